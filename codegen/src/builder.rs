@@ -1,0 +1,936 @@
+//! The builder that `#[schedule]` targets, and that makes schedules at run time.
+//!
+//! One call records one statement together with the caller's source location. Nothing is judged here: [`crate::lower`]
+//! reports every mistake at once, each at the call that made it.
+//!
+//! ```
+//! use counterflow_codegen::builder::*;
+//! use counterflow_codegen::dtype::Dtype;
+//!
+//! let mut s = ScheduleBuilder::new("gemm");
+//! let x = s.local("x", Dtype::Bf16);
+//! let w = s.local("w", Dtype::Bf16);
+//! let y = s.out("y", Dtype::Bf16);
+//! let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
+//! s.gemm(GemmOptions::default(), |s| {
+//!     s.for_items("t", tiles.grouped(8), |s, t| {
+//!         let acc = s.dot(x.at(t), w.at(t));
+//!         s.store(y.at(t), acc);
+//!     });
+//! });
+//! assert_eq!(s.finish().roles.len(), 1);
+//! ```
+
+use crate::dtype::Dtype;
+pub use crate::order::OrderFn;
+use crate::order::{RankOrder, TileOrder};
+use crate::program::*;
+pub use crate::rank::{Comparison, Cond, RankExpr};
+use crate::value::AccId;
+pub use crate::value::Value;
+use std::panic::Location;
+
+/// The rank that runs the schedule.
+pub fn me() -> RankExpr {
+    RankExpr::Me
+}
+
+/// How many ranks there are.
+pub fn world() -> RankExpr {
+    RankExpr::World
+}
+
+/// All ranks but me, as an index of slots or cells.
+pub fn others() -> Pick {
+    Pick::Others
+}
+
+/// All ranks, as an index of slots or cells.
+pub fn everyone() -> Pick {
+    Pick::All
+}
+
+/// The ranks, to be visited in an order. By itself ascending, the same order on every rank.
+pub fn ranks() -> Ranks {
+    Ranks(RankOrder::Ascending)
+}
+
+/// The chunks in the order in which they come by when every rank passes what it has to rank `me + step`:
+/// mine, then the one from `me - step`, and so on.
+pub fn ring(step: i32) -> Ranks {
+    Ranks(RankOrder::FromMe {
+        start: 0,
+        stride: step.saturating_neg(),
+        skipped: 0,
+    })
+}
+
+/// An order over ranks, made by [`ranks`] or [`ring`].
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Ranks(pub RankOrder);
+
+impl Ranks {
+    /// Me, then me + 1, and so on around.
+    #[must_use]
+    pub fn from_me(self) -> Ranks {
+        Ranks(RankOrder::FromMe {
+            start: 0,
+            stride: 1,
+            skipped: 0,
+        })
+    }
+    /// me + 1, me + 2, … around, without me.
+    #[must_use]
+    pub fn after_me(self) -> Ranks {
+        Ranks(RankOrder::FromMe {
+            start: 1,
+            stride: 1,
+            skipped: 1,
+        })
+    }
+    /// me - 1, me - 2, … around, without me.
+    #[must_use]
+    pub fn before_me(self) -> Ranks {
+        Ranks(RankOrder::FromMe {
+            start: -1,
+            stride: -1,
+            skipped: 1,
+        })
+    }
+    /// The order without its last `n` ranks.
+    #[must_use]
+    pub fn but_last(self, n: u32) -> Ranks {
+        Ranks(self.0.but_last(n))
+    }
+    /// `order(me, step, world)` for each step below `world`. Becomes a table in the plan.
+    #[must_use]
+    pub fn by(self, order: OrderFn) -> Ranks {
+        Ranks(RankOrder::Table(order))
+    }
+}
+
+/// A number or pair that may be left open: a constant, or [`tune`] of several.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Tune(Vec<Setting>);
+
+/// A choice left open: the first option is the default. All options must be of one kind.
+pub fn tune<T: Into<Setting>>(options: impl IntoIterator<Item = T>) -> Tune {
+    Tune(options.into_iter().map(Into::into).collect())
+}
+
+impl From<u32> for Setting {
+    fn from(value: u32) -> Self {
+        Setting::One(value)
+    }
+}
+impl From<(u32, u32)> for Setting {
+    fn from((rows, columns): (u32, u32)) -> Self {
+        Setting::Pair(rows, columns)
+    }
+}
+impl From<u32> for Tune {
+    fn from(value: u32) -> Self {
+        Tune(vec![value.into()])
+    }
+}
+impl From<(u32, u32)> for Tune {
+    fn from(value: (u32, u32)) -> Self {
+        Tune(vec![value.into()])
+    }
+}
+
+/// What a `#[gemm]` loop may leave to the tuner or set: absent entries have the kernel's defaults.
+#[derive(Clone, Default, Debug)]
+pub struct GemmOptions {
+    /// Depth of one step of the K loop, in elements.
+    pub k: Option<Tune>,
+    /// CTAs of a cluster, along rows and columns.
+    pub cluster: Option<Tune>,
+    /// Stages of the shared-memory ring.
+    pub stages: Option<Tune>,
+}
+
+/// A tensor of the schedule being built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TensorRef {
+    id: TensorId,
+    extent: Option<Extent>,
+}
+
+/// A partition of the schedule being built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PartitionRef(PartitionId);
+
+/// A counter set of the schedule being built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CountersRef(CounterId);
+
+/// The item a loop stands at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Item(Var);
+
+/// The rows of an item, as an index: the items of another partition that hold them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ItemRows(Var, Option<Var>);
+
+/// The part of K a loop stands at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Split(Var);
+
+impl Item {
+    /// The rows this item covers, to index counters of another partition.
+    pub fn rows(self) -> ItemRows {
+        ItemRows(self.0, None)
+    }
+}
+
+impl ItemRows {
+    /// Only the columns of that part of K.
+    #[must_use]
+    pub fn split(self, split: Split) -> ItemRows {
+        ItemRows(self.0, Some(split.0))
+    }
+}
+
+/// What may stand in a tensor's brackets.
+#[derive(Clone, Debug)]
+pub enum TensorIndex {
+    /// A slot of scratch.
+    Slot(Pick),
+    /// An item.
+    Item(Item),
+    /// A part of K.
+    Split(Split),
+}
+
+impl From<Item> for TensorIndex {
+    fn from(item: Item) -> Self {
+        TensorIndex::Item(item)
+    }
+}
+impl From<Split> for TensorIndex {
+    fn from(split: Split) -> Self {
+        TensorIndex::Split(split)
+    }
+}
+impl From<Pick> for TensorIndex {
+    fn from(pick: Pick) -> Self {
+        TensorIndex::Slot(pick)
+    }
+}
+impl From<RankExpr> for TensorIndex {
+    fn from(rank: RankExpr) -> Self {
+        TensorIndex::Slot(Pick::One(rank))
+    }
+}
+impl From<&RankExpr> for TensorIndex {
+    fn from(rank: &RankExpr) -> Self {
+        TensorIndex::Slot(Pick::One(rank.clone()))
+    }
+}
+impl From<i32> for TensorIndex {
+    fn from(slot: i32) -> Self {
+        TensorIndex::Slot(Pick::One(slot.into()))
+    }
+}
+
+impl From<Item> for CellIndex {
+    fn from(item: Item) -> Self {
+        CellIndex::Item(item.0)
+    }
+}
+impl From<ItemRows> for CellIndex {
+    fn from(rows: ItemRows) -> Self {
+        CellIndex::Rows(rows.0, rows.1)
+    }
+}
+impl From<Pick> for CellIndex {
+    fn from(pick: Pick) -> Self {
+        CellIndex::Rank(pick)
+    }
+}
+impl From<RankExpr> for CellIndex {
+    fn from(rank: RankExpr) -> Self {
+        CellIndex::Rank(Pick::One(rank))
+    }
+}
+impl From<&RankExpr> for CellIndex {
+    fn from(rank: &RankExpr) -> Self {
+        CellIndex::Rank(Pick::One(rank.clone()))
+    }
+}
+impl From<i32> for CellIndex {
+    fn from(index: i32) -> Self {
+        CellIndex::Rank(Pick::One(index.into()))
+    }
+}
+
+impl TensorRef {
+    fn place(self, home: Home) -> PlaceRef {
+        PlaceRef(Place {
+            tensor: self.id,
+            home,
+            slot: None,
+            item: None,
+            split: None,
+        })
+    }
+    /// This tensor in that rank's memory.
+    pub fn on(self, rank: impl Into<RankExpr>) -> PlaceRef {
+        self.place(Home::On(rank.into()))
+    }
+    /// This tensor in every rank's memory at once (multicast).
+    pub fn everywhere(self) -> PlaceRef {
+        self.place(Home::Everywhere)
+    }
+    /// An item or a slot of it, in my memory.
+    pub fn at(self, index: impl Into<TensorIndex>) -> PlaceRef {
+        self.place(Home::Me).at(index)
+    }
+    /// For [`ScheduleBuilder::symmetric`]: scratch that holds the chunk each rank owns.
+    #[must_use]
+    pub fn chunk(self) -> TensorRef {
+        TensorRef {
+            extent: Some(Extent::Chunk),
+            ..self
+        }
+    }
+    /// For [`ScheduleBuilder::symmetric`]: scratch that holds all rows.
+    #[must_use]
+    pub fn whole(self) -> TensorRef {
+        TensorRef {
+            extent: Some(Extent::Whole),
+            ..self
+        }
+    }
+}
+
+/// A place of data, as it is being indexed.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PlaceRef(Place);
+
+impl PlaceRef {
+    /// A slot, an item or a part of K of it.
+    #[must_use]
+    pub fn at(mut self, index: impl Into<TensorIndex>) -> PlaceRef {
+        match index.into() {
+            TensorIndex::Slot(pick) => self.0.slot = Some(pick),
+            TensorIndex::Item(item) => self.0.item = Some(item.0),
+            TensorIndex::Split(split) => self.0.split = Some(split.0),
+        }
+        self
+    }
+}
+
+impl From<TensorRef> for PlaceRef {
+    fn from(tensor: TensorRef) -> Self {
+        tensor.place(Home::Me)
+    }
+}
+
+/// Counter cells, as they are being indexed.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CellsRef(Cells);
+
+impl CountersRef {
+    fn cells(self, home: Home) -> CellsRef {
+        CellsRef(Cells {
+            counter: self.0,
+            home,
+            index: Vec::new(),
+        })
+    }
+    /// That rank's cells.
+    pub fn on(self, rank: impl Into<RankExpr>) -> CellsRef {
+        self.cells(Home::On(rank.into()))
+    }
+    /// Every rank's cells at once.
+    pub fn everywhere(self) -> CellsRef {
+        self.cells(Home::Everywhere)
+    }
+    /// A cell of mine.
+    pub fn at(self, index: impl Into<CellIndex>) -> CellsRef {
+        self.cells(Home::Me).at(index)
+    }
+}
+
+impl CellsRef {
+    /// The next entry of the index.
+    #[must_use]
+    pub fn at(mut self, index: impl Into<CellIndex>) -> CellsRef {
+        self.0.index.push(index.into());
+        self
+    }
+}
+
+impl From<CountersRef> for CellsRef {
+    fn from(counters: CountersRef) -> Self {
+        counters.cells(Home::Me)
+    }
+}
+
+/// The items a loop visits: made by [`PartitionRef::of`] or [`PartitionRef::all`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct ItemsRef {
+    partition: PartitionId,
+    chunk: Option<RankExpr>,
+    order: Order,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+enum Order {
+    Tile(TileOrder),
+    Grouped(Tune),
+}
+
+impl PartitionRef {
+    /// The items of that rank's chunk.
+    pub fn of(self, chunk: impl Into<RankExpr>) -> ItemsRef {
+        ItemsRef {
+            partition: self.0,
+            chunk: Some(chunk.into()),
+            order: Order::Tile(TileOrder::RowMajor),
+        }
+    }
+    /// All items.
+    pub fn all(self) -> ItemsRef {
+        ItemsRef {
+            partition: self.0,
+            chunk: None,
+            order: Order::Tile(TileOrder::RowMajor),
+        }
+    }
+    /// All items, grouped: as [`ItemsRef::grouped`].
+    pub fn grouped(self, group: impl Into<Tune>) -> ItemsRef {
+        self.all().grouped(group)
+    }
+}
+
+impl ItemsRef {
+    /// In groups of `group` rows, each column by column.
+    #[must_use]
+    pub fn grouped(self, group: impl Into<Tune>) -> ItemsRef {
+        ItemsRef {
+            order: Order::Grouped(group.into()),
+            ..self
+        }
+    }
+    /// Row by row (the default).
+    #[must_use]
+    pub fn row_major(self) -> ItemsRef {
+        ItemsRef {
+            order: Order::Tile(TileOrder::RowMajor),
+            ..self
+        }
+    }
+    /// Column by column.
+    #[must_use]
+    pub fn column_major(self) -> ItemsRef {
+        ItemsRef {
+            order: Order::Tile(TileOrder::ColumnMajor),
+            ..self
+        }
+    }
+}
+
+impl From<PartitionRef> for ItemsRef {
+    fn from(partition: PartitionRef) -> Self {
+        partition.all()
+    }
+}
+
+/// One axis of a counter set: a partition, [`world`], or a number of cells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Axis(CounterDim);
+
+impl From<PartitionRef> for Axis {
+    fn from(partition: PartitionRef) -> Self {
+        Axis(CounterDim::Items(partition.0))
+    }
+}
+impl From<RankExpr> for Axis {
+    /// [`world`]; any other rank expression is not an axis and counts as one cell, which lowering reports on use.
+    fn from(expr: RankExpr) -> Self {
+        match expr {
+            RankExpr::World => Axis(CounterDim::World),
+            RankExpr::Const(count) => Axis(CounterDim::Count(u32::try_from(count).unwrap_or(0))),
+            RankExpr::Me | RankExpr::Var(_) | RankExpr::Binary(..) => Axis(CounterDim::Count(0)),
+        }
+    }
+}
+impl From<u32> for Axis {
+    fn from(count: u32) -> Self {
+        Axis(CounterDim::Count(count))
+    }
+}
+
+impl From<RankExpr> for Slots {
+    /// [`world`] or a constant; anything else is no number of slots and counts as none, which lowering reports.
+    fn from(expr: RankExpr) -> Self {
+        match expr {
+            RankExpr::World => Slots::World,
+            RankExpr::Const(count) => Slots::Count(u32::try_from(count).unwrap_or(0)),
+            RankExpr::Me | RankExpr::Var(_) | RankExpr::Binary(..) => Slots::Count(0),
+        }
+    }
+}
+impl From<u32> for Slots {
+    fn from(count: u32) -> Self {
+        Slots::Count(count)
+    }
+}
+
+/// Records a schedule, statement by statement.
+#[derive(Debug)]
+pub struct ScheduleBuilder {
+    program: Program,
+    /// The statement lists of the enclosing loops, innermost last.
+    open: Vec<Vec<Stmt>>,
+}
+
+impl ScheduleBuilder {
+    /// An empty schedule of that name.
+    #[track_caller]
+    pub fn new(name: &str) -> Self {
+        let program = Program {
+            name: name.into(),
+            tensors: Vec::new(),
+            partitions: Vec::new(),
+            counters: Vec::new(),
+            tunables: Vec::new(),
+            roles: Vec::new(),
+            vars: Vec::new(),
+            accs: Vec::new(),
+            at: Location::caller(),
+        };
+        ScheduleBuilder {
+            program,
+            open: Vec::new(),
+        }
+    }
+
+    /// The schedule as recorded.
+    pub fn finish(self) -> Program {
+        self.program
+    }
+
+    #[track_caller]
+    fn tensor(&mut self, name: &str, kind: TensorKind, dtype: Dtype) -> TensorRef {
+        let id = TensorId(small(self.program.tensors.len()));
+        self.program.tensors.push(Tensor {
+            name: name.into(),
+            kind,
+            dtype,
+            at: Location::caller(),
+        });
+        TensorRef { id, extent: None }
+    }
+
+    /// An input in row chunks that every rank must hold all of at the end ([`TensorKind::Gathered`]).
+    #[track_caller]
+    pub fn gathered(&mut self, name: &str, dtype: Dtype) -> TensorRef {
+        self.tensor(name, TensorKind::Gathered, dtype)
+    }
+    /// An input whole on each rank ([`TensorKind::Local`]).
+    #[track_caller]
+    pub fn local(&mut self, name: &str, dtype: Dtype) -> TensorRef {
+        self.tensor(name, TensorKind::Local, dtype)
+    }
+    /// An input vector along the columns ([`TensorKind::Vector`]).
+    #[track_caller]
+    pub fn vector(&mut self, name: &str, dtype: Dtype) -> TensorRef {
+        self.tensor(name, TensorKind::Vector, dtype)
+    }
+    /// An output whole on each rank ([`TensorKind::Out`]).
+    #[track_caller]
+    pub fn out(&mut self, name: &str, dtype: Dtype) -> TensorRef {
+        self.tensor(name, TensorKind::Out, dtype)
+    }
+    /// An output summed over ranks, each keeping its chunk ([`TensorKind::Scattered`]).
+    #[track_caller]
+    pub fn scattered(&mut self, name: &str, dtype: Dtype) -> TensorRef {
+        self.tensor(name, TensorKind::Scattered, dtype)
+    }
+    /// An output summed over ranks, whole on every rank ([`TensorKind::Reduced`]).
+    #[track_caller]
+    pub fn reduced(&mut self, name: &str, dtype: Dtype) -> TensorRef {
+        self.tensor(name, TensorKind::Reduced, dtype)
+    }
+
+    /// Scratch in symmetric memory, shaped like `like`, in `slots` copies.
+    ///
+    /// Holds the chunk each rank owns if `like` is [`TensorKind::Scattered`], all rows otherwise;
+    /// [`TensorRef::chunk`] and [`TensorRef::whole`] say it explicitly.
+    #[track_caller]
+    pub fn symmetric(
+        &mut self,
+        name: &str,
+        dtype: Dtype,
+        like: TensorRef,
+        slots: impl Into<Slots>,
+    ) -> TensorRef {
+        let scattered = self
+            .program
+            .tensors
+            .get(like.id.index())
+            .is_some_and(|t| t.kind == TensorKind::Scattered);
+        let extent = like.extent.unwrap_or(if scattered {
+            Extent::Chunk
+        } else {
+            Extent::Whole
+        });
+        self.tensor(
+            name,
+            TensorKind::Scratch {
+                like: like.id,
+                extent,
+                slots: slots.into(),
+            },
+            dtype,
+        )
+    }
+
+    #[track_caller]
+    fn choice(&mut self, name: String, tune: Tune) -> Choice {
+        match tune.0.as_slice() {
+            [only] => Choice::Fixed(*only),
+            _ => {
+                let id = small(self.program.tunables.len());
+                self.program.tunables.push(Tunable {
+                    name,
+                    options: tune.0,
+                    at: Location::caller(),
+                });
+                Choice::Open(id)
+            }
+        }
+    }
+
+    #[track_caller]
+    fn partition(&mut self, name: &str, tensor: TensorRef, block: Block) -> PartitionRef {
+        let id = PartitionId(small(self.program.partitions.len()));
+        self.program.partitions.push(Partition {
+            name: name.into(),
+            tensor: tensor.id,
+            block,
+            at: Location::caller(),
+        });
+        PartitionRef(id)
+    }
+
+    /// Blocks of `rows` rows and all columns.
+    #[track_caller]
+    pub fn pieces(&mut self, name: &str, tensor: TensorRef, rows: impl Into<Tune>) -> PartitionRef {
+        let rows = self.choice(name.into(), rows.into());
+        self.partition(name, tensor, Block::Pieces { rows })
+    }
+    /// Blocks of `columns` columns and all rows of a chunk.
+    #[track_caller]
+    pub fn panels(
+        &mut self,
+        name: &str,
+        tensor: TensorRef,
+        columns: impl Into<Tune>,
+    ) -> PartitionRef {
+        let columns = self.choice(name.into(), columns.into());
+        self.partition(name, tensor, Block::Panels { columns })
+    }
+    /// Blocks of rows and columns.
+    #[track_caller]
+    pub fn tiles(&mut self, name: &str, tensor: TensorRef, shape: impl Into<Tune>) -> PartitionRef {
+        let shape = self.choice(name.into(), shape.into());
+        self.partition(name, tensor, Block::Tiles { shape })
+    }
+
+    /// Counters with an index space of `axes`, outermost first; none for a single cell.
+    #[track_caller]
+    pub fn counters(&mut self, name: &str, axes: impl IntoIterator<Item = Axis>) -> CountersRef {
+        let id = CounterId(small(self.program.counters.len()));
+        let dims = axes.into_iter().map(|axis| axis.0).collect();
+        self.program.counters.push(CounterSet {
+            name: name.into(),
+            dims,
+            at: Location::caller(),
+        });
+        CountersRef(id)
+    }
+
+    #[track_caller]
+    fn role(&mut self, kind: RoleKind, body: impl FnOnce(&mut Self)) {
+        let at = Location::caller();
+        let body = self.block(body);
+        self.program.roles.push(Role { kind, body, at });
+    }
+
+    fn block(&mut self, body: impl FnOnce(&mut Self)) -> Vec<Stmt> {
+        self.open.push(Vec::new());
+        body(self);
+        self.open.pop().unwrap_or_default()
+    }
+
+    /// A loop of the persistent GEMM CTAs.
+    #[track_caller]
+    pub fn gemm(&mut self, options: GemmOptions, body: impl FnOnce(&mut Self)) {
+        let GemmOptions { k, cluster, stages } = options;
+        let k = k.map(|tune| self.choice("gemm.k".into(), tune));
+        let cluster = cluster.map(|tune| self.choice("gemm.cluster".into(), tune));
+        let stages = stages.map(|tune| self.choice("gemm.stages".into(), tune));
+        self.role(RoleKind::Gemm { k, cluster, stages }, body);
+    }
+    /// A loop of `ctas` CTAs that only move data.
+    #[track_caller]
+    pub fn comm(&mut self, ctas: impl Into<Tune>, body: impl FnOnce(&mut Self)) {
+        let ctas = self.choice("comm.ctas".into(), ctas.into());
+        self.role(RoleKind::Comm { ctas }, body);
+    }
+    /// A loop of the warps that the GEMM leaves idle.
+    #[track_caller]
+    pub fn spare_warps(&mut self, body: impl FnOnce(&mut Self)) {
+        self.role(RoleKind::SpareWarps, body);
+    }
+    /// Copies that the host enqueues.
+    #[track_caller]
+    pub fn copy_engine(&mut self, body: impl FnOnce(&mut Self)) {
+        self.role(RoleKind::CopyEngine, body);
+    }
+
+    #[track_caller]
+    fn push(&mut self, kind: StmtKind) {
+        let stmt = Stmt {
+            kind,
+            at: Location::caller(),
+        };
+        match self.open.last_mut() {
+            Some(block) => block.push(stmt),
+            // Outside every role: kept where lowering finds and reports it.
+            None => self.program.roles.push(Role {
+                kind: RoleKind::SpareWarps,
+                at: stmt.at,
+                body: vec![stmt],
+            }),
+        }
+    }
+
+    #[track_caller]
+    fn var(&mut self, name: &str) -> Var {
+        let var = Var(small(self.program.vars.len()));
+        self.program.vars.push(VarDecl {
+            name: name.into(),
+            at: Location::caller(),
+        });
+        var
+    }
+
+    /// Visits ranks in `order`; `body` gets the rank.
+    #[track_caller]
+    pub fn for_ranks(&mut self, name: &str, order: Ranks, body: impl FnOnce(&mut Self, RankExpr)) {
+        let var = self.var(name);
+        let inner = self.block(|s| body(s, RankExpr::Var(var)));
+        self.push(StmtKind::ForRanks {
+            var,
+            order: order.0,
+            body: inner,
+        });
+    }
+
+    /// Visits items; `body` gets the item. One item is one unit of work.
+    #[track_caller]
+    pub fn for_items(
+        &mut self,
+        name: &str,
+        items: impl Into<ItemsRef>,
+        body: impl FnOnce(&mut Self, Item),
+    ) {
+        let var = self.var(name);
+        let ItemsRef {
+            partition,
+            chunk,
+            order,
+        } = items.into();
+        let order = match order {
+            Order::Tile(order) => ItemOrder::Tile(order),
+            Order::Grouped(tune) => {
+                ItemOrder::Grouped(self.choice(format!("{name}.grouped"), tune))
+            }
+        };
+        let inner = self.block(|s| body(s, Item(var)));
+        self.push(StmtKind::ForItems {
+            var,
+            items: Items {
+                partition,
+                chunk,
+                order,
+            },
+            body: inner,
+        });
+    }
+
+    /// Visits the `count` parts of K inside an item; `body` gets the part.
+    #[track_caller]
+    pub fn for_splits(
+        &mut self,
+        name: &str,
+        count: impl Into<Tune>,
+        body: impl FnOnce(&mut Self, Split),
+    ) {
+        let var = self.var(name);
+        let count = self.choice(format!("{name}.splits"), count.into());
+        let inner = self.block(|s| body(s, Split(var)));
+        self.push(StmtKind::ForSplits {
+            var,
+            count,
+            body: inner,
+        });
+    }
+
+    /// Runs `then` where the condition holds.
+    #[track_caller]
+    pub fn when(&mut self, cond: Cond, then: impl FnOnce(&mut Self)) {
+        let then = self.block(then);
+        self.push(StmtKind::If {
+            cond,
+            then,
+            otherwise: Vec::new(),
+        });
+    }
+
+    /// Runs `then` where the condition holds, `otherwise` where not.
+    #[track_caller]
+    pub fn when_else(
+        &mut self,
+        cond: Cond,
+        then: impl FnOnce(&mut Self),
+        otherwise: impl FnOnce(&mut Self),
+    ) {
+        let then = self.block(then);
+        let otherwise = self.block(otherwise);
+        self.push(StmtKind::If {
+            cond,
+            then,
+            otherwise,
+        });
+    }
+
+    /// Blocks until the cells were signalled as often as the schedule signals them in this launch.
+    #[track_caller]
+    pub fn wait(&mut self, cells: impl Into<CellsRef>) {
+        self.push(StmtKind::Wait {
+            cells: cells.into().0,
+            at_least: None,
+        });
+    }
+
+    /// Blocks until each cell grew by `at_least` in this launch.
+    #[track_caller]
+    pub fn wait_at_least(&mut self, cells: impl Into<CellsRef>, at_least: u32) {
+        self.push(StmtKind::Wait {
+            cells: cells.into().0,
+            at_least: Some(at_least),
+        });
+    }
+
+    /// Adds `amount` to the cells once everything before it in this item is visible to the waiter.
+    #[track_caller]
+    pub fn signal(&mut self, cells: impl Into<CellsRef>, amount: u32) {
+        self.push(StmtKind::Signal {
+            cells: cells.into().0,
+            amount,
+        });
+    }
+
+    /// Copies an item.
+    #[track_caller]
+    pub fn copy(&mut self, dst: impl Into<PlaceRef>, src: impl Into<PlaceRef>) {
+        self.push(StmtKind::Copy {
+            dst: dst.into().0,
+            src: src.into().0,
+        });
+    }
+
+    fn acc(&mut self, name: Option<&str>) -> AccId {
+        let acc = AccId(small(self.program.accs.len()));
+        self.program.accs.push(AccDecl {
+            name: name.map(Into::into),
+        });
+        acc
+    }
+
+    /// A named accumulator, zero until something is added to it in an item.
+    pub fn accumulator(&mut self, name: &str) -> Value {
+        Value::Acc(self.acc(Some(name)))
+    }
+
+    /// A tile product over all of K.
+    #[track_caller]
+    pub fn dot(&mut self, a: impl Into<PlaceRef>, b: impl Into<PlaceRef>) -> Value {
+        let acc = self.acc(None);
+        self.push(StmtKind::Dot {
+            acc,
+            a: a.into().0,
+            b: b.into().0,
+        });
+        Value::Acc(acc)
+    }
+
+    /// Adds a tile product to a named accumulator. `into` must be one ([`ScheduleBuilder::accumulator`]); any other
+    /// value is taken as a new accumulator, which lowering reports as never stored.
+    #[track_caller]
+    pub fn accumulate(&mut self, into: &Value, a: impl Into<PlaceRef>, b: impl Into<PlaceRef>) {
+        let acc = match into {
+            Value::Acc(acc) => *acc,
+            _ => self.acc(None),
+        };
+        self.push(StmtKind::Dot {
+            acc,
+            a: a.into().0,
+            b: b.into().0,
+        });
+    }
+
+    /// The sum of stored tiles: one slot, [`others`], [`everyone`], or every rank's copy by `everywhere()`.
+    #[track_caller]
+    pub fn sum(&mut self, from: impl Into<PlaceRef>) -> Value {
+        let acc = self.acc(None);
+        self.push(StmtKind::Sum {
+            acc,
+            from: from.into().0,
+        });
+        Value::Acc(acc)
+    }
+
+    /// A stored tile, or a vector along the columns, as an operand of the epilogue.
+    #[track_caller]
+    pub fn load(&mut self, from: impl Into<PlaceRef>) -> Value {
+        let acc = self.acc(None);
+        self.push(StmtKind::Load {
+            acc,
+            from: from.into().0,
+        });
+        Value::Acc(acc)
+    }
+
+    /// Writes an item: `dst = value`.
+    #[track_caller]
+    pub fn store(&mut self, dst: impl Into<PlaceRef>, value: impl Into<Value>) {
+        self.push(StmtKind::Store {
+            dst: dst.into().0,
+            mode: StoreMode::Write,
+            value: value.into(),
+        });
+    }
+
+    /// Adds to an item by an atomic reduce-add: `dst += value`.
+    #[track_caller]
+    pub fn store_add(&mut self, dst: impl Into<PlaceRef>, value: impl Into<Value>) {
+        self.push(StmtKind::Store {
+            dst: dst.into().0,
+            mode: StoreMode::Add,
+            value: value.into(),
+        });
+    }
+}
+
+/// Tables are indexed by 16 bits; a schedule beyond that is refused by lowering, which sees the table's length.
+fn small(index: usize) -> u16 {
+    u16::try_from(index).unwrap_or(u16::MAX)
+}

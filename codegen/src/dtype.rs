@@ -1,0 +1,82 @@
+//! Element types: their size, and what storing a number in one does to it.
+
+use half::{bf16, f16};
+use std::fmt;
+
+/// The element type of a tensor in memory. Accumulation is always f32.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Dtype {
+    /// bfloat16: 8 exponent bits, 8 bits of precision.
+    Bf16,
+    /// IEEE binary16: 5 exponent bits, 11 bits of precision.
+    F16,
+    /// IEEE binary32.
+    F32,
+}
+
+impl Dtype {
+    /// Every element type, in the order they are offered to a user.
+    pub const ALL: [Dtype; 3] = [Dtype::Bf16, Dtype::F16, Dtype::F32];
+
+    /// Bytes one element takes in memory.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Dtype::Bf16 | Dtype::F16 => 2,
+            Dtype::F32 => 4,
+        }
+    }
+
+    /// The value that memory holds after `value` is stored: round to nearest, ties to even.
+    pub fn round(self, value: f32) -> f32 {
+        match self {
+            Dtype::Bf16 => bf16::from_f32(value).to_f32(),
+            Dtype::F16 => f16::from_f32(value).to_f32(),
+            Dtype::F32 => value,
+        }
+    }
+
+    /// The largest relative error one rounding makes (half a unit in the last place).
+    pub fn unit_roundoff(self) -> f64 {
+        match self {
+            Dtype::Bf16 => 2f64.powi(-8),
+            Dtype::F16 => 2f64.powi(-11),
+            Dtype::F32 => 2f64.powi(-24),
+        }
+    }
+
+    /// The name a user types: `bf16`, `f16`, `f32`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Dtype::Bf16 => "bf16",
+            Dtype::F16 => "f16",
+            Dtype::F32 => "f32",
+        }
+    }
+
+    /// The element type of that name.
+    pub fn from_name(name: &str) -> Option<Dtype> {
+        Dtype::ALL.into_iter().find(|dtype| dtype.name() == name)
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A Rust type that can be a tensor's element.
+pub trait Element: Copy + 'static {
+    /// The element type it stands for.
+    const DTYPE: Dtype;
+}
+
+impl Element for bf16 {
+    const DTYPE: Dtype = Dtype::Bf16;
+}
+impl Element for f16 {
+    const DTYPE: Dtype = Dtype::F16;
+}
+impl Element for f32 {
+    const DTYPE: Dtype = Dtype::F32;
+}

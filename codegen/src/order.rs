@@ -1,0 +1,216 @@
+//! Orders, each defined once: in which order a rank visits ranks, and in which order items of a chunk are visited.
+//!
+//! Every affine order is generic over [`Int`], so the planner and the emulator compute with it and the emitter prints
+//! it from the same line. An order given as a closure has no expression: it becomes a table in the plan.
+
+use std::fmt;
+use std::ops::{Add, Div, Mul, Rem, Sub};
+
+/// What an order computes with: numbers in the planner and the emulator, expressions in the emitter. Never negative.
+pub trait Int:
+    Clone
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Rem<Output = Self>
+{
+    /// The constant `value`.
+    fn constant(value: u32) -> Self;
+    /// The smaller of two.
+    fn min(self, other: Self) -> Self;
+}
+
+impl Int for u32 {
+    fn constant(value: u32) -> Self {
+        value
+    }
+    fn min(self, other: Self) -> Self {
+        Ord::min(self, other)
+    }
+}
+
+/// An order written by the user: `(me, step, world) -> rank`, for each step below `world`.
+pub type OrderFn = fn(u32, u32, u32) -> u32;
+
+/// In which order a rank visits ranks (and the chunks they own).
+#[derive(Clone, Copy)]
+pub enum RankOrder {
+    /// Step `s` is at `(me + start + stride * s) mod world`, for `s` in `0..world - skipped`.
+    FromMe {
+        /// Where the first step is, relative to me.
+        start: i32,
+        /// How far one step goes.
+        stride: i32,
+        /// How many of the `world` steps are left out at the end.
+        skipped: u32,
+    },
+    /// Ranks `0..world`, the same on every rank.
+    Ascending,
+    /// Step `s` is at `order(me, s, world)`, for `s` in `0..world`.
+    Table(OrderFn),
+}
+
+impl RankOrder {
+    /// How many steps it takes in a world of `world` ranks.
+    pub fn steps(self, world: u32) -> u32 {
+        match self {
+            RankOrder::FromMe { skipped, .. } => world.saturating_sub(skipped),
+            RankOrder::Ascending | RankOrder::Table(_) => world,
+        }
+    }
+
+    /// The rank at step `step` of rank `me`.
+    pub fn at(self, me: u32, step: u32, world: u32) -> u32 {
+        match self {
+            RankOrder::FromMe { start, stride, .. } => affine(start, stride, me, step, world),
+            RankOrder::Ascending => step,
+            RankOrder::Table(order) => order(me, step, world),
+        }
+    }
+
+    /// The same order without its last `n` steps.
+    #[must_use]
+    pub fn but_last(self, n: u32) -> RankOrder {
+        match self {
+            RankOrder::FromMe {
+                start,
+                stride,
+                skipped,
+            } => RankOrder::FromMe {
+                start,
+                stride,
+                skipped: skipped.saturating_add(n),
+            },
+            other => other,
+        }
+    }
+}
+
+/// `(me + start + stride * step) mod world`, without a negative intermediate: `step < world` bounds what is added.
+pub fn affine<I: Int>(start: i32, stride: i32, me: I, step: I, world: I) -> I {
+    let whole = |n: u32| I::constant(n) * world.clone();
+    let mut at = me;
+    if start < 0 {
+        at = at + whole(start.unsigned_abs()) - I::constant(start.unsigned_abs());
+    } else if start > 0 {
+        at = at + I::constant(start.unsigned_abs());
+    }
+    match stride {
+        0 => {}
+        1 => at = at + step,
+        s if s > 0 => at = at + I::constant(s.unsigned_abs()) * step,
+        s => at = at + I::constant(s.unsigned_abs()) * (world.clone() - step),
+    }
+    at % world
+}
+
+impl PartialEq for RankOrder {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                RankOrder::FromMe {
+                    start,
+                    stride,
+                    skipped,
+                },
+                RankOrder::FromMe {
+                    start: a,
+                    stride: b,
+                    skipped: c,
+                },
+            ) => (start, stride, skipped) == (a, b, c),
+            (RankOrder::Ascending, RankOrder::Ascending) => true,
+            (RankOrder::Table(a), RankOrder::Table(b)) => std::ptr::fn_addr_eq(*a, *b),
+            (RankOrder::FromMe { .. } | RankOrder::Ascending | RankOrder::Table(_), _) => false,
+        }
+    }
+}
+
+impl fmt::Display for RankOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RankOrder::FromMe {
+                start: 0,
+                stride: 1,
+                skipped: 0,
+            } => f.write_str("from_me"),
+            RankOrder::FromMe {
+                start: 1,
+                stride: 1,
+                skipped: 1,
+            } => f.write_str("after_me"),
+            RankOrder::FromMe {
+                start: -1,
+                stride: -1,
+                skipped: 1,
+            } => f.write_str("before_me"),
+            RankOrder::FromMe {
+                start: 0,
+                stride,
+                skipped,
+            } => {
+                write!(f, "ring({})", -stride)?;
+                if *skipped > 0 {
+                    write!(f, ".but_last({skipped})")
+                } else {
+                    Ok(())
+                }
+            }
+            RankOrder::FromMe {
+                start,
+                stride,
+                skipped,
+            } => {
+                write!(f, "from({start} by {stride}, {skipped} skipped)")
+            }
+            RankOrder::Ascending => f.write_str("ascending"),
+            RankOrder::Table(_) => f.write_str("table"),
+        }
+    }
+}
+
+impl fmt::Debug for RankOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// In which order the items of one chunk are visited: item `index` of a grid of `rows` by `columns`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TileOrder {
+    /// Along a row, then the next row.
+    RowMajor,
+    /// Down a column, then the next column.
+    ColumnMajor,
+    /// Groups of this many rows; within a group, column by column. Keeps both operands of nearby tiles in L2.
+    Grouped(u32),
+}
+
+impl TileOrder {
+    /// The (row, column) of item `index`, for `index` below `rows * columns`.
+    pub fn at<I: Int>(self, index: I, rows: I, columns: I) -> (I, I) {
+        match self {
+            TileOrder::RowMajor => (index.clone() / columns.clone(), index % columns),
+            TileOrder::ColumnMajor => (index.clone() % rows.clone(), index / rows),
+            TileOrder::Grouped(group) => {
+                let size = I::constant(group.max(1));
+                let in_group = size.clone() * columns;
+                let first = index.clone() / in_group.clone() * size.clone();
+                let height = (rows - first.clone()).min(size);
+                let within = index % in_group;
+                (first + within.clone() % height.clone(), within / height)
+            }
+        }
+    }
+}
+
+impl fmt::Display for TileOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TileOrder::RowMajor => f.write_str("row_major"),
+            TileOrder::ColumnMajor => f.write_str("column_major"),
+            TileOrder::Grouped(group) => write!(f, "grouped({group})"),
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! What the user wrote: tensors, partitions, counters and roles, with the source location of every statement.
+//!
+//! A program is SPMD: one text, run by every rank. Nothing here is resolved: choices are still open, dimensions are
+//! not yet matched, and the credits that make relaunching safe are not there. [`crate::lower`] does that.
+
+use crate::dtype::Dtype;
+use crate::order::{RankOrder, TileOrder};
+use crate::rank::{Cond, RankExpr};
+use crate::value::{AccId, Value};
+use std::panic::Location;
+
+/// Where in the user's source something was written.
+pub type Loc = &'static Location<'static>;
+
+macro_rules! id {
+    ($(#[$doc:meta] $name:ident),* $(,)?) => {$(
+        #[$doc]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+        pub struct $name(pub u16);
+
+        impl $name {
+            /// Its index in the table it belongs to.
+            pub const fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    )*};
+}
+id! {
+    /// A tensor: a parameter or scratch.
+    TensorId,
+    /// A partition of a tensor into items.
+    PartitionId,
+    /// A set of counters.
+    CounterId,
+    /// A loop variable: a rank, an item or a split.
+    Var,
+}
+
+/// A schedule as written.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The function's name.
+    pub name: String,
+    /// Parameters first, then scratch, in the order written.
+    pub tensors: Vec<Tensor>,
+    /// The partitions, in the order written.
+    pub partitions: Vec<Partition>,
+    /// The counters, in the order written.
+    pub counters: Vec<CounterSet>,
+    /// The choices left open, in the order written.
+    pub tunables: Vec<Tunable>,
+    /// The role loops, in the order written. Loops under one role run one after another.
+    pub roles: Vec<Role>,
+    /// The loop variables, by [`Var`].
+    pub vars: Vec<VarDecl>,
+    /// The accumulators, by [`AccId`].
+    pub accs: Vec<AccDecl>,
+    /// Where the schedule was written.
+    pub at: Loc,
+}
+
+/// A tensor: `rows` by `columns`, row-chunked over ranks or whole on each.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// The parameter's or the binding's name.
+    pub name: String,
+    /// What it is for.
+    pub kind: TensorKind,
+    /// Its element type.
+    pub dtype: Dtype,
+    /// Where it was declared.
+    pub at: Loc,
+}
+
+/// What a tensor is for: who holds which rows at the start, and what must be there at the end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TensorKind {
+    /// Input in rows chunks, rank `r` holding chunk `r`. Every rank must hold all of it at the end.
+    Gathered,
+    /// Input, whole on each rank and different on each. Never written.
+    Local,
+    /// Input vector along the columns (a bias), whole on each rank. Never written.
+    Vector,
+    /// Output, whole on each rank and different on each.
+    Out,
+    /// Output: the sum over ranks, of which rank `r` keeps row chunk `r`.
+    Scattered,
+    /// Output: the sum over ranks, whole on every rank.
+    Reduced,
+    /// Scratch in symmetric memory, shaped like `like`, `slots` times.
+    Scratch {
+        /// The tensor whose rows and columns it has.
+        like: TensorId,
+        /// Which rows of it each rank holds.
+        extent: Extent,
+        /// How many copies.
+        slots: Slots,
+    },
+}
+
+impl TensorKind {
+    /// Whether its rows are chunked over ranks.
+    pub const fn chunked(self) -> bool {
+        matches!(
+            self,
+            TensorKind::Gathered | TensorKind::Scattered | TensorKind::Reduced
+        )
+    }
+
+    /// Whether it is an input, all or part of which is there at the start.
+    pub const fn is_input(self) -> bool {
+        matches!(
+            self,
+            TensorKind::Gathered | TensorKind::Local | TensorKind::Vector
+        )
+    }
+
+    /// Whether it lives in symmetric memory, so that a peer can address it.
+    pub const fn symmetric(self) -> bool {
+        !matches!(
+            self,
+            TensorKind::Local | TensorKind::Vector | TensorKind::Out
+        )
+    }
+
+    /// Its name in the language.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TensorKind::Gathered => "Gathered",
+            TensorKind::Local => "Local",
+            TensorKind::Vector => "Vector",
+            TensorKind::Out => "Out",
+            TensorKind::Scattered => "Scattered",
+            TensorKind::Reduced => "Reduced",
+            TensorKind::Scratch { .. } => "symmetric",
+        }
+    }
+}
+
+/// Which rows a scratch tensor has on each rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Extent {
+    /// The row chunk the rank owns.
+    Chunk,
+    /// All rows.
+    Whole,
+}
+
+/// How many slots a scratch tensor has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Slots {
+    /// This many.
+    Count(u32),
+    /// One for each rank.
+    World,
+}
+
+impl Slots {
+    /// How many that is in a world of `world` ranks.
+    pub const fn count(self, world: u32) -> u32 {
+        match self {
+            Slots::Count(count) => count,
+            Slots::World => world,
+        }
+    }
+}
+
+/// A partition of a tensor's rows and columns into items. Items never straddle a row chunk.
+#[derive(Clone, Debug)]
+pub struct Partition {
+    /// The binding's name.
+    pub name: String,
+    /// The tensor it divides.
+    pub tensor: TensorId,
+    /// Rows and columns of an item.
+    pub block: Block,
+    /// Where it was written.
+    pub at: Loc,
+}
+
+/// How a partition divides a tensor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Block {
+    /// Blocks of rows, all columns: what moves.
+    Pieces {
+        /// Rows of a piece.
+        rows: Choice,
+    },
+    /// Blocks of columns, all rows of a chunk.
+    Panels {
+        /// Columns of a panel.
+        columns: Choice,
+    },
+    /// Blocks of rows and columns: what is computed.
+    Tiles {
+        /// Rows and columns of a tile, a pair.
+        shape: Choice,
+    },
+}
+
+/// A number (or pair) of the schedule: written down, or left open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Choice {
+    /// Written down.
+    Fixed(Setting),
+    /// Left open: an index into [`Program::tunables`].
+    Open(u16),
+}
+
+/// The value of a choice.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Setting {
+    /// One number.
+    One(u32),
+    /// A pair: rows and columns.
+    Pair(u32, u32),
+}
+
+/// A choice left open: `tune(a, b, …)`.
+#[derive(Clone, Debug)]
+pub struct Tunable {
+    /// The name `--set` knows it by.
+    pub name: String,
+    /// What it may be, all of one kind; the first is the default.
+    pub options: Vec<Setting>,
+    /// Where it was written.
+    pub at: Loc,
+}
+
+/// A set of 64-bit counters on every rank, one a cell of its index space.
+#[derive(Clone, Debug)]
+pub struct CounterSet {
+    /// The binding's name.
+    pub name: String,
+    /// The index space, outermost first. Empty: one cell.
+    pub dims: Vec<CounterDim>,
+    /// Where it was written.
+    pub at: Loc,
+}
+
+/// One axis of a counter set's index space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CounterDim {
+    /// One a rank.
+    World,
+    /// One an item of a partition.
+    Items(PartitionId),
+    /// This many.
+    Count(u32),
+}
+
+/// A loop under a role.
+#[derive(Clone, Debug)]
+pub struct Role {
+    /// Who runs it.
+    pub kind: RoleKind,
+    /// What runs.
+    pub body: Vec<Stmt>,
+    /// Where it was written.
+    pub at: Loc,
+}
+
+/// Who runs a loop.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum RoleKind {
+    /// The persistent GEMM CTAs.
+    Gemm {
+        /// Depth of one step of the K loop, in elements.
+        k: Option<Choice>,
+        /// CTAs of a cluster, along rows and columns.
+        cluster: Option<Choice>,
+        /// Stages of the shared-memory ring.
+        stages: Option<Choice>,
+    },
+    /// CTAs of their own that only move data; finished, they join the GEMM.
+    Comm {
+        /// How many.
+        ctas: Choice,
+    },
+    /// Warps of the GEMM CTAs that the GEMM leaves idle.
+    SpareWarps,
+    /// Copies enqueued by the host, with stream-ordered signals.
+    CopyEngine,
+}
+
+/// A loop variable's declaration.
+#[derive(Clone, Debug)]
+pub struct VarDecl {
+    /// Its name.
+    pub name: String,
+    /// Where it was bound.
+    pub at: Loc,
+}
+
+/// An accumulator's declaration.
+#[derive(Clone, Debug)]
+pub struct AccDecl {
+    /// Its name, if the user gave it one.
+    pub name: Option<String>,
+}
+
+/// One statement with its location.
+#[derive(Clone, Debug)]
+pub struct Stmt {
+    /// What it does.
+    pub kind: StmtKind,
+    /// Where it was written.
+    pub at: Loc,
+}
+
+/// What a statement does.
+#[derive(Clone, Debug)]
+pub enum StmtKind {
+    /// Visit ranks in an order.
+    ForRanks {
+        /// Bound to the rank.
+        var: Var,
+        /// The order.
+        order: RankOrder,
+        /// What runs at each.
+        body: Vec<Stmt>,
+    },
+    /// Visit the items of a partition. One item is one unit of work: one CTA does it, in program order.
+    ForItems {
+        /// Bound to the item.
+        var: Var,
+        /// Which items.
+        items: Items,
+        /// What runs for each.
+        body: Vec<Stmt>,
+    },
+    /// Visit the parts of the K dimension, inside an item.
+    ForSplits {
+        /// Bound to the part.
+        var: Var,
+        /// How many parts.
+        count: Choice,
+        /// What runs for each.
+        body: Vec<Stmt>,
+    },
+    /// Control that depends on ranks only.
+    If {
+        /// What is asked.
+        cond: Cond,
+        /// What runs if it holds.
+        then: Vec<Stmt>,
+        /// What runs if not.
+        otherwise: Vec<Stmt>,
+    },
+    /// Block until cells of this rank have been signalled.
+    Wait {
+        /// The cells.
+        cells: Cells,
+        /// How often in this launch; `None`: as often as the schedule signals them.
+        at_least: Option<u32>,
+    },
+    /// Add to cells, after what precedes in this item is visible system-wide.
+    Signal {
+        /// The cells.
+        cells: Cells,
+        /// How much.
+        amount: u32,
+    },
+    /// Move data unchanged.
+    Copy {
+        /// To where.
+        dst: Place,
+        /// From where.
+        src: Place,
+    },
+    /// Add a tile product over K (or one split of it) to an accumulator.
+    Dot {
+        /// The accumulator.
+        acc: AccId,
+        /// The rows operand.
+        a: Place,
+        /// The columns operand.
+        b: Place,
+    },
+    /// Add stored tiles to an accumulator, slot by slot in ascending order.
+    Sum {
+        /// The accumulator.
+        acc: AccId,
+        /// The tiles: one slot, several, or every rank's.
+        from: Place,
+    },
+    /// Load a tile (or a vector along its columns) for the epilogue.
+    Load {
+        /// The accumulator it lands in.
+        acc: AccId,
+        /// From where.
+        from: Place,
+    },
+    /// Write an item.
+    Store {
+        /// To where.
+        dst: Place,
+        /// Replace, or add to what is there.
+        mode: StoreMode,
+        /// What.
+        value: Value,
+    },
+}
+
+/// Whether a store replaces or adds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum StoreMode {
+    /// `=`
+    Write,
+    /// `+=`: an atomic reduce-add, rounding at the destination.
+    Add,
+}
+
+/// The items a loop visits.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Items {
+    /// Of which partition.
+    pub partition: PartitionId,
+    /// Of which row chunk; `None`: of all.
+    pub chunk: Option<RankExpr>,
+    /// In which order within a chunk.
+    pub order: ItemOrder,
+}
+
+/// The order of items as written: its group may be left open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ItemOrder {
+    /// A settled order.
+    Tile(TileOrder),
+    /// Grouped, by a choice.
+    Grouped(Choice),
+}
+
+/// Whose memory a place or a cell is in.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Home {
+    /// This rank's.
+    Me,
+    /// That rank's.
+    On(RankExpr),
+    /// Every rank's at once: a multicast address.
+    Everywhere,
+}
+
+/// Data: which tensor, on whom, in which slot, which item of it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Place {
+    /// The tensor.
+    pub tensor: TensorId,
+    /// Whose memory.
+    pub home: Home,
+    /// Which slot of a scratch tensor.
+    pub slot: Option<Pick>,
+    /// Which item; `None` only for a vector.
+    pub item: Option<Var>,
+    /// Which part of K, for an operand of a dot.
+    pub split: Option<Var>,
+}
+
+/// One rank, or several.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Pick {
+    /// That one.
+    One(RankExpr),
+    /// All but me, ascending.
+    Others,
+    /// All, ascending.
+    All,
+}
+
+/// Counter cells: which set, on whom, at which index.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Cells {
+    /// The set.
+    pub counter: CounterId,
+    /// Whose cells.
+    pub home: Home,
+    /// The index, one entry an axis.
+    pub index: Vec<CellIndex>,
+}
+
+/// One entry of a cell index.
+#[derive(Clone, PartialEq, Debug)]
+pub enum CellIndex {
+    /// Along a rank axis (or a counted one).
+    Rank(Pick),
+    /// The item itself.
+    Item(Var),
+    /// The items of another partition that hold the rows this item reads (and the columns of a K split).
+    Rows(Var, Option<Var>),
+}

@@ -1,0 +1,149 @@
+//! Everything that makes two compiled kernels differ.
+
+use crate::dtype::Dtype;
+use crate::program::Setting;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The decisions the author left open, plus the architecture, types, world size and layout.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Variant {
+    /// The architecture the kernel is for.
+    pub arch: Arch,
+    /// How many ranks run it.
+    pub world: u32,
+    /// Replaces the element type of the first parameter wherever that type occurs.
+    pub dtype: Option<Dtype>,
+    /// How the operands of dots lie in memory.
+    pub layout: Layout,
+    /// Choices, by name; what is absent has its first option.
+    pub choices: BTreeMap<String, Setting>,
+}
+
+/// A GPU architecture.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Arch {
+    /// Hopper: H100, H200.
+    #[default]
+    Sm90,
+}
+
+impl Arch {
+    /// Shared memory one CTA may have, in bytes (CUDA C++ Programming Guide, "Technical Specifications": 227 KiB).
+    pub const fn shared_memory(self) -> u32 {
+        match self {
+            Arch::Sm90 => 232_448,
+        }
+    }
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Arch::Sm90 => "sm90",
+        }
+    }
+}
+
+/// How the operands of `dot(a, b)` lie in memory: N = K is contiguous, T = rows are contiguous, named as BLAS does
+/// for column-major memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Layout {
+    /// `a` is [M, K], `b` is [N, K]: forward, y = x · wᵀ.
+    #[default]
+    Nt,
+    /// `a` is [M, K], `b` is [K, N]: dgrad.
+    Nn,
+    /// `a` is [K, M], `b` is [K, N]: wgrad.
+    Tn,
+}
+
+impl Layout {
+    /// Every layout.
+    pub const ALL: [Layout; 3] = [Layout::Nt, Layout::Nn, Layout::Tn];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Layout::Nt => "nt",
+            Layout::Nn => "nn",
+            Layout::Tn => "tn",
+        }
+    }
+
+    /// The layout of that name.
+    pub fn from_name(name: &str) -> Option<Layout> {
+        Layout::ALL.into_iter().find(|layout| layout.name() == name)
+    }
+}
+
+impl Variant {
+    /// The defaults for `world` ranks: Hopper, types and choices as written.
+    pub fn new(world: u32) -> Self {
+        Variant {
+            arch: Arch::Sm90,
+            world,
+            dtype: None,
+            layout: Layout::Nt,
+            choices: BTreeMap::new(),
+        }
+    }
+
+    /// With a choice settled.
+    #[must_use]
+    pub fn set(mut self, name: &str, setting: impl Into<Setting>) -> Self {
+        self.choices.insert(name.into(), setting.into());
+        self
+    }
+
+    /// With other element types.
+    #[must_use]
+    pub fn dtype(mut self, dtype: Dtype) -> Self {
+        self.dtype = Some(dtype);
+        self
+    }
+
+    /// With another operand layout.
+    #[must_use]
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = layout;
+        self
+    }
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} world {} {}",
+            self.arch.name(),
+            self.world,
+            self.layout.name()
+        )?;
+        if let Some(dtype) = self.dtype {
+            write!(f, " {dtype}")?;
+        }
+        for (name, setting) in &self.choices {
+            write!(f, " {name}={setting}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Setting::One(value) => write!(f, "{value}"),
+            Setting::Pair(a, b) => write!(f, "{a}x{b}"),
+        }
+    }
+}
+
+impl Setting {
+    /// `256` or `128x256`.
+    pub fn parse(text: &str) -> Option<Setting> {
+        match text.split_once('x') {
+            Some((a, b)) => Some(Setting::Pair(a.parse().ok()?, b.parse().ok()?)),
+            None => Some(Setting::One(text.parse().ok()?)),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Where checked plans run.
