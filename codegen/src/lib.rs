@@ -6,8 +6,15 @@
 pub mod builder;
 pub mod diag;
 pub mod dtype;
+pub mod kernel;
+pub mod lower;
+pub mod model;
 pub mod order;
+pub mod plan;
 pub mod program;
 pub mod rank;
+pub mod shape;
+pub mod unroll;
 pub mod value;
 pub mod variant;
+pub mod verify;

@@ -26,6 +26,8 @@ pub enum Arch {
     /// Hopper: H100, H200.
     #[default]
     Sm90,
+    /// The emulator alone: tiles of any shape, nothing to fit.
+    Cpu,
 }
 
 impl Arch {
@@ -33,6 +35,7 @@ impl Arch {
     pub const fn shared_memory(self) -> u32 {
         match self {
             Arch::Sm90 => 232_448,
+            Arch::Cpu => u32::MAX,
         }
     }
 
@@ -40,6 +43,7 @@ impl Arch {
     pub const fn name(self) -> &'static str {
         match self {
             Arch::Sm90 => "sm90",
+            Arch::Cpu => "cpu",
         }
     }
 }
@@ -92,6 +96,13 @@ impl Variant {
     #[must_use]
     pub fn set(mut self, name: &str, setting: impl Into<Setting>) -> Self {
         self.choices.insert(name.into(), setting.into());
+        self
+    }
+
+    /// For another architecture.
+    #[must_use]
+    pub fn arch(mut self, arch: Arch) -> Self {
+        self.arch = arch;
         self
     }
 

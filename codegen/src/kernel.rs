@@ -1,0 +1,412 @@
+//! The tile-level IR: one small program per role, with every choice settled and the credits visible.
+//!
+//! Its meaning is given by [`crate::unroll`], which turns it into the steps of each agent for one world and shape;
+//! the verifier, the emulator and the timeline model all consume those steps, so they cannot disagree about orders,
+//! items or cells.
+//!
+//! A role's body has two levels. Outside items ([`Block`]) every CTA of the role walks the same control and nothing
+//! touches data. Inside an item ([`Op`]) one CTA works alone, in program order. Items of a role are claimed in order
+//! but are otherwise concurrent; only [`Block::Join`] makes earlier items happen before later ones.
+
+use crate::dtype::Dtype;
+use crate::order::{RankOrder, TileOrder};
+use crate::program::{
+    CellIndex, CounterDim, CounterId, Extent, Home, Loc, PartitionId, Pick, Slots, StoreMode,
+    TensorId, TensorKind, Var,
+};
+use crate::rank::{Cond, RankExpr};
+use crate::value::{AccId, Value};
+use crate::variant::Variant;
+
+/// A lowered schedule.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// The schedule's name.
+    pub name: String,
+    /// What makes it differ from its siblings.
+    pub variant: Variant,
+    /// The symbolic sizes, matched across tensors.
+    pub dims: Vec<Dim>,
+    /// The tensors, by [`TensorId`].
+    pub buffers: Vec<Buffer>,
+    /// The partitions, by [`PartitionId`].
+    pub partitions: Vec<Partition>,
+    /// The user's counters, then the inferred credits, by [`CounterId`].
+    pub counters: Vec<Counter>,
+    /// At most one per [`RoleKind`] discriminant, in the order first written.
+    pub roles: Vec<Role>,
+    /// Names of loop variables, by [`Var`].
+    pub vars: Vec<String>,
+    /// Names of accumulators, by [`AccId`].
+    pub accs: Vec<String>,
+    /// What each store writes, by [`ValueId`].
+    pub values: Vec<Value>,
+    /// Where each op was written, by [`OpId`]. Credits carry the place of the access they protect.
+    pub locs: Vec<Loc>,
+}
+
+/// An index into [`Kernel::dims`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct DimId(pub u16);
+
+/// An index into [`Kernel::values`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ValueId(pub u16);
+
+/// An index into [`Kernel::locs`]: which op of the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct OpId(pub u16);
+
+/// A symbolic size.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dim {
+    /// `m`, `n`, `k`, or `tensor.rows` / `tensor.columns` where no dot names it.
+    pub name: String,
+    /// Whether it is divided over ranks in chunks of `ceil(size / world)`, the last ones short or empty.
+    pub chunked: bool,
+    /// Whether it is the single row of a vector.
+    pub unit: bool,
+}
+
+/// A tensor in memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Buffer {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub kind: TensorKind,
+    /// Its element type.
+    pub dtype: Dtype,
+    /// Its rows.
+    pub rows: DimId,
+    /// Its columns.
+    pub columns: DimId,
+    /// Whether consecutive rows are adjacent in memory (a transposed operand) instead of consecutive columns.
+    pub rows_contiguous: bool,
+}
+
+impl Buffer {
+    /// How many slots it has.
+    pub fn slots(&self, world: u32) -> u32 {
+        match self.kind {
+            TensorKind::Scratch { slots, .. } => Slots::count(slots, world),
+            _ => 1,
+        }
+    }
+
+    /// Whether each rank holds only the rows of its own chunk.
+    pub fn chunk_only(&self) -> bool {
+        matches!(
+            self.kind,
+            TensorKind::Scattered
+                | TensorKind::Scratch {
+                    extent: Extent::Chunk,
+                    ..
+                }
+        )
+    }
+
+    /// Whether it is scratch, which keeps its contents' last readers across launches.
+    pub fn is_scratch(&self) -> bool {
+        matches!(self.kind, TensorKind::Scratch { .. })
+    }
+}
+
+/// A partition with its block sizes settled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Partition {
+    /// Its name.
+    pub name: String,
+    /// The rows it divides.
+    pub rows: DimId,
+    /// The columns it divides.
+    pub columns: DimId,
+    /// Rows of an item; `None`: all of the chunk.
+    pub row_block: Option<u32>,
+    /// Columns of an item; `None`: all.
+    pub column_block: Option<u32>,
+}
+
+/// A set of counters on every rank.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Counter {
+    /// Its name.
+    pub name: String,
+    /// Its index space.
+    pub dims: Vec<CounterDim>,
+    /// What it orders.
+    pub purpose: Purpose,
+    /// Where it was declared; for a credit, the tensor's declaration.
+    pub at: Loc,
+}
+
+/// What a counter orders.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// A hand-off the user wrote.
+    Data,
+    /// Cell `r` on me: rank `r` has started this launch, so I may touch this parameter of its.
+    Ready(TensorId),
+    /// Cell `r` on me: rank `r` has done its last remote read of this parameter of mine.
+    Returned(TensorId),
+    /// Cell `r` on me: rank `r` has done its last read of this scratch, so the *next* launch may write it.
+    Free(TensorId),
+}
+
+impl Purpose {
+    /// How many launches back a wait looks: the scratch credit of launch `e` was granted in launch `e - 1`.
+    pub const fn lag(self) -> u32 {
+        match self {
+            Purpose::Data | Purpose::Ready(_) | Purpose::Returned(_) => 0,
+            Purpose::Free(_) => 1,
+        }
+    }
+
+    /// Whether lowering inferred it.
+    pub const fn is_credit(self) -> bool {
+        !matches!(self, Purpose::Data)
+    }
+}
+
+/// All loops of one kind of role, run one after another by the same CTAs.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Role {
+    /// Who runs it.
+    pub kind: RoleKind,
+    /// What it runs.
+    pub body: Vec<Block>,
+}
+
+/// Who runs a role.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RoleKind {
+    /// The persistent GEMM CTAs.
+    Gemm {
+        /// Depth of one step of the K loop, in elements.
+        k: u32,
+        /// CTAs of a cluster, along rows and columns.
+        cluster: (u32, u32),
+        /// Stages of the shared-memory ring; `None`: as many as fit.
+        stages: Option<u32>,
+    },
+    /// CTAs that only move data.
+    Comm {
+        /// How many.
+        ctas: u32,
+    },
+    /// Idle warps of the GEMM CTAs.
+    SpareWarps,
+    /// Copies enqueued by the host on one stream: its items are sequential.
+    CopyEngine,
+}
+
+impl RoleKind {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RoleKind::Gemm { .. } => "gemm",
+            RoleKind::Comm { .. } => "comm",
+            RoleKind::SpareWarps => "spare_warps",
+            RoleKind::CopyEngine => "copy_engine",
+        }
+    }
+
+    /// Whether each item happens before the next, because one agent does them in order.
+    pub const fn sequential(self) -> bool {
+        matches!(self, RoleKind::CopyEngine)
+    }
+}
+
+/// Control outside items: every CTA of the role walks it; it touches no data.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Block {
+    /// Visit ranks.
+    ForRanks {
+        /// Bound to the rank.
+        var: Var,
+        /// The order.
+        order: RankOrder,
+        /// What runs at each.
+        body: Vec<Block>,
+    },
+    /// Branch on ranks.
+    If {
+        /// What is asked.
+        cond: Cond,
+        /// What runs if it holds.
+        then: Vec<Block>,
+        /// What runs if not.
+        otherwise: Vec<Block>,
+    },
+    /// Items of a partition: each is one unit of work.
+    Items {
+        /// Bound to the item.
+        var: Var,
+        /// Of which partition.
+        partition: PartitionId,
+        /// Of which row chunk; `None`: all, ascending.
+        chunk: Option<RankExpr>,
+        /// In which order within a chunk.
+        order: TileOrder,
+        /// What one item does.
+        body: Vec<Op>,
+    },
+    /// One unit of work without an item: signals and waits between loops.
+    Once {
+        /// What it does.
+        body: Vec<Op>,
+    },
+    /// All items before it are done before any after it starts: the CTA that finishes last goes on.
+    Join,
+}
+
+/// One operation inside an item.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Op {
+    /// Which op of the kernel.
+    pub id: OpId,
+    /// What it does.
+    pub kind: OpKind,
+}
+
+/// What an op does.
+#[derive(Clone, PartialEq, Debug)]
+pub enum OpKind {
+    /// Visit ranks.
+    ForRanks {
+        /// Bound to the rank.
+        var: Var,
+        /// The order.
+        order: RankOrder,
+        /// What runs at each.
+        body: Vec<Op>,
+    },
+    /// Visit the parts of K.
+    ForSplits {
+        /// Bound to the part.
+        var: Var,
+        /// How many.
+        count: u32,
+        /// What runs for each.
+        body: Vec<Op>,
+    },
+    /// Branch on ranks.
+    If {
+        /// What is asked.
+        cond: Cond,
+        /// What runs if it holds.
+        then: Vec<Op>,
+        /// What runs if not.
+        otherwise: Vec<Op>,
+    },
+    /// Block until cells of mine grew by their target in this launch (minus the counter's lag). Acquire.
+    Wait {
+        /// The cells.
+        cells: Cells,
+        /// By how much; `None`: by all the schedule adds in one launch.
+        at_least: Option<u32>,
+    },
+    /// Add to cells. Release: everything before it in this item is visible to whoever waits for it.
+    Signal {
+        /// The cells.
+        cells: Cells,
+        /// How much.
+        amount: u32,
+    },
+    /// Move data unchanged.
+    Copy {
+        /// To where.
+        dst: Region,
+        /// From where.
+        src: Region,
+    },
+    /// `acc += a · bᵀ` over the columns of both.
+    Dot {
+        /// The accumulator.
+        acc: AccId,
+        /// Rows of the result.
+        a: Region,
+        /// Columns of the result.
+        b: Region,
+    },
+    /// `acc += ` a stored tile, in f32.
+    Reduce {
+        /// The accumulator.
+        acc: AccId,
+        /// The tiles, added in ascending order of slot (or rank).
+        from: Region,
+    },
+    /// `acc = ` a stored tile, or a vector repeated along the rows.
+    Load {
+        /// The accumulator.
+        acc: AccId,
+        /// From where.
+        from: Region,
+    },
+    /// Write an item.
+    Store {
+        /// To where.
+        dst: Region,
+        /// Replace or add.
+        mode: StoreMode,
+        /// What.
+        value: ValueId,
+    },
+}
+
+/// Counter cells; as [`crate::program::Cells`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct Cells {
+    /// The set.
+    pub counter: CounterId,
+    /// Whose.
+    pub home: Home,
+    /// The index.
+    pub index: Vec<CellIndex>,
+}
+
+/// A rectangle of a buffer.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Region {
+    /// The buffer.
+    pub buffer: TensorId,
+    /// Whose memory.
+    pub home: Home,
+    /// Which slot; `None`: the only one.
+    pub slot: Option<Pick>,
+    /// Which rows.
+    pub rows: Axis,
+    /// Which columns.
+    pub columns: Axis,
+}
+
+/// Which part of a dimension a region covers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Axis {
+    /// All of it.
+    All,
+    /// The rows of an item.
+    RowsOf(Var),
+    /// The columns of an item.
+    ColumnsOf(Var),
+    /// A part of K.
+    Split(Var),
+}
+
+impl Kernel {
+    /// The op's source location.
+    pub fn loc(&self, op: OpId) -> Loc {
+        self.locs[usize::from(op.0)]
+    }
+
+    /// The GEMM role's K step, or 64 where there is none.
+    pub fn k_step(&self) -> u32 {
+        self.roles
+            .iter()
+            .find_map(|role| match role.kind {
+                RoleKind::Gemm { k, .. } => Some(k),
+                RoleKind::Comm { .. } | RoleKind::SpareWarps | RoleKind::CopyEngine => None,
+            })
+            .unwrap_or(64)
+    }
+}

@@ -1,0 +1,799 @@
+//! Statements find their place: control outside items, one unit of work inside, every index resolved.
+
+use super::choices::Choices;
+use super::dims::Matched;
+use super::mistake;
+use crate::diag::Diagnostic;
+use crate::kernel::{Axis, Block, Cells, Op, OpId, OpKind, Region, Role, RoleKind, ValueId};
+use crate::order::TileOrder;
+use crate::program::{
+    self, CellIndex, CounterDim, Home, ItemOrder, Loc, PartitionId, Pick, Place, Program, Stmt,
+    StmtKind, TensorKind, Var,
+};
+use crate::rank::RankExpr;
+use crate::value::{AccId, Value};
+use std::collections::HashSet;
+
+/// The roles of a kernel with their tables.
+pub(super) struct Placed {
+    pub roles: Vec<Role>,
+    pub values: Vec<Value>,
+    pub locs: Vec<Loc>,
+}
+
+pub(super) fn place(
+    program: &Program,
+    choices: &Choices<'_>,
+    matched: &Matched,
+    found: &mut Vec<Diagnostic>,
+) -> Placed {
+    let mut placer = Placer {
+        program,
+        choices,
+        matched,
+        found,
+        scope: Vec::new(),
+        filled: HashSet::new(),
+        signalled: vec![None; program.counters.len()],
+        waited: vec![None; program.counters.len()],
+        kind: RoleKind::SpareWarps,
+        placed: Placed {
+            roles: Vec::new(),
+            values: Vec::new(),
+            locs: Vec::new(),
+        },
+    };
+    if program.roles.is_empty() {
+        placer.found.push(
+            mistake(
+                program.at,
+                format!("{} has no role: nobody does anything", program.name),
+            )
+            .hint("put #[gemm], #[comm(ctas = 4)], #[spare_warps] or #[copy_engine] on a loop"),
+        );
+    }
+    for role in &program.roles {
+        placer.role(role);
+    }
+    for (index, set) in program.counters.iter().enumerate() {
+        if let (Some(at), None) = (placer.waited[index], placer.signalled[index]) {
+            placer.found.push(
+                mistake(
+                    at,
+                    format!("`{}` is waited on, but no statement signals it", set.name),
+                )
+                .hint(format!(
+                    "signal it where its data has been written: `{}.on(rank)[…].add(1)`",
+                    set.name
+                )),
+            );
+        }
+    }
+    placer.placed
+}
+
+/// What a loop variable is, inside its loop.
+#[derive(Clone, Copy, PartialEq)]
+enum Bound {
+    Rank,
+    Item(PartitionId),
+    Split,
+}
+
+struct Placer<'a> {
+    program: &'a Program,
+    choices: &'a Choices<'a>,
+    matched: &'a Matched,
+    found: &'a mut Vec<Diagnostic>,
+    scope: Vec<(Var, Bound)>,
+    /// Accumulators that something has been added to in the current item.
+    filled: HashSet<AccId>,
+    signalled: Vec<Option<Loc>>,
+    waited: Vec<Option<Loc>>,
+    kind: RoleKind,
+    placed: Placed,
+}
+
+impl<'a> Placer<'a> {
+    fn role(&mut self, role: &program::Role) {
+        let at = role.at;
+        let kind = match role.kind {
+            program::RoleKind::Gemm { k, cluster, stages } => RoleKind::Gemm {
+                k: k.map_or(64, |k| {
+                    self.choices.one(k, "k", self.choices.at(k, at), self.found)
+                }),
+                cluster: cluster.map_or((1, 1), |c| {
+                    self.choices
+                        .pair(c, "cluster", self.choices.at(c, at), self.found)
+                }),
+                stages: stages.map(|s| {
+                    self.choices
+                        .one(s, "stages", self.choices.at(s, at), self.found)
+                }),
+            },
+            program::RoleKind::Comm { ctas } => RoleKind::Comm {
+                ctas: self
+                    .choices
+                    .one(ctas, "ctas", self.choices.at(ctas, at), self.found),
+            },
+            program::RoleKind::SpareWarps => RoleKind::SpareWarps,
+            program::RoleKind::CopyEngine => RoleKind::CopyEngine,
+        };
+        self.kind = kind;
+        let body = self.blocks(&role.body);
+        match self
+            .placed
+            .roles
+            .iter_mut()
+            .find(|other| other.kind.name() == kind.name())
+        {
+            None => self.placed.roles.push(Role { kind, body }),
+            Some(other) => {
+                if let Some(kind) = same_ctas(other.kind, kind) {
+                    other.kind = kind;
+                } else {
+                    self.found.push(
+                        mistake(at, format!("this #[{}] loop asks for other settings than an earlier one", kind.name()))
+                            .hint("loops of one role run on the same CTAs: give the settings once, or the same"),
+                    );
+                }
+                other.body.extend(body);
+            }
+        }
+    }
+
+    /// Statements outside items. Leaf statements that stand together are one unit of work.
+    fn blocks(&mut self, body: &[Stmt]) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        for stmt in body {
+            match &stmt.kind {
+                StmtKind::ForRanks { var, order, body } => {
+                    self.scope.push((*var, Bound::Rank));
+                    let body = self.blocks(body);
+                    self.scope.pop();
+                    blocks.push(Block::ForRanks { var: *var, order: *order, body });
+                }
+                StmtKind::If { cond, then, otherwise } => {
+                    cond.exprs().into_iter().for_each(|expr| self.rank_expr(expr, stmt.at));
+                    let (then, otherwise) = (self.blocks(then), self.blocks(otherwise));
+                    blocks.push(Block::If { cond: cond.clone(), then, otherwise });
+                }
+                StmtKind::ForItems { var, items, body } => {
+                    if let Some(block) = self.items(*var, items, body, stmt.at) {
+                        blocks.push(block);
+                    }
+                }
+                StmtKind::ForSplits { .. } => self.found.push(
+                    mistake(stmt.at, "a loop over parts of K stands outside an item")
+                        .hint("put it inside `for t in tiles…`"),
+                ),
+                StmtKind::Wait { .. } | StmtKind::Signal { .. } => {
+                    self.filled.clear();
+                    if let Some(op) = self.op(stmt) {
+                        if let Some(Block::Once { body }) = blocks.last_mut() {
+                            body.push(op);
+                        } else {
+                            blocks.push(Block::Once { body: vec![op] });
+                        }
+                    }
+                }
+                StmtKind::Copy { .. }
+                | StmtKind::Dot { .. }
+                | StmtKind::Sum { .. }
+                | StmtKind::Load { .. }
+                | StmtKind::Store { .. } => self.found.push(
+                    mistake(stmt.at, "data is touched outside a loop over items")
+                        .hint("a CTA works on one item at a time: put this inside `for p in pieces…` or `for t in tiles…`"),
+                ),
+            }
+        }
+        blocks
+    }
+
+    fn items(&mut self, var: Var, items: &program::Items, body: &[Stmt], at: Loc) -> Option<Block> {
+        let Some(partition) = self.matched.partitions.get(items.partition.index()) else {
+            self.found.push(mistake(
+                at,
+                "the loop is over a partition of another schedule",
+            ));
+            return None;
+        };
+        let chunked = self.matched.dims[usize::from(partition.rows.0)].chunked;
+        if let Some(chunk) = &items.chunk {
+            self.rank_expr(chunk, at);
+            if !chunked {
+                self.found.push(
+                    mistake(
+                        at,
+                        format!(
+                            "`{}` has no chunks: its rows belong to one rank",
+                            partition.name
+                        ),
+                    )
+                    .hint(format!(
+                        "visit all of it: `for t in {}.grouped()`",
+                        partition.name
+                    )),
+                );
+            }
+        }
+        let order = match items.order {
+            ItemOrder::Tile(order) => order,
+            ItemOrder::Grouped(group) => {
+                let at = self.choices.at(group, at);
+                TileOrder::Grouped(self.choices.one(group, "the group", at, self.found))
+            }
+        };
+        self.scope.push((var, Bound::Item(items.partition)));
+        self.filled.clear();
+        let body = self.ops(body);
+        self.scope.pop();
+        Some(Block::Items {
+            var,
+            partition: items.partition,
+            chunk: items.chunk.clone(),
+            order,
+            body,
+        })
+    }
+
+    fn ops(&mut self, body: &[Stmt]) -> Vec<Op> {
+        body.iter().filter_map(|stmt| self.op(stmt)).collect()
+    }
+
+    fn op(&mut self, stmt: &Stmt) -> Option<Op> {
+        let at = stmt.at;
+        let kind = match &stmt.kind {
+            StmtKind::ForItems { .. } => {
+                self.found
+                    .push(mistake(at, "a loop over items stands inside an item").hint(
+                    "one item is one unit of work; loop over ranks inside it, or split the loops",
+                ));
+                return None;
+            }
+            StmtKind::ForRanks { var, order, body } => {
+                self.scope.push((*var, Bound::Rank));
+                let body = self.ops(body);
+                self.scope.pop();
+                OpKind::ForRanks {
+                    var: *var,
+                    order: *order,
+                    body,
+                }
+            }
+            StmtKind::ForSplits { var, count, body } => {
+                let count = self.choices.one(
+                    *count,
+                    "the number of splits",
+                    self.choices.at(*count, at),
+                    self.found,
+                );
+                self.scope.push((*var, Bound::Split));
+                let body = self.ops(body);
+                self.scope.pop();
+                OpKind::ForSplits {
+                    var: *var,
+                    count,
+                    body,
+                }
+            }
+            StmtKind::If {
+                cond,
+                then,
+                otherwise,
+            } => {
+                cond.exprs()
+                    .into_iter()
+                    .for_each(|expr| self.rank_expr(expr, at));
+                OpKind::If {
+                    cond: cond.clone(),
+                    then: self.ops(then),
+                    otherwise: self.ops(otherwise),
+                }
+            }
+            StmtKind::Wait { cells, at_least } => {
+                if cells.home != Home::Me {
+                    self.found.push(
+                        mistake(at, "a wait is on another rank's counter")
+                            .hint("counters live in the waiter's memory: signal `.on(rank)`, wait on your own"),
+                    );
+                }
+                let cells = self.cells(cells, at)?;
+                self.waited[cells.counter.index()].get_or_insert(at);
+                OpKind::Wait {
+                    cells,
+                    at_least: *at_least,
+                }
+            }
+            StmtKind::Signal { cells, amount } => {
+                let cells = self.cells(cells, at)?;
+                if *amount == 0 || *amount > u32::from(u16::MAX) {
+                    self.found.push(
+                        mistake(at, format!("a signal adds {amount}")).hint("it adds 1 to 65535"),
+                    );
+                }
+                self.signalled[cells.counter.index()].get_or_insert(at);
+                OpKind::Signal {
+                    cells,
+                    amount: *amount,
+                }
+            }
+            StmtKind::Copy { dst, src } => {
+                let (to, from) = (
+                    self.region(dst, at, Use::Write)?,
+                    self.region(src, at, Use::Read)?,
+                );
+                if src.home == Home::Everywhere {
+                    self.found.push(
+                        mistake(at, "a copy reads from everywhere")
+                            .hint("name one rank: `x.on(rank)[p]`"),
+                    );
+                }
+                for (place, region) in [(dst, &to), (src, &from)] {
+                    self.one_slot(place, region, at);
+                }
+                OpKind::Copy { dst: to, src: from }
+            }
+            StmtKind::Dot { acc, a, b } => {
+                if !matches!(self.kind, RoleKind::Gemm { .. }) {
+                    self.found.push(
+                        mistake(
+                            at,
+                            format!("a dot stands in a #[{}] loop", self.kind.name()),
+                        )
+                        .hint("only #[gemm] loops have tensor cores"),
+                    );
+                }
+                self.fill(*acc, at);
+                OpKind::Dot {
+                    acc: *acc,
+                    a: self.operand(a, true, at)?,
+                    b: self.operand(b, false, at)?,
+                }
+            }
+            StmtKind::Sum { acc, from } => {
+                self.not_copy_engine("a sum", at);
+                self.fill(*acc, at);
+                OpKind::Reduce {
+                    acc: *acc,
+                    from: self.region(from, at, Use::Read)?,
+                }
+            }
+            StmtKind::Load { acc, from } => {
+                self.not_copy_engine("a load", at);
+                self.fill(*acc, at);
+                let region = self.region(from, at, Use::Read)?;
+                self.one_slot(from, &region, at);
+                OpKind::Load {
+                    acc: *acc,
+                    from: region,
+                }
+            }
+            StmtKind::Store { dst, mode, value } => {
+                self.not_copy_engine("a store", at);
+                let region = self.region(dst, at, Use::Write)?;
+                self.one_slot(dst, &region, at);
+                let value = self.value(value, at);
+                OpKind::Store {
+                    dst: region,
+                    mode: *mode,
+                    value,
+                }
+            }
+        };
+        let id = OpId(u16::try_from(self.placed.locs.len()).unwrap_or(u16::MAX));
+        self.placed.locs.push(at);
+        Some(Op { id, kind })
+    }
+
+    fn not_copy_engine(&mut self, what: &str, at: Loc) {
+        if self.kind == RoleKind::CopyEngine {
+            self.found.push(
+                mistake(at, format!("{what} stands in a #[copy_engine] loop")).hint(
+                    "copy engines copy, signal and wait; compute in #[gemm] or #[spare_warps]",
+                ),
+            );
+        }
+    }
+
+    fn fill(&mut self, acc: AccId, at: Loc) {
+        if usize::from(acc.0) >= self.program.accs.len() {
+            self.found
+                .push(mistake(at, "the accumulator is of another schedule"));
+        }
+        self.filled.insert(acc);
+    }
+
+    fn value(&mut self, value: &Value, at: Loc) -> ValueId {
+        value.visit(&mut |part| match part {
+            Value::Acc(acc) if !self.filled.contains(acc) => {
+                let name = self
+                    .program
+                    .accs
+                    .get(usize::from(acc.0))
+                    .and_then(|acc| acc.name.clone());
+                let name = name.unwrap_or_else(|| "a value".into());
+                self.found.push(
+                    mistake(
+                        at,
+                        format!("{name} is stored, but nothing was added to it in this item"),
+                    )
+                    .hint("dots, sums and loads belong to the item they stand in"),
+                );
+            }
+            Value::Arg(_) => self.found.push(mistake(
+                at,
+                "an argument stands outside an #[epilogue] function",
+            )),
+            Value::Call(function, values) if values.len() != usize::from(function.params) => {
+                self.found.push(mistake(
+                    at,
+                    format!(
+                        "{} takes {} arguments, not {}",
+                        function.name,
+                        function.params,
+                        values.len()
+                    ),
+                ))
+            }
+            _ => {}
+        });
+        let id = ValueId(u16::try_from(self.placed.values.len()).unwrap_or(u16::MAX));
+        self.placed.values.push(value.clone());
+        id
+    }
+
+    fn rank_expr(&mut self, expr: &RankExpr, at: Loc) {
+        for var in expr.vars() {
+            match self.bound(var) {
+                Some(Bound::Rank) => {}
+                Some(Bound::Item(_) | Bound::Split) => {
+                    let name = self.name(var);
+                    self.found.push(mistake(
+                        at,
+                        format!("`{name}` is an item where a rank is needed"),
+                    ));
+                }
+                None => self.unbound(var, at),
+            }
+        }
+    }
+
+    fn bound(&self, var: Var) -> Option<Bound> {
+        self.scope
+            .iter()
+            .rev()
+            .find(|(bound, _)| *bound == var)
+            .map(|(_, bound)| *bound)
+    }
+
+    fn name(&self, var: Var) -> String {
+        self.program
+            .vars
+            .get(var.index())
+            .map_or_else(|| "a loop variable".into(), |var| var.name.clone())
+    }
+
+    fn unbound(&mut self, var: Var, at: Loc) {
+        let name = self.name(var);
+        self.found
+            .push(mistake(at, format!("`{name}` is used outside its loop")));
+    }
+
+    /// The partition of the item that `var` stands at.
+    fn item(&mut self, var: Var, at: Loc) -> Option<PartitionId> {
+        match self.bound(var) {
+            Some(Bound::Item(partition)) => Some(partition),
+            Some(Bound::Rank | Bound::Split) => {
+                let name = self.name(var);
+                self.found.push(mistake(
+                    at,
+                    format!("`{name}` is a rank where an item is needed"),
+                ));
+                None
+            }
+            None => {
+                self.unbound(var, at);
+                None
+            }
+        }
+    }
+
+    fn split(&mut self, var: Var, at: Loc) {
+        if self.bound(var) != Some(Bound::Split) {
+            self.unbound(var, at);
+        }
+    }
+
+    fn home(&mut self, home: &Home, at: Loc) {
+        if let Home::On(expr) = home {
+            self.rank_expr(expr, at);
+        }
+    }
+
+    fn cells(&mut self, cells: &program::Cells, at: Loc) -> Option<Cells> {
+        self.home(&cells.home, at);
+        let Some(set) = self.program.counters.get(cells.counter.index()) else {
+            self.found
+                .push(mistake(at, "the counter is of another schedule"));
+            return None;
+        };
+        if cells.index.len() != set.dims.len() {
+            let (has, needs) = (cells.index.len(), set.dims.len());
+            self.found.push(mistake(
+                at,
+                format!("`{}` has {needs} axes, but is indexed by {has}", set.name),
+            ));
+            return None;
+        }
+        for (index, dim) in cells.index.iter().zip(&set.dims) {
+            self.cell_index(&set.name, index, *dim, at);
+        }
+        Some(Cells {
+            counter: cells.counter,
+            home: cells.home.clone(),
+            index: cells.index.clone(),
+        })
+    }
+
+    fn cell_index(&mut self, set: &str, index: &CellIndex, dim: CounterDim, at: Loc) {
+        let partition_name = |id: PartitionId| {
+            self.matched
+                .partitions
+                .get(id.index())
+                .map(|p| p.name.clone())
+        };
+        if let CounterDim::Items(id) = dim
+            && partition_name(id).is_none()
+        {
+            self.found.push(mistake(
+                at,
+                format!("`{set}` counts a partition of another schedule"),
+            ));
+            return;
+        }
+        match (index, dim) {
+            (CellIndex::Rank(Pick::One(expr)), CounterDim::World | CounterDim::Count(_)) => {
+                self.rank_expr(expr, at)
+            }
+            (CellIndex::Rank(Pick::All), CounterDim::World | CounterDim::Count(_))
+            | (CellIndex::Rank(Pick::Others), CounterDim::World) => {}
+            (CellIndex::Rank(Pick::Others), CounterDim::Count(_)) => {
+                self.found.push(mistake(
+                    at,
+                    format!("`others()` indexes an axis of `{set}` that is not over ranks"),
+                ));
+            }
+            (CellIndex::Item(var), CounterDim::Items(counted)) => {
+                if let Some(partition) = self.item(*var, at)
+                    && partition != counted
+                {
+                    let (item, counted) =
+                        (self.name(*var), partition_name(counted).unwrap_or_default());
+                    self.found.push(
+                        mistake(at, format!("`{set}` counts `{counted}`, but `{item}` is of another partition"))
+                            .hint(format!("`{set}[{item}.rows()]` is the `{counted}` that hold the rows of `{item}`")),
+                    );
+                }
+            }
+            (CellIndex::Rows(var, split), CounterDim::Items(counted)) => {
+                if let Some(split) = split {
+                    self.split(*split, at);
+                }
+                if let Some(partition) = self.item(*var, at) {
+                    let rows = |id: PartitionId| self.matched.partitions[id.index()].rows;
+                    if rows(partition) != rows(counted) {
+                        let (item, counted) =
+                            (self.name(*var), partition_name(counted).unwrap_or_default());
+                        self.found.push(mistake(
+                            at,
+                            format!("`{counted}` does not divide the rows of `{item}`"),
+                        ));
+                    }
+                }
+            }
+            (CellIndex::Rank(_), CounterDim::Items(counted)) => {
+                let counted = partition_name(counted).unwrap_or_default();
+                self.found.push(
+                    mistake(
+                        at,
+                        format!("`{set}` counts `{counted}`, but is indexed by a rank"),
+                    )
+                    .hint(format!("index it with an item of `{counted}`")),
+                );
+            }
+            (
+                CellIndex::Item(var) | CellIndex::Rows(var, _),
+                CounterDim::World | CounterDim::Count(_),
+            ) => {
+                let item = self.name(*var);
+                self.found.push(mistake(
+                    at,
+                    format!("`{set}` has one cell a rank, but is indexed by the item `{item}`"),
+                ));
+            }
+        }
+    }
+
+    /// A place that an item covers in both directions.
+    fn region(&mut self, place: &Place, at: Loc, access: Use) -> Option<Region> {
+        let buffer = self.buffer(place, at)?;
+        if let Some(split) = place.split {
+            let name = self.name(split);
+            self.found.push(mistake(
+                at,
+                format!("`{name}` is a part of K: only operands of a dot have one"),
+            ));
+        }
+        let (is_vector, name) = (buffer.kind == TensorKind::Vector, buffer.name.clone());
+        if access == Use::Write {
+            self.writable(place, at);
+        }
+        let item = match place.item {
+            Some(item) => item,
+            None if is_vector => {
+                self.scope
+                    .iter()
+                    .rev()
+                    .find(|(_, bound)| matches!(bound, Bound::Item(_)))?
+                    .0
+            }
+            None => {
+                self.found.push(
+                    mistake(at, format!("`{name}` is used whole"))
+                        .hint(format!("name an item of it: `{name}[t]`")),
+                );
+                return None;
+            }
+        };
+        self.item(item, at)?;
+        Some(Region {
+            buffer: place.tensor,
+            home: place.home.clone(),
+            slot: place.slot.clone(),
+            rows: if is_vector {
+                Axis::All
+            } else {
+                Axis::RowsOf(item)
+            },
+            columns: Axis::ColumnsOf(item),
+        })
+    }
+
+    /// An operand of a dot: the tile's rows (or columns, for the second one), over K.
+    fn operand(&mut self, place: &Place, first: bool, at: Loc) -> Option<Region> {
+        let name = self.buffer(place, at)?.name.clone();
+        let Some(item) = place.item else {
+            self.found.push(
+                mistake(at, format!("`{name}` is used whole"))
+                    .hint(format!("name a tile: `{name}[t]`")),
+            );
+            return None;
+        };
+        self.item(item, at)?;
+        if let Some(split) = place.split {
+            self.split(split, at);
+        }
+        if place.slot.is_some() {
+            self.found.push(mistake(
+                at,
+                format!("`{name}` is an operand of a dot, but has a slot"),
+            ));
+        }
+        if place.home != Home::Me {
+            self.found.push(
+                mistake(at, format!("a dot reads `{name}` from another rank"))
+                    .hint("remote tiles are not cached where they are read: copy the piece first, and wait for it"),
+            );
+        }
+        Some(Region {
+            buffer: place.tensor,
+            home: Home::Me,
+            slot: None,
+            rows: if first {
+                Axis::RowsOf(item)
+            } else {
+                Axis::ColumnsOf(item)
+            },
+            columns: place.split.map_or(Axis::All, Axis::Split),
+        })
+    }
+
+    fn buffer(&mut self, place: &Place, at: Loc) -> Option<&'a crate::kernel::Buffer> {
+        let matched = self.matched;
+        let Some(buffer) = matched.buffers.get(place.tensor.index()) else {
+            self.found
+                .push(mistake(at, "the tensor is of another schedule"));
+            return None;
+        };
+        self.home(&place.home, at);
+        if let Some(Pick::One(slot)) = &place.slot {
+            self.rank_expr(slot, at);
+        }
+        let name = &buffer.name;
+        if place.home != Home::Me && !buffer.kind.symmetric() {
+            self.found.push(
+                mistake(at, format!("`{name}` is {}: peers cannot address it", buffer.kind.name()))
+                    .hint("only Gathered, Scattered, Reduced and symmetric memory can be addressed on another rank"),
+            );
+        }
+        match (&place.slot, buffer.kind) {
+            (Some(_), TensorKind::Scratch { .. }) => {}
+            (None, TensorKind::Scratch { slots, .. }) if slots != program::Slots::Count(1) => {
+                self.found.push(
+                    mistake(at, format!("`{name}` has several slots"))
+                        .hint(format!("name one: `{name}[me()][t]`")),
+                )
+            }
+            (Some(_), _) => self
+                .found
+                .push(mistake(at, format!("`{name}` has no slots"))),
+            (None, _) => {}
+        }
+        Some(buffer)
+    }
+
+    fn writable(&mut self, place: &Place, at: Loc) {
+        let buffer = &self.matched.buffers[place.tensor.index()];
+        if matches!(buffer.kind, TensorKind::Local | TensorKind::Vector) {
+            self.found.push(
+                mistake(at, format!("`{}` is an input", buffer.name))
+                    .hint("write to Out, Scattered, Reduced or symmetric memory; copies may also fill Gathered"),
+            );
+        }
+    }
+
+    fn one_slot(&mut self, place: &Place, region: &Region, at: Loc) {
+        if matches!(place.slot, Some(Pick::All | Pick::Others)) {
+            let name = &self.matched.buffers[region.buffer.index()].name;
+            self.found.push(
+                mistake(at, format!("several slots of `{name}` where one is needed"))
+                    .hint("only `.sum()` takes several"),
+            );
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Use {
+    Read,
+    Write,
+}
+
+/// The settings of two loops of one role, if they agree; defaults yield to what is given.
+fn same_ctas(a: RoleKind, b: RoleKind) -> Option<RoleKind> {
+    match (a, b) {
+        (
+            RoleKind::Gemm { k, cluster, stages },
+            RoleKind::Gemm {
+                k: k2,
+                cluster: cluster2,
+                stages: stages2,
+            },
+        ) => {
+            let k = if k == 64 || k == k2 {
+                k2
+            } else if k2 == 64 {
+                k
+            } else {
+                return None;
+            };
+            let cluster = if cluster == (1, 1) || cluster == cluster2 {
+                cluster2
+            } else if cluster2 == (1, 1) {
+                cluster
+            } else {
+                return None;
+            };
+            match (stages, stages2) {
+                (Some(a), Some(b)) if a != b => None,
+                (a, b) => Some(RoleKind::Gemm {
+                    k,
+                    cluster,
+                    stages: a.or(b),
+                }),
+            }
+        }
+        (a, b) => (a == b).then_some(a),
+    }
+}

@@ -1,0 +1,407 @@
+//! Credits: what makes it safe to launch again, inferred from who touches whose memory.
+//!
+//! - A parameter that others write or read remotely: its owner says *ready* at the start of its own launch; whoever
+//!   touches it waits for that first. If others read it, they say *returned* after their last read, and the owner's
+//!   launch ends only then.
+//! - Scratch: whoever reads it says *free* after its last read of the launch; whoever writes what they read waits for
+//!   that in the next launch. Written remotely and read at home, a writer waits for the owner; read remotely, the
+//!   writer waits for every rank.
+//!
+//! Every rank grants to every other rank in every launch, whatever the shape, so a launch with fewer rows (or none
+//! on some rank) keeps the count. The verifier does not trust this file: it checks every access across two launches.
+
+use crate::kernel::{Block, Cells, Counter, Kernel, Op, OpId, OpKind, Purpose, Region, RoleKind};
+use crate::order::RankOrder;
+use crate::program::{CellIndex, CounterDim, CounterId, Home, Loc, Pick, TensorId, Var};
+use crate::rank::RankExpr;
+use std::collections::{BTreeMap, BTreeSet};
+
+const AFTER_ME: RankOrder = RankOrder::FromMe {
+    start: 1,
+    stride: 1,
+    skipped: 1,
+};
+
+/// Who touches a buffer, and from which roles.
+#[derive(Default)]
+struct Touched {
+    remote_write: Option<OpId>,
+    remote_read: Option<OpId>,
+    /// Roles that read it, at home or remotely.
+    readers: BTreeSet<usize>,
+    /// Roles that read it remotely.
+    remote_readers: BTreeSet<usize>,
+}
+
+/// The kernel with its credits.
+pub(super) fn infer(mut kernel: Kernel) -> Kernel {
+    let mut touched: BTreeMap<TensorId, Touched> = BTreeMap::new();
+    for (role, index) in kernel.roles.iter().zip(0..) {
+        visit_blocks(&role.body, &mut |op| {
+            for (region, access) in regions(&op.kind) {
+                let remote = is_remote(&region.home);
+                let entry = touched.entry(region.buffer).or_default();
+                match access {
+                    Access::Read => {
+                        entry.readers.insert(index);
+                        if remote {
+                            entry.remote_read.get_or_insert(op.id);
+                            entry.remote_readers.insert(index);
+                        }
+                    }
+                    Access::Write if remote => {
+                        entry.remote_write.get_or_insert(op.id);
+                    }
+                    Access::Write => {}
+                }
+            }
+        });
+    }
+
+    // The role whose CTAs are surely running from the start: a copy engine's stream may be late.
+    let granter = kernel
+        .roles
+        .iter()
+        .position(|role| role.kind != RoleKind::CopyEngine)
+        .unwrap_or(0);
+    let mut heads: Vec<Vec<Op>> = vec![Vec::new(); kernel.roles.len()];
+    let mut tails: Vec<Vec<Op>> = vec![Vec::new(); kernel.roles.len()];
+    let mut last: Vec<Op> = Vec::new();
+    let mut guards: Vec<Guard> = Vec::new();
+    for (buffer, touched) in touched {
+        let Some(first) = touched.remote_write.or(touched.remote_read) else {
+            continue;
+        };
+        let at = kernel.loc(first);
+        if kernel.buffers[buffer.index()].is_scratch() {
+            let free = add_counter(&mut kernel, Purpose::Free(buffer), at);
+            let everyone = touched.remote_read.is_some();
+            guards.push(Guard {
+                buffer,
+                counter: free,
+                writes: true,
+                reads: false,
+                everyone,
+            });
+            let roles = if touched.readers.is_empty() {
+                BTreeSet::from([granter])
+            } else {
+                touched.readers
+            };
+            for role in roles {
+                let grant = for_others(&mut kernel, at, |kernel, peer| {
+                    signal(kernel, free, peer, at)
+                });
+                tails[role].push(grant);
+            }
+        } else {
+            let ready = add_counter(&mut kernel, Purpose::Ready(buffer), at);
+            guards.push(Guard {
+                buffer,
+                counter: ready,
+                writes: true,
+                reads: true,
+                everyone: false,
+            });
+            let grant = for_others(&mut kernel, at, |kernel, peer| {
+                signal(kernel, ready, peer, at)
+            });
+            heads[granter].push(grant);
+            if touched.remote_read.is_some() {
+                let returned = add_counter(&mut kernel, Purpose::Returned(buffer), at);
+                for role in touched.remote_readers {
+                    let give_back = for_others(&mut kernel, at, |kernel, peer| {
+                        signal(kernel, returned, peer, at)
+                    });
+                    tails[role].push(give_back);
+                }
+                let cells = Cells {
+                    counter: returned,
+                    home: Home::Me,
+                    index: vec![CellIndex::Rank(Pick::Others)],
+                };
+                last.push(new_op(
+                    &mut kernel,
+                    OpKind::Wait {
+                        cells,
+                        at_least: None,
+                    },
+                    at,
+                ));
+            }
+        }
+    }
+
+    let mut roles = std::mem::take(&mut kernel.roles);
+    for (index, role) in roles.iter_mut().enumerate() {
+        let mut body = Vec::new();
+        if !heads[index].is_empty() {
+            body.push(Block::Once {
+                body: std::mem::take(&mut heads[index]),
+            });
+        }
+        body.extend(
+            std::mem::take(&mut role.body)
+                .into_iter()
+                .map(|block| guard_block(block, &guards, &mut kernel)),
+        );
+        if !tails[index].is_empty() {
+            body.push(Block::Join);
+            body.push(Block::Once {
+                body: std::mem::take(&mut tails[index]),
+            });
+        }
+        if index == granter && !last.is_empty() {
+            body.push(Block::Once {
+                body: std::mem::take(&mut last),
+            });
+        }
+        role.body = body;
+    }
+    kernel.roles = roles;
+    kernel
+}
+
+/// A credit that accesses of a buffer wait for.
+struct Guard {
+    buffer: TensorId,
+    counter: CounterId,
+    /// Remote writes wait; with `everyone`, local writes too.
+    writes: bool,
+    /// Remote reads wait.
+    reads: bool,
+    /// Wait for every rank, not only the one whose memory is written.
+    everyone: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Access {
+    Read,
+    Write,
+}
+
+fn regions(kind: &OpKind) -> Vec<(&Region, Access)> {
+    match kind {
+        OpKind::Copy { dst, src } => vec![(src, Access::Read), (dst, Access::Write)],
+        OpKind::Dot { a, b, .. } => vec![(a, Access::Read), (b, Access::Read)],
+        OpKind::Reduce { from, .. } | OpKind::Load { from, .. } => vec![(from, Access::Read)],
+        OpKind::Store { dst, .. } => vec![(dst, Access::Write)],
+        OpKind::Wait { .. }
+        | OpKind::Signal { .. }
+        | OpKind::ForRanks { .. }
+        | OpKind::ForSplits { .. }
+        | OpKind::If { .. } => Vec::new(),
+    }
+}
+
+fn is_remote(home: &Home) -> bool {
+    match home {
+        Home::Me | Home::On(RankExpr::Me) => false,
+        Home::On(_) | Home::Everywhere => true,
+    }
+}
+
+fn visit_blocks(body: &[Block], f: &mut impl FnMut(&Op)) {
+    for block in body {
+        match block {
+            Block::ForRanks { body, .. } => visit_blocks(body, f),
+            Block::If {
+                then, otherwise, ..
+            } => {
+                visit_blocks(then, f);
+                visit_blocks(otherwise, f);
+            }
+            Block::Items { body, .. } | Block::Once { body } => visit_ops(body, f),
+            Block::Join => {}
+        }
+    }
+}
+
+fn visit_ops(body: &[Op], f: &mut impl FnMut(&Op)) {
+    for op in body {
+        f(op);
+        match &op.kind {
+            OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => visit_ops(body, f),
+            OpKind::If {
+                then, otherwise, ..
+            } => {
+                visit_ops(then, f);
+                visit_ops(otherwise, f);
+            }
+            OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Dot { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Load { .. }
+            | OpKind::Store { .. } => {}
+        }
+    }
+}
+
+fn guard_block(block: Block, guards: &[Guard], kernel: &mut Kernel) -> Block {
+    let mut guard_all = |body: Vec<Block>| {
+        body.into_iter()
+            .map(|block| guard_block(block, guards, kernel))
+            .collect()
+    };
+    match block {
+        Block::ForRanks { var, order, body } => Block::ForRanks {
+            var,
+            order,
+            body: guard_all(body),
+        },
+        Block::If {
+            cond,
+            then,
+            otherwise,
+        } => {
+            let (then, otherwise) = (guard_all(then), guard_all(otherwise));
+            Block::If {
+                cond,
+                then,
+                otherwise,
+            }
+        }
+        Block::Items {
+            var,
+            partition,
+            chunk,
+            order,
+            body,
+        } => Block::Items {
+            var,
+            partition,
+            chunk,
+            order,
+            body: guard_ops(body, guards, kernel, Vec::new()),
+        },
+        Block::Once { body } => Block::Once {
+            body: guard_ops(body, guards, kernel, Vec::new()),
+        },
+        Block::Join => Block::Join,
+    }
+}
+
+/// Puts a credit's wait before the first access in an item that needs it; `held` are those already waited for.
+fn guard_ops(
+    body: Vec<Op>,
+    guards: &[Guard],
+    kernel: &mut Kernel,
+    mut held: Vec<(CounterId, Pick)>,
+) -> Vec<Op> {
+    let mut out = Vec::with_capacity(body.len());
+    for op in body {
+        let at = kernel.loc(op.id);
+        for (region, access) in regions(&op.kind) {
+            for guard in guards.iter().filter(|guard| guard.buffer == region.buffer) {
+                let remote = is_remote(&region.home);
+                let needed = match access {
+                    Access::Write => guard.writes && (remote || guard.everyone),
+                    Access::Read => guard.reads && remote,
+                };
+                let whom = match &region.home {
+                    Home::On(rank) if !guard.everyone => Pick::One(rank.clone()),
+                    Home::Me | Home::On(_) | Home::Everywhere => Pick::Others,
+                };
+                if needed && !held.contains(&(guard.counter, whom.clone())) {
+                    let index = vec![CellIndex::Rank(whom.clone())];
+                    let cells = Cells {
+                        counter: guard.counter,
+                        home: Home::Me,
+                        index,
+                    };
+                    out.push(new_op(
+                        kernel,
+                        OpKind::Wait {
+                            cells,
+                            at_least: None,
+                        },
+                        at,
+                    ));
+                    held.push((guard.counter, whom));
+                }
+            }
+        }
+        let Op { id, kind } = op;
+        let kind = match kind {
+            OpKind::ForRanks { var, order, body } => OpKind::ForRanks {
+                var,
+                order,
+                body: guard_ops(body, guards, kernel, held.clone()),
+            },
+            OpKind::ForSplits { var, count, body } => OpKind::ForSplits {
+                var,
+                count,
+                body: guard_ops(body, guards, kernel, held.clone()),
+            },
+            OpKind::If {
+                cond,
+                then,
+                otherwise,
+            } => {
+                let then = guard_ops(then, guards, kernel, held.clone());
+                let otherwise = guard_ops(otherwise, guards, kernel, held.clone());
+                OpKind::If {
+                    cond,
+                    then,
+                    otherwise,
+                }
+            }
+            leaf => leaf,
+        };
+        out.push(Op { id, kind });
+    }
+    out
+}
+
+fn add_counter(kernel: &mut Kernel, purpose: Purpose, at: Loc) -> CounterId {
+    let (word, buffer) = match purpose {
+        Purpose::Ready(buffer) => ("ready", buffer),
+        Purpose::Returned(buffer) => ("returned", buffer),
+        Purpose::Free(buffer) => ("free", buffer),
+        Purpose::Data => unreachable!("only credits are inferred"),
+    };
+    let taken = |name: &str| kernel.counters.iter().any(|counter| counter.name == name);
+    let mut name = format!("{word}_{}", kernel.buffers[buffer.index()].name);
+    while taken(&name) {
+        name.push('_');
+    }
+    kernel.counters.push(Counter {
+        name,
+        dims: vec![CounterDim::World],
+        purpose,
+        at,
+    });
+    CounterId((kernel.counters.len() - 1) as u16)
+}
+
+fn new_op(kernel: &mut Kernel, kind: OpKind, at: Loc) -> Op {
+    let id = OpId(kernel.locs.len() as u16);
+    kernel.locs.push(at);
+    Op { id, kind }
+}
+
+fn signal(kernel: &mut Kernel, counter: CounterId, peer: Var, at: Loc) -> Op {
+    let cells = Cells {
+        counter,
+        home: Home::On(RankExpr::Var(peer)),
+        index: vec![CellIndex::Rank(Pick::One(RankExpr::Me))],
+    };
+    new_op(kernel, OpKind::Signal { cells, amount: 1 }, at)
+}
+
+fn for_others(kernel: &mut Kernel, at: Loc, body: impl FnOnce(&mut Kernel, Var) -> Op) -> Op {
+    let var = Var(kernel.vars.len() as u16);
+    kernel.vars.push("peer".into());
+    let inner = body(kernel, var);
+    new_op(
+        kernel,
+        OpKind::ForRanks {
+            var,
+            order: AFTER_ME,
+            body: vec![inner],
+        },
+        at,
+    )
+}

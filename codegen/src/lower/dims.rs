@@ -1,0 +1,366 @@
+//! Dimensions are matched across tensors: what a dot, a copy or a store brings together is one size.
+
+use super::choices::Choices;
+use super::mistake;
+use crate::diag::{Diagnostic, Rule};
+use crate::kernel::{Buffer, Dim, DimId, Partition};
+use crate::program::{
+    Block, Loc, Place, Program, Slots, Stmt, StmtKind, TensorId, TensorKind, Var,
+};
+use crate::variant::{Layout, Variant};
+use std::collections::HashMap;
+
+/// Tensors and partitions over matched dimensions.
+pub(super) struct Matched {
+    pub dims: Vec<Dim>,
+    pub buffers: Vec<Buffer>,
+    pub partitions: Vec<Partition>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Side {
+    Rows = 0,
+    Columns = 1,
+}
+
+/// Sets of (tensor, side) that have one size.
+struct Classes(Vec<usize>);
+
+impl Classes {
+    fn find(&self, mut at: usize) -> usize {
+        while self.0[at] != at {
+            at = self.0[at];
+        }
+        at
+    }
+    fn of(&self, tensor: TensorId, side: Side) -> usize {
+        self.find(tensor.index() * 2 + side as usize)
+    }
+    fn join(&mut self, a: (TensorId, Side), b: (TensorId, Side)) {
+        let (a, b) = (self.of(a.0, a.1), self.of(b.0, b.1));
+        let (low, high) = (a.min(b), a.max(b));
+        self.0[high] = low;
+    }
+}
+
+/// A product: which tensors' sides are its m, n and k.
+struct Product {
+    a: TensorId,
+    b: TensorId,
+    over: TensorId,
+    at: Loc,
+}
+
+pub(super) fn match_dims(
+    program: &Program,
+    variant: &Variant,
+    choices: &Choices<'_>,
+    found: &mut Vec<Diagnostic>,
+) -> Matched {
+    let count = program.tensors.len();
+    let mut classes = Classes((0..count * 2).collect());
+    for (index, tensor) in program.tensors.iter().enumerate() {
+        if let TensorKind::Scratch { like, slots, .. } = tensor.kind {
+            if like.index() >= index {
+                found.push(mistake(
+                    tensor.at,
+                    format!(
+                        "`{}` is shaped like a tensor that does not exist",
+                        tensor.name
+                    ),
+                ));
+                continue;
+            }
+            if slots == Slots::Count(0) {
+                found.push(
+                    mistake(tensor.at, format!("`{}` has no slots", tensor.name))
+                        .hint("`slots = world()` or a number from 1"),
+                );
+            }
+            let id = TensorId(index as u16);
+            classes.join((id, Side::Rows), (like, Side::Rows));
+            classes.join((id, Side::Columns), (like, Side::Columns));
+        }
+    }
+    for partition in &program.partitions {
+        if partition.tensor.index() >= count {
+            found.push(mistake(
+                partition.at,
+                format!("`{}` divides a tensor that does not exist", partition.name),
+            ));
+        }
+    }
+    if !found.is_empty() {
+        return Matched {
+            dims: Vec::new(),
+            buffers: Vec::new(),
+            partitions: Vec::new(),
+        };
+    }
+
+    let mut scan = Scan {
+        program,
+        classes,
+        items: HashMap::new(),
+        current: None,
+        products: Vec::new(),
+    };
+    for role in &program.roles {
+        scan.stmts(&role.body);
+    }
+    let Scan {
+        classes, products, ..
+    } = scan;
+    for Product { a, b, over, at } in &products {
+        let name = |tensor: &TensorId| program.tensors[tensor.index()].name.as_str();
+        let (m, n, k) = (
+            classes.of(*a, Side::Rows),
+            classes.of(*b, Side::Rows),
+            classes.of(*a, Side::Columns),
+        );
+        if m == n || n == k || m == k {
+            found.push(
+                mistake(
+                    at,
+                    format!("dot({}, {}) over tiles of {} makes two of its dimensions the same", name(a), name(b), name(over)),
+                )
+                .hint("dot(a[t], b[t]) takes a's rows from the tile's rows and b's rows from the tile's columns; both share K"),
+            );
+        }
+    }
+
+    let (dims, ids) = name_dims(program, &classes, &products);
+    let replaced = program.tensors.first().map(|first| first.dtype);
+    let rows_contiguous = layouts(program, variant, &products, found);
+    let buffers = program
+        .tensors
+        .iter()
+        .enumerate()
+        .map(|(index, tensor)| Buffer {
+            name: tensor.name.clone(),
+            kind: tensor.kind,
+            dtype: variant
+                .dtype
+                .filter(|_| Some(tensor.dtype) == replaced)
+                .unwrap_or(tensor.dtype),
+            rows: ids[&classes.of(TensorId(index as u16), Side::Rows)],
+            columns: ids[&classes.of(TensorId(index as u16), Side::Columns)],
+            rows_contiguous: rows_contiguous[index],
+        })
+        .collect();
+    let partitions = program
+        .partitions
+        .iter()
+        .map(|partition| {
+            let (row_block, column_block) = match partition.block {
+                Block::Pieces { rows } => {
+                    let at = choices.at(rows, partition.at);
+                    (
+                        Some(choices.one(
+                            rows,
+                            &format!("the rows of `{}`", partition.name),
+                            at,
+                            found,
+                        )),
+                        None,
+                    )
+                }
+                Block::Panels { columns } => {
+                    let at = choices.at(columns, partition.at);
+                    (
+                        None,
+                        Some(choices.one(
+                            columns,
+                            &format!("the columns of `{}`", partition.name),
+                            at,
+                            found,
+                        )),
+                    )
+                }
+                Block::Tiles { shape } => {
+                    let at = choices.at(shape, partition.at);
+                    let (rows, columns) = choices.pair(
+                        shape,
+                        &format!("the shape of `{}`", partition.name),
+                        at,
+                        found,
+                    );
+                    (Some(rows), Some(columns))
+                }
+            };
+            Partition {
+                name: partition.name.clone(),
+                rows: ids[&classes.of(partition.tensor, Side::Rows)],
+                columns: ids[&classes.of(partition.tensor, Side::Columns)],
+                row_block,
+                column_block,
+            }
+        })
+        .collect();
+    Matched {
+        dims,
+        buffers,
+        partitions,
+    }
+}
+
+/// The first product's sides are m, n and k; other sizes are named after the first tensor that has them.
+fn name_dims(
+    program: &Program,
+    classes: &Classes,
+    products: &[Product],
+) -> (Vec<Dim>, HashMap<usize, DimId>) {
+    let mut names: HashMap<usize, String> = HashMap::new();
+    if let Some(Product { a, b, .. }) = products.first() {
+        for (name, tensor, side) in [
+            ("m", *a, Side::Rows),
+            ("n", *b, Side::Rows),
+            ("k", *a, Side::Columns),
+        ] {
+            names
+                .entry(classes.of(tensor, side))
+                .or_insert_with(|| name.into());
+        }
+    }
+    let (mut dims, mut ids): (Vec<Dim>, HashMap<usize, DimId>) = (Vec::new(), HashMap::new());
+    for (index, tensor) in program.tensors.iter().enumerate() {
+        for (side, suffix) in [(Side::Rows, "rows"), (Side::Columns, "columns")] {
+            let class = classes.of(TensorId(index as u16), side);
+            let id = *ids.entry(class).or_insert_with(|| {
+                let name = names
+                    .get(&class)
+                    .cloned()
+                    .unwrap_or_else(|| format!("{}.{suffix}", tensor.name));
+                dims.push(Dim {
+                    name,
+                    chunked: false,
+                    unit: false,
+                });
+                DimId((dims.len() - 1) as u16)
+            });
+            let dim = &mut dims[usize::from(id.0)];
+            if side == Side::Rows {
+                dim.chunked |= tensor.kind.chunked();
+                dim.unit |= tensor.kind == TensorKind::Vector;
+            }
+        }
+    }
+    (dims, ids)
+}
+
+/// Which tensors have contiguous rows, by the part they play in dots.
+fn layouts(
+    program: &Program,
+    variant: &Variant,
+    products: &[Product],
+    found: &mut Vec<Diagnostic>,
+) -> Vec<bool> {
+    let mut contiguous: Vec<Option<bool>> = vec![None; program.tensors.len()];
+    for Product { a, b, at, .. } in products {
+        let (a_rows, b_rows) = match variant.layout {
+            Layout::Nt => (false, false),
+            Layout::Nn => (false, true),
+            Layout::Tn => (true, true),
+        };
+        for (tensor, rows) in [(a, a_rows), (b, b_rows)] {
+            let entry = &mut contiguous[tensor.index()];
+            if *entry.get_or_insert(rows) != rows {
+                let name = &program.tensors[tensor.index()].name;
+                found.push(
+                    Diagnostic::new(
+                        Rule::Shape,
+                        *at,
+                        format!(
+                            "`{name}` is both operands of a dot in layout {}",
+                            variant.layout.name()
+                        ),
+                    )
+                    .hint("only layout nt stores both operands alike"),
+                );
+            }
+        }
+    }
+    contiguous
+        .into_iter()
+        .map(|rows| rows.unwrap_or(false))
+        .collect()
+}
+
+struct Scan<'a> {
+    program: &'a Program,
+    classes: Classes,
+    /// The tensor whose items each loop variable stands at.
+    items: HashMap<Var, TensorId>,
+    /// The item loop around the statement.
+    current: Option<Var>,
+    products: Vec<Product>,
+}
+
+impl Scan<'_> {
+    fn stmts(&mut self, body: &[Stmt]) {
+        for stmt in body {
+            match &stmt.kind {
+                StmtKind::ForRanks { body, .. } | StmtKind::ForSplits { body, .. } => {
+                    self.stmts(body)
+                }
+                StmtKind::ForItems { var, items, body } => {
+                    if let Some(partition) = self.program.partitions.get(items.partition.index()) {
+                        self.items.insert(*var, partition.tensor);
+                    }
+                    self.current = Some(*var);
+                    self.stmts(body);
+                    self.current = None;
+                }
+                StmtKind::If {
+                    then, otherwise, ..
+                } => {
+                    self.stmts(then);
+                    self.stmts(otherwise);
+                }
+                StmtKind::Wait { .. } | StmtKind::Signal { .. } => {}
+                StmtKind::Copy { dst, src } => {
+                    self.whole(dst);
+                    self.whole(src);
+                }
+                StmtKind::Dot { a, b, .. } => self.product(a, b, stmt.at),
+                StmtKind::Sum { from, .. } | StmtKind::Load { from, .. } => self.whole(from),
+                StmtKind::Store { dst, .. } => self.whole(dst),
+            }
+        }
+    }
+
+    fn known(&self, place: &Place) -> Option<TensorId> {
+        (place.tensor.index() < self.program.tensors.len()).then_some(place.tensor)
+    }
+
+    /// A place that an item covers in both directions has the dimensions of the item's tensor. A vector has only
+    /// columns, and needs no index: it takes them from the item loop around it.
+    fn whole(&mut self, place: &Place) {
+        let over = place
+            .item
+            .or(self.current)
+            .and_then(|item| self.items.get(&item).copied());
+        let (Some(tensor), Some(over)) = (self.known(place), over) else {
+            return;
+        };
+        self.classes
+            .join((tensor, Side::Columns), (over, Side::Columns));
+        if self.program.tensors[tensor.index()].kind != TensorKind::Vector {
+            self.classes.join((tensor, Side::Rows), (over, Side::Rows));
+        }
+    }
+
+    fn product(&mut self, a: &Place, b: &Place, at: Loc) {
+        let over = a
+            .item
+            .or(b.item)
+            .and_then(|item| self.items.get(&item).copied());
+        let (Some(a), Some(b), Some(over)) = (self.known(a), self.known(b), over) else {
+            return;
+        };
+        self.classes.join((a, Side::Rows), (over, Side::Rows));
+        self.classes.join((b, Side::Rows), (over, Side::Columns));
+        self.classes.join((a, Side::Columns), (b, Side::Columns));
+        self.products.push(Product { a, b, over, at });
+    }
+}

@@ -1,0 +1,102 @@
+//! Program × Variant → Kernel: choices are settled, dimensions matched, statements placed, credits inferred.
+//!
+//! Every mistake of a program is reported at once, each at the statement that made it.
+
+mod body;
+mod choices;
+mod credits;
+mod dims;
+
+use crate::diag::{Diagnostic, Diagnostics, Rule};
+use crate::kernel::{Counter, Kernel, Purpose};
+use crate::program::Program;
+use crate::shape::MAX_WORLD;
+use crate::variant::Variant;
+
+/// The kernel of `program` with the decisions of `variant`.
+///
+/// # Errors
+/// Everything in the program that has no meaning where it stands ([`Rule::Language`]), and every choice, world size
+/// or type that is not legal ([`Rule::Shape`]).
+pub fn lower(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics> {
+    let mut found = Vec::new();
+    if variant.world == 0 || variant.world > MAX_WORLD {
+        found.push(
+            Diagnostic::new(Rule::Shape, None, format!("the world is {}", variant.world))
+                .hint(format!("a world has 1 to {MAX_WORLD} ranks")),
+        );
+    }
+    oversized(program, &mut found);
+    Diagnostics::check(std::mem::take(&mut found), ())?;
+
+    let choices = choices::settle(program, variant, &mut found);
+    let matched = dims::match_dims(program, variant, &choices, &mut found);
+    // Bodies refer to tensors and partitions, so they are only looked at once those are sound.
+    Diagnostics::check(std::mem::take(&mut found), ())?;
+
+    let placed = body::place(program, &choices, &matched, &mut found);
+    if placed.locs.len() > MOST_STATEMENTS {
+        let message = format!("{} has {} statements", program.name, placed.locs.len());
+        found.push(mistake(program.at, message).hint(format!("at most {MOST_STATEMENTS}")));
+    }
+    Diagnostics::check(found, ())?;
+
+    let counters = program
+        .counters
+        .iter()
+        .map(|set| Counter {
+            name: set.name.clone(),
+            dims: set.dims.clone(),
+            purpose: Purpose::Data,
+            at: set.at,
+        })
+        .collect();
+    let accs = program.accs.iter().enumerate();
+    let kernel = Kernel {
+        name: program.name.clone(),
+        variant: variant.clone(),
+        dims: matched.dims,
+        buffers: matched.buffers,
+        partitions: matched.partitions,
+        counters,
+        roles: placed.roles,
+        vars: program.vars.iter().map(|var| var.name.clone()).collect(),
+        accs: accs
+            .map(|(index, acc)| acc.name.clone().unwrap_or_else(|| format!("acc{index}")))
+            .collect(),
+        values: placed.values,
+        locs: placed.locs,
+    };
+    Ok(credits::infer(kernel))
+}
+
+/// Leaves the inferred credits room within 16-bit ids.
+const MOST_STATEMENTS: usize = 8192;
+
+/// Ids are 16 bits wide; a program that does not fit is refused before any of them is used.
+fn oversized(program: &Program, found: &mut Vec<Diagnostic>) {
+    let tables = [
+        ("tensors", program.tensors.len()),
+        ("partitions", program.partitions.len()),
+        ("counter sets", program.counters.len()),
+        ("open choices", program.tunables.len()),
+        ("loops", program.vars.len()),
+        ("accumulators", program.accs.len()),
+    ];
+    const MOST: usize = 4096;
+    for (what, count) in tables.into_iter().filter(|(_, count)| *count > MOST) {
+        found.push(
+            Diagnostic::new(
+                Rule::Language,
+                program.at,
+                format!("{} has {count} {what}", program.name),
+            )
+            .hint(format!("at most {MOST}")),
+        );
+    }
+}
+
+/// A mistake in the program's text.
+fn mistake(at: crate::program::Loc, message: impl Into<String>) -> Diagnostic {
+    Diagnostic::new(Rule::Language, at, message)
+}

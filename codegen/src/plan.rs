@@ -1,0 +1,401 @@
+//! The numbers of one launch: geometry, steps, counter targets, grid, shared memory, heap.
+
+use crate::diag::{Diagnostic, Diagnostics, Rule};
+use crate::kernel::{Block, Kernel, Op, OpKind, RoleKind};
+use crate::model::Machine;
+use crate::program::{CounterId, PartitionId, TensorKind};
+use crate::shape::{Geometry, Shape};
+use crate::unroll::{Agent, StepKind, unroll};
+use crate::variant::Arch;
+
+/// A kernel's numbers for one shape on one machine.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The shape.
+    pub shape: Shape,
+    /// Dimensions, chunks, items and cells.
+    pub geometry: Geometry,
+    /// The steps of every agent, rank by rank and role by role: `agents[rank * roles + role]`.
+    pub agents: Vec<Agent>,
+    /// How much arrives at every counter cell in one launch.
+    pub arrivals: Arrivals,
+    /// How many CTAs run.
+    pub grid: Grid,
+    /// Where everything in the symmetric heap lies.
+    pub heap: Heap,
+    /// Identifies kernel, variant and shape: ranks that launch different plans see different hashes.
+    pub hash: u64,
+}
+
+/// CTAs and shared memory of a launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Grid {
+    /// Persistent GEMM CTAs.
+    pub gemm: u32,
+    /// CTAs that move data.
+    pub comm: u32,
+    /// Stages of the operand ring.
+    pub stages: u32,
+    /// Bytes of shared memory a CTA needs.
+    pub shared_memory: u32,
+}
+
+/// Where buffers and counters lie in the symmetric heap, the same on every rank.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Heap {
+    /// Name, offset and bytes of each, in order.
+    pub entries: Vec<(String, u64, u64)>,
+    /// Bytes in all.
+    pub bytes: u64,
+}
+
+/// How much arrives at every counter cell in one launch: what a wait without a number waits for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Arrivals {
+    /// First cell of each counter within a rank's cells.
+    base: Vec<u32>,
+    cells: u32,
+    amounts: Vec<u32>,
+}
+
+impl Arrivals {
+    fn count(kernel: &Kernel, geometry: &Geometry, agents: &[Agent]) -> Arrivals {
+        let mut base = Vec::with_capacity(kernel.counters.len());
+        let mut cells = 0;
+        for index in 0..kernel.counters.len() {
+            base.push(cells);
+            cells += geometry.counter_cells(CounterId(index as u16));
+        }
+        let mut arrivals = Arrivals {
+            base,
+            cells,
+            amounts: vec![0; cells as usize * geometry.world as usize],
+        };
+        for step in agents.iter().flat_map(|agent| &agent.steps) {
+            if let StepKind::Signal {
+                counter,
+                home,
+                cell,
+                amount,
+            } = step.kind
+            {
+                let at = arrivals.index(home, counter, cell);
+                arrivals.amounts[at] = arrivals.amounts[at].saturating_add(amount);
+            }
+        }
+        arrivals
+    }
+
+    /// A cell's place among all cells of all ranks.
+    pub fn index(&self, home: u16, counter: CounterId, cell: u32) -> usize {
+        home as usize * self.cells as usize + (self.base[counter.index()] + cell) as usize
+    }
+
+    /// How many cells there are over all ranks.
+    pub fn len(&self) -> usize {
+        self.amounts.len()
+    }
+
+    /// Whether no counter has a cell.
+    pub fn is_empty(&self) -> bool {
+        self.amounts.is_empty()
+    }
+
+    /// How much arrives at that cell in one launch.
+    pub fn of(&self, home: u16, counter: CounterId, cell: u32) -> u32 {
+        self.amounts[self.index(home, counter, cell)]
+    }
+
+    /// How much a wait waits for in one launch.
+    pub fn target(&self, home: u16, counter: CounterId, cell: u32, at_least: Option<u32>) -> u32 {
+        at_least.unwrap_or_else(|| self.of(home, counter, cell))
+    }
+}
+
+impl Plan {
+    /// The plan of `kernel` for `shape` on `machine`: numbers, not yet verified.
+    ///
+    /// # Errors
+    /// What [`Geometry::new`] and [`unroll`] refuse, and a grid or shared memory that does not fit.
+    pub fn new(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Plan, Diagnostics> {
+        let geometry = Geometry::new(kernel, shape)?;
+        let mut found = Vec::new();
+        let grid = grid(kernel, &geometry, machine, &mut found);
+        Diagnostics::check(found, ())?;
+        let agents = unroll(kernel, &geometry)?;
+        let arrivals = Arrivals::count(kernel, &geometry, &agents);
+        let heap = heap(kernel, &geometry, shape);
+        let hash = fnv1a(&format!("{} {} {shape}", kernel.name, kernel.variant));
+        Ok(Plan {
+            shape: shape.clone(),
+            geometry,
+            agents,
+            arrivals,
+            grid,
+            heap,
+            hash,
+        })
+    }
+
+    /// The agent of that rank and role.
+    pub fn agent(&self, rank: u32, role: usize) -> &Agent {
+        let roles = self.agents.len() / self.geometry.world as usize;
+        &self.agents[rank as usize * roles + role]
+    }
+}
+
+fn grid(
+    kernel: &Kernel,
+    geometry: &Geometry,
+    machine: &Machine,
+    found: &mut Vec<Diagnostic>,
+) -> Grid {
+    let mut grid = Grid::default();
+    let mut tiles = 0u64;
+    let mut cluster = 1;
+    for role in &kernel.roles {
+        match role.kind {
+            RoleKind::Comm { ctas } => grid.comm = ctas,
+            RoleKind::Gemm {
+                cluster: (rows, columns),
+                k,
+                stages,
+            } => {
+                cluster = rows * columns;
+                let mut used = Vec::new();
+                partitions_of(&role.body, &mut used);
+                for (partition, body) in used {
+                    tiles += geometry.cells(partition);
+                    tile_fits(kernel, partition, body, k, stages, &mut grid, found);
+                }
+            }
+            RoleKind::SpareWarps | RoleKind::CopyEngine => {}
+        }
+    }
+    let left = machine.sms.saturating_sub(grid.comm);
+    if grid.comm >= machine.sms && kernel.variant.arch != Arch::Cpu {
+        found.push(
+            Diagnostic::new(
+                Rule::Resources,
+                None,
+                format!(
+                    "{} comm CTAs leave no SM of {} for the GEMM",
+                    grid.comm, machine.sms
+                ),
+            )
+            .hint(format!(
+                "comm CTAs and GEMM CTAs run together: at most {}",
+                machine.sms.saturating_sub(1)
+            )),
+        );
+    }
+    let most = left / cluster.max(1) * cluster.max(1);
+    grid.gemm = u32::try_from(tiles.next_multiple_of(u64::from(cluster.max(1))))
+        .unwrap_or(most)
+        .min(most);
+    grid
+}
+
+/// The partitions a role visits with what it does to each item.
+fn partitions_of<'a>(body: &'a [Block], used: &mut Vec<(PartitionId, &'a [Op])>) {
+    for block in body {
+        match block {
+            Block::ForRanks { body, .. } => partitions_of(body, used),
+            Block::If {
+                then, otherwise, ..
+            } => {
+                partitions_of(then, used);
+                partitions_of(otherwise, used);
+            }
+            Block::Items {
+                partition, body, ..
+            } => used.push((*partition, body)),
+            Block::Once { .. } | Block::Join => {}
+        }
+    }
+}
+
+/// Whether the tiles of one loop fit the architecture: the ring and the result in shared memory, accumulators in
+/// registers, shapes that wgmma has.
+fn tile_fits(
+    kernel: &Kernel,
+    partition: PartitionId,
+    body: &[Op],
+    k: u32,
+    stages: Option<u32>,
+    grid: &mut Grid,
+    found: &mut Vec<Diagnostic>,
+) {
+    let Some((dtype, at)) = first_dot(kernel, body) else {
+        return;
+    };
+    let tile = &kernel.partitions[partition.index()];
+    let (Some(rows), Some(columns)) = (tile.row_block, tile.column_block) else {
+        found.push(
+            Diagnostic::new(
+                Rule::Resources,
+                at,
+                format!("a dot runs over `{}`, whose items are not tiles", tile.name),
+            )
+            .hint("divide the output with `.tiles((rows, columns))`"),
+        );
+        return;
+    };
+    if kernel.variant.arch == Arch::Cpu {
+        return;
+    }
+    let mut refuse = |message: String, hint: &str| {
+        found.push(Diagnostic::new(Rule::Resources, at, message).hint(hint));
+    };
+    if rows % 64 != 0 || rows > 256 || columns % 8 != 0 || columns > 256 {
+        refuse(
+            format!("tiles of {rows}x{columns}"),
+            "sm90 multiplies 64, 128, 192 or 256 rows by a multiple of 8 columns up to 256",
+        );
+        return;
+    }
+    let step = k * dtype.bytes();
+    if step == 0 || step % 128 != 0 {
+        refuse(
+            format!("a K step of {k} {dtype} is {step} bytes"),
+            "it is a multiple of the 128-byte swizzle: 64 bf16 or f16, 32 f32",
+        );
+        return;
+    }
+    let accumulators = u64::from(accumulators(body)) * u64::from(rows) * u64::from(columns) / 256;
+    // 232 registers a consumer thread, of which some 40 hold addresses and descriptors.
+    if accumulators > 192 {
+        refuse(
+            format!("{accumulators} accumulator registers a thread"),
+            "at most 192: use smaller tiles or fewer products an item",
+        );
+    }
+    let stage = (rows + columns) * step;
+    let result = rows * columns * 2;
+    let room = kernel
+        .variant
+        .arch
+        .shared_memory()
+        .saturating_sub(result + 1024);
+    let most = room / stage;
+    let chosen = stages.unwrap_or(most.min(8));
+    if chosen < 2 || chosen > most {
+        refuse(
+            format!("{chosen} stages of {stage} bytes beside a result of {result} bytes"),
+            &format!(
+                "an SM has {} bytes: at least 2 and at most {most} stages",
+                kernel.variant.arch.shared_memory()
+            ),
+        );
+        return;
+    }
+    grid.stages = if grid.stages == 0 {
+        chosen
+    } else {
+        grid.stages.min(chosen)
+    };
+    grid.shared_memory = grid.shared_memory.max(chosen * stage + result + 1024);
+}
+
+fn first_dot(kernel: &Kernel, body: &[Op]) -> Option<(crate::dtype::Dtype, crate::program::Loc)> {
+    body.iter().find_map(|op| match &op.kind {
+        OpKind::Dot { a, .. } => Some((kernel.buffers[a.buffer.index()].dtype, kernel.loc(op.id))),
+        OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => first_dot(kernel, body),
+        OpKind::If {
+            then, otherwise, ..
+        } => first_dot(kernel, then).or_else(|| first_dot(kernel, otherwise)),
+        OpKind::Wait { .. }
+        | OpKind::Signal { .. }
+        | OpKind::Copy { .. }
+        | OpKind::Reduce { .. }
+        | OpKind::Load { .. }
+        | OpKind::Store { .. } => None,
+    })
+}
+
+/// Accumulators that dots fill: those live in registers at once. Sums and loads stream through.
+fn accumulators(body: &[Op]) -> u32 {
+    fn collect(body: &[Op], found: &mut std::collections::BTreeSet<crate::value::AccId>) {
+        for op in body {
+            match &op.kind {
+                OpKind::Dot { acc, .. } => {
+                    found.insert(*acc);
+                }
+                OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => {
+                    collect(body, found)
+                }
+                OpKind::If {
+                    then, otherwise, ..
+                } => {
+                    collect(then, found);
+                    collect(otherwise, found);
+                }
+                OpKind::Wait { .. }
+                | OpKind::Signal { .. }
+                | OpKind::Copy { .. }
+                | OpKind::Reduce { .. }
+                | OpKind::Load { .. }
+                | OpKind::Store { .. } => {}
+            }
+        }
+    }
+    let mut found = std::collections::BTreeSet::new();
+    collect(body, &mut found);
+    found.len() as u32
+}
+
+/// Symmetric buffers and counters, one after another. Every entry starts on a 1024-byte boundary: TMA's swizzle
+/// atom, and a multiple of the 128-byte lines that keep counters of different sets apart.
+fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap {
+    let mut heap = Heap::default();
+    let mut add = |name: &str, bytes: u64| {
+        heap.entries.push((name.into(), heap.bytes, bytes));
+        heap.bytes += bytes.next_multiple_of(1024);
+    };
+    for buffer in kernel
+        .buffers
+        .iter()
+        .filter(|buffer| buffer.kind.symmetric())
+    {
+        let rows = match buffer.kind {
+            _ if buffer.chunk_only() => geometry.chunk_rows(buffer.rows),
+            TensorKind::Scratch { .. }
+            | TensorKind::Gathered
+            | TensorKind::Reduced
+            | TensorKind::Scattered => {
+                geometry.chunk_rows(buffer.rows) * geometry.chunks(buffer.rows)
+            }
+            TensorKind::Local | TensorKind::Vector | TensorKind::Out => 0,
+        };
+        let columns = geometry.size(buffer.columns);
+        let contiguous = shape
+            .ld
+            .get(&buffer.name)
+            .copied()
+            .unwrap_or_else(|| geometry.contiguous(buffer));
+        let lines = if buffer.rows_contiguous {
+            u64::from(columns)
+        } else {
+            u64::from(rows)
+        };
+        let slots = u64::from(buffer.slots(geometry.world));
+        add(
+            &buffer.name,
+            lines * u64::from(contiguous) * slots * u64::from(buffer.dtype.bytes()),
+        );
+    }
+    for (index, counter) in kernel.counters.iter().enumerate() {
+        add(
+            &counter.name,
+            u64::from(geometry.counter_cells(CounterId(index as u16))) * 8,
+        );
+    }
+    heap
+}
+
+/// FNV-1a, 64 bits: stable over processes and machines, unlike the standard library's hasher.
+fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

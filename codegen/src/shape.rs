@@ -1,0 +1,444 @@
+//! The numbers of one problem: a shape, and the geometry a kernel has on it.
+
+use crate::diag::{Diagnostic, Diagnostics, Rule};
+use crate::kernel::{Buffer, DimId, Kernel, Partition};
+use crate::program::{CounterDim, CounterId, PartitionId, TensorId, TensorKind};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+
+/// The sizes of one call, in elements.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Shape {
+    /// Rows of the product over all ranks.
+    pub m: u32,
+    /// Columns of the product on one rank.
+    pub n: u32,
+    /// Depth of the product on one rank.
+    pub k: u32,
+    /// Sizes of further dimensions by name (`z.rows`); absent rows are `m`, absent columns `k`.
+    pub dims: BTreeMap<String, u32>,
+    /// Leading dimensions by tensor, in elements; absent: the contiguous extent itself.
+    pub ld: BTreeMap<String, u32>,
+}
+
+impl Shape {
+    /// A product of `m` by `n` by `k`.
+    pub fn new(m: u32, n: u32, k: u32) -> Self {
+        Shape {
+            m,
+            n,
+            k,
+            dims: BTreeMap::new(),
+            ld: BTreeMap::new(),
+        }
+    }
+
+    /// With the size of a further dimension.
+    #[must_use]
+    pub fn dim(mut self, name: &str, size: u32) -> Self {
+        self.dims.insert(name.into(), size);
+        self
+    }
+
+    /// With a leading dimension.
+    #[must_use]
+    pub fn ld(mut self, tensor: &str, elements: u32) -> Self {
+        self.ld.insert(tensor.into(), elements);
+        self
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}x{}", self.m, self.n, self.k)?;
+        for (name, size) in &self.dims {
+            write!(f, " {name}={size}")?;
+        }
+        for (name, size) in &self.ld {
+            write!(f, " ld.{name}={size}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A half-open range of rows or columns, in elements.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Extent {
+    /// First.
+    pub start: u32,
+    /// One past the last.
+    pub end: u32,
+}
+
+impl Extent {
+    /// How many.
+    pub const fn len(self) -> u32 {
+        self.end - self.start
+    }
+    /// Whether there are none.
+    pub const fn is_empty(self) -> bool {
+        self.end <= self.start
+    }
+    /// As a range of indices.
+    pub const fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+    /// Whether both have an element in common.
+    pub const fn overlaps(self, other: Extent) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+}
+
+/// A kernel's dimensions, chunks, items and cells, in numbers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// How many ranks.
+    pub world: u32,
+    dims: Vec<DimGeometry>,
+    partitions: Vec<Partition>,
+    counters: Vec<Vec<u32>>,
+    k_step: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct DimGeometry {
+    size: u32,
+    /// Rows of a full chunk; the size itself where the dimension is not chunked.
+    chunk: u32,
+    chunked: bool,
+}
+
+/// An item of a partition: its chunk and its place in the chunk's grid.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Item {
+    /// Which row chunk.
+    pub chunk: u32,
+    /// Which row of the chunk's grid.
+    pub row: u32,
+    /// Which column.
+    pub column: u32,
+}
+
+/// The largest world a plan may have: ranks of one NVLink domain (GB200 NVL72), rounded up.
+pub const MAX_WORLD: u32 = 128;
+
+impl Geometry {
+    /// The geometry of `kernel` on `shape`.
+    ///
+    /// # Errors
+    /// A size of zero, an unknown dimension or tensor name, a row that is not a multiple of 16 bytes, a leading
+    /// dimension that is too small, or a size beyond 31 bits, each with what would be legal.
+    pub fn new(kernel: &Kernel, shape: &Shape) -> Result<Geometry, Diagnostics> {
+        let mut found = Vec::new();
+        let world = kernel.variant.world;
+        let dims: Vec<DimGeometry> = kernel
+            .dims
+            .iter()
+            .map(|dim| {
+                let default = if dim.name.ends_with("rows") {
+                    shape.m
+                } else {
+                    shape.k
+                };
+                let size = match dim.name.as_str() {
+                    _ if dim.unit => 1,
+                    "m" => shape.m,
+                    "n" => shape.n,
+                    "k" => shape.k,
+                    name => shape.dims.get(name).copied().unwrap_or(default),
+                };
+                if size == 0 || size > i32::MAX as u32 {
+                    let message = format!("{} is {size}", dim.name);
+                    found.push(shape_error(message).hint("every size is from 1 to 2147483647"));
+                }
+                let chunk = if dim.chunked {
+                    size.div_ceil(world.max(1))
+                } else {
+                    size
+                };
+                DimGeometry {
+                    size,
+                    chunk,
+                    chunked: dim.chunked,
+                }
+            })
+            .collect();
+        for name in shape
+            .dims
+            .keys()
+            .filter(|name| !kernel.dims.iter().any(|dim| dim.name == **name))
+        {
+            let names: Vec<_> = kernel
+                .dims
+                .iter()
+                .filter(|dim| !dim.unit)
+                .map(|dim| dim.name.as_str())
+                .collect();
+            found.push(
+                shape_error(format!("{} has no dimension `{name}`", kernel.name))
+                    .hint(format!("it has {}", names.join(", "))),
+            );
+        }
+        let counters = kernel.counters.iter().map(|_| Vec::new()).collect();
+        let partitions = kernel.partitions.clone();
+        let mut geometry = Geometry {
+            world,
+            dims,
+            partitions,
+            counters,
+            k_step: kernel.k_step(),
+        };
+        geometry.check_memory(kernel, shape, &mut found);
+        for (index, counter) in kernel.counters.iter().enumerate() {
+            let mut cells = 1u64;
+            for dim in &counter.dims {
+                let size = match dim {
+                    CounterDim::World => u64::from(world),
+                    CounterDim::Count(count) => u64::from(*count),
+                    CounterDim::Items(partition) => geometry.cells(*partition),
+                };
+                cells = cells.saturating_mul(size);
+                geometry.counters[index].push(u32::try_from(size).unwrap_or(u32::MAX));
+            }
+            if cells > 1 << 28 {
+                found.push(
+                    shape_error(format!(
+                        "{} needs {cells} cells on every rank",
+                        counter.name
+                    ))
+                    .hint("at most 2^28; larger tiles or pieces need fewer"),
+                );
+            }
+        }
+        Diagnostics::check(found, geometry)
+    }
+
+    fn check_memory(&self, kernel: &Kernel, shape: &Shape, found: &mut Vec<Diagnostic>) {
+        for name in shape
+            .ld
+            .keys()
+            .filter(|name| !kernel.buffers.iter().any(|buffer| buffer.name == **name))
+        {
+            found.push(shape_error(format!(
+                "{} has no tensor `{name}` to give a leading dimension",
+                kernel.name
+            )));
+        }
+        for buffer in &kernel.buffers {
+            let contiguous = self.contiguous(buffer);
+            let ld = shape.ld.get(&buffer.name).copied().unwrap_or(contiguous);
+            if ld < contiguous {
+                found.push(shape_error(format!(
+                    "the leading dimension of {} is {ld}, but a row has {contiguous} elements",
+                    buffer.name
+                )));
+            }
+            let unit = 16 / buffer.dtype.bytes();
+            // A vector is one row: nothing follows that would have to be aligned.
+            if ld % unit != 0 && buffer.kind != TensorKind::Vector {
+                let (of, dim) = if buffer.rows_contiguous {
+                    ("column", buffer.rows)
+                } else {
+                    ("row", buffer.columns)
+                };
+                let name = &kernel.dims[usize::from(dim.0)].name;
+                let bytes = u64::from(ld) * u64::from(buffer.dtype.bytes());
+                found.push(
+                    shape_error(format!("a {of} of {} is {ld} {} = {bytes} bytes", buffer.name, buffer.dtype))
+                        .hint(format!("it must be a multiple of 16 bytes: make {name} a multiple of {unit}, or give {} a leading dimension that is", buffer.name)),
+                );
+            }
+        }
+    }
+
+    /// Elements of a buffer that are adjacent in memory.
+    pub fn contiguous(&self, buffer: &Buffer) -> u32 {
+        if buffer.rows_contiguous {
+            self.dims[usize::from(buffer.rows.0)].chunk
+        } else {
+            self.size(buffer.columns)
+        }
+    }
+
+    /// The size of a dimension.
+    pub fn size(&self, dim: DimId) -> u32 {
+        self.dims[usize::from(dim.0)].size
+    }
+
+    /// How many row chunks a dimension has: the world, or one.
+    pub fn chunks(&self, dim: DimId) -> u32 {
+        if self.dims[usize::from(dim.0)].chunked {
+            self.world
+        } else {
+            1
+        }
+    }
+
+    /// Rows of a full chunk.
+    pub fn chunk_rows(&self, dim: DimId) -> u32 {
+        self.dims[usize::from(dim.0)].chunk
+    }
+
+    /// The rows of chunk `chunk`: short or empty at the end.
+    pub fn chunk(&self, dim: DimId, chunk: u32) -> Extent {
+        let dim = self.dims[usize::from(dim.0)];
+        let at = |chunk: u32| {
+            u64::from(dim.chunk)
+                .saturating_mul(u64::from(chunk))
+                .min(u64::from(dim.size))
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "bounded by the size, a u32"
+        )]
+        let extent = Extent {
+            start: at(chunk) as u32,
+            end: at(chunk + 1) as u32,
+        };
+        extent
+    }
+
+    /// Rows and columns of the grid of items in one chunk: rows for a full chunk if `chunk` is `None`.
+    pub fn grid(&self, partition: PartitionId, chunk: Option<u32>) -> (u32, u32) {
+        let partition = &self.partitions[partition.index()];
+        let rows = match chunk {
+            Some(chunk) => self.chunk(partition.rows, chunk).len(),
+            None => self.chunk_rows(partition.rows),
+        };
+        let rows = partition
+            .row_block
+            .map_or(u32::from(rows > 0), |block| rows.div_ceil(block));
+        let columns = partition
+            .column_block
+            .map_or(1, |block| self.size(partition.columns).div_ceil(block));
+        (rows, columns)
+    }
+
+    /// The chunks of a partition's rows.
+    pub fn partition_chunks(&self, partition: PartitionId) -> u32 {
+        self.chunks(self.partitions[partition.index()].rows)
+    }
+
+    /// Cells a counter axis over this partition has: every chunk is given a full chunk's, so that a cell's index
+    /// does not depend on how the last chunk is cut.
+    pub fn cells(&self, partition: PartitionId) -> u64 {
+        let (rows, columns) = self.grid(partition, None);
+        u64::from(rows) * u64::from(columns) * u64::from(self.partition_chunks(partition))
+    }
+
+    /// The index of an item's cell along a counter axis over its partition.
+    pub fn cell(&self, partition: PartitionId, item: Item) -> u32 {
+        let (rows, columns) = self.grid(partition, None);
+        (item.chunk * rows + item.row) * columns + item.column
+    }
+
+    /// The rows and columns of an item.
+    pub fn item(&self, partition: PartitionId, item: Item) -> (Extent, Extent) {
+        let partition = &self.partitions[partition.index()];
+        let chunk = self.chunk(partition.rows, item.chunk);
+        let rows = match partition.row_block {
+            None => chunk,
+            Some(block) => {
+                let start = chunk.start + (item.row * block).min(chunk.len());
+                Extent {
+                    start,
+                    end: start.saturating_add(block).min(chunk.end),
+                }
+            }
+        };
+        let size = self.size(partition.columns);
+        let columns = match partition.column_block {
+            None => Extent {
+                start: 0,
+                end: size,
+            },
+            Some(block) => {
+                let start = (item.column * block).min(size);
+                Extent {
+                    start,
+                    end: start.saturating_add(block).min(size),
+                }
+            }
+        };
+        (rows, columns)
+    }
+
+    /// The items of `partition` in `chunk` that hold any of `rows` and of `columns`, as ranges of its grid.
+    pub fn overlapping(
+        &self,
+        partition: PartitionId,
+        chunk: u32,
+        rows: Extent,
+        columns: Option<Extent>,
+    ) -> (Range<u32>, Range<u32>) {
+        let (_, grid_columns) = self.grid(partition, Some(chunk));
+        let partition = &self.partitions[partition.index()];
+        let start = self.chunk(partition.rows, chunk).start;
+        let along = |block: Option<u32>, extent: Extent, origin: u32| match block {
+            _ if extent.is_empty() => 0..0,
+            None => 0..1,
+            Some(block) => (extent.start - origin) / block..(extent.end - origin).div_ceil(block),
+        };
+        let columns = columns.map_or(0..grid_columns, |columns| {
+            along(partition.column_block, columns, 0)
+        });
+        (along(partition.row_block, rows, start), columns)
+    }
+
+    /// Part `index` of `count` of a K dimension of `size`: whole K steps, so the last ones may be short or empty.
+    pub fn split(&self, size: u32, index: u32, count: u32) -> Extent {
+        let block = size.div_ceil(count.max(1)).next_multiple_of(self.k_step);
+        let start = block.saturating_mul(index).min(size);
+        Extent {
+            start,
+            end: start.saturating_add(block).min(size),
+        }
+    }
+
+    /// The extents of a counter's axes.
+    pub fn counter_axes(&self, counter: CounterId) -> &[u32] {
+        &self.counters[counter.index()]
+    }
+
+    /// Cells of a counter on each rank.
+    pub fn counter_cells(&self, counter: CounterId) -> u32 {
+        self.counters[counter.index()].iter().product()
+    }
+
+    /// The rows of a buffer that rank `home` holds.
+    pub fn held(&self, buffer: &Buffer, home: u32) -> Extent {
+        if buffer.chunk_only() && self.dims[usize::from(buffer.rows.0)].chunked {
+            self.chunk(buffer.rows, home)
+        } else {
+            Extent {
+                start: 0,
+                end: self.size(buffer.rows),
+            }
+        }
+    }
+
+    /// What must agree for two geometries to have the same steps: counts and edge remainders, not sizes.
+    pub fn key(&self) -> Vec<u32> {
+        let mut key = vec![self.world];
+        key.extend(
+            self.dims
+                .iter()
+                .flat_map(|dim| [dim.size, u32::from(dim.chunked)]),
+        );
+        key
+    }
+
+    /// All tensors, for convenience of consumers that walk them.
+    pub fn tensors(kernel: &Kernel) -> impl Iterator<Item = (TensorId, &Buffer)> {
+        kernel
+            .buffers
+            .iter()
+            .enumerate()
+            .map(|(index, buffer)| (TensorId(u16::try_from(index).unwrap_or(u16::MAX)), buffer))
+    }
+}
+
+fn shape_error(message: String) -> Diagnostic {
+    Diagnostic::new(Rule::Shape, None, message)
+}
