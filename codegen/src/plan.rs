@@ -165,7 +165,7 @@ fn grid(
                 let mut used = Vec::new();
                 partitions_of(&role.body, &mut used);
                 for (partition, body) in used {
-                    tiles += geometry.cells(partition);
+                    tiles += geometry.items(partition);
                     tile_fits(kernel, partition, body, k, stages, &mut grid, found);
                 }
             }
