@@ -34,6 +34,7 @@ impl Shape {
             k,
             dims: BTreeMap::new(),
             ld: BTreeMap::new(),
+            most_m: None,
         }
     }
 
@@ -164,15 +165,28 @@ impl Geometry {
                     let message = format!("{} is {size}", dim.name);
                     found.push(shape_error(message).hint("every size is from 1 to 2147483647"));
                 }
-                let chunk = if dim.chunked {
-                    size.div_ceil(world.max(1))
-                } else {
-                    size
+                let of_chunk = |size: u32| {
+                    if dim.chunked {
+                        size.div_ceil(world.max(1))
+                    } else {
+                        size
+                    }
                 };
+                let named = shape.dims.contains_key(&dim.name);
+                let follows_m = dim.name == "m" || (dim.name.ends_with("rows") && !named);
+                let most = shape
+                    .most_m
+                    .filter(|_| follows_m && !dim.unit)
+                    .unwrap_or(size);
+                if most < size {
+                    let message = format!("{} is {size} in a series of up to {most}", dim.name);
+                    found.push(shape_error(message).hint("plan for the largest launch"));
+                }
                 DimGeometry {
                     size,
-                    chunk,
+                    chunk: of_chunk(size),
                     chunked: dim.chunked,
+                    most: of_chunk(most.max(size)),
                 }
             })
             .collect();
