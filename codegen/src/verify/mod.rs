@@ -49,6 +49,7 @@ mod coverage;
 mod credits;
 mod facts;
 mod happens;
+mod planner;
 mod progress;
 mod race;
 mod reuse;
@@ -58,12 +59,15 @@ use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::Kernel;
 use crate::model::Machine;
 use crate::plan::Plan;
-use crate::shape::Shape;
+use crate::shape::{Geometry, Shape};
 use std::ops::Deref;
+use std::sync::Arc;
+
+pub use planner::Planner;
 
 /// A value that this module accepted. Nothing else makes one.
 #[derive(Clone, Debug)]
-pub struct Checked<T>(T);
+pub struct Checked<T>(Arc<T>);
 
 impl<T> Deref for Checked<T> {
     type Target = T;
@@ -72,19 +76,12 @@ impl<T> Deref for Checked<T> {
     }
 }
 
-impl<T> Checked<T> {
-    /// The value itself.
-    pub fn into_inner(self) -> T {
-        self.0
-    }
-}
-
 /// Checks what does not depend on the shape.
 ///
 /// # Errors
 /// Everything that is wrong.
 pub fn kernel(kernel: Kernel) -> Result<Checked<Kernel>, Diagnostics> {
-    Diagnostics::check(kernel_findings(&kernel), ()).map(|()| Checked(kernel))
+    Diagnostics::check(kernel_findings(&kernel), ()).map(|()| Checked(Arc::new(kernel)))
 }
 
 /// Plans `shape` and checks what depends on it.
@@ -92,9 +89,9 @@ pub fn kernel(kernel: Kernel) -> Result<Checked<Kernel>, Diagnostics> {
 /// # Errors
 /// What [`Plan::new`] refuses, and the first finding of every rule that is broken.
 pub fn plan(kernel: &Checked<Kernel>, shape: &Shape, machine: &Machine) -> Result<Checked<Plan>, Diagnostics> {
-    let plan = Plan::new(kernel, shape, machine)?;
+    let plan = Plan::of(&kernel.0, Geometry::new(kernel, shape)?, shape, machine, None)?;
     let found = plan_findings(kernel, &plan, None);
-    Diagnostics::check(found, ()).map(|()| Checked(plan))
+    Diagnostics::check(found, ()).map(|()| Checked(Arc::new(plan)))
 }
 
 /// What is wrong with a kernel whatever its shape.
