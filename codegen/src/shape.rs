@@ -20,6 +20,9 @@ pub struct Shape {
     pub dims: BTreeMap<String, u32>,
     /// Leading dimensions by tensor, in elements; absent: the contiguous extent itself.
     pub ld: BTreeMap<String, u32>,
+    /// The most rows any launch of this series has: counters are laid out for it, so that a cell keeps its meaning
+    /// (and its signaller) while `m` changes from launch to launch. Absent: `m`.
+    pub most_m: Option<u32>,
 }
 
 impl Shape {
@@ -31,7 +34,15 @@ impl Shape {
             k,
             dims: BTreeMap::new(),
             ld: BTreeMap::new(),
+            most_m: None,
         }
+    }
+
+    /// As one of a series of launches of up to `m` rows.
+    #[must_use]
+    pub fn up_to(mut self, m: u32) -> Self {
+        self.most_m = Some(m);
+        self
     }
 
     /// With the size of a further dimension.
@@ -107,6 +118,8 @@ struct DimGeometry {
     /// Rows of a full chunk; the size itself where the dimension is not chunked.
     chunk: u32,
     chunked: bool,
+    /// Rows of a full chunk in the largest launch of the series.
+    most: u32,
 }
 
 /// An item of a partition: its chunk and its place in the chunk's grid.
@@ -152,15 +165,28 @@ impl Geometry {
                     let message = format!("{} is {size}", dim.name);
                     found.push(shape_error(message).hint("every size is from 1 to 2147483647"));
                 }
-                let chunk = if dim.chunked {
-                    size.div_ceil(world.max(1))
-                } else {
-                    size
+                let of_chunk = |size: u32| {
+                    if dim.chunked {
+                        size.div_ceil(world.max(1))
+                    } else {
+                        size
+                    }
                 };
+                let named = shape.dims.contains_key(&dim.name);
+                let follows_m = dim.name == "m" || (dim.name.ends_with("rows") && !named);
+                let most = shape
+                    .most_m
+                    .filter(|_| follows_m && !dim.unit)
+                    .unwrap_or(size);
+                if most < size {
+                    let message = format!("{} is {size} in a series of up to {most}", dim.name);
+                    found.push(shape_error(message).hint("plan for the largest launch"));
+                }
                 DimGeometry {
                     size,
-                    chunk,
+                    chunk: of_chunk(size),
                     chunked: dim.chunked,
+                    most: of_chunk(most.max(size)),
                 }
             })
             .collect();
@@ -320,17 +346,33 @@ impl Geometry {
         self.chunks(self.partitions[partition.index()].rows)
     }
 
-    /// Cells a counter axis over this partition has: every chunk is given a full chunk's, so that a cell's index
-    /// does not depend on how the last chunk is cut.
+    /// Cells a counter axis over this partition has. Every chunk is given those of a full chunk of the largest
+    /// launch, so that a cell's index depends neither on how the last chunk is cut nor on this launch's rows.
     pub fn cells(&self, partition: PartitionId) -> u64 {
-        let (rows, columns) = self.grid(partition, None);
+        let (rows, columns) = self.cell_grid(partition);
         u64::from(rows) * u64::from(columns) * u64::from(self.partition_chunks(partition))
     }
 
     /// The index of an item's cell along a counter axis over its partition.
     pub fn cell(&self, partition: PartitionId, item: Item) -> u32 {
-        let (rows, columns) = self.grid(partition, None);
+        let (rows, columns) = self.cell_grid(partition);
         (item.chunk * rows + item.row) * columns + item.column
+    }
+
+    fn cell_grid(&self, partition: PartitionId) -> (u32, u32) {
+        let columns = self.grid(partition, None).1;
+        let partition = &self.partitions[partition.index()];
+        let most = self.dims[usize::from(partition.rows.0)].most;
+        (
+            partition.row_block.map_or(1, |block| most.div_ceil(block)),
+            columns,
+        )
+    }
+
+    /// Items of a partition over all chunks, full chunks assumed.
+    pub fn items(&self, partition: PartitionId) -> u64 {
+        let (rows, columns) = self.grid(partition, None);
+        u64::from(rows) * u64::from(columns) * u64::from(self.partition_chunks(partition))
     }
 
     /// The rows and columns of an item.
