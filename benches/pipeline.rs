@@ -1,1 +1,1 @@
-fn main() { divan::main() }
+//! How long planning, checking, predicting and emulating take.

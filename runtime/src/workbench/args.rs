@@ -219,7 +219,10 @@ fn refusal(error: &clap::Error) -> Error {
     Error::Usage { what, legal }
 }
 
-fn words<'a>(args: &'a Args, programs: &[Program]) -> Result<(Verb, Option<&'a str>), Error> {
+fn words<'a>(
+    args: &'a Args,
+    programs: &[Program],
+) -> Result<(Verb, Option<&'a str>), Error> {
     let mut verb = None;
     let mut named = args.schedule.as_deref();
     for word in &args.words {
@@ -238,11 +241,11 @@ fn words<'a>(args: &'a Args, programs: &[Program]) -> Result<(Verb, Option<&'a s
                 });
             }
         } else {
-            let verbs = Verb::ALL.into_iter().map(Verb::name);
-            let names = programs.iter().map(|program| program.name.as_str());
+            let mut names: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
+            names.extend(Verb::ALL.map(Verb::name));
             return Err(Error::Usage {
                 what: format!("`{word}` is no verb and no schedule of this binary"),
-                legal: choices(word, verbs.chain(names)),
+                legal: choices(word, &names),
             });
         }
     }
@@ -270,13 +273,13 @@ fn pick(named: Option<&str>, programs: Vec<Program>) -> Result<Program, Error> {
         .find(|program| program.name == name)
         .ok_or_else(|| Error::Usage {
             what: format!("`{name}` is no schedule of this binary"),
-            legal: choices(name, names.iter().map(String::as_str)),
+            legal: choices(name, &names),
         })
 }
 
 /// `did you mean run? there are demo, check, …`
-fn choices<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> String {
-    let names: Vec<&str> = names.collect();
+fn choices<S: AsRef<str>>(word: &str, names: &[S]) -> String {
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     let list = format!("there are {}", names.join(", "));
     let near = names
         .iter()

@@ -51,6 +51,10 @@ impl Dump {
         })
     }
 
+    pub(super) fn wants_plan(self) -> bool {
+        self.plan
+    }
+
     pub(super) fn program(self, console: &mut Console<'_>, program: &Program) {
         if self.program {
             console.aside(&program.text());

@@ -13,6 +13,7 @@ mod check;
 mod demo;
 mod dump;
 mod emit;
+mod facts;
 mod list;
 mod predict;
 mod render;

@@ -105,6 +105,10 @@ impl<'a> Console<'a> {
 pub(super) struct Bar(ProgressBar);
 
 impl Bar {
+    pub(super) fn say(&self, what: &str) {
+        self.0.set_message(what.to_string());
+    }
+
     pub(super) fn step(&self) {
         self.0.inc(1);
     }
@@ -258,7 +262,11 @@ pub(super) fn count(value: u64) -> String {
 
 /// `3 waits`, `1 wait`.
 pub(super) fn plural(value: u64, noun: &str) -> String {
-    let s = if value == 1 { "" } else { "s" };
+    let s = match (value, noun.ends_with('s')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
     format!("{} {noun}{s}", count(value))
 }
 
@@ -309,7 +317,7 @@ fn three(value: f64) -> String {
 pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>, right: &[usize]) -> String {
     use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    table.load_style(presets::NOTHING);
     table.set_content_arrangement(ContentArrangement::Disabled);
     if !header.is_empty() {
         table.set_header(header.iter().copied());
