@@ -1,12 +1,14 @@
 //! The numbers of one launch: geometry, steps, counter targets, grid, shared memory, heap.
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
-use crate::kernel::{Block, Kernel, Op, OpKind, RoleKind};
+use crate::dtype::Dtype;
+use crate::kernel::{Block, Kernel, Op, OpKind, RoleKind, visit_ops};
 use crate::model::Machine;
-use crate::program::{CounterId, PartitionId, TensorKind};
+use crate::program::{CounterId, Loc, PartitionId, TensorKind};
 use crate::shape::{Geometry, Shape};
 use crate::unroll::{Agent, StepKind, unroll};
 use crate::variant::Arch;
+use std::collections::BTreeSet;
 
 /// A kernel's numbers for one shape on one machine.
 #[derive(Clone, Debug)]
@@ -297,50 +299,24 @@ fn tile_fits(
     grid.shared_memory = grid.shared_memory.max(chosen * stage + result + 1024);
 }
 
-fn first_dot(kernel: &Kernel, body: &[Op]) -> Option<(crate::dtype::Dtype, crate::program::Loc)> {
-    body.iter().find_map(|op| match &op.kind {
-        OpKind::Dot { a, .. } => Some((kernel.buffers[a.buffer.index()].dtype, kernel.loc(op.id))),
-        OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => first_dot(kernel, body),
-        OpKind::If {
-            then, otherwise, ..
-        } => first_dot(kernel, then).or_else(|| first_dot(kernel, otherwise)),
-        OpKind::Wait { .. }
-        | OpKind::Signal { .. }
-        | OpKind::Copy { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::Load { .. }
-        | OpKind::Store { .. } => None,
-    })
+fn first_dot(kernel: &Kernel, body: &[Op]) -> Option<(Dtype, Loc)> {
+    let mut first = None;
+    visit_ops(body, &mut |op| {
+        if let OpKind::Dot { a, .. } = &op.kind {
+            first.get_or_insert((kernel.buffers[a.buffer.index()].dtype, kernel.loc(op.id)));
+        }
+    });
+    first
 }
 
 /// Accumulators that dots fill: those live in registers at once. Sums and loads stream through.
 fn accumulators(body: &[Op]) -> u32 {
-    fn collect(body: &[Op], found: &mut std::collections::BTreeSet<crate::value::AccId>) {
-        for op in body {
-            match &op.kind {
-                OpKind::Dot { acc, .. } => {
-                    found.insert(*acc);
-                }
-                OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => {
-                    collect(body, found)
-                }
-                OpKind::If {
-                    then, otherwise, ..
-                } => {
-                    collect(then, found);
-                    collect(otherwise, found);
-                }
-                OpKind::Wait { .. }
-                | OpKind::Signal { .. }
-                | OpKind::Copy { .. }
-                | OpKind::Reduce { .. }
-                | OpKind::Load { .. }
-                | OpKind::Store { .. } => {}
-            }
+    let mut found = BTreeSet::new();
+    visit_ops(body, &mut |op| {
+        if let OpKind::Dot { acc, .. } = &op.kind {
+            found.insert(*acc);
         }
-    }
-    let mut found = std::collections::BTreeSet::new();
-    collect(body, &mut found);
+    });
     found.len() as u32
 }
 
