@@ -297,7 +297,7 @@ fn tile_fits(
         return;
     }
     let step = k * dtype.bytes();
-    if step == 0 || step % 128 != 0 {
+    if step == 0 || !step.is_multiple_of(128) {
         refuse(
             format!("a K step of {k} {dtype} is {step} bytes"),
             "it is a multiple of the 128-byte swizzle: 64 bf16 or f16, 32 f32",
