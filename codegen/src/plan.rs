@@ -50,6 +50,15 @@ impl Deref for Agents {
     }
 }
 
+impl<'a> IntoIterator for &'a Agents {
+    type Item = &'a Agent;
+    type IntoIter = std::slice::Iter<'a, Agent>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
 /// CTAs and shared memory of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Grid {
@@ -141,7 +150,13 @@ impl Plan {
     /// # Errors
     /// What [`Geometry::new`] and [`unroll`] refuse, and a grid or shared memory that does not fit.
     pub fn new(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Plan, Diagnostics> {
-        Plan::of(&Arc::new(kernel.clone()), Geometry::new(kernel, shape)?, shape, machine, None)
+        Plan::of(
+            &Arc::new(kernel.clone()),
+            Geometry::new(kernel, shape)?,
+            shape,
+            machine,
+            None,
+        )
     }
 
     /// As [`Plan::new`]; with the arrivals of its class of shapes if they are known, and then without unrolling.
@@ -165,7 +180,11 @@ impl Plan {
                 Arc::new(arrivals)
             }
         };
-        let agents = Agents { kernel: kernel.clone(), geometry: geometry.clone(), unrolled };
+        let agents = Agents {
+            kernel: kernel.clone(),
+            geometry: geometry.clone(),
+            unrolled,
+        };
         let heap = heap(kernel, &geometry, shape);
         let hash = fnv1a(&format!("{} {} {shape}", kernel.name, kernel.variant));
         Ok(Plan {

@@ -464,7 +464,12 @@ impl Geometry {
     /// the grid of every chunk, the cells, and K. Overlaps between partitions follow from the grids, since only the
     /// last block of a chunk is cut.
     pub fn class(&self) -> Vec<u32> {
-        let mut class: Vec<u32> = self.dims.iter().filter(|dim| !dim.chunked).map(|dim| dim.size).collect();
+        let mut class: Vec<u32> = self
+            .dims
+            .iter()
+            .filter(|dim| !dim.chunked)
+            .map(|dim| dim.size)
+            .collect();
         for index in 0..self.partitions.len() {
             let partition = PartitionId(index as u16);
             class.push(self.cell_grid(partition).0);

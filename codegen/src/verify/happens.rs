@@ -20,8 +20,19 @@ pub(super) struct Happens<'a, 'b> {
 
 impl<'a, 'b> Happens<'a, 'b> {
     pub fn new(facts: &'b Facts<'a>) -> Self {
-        let seen = facts.plan.agents.iter().map(|agent| vec![(0, 0); agent.items.len()]).collect();
-        Happens { facts, seen, walk: 0, open: Vec::new(), ended: None }
+        let seen = facts
+            .plan
+            .agents
+            .iter()
+            .map(|agent| vec![(0, 0); agent.items.len()])
+            .collect();
+        Happens {
+            facts,
+            seen,
+            walk: 0,
+            open: Vec::new(),
+            ended: None,
+        }
     }
 
     /// Whether `a` is before `b` in one launch.
@@ -33,7 +44,12 @@ impl<'a, 'b> Happens<'a, 'b> {
         let first = self.facts.plan.agents[b.agent as usize].items[b.item as usize].start;
         for step in first..b.step {
             let wait = At { step, ..b };
-            if !lag(self.facts, wait) && self.facts.joined(wait).any(|signal| self.directly(a, signal)) {
+            if !lag(self.facts, wait)
+                && self
+                    .facts
+                    .joined(wait)
+                    .any(|signal| self.directly(a, signal))
+            {
                 return true;
             }
         }
@@ -56,13 +72,18 @@ impl<'a, 'b> Happens<'a, 'b> {
                 return true;
             }
             let first = facts.plan.agents[at.agent as usize].items[at.item as usize].start;
-            lagging.extend((first..at.step).map(|step| At { step, ..at }).filter(|wait| lag(facts, *wait)));
+            lagging.extend(
+                (first..at.step)
+                    .map(|step| At { step, ..at })
+                    .filter(|wait| lag(facts, *wait)),
+            );
             false
         });
-        found || lagging.into_iter().any(|wait| {
-            let signals: Vec<At> = facts.joined(wait).collect();
-            signals.into_iter().any(|signal| self.before(a, signal))
-        })
+        found
+            || lagging.into_iter().any(|wait| {
+                let signals: Vec<At> = facts.joined(wait).collect();
+                signals.into_iter().any(|signal| self.before(a, signal))
+            })
     }
 
     /// Whether `a` is before the end of that rank's launch.
@@ -80,7 +101,10 @@ impl<'a, 'b> Happens<'a, 'b> {
             let reached = self.reached_by_end(rank);
             self.ended = Some((rank, reached));
         }
-        let reached = self.ended.as_ref().map(|(_, reached)| reached[a.agent as usize][a.item as usize]);
+        let reached = self
+            .ended
+            .as_ref()
+            .map(|(_, reached)| reached[a.agent as usize][a.item as usize]);
         reached.is_some_and(|step| a.step < step)
     }
 
@@ -92,13 +116,20 @@ impl<'a, 'b> Happens<'a, 'b> {
         self.open.clear();
         for agent in rank * roles..(rank + 1) * roles {
             for (item, range) in facts.plan.agents[agent as usize].items.iter().enumerate() {
-                self.visit(At { agent, item: item as u32, step: range.end });
+                self.visit(At {
+                    agent,
+                    item: item as u32,
+                    step: range.end,
+                });
             }
         }
         self.follow(|_| false);
         let walk = self.walk;
         let up_to = |(seen, step): &(u32, u32)| if *seen == walk { *step } else { 0 };
-        self.seen.iter().map(|items| items.iter().map(up_to).collect()).collect()
+        self.seen
+            .iter()
+            .map(|items| items.iter().map(up_to).collect())
+            .collect()
     }
 
     fn directly(&self, a: At, b: At) -> bool {
@@ -132,8 +163,15 @@ impl<'a, 'b> Happens<'a, 'b> {
             let earlier = &agent.items[..at.item as usize];
             if let Some(last) = earlier.iter().rposition(|other| other.phase < item.phase) {
                 let phase = earlier[last].phase;
-                for index in (0..=last).rev().take_while(|index| earlier[*index].phase == phase) {
-                    self.visit(At { agent: at.agent, item: index as u32, step: earlier[index].end });
+                for index in (0..=last)
+                    .rev()
+                    .take_while(|index| earlier[*index].phase == phase)
+                {
+                    self.visit(At {
+                        agent: at.agent,
+                        item: index as u32,
+                        step: earlier[index].end,
+                    });
                 }
             }
         }
@@ -160,5 +198,9 @@ fn lag(facts: &Facts<'_>, wait: At) -> bool {
 /// Whether program order alone puts `a` before `b`.
 fn facts_directly(facts: &Facts<'_>, a: At, b: At) -> bool {
     a.agent == b.agent
-        && if a.item == b.item { a.step < b.step } else { facts.phase(a) < facts.phase(b) }
+        && if a.item == b.item {
+            a.step < b.step
+        } else {
+            facts.phase(a) < facts.phase(b)
+        }
 }

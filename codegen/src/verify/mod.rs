@@ -88,8 +88,18 @@ pub fn kernel(kernel: Kernel) -> Result<Checked<Kernel>, Diagnostics> {
 ///
 /// # Errors
 /// What [`Plan::new`] refuses, and the first finding of every rule that is broken.
-pub fn plan(kernel: &Checked<Kernel>, shape: &Shape, machine: &Machine) -> Result<Checked<Plan>, Diagnostics> {
-    let plan = Plan::of(&kernel.0, Geometry::new(kernel, shape)?, shape, machine, None)?;
+pub fn plan(
+    kernel: &Checked<Kernel>,
+    shape: &Shape,
+    machine: &Machine,
+) -> Result<Checked<Plan>, Diagnostics> {
+    let plan = Plan::of(
+        &kernel.0,
+        Geometry::new(kernel, shape)?,
+        shape,
+        machine,
+        None,
+    )?;
     let found = plan_findings(kernel, &plan, None);
     Diagnostics::check(found, ()).map(|()| Checked(Arc::new(plan)))
 }
@@ -106,7 +116,11 @@ pub fn plan_findings(kernel: &Kernel, plan: &Plan, without: Option<Rule>) -> Vec
     let mut coverage = coverage::Coverage::new(&facts);
     if let Some(stuck) = progress::run(&facts, |at, kind| coverage.step(at, kind)) {
         // What was not run cannot be judged.
-        return if on(Rule::Progress) { vec![stuck] } else { Vec::new() };
+        return if on(Rule::Progress) {
+            vec![stuck]
+        } else {
+            Vec::new()
+        };
     }
     let mut happens = happens::Happens::new(&facts);
     let mut found = Vec::new();

@@ -21,7 +21,11 @@ pub struct Planner {
 impl Planner {
     /// A planner that knows no shape yet.
     pub fn new(kernel: Checked<Kernel>, machine: Machine) -> Self {
-        Planner { kernel, machine, good: HashMap::new() }
+        Planner {
+            kernel,
+            machine,
+            good: HashMap::new(),
+        }
     }
 
     /// The kernel it plans for.

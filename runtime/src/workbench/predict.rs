@@ -7,5 +7,8 @@ use crate::error::Error;
 
 pub(super) fn predict(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
     let _ready = check::ready(request, &request.shape, console)?;
-    Err(Error::NotYet { what: "predict".into(), help: "check".into() })
+    Err(Error::NotYet {
+        what: "predict".into(),
+        help: "check".into(),
+    })
 }

@@ -8,5 +8,8 @@ use crate::error::Error;
 pub(super) fn run(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
     request.device.open()?;
     let _ready = check::ready(request, &request.shape, console)?;
-    Err(Error::NotYet { what: "run".into(), help: "check".into() })
+    Err(Error::NotYet {
+        what: "run".into(),
+        help: "check".into(),
+    })
 }
