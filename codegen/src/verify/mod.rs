@@ -87,7 +87,7 @@ pub fn kernel(kernel: Kernel) -> Result<Checked<Kernel>, Diagnostics> {
 /// Plans `shape` and checks what depends on it.
 ///
 /// # Errors
-/// What [`Plan::new`] refuses, and the first finding of every rule that is broken.
+/// What [`Plan::new`] refuses, or a finding of the first guarantee that does not hold.
 pub fn plan(
     kernel: &Checked<Kernel>,
     shape: &Shape,
@@ -109,13 +109,14 @@ pub fn kernel_findings(kernel: &Kernel) -> Vec<Diagnostic> {
     credits::check(kernel)
 }
 
-/// What is wrong with a plan: at most one finding a rule. `without` leaves a rule out, to test that it is needed.
+/// What is wrong with a plan: a finding of the first guarantee that does not hold, in the order of the table above.
+/// Each presupposes the ones before it (what was not run cannot be covered, what races has no content), so later
+/// ones are not judged. `without` leaves a rule out, to test that it is needed.
 pub fn plan_findings(kernel: &Kernel, plan: &Plan, without: Option<Rule>) -> Vec<Diagnostic> {
     let on = |rule: Rule| without != Some(rule);
     let facts = facts::Facts::new(kernel, plan);
     let mut coverage = coverage::Coverage::new(&facts);
     if let Some(stuck) = progress::run(&facts, |at, kind| coverage.step(at, kind)) {
-        // What was not run cannot be judged.
         return if on(Rule::Progress) {
             vec![stuck]
         } else {
@@ -123,18 +124,32 @@ pub fn plan_findings(kernel: &Kernel, plan: &Plan, without: Option<Rule>) -> Vec
         };
     }
     let mut happens = happens::Happens::new(&facts);
-    let mut found = Vec::new();
-    if on(Rule::Race) {
-        found.extend(race::check(&facts, &mut happens));
-    }
-    if on(Rule::Coverage) {
-        found.extend(coverage.end());
-    }
-    if on(Rule::Reuse) {
-        found.extend(reuse::check(&facts, &mut happens));
-    }
-    if on(Rule::Attribution) {
-        found.extend(reuse::check_attribution(&facts, &mut happens));
-    }
-    found
+    let race = if on(Rule::Race) {
+        race::check(&facts, &mut happens)
+    } else {
+        None
+    };
+    let found = race
+        .or_else(|| {
+            if on(Rule::Coverage) {
+                coverage.end()
+            } else {
+                None
+            }
+        })
+        .or_else(|| {
+            if on(Rule::Reuse) {
+                reuse::check(&facts, &mut happens)
+            } else {
+                None
+            }
+        })
+        .or_else(|| {
+            if on(Rule::Attribution) {
+                reuse::check_attribution(&facts, &mut happens)
+            } else {
+                None
+            }
+        });
+    found.into_iter().collect()
 }
