@@ -12,6 +12,7 @@ pub mod lower;
 pub mod model;
 pub mod order;
 pub mod plan;
+mod print;
 pub mod program;
 pub mod rank;
 pub mod shape;

@@ -1,0 +1,352 @@
+//! A kernel as text: choices settled, regions spelled out, credits visible.
+
+use super::{Names, Page};
+use crate::kernel::{
+    Axis, Block, Buffer, Cells, Counter, Dim, DimId, Kernel, Op, OpKind, Partition, Purpose,
+    Region, RoleKind,
+};
+use crate::order::TileOrder;
+use crate::program::{Extent, PartitionId, Slots, StoreMode, TensorKind, Var};
+use crate::rank::RankExpr;
+use std::fmt;
+
+impl Kernel {
+    /// Its text: variant, dimensions, buffers, partitions, counters, then what each role runs.
+    pub fn text(&self) -> String {
+        let mut printer = Printer {
+            kernel: self,
+            names: self.names(),
+            page: Page::default(),
+        };
+        printer.declarations();
+        for role in &self.roles {
+            printer.page.line("");
+            printer.page.line(format!("#[{}]", role_text(role.kind)));
+            printer.blocks(&role.body);
+        }
+        printer.page.text
+    }
+
+    pub(super) fn names(&self) -> Names {
+        Names {
+            vars: self.vars.clone(),
+            tensors: self.buffers.iter().map(|b| b.name.clone()).collect(),
+            partitions: self.partitions.iter().map(|p| p.name.clone()).collect(),
+            counters: self.counters.iter().map(|c| c.name.clone()).collect(),
+            accs: self.accs.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
+/// `gemm(k = 64, cluster = 2x1)`.
+fn role_text(kind: RoleKind) -> String {
+    match kind {
+        RoleKind::Gemm {
+            k,
+            cluster: (rows, columns),
+            stages,
+        } => {
+            let stages = stages.map_or_else(String::new, |stages| format!(", stages = {stages}"));
+            format!("gemm(k = {k}, cluster = {rows}x{columns}{stages})")
+        }
+        RoleKind::Comm { ctas } => format!("comm(ctas = {ctas})"),
+        RoleKind::SpareWarps | RoleKind::CopyEngine => kind.name().into(),
+    }
+}
+
+struct Printer<'a> {
+    kernel: &'a Kernel,
+    names: Names,
+    page: Page,
+}
+
+impl Printer<'_> {
+    fn declarations(&mut self) {
+        let kernel = self.kernel;
+        self.page
+            .line(format!("kernel {}  {}", kernel.name, kernel.variant));
+        let dims = kernel.dims.iter().filter(|dim| !dim.unit).map(dim_text);
+        let dims: Vec<String> = dims.collect();
+        self.page.line(format!("dims {}", dims.join(", ")));
+        self.page.line("");
+        let mut rows: Vec<Vec<String>> = kernel.buffers.iter().map(|b| self.buffer(b)).collect();
+        rows.extend(kernel.partitions.iter().map(|p| self.partition(p)));
+        rows.extend(kernel.counters.iter().map(|c| self.counter(c)));
+        self.page.table(&rows);
+    }
+
+    fn dim(&self, dim: DimId) -> &str {
+        let dim = &self.kernel.dims[usize::from(dim.0)];
+        if dim.unit { "1" } else { &dim.name }
+    }
+
+    fn buffer(&self, buffer: &Buffer) -> Vec<String> {
+        let (kind, dtype) = (buffer.kind.name(), buffer.dtype);
+        let size = format!("{}×{}", self.dim(buffer.rows), self.dim(buffer.columns));
+        let mut notes: Vec<String> = Vec::new();
+        match buffer.kind {
+            TensorKind::Scratch { extent, slots, .. } => {
+                notes.push(match slots {
+                    Slots::Count(1) => "1 slot".into(),
+                    Slots::Count(count) => format!("{count} slots"),
+                    Slots::World => "world slots".into(),
+                });
+                notes.push(match extent {
+                    Extent::Chunk => "own chunk".into(),
+                    Extent::Whole => "all rows".into(),
+                });
+            }
+            TensorKind::Scattered => notes.push("own chunk".into()),
+            TensorKind::Gathered
+            | TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Out
+            | TensorKind::Reduced => {}
+        }
+        if buffer.rows_contiguous {
+            notes.push("rows contiguous".into());
+        }
+        vec![
+            buffer.name.clone(),
+            format!("{kind}<{dtype}>"),
+            size,
+            notes.join(", "),
+        ]
+    }
+
+    fn partition(&self, partition: &Partition) -> Vec<String> {
+        let block = |block: Option<u32>| block.map_or_else(|| "all".into(), |b| b.to_string());
+        let size = format!(
+            "{}×{}",
+            self.dim(partition.rows),
+            self.dim(partition.columns)
+        );
+        vec![
+            partition.name.clone(),
+            format!(
+                "items {}×{}",
+                block(partition.row_block),
+                block(partition.column_block)
+            ),
+            size,
+        ]
+    }
+
+    fn counter(&self, counter: &Counter) -> Vec<String> {
+        let lag = counter.purpose.lag();
+        let lag = match lag {
+            0 => String::new(),
+            lag => format!(", waited for {lag} launch later"),
+        };
+        let buffer = |buffer| self.names.tensor(buffer);
+        let meaning = match counter.purpose {
+            Purpose::Data => "# data".into(),
+            Purpose::Ready(x) => format!("# credit: that rank's {} may be touched", buffer(x)),
+            Purpose::Returned(x) => {
+                format!("# credit: that rank has done reading my {}", buffer(x))
+            }
+            Purpose::Free(x) => format!("# credit: that rank has done reading {}{lag}", buffer(x)),
+        };
+        let axes = self.names.axes(&counter.dims);
+        vec![
+            counter.name.clone(),
+            format!("counters{axes}"),
+            String::new(),
+            meaning,
+        ]
+    }
+
+    fn blocks(&mut self, body: &[Block]) {
+        for block in body {
+            match block {
+                Block::ForRanks { var, order, body } => {
+                    self.nested(format!("for {} in {order}", self.names.var(*var)), body);
+                }
+                Block::If {
+                    cond,
+                    then,
+                    otherwise,
+                } => {
+                    self.nested(format!("if {}", self.names.cond(cond)), then);
+                    if !otherwise.is_empty() {
+                        self.nested("else".into(), otherwise);
+                    }
+                }
+                Block::Items {
+                    var,
+                    partition,
+                    chunk,
+                    order,
+                    body,
+                } => {
+                    let items = self.items(*partition, chunk.as_ref(), *order);
+                    let head = format!("for {} in {items}", self.names.var(*var));
+                    self.nested_ops(head, body);
+                }
+                Block::Once { body } => self.nested_ops("once".into(), body),
+                Block::Join => self.page.line("join"),
+            }
+        }
+    }
+
+    fn nested(&mut self, head: String, body: &[Block]) {
+        self.page.line(head);
+        self.page.depth += 1;
+        self.blocks(body);
+        self.page.depth -= 1;
+    }
+
+    fn nested_ops(&mut self, head: String, body: &[Op]) {
+        self.page.line(head);
+        self.page.depth += 1;
+        for op in body {
+            self.op(&op.kind);
+        }
+        self.page.depth -= 1;
+    }
+
+    fn items(&self, partition: PartitionId, chunk: Option<&RankExpr>, order: TileOrder) -> String {
+        let partition = self.names.partition(partition);
+        let chunk = chunk.map_or_else(String::new, |chunk| format!("[{}]", self.names.rank(chunk)));
+        match order {
+            TileOrder::RowMajor => format!("{partition}{chunk}"),
+            TileOrder::ColumnMajor | TileOrder::Grouped(_) => {
+                format!("{partition}{chunk}.{order}")
+            }
+        }
+    }
+
+    fn op(&mut self, op: &OpKind) {
+        let names = &self.names;
+        let line = match op {
+            OpKind::ForRanks { var, order, body } => {
+                return self.nested_ops(format!("for {} in {order}", names.var(*var)), body);
+            }
+            OpKind::ForSplits { var, count, body } => {
+                return self
+                    .nested_ops(format!("for {} in splits({count})", names.var(*var)), body);
+            }
+            OpKind::If {
+                cond,
+                then,
+                otherwise,
+            } => {
+                self.nested_ops(format!("if {}", names.cond(cond)), then);
+                if !otherwise.is_empty() {
+                    self.nested_ops("else".into(), otherwise);
+                }
+                return;
+            }
+            OpKind::Wait { cells, at_least } => {
+                let least = at_least.map_or_else(String::new, |least| format!(" >= {least}"));
+                let why = self.why(cells, true);
+                format!("wait {}{least}{why}", self.cells(cells))
+            }
+            OpKind::Signal { cells, amount } => {
+                let why = self.why(cells, false);
+                format!("signal {} += {amount}{why}", self.cells(cells))
+            }
+            OpKind::Copy { dst, src } => format!("{} = {}", self.region(dst), self.region(src)),
+            OpKind::Dot { acc, a, b } => {
+                let (a, b) = (self.region(a), self.region(b));
+                format!("{} += dot({a}, {b})", names.acc(*acc))
+            }
+            OpKind::Reduce { acc, from } => {
+                format!("{} += sum({})", names.acc(*acc), self.region(from))
+            }
+            OpKind::Load { acc, from } => {
+                format!("{} = load({})", names.acc(*acc), self.region(from))
+            }
+            OpKind::Store { dst, mode, value } => {
+                let sign = match mode {
+                    StoreMode::Write => "=",
+                    StoreMode::Add => "+=",
+                };
+                let value = self.kernel.values.get(usize::from(value.0));
+                let value = value.map_or_else(
+                    || "?".into(),
+                    |value| value.text(&|acc| self.names.acc(acc)),
+                );
+                format!("{} {sign} {value}", self.region(dst))
+            }
+        };
+        self.page.line(line);
+    }
+
+    fn cells(&self, cells: &Cells) -> String {
+        self.names.cells(cells.counter, &cells.home, &cells.index)
+    }
+
+    /// What a credit is for, beside its wait or its signal.
+    fn why(&self, cells: &Cells, wait: bool) -> String {
+        let Some(counter) = self.kernel.counters.get(cells.counter.index()) else {
+            return String::new();
+        };
+        let what = match (counter.purpose, wait) {
+            (Purpose::Data, _) => return String::new(),
+            (Purpose::Ready(x), true) => format!("its {} may be touched", self.names.tensor(x)),
+            (Purpose::Ready(x), false) => format!("my {} may be touched", self.names.tensor(x)),
+            (Purpose::Returned(x), true) => {
+                format!("my {} is no longer read", self.names.tensor(x))
+            }
+            (Purpose::Returned(x), false) => {
+                format!("its {} is no longer read", self.names.tensor(x))
+            }
+            (Purpose::Free(x), true) => {
+                format!("{} was read in the last launch", self.names.tensor(x))
+            }
+            (Purpose::Free(x), false) => {
+                format!("{} may be written in the next launch", self.names.tensor(x))
+            }
+        };
+        format!("   # credit: {what}")
+    }
+
+    /// `partial.on(owner)[me][t]`, `x[t.rows, :]`.
+    fn region(&self, region: &Region) -> String {
+        let names = &self.names;
+        let mut text = format!(
+            "{}{}",
+            names.tensor(region.buffer),
+            names.home(&region.home)
+        );
+        if let Some(slot) = &region.slot {
+            text.push_str(&format!("[{}]", names.pick(slot)));
+        }
+        let (rows, columns) = (self.axis(region.rows), self.axis(region.columns));
+        match (region.rows, region.columns) {
+            (Axis::RowsOf(item), Axis::ColumnsOf(same)) if item == same => {
+                text.push_str(&format!("[{}]", names.var(item)));
+            }
+            (Axis::All | Axis::RowsOf(_) | Axis::ColumnsOf(_) | Axis::Split(_), _) => {
+                text.push_str(&format!("[{rows}, {columns}]"));
+            }
+        }
+        text
+    }
+
+    fn axis(&self, axis: Axis) -> String {
+        let var = |var: Var| self.names.var(var);
+        match axis {
+            Axis::All => ":".into(),
+            Axis::RowsOf(item) => format!("{}.rows", var(item)),
+            Axis::ColumnsOf(item) => format!("{}.columns", var(item)),
+            Axis::Split(split) => var(split),
+        }
+    }
+}
+
+/// `m over ranks`.
+fn dim_text(dim: &Dim) -> String {
+    if dim.chunked {
+        format!("{} over ranks", dim.name)
+    } else {
+        dim.name.clone()
+    }
+}

@@ -1,0 +1,246 @@
+//! A program as text: the schedule as written, choices still open.
+
+use super::{Names, Page};
+use crate::program::{
+    Block, Choice, Extent, ItemOrder, Items, Place, Program, Role, RoleKind, Setting, Slots, Stmt,
+    StmtKind, StoreMode, TensorKind,
+};
+use std::fmt;
+
+impl Program {
+    /// Its text: tensors, partitions, counters, then the loops of each role.
+    pub fn text(&self) -> String {
+        let names = Names {
+            vars: self.vars.iter().map(|var| var.name.clone()).collect(),
+            tensors: self.tensors.iter().map(|t| t.name.clone()).collect(),
+            partitions: self.partitions.iter().map(|p| p.name.clone()).collect(),
+            counters: self.counters.iter().map(|set| set.name.clone()).collect(),
+            accs: (0..)
+                .zip(&self.accs)
+                .map(|(index, acc): (usize, _)| {
+                    let name = acc.name.clone();
+                    name.unwrap_or_else(|| format!("acc{index}"))
+                })
+                .collect(),
+        };
+        let mut printer = Printer {
+            program: self,
+            names,
+            page: Page::default(),
+        };
+        printer.declarations();
+        for role in &self.roles {
+            printer.role(role);
+        }
+        printer.page.text
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
+struct Printer<'a> {
+    program: &'a Program,
+    names: Names,
+    page: Page,
+}
+
+impl Printer<'_> {
+    fn declarations(&mut self) {
+        let program = self.program;
+        self.page.line(format!("schedule {}", program.name));
+        if !program.tunables.is_empty() {
+            let choices = program.tunables.iter().map(|tunable| {
+                let options: Vec<String> = tunable.options.iter().map(Setting::to_string).collect();
+                format!("{}={}", tunable.name, options.join("|"))
+            });
+            let choices: Vec<String> = choices.collect();
+            self.page.line(format!("choices {}", choices.join(" ")));
+        }
+        self.page.line("");
+        for tensor in &program.tensors {
+            let (name, kind, dtype) = (&tensor.name, tensor.kind.name(), tensor.dtype);
+            let line = match tensor.kind {
+                TensorKind::Gathered
+                | TensorKind::Local
+                | TensorKind::Vector
+                | TensorKind::Out
+                | TensorKind::Scattered
+                | TensorKind::Reduced => format!("{name}: {kind}<{dtype}>"),
+                TensorKind::Scratch {
+                    like,
+                    extent,
+                    slots,
+                } => {
+                    let extent = match extent {
+                        Extent::Chunk => "chunk",
+                        Extent::Whole => "whole",
+                    };
+                    let slots = match slots {
+                        Slots::Count(count) => count.to_string(),
+                        Slots::World => "world".into(),
+                    };
+                    let like = self.names.tensor(like);
+                    format!("{name} = {kind}<{dtype}>({like}.{extent}, slots = {slots})")
+                }
+            };
+            self.page.line(line);
+        }
+        for partition in &program.partitions {
+            let block = match partition.block {
+                Block::Pieces { rows } => format!("pieces(rows = {})", self.choice(rows)),
+                Block::Panels { columns } => format!("panels(columns = {})", self.choice(columns)),
+                Block::Tiles { shape } => format!("tiles({})", self.choice(shape)),
+            };
+            let of = self.names.tensor(partition.tensor);
+            self.page.line(format!("{} = {of}.{block}", partition.name));
+        }
+        for set in &program.counters {
+            let axes = self.names.axes(&set.dims);
+            self.page.line(format!("{} = counters{axes}", set.name));
+        }
+    }
+
+    fn choice(&self, choice: Choice) -> String {
+        match choice {
+            Choice::Fixed(setting) => setting.to_string(),
+            Choice::Open(index) => {
+                let options = self.program.tunables.get(usize::from(index)).map(|open| {
+                    let options = open.options.iter().map(Setting::to_string);
+                    options.collect::<Vec<_>>().join(", ")
+                });
+                format!("tune({})", options.unwrap_or_default())
+            }
+        }
+    }
+
+    fn role(&mut self, role: &Role) {
+        let settings: Vec<(&str, Option<Choice>)> = match role.kind {
+            RoleKind::Gemm { k, cluster, stages } => {
+                vec![("k", k), ("cluster", cluster), ("stages", stages)]
+            }
+            RoleKind::Comm { ctas } => vec![("ctas", Some(ctas))],
+            RoleKind::SpareWarps | RoleKind::CopyEngine => Vec::new(),
+        };
+        let name = match role.kind {
+            RoleKind::Gemm { .. } => "gemm",
+            RoleKind::Comm { .. } => "comm",
+            RoleKind::SpareWarps => "spare_warps",
+            RoleKind::CopyEngine => "copy_engine",
+        };
+        let settings: Vec<String> = settings
+            .into_iter()
+            .filter_map(|(name, choice)| Some(format!("{name} = {}", self.choice(choice?))))
+            .collect();
+        let settings = match settings.as_slice() {
+            [] => String::new(),
+            some => format!("({})", some.join(", ")),
+        };
+        self.page.line("");
+        self.page.line(format!("#[{name}{settings}]"));
+        self.stmts(&role.body);
+    }
+
+    fn stmts(&mut self, body: &[Stmt]) {
+        for stmt in body {
+            self.stmt(&stmt.kind);
+        }
+    }
+
+    fn nested(&mut self, head: String, body: &[Stmt]) {
+        self.page.line(head);
+        self.page.depth += 1;
+        self.stmts(body);
+        self.page.depth -= 1;
+    }
+
+    fn stmt(&mut self, stmt: &StmtKind) {
+        let names = &self.names;
+        let line = match stmt {
+            StmtKind::ForRanks { var, order, body } => {
+                return self.nested(format!("for {} in {order}", names.var(*var)), body);
+            }
+            StmtKind::ForItems { var, items, body } => {
+                let head = format!("for {} in {}", names.var(*var), self.items(items));
+                return self.nested(head, body);
+            }
+            StmtKind::ForSplits { var, count, body } => {
+                let count = self.choice(*count);
+                return self.nested(format!("for {} in splits({count})", names.var(*var)), body);
+            }
+            StmtKind::If {
+                cond,
+                then,
+                otherwise,
+            } => {
+                self.nested(format!("if {}", names.cond(cond)), then);
+                if !otherwise.is_empty() {
+                    self.nested("else".into(), otherwise);
+                }
+                return;
+            }
+            StmtKind::Wait { cells, at_least } => {
+                let cells = names.cells(cells.counter, &cells.home, &cells.index);
+                let least = at_least.map_or_else(String::new, |least| format!(" >= {least}"));
+                format!("wait {cells}{least}")
+            }
+            StmtKind::Signal { cells, amount } => {
+                let cells = names.cells(cells.counter, &cells.home, &cells.index);
+                format!("signal {cells} += {amount}")
+            }
+            StmtKind::Copy { dst, src } => format!("{} = {}", self.place(dst), self.place(src)),
+            StmtKind::Dot { acc, a, b } => {
+                let (a, b) = (self.place(a), self.place(b));
+                format!("{} += dot({a}, {b})", names.acc(*acc))
+            }
+            StmtKind::Sum { acc, from } => {
+                format!("{} += sum({})", names.acc(*acc), self.place(from))
+            }
+            StmtKind::Load { acc, from } => {
+                format!("{} = load({})", names.acc(*acc), self.place(from))
+            }
+            StmtKind::Store { dst, mode, value } => {
+                let sign = match mode {
+                    StoreMode::Write => "=",
+                    StoreMode::Add => "+=",
+                };
+                let value = value.text(&|acc| names.acc(acc));
+                format!("{} {sign} {value}", self.place(dst))
+            }
+        };
+        self.page.line(line);
+    }
+
+    fn items(&self, items: &Items) -> String {
+        let chunk = items
+            .chunk
+            .as_ref()
+            .map_or_else(String::new, |chunk| format!("[{}]", self.names.rank(chunk)));
+        let order = match items.order {
+            ItemOrder::Tile(order) => order.to_string(),
+            ItemOrder::Grouped(group) => format!("grouped({})", self.choice(group)),
+        };
+        let partition = self.names.partition(items.partition);
+        if order == "row_major" {
+            format!("{partition}{chunk}")
+        } else {
+            format!("{partition}{chunk}.{order}")
+        }
+    }
+
+    /// `partial.on(owner)[me][t]`.
+    fn place(&self, place: &Place) -> String {
+        let names = &self.names;
+        let mut text = format!("{}{}", names.tensor(place.tensor), names.home(&place.home));
+        let slot = place.slot.as_ref().map(|pick| names.pick(pick));
+        let item = place.item.map(|item| names.var(item));
+        let split = place.split.map(|split| names.var(split));
+        for index in [slot, item, split].into_iter().flatten() {
+            text.push_str(&format!("[{index}]"));
+        }
+        text
+    }
+}

@@ -1,0 +1,128 @@
+//! Orders are what their documentation says, for every world and grid.
+
+use counterflow_codegen::order::{RankOrder, TileOrder, affine};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+proptest! {
+    #[test]
+    fn affine_orders_are_their_definition(
+        world in 1u32..=16, start in -20i32..=20, stride in -20i32..=20, skipped in 0u32..=17,
+    ) {
+        let order = RankOrder::FromMe { start, stride, skipped };
+        prop_assert_eq!(order.steps(world), world.saturating_sub(skipped));
+        for me in 0..world {
+            let visited: Vec<u32> = (0..order.steps(world)).map(|s| order.at(me, s, world)).collect();
+            for (step, rank) in (0i64..).zip(&visited) {
+                let sum = i64::from(me) + i64::from(start) + i64::from(stride) * step;
+                prop_assert_eq!(i64::from(*rank), sum.rem_euclid(i64::from(world)));
+            }
+            // A stride that shares a factor with the world comes back early; any other visits each rank once.
+            if gcd(stride.unsigned_abs(), world) == 1 {
+                let distinct: BTreeSet<u32> = visited.iter().copied().collect();
+                prop_assert_eq!(distinct.len(), visited.len());
+            }
+        }
+    }
+
+    #[test]
+    fn orders_without_their_last_ranks_are_prefixes(world in 1u32..=16, left_out in 0u32..=17) {
+        for order in [
+            RankOrder::FromMe { start: 0, stride: 1, skipped: 0 },
+            RankOrder::FromMe { start: 0, stride: -1, skipped: 0 },
+        ] {
+            let short = order.but_last(left_out);
+            for me in 0..world {
+                for step in 0..short.steps(world) {
+                    prop_assert_eq!(short.at(me, step, world), order.at(me, step, world));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_rank_meets_every_peer_once_before_and_after() {
+    for world in 1..=16u32 {
+        for order in [
+            RankOrder::FromMe {
+                start: 1,
+                stride: 1,
+                skipped: 1,
+            },
+            RankOrder::FromMe {
+                start: -1,
+                stride: -1,
+                skipped: 1,
+            },
+        ] {
+            for me in 0..world {
+                let peers: BTreeSet<u32> = (0..order.steps(world))
+                    .map(|s| order.at(me, s, world))
+                    .collect();
+                let expected: BTreeSet<u32> = (0..world).filter(|rank| *rank != me).collect();
+                assert_eq!(peers, expected, "world {world} me {me} {order}");
+            }
+            // In each step the ranks' peers are distinct, so no link carries two.
+            for step in 0..order.steps(world) {
+                let at: BTreeSet<u32> = (0..world).map(|me| order.at(me, step, world)).collect();
+                assert_eq!(at.len(), world as usize);
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_do_not_go_below_zero() {
+    for world in 1..=16u32 {
+        for me in 0..world {
+            for step in 0..world {
+                assert!(affine(-3, -5, me, step, world) < world);
+            }
+        }
+    }
+}
+
+#[test]
+fn tile_orders_are_permutations() {
+    let groups = (1..=25).map(TileOrder::Grouped);
+    let orders: Vec<TileOrder> = [
+        TileOrder::RowMajor,
+        TileOrder::ColumnMajor,
+        TileOrder::Grouped(0),
+    ]
+    .into_iter()
+    .chain(groups)
+    .collect();
+    for order in orders {
+        for rows in 1..=20u32 {
+            for columns in 1..=20u32 {
+                let mut seen = vec![false; (rows * columns) as usize];
+                for index in 0..rows * columns {
+                    let (row, column) = order.at(index, rows, columns);
+                    assert!(
+                        row < rows && column < columns,
+                        "{order} {rows}x{columns} at {index}"
+                    );
+                    let cell = &mut seen[(row * columns + column) as usize];
+                    assert!(
+                        !*cell,
+                        "{order} visits ({row}, {column}) of {rows}x{columns} twice"
+                    );
+                    *cell = true;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn groups_go_column_by_column() {
+    let at = |index| TileOrder::Grouped(2).at(index, 3u32, 2u32);
+    let visited: Vec<(u32, u32)> = (0..6).map(at).collect();
+    assert_eq!(visited, [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1)]);
+}
