@@ -89,7 +89,12 @@ pub(super) fn check_attribution(
     });
     for (index, wait) in waits {
         for signal in facts.signals(index) {
-            if !happens.before_next(wait, signal.at, None) {
+            // Harmless if the wait is over by then, or if all of this launch's signals have been made by then.
+            let all_made = |happens: &mut Happens<'_, '_>| {
+                let mut signals = facts.signals(index).iter();
+                signals.all(|earlier| happens.before_next(earlier.at, signal.at, None))
+            };
+            if !happens.before_next(wait, signal.at, None) && !all_made(happens) {
                 let (who, deed) = (facts.who(wait.agent), facts.deed(signal.at));
                 return Some(
                     Diagnostic::new(
