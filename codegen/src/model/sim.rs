@@ -3,6 +3,7 @@
 use super::Machine;
 use super::cost::{Costs, Ps, ps, seconds};
 use super::links::{PACKET, Path, Servers, Transfer};
+use super::map::Map;
 use super::timeline::{Event, EventKind, Flow};
 use super::workers::{AgentState, Worker};
 use crate::diag::{Diagnostic, Rule};
@@ -11,7 +12,6 @@ use crate::plan::Plan;
 use crate::program::CounterId;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::hash::{BuildHasherDefault, Hasher};
 
 /// What happens at a time. Things that happen at the same time happen in the order in which they were decided.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -28,37 +28,6 @@ pub(super) enum Action {
     Land(u32, u32),
     /// A signal becomes visible: to which cell, how much, from which worker, and whether from its store lane.
     Signal(u64, u32, u32, bool),
-}
-
-/// A map that hashes without a random seed: faster, and nothing in it depends on the order of its entries.
-pub(super) type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<Mixer>>;
-
-/// Mixes what it is given into 64 bits by multiplication and rotation.
-#[derive(Default)]
-pub(super) struct Mixer(u64);
-
-impl Hasher for Mixer {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes
-            .iter()
-            .for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-    fn write_u16(&mut self, value: u16) {
-        self.write_u64(u64::from(value));
-    }
-    fn write_u32(&mut self, value: u32) {
-        self.write_u64(u64::from(value));
-    }
-    fn write_u64(&mut self, value: u64) {
-        // 2^64 divided by the golden ratio, made odd: consecutive values land far apart.
-        self.0 = (self.0.rotate_left(25) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-    fn write_usize(&mut self, value: usize) {
-        self.write_u64(value as u64);
-    }
-    fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 32)
-    }
 }
 
 /// A worker that waits for a cell.

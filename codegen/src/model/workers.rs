@@ -1,11 +1,9 @@
 //! Workers: the CTAs, spare warps and copy engines that claim items and do their steps in order.
-//!
-//! A GEMM CTA has a store lane beside it: a finished tile is handed to the lane, which stores it and then sends the
-//! signals that follow, while the CTA starts on its next item. The lane holds one tile at a time.
 
 use super::cost::Ps;
 use super::links::Transfer;
 use super::sim::{Action, Mode, Sim, Waiting};
+use super::stores::Store;
 use super::timeline::{EventKind, lane_count};
 use crate::kernel::{Kernel, OpId, RoleKind};
 use crate::plan::Plan;
@@ -35,7 +33,7 @@ pub(super) struct Worker {
     pub cursor: u32,
     end: u32,
     /// The item it has, and how many items must be done before it may start.
-    item: Option<(u32, u32)>,
+    pub item: Option<(u32, u32)>,
     /// No dot of the item has run yet.
     fresh: bool,
     /// Since when it cannot go on, and why.
@@ -44,23 +42,8 @@ pub(super) struct Worker {
     pub store: Store,
 }
 
-/// A worker's store lane.
-#[derive(Clone, Default)]
-pub(super) struct Store {
-    /// The agent and the item whose stores it has.
-    of: Option<(u32, u32)>,
-    cursor: u32,
-    /// How far the worker has handed over.
-    limit: u32,
-    /// The worker has handed over all of the item.
-    closed: bool,
-    pub busy: bool,
-    /// The worker waits for the lane.
-    awaited: bool,
-}
-
 /// What doing a step led to.
-enum Did {
+pub(super) enum Did {
     /// It is done.
     Step,
     /// It takes until a later action.
@@ -189,17 +172,12 @@ impl Sim<'_> {
         let worker = &mut self.workers[w];
         let of = (worker.agent, item);
         worker.item = None;
-        if worker.store.of == Some(of) {
-            worker.store.closed = true;
-            if !worker.store.busy {
-                self.run_lane(w);
-            }
-        } else {
+        if !self.close_lane(w, of) {
             self.complete(of.0 as usize);
         }
     }
 
-    fn complete(&mut self, agent: usize) {
+    pub(super) fn complete(&mut self, agent: usize) {
         self.finished = self.finished.max(self.now);
         let state = &mut self.agents[agent];
         state.done += 1;
@@ -338,7 +316,14 @@ impl Sim<'_> {
         }
     }
 
-    fn write(&mut self, w: usize, op: OpId, dst: &Span, mode: StoreMode, lane: bool) -> Did {
+    pub(super) fn write(
+        &mut self,
+        w: usize,
+        op: OpId,
+        dst: &Span,
+        mode: StoreMode,
+        lane: bool,
+    ) -> Did {
         let (rank, bytes) = (self.workers[w].rank, self.costs.bytes(dst));
         if dst.home == rank || self.mode == Mode::GemmAlone {
             let end = self
@@ -392,82 +377,5 @@ impl Sim<'_> {
             start: self.now,
         });
         Did::Started
-    }
-
-    /// Gives a store its worker's lane, once that has stored the item before.
-    fn open_lane(&mut self, w: usize) -> Did {
-        let worker = &mut self.workers[w];
-        if worker.store.of.is_some() {
-            worker.store.awaited = true;
-            return Did::Blocked(EventKind::Drain);
-        }
-        let item = worker.item.map_or(0, |(item, _)| item);
-        worker.store = Store {
-            of: Some((worker.agent, item)),
-            cursor: worker.cursor,
-            limit: worker.cursor + 1,
-            ..Store::default()
-        };
-        self.run_lane(w);
-        Did::Step
-    }
-
-    /// Leaves a step to the lane that has the item's earlier stores; false if it has none.
-    fn hand_over(&mut self, w: usize) -> bool {
-        let worker = &mut self.workers[w];
-        let mine = worker.item.map(|(item, _)| (worker.agent, item));
-        if worker.store.of.is_none() || worker.store.of != mine {
-            return false;
-        }
-        worker.store.limit = worker.cursor + 1;
-        if !worker.store.busy {
-            self.run_lane(w);
-        }
-        true
-    }
-
-    /// Does a lane's stores and signals until one takes time, or none is left.
-    pub(super) fn run_lane(&mut self, w: usize) {
-        let plan = self.plan;
-        while let Some((agent, _)) = self.workers[w].store.of {
-            let store = &mut self.workers[w].store;
-            if store.cursor == store.limit {
-                if !store.closed {
-                    return;
-                }
-                let awaited = store.awaited;
-                *store = Store::default();
-                self.complete(agent as usize);
-                if awaited {
-                    self.at(self.now, Action::Run(w as u32));
-                }
-                return;
-            }
-            let step = &plan.agents[agent as usize].steps[store.cursor as usize];
-            store.cursor += 1;
-            match &step.kind {
-                StepKind::Store { dst, mode, .. } => {
-                    self.workers[w].store.busy = true;
-                    self.write(w, step.op, dst, *mode, true);
-                    return;
-                }
-                StepKind::Signal {
-                    counter,
-                    home,
-                    cell,
-                    amount,
-                } => {
-                    if self.mode == Mode::Whole {
-                        let index = plan.arrivals.index(*home, *counter, *cell);
-                        self.signal(w, true, *home, index, *amount);
-                    }
-                }
-                StepKind::Wait { .. }
-                | StepKind::Copy { .. }
-                | StepKind::Dot { .. }
-                | StepKind::Reduce { .. }
-                | StepKind::Load { .. } => {}
-            }
-        }
     }
 }
