@@ -410,3 +410,43 @@ impl Kernel {
             .unwrap_or(64)
     }
 }
+
+/// Calls `f` with every op of a role's body, enclosing ops before what they enclose.
+pub fn visit(body: &[Block], f: &mut impl FnMut(&Op)) {
+    for block in body {
+        match block {
+            Block::ForRanks { body, .. } => visit(body, f),
+            Block::If {
+                then, otherwise, ..
+            } => {
+                visit(then, f);
+                visit(otherwise, f);
+            }
+            Block::Items { body, .. } | Block::Once { body } => visit_ops(body, f),
+            Block::Join => {}
+        }
+    }
+}
+
+/// Calls `f` with every op of an item, enclosing ops before what they enclose.
+pub fn visit_ops(body: &[Op], f: &mut impl FnMut(&Op)) {
+    for op in body {
+        f(op);
+        match &op.kind {
+            OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => visit_ops(body, f),
+            OpKind::If {
+                then, otherwise, ..
+            } => {
+                visit_ops(then, f);
+                visit_ops(otherwise, f);
+            }
+            OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Dot { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Load { .. }
+            | OpKind::Store { .. } => {}
+        }
+    }
+}

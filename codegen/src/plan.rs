@@ -1,12 +1,16 @@
 //! The numbers of one launch: geometry, steps, counter targets, grid, shared memory, heap.
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
-use crate::kernel::{Block, Kernel, Op, OpKind, RoleKind};
+use crate::dtype::Dtype;
+use crate::kernel::{Block, Kernel, Op, OpKind, RoleKind, visit_ops};
 use crate::model::Machine;
-use crate::program::{CounterId, PartitionId, TensorKind};
+use crate::program::{CounterId, Loc, PartitionId, TensorKind};
 use crate::shape::{Geometry, Shape};
 use crate::unroll::{Agent, StepKind, unroll};
 use crate::variant::Arch;
+use std::collections::BTreeSet;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
 /// A kernel's numbers for one shape on one machine.
 #[derive(Clone, Debug)]
@@ -16,15 +20,43 @@ pub struct Plan {
     /// Dimensions, chunks, items and cells.
     pub geometry: Geometry,
     /// The steps of every agent, rank by rank and role by role: `agents[rank * roles + role]`.
-    pub agents: Vec<Agent>,
+    pub agents: Agents,
     /// How much arrives at every counter cell in one launch.
-    pub arrivals: Arrivals,
+    pub arrivals: Arc<Arrivals>,
     /// How many CTAs run.
     pub grid: Grid,
     /// Where everything in the symmetric heap lies.
     pub heap: Heap,
     /// Identifies kernel, variant and shape: ranks that launch different plans see different hashes.
     pub hash: u64,
+}
+
+/// The steps of every agent, unrolled when first looked at: a launch of a known class of shapes never is.
+#[derive(Clone, Debug)]
+pub struct Agents {
+    kernel: Arc<Kernel>,
+    geometry: Geometry,
+    unrolled: Arc<OnceLock<Vec<Agent>>>,
+}
+
+impl Deref for Agents {
+    type Target = [Agent];
+
+    fn deref(&self) -> &[Agent] {
+        self.unrolled.get_or_init(|| {
+            // Plans are made with their steps, or for a class of shapes whose steps were checked.
+            unroll(&self.kernel, &self.geometry).expect("a checked class of shapes has steps")
+        })
+    }
+}
+
+impl<'a> IntoIterator for &'a Agents {
+    type Item = &'a Agent;
+    type IntoIter = std::slice::Iter<'a, Agent>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
 }
 
 /// CTAs and shared memory of a launch.
@@ -118,12 +150,41 @@ impl Plan {
     /// # Errors
     /// What [`Geometry::new`] and [`unroll`] refuse, and a grid or shared memory that does not fit.
     pub fn new(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Plan, Diagnostics> {
-        let geometry = Geometry::new(kernel, shape)?;
+        Plan::of(
+            &Arc::new(kernel.clone()),
+            Geometry::new(kernel, shape)?,
+            shape,
+            machine,
+            None,
+        )
+    }
+
+    /// As [`Plan::new`]; with the arrivals of its class of shapes if they are known, and then without unrolling.
+    pub(crate) fn of(
+        kernel: &Arc<Kernel>,
+        geometry: Geometry,
+        shape: &Shape,
+        machine: &Machine,
+        known: Option<Arc<Arrivals>>,
+    ) -> Result<Plan, Diagnostics> {
         let mut found = Vec::new();
         let grid = grid(kernel, &geometry, machine, &mut found);
         Diagnostics::check(found, ())?;
-        let agents = unroll(kernel, &geometry)?;
-        let arrivals = Arrivals::count(kernel, &geometry, &agents);
+        let unrolled = Arc::new(OnceLock::new());
+        let arrivals = match known {
+            Some(arrivals) => arrivals,
+            None => {
+                let agents = unroll(kernel, &geometry)?;
+                let arrivals = Arrivals::count(kernel, &geometry, &agents);
+                let _ = unrolled.set(agents);
+                Arc::new(arrivals)
+            }
+        };
+        let agents = Agents {
+            kernel: kernel.clone(),
+            geometry: geometry.clone(),
+            unrolled,
+        };
         let heap = heap(kernel, &geometry, shape);
         let hash = fnv1a(&format!("{} {} {shape}", kernel.name, kernel.variant));
         Ok(Plan {
@@ -297,50 +358,24 @@ fn tile_fits(
     grid.shared_memory = grid.shared_memory.max(chosen * stage + result + 1024);
 }
 
-fn first_dot(kernel: &Kernel, body: &[Op]) -> Option<(crate::dtype::Dtype, crate::program::Loc)> {
-    body.iter().find_map(|op| match &op.kind {
-        OpKind::Dot { a, .. } => Some((kernel.buffers[a.buffer.index()].dtype, kernel.loc(op.id))),
-        OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => first_dot(kernel, body),
-        OpKind::If {
-            then, otherwise, ..
-        } => first_dot(kernel, then).or_else(|| first_dot(kernel, otherwise)),
-        OpKind::Wait { .. }
-        | OpKind::Signal { .. }
-        | OpKind::Copy { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::Load { .. }
-        | OpKind::Store { .. } => None,
-    })
+fn first_dot(kernel: &Kernel, body: &[Op]) -> Option<(Dtype, Loc)> {
+    let mut first = None;
+    visit_ops(body, &mut |op| {
+        if let OpKind::Dot { a, .. } = &op.kind {
+            first.get_or_insert((kernel.buffers[a.buffer.index()].dtype, kernel.loc(op.id)));
+        }
+    });
+    first
 }
 
 /// Accumulators that dots fill: those live in registers at once. Sums and loads stream through.
 fn accumulators(body: &[Op]) -> u32 {
-    fn collect(body: &[Op], found: &mut std::collections::BTreeSet<crate::value::AccId>) {
-        for op in body {
-            match &op.kind {
-                OpKind::Dot { acc, .. } => {
-                    found.insert(*acc);
-                }
-                OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => {
-                    collect(body, found)
-                }
-                OpKind::If {
-                    then, otherwise, ..
-                } => {
-                    collect(then, found);
-                    collect(otherwise, found);
-                }
-                OpKind::Wait { .. }
-                | OpKind::Signal { .. }
-                | OpKind::Copy { .. }
-                | OpKind::Reduce { .. }
-                | OpKind::Load { .. }
-                | OpKind::Store { .. } => {}
-            }
+    let mut found = BTreeSet::new();
+    visit_ops(body, &mut |op| {
+        if let OpKind::Dot { acc, .. } = &op.kind {
+            found.insert(*acc);
         }
-    }
-    let mut found = std::collections::BTreeSet::new();
-    collect(body, &mut found);
+    });
     found.len() as u32
 }
 

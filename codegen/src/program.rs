@@ -443,6 +443,16 @@ pub enum Home {
     Everywhere,
 }
 
+impl Home {
+    /// Whether it may be another rank's memory.
+    pub fn is_remote(&self) -> bool {
+        match self {
+            Home::Me | Home::On(RankExpr::Me) => false,
+            Home::On(_) | Home::Everywhere => true,
+        }
+    }
+}
+
 /// Data: which tensor, on whom, in which slot, which item of it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Place {

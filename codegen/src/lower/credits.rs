@@ -10,7 +10,9 @@
 //! Every rank grants to every other rank in every launch, whatever the shape, so a launch with fewer rows (or none
 //! on some rank) keeps the count. The verifier does not trust this file: it checks every access across two launches.
 
-use crate::kernel::{Block, Cells, Counter, Kernel, Op, OpId, OpKind, Purpose, Region, RoleKind};
+use crate::kernel::{
+    Block, Cells, Counter, Kernel, Op, OpId, OpKind, Purpose, Region, RoleKind, visit,
+};
 use crate::order::RankOrder;
 use crate::program::{CellIndex, CounterDim, CounterId, Home, Loc, Pick, TensorId, Var};
 use crate::rank::RankExpr;
@@ -37,9 +39,9 @@ struct Touched {
 pub(super) fn infer(mut kernel: Kernel) -> Kernel {
     let mut touched: BTreeMap<TensorId, Touched> = BTreeMap::new();
     for (role, index) in kernel.roles.iter().zip(0..) {
-        visit_blocks(&role.body, &mut |op| {
+        visit(&role.body, &mut |op| {
             for (region, access) in regions(&op.kind) {
-                let remote = is_remote(&region.home);
+                let remote = region.home.is_remote();
                 let entry = touched.entry(region.buffer).or_default();
                 match access {
                     Access::Read => {
@@ -194,51 +196,6 @@ fn regions(kind: &OpKind) -> Vec<(&Region, Access)> {
     }
 }
 
-fn is_remote(home: &Home) -> bool {
-    match home {
-        Home::Me | Home::On(RankExpr::Me) => false,
-        Home::On(_) | Home::Everywhere => true,
-    }
-}
-
-fn visit_blocks(body: &[Block], f: &mut impl FnMut(&Op)) {
-    for block in body {
-        match block {
-            Block::ForRanks { body, .. } => visit_blocks(body, f),
-            Block::If {
-                then, otherwise, ..
-            } => {
-                visit_blocks(then, f);
-                visit_blocks(otherwise, f);
-            }
-            Block::Items { body, .. } | Block::Once { body } => visit_ops(body, f),
-            Block::Join => {}
-        }
-    }
-}
-
-fn visit_ops(body: &[Op], f: &mut impl FnMut(&Op)) {
-    for op in body {
-        f(op);
-        match &op.kind {
-            OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => visit_ops(body, f),
-            OpKind::If {
-                then, otherwise, ..
-            } => {
-                visit_ops(then, f);
-                visit_ops(otherwise, f);
-            }
-            OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Dot { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Load { .. }
-            | OpKind::Store { .. } => {}
-        }
-    }
-}
-
 fn guard_block(block: Block, guards: &[Guard], kernel: &mut Kernel) -> Block {
     let mut guard_all = |body: Vec<Block>| {
         body.into_iter()
@@ -295,7 +252,7 @@ fn guard_ops(
         let at = kernel.loc(op.id);
         for (region, access) in regions(&op.kind) {
             for guard in guards.iter().filter(|guard| guard.buffer == region.buffer) {
-                let remote = is_remote(&region.home);
+                let remote = region.home.is_remote();
                 let needed = match access {
                     Access::Write => guard.writes && (remote || guard.everyone),
                     Access::Read => guard.reads && remote,

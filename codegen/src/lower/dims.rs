@@ -5,7 +5,7 @@ use super::mistake;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Buffer, Dim, DimId, Partition};
 use crate::program::{
-    Block, Loc, Place, Program, Slots, Stmt, StmtKind, TensorId, TensorKind, Var,
+    Block, CounterDim, Loc, Place, Program, Slots, Stmt, StmtKind, TensorId, TensorKind, Var,
 };
 use crate::variant::{Layout, Variant};
 use std::collections::HashMap;
@@ -87,6 +87,24 @@ pub(super) fn match_dims(
             found.push(mistake(
                 partition.at,
                 format!("`{}` divides a tensor that does not exist", partition.name),
+            ));
+        }
+    }
+    for set in &program.counters {
+        let axes = set.dims.iter();
+        if axes
+            .filter_map(|dim| match dim {
+                CounterDim::Items(partition) => Some(partition),
+                CounterDim::World | CounterDim::Count(_) => None,
+            })
+            .any(|partition| partition.index() >= program.partitions.len())
+        {
+            found.push(mistake(
+                set.at,
+                format!(
+                    "`{}` is indexed by a partition that does not exist",
+                    set.name
+                ),
             ));
         }
     }

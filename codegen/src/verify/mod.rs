@@ -1,15 +1,73 @@
-//! Kernel → `Checked<Kernel>`, Plan → `Checked<Plan>`.
+//! Kernel → `Checked<Kernel>` and Plan → `Checked<Plan>`: the guarantees, and when each is decided.
+//!
+//! | guarantee | rule | decided once a variant | decided for a shape |
+//! |---|---|---|---|
+//! | 1 progress | [`Rule::Progress`] | | one greedy run |
+//! | 2 no race | [`Rule::Race`] | | every conflicting pair of accesses |
+//! | 3 coverage | [`Rule::Coverage`] | | every block of every output |
+//! | 4 reuse | [`Rule::Reuse`] | every remote access waits for a credit; every rank grants it | every conflicting pair of accesses of two launches |
+//! | 4 reuse | [`Rule::Attribution`] | | every cell that several ranks signal |
+//! | 5 bounds | [`Rule::Bounds`] | | every rank, slot and row range |
+//! | 5 resources | [`Rule::Resources`] | | grid and shared memory |
+//! | 6 volume | [`Rule::Volume`] | | bytes per link ([`crate::model`]) |
+//!
+//! A shape is decided by its counts: two shapes with the same number of items in every chunk, the same overlaps
+//! between partitions and the same empty chunks have the same steps up to the extents of edge items, which no rule
+//! but bounds looks at. [`Planner`] keeps the verdict of each such class.
+//!
+//! # Why one greedy run decides progress
+//!
+//! Let the state of a run be how far each agent is. Counters only grow, a wait asks for "at least", and no control
+//! depends on data or on whether a wait would block. So a step that can be taken stays possible until it is taken:
+//! taking another step only adds to counters. Two steps that are possible can be taken in either order and lead to
+//! the same state. The system is confluent, and has no infinite run (loops are bounded); therefore all maximal runs
+//! end in the same state. If one run ends with every agent done, every fair run does; if one ends blocked, every run
+//! does. Hence one run, in time linear in the steps.
+//!
+//! Real roles are many CTAs that claim items in order. Checking a role as *one* sequence is sound for them: suppose
+//! the sequential run finishes, and some run with many CTAs is stuck. Take the step, among those the stuck run has
+//! not taken, that the sequential run took first. Everything before it in its item was taken earlier by the
+//! sequential run, hence also by the stuck run; so were all earlier items of its role, so every CTA that took those
+//! is free, and the item is claimed or can be claimed (by ticket or by static assignment in order). The signals it
+//! waits for came earlier in the sequential run as well. So it can be taken: a contradiction.
+//!
+//! Conditions, and who sees to them: a cluster is one agent (its CTAs take the same waits); lagging signals are
+//! flushed before any blocking wait (the warp level); all CTAs of roles that wait for each other are resident at once
+//! (the grid never exceeds the SMs: [`crate::plan`]); copies that the host enqueues are agents like any other and are
+//! enqueued before the kernel; launches of one device are in one agreed order; abort is outside the model.
+//!
+//! A launch begins on a rank when that rank's previous one has ended. A lagging wait (scratch credits) asks for
+//! signals of the launch before, which ends by itself: so one launch decides for all.
+//!
+//! # What orders two accesses
+//!
+//! Program order inside an item; the joins of a role; a wait and the signals it *cannot have missed*: those without
+//! which the target is out of reach. Other items of the same role do not order anything, since another CTA may run
+//! them. Across launches, additionally: the end of a rank's launch and the beginning of its next.
 
-use crate::diag::Diagnostics;
+mod coverage;
+mod credits;
+mod facts;
+mod happens;
+mod planner;
+mod progress;
+mod race;
+mod reuse;
+mod story;
+
+use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::Kernel;
 use crate::model::Machine;
 use crate::plan::Plan;
-use crate::shape::Shape;
+use crate::shape::{Geometry, Shape};
 use std::ops::Deref;
+use std::sync::Arc;
+
+pub use planner::Planner;
 
 /// A value that this module accepted. Nothing else makes one.
 #[derive(Clone, Debug)]
-pub struct Checked<T>(T);
+pub struct Checked<T>(Arc<T>);
 
 impl<T> Deref for Checked<T> {
     type Target = T;
@@ -18,29 +76,80 @@ impl<T> Deref for Checked<T> {
     }
 }
 
-impl<T> Checked<T> {
-    /// The value itself.
-    pub fn into_inner(self) -> T {
-        self.0
-    }
-}
-
 /// Checks what does not depend on the shape.
 ///
 /// # Errors
 /// Everything that is wrong.
 pub fn kernel(kernel: Kernel) -> Result<Checked<Kernel>, Diagnostics> {
-    Ok(Checked(kernel))
+    Diagnostics::check(kernel_findings(&kernel), ()).map(|()| Checked(Arc::new(kernel)))
 }
 
 /// Plans `shape` and checks what depends on it.
 ///
 /// # Errors
-/// Everything that is wrong.
+/// What [`Plan::new`] refuses, or a finding of the first guarantee that does not hold.
 pub fn plan(
     kernel: &Checked<Kernel>,
     shape: &Shape,
     machine: &Machine,
 ) -> Result<Checked<Plan>, Diagnostics> {
-    Ok(Checked(Plan::new(kernel, shape, machine)?))
+    let plan = Plan::of(
+        &kernel.0,
+        Geometry::new(kernel, shape)?,
+        shape,
+        machine,
+        None,
+    )?;
+    let found = plan_findings(kernel, &plan, None);
+    Diagnostics::check(found, ()).map(|()| Checked(Arc::new(plan)))
+}
+
+/// What is wrong with a kernel whatever its shape.
+pub fn kernel_findings(kernel: &Kernel) -> Vec<Diagnostic> {
+    credits::check(kernel)
+}
+
+/// What is wrong with a plan: a finding of the first guarantee that does not hold, in the order of the table above.
+/// Each presupposes the ones before it (what was not run cannot be covered, what races has no content), so later
+/// ones are not judged. `without` leaves a rule out, to test that it is needed.
+pub fn plan_findings(kernel: &Kernel, plan: &Plan, without: Option<Rule>) -> Vec<Diagnostic> {
+    let on = |rule: Rule| without != Some(rule);
+    let facts = facts::Facts::new(kernel, plan);
+    let mut coverage = coverage::Coverage::new(&facts);
+    if let Some(stuck) = progress::run(&facts, |at, kind| coverage.step(at, kind)) {
+        return if on(Rule::Progress) {
+            vec![stuck]
+        } else {
+            Vec::new()
+        };
+    }
+    let mut happens = happens::Happens::new(&facts);
+    let race = if on(Rule::Race) {
+        race::check(&facts, &mut happens)
+    } else {
+        None
+    };
+    let found = race
+        .or_else(|| {
+            if on(Rule::Coverage) {
+                coverage.end()
+            } else {
+                None
+            }
+        })
+        .or_else(|| {
+            if on(Rule::Reuse) {
+                reuse::check(&facts, &mut happens)
+            } else {
+                None
+            }
+        })
+        .or_else(|| {
+            if on(Rule::Attribution) {
+                reuse::check_attribution(&facts, &mut happens)
+            } else {
+                None
+            }
+        });
+    found.into_iter().collect()
 }

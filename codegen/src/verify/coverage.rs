@@ -1,0 +1,353 @@
+//! Guarantee 3: every output element is written once, and every rank's contribution is summed once.
+//!
+//! Follows, in the order of the greedy run, whose contributions each block of memory holds. Where guarantee 2 holds,
+//! every other order gives the same.
+
+use super::facts::{At, Facts, for_spans};
+use super::race::initially_there;
+use crate::diag::{Diagnostic, Rule};
+use crate::kernel::ValueId;
+use crate::program::{StoreMode, TensorKind};
+use crate::unroll::{Span, StepKind};
+
+/// Whose contributions a block or an accumulator holds: a set of ranks, and whether one is there twice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Holds {
+    ranks: u128,
+    twice: u128,
+}
+
+impl Holds {
+    fn one(rank: u32) -> Holds {
+        Holds {
+            ranks: 1 << rank,
+            twice: 0,
+        }
+    }
+
+    /// The sum of two.
+    fn plus(self, other: Holds) -> Holds {
+        Holds {
+            ranks: self.ranks | other.ranks,
+            twice: self.twice | other.twice | (self.ranks & other.ranks),
+        }
+    }
+}
+
+/// An accumulator of the item an agent is at.
+#[derive(Clone, Copy, Default)]
+struct Acc {
+    /// The item it belongs to, plus one.
+    item: u32,
+    /// Whether dots were added, and over how many elements of K how many are needed.
+    dotted: bool,
+    k_done: u32,
+    k_all: u32,
+    memory: Holds,
+}
+
+/// Follows contributions through a run.
+pub(super) struct Coverage<'a, 'b> {
+    facts: &'b Facts<'a>,
+    blocks: Vec<Holds>,
+    writes: Vec<u8>,
+    accs: Vec<Vec<Acc>>,
+    found: Option<Diagnostic>,
+}
+
+impl<'a, 'b> Coverage<'a, 'b> {
+    pub fn new(facts: &'b Facts<'a>) -> Self {
+        let count = facts.blocks() as usize;
+        let mut coverage = Coverage {
+            facts,
+            blocks: vec![Holds::default(); count],
+            writes: vec![0; count],
+            accs: vec![vec![Acc::default(); facts.kernel.accs.len()]; facts.plan.agents.len()],
+            found: None,
+        };
+        for area in facts.areas() {
+            let gathered =
+                facts.kernel.buffers[usize::from(area.buffer)].kind == TensorKind::Gathered;
+            for block in facts.blocks_of(area).filter(|_| gathered) {
+                if initially_there(facts, area, block) {
+                    coverage.blocks[block as usize] = Holds::one(u32::from(area.home));
+                    coverage.writes[block as usize] = 1;
+                }
+            }
+        }
+        coverage
+    }
+
+    /// One step of the run.
+    pub fn step(&mut self, at: At, kind: StepKind) {
+        match kind {
+            StepKind::Wait { .. } | StepKind::Signal { .. } => {}
+            StepKind::Copy { dst, src } => {
+                let holds = self.read(&src);
+                self.write(&dst, StoreMode::Write, holds);
+            }
+            StepKind::Dot { acc, a, .. } => {
+                let k_all = self
+                    .facts
+                    .plan
+                    .geometry
+                    .size(self.facts.kernel.buffers[a.buffer.index()].columns);
+                let acc = self.acc(at, acc.0);
+                // Several products may share an accumulator: each must cover all of K.
+                if acc.k_done == acc.k_all {
+                    acc.k_all += k_all;
+                }
+                acc.dotted = true;
+                acc.k_done += a.columns.len();
+            }
+            StepKind::Reduce { acc, from } => {
+                let mut holds = Holds::default();
+                for_spans(StepKind::Reduce { acc, from }, |span, _| {
+                    holds = self.read_everywhere(&span)
+                });
+                let acc = self.acc(at, acc.0);
+                acc.memory = acc.memory.plus(holds);
+            }
+            StepKind::Load { acc, from } => {
+                let holds = self.read(&from);
+                self.acc(at, acc.0).memory = holds;
+            }
+            StepKind::Store { dst, mode, value } => {
+                let holds = self.value(at, value);
+                self.write(&dst, mode, holds);
+            }
+        }
+    }
+
+    fn acc(&mut self, at: At, acc: u16) -> &mut Acc {
+        let acc = &mut self.accs[at.agent as usize][usize::from(acc)];
+        if acc.item != at.item + 1 {
+            *acc = Acc {
+                item: at.item + 1,
+                ..Acc::default()
+            };
+        }
+        acc
+    }
+
+    /// What an expression holds: its sums, plus this rank's own contribution if any dot is in it.
+    fn value(&mut self, at: At, value: ValueId) -> Holds {
+        let me = self.facts.rank(at.agent);
+        let mut holds = Holds::default();
+        let mut dotted = false;
+        for acc in self.facts.kernel.values[usize::from(value.0)].accs() {
+            let Acc {
+                dotted: has_dot,
+                k_done,
+                k_all,
+                memory,
+                ..
+            } = *self.acc(at, acc.0);
+            dotted |= has_dot;
+            holds = holds.plus(memory);
+            if has_dot && k_done != k_all && self.found.is_none() {
+                let loc = self.facts.loc(at);
+                let message = format!(
+                    "{} stores a product over {k_done} of {k_all} elements of K",
+                    self.facts.who(at.agent)
+                );
+                self.found = Some(
+                    Diagnostic::new(Rule::Coverage, loc, message)
+                        .note(loc, self.facts.deed(at))
+                        .hint("visit every part once: `for s in splits(n)`, without conditions"),
+                );
+            }
+        }
+        if dotted {
+            holds.plus(Holds::one(me))
+        } else {
+            holds
+        }
+    }
+
+    /// What a span holds: only what all of its blocks hold counts as there; what any holds twice is twice.
+    fn read(&self, span: &Span) -> Holds {
+        let mut holds: Option<Holds> = None;
+        self.facts.each_block(span, |block| {
+            let next = self.blocks[block as usize];
+            holds = Some(match holds {
+                None => next,
+                Some(holds) => Holds {
+                    ranks: holds.ranks & next.ranks,
+                    twice: holds.twice | next.twice,
+                },
+            });
+        });
+        holds.unwrap_or_default()
+    }
+
+    fn read_everywhere(&self, span: &Span) -> Holds {
+        if span.home != crate::unroll::EVERYWHERE {
+            return self.read(span);
+        }
+        (0..self.facts.plan.geometry.world as u16)
+            .map(|home| self.read(&Span { home, ..*span }))
+            .fold(Holds::default(), Holds::plus)
+    }
+
+    fn write(&mut self, dst: &Span, mode: StoreMode, holds: Holds) {
+        let (blocks, writes) = (&mut self.blocks, &mut self.writes);
+        self.facts.each_block(dst, |block| {
+            let block = block as usize;
+            match mode {
+                StoreMode::Write => {
+                    blocks[block] = holds;
+                    writes[block] = writes[block].saturating_add(1);
+                }
+                StoreMode::Add => blocks[block] = blocks[block].plus(holds),
+            }
+        });
+    }
+
+    /// The first output block that is not as it must be at the end.
+    pub fn end(self) -> Option<Diagnostic> {
+        let facts = self.facts;
+        let everyone = (0..facts.plan.geometry.world).fold(0u128, |ranks, rank| ranks | 1 << rank);
+        if self.found.is_some() {
+            return self.found;
+        }
+        self.untouched().or_else(|| {
+            facts.areas().iter().find_map(|area| {
+                let buffer = &facts.kernel.buffers[usize::from(area.buffer)];
+                facts.blocks_of(area).find_map(|block| {
+                    let (rows, columns) = facts.rectangle(area, block);
+                    let wanted = match buffer.kind {
+                        TensorKind::Gathered => {
+                            let owner =
+                                rows.start / facts.plan.geometry.chunk_rows(buffer.rows).max(1);
+                            Some(1u128 << owner.min(127))
+                        }
+                        TensorKind::Scattered | TensorKind::Reduced => Some(everyone),
+                        TensorKind::Out => None,
+                        TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => {
+                            return None;
+                        }
+                    };
+                    if self.is_right(block, wanted) {
+                        return None;
+                    }
+                    let name = facts.rectangle_name(area.buffer, area.slot, rows, columns);
+                    Some(self.wrong(&format!("{name} on rank {}", area.home), block, wanted))
+                })
+            })
+        })
+    }
+
+    /// An output that no statement writes at all has no blocks.
+    fn untouched(&self) -> Option<Diagnostic> {
+        let facts = self.facts;
+        facts
+            .kernel
+            .buffers
+            .iter()
+            .enumerate()
+            .find_map(|(index, buffer)| {
+                let wanted = match buffer.kind {
+                    TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced => true,
+                    TensorKind::Gathered => {
+                        facts.plan.geometry.chunk(buffer.rows, 0).len() > 0
+                            && facts.plan.geometry.world > 1
+                    }
+                    TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => false,
+                };
+                (wanted
+                    && !facts
+                        .areas()
+                        .iter()
+                        .any(|area| usize::from(area.buffer) == index))
+                .then(|| {
+                    Diagnostic::new(
+                        Rule::Coverage,
+                        None,
+                        format!("no statement writes {}", buffer.name),
+                    )
+                    .hint(format!(
+                        "{} is {}: every rank must hold all of its part at the end",
+                        buffer.name,
+                        buffer.kind.name()
+                    ))
+                })
+            })
+    }
+
+    fn is_right(&self, block: u32, wanted: Option<u128>) -> bool {
+        let holds = self.blocks[block as usize];
+        let once = self.writes[block as usize] == 1;
+        once && wanted.is_none_or(|wanted| {
+            holds
+                == Holds {
+                    ranks: wanted,
+                    twice: 0,
+                }
+        })
+    }
+
+    fn wrong(&self, name: &str, block: u32, wanted: Option<u128>) -> Diagnostic {
+        let facts = self.facts;
+        let holds = self.blocks[block as usize];
+        let writes = self.writes[block as usize];
+        let list = |ranks: u128| {
+            let ranks: Vec<String> = (0..128)
+                .filter(|rank| ranks >> rank & 1 == 1)
+                .map(|rank: u32| rank.to_string())
+                .collect();
+            ranks.join(", ")
+        };
+        let tell = |message: String, hint: &str| {
+            let mut found = Diagnostic::new(Rule::Coverage, None, message);
+            let touches = facts
+                .touches(block)
+                .iter()
+                .filter(|touch| touch.access != super::facts::Access::Read);
+            for (shown, touch) in touches.enumerate() {
+                if shown == 0 {
+                    found.at = Some(facts.loc(touch.at));
+                }
+                if shown < 4 {
+                    found = found.note(facts.loc(touch.at), facts.deed(touch.at));
+                }
+            }
+            found.hint(hint)
+        };
+        if writes == 0 {
+            return tell(
+                format!("nobody writes {name}"),
+                "every element of an output is written once, on every rank that holds it",
+            );
+        }
+        if writes > 1 {
+            return tell(
+                format!("{name} is written {writes} times"),
+                "every element of an output is written once; `+=` adds to it",
+            );
+        }
+        if holds.twice != 0 {
+            return tell(
+                format!(
+                    "{name} holds the contribution of rank {} twice",
+                    list(holds.twice)
+                ),
+                "each rank's contribution is summed once",
+            );
+        }
+        let missing = list(wanted.unwrap_or(0) & !holds.ranks);
+        if !missing.is_empty() {
+            return tell(
+                format!("{name} lacks the contribution of rank {missing}"),
+                "each rank's contribution is summed once",
+            );
+        }
+        tell(
+            format!(
+                "{name} holds what belongs to rank {}",
+                list(holds.ranks & !wanted.unwrap_or(0))
+            ),
+            "a chunk of a Gathered tensor is its owner's, unchanged",
+        )
+    }
+}

@@ -1,0 +1,165 @@
+//! What of guarantee 4 does not depend on the shape: every remote access waits for a credit, and every rank grants
+//! every credit in every launch.
+//!
+//! This is why `m` may change from launch to launch. The rule of [`super::reuse`] compares a launch with the next one
+//! of the *same* shape; a credit is per buffer and pair of ranks, not per row, so where every remote access waits for
+//! one, the rows of the next launch do not matter.
+
+use crate::diag::{Diagnostic, Rule};
+use crate::kernel::{Block, Kernel, Op, OpKind, Purpose, Region, visit};
+use crate::program::{CellIndex, CounterId, Home, Pick, TensorId};
+use crate::rank::RankExpr;
+use std::collections::BTreeSet;
+
+/// The remote accesses that no credit guards, and the credits that some rank may not grant.
+pub(super) fn check(kernel: &Kernel) -> Vec<Diagnostic> {
+    let mut pulled = BTreeSet::new();
+    for role in &kernel.roles {
+        visit(&role.body, &mut |op| {
+            if let OpKind::Copy { src: from, .. }
+            | OpKind::Reduce { from, .. }
+            | OpKind::Load { from, .. } = &op.kind
+                && from.home.is_remote()
+                && kernel.buffers[from.buffer.index()].is_scratch()
+            {
+                pulled.insert(from.buffer);
+            }
+        });
+    }
+    let mut walk = Walk {
+        kernel,
+        pulled,
+        found: Vec::new(),
+    };
+    for role in &kernel.roles {
+        walk.blocks(&role.body);
+    }
+    let mut found = walk.found;
+    for (index, counter) in kernel.counters.iter().enumerate() {
+        let granted = kernel
+            .roles
+            .iter()
+            .any(|role| grants(&role.body, CounterId(index as u16)));
+        if counter.purpose.is_credit() && !granted {
+            found.push(
+                Diagnostic::new(Rule::Reuse, counter.at, format!("the credit {} is not granted by every rank in every launch", counter.name))
+                    .hint("a grant stands outside loops and conditions, so that every launch makes it whatever its shape"),
+            );
+        }
+    }
+    found
+}
+
+/// Whether a role grants the credit to every other rank, unconditionally.
+fn grants(body: &[Block], credit: CounterId) -> bool {
+    body.iter().any(|block| match block {
+        Block::Once { body } => body.iter().any(|op| match &op.kind {
+            OpKind::ForRanks { order, body, .. } => {
+                let all_others = *order == crate::order::RankOrder::FromMe { start: 1, stride: 1, skipped: 1 };
+                all_others && body.iter().any(|op| matches!(&op.kind, OpKind::Signal { cells, .. } if cells.counter == credit))
+            }
+            _ => false,
+        }),
+        Block::ForRanks { .. } | Block::If { .. } | Block::Items { .. } | Block::Join => false,
+    })
+}
+
+/// Walks items with the credits each has waited for.
+struct Walk<'a> {
+    kernel: &'a Kernel,
+    /// Scratch that others read from where it is written: its writer waits for all of them.
+    pulled: BTreeSet<TensorId>,
+    found: Vec<Diagnostic>,
+}
+
+impl Walk<'_> {
+    fn blocks(&mut self, body: &[Block]) {
+        for block in body {
+            match block {
+                Block::ForRanks { body, .. } => self.blocks(body),
+                Block::If {
+                    then, otherwise, ..
+                } => {
+                    self.blocks(then);
+                    self.blocks(otherwise);
+                }
+                Block::Items { body, .. } | Block::Once { body } => self.ops(body, &mut Vec::new()),
+                Block::Join => {}
+            }
+        }
+    }
+
+    /// `held` are the credits waited for so far on this path.
+    fn ops(&mut self, body: &[Op], held: &mut Vec<(TensorId, Pick)>) {
+        for op in body {
+            match &op.kind {
+                OpKind::Wait { cells, .. } => {
+                    let purpose = self.kernel.counters[cells.counter.index()].purpose;
+                    if let (
+                        Purpose::Ready(buffer) | Purpose::Free(buffer),
+                        [CellIndex::Rank(pick)],
+                    ) = (purpose, cells.index.as_slice())
+                    {
+                        held.push((buffer, pick.clone()));
+                    }
+                }
+                OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => {
+                    self.ops(body, &mut held.clone())
+                }
+                OpKind::If {
+                    then, otherwise, ..
+                } => {
+                    self.ops(then, &mut held.clone());
+                    self.ops(otherwise, &mut held.clone());
+                }
+                OpKind::Copy { dst, src } => {
+                    self.guarded(op, dst, true, held);
+                    self.guarded(op, src, false, held);
+                }
+                OpKind::Store { dst, .. } => self.guarded(op, dst, true, held),
+                OpKind::Reduce { from, .. } | OpKind::Load { from, .. } => {
+                    self.guarded(op, from, false, held)
+                }
+                OpKind::Dot { .. } | OpKind::Signal { .. } => {}
+            }
+        }
+    }
+
+    fn guarded(&mut self, op: &Op, region: &Region, writes: bool, held: &[(TensorId, Pick)]) {
+        let buffer = &self.kernel.buffers[region.buffer.index()];
+        // A remote read of scratch is of data this launch wrote: its own hand-off orders it.
+        if !writes && buffer.is_scratch() {
+            return;
+        }
+        let whom = match &region.home {
+            _ if writes && self.pulled.contains(&region.buffer) => Pick::Others,
+            Home::Me | Home::On(RankExpr::Me) => return,
+            Home::On(rank) => Pick::One(rank.clone()),
+            Home::Everywhere => Pick::Others,
+        };
+        let fits = |(of, pick): &(TensorId, Pick)| {
+            *of == region.buffer && (*pick == whom || *pick == Pick::Others)
+        };
+        if !held.iter().any(fits) {
+            let (name, at) = (&buffer.name, self.kernel.loc(op.id));
+            let message = match (writes, region.home.is_remote()) {
+                (true, true) => {
+                    format!("{name} is written on another rank without a credit from it")
+                }
+                (true, false) => {
+                    format!("{name} is written here without a credit from those who read it")
+                }
+                (false, _) => format!("{name} is read on another rank without a credit from it"),
+            };
+            self.found.push(
+                Diagnostic::new(Rule::Reuse, at, message)
+                    .note(
+                        None,
+                        "a faster rank would reach into a launch that the owner has not begun, \
+                         or has not finished reading",
+                    )
+                    .hint("wait for the owner's credit first, in the same item"),
+            );
+        }
+    }
+}

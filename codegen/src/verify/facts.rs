@@ -1,0 +1,461 @@
+//! What the rules ask of a plan: who signals a cell, who touches a piece of memory, who is before whom.
+
+use crate::kernel::Kernel;
+use crate::plan::Plan;
+use crate::program::StoreMode;
+use crate::shape::Extent;
+use crate::unroll::{EVERYWHERE, Span, StepKind};
+
+/// A step of an agent's item.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(super) struct At {
+    pub agent: u32,
+    pub item: u32,
+    pub step: u32,
+}
+
+/// A signal into a cell.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Signal {
+    pub at: At,
+    pub amount: u32,
+}
+
+/// What an access does to memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Access {
+    Read,
+    Write,
+    /// Atomic: unordered with other adds.
+    Add,
+}
+
+/// One access to one block of memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Touch {
+    pub at: At,
+    pub access: Access,
+}
+
+/// A plan with its signals by cell and its accesses by block of memory.
+///
+/// A block is a rectangle of one slot of one rank's buffer that no access cuts: the finest common grid of all items
+/// that touch the buffer.
+pub(super) struct Facts<'a> {
+    pub kernel: &'a Kernel,
+    pub plan: &'a Plan,
+    roles: u32,
+    signal_start: Vec<u32>,
+    signals: Vec<Signal>,
+    /// The most that a wait of this launch asks of each cell.
+    waited: Vec<u32>,
+    cuts: Vec<Cuts>,
+    /// First block of each (buffer, home, slot); one more at the end.
+    areas: Vec<Area>,
+    touch_start: Vec<u32>,
+    touches: Vec<Touch>,
+}
+
+/// Where accesses cut a buffer, and which cut each row or column lies behind.
+#[derive(Default)]
+struct Cuts {
+    rows: Vec<u32>,
+    columns: Vec<u32>,
+    row_index: Vec<u32>,
+    column_index: Vec<u32>,
+    /// Whether anybody writes it. What nobody writes cannot be raced for.
+    written: bool,
+    first_area: u32,
+}
+
+/// The blocks of one slot of one rank's buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Area {
+    pub buffer: u16,
+    pub home: u16,
+    pub slot: u16,
+    first_block: u32,
+    first_row: u32,
+    rows: u32,
+    columns: u32,
+}
+
+impl<'a> Facts<'a> {
+    pub fn new(kernel: &'a Kernel, plan: &'a Plan) -> Facts<'a> {
+        let mut facts = Facts {
+            kernel,
+            plan,
+            roles: kernel.roles.len() as u32,
+            signal_start: Vec::new(),
+            signals: Vec::new(),
+            waited: Vec::new(),
+            cuts: Vec::new(),
+            areas: Vec::new(),
+            touch_start: Vec::new(),
+            touches: Vec::new(),
+        };
+        facts.index_signals();
+        facts.cut_buffers();
+        facts.lay_out_areas();
+        facts.index_touches();
+        facts
+    }
+
+    /// The rank of an agent.
+    pub fn rank(&self, agent: u32) -> u32 {
+        agent / self.roles
+    }
+
+    /// The index of an agent's role.
+    pub fn role(&self, agent: u32) -> usize {
+        (agent % self.roles) as usize
+    }
+
+    /// The phase of an item.
+    pub fn phase(&self, at: At) -> u32 {
+        self.plan.agents[at.agent as usize].items[at.item as usize].phase
+    }
+
+    /// The step itself.
+    pub fn step(&self, at: At) -> StepKind {
+        self.plan.agents[at.agent as usize].steps[at.step as usize].kind
+    }
+
+    /// The signals into a cell, by its place among all cells.
+    pub fn signals(&self, cell: usize) -> &[Signal] {
+        &self.signals[self.signal_start[cell] as usize..self.signal_start[cell + 1] as usize]
+    }
+
+    /// The signals that must have happened when a wait of `at` is over: those without which the target is out of
+    /// reach. A wait joins with no other.
+    pub fn joined(&self, at: At) -> impl Iterator<Item = At> + '_ {
+        let (signals, spare) = match self.step(at) {
+            StepKind::Wait {
+                counter,
+                cell,
+                at_least,
+            } => {
+                let home = self.rank(at.agent) as u16;
+                let arrivals = self.plan.arrivals.of(home, counter, cell);
+                let target = self.plan.arrivals.target(home, counter, cell, at_least);
+                let signals = self.signals(self.plan.arrivals.index(home, counter, cell));
+                (signals, arrivals.saturating_sub(target))
+            }
+            _ => (&[][..], 0),
+        };
+        signals
+            .iter()
+            .filter(move |signal| signal.amount > spare)
+            .map(|signal| signal.at)
+    }
+
+    /// Whether a step is a signal to `rank` that some wait there cannot have missed.
+    pub fn is_waited_for(&self, at: At, rank: u32) -> bool {
+        match self.step(at) {
+            StepKind::Signal {
+                counter,
+                home,
+                cell,
+                amount,
+            } if u32::from(home) == rank => {
+                let index = self.plan.arrivals.index(home, counter, cell);
+                let spare = self.plan.arrivals.of(home, counter, cell) - amount;
+                self.waited[index] > spare
+            }
+            _ => false,
+        }
+    }
+
+    /// Every step of every item, agent by agent.
+    pub fn each_step(&self, mut f: impl FnMut(At, StepKind)) {
+        for (agent, steps) in self.plan.agents.iter().enumerate() {
+            for (item, range) in steps.items.iter().enumerate() {
+                for step in range.start..range.end {
+                    let at = At {
+                        agent: agent as u32,
+                        item: item as u32,
+                        step,
+                    };
+                    f(at, steps.steps[step as usize].kind);
+                }
+            }
+        }
+    }
+
+    fn index_signals(&mut self) {
+        let arrivals = &self.plan.arrivals;
+        let mut start = vec![0u32; arrivals.len() + 1];
+        let mut waited = vec![0u32; arrivals.len()];
+        let mut found = Vec::new();
+        self.each_step(|at, kind| match kind {
+            StepKind::Signal {
+                counter,
+                home,
+                cell,
+                amount,
+            } => {
+                let index = arrivals.index(home, counter, cell);
+                start[index + 1] += 1;
+                found.push((index, Signal { at, amount }));
+            }
+            StepKind::Wait {
+                counter,
+                cell,
+                at_least,
+            } => {
+                if self.kernel.counters[counter.index()].purpose.lag() == 0 {
+                    let home = self.rank(at.agent) as u16;
+                    let target = arrivals.target(home, counter, cell, at_least);
+                    let most = &mut waited[arrivals.index(home, counter, cell)];
+                    *most = target.max(*most);
+                }
+            }
+            StepKind::Copy { .. }
+            | StepKind::Dot { .. }
+            | StepKind::Reduce { .. }
+            | StepKind::Load { .. }
+            | StepKind::Store { .. } => {}
+        });
+        for index in 1..start.len() {
+            start[index] += start[index - 1];
+        }
+        let mut next = start.clone();
+        let nobody = Signal {
+            at: At {
+                agent: 0,
+                item: 0,
+                step: 0,
+            },
+            amount: 0,
+        };
+        let mut signals = vec![nobody; found.len()];
+        for (index, signal) in found {
+            signals[next[index] as usize] = signal;
+            next[index] += 1;
+        }
+        (self.signal_start, self.signals, self.waited) = (start, signals, waited);
+    }
+
+    fn cut_buffers(&mut self) {
+        let geometry = &self.plan.geometry;
+        let mut cuts: Vec<Cuts> = self
+            .kernel
+            .buffers
+            .iter()
+            .map(|buffer| Cuts {
+                row_index: vec![0; geometry.size(buffer.rows) as usize + 1],
+                column_index: vec![0; geometry.size(buffer.columns) as usize + 1],
+                ..Cuts::default()
+            })
+            .collect();
+        self.each_step(|_, kind| {
+            for_spans(kind, |span, access| {
+                cuts[span.buffer.index()].written |= access != Access::Read;
+            });
+        });
+        let mark = |extent: Extent, index: &mut [u32]| {
+            index[extent.start as usize] = 1;
+            index[extent.end as usize] = 1;
+        };
+        self.each_step(|_, kind| {
+            for_spans(kind, |span, _| {
+                let cut = &mut cuts[span.buffer.index()];
+                if cut.written {
+                    mark(span.rows, &mut cut.row_index);
+                    mark(span.columns, &mut cut.column_index);
+                }
+            });
+        });
+        for (buffer, cut) in self.kernel.buffers.iter().zip(&mut cuts) {
+            if !cut.written {
+                continue;
+            }
+            // The end state is judged chunk by chunk, and what nobody touches must be seen too.
+            for chunk in 0..geometry.chunks(buffer.rows) {
+                mark(geometry.chunk(buffer.rows, chunk), &mut cut.row_index);
+            }
+            mark(
+                Extent {
+                    start: 0,
+                    end: geometry.size(buffer.columns),
+                },
+                &mut cut.column_index,
+            );
+            cut.rows = number(&mut cut.row_index);
+            cut.columns = number(&mut cut.column_index);
+        }
+        self.cuts = cuts;
+    }
+
+    fn lay_out_areas(&mut self) {
+        let world = self.plan.geometry.world;
+        let mut first_block = 0;
+        for (index, buffer) in self.kernel.buffers.iter().enumerate() {
+            let cut = &mut self.cuts[index];
+            cut.first_area = self.areas.len() as u32;
+            if !cut.written {
+                continue;
+            }
+            for home in 0..world {
+                let held = self.plan.geometry.held(buffer, home);
+                let first_row = cut.row_index[held.start as usize];
+                let rows = cut.row_index[held.end as usize] - first_row;
+                let columns = cut.columns.len() as u32 - 1;
+                for slot in 0..buffer.slots(world) {
+                    let (buffer, home, slot) = (index as u16, home as u16, slot as u16);
+                    self.areas.push(Area {
+                        buffer,
+                        home,
+                        slot,
+                        first_block,
+                        first_row,
+                        rows,
+                        columns,
+                    });
+                    first_block += rows * columns;
+                }
+            }
+        }
+    }
+
+    fn index_touches(&mut self) {
+        let blocks = self.blocks() as usize;
+        let mut start = vec![0u32; blocks + 1];
+        self.each_step(|_, kind| {
+            for_spans(kind, |span, _| {
+                self.each_block(&span, |block| start[block as usize + 1] += 1)
+            });
+        });
+        for index in 1..start.len() {
+            start[index] += start[index - 1];
+        }
+        let mut next = start.clone();
+        let nobody = Touch {
+            at: At {
+                agent: 0,
+                item: 0,
+                step: 0,
+            },
+            access: Access::Read,
+        };
+        let mut touches = vec![nobody; start[blocks] as usize];
+        self.each_step(|at, kind| {
+            for_spans(kind, |span, access| {
+                self.each_block(&span, |block| {
+                    touches[next[block as usize] as usize] = Touch { at, access };
+                    next[block as usize] += 1;
+                });
+            });
+        });
+        (self.touch_start, self.touches) = (start, touches);
+    }
+
+    /// How many blocks there are.
+    pub fn blocks(&self) -> u32 {
+        self.areas
+            .last()
+            .map_or(0, |area| area.first_block + area.rows * area.columns)
+    }
+
+    /// The areas of memory.
+    pub fn areas(&self) -> &[Area] {
+        &self.areas
+    }
+
+    /// The blocks of an area.
+    pub fn blocks_of(&self, area: &Area) -> std::ops::Range<u32> {
+        area.first_block..area.first_block + area.rows * area.columns
+    }
+
+    /// The rows and columns of a block.
+    pub fn rectangle(&self, area: &Area, block: u32) -> (Extent, Extent) {
+        let cut = &self.cuts[usize::from(area.buffer)];
+        let index = block - area.first_block;
+        let row = (area.first_row + index / area.columns) as usize;
+        let column = (index % area.columns) as usize;
+        (
+            Extent {
+                start: cut.rows[row],
+                end: cut.rows[row + 1],
+            },
+            Extent {
+                start: cut.columns[column],
+                end: cut.columns[column + 1],
+            },
+        )
+    }
+
+    /// Who touches a block.
+    pub fn touches(&self, block: u32) -> &[Touch] {
+        let block = block as usize;
+        &self.touches[self.touch_start[block] as usize..self.touch_start[block + 1] as usize]
+    }
+
+    /// Calls `f` with every block of a span, on every rank if it is a multicast.
+    pub fn each_block(&self, span: &Span, mut f: impl FnMut(u32)) {
+        let cut = &self.cuts[span.buffer.index()];
+        if !cut.written || span.rows.is_empty() || span.columns.is_empty() {
+            return;
+        }
+        let world = self.plan.geometry.world;
+        let homes = if span.home == EVERYWHERE {
+            0..world
+        } else {
+            u32::from(span.home)..u32::from(span.home) + 1
+        };
+        let slots = self.kernel.buffers[span.buffer.index()].slots(world);
+        for home in homes {
+            let area = &self.areas[(cut.first_area + home * slots + u32::from(span.slot)) as usize];
+            // A multicast touches only what each rank holds.
+            let row = |at: u32| {
+                cut.row_index[at as usize].clamp(area.first_row, area.first_row + area.rows)
+            };
+            for row in row(span.rows.start)..row(span.rows.end) {
+                let line = area.first_block + (row - area.first_row) * area.columns;
+                for column in cut.column_index[span.columns.start as usize]
+                    ..cut.column_index[span.columns.end as usize]
+                {
+                    f(line + column);
+                }
+            }
+        }
+    }
+}
+
+/// Turns marks into cut positions, and each marked position into the number of its cut.
+fn number(index: &mut [u32]) -> Vec<u32> {
+    let mut cuts = Vec::new();
+    for (position, mark) in index.iter_mut().enumerate() {
+        if *mark != 0 {
+            *mark = cuts.len() as u32;
+            cuts.push(position as u32);
+        }
+    }
+    cuts
+}
+
+/// The memory a step touches, in the order it does.
+pub(super) fn for_spans(kind: StepKind, mut f: impl FnMut(Span, Access)) {
+    match kind {
+        StepKind::Wait { .. } | StepKind::Signal { .. } => {}
+        StepKind::Copy { dst, src } => {
+            f(src, Access::Read);
+            f(dst, Access::Write);
+        }
+        StepKind::Dot { a, b, .. } => {
+            f(a, Access::Read);
+            f(b, Access::Read);
+        }
+        StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => f(from, Access::Read),
+        StepKind::Store {
+            dst,
+            mode: StoreMode::Write,
+            ..
+        } => f(dst, Access::Write),
+        StepKind::Store {
+            dst,
+            mode: StoreMode::Add,
+            ..
+        } => f(dst, Access::Add),
+    }
+}

@@ -1,0 +1,219 @@
+//! Who happens before whom, answered by walking backwards from the later step.
+//!
+//! Before a step are: the steps before it in its item; the items of earlier phases of its agent (and with them what
+//! they waited for); and, for every wait before it in its item, the signals that wait cannot have missed. Other items
+//! of the same phase are *not* before it: they may run on another CTA.
+
+use super::facts::{At, Facts};
+use crate::unroll::StepKind;
+
+/// Answers questions about one plan. Keeps the marks of its last walk, so that a walk allocates nothing.
+pub(super) struct Happens<'a, 'b> {
+    facts: &'b Facts<'a>,
+    /// The walk that last saw each item, and up to which step.
+    seen: Vec<Vec<(u32, u32)>>,
+    walk: u32,
+    open: Vec<At>,
+    /// What is before the end of the launch of the rank last asked about.
+    ended: Option<(u32, Vec<Vec<u32>>)>,
+}
+
+impl<'a, 'b> Happens<'a, 'b> {
+    pub fn new(facts: &'b Facts<'a>) -> Self {
+        let seen = facts
+            .plan
+            .agents
+            .iter()
+            .map(|agent| vec![(0, 0); agent.items.len()])
+            .collect();
+        Happens {
+            facts,
+            seen,
+            walk: 0,
+            open: Vec::new(),
+            ended: None,
+        }
+    }
+
+    /// Whether `a` is before `b` in one launch.
+    pub fn before(&mut self, a: At, b: At) -> bool {
+        if self.directly(a, b) {
+            return true;
+        }
+        // Nearly every hand-off is one wait away.
+        let first = self.facts.plan.agents[b.agent as usize].items[b.item as usize].start;
+        for step in first..b.step {
+            let wait = At { step, ..b };
+            if !lag(self.facts, wait)
+                && self
+                    .facts
+                    .joined(wait)
+                    .any(|signal| self.directly(a, signal))
+            {
+                return true;
+            }
+        }
+        let facts = self.facts;
+        self.walk_back(b, |at| facts_directly(facts, a, at))
+    }
+
+    /// Whether `a` of one launch is before `b` of the next: the same rank; or `b` waited for something that `a`'s
+    /// rank did in the next launch, or for something of the same launch (a lagging credit) that `a` is before, or,
+    /// if `quiet_at` says that `a` is before the end of that rank's launch, for something that rank did in the next.
+    pub fn before_next(&mut self, a: At, b: At, quiet_at: Option<u32>) -> bool {
+        let facts = self.facts;
+        let done = |rank: u32| rank == facts.rank(a.agent) || Some(rank) == quiet_at;
+        if done(facts.rank(b.agent)) {
+            return true;
+        }
+        // Nearly always the item itself waits for the credit.
+        let first = facts.plan.agents[b.agent as usize].items[b.item as usize].start;
+        for wait in (first..b.step).map(|step| At { step, ..b }) {
+            let enough = match lag(facts, wait) {
+                false => facts
+                    .joined(wait)
+                    .any(|signal| done(facts.rank(signal.agent))),
+                true => facts.joined(wait).any(|signal| self.directly(a, signal)),
+            };
+            if enough {
+                return true;
+            }
+        }
+        let mut lagging = Vec::new();
+        let found = self.walk_back(b, |at| {
+            if done(facts.rank(at.agent)) {
+                return true;
+            }
+            let first = facts.plan.agents[at.agent as usize].items[at.item as usize].start;
+            lagging.extend(
+                (first..at.step)
+                    .map(|step| At { step, ..at })
+                    .filter(|wait| lag(facts, *wait)),
+            );
+            false
+        });
+        found
+            || lagging.into_iter().any(|wait| {
+                let signals: Vec<At> = facts.joined(wait).collect();
+                signals.into_iter().any(|signal| self.before(a, signal))
+            })
+    }
+
+    /// Whether `a` is before the end of that rank's launch.
+    pub fn before_end(&mut self, a: At, rank: u32) -> bool {
+        let facts = self.facts;
+        if facts.rank(a.agent) == rank {
+            return true;
+        }
+        // Nearly always the item itself signals, and that rank waits for it.
+        let end = facts.plan.agents[a.agent as usize].items[a.item as usize].end;
+        if (a.step + 1..end).any(|step| facts.is_waited_for(At { step, ..a }, rank)) {
+            return true;
+        }
+        if self.ended.as_ref().is_none_or(|(ended, _)| *ended != rank) {
+            let reached = self.reached_by_end(rank);
+            self.ended = Some((rank, reached));
+        }
+        let reached = self
+            .ended
+            .as_ref()
+            .map(|(_, reached)| reached[a.agent as usize][a.item as usize]);
+        reached.is_some_and(|step| a.step < step)
+    }
+
+    /// For every item, the step up to which it is before the end of that rank's launch.
+    fn reached_by_end(&mut self, rank: u32) -> Vec<Vec<u32>> {
+        let facts = self.facts;
+        let roles = facts.kernel.roles.len() as u32;
+        self.walk += 1;
+        self.open.clear();
+        for agent in rank * roles..(rank + 1) * roles {
+            for (item, range) in facts.plan.agents[agent as usize].items.iter().enumerate() {
+                self.visit(At {
+                    agent,
+                    item: item as u32,
+                    step: range.end,
+                });
+            }
+        }
+        self.follow(|_| false);
+        let walk = self.walk;
+        let up_to = |(seen, step): &(u32, u32)| if *seen == walk { *step } else { 0 };
+        self.seen
+            .iter()
+            .map(|items| items.iter().map(up_to).collect())
+            .collect()
+    }
+
+    fn directly(&self, a: At, b: At) -> bool {
+        facts_directly(self.facts, a, b)
+    }
+
+    /// Visits what is before `from` in its launch, nearest first, until `found` says so. Lagging waits join with
+    /// signals of an earlier launch and lead nowhere in this one.
+    fn walk_back(&mut self, from: At, mut found: impl FnMut(At) -> bool) -> bool {
+        self.walk += 1;
+        self.open.clear();
+        self.visit(from);
+        self.follow(&mut found)
+    }
+
+    fn follow(&mut self, mut found: impl FnMut(At) -> bool) -> bool {
+        while let Some(at) = self.open.pop() {
+            if found(at) {
+                return true;
+            }
+            let agent = &self.facts.plan.agents[at.agent as usize];
+            let item = agent.items[at.item as usize];
+            for step in item.start..at.step {
+                let wait = At { step, ..at };
+                if !lag(self.facts, wait) {
+                    let signals: Vec<At> = self.facts.joined(wait).collect();
+                    signals.into_iter().for_each(|signal| self.visit(signal));
+                }
+            }
+            // Items stand in order of phase. Those of the phase before lead on to the ones before them.
+            let earlier = &agent.items[..at.item as usize];
+            if let Some(last) = earlier.iter().rposition(|other| other.phase < item.phase) {
+                let phase = earlier[last].phase;
+                for index in (0..=last)
+                    .rev()
+                    .take_while(|index| earlier[*index].phase == phase)
+                {
+                    self.visit(At {
+                        agent: at.agent,
+                        item: index as u32,
+                        step: earlier[index].end,
+                    });
+                }
+            }
+        }
+        false
+    }
+
+    /// Opens a step unless this walk has been at it or later in its item.
+    fn visit(&mut self, at: At) {
+        let seen = &mut self.seen[at.agent as usize][at.item as usize];
+        if seen.0 != self.walk || seen.1 < at.step {
+            *seen = (self.walk, at.step);
+            self.open.push(at);
+        }
+    }
+}
+
+fn lag(facts: &Facts<'_>, wait: At) -> bool {
+    match facts.step(wait) {
+        StepKind::Wait { counter, .. } => facts.kernel.counters[counter.index()].purpose.lag() > 0,
+        _ => false,
+    }
+}
+
+/// Whether program order alone puts `a` before `b`.
+fn facts_directly(facts: &Facts<'_>, a: At, b: At) -> bool {
+    a.agent == b.agent
+        && if a.item == b.item {
+            a.step < b.step
+        } else {
+            facts.phase(a) < facts.phase(b)
+        }
+}

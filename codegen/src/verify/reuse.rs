@@ -1,0 +1,137 @@
+//! Guarantee 4: nothing of one launch is overwritten by the next before its last reader is done, nothing arrives
+//! after its launch has ended, and no signal of the next launch is taken for one of this.
+
+use super::facts::{Access, Area, At, Facts, Touch};
+use super::happens::Happens;
+use crate::diag::{Diagnostic, Rule};
+use crate::unroll::StepKind;
+
+/// The first access of one launch that is not ordered with a conflicting one of the next.
+pub(super) fn check(facts: &Facts<'_>, happens: &mut Happens<'_, '_>) -> Option<Diagnostic> {
+    for area in facts.areas() {
+        for block in facts.blocks_of(area) {
+            let touches = facts.touches(block);
+            let home = u32::from(area.home);
+            if touches
+                .iter()
+                .all(|touch| facts.rank(touch.at.agent) == home)
+            {
+                continue;
+            }
+            if let Some(found) = check_block(facts, happens, area, block, touches) {
+                return Some(found);
+            }
+        }
+    }
+    None
+}
+
+fn check_block(
+    facts: &Facts<'_>,
+    happens: &mut Happens<'_, '_>,
+    area: &Area,
+    block: u32,
+    touches: &[Touch],
+) -> Option<Diagnostic> {
+    let home = u32::from(area.home);
+    let scratch = facts.kernel.buffers[usize::from(area.buffer)].is_scratch();
+    let mut quiet = Vec::with_capacity(touches.len());
+    for touch in touches {
+        let remote = facts.rank(touch.at.agent) != home;
+        let is_quiet = !remote || happens.before_end(touch.at, home);
+        // A remote reader of scratch only has to be done before the next launch writes: that is checked below.
+        if !is_quiet && !(scratch && touch.access == Access::Read) {
+            return Some(late(facts, area, block, *touch));
+        }
+        quiet.push(is_quiet);
+    }
+    for (index, a) in touches.iter().enumerate() {
+        for b in touches {
+            let conflict = match (a.access, b.access) {
+                (Access::Read, Access::Read) | (Access::Add, Access::Add) => false,
+                (
+                    Access::Read | Access::Write | Access::Add,
+                    Access::Read | Access::Write | Access::Add,
+                ) => true,
+            };
+            let quiet_at = quiet[index].then_some(home);
+            if conflict && !happens.before_next(a.at, b.at, quiet_at) {
+                return Some(overtaken(facts, area, block, *a, *b));
+            }
+        }
+    }
+    None
+}
+
+/// The first counter cell whose signals of the next launch could be taken for this launch's.
+pub(super) fn check_attribution(
+    facts: &Facts<'_>,
+    happens: &mut Happens<'_, '_>,
+) -> Option<Diagnostic> {
+    let arrivals = &facts.plan.arrivals;
+    let mut waits: Vec<(usize, At)> = Vec::new();
+    facts.each_step(|at, kind| {
+        if let StepKind::Wait { counter, cell, .. } = kind {
+            let index = arrivals.index(facts.rank(at.agent) as u16, counter, cell);
+            let signals = facts.signals(index);
+            let first = signals.first().map(|signal| facts.rank(signal.at.agent));
+            if signals
+                .iter()
+                .any(|signal| Some(facts.rank(signal.at.agent)) != first)
+            {
+                waits.push((index, at));
+            }
+        }
+    });
+    for (index, wait) in waits {
+        for signal in facts.signals(index) {
+            if !happens.before_next(wait, signal.at, None) {
+                let (who, deed) = (facts.who(wait.agent), facts.deed(signal.at));
+                return Some(
+                    Diagnostic::new(
+                        Rule::Attribution,
+                        facts.loc(wait),
+                        format!("{who} may take a signal of the next launch for one of this"),
+                    )
+                    .note(facts.loc(wait), facts.deed(wait))
+                    .note(facts.loc(signal.at), format!("{deed}, perhaps already in the next launch"))
+                    .note(None, "several ranks signal that cell, so its count does not tell who did")
+                    .hint("give each signaller a cell of its own: `counters(world(), …)`, signalled at `[me()]`"),
+                );
+            }
+        }
+    }
+    None
+}
+
+fn late(facts: &Facts<'_>, area: &Area, block: u32, touch: Touch) -> Diagnostic {
+    let (rows, columns) = facts.rectangle(area, block);
+    let what = facts.rectangle_name(area.buffer, area.slot, rows, columns);
+    let does = if touch.access == Access::Read {
+        "is read"
+    } else {
+        "is written"
+    };
+    Diagnostic::new(
+        Rule::Reuse,
+        facts.loc(touch.at),
+        format!("{what} {does} on rank {} by rank {}, perhaps after rank {0}'s launch has ended", area.home, facts.rank(touch.at.agent)),
+    )
+    .note(facts.loc(touch.at), facts.deed(touch.at))
+    .note(None, format!("no role of rank {} waits for a signal that comes after it", area.home))
+    .hint("signal the owner afterwards, and let one of its roles wait for that signal before its launch ends")
+}
+
+fn overtaken(facts: &Facts<'_>, area: &Area, block: u32, a: Touch, b: Touch) -> Diagnostic {
+    let (rows, columns) = facts.rectangle(area, block);
+    let what = facts.rectangle_name(area.buffer, area.slot, rows, columns);
+    Diagnostic::new(
+        Rule::Reuse,
+        facts.loc(b.at),
+        format!("the next launch may reach {what} on rank {} before this launch is done with it", area.home),
+    )
+    .note(facts.loc(a.at), format!("this launch: {}", facts.deed(a.at)))
+    .note(facts.loc(b.at), format!("next launch: {}", facts.deed(b.at)))
+    .note(None, format!("rank {} is not held back by a credit from rank {}", facts.rank(b.at.agent), facts.rank(a.at.agent)))
+    .hint("a credit must be granted after the last access of a launch, and waited for before the first of the next")
+}

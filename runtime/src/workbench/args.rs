@@ -1,0 +1,384 @@
+//! The command line: words and options, each refused with the value, the rule and what would be legal.
+
+use super::Schedule;
+use crate::device::Device;
+use crate::error::Error;
+use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser};
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::program::{Program, Setting};
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::variant::{Arch, Layout, Variant};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// What can be asked of a schedule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verb {
+    Demo,
+    Check,
+    Emit,
+    Run,
+    Predict,
+    List,
+}
+
+impl Verb {
+    const ALL: [Verb; 6] = [
+        Verb::Demo,
+        Verb::Check,
+        Verb::Emit,
+        Verb::Run,
+        Verb::Predict,
+        Verb::List,
+    ];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Verb::Demo => "demo",
+            Verb::Check => "check",
+            Verb::Emit => "emit",
+            Verb::Run => "run",
+            Verb::Predict => "predict",
+            Verb::List => "list",
+        }
+    }
+}
+
+const AFTER: &str = "\
+Verbs:
+  demo     check, run and predict, told in one page (the default)
+  check    prove the schedule safe for this world and shape, or tell the shortest story of what goes wrong
+  run      run it on emulated ranks and compare with an f64 reference
+  predict  the timeline on the machine
+  emit     the kernel's text (not yet)
+  list     the schedules of this binary, with what each leaves open
+
+Exit codes: 0 good, 1 rejected or wrong, 2 usage.
+DUMP=program,kernel,plan prints those stages to stderr; DUMP=plan:NAME only for that schedule.";
+
+/// Check, run and time schedules.
+#[derive(Parser, Debug)]
+#[command(disable_help_subcommand = true, after_help = AFTER)]
+struct Args {
+    /// What to do, and with several schedules with which: demo, check, run, predict, emit, list
+    #[arg(value_name = "VERB|SCHEDULE")]
+    words: Vec<String>,
+    /// Which schedule, if there are several
+    #[arg(long, value_name = "NAME")]
+    schedule: Option<String>,
+    /// Ranks
+    #[arg(long, value_name = "N", default_value = "4", value_parser = number)]
+    world: u32,
+    /// Rows of the product over all ranks
+    #[arg(long, value_name = "M", value_parser = number)]
+    m: Option<u32>,
+    /// Columns of the product on one rank
+    #[arg(long, value_name = "N", value_parser = number)]
+    n: Option<u32>,
+    /// Depth of the product on one rank
+    #[arg(long, value_name = "K", value_parser = number)]
+    k: Option<u32>,
+    /// Size of a further dimension, such as z.rows=512; may be repeated
+    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = named_number)]
+    dims: Vec<(String, u32)>,
+    /// Leading dimension of a tensor in elements, such as x=1088; may be repeated
+    #[arg(long = "ld", value_name = "TENSOR=ELEMENTS", value_parser = named_number)]
+    lds: Vec<(String, u32)>,
+    /// Element type instead of the first parameter's: bf16, f16, f32
+    #[arg(long, value_name = "TYPE", value_parser = dtype)]
+    dtype: Option<Dtype>,
+    /// How the operands lie in memory: nt, nn, tn
+    #[arg(long, value_name = "LAYOUT", default_value = "nt", value_parser = layout)]
+    layout: Layout,
+    /// What the kernel is for: sm90, or cpu (tiles of any shape, nothing to fit)
+    #[arg(long, value_name = "ARCH", default_value = "sm90", value_parser = arch)]
+    arch: Arch,
+    /// Settle a choice, such as tiles=128x256; may be repeated
+    #[arg(long = "set", value_name = "CHOICE=VALUE", value_parser = setting)]
+    set: Vec<(String, Setting)>,
+    /// Where to run: cpu, cuda
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
+    device: Device,
+    /// The machine to predict for: h200
+    #[arg(long, value_name = "MACHINE", default_value = "h200", value_parser = machine)]
+    machine: Named<Machine>,
+    /// Launches of a run, one after another with M changing
+    #[arg(long, value_name = "L", default_value = "3", value_parser = number)]
+    launches: u32,
+    /// Seed of the inputs and of the order in which ranks take turns
+    #[arg(long, value_name = "S", default_value = "1", value_parser = seed)]
+    seed: u64,
+    /// Write the predicted timeline for chrome://tracing or ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// A value the user chose by name.
+#[derive(Clone, Debug)]
+struct Named<T>(T);
+
+/// What the user asked for, all names resolved.
+pub(super) struct Request {
+    pub verb: Verb,
+    pub program: Program,
+    pub variant: Variant,
+    pub shape: Shape,
+    pub machine: Machine,
+    pub device: Device,
+    pub launches: u32,
+    pub seed: u64,
+    pub trace: Option<PathBuf>,
+    pub json: bool,
+    /// Whether the user gave no size at all, so that a verb may choose one that suits it.
+    pub own_shape: bool,
+}
+
+/// What comes of a command line.
+pub(super) enum Parsed {
+    Request(Box<Request>),
+    List { json: bool },
+    Help(String),
+}
+
+const DEFAULT_SIZE: u32 = 1024;
+
+/// Reads the command line; the first argument is the binary's name.
+pub(super) fn parse(
+    args: impl IntoIterator<Item = OsString>,
+    schedules: &[Schedule],
+    colour: bool,
+) -> Result<Parsed, Error> {
+    let colour = if colour {
+        ColorChoice::Always
+    } else {
+        ColorChoice::Never
+    };
+    let parsed = Args::command()
+        .color(colour)
+        .try_get_matches_from(args)
+        .and_then(|matches| Args::from_arg_matches(&matches));
+    let args = match parsed {
+        Ok(args) => args,
+        Err(error) if error.use_stderr() => return Err(refusal(&error)),
+        Err(help) => {
+            let text = help.render();
+            return Ok(Parsed::Help(if colour == ColorChoice::Always {
+                text.ansi().to_string()
+            } else {
+                text.to_string()
+            }));
+        }
+    };
+    let programs: Vec<Program> = schedules.iter().map(|schedule| schedule()).collect();
+    let (verb, named) = words(&args, &programs)?;
+    if verb == Verb::List {
+        return Ok(Parsed::List { json: args.json });
+    }
+    let program = pick(named, programs)?;
+    let mut variant = Variant::new(args.world).layout(args.layout).arch(args.arch);
+    variant.dtype = args.dtype;
+    variant.choices = once(args.set, "--set")?;
+    let mut shape = Shape::new(
+        args.m.unwrap_or(DEFAULT_SIZE),
+        args.n.unwrap_or(DEFAULT_SIZE),
+        args.k.unwrap_or(DEFAULT_SIZE),
+    );
+    shape.dims = once(args.dims, "--dim")?;
+    shape.ld = once(args.lds, "--ld")?;
+    Ok(Parsed::Request(Box::new(Request {
+        verb,
+        own_shape: args.m.is_none() && args.n.is_none() && args.k.is_none(),
+        program,
+        variant,
+        shape,
+        machine: args.machine.0,
+        device: args.device,
+        launches: args.launches,
+        seed: args.seed,
+        trace: args.trace,
+        json: args.json,
+    })))
+}
+
+/// The parser's own refusals, in our shape: its first line says what, the rest what would be legal.
+fn refusal(error: &clap::Error) -> Error {
+    let text = error.render().to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let what = lines.next().unwrap_or("the command line is not legal");
+    let what = what.strip_prefix("error: ").unwrap_or(what).to_string();
+    let tips: Vec<_> = lines
+        .filter_map(|line| line.strip_prefix("tip: "))
+        .collect();
+    let legal = if tips.is_empty() {
+        "--help lists what there is".into()
+    } else {
+        format!("{}; --help lists what there is", tips.join("; "))
+    };
+    Error::Usage { what, legal }
+}
+
+fn words<'a>(args: &'a Args, programs: &[Program]) -> Result<(Verb, Option<&'a str>), Error> {
+    let mut verb = None;
+    let mut named = args.schedule.as_deref();
+    for word in &args.words {
+        if let Some(found) = Verb::ALL.into_iter().find(|verb| verb.name() == word) {
+            if let Some(other) = verb.replace(found) {
+                return Err(Error::Usage {
+                    what: format!("both {} and {word} are asked for", other.name()),
+                    legal: "one verb at a time".into(),
+                });
+            }
+        } else if programs.iter().any(|program| program.name == *word) {
+            if let Some(other) = named.replace(word).filter(|other| other != word) {
+                return Err(Error::Usage {
+                    what: format!("both {other} and {word} are asked for"),
+                    legal: "one schedule at a time".into(),
+                });
+            }
+        } else {
+            let mut names: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
+            names.extend(Verb::ALL.map(Verb::name));
+            return Err(Error::Usage {
+                what: format!("`{word}` is no verb and no schedule of this binary"),
+                legal: choices(word, &names),
+            });
+        }
+    }
+    Ok((verb.unwrap_or(Verb::Demo), named))
+}
+
+fn pick(named: Option<&str>, programs: Vec<Program>) -> Result<Program, Error> {
+    let names: Vec<String> = programs.iter().map(|p| p.name.clone()).collect();
+    let Some(name) = named else {
+        let mut programs = programs.into_iter();
+        return match (programs.next(), programs.next()) {
+            (Some(only), None) => Ok(only),
+            (None, _) => Err(Error::Usage {
+                what: "this binary has no schedule".into(),
+                legal: "pass at least one to workbench::main".into(),
+            }),
+            (Some(_), Some(_)) => Err(Error::Usage {
+                what: format!("this binary has {} schedules", names.len()),
+                legal: format!("name one: {}", names.join(", ")),
+            }),
+        };
+    };
+    programs
+        .into_iter()
+        .find(|program| program.name == name)
+        .ok_or_else(|| Error::Usage {
+            what: format!("`{name}` is no schedule of this binary"),
+            legal: choices(name, &names),
+        })
+}
+
+/// `did you mean run? there are demo, check, …`
+fn choices<S: AsRef<str>>(word: &str, names: &[S]) -> String {
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    let list = format!("there are {}", names.join(", "));
+    let near = names
+        .iter()
+        .map(|name| (distance(word, name), *name))
+        .min()
+        .filter(|(distance, name)| *distance * 2 <= name.len());
+    match near {
+        Some((_, name)) => format!("did you mean `{name}`? {list}"),
+        None => list,
+    }
+}
+
+/// Edits between two words: insert, delete or change a character.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, a) in a.chars().take(64).enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, b) in b.iter().enumerate() {
+            let change = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+fn once<T>(
+    pairs: Vec<(String, T)>,
+    option: &str,
+) -> Result<std::collections::BTreeMap<String, T>, Error> {
+    let mut map = std::collections::BTreeMap::new();
+    for (name, value) in pairs {
+        if map.contains_key(&name) {
+            return Err(Error::Usage {
+                what: format!("{option} gives `{name}` twice"),
+                legal: format!("give each name once: {option} {name}=…"),
+            });
+        }
+        map.insert(name, value);
+    }
+    Ok(map)
+}
+
+fn number(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(value) if value <= i32::MAX as u32 => Ok(value),
+        _ => Err("it is a whole number up to 2147483647".into()),
+    }
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("it is a whole number up to {}", u64::MAX))
+}
+
+fn pair<'a>(text: &'a str, example: &str) -> Result<(String, &'a str), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok((name.into(), value)),
+        _ => Err(format!("it is a name and a value, such as {example}")),
+    }
+}
+
+fn named_number(text: &str) -> Result<(String, u32), String> {
+    let (name, value) = pair(text, "z.rows=512")?;
+    Ok((name, number(value)?))
+}
+
+fn setting(text: &str) -> Result<(String, Setting), String> {
+    let (name, value) = pair(text, "tiles=128x256")?;
+    let setting = Setting::parse(value)
+        .ok_or("a choice is a number such as 128, or a pair such as 128x256")?;
+    Ok((name, setting))
+}
+
+fn one_of<T>(found: Option<T>, names: &[&str]) -> Result<T, String> {
+    found.ok_or_else(|| format!("it is one of {}", names.join(", ")))
+}
+
+fn dtype(text: &str) -> Result<Dtype, String> {
+    one_of(Dtype::from_name(text), &Dtype::ALL.map(Dtype::name))
+}
+
+fn layout(text: &str) -> Result<Layout, String> {
+    one_of(Layout::from_name(text), &Layout::ALL.map(Layout::name))
+}
+
+fn arch(text: &str) -> Result<Arch, String> {
+    let all = [Arch::Sm90, Arch::Cpu];
+    one_of(
+        all.into_iter().find(|arch| arch.name() == text),
+        &all.map(Arch::name),
+    )
+}
+
+fn device(text: &str) -> Result<Device, String> {
+    one_of(Device::from_name(text), &Device::ALL.map(Device::name))
+}
+
+fn machine(text: &str) -> Result<Named<Machine>, String> {
+    one_of((text == "h200").then(Machine::h200).map(Named), &["h200"])
+}

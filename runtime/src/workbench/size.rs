@@ -1,0 +1,108 @@
+//! How much a request would take, before anything is allocated for it.
+
+use super::render;
+use crate::error::Error;
+use counterflow_codegen::diag::Diagnostics;
+use counterflow_codegen::kernel::{Block, Buffer, Kernel, Op, OpKind};
+use counterflow_codegen::shape::{Geometry, Shape};
+
+/// Steps the verifier holds in memory at once; beyond that a plan takes gigabytes.
+const MOST_STEPS: u64 = 1 << 25;
+
+/// Elements the emulator holds over all ranks, each as a value and a shadow of who wrote it.
+const MOST_ELEMENTS: u64 = 1 << 29;
+
+/// Refuses a shape whose plan would not fit in memory.
+pub(super) fn plan_fits(kernel: &Kernel, shape: &Shape) -> Result<(), Error> {
+    let geometry = Geometry::new(kernel, shape).map_err(Diagnostics::from)?;
+    let world = u64::from(geometry.world);
+    let steps: u64 = kernel
+        .roles
+        .iter()
+        .map(|role| blocks(&role.body, kernel, &geometry))
+        .fold(0, u64::saturating_add)
+        .saturating_mul(world);
+    if steps <= MOST_STEPS {
+        return Ok(());
+    }
+    Err(Error::TooLarge {
+        what: format!(
+            "{} at {shape} in a world of {world} is up to {} steps",
+            kernel.name,
+            render::count(steps)
+        ),
+        help: format!(
+            "at most {} are checked at once: larger tiles and pieces, a smaller shape or world take fewer",
+            render::count(MOST_STEPS)
+        ),
+    })
+}
+
+fn blocks(body: &[Block], kernel: &Kernel, geometry: &Geometry) -> u64 {
+    let each = |block: &Block| match block {
+        Block::ForRanks { body, .. } => {
+            u64::from(geometry.world).saturating_mul(blocks(body, kernel, geometry))
+        }
+        Block::If {
+            then, otherwise, ..
+        } => blocks(then, kernel, geometry).max(blocks(otherwise, kernel, geometry)),
+        Block::Items {
+            partition,
+            chunk,
+            body,
+            ..
+        } => {
+            let chunks = u64::from(geometry.partition_chunks(*partition));
+            let items = match chunk {
+                None => geometry.cells(*partition),
+                Some(_) => geometry.cells(*partition) / chunks.max(1),
+            };
+            items.saturating_mul(ops(body, geometry))
+        }
+        Block::Once { body } => ops(body, geometry),
+        Block::Join => 0,
+    };
+    body.iter().map(each).fold(0, u64::saturating_add)
+}
+
+fn ops(body: &[Op], geometry: &Geometry) -> u64 {
+    let world = u64::from(geometry.world);
+    let each = |op: &Op| match &op.kind {
+        OpKind::ForRanks { body, .. } => world.saturating_mul(ops(body, geometry)),
+        OpKind::ForSplits { count, body, .. } => {
+            u64::from(*count).saturating_mul(ops(body, geometry))
+        }
+        OpKind::If {
+            then, otherwise, ..
+        } => ops(then, geometry).max(ops(otherwise, geometry)),
+        OpKind::Wait { .. } | OpKind::Signal { .. } | OpKind::Reduce { .. } => world,
+        OpKind::Copy { .. } | OpKind::Dot { .. } | OpKind::Load { .. } | OpKind::Store { .. } => 1,
+    };
+    body.iter().map(each).fold(0, u64::saturating_add)
+}
+
+/// Refuses a run whose tensors would not fit in memory.
+pub(super) fn run_fits(kernel: &Kernel, geometry: &Geometry) -> Result<(), Error> {
+    let held = |buffer: &Buffer| {
+        let rows: u64 = (0..geometry.world)
+            .map(|rank| u64::from(geometry.held(buffer, rank).len()))
+            .sum();
+        rows.saturating_mul(u64::from(geometry.size(buffer.columns)))
+            .saturating_mul(u64::from(buffer.slots(geometry.world)))
+    };
+    let elements: u64 = kernel.buffers.iter().map(held).fold(0, u64::saturating_add);
+    if elements <= MOST_ELEMENTS {
+        return Ok(());
+    }
+    Err(Error::TooLarge {
+        what: format!(
+            "the emulator would hold {} elements for {}",
+            render::count(elements),
+            kernel.name
+        ),
+        help: format!(
+            "at most {}: give a smaller --m, --n, --k or --world; check and predict take any size",
+            render::count(MOST_ELEMENTS)
+        ),
+    })
+}

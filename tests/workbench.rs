@@ -1,0 +1,475 @@
+//! The workbench as its users meet it: what each verb prints, and how every mistake is answered.
+
+mod common;
+
+use common::{ALL, Told, schedules, tell, tell_with};
+use counterflow::workbench::{GOOD, REJECTED, Schedule, Surroundings, USAGE};
+use proptest::prelude::*;
+use serde_json::Value as Json;
+
+const GEMM: &[Schedule] = &[schedules::gemm];
+const AG: &[Schedule] = &[schedules::ag_gemm];
+/// Small enough for an unoptimised emulator.
+const SMALL: &str = "--arch cpu --set tiles=16x16 --m 64 --n 32 --k 32";
+const SMALL_AG: &str = "--arch cpu --set tiles=16x16 --set pieces=8 --m 64 --n 32 --k 32";
+
+#[track_caller]
+fn good(told: Told) -> Told {
+    assert_eq!(told.code, GOOD, "{}{}", told.out, told.err);
+    assert_eq!(told.err, "");
+    told
+}
+
+/// The answer to a mistake: its exit code, and every one of `words` on standard error.
+#[track_caller]
+fn bad(told: &Told, code: u8, words: &[&str]) {
+    assert_eq!(told.code, code, "{}{}", told.out, told.err);
+    for word in words {
+        assert!(told.err.contains(word), "no `{word}` in:\n{}", told.err);
+    }
+    assert!(
+        told.err.contains("help: ") || told.err.contains("  = "),
+        "{}",
+        told.err
+    );
+}
+
+#[track_caller]
+fn has(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "no `{word}` in:\n{text}");
+    }
+}
+
+#[track_caller]
+fn object(told: &Told) -> Json {
+    let mut lines = told.out.lines();
+    let object = serde_json::from_str(lines.next().expect("a line")).expect("an object");
+    assert_eq!(lines.next(), None, "one object only");
+    assert_eq!(told.err, "");
+    object
+}
+
+#[test]
+fn demo_is_the_default_and_tells_all_three() {
+    let told = good(tell(AG, SMALL_AG));
+    has(
+        &told.out,
+        &[
+            "ag_gemm is safe",
+            "progress",
+            "race",
+            "coverage",
+            "reuse",
+            "volume",
+        ],
+    );
+    has(
+        &told.out,
+        &["launch", "max error", "as promised", "predicted", "exposed"],
+    );
+    assert!(told.out.lines().count() < 60, "{}", told.out);
+    assert!(!told.out.contains('\u{1b}'), "colours without a terminal");
+}
+
+#[test]
+fn check_tells_what_was_proven() {
+    let told = good(tell(AG, "check"));
+    has(
+        &told.out,
+        &[
+            "ag_gemm is safe",
+            "152 waits",
+            "36 signals",
+            "pieces=128 tiles=128x256",
+        ],
+    );
+    has(
+        &told.out,
+        &[
+            "y 1024x1024",
+            "32 GEMM + 4 comm CTAs",
+            "1.50 MiB out, 1.50 MiB in",
+        ],
+    );
+}
+
+#[test]
+fn check_takes_every_schedule() {
+    for name in [
+        "gemm",
+        "ag_gemm",
+        "ag_gemm_ring",
+        "gemm_rs",
+        "gemm_ar",
+        "bulk",
+    ] {
+        for world in [1, 2, 3, 5, 8] {
+            let told = good(tell(
+                &ALL,
+                &format!("check {name} --world {world} --m 1000"),
+            ));
+            has(&told.out, &[name, "is safe"]);
+        }
+    }
+}
+
+#[test]
+fn check_tells_the_story_of_a_wait_that_is_not_met() {
+    let told = tell(&ALL, "check forgets_one_peer");
+    bad(
+        &told,
+        REJECTED,
+        &["error[progress]", "arrived", "schedules.rs", "gemm", "rank"],
+    );
+    // The source line itself, with a mark.
+    has(
+        &told.err,
+        &["s.wait_at_least(arrived.at(t.rows()), 1);", "^^^^"],
+    );
+}
+
+#[test]
+fn check_tells_the_story_of_a_race() {
+    let told = tell(&ALL, "check does_not_wait");
+    bad(&told, REJECTED, &["error[race]", "`x`", "schedules.rs"]);
+    has(&told.err, &["s.copy(x.on(&peer).at(p), x.at(p));"]);
+}
+
+#[test]
+fn check_points_at_a_statement_without_meaning() {
+    let told = tell(&ALL, "check copies_outside");
+    bad(
+        &told,
+        REJECTED,
+        &[
+            "error[language]",
+            "outside a loop over items",
+            "s.copy(x.on(&peer), x);",
+        ],
+    );
+}
+
+#[test]
+fn run_compares_with_a_reference() {
+    let told = good(tell(AG, &format!("run {SMALL_AG} --launches 3 --seed 7")));
+    has(
+        &told.out,
+        &["max error", "relative", "seed 7", "3 launches"],
+    );
+    // M changes between launches.
+    has(&told.out, &["64x32x32"]);
+    assert!(told.out.contains("43x32x32"), "{}", told.out);
+}
+
+#[test]
+fn run_takes_layouts_types_and_leading_dimensions() {
+    for layout in ["nt", "nn", "tn"] {
+        for dtype in ["bf16", "f16", "f32"] {
+            let words =
+                format!("run {SMALL} --layout {layout} --dtype {dtype} --launches 1 --ld y=48");
+            good(tell(GEMM, &words));
+        }
+    }
+}
+
+#[test]
+fn run_refuses_a_device_that_is_not_there() {
+    let told = tell(AG, "run --device cuda");
+    bad(&told, REJECTED, &["cuda", "not yet", "--device cpu"]);
+}
+
+#[test]
+fn run_refuses_what_does_not_fit_in_memory() {
+    let told = tell(GEMM, "run --m 100000 --n 100000 --k 100000");
+    bad(&told, REJECTED, &["elements", "at most", "--m"]);
+}
+
+#[test]
+fn predict_draws_a_timeline_and_writes_a_trace() {
+    let path = std::env::temp_dir().join(format!("counterflow-trace-{}.json", std::process::id()));
+    let words = ["predict", "--trace", path.to_str().expect("a path")];
+    let told = good(tell_with(AG, words, &Surroundings::default()));
+    has(
+        &told.out,
+        &["predicted on H200", "total", "exposed", "volume", "least"],
+    );
+    let trace: Json = serde_json::from_str(&std::fs::read_to_string(&path).expect("written"))
+        .expect("a trace is JSON");
+    assert!(trace.is_object() || trace.is_array());
+    std::fs::remove_file(&path).expect("removable");
+}
+
+#[test]
+fn a_trace_that_cannot_be_written_is_an_error() {
+    let told = tell(AG, "predict --trace no/such/folder/trace.json");
+    assert_eq!(told.code, REJECTED);
+    has(&told.err, &["no/such/folder/trace.json"]);
+}
+
+#[test]
+fn emit_says_not_yet() {
+    let told = tell(AG, "emit");
+    bad(&told, REJECTED, &["not yet", "DUMP="]);
+}
+
+#[test]
+fn list_names_schedules_and_their_choices() {
+    let told = good(tell(&ALL, "list"));
+    has(
+        &told.out,
+        &[
+            "ag_gemm",
+            "gemm_rs",
+            "tiles=128x256|256x128",
+            "x: Gathered<bf16>",
+        ],
+    );
+}
+
+#[test]
+fn help_is_good() {
+    let told = good(tell(AG, "--help"));
+    has(&told.out, &["--world", "Exit codes", "DUMP="]);
+}
+
+#[test]
+fn json_is_one_object_with_stable_keys() {
+    for verb in ["check", "run", "predict", "demo"] {
+        let told = good(tell(AG, &format!("{verb} {SMALL_AG} --launches 1 --json")));
+        let object = object(&told);
+        assert_eq!(object["verb"], verb);
+        assert_eq!(object["schedule"], "ag_gemm");
+        assert_eq!(object["ok"], true);
+        assert_eq!(object["exit"], 0);
+        assert_eq!(object["shape"]["m"], 64);
+        assert_eq!(object["variant"]["world"], 4);
+        assert_eq!(object["variant"]["choices"]["tiles"], "16x16");
+        let parts = ["proven", "ran", "predicted"].map(|part| object.get(part).is_some());
+        assert_eq!(parts[0], true, "{object}");
+        assert_eq!(parts[1], matches!(verb, "run" | "demo"), "{object}");
+        assert_eq!(parts[2], matches!(verb, "predict" | "demo"), "{object}");
+    }
+    let told = tell(AG, "list --json");
+    assert_eq!(object(&told)["schedules"][0]["choices"]["pieces"][0], "128");
+}
+
+#[test]
+fn json_carries_errors_too() {
+    let told = tell(&ALL, "check copies_outside --json");
+    assert_eq!(told.code, REJECTED);
+    let rejected = object(&told);
+    assert_eq!(rejected["error"]["kind"], "rejected");
+    let first = &rejected["error"]["diagnostics"][0];
+    assert_eq!(first["rule"], "language");
+    assert!(first["at"]["line"].is_u64() && first["help"].is_string());
+    let told = tell(AG, "check --world many --json");
+    assert_eq!(told.code, USAGE);
+    assert_eq!(object(&told)["error"]["kind"], "usage");
+}
+
+#[test]
+fn every_bad_input_names_the_value_and_what_is_legal() {
+    let usage: [(&str, &[&str]); 14] = [
+        ("chek", &["`chek`", "did you mean `check`"]),
+        ("check run", &["check", "run", "one verb"]),
+        ("check --world many", &["'many'", "--world", "whole number"]),
+        ("check --world -1", &["-1"]),
+        ("check --world", &["--world"]),
+        (
+            "check --m 4294967296",
+            &["'4294967296'", "up to 2147483647"],
+        ),
+        ("check --dtype bf17", &["'bf17'", "bf16, f16, f32"]),
+        ("check --layout tt", &["'tt'", "nt, nn, tn"]),
+        ("check --arch sm999", &["'sm999'", "sm90, cpu"]),
+        ("run --device tpu", &["'tpu'", "cpu, cuda"]),
+        ("predict --machine abacus", &["'abacus'", "h200"]),
+        ("check --set tiles", &["'tiles'", "tiles=128x256"]),
+        ("check --set tiles=axb", &["'tiles=axb'", "128x256"]),
+        ("check --wrld 4", &["--wrld", "--world"]),
+    ];
+    for (words, wanted) in usage {
+        bad(&tell(AG, words), USAGE, wanted);
+    }
+    let rejected: [(&str, &[&str]); 12] = [
+        ("check --world 0", &["world is 0", "1 to 128"]),
+        ("check --world 129", &["world is 129", "1 to 128"]),
+        ("check --m 0", &["m is 0", "from 1"]),
+        (
+            "check --n 7",
+            &["7 bf16 = 14 bytes", "multiple of 16 bytes"],
+        ),
+        (
+            "check --set tils=1",
+            &["`tils`", "pieces, tiles, comm.ctas"],
+        ),
+        ("check --set tiles=64", &["`tiles` is set to 64", "pair"]),
+        ("check --set tiles=0x64", &["0x64", "1 to 65536"]),
+        (
+            "check --set tiles=100x256",
+            &["100x256", "64, 128, 192 or 256"],
+        ),
+        (
+            "check --set comm.ctas=200",
+            &["200 comm CTAs", "at most 131"],
+        ),
+        ("check --dim z.rows=4", &["`z.rows`", "it has"]),
+        ("check --ld x=8", &["leading dimension of x is 8", "1024"]),
+        (
+            "check --m 2000000000 --arch cpu --set tiles=1x1 --set pieces=1",
+            &["2000000000", "cells"],
+        ),
+    ];
+    for (words, wanted) in rejected {
+        bad(&tell(AG, words), REJECTED, wanted);
+    }
+}
+
+#[test]
+fn several_schedules_need_a_name() {
+    bad(&tell(&ALL, "check"), USAGE, &["9 schedules", "ag_gemm"]);
+    bad(&tell(&ALL, "check gemm ag_gemm"), USAGE, &["one schedule"]);
+    bad(
+        &tell(&ALL, "--schedule gem check"),
+        USAGE,
+        &["`gem`", "did you mean `gemm`"],
+    );
+    good(tell(&ALL, "check --schedule gemm"));
+    bad(&tell(&[], "check"), USAGE, &["no schedule"]);
+}
+
+fn dump(value: &str, words: &str) -> Told {
+    let surroundings = Surroundings {
+        dump: Some(value.into()),
+        ..Surroundings::default()
+    };
+    tell_with(&ALL, words.split_whitespace(), &surroundings)
+}
+
+#[test]
+fn dump_prints_any_stage() {
+    let told = dump("program,kernel,plan", "check ag_gemm");
+    assert_eq!(told.code, GOOD, "{}", told.err);
+    has(&told.err, &["ag_gemm", "arrived", "ready"]);
+    assert_eq!(dump("plan:gemm_rs", "check ag_gemm").err, "");
+    assert_ne!(dump("plan:gemm_rs", "check gemm_rs").err, "");
+    bad(
+        &dump("plans", "check gemm"),
+        USAGE,
+        &["`plans`", "program, kernel, plan"],
+    );
+    bad(&dump("cuda", "check gemm"), REJECTED, &["not yet"]);
+}
+
+#[test]
+fn colours_only_when_asked() {
+    let surroundings = Surroundings {
+        colour: true,
+        ..Surroundings::default()
+    };
+    let told = tell_with(&ALL, ["check", "copies_outside"], &surroundings);
+    assert!(told.err.contains("\u{1b}[1;31merror"), "{}", told.err);
+}
+
+/// Words that are legal, nearly legal, or nothing of the kind.
+fn word() -> impl Strategy<Value = String> {
+    let words = [
+        "check",
+        "predict",
+        "emit",
+        "list",
+        "demo",
+        "run",
+        "gemm",
+        "ag_gemm",
+        "gemm_rs",
+        "bulk",
+        "forgets_one_peer",
+        "does_not_wait",
+        "--world",
+        "--m",
+        "--n",
+        "--k",
+        "--dim",
+        "--ld",
+        "--set",
+        "--dtype",
+        "--layout",
+        "--arch",
+        "--device",
+        "--machine",
+        "--launches",
+        "--seed",
+        "--json",
+        "--schedule",
+        "--help",
+        "0",
+        "1",
+        "2",
+        "3",
+        "8",
+        "16",
+        "24",
+        "64",
+        "129",
+        "2147483647",
+        "2147483648",
+        "18446744073709551616",
+        "-1",
+        "1e9",
+        "",
+        "=",
+        "tiles=16x16",
+        "tiles=8x4294967295",
+        "pieces=8",
+        "tiles=0x0",
+        "x=64",
+        "z.rows=8",
+        "m=8",
+        "cpu",
+        "cuda",
+        "sm90",
+        "bf16",
+        "f32",
+        "nt",
+        "tn",
+        "h200",
+        "--trace",
+        "\u{202e}",
+        "日本",
+    ];
+    prop_oneof![
+        9 => proptest::sample::select(words.to_vec()).prop_map(str::to_string),
+        1 => any::<String>(),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_command_line_panics(words in proptest::collection::vec(word(), 0..9)) {
+        // Small by default, so that a run that is legal stays short; what the words say comes later and wins.
+        let small = ["--arch=cpu", "--m=16", "--n=16", "--k=16"];
+        let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+        // A trace would be a file of that name here.
+        words.retain(|word| !word.starts_with("--t"));
+        for option in small {
+            let name = option.split('=').next().unwrap_or_default();
+            if !words.iter().any(|word| word.starts_with(name)) {
+                words.push(option);
+            }
+        }
+        let told = tell_with(&ALL, words.iter().copied(), &Surroundings::default());
+        prop_assert!(told.code <= USAGE);
+        let json = words.contains(&"--json");
+        if told.code != GOOD {
+            let said = if json { told.out.contains("error") } else { !told.err.is_empty() };
+            prop_assert!(said, "nothing was said");
+        }
+        if json {
+            prop_assert!(serde_json::from_str::<Json>(&told.out).is_ok() || words.contains(&"--help"));
+        }
+    }
+}
