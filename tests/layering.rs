@@ -17,7 +17,10 @@ fn files(dir: &str, ends: &[&str]) -> Vec<PathBuf> {
             continue;
         };
         for path in entries.map(|entry| entry.expect("readable").path()) {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or("");
             if path.is_dir() {
                 if name != "target" && !name.starts_with('.') {
                     open.push(path);
@@ -36,14 +39,19 @@ fn text(path: &Path) -> String {
 }
 
 fn short(path: &Path) -> String {
-    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+    path.strip_prefix(root())
+        .unwrap_or(path)
+        .display()
+        .to_string()
 }
 
 /// Code without comments and without unit tests, which stand last in a file.
 fn code(path: &Path) -> String {
     let text = text(path);
     let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-    let lines = code.lines().map(|line| line.split("//").next().unwrap_or(""));
+    let lines = code
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or(""));
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -62,7 +70,11 @@ fn crates_depend_downwards_only() {
         ("runtime/Cargo.toml", &["counterflow-codegen"]),
         (
             "Cargo.toml",
-            &["counterflow-codegen", "counterflow-macros", "counterflow-runtime"],
+            &[
+                "counterflow-codegen",
+                "counterflow-macros",
+                "counterflow-runtime",
+            ],
         ),
     ];
     for (manifest, allowed) in allowed {
@@ -84,8 +96,19 @@ fn crates_depend_downwards_only() {
 #[test]
 fn codegen_is_pure() {
     let forbidden = [
-        "unsafe ", "std::env", "std::fs", "std::net", "std::time", "std::process", "std::thread",
-        "Instant::", "SystemTime", "println!", "eprintln!", "File::", "include_bytes!",
+        "unsafe ",
+        "std::env",
+        "std::fs",
+        "std::net",
+        "std::time",
+        "std::process",
+        "std::thread",
+        "Instant::",
+        "SystemTime",
+        "println!",
+        "eprintln!",
+        "File::",
+        "include_bytes!",
     ];
     for path in files("codegen/src", &[".rs"]) {
         let code = code(&path);
@@ -95,7 +118,10 @@ fn codegen_is_pure() {
     }
     for lib in ["codegen/src/lib.rs", "src/lib.rs"] {
         let text = text(&root().join(lib));
-        assert!(text.contains("#![forbid(unsafe_code)]"), "{lib} does not forbid unsafe code");
+        assert!(
+            text.contains("#![forbid(unsafe_code)]"),
+            "{lib} does not forbid unsafe code"
+        );
     }
 }
 
@@ -104,8 +130,16 @@ fn only_codegen_knows_the_ir_and_only_diag_formats_its_errors() {
     for path in files("codegen/src", &[".rs"]) {
         if !path.ends_with("diag.rs") {
             let code = code(&path);
-            assert!(!code.contains("\"error"), "{} formats an error", short(&path));
-            assert!(!code.contains("error["), "{} formats an error", short(&path));
+            assert!(
+                !code.contains("\"error"),
+                "{} formats an error",
+                short(&path)
+            );
+            assert!(
+                !code.contains("error["),
+                "{} formats an error",
+                short(&path)
+            );
         }
     }
     for path in files("macros/src", &[".rs"]) {
@@ -142,8 +176,18 @@ fn files_are_short() {
 
 /// The enums that every consumer must match in full.
 const IR: [&str; 12] = [
-    "StepKind::", "OpKind::", "Block::", "RoleKind::", "Purpose::", "Axis::", "Pick::", "Home::",
-    "CellIndex::", "TensorKind::", "StoreMode::", "CounterDim::",
+    "StepKind::",
+    "OpKind::",
+    "Block::",
+    "RoleKind::",
+    "Purpose::",
+    "Axis::",
+    "Pick::",
+    "Home::",
+    "CellIndex::",
+    "TensorKind::",
+    "StoreMode::",
+    "CounterDim::",
 ];
 
 /// The bodies of `match … { … }`, by their braces.
@@ -192,7 +236,10 @@ fn consumers_match_the_ir_in_full() {
             let arms = own_arms(body);
             let over_ir = IR.iter().find(|name| arms.contains(*name));
             if let (Some(name), true) = (over_ir, arms.contains("_ =>")) {
-                panic!("{}: a match over {name} has a wildcard arm:\n{arms}", short(&path));
+                panic!(
+                    "{}: a match over {name} has a wildcard arm:\n{arms}",
+                    short(&path)
+                );
             }
         }
     }
@@ -215,9 +262,10 @@ fn checked_in_text_is_not_positional() {
         let text = text(&path);
         for (number, line) in text.lines().enumerate() {
             let absolute = ["/home/", "/root/", "/usr/", "/tmp/", "/work/", "C:\\"];
-            let place = line.split(".rs:").nth(1).is_some_and(|rest| {
-                rest.starts_with(|c: char| c.is_ascii_digit())
-            });
+            let place = line
+                .split(".rs:")
+                .nth(1)
+                .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
             let hash = line
                 .split(|c: char| !c.is_ascii_alphanumeric())
                 .any(|word| word.len() >= 16 && word.bytes().all(|b| b.is_ascii_hexdigit()));

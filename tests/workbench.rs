@@ -27,7 +27,11 @@ fn bad(told: &Told, code: u8, words: &[&str]) {
     for word in words {
         assert!(told.err.contains(word), "no `{word}` in:\n{}", told.err);
     }
-    assert!(told.err.contains("help: ") || told.err.contains("  = "), "{}", told.err);
+    assert!(
+        told.err.contains("help: ") || told.err.contains("  = "),
+        "{}",
+        told.err
+    );
 }
 
 #[track_caller]
@@ -49,8 +53,21 @@ fn object(told: &Told) -> Json {
 #[test]
 fn demo_is_the_default_and_tells_all_three() {
     let told = good(tell(AG, SMALL_AG));
-    has(&told.out, &["ag_gemm is safe", "progress", "race", "coverage", "reuse", "volume"]);
-    has(&told.out, &["launch", "max error", "as promised", "predicted", "exposed"]);
+    has(
+        &told.out,
+        &[
+            "ag_gemm is safe",
+            "progress",
+            "race",
+            "coverage",
+            "reuse",
+            "volume",
+        ],
+    );
+    has(
+        &told.out,
+        &["launch", "max error", "as promised", "predicted", "exposed"],
+    );
     assert!(told.out.lines().count() < 60, "{}", told.out);
     assert!(!told.out.contains('\u{1b}'), "colours without a terminal");
 }
@@ -58,15 +75,40 @@ fn demo_is_the_default_and_tells_all_three() {
 #[test]
 fn check_tells_what_was_proven() {
     let told = good(tell(AG, "check"));
-    has(&told.out, &["ag_gemm is safe", "152 waits", "36 signals", "pieces=128 tiles=128x256"]);
-    has(&told.out, &["y 1024x1024", "32 GEMM + 4 comm CTAs", "1.50 MiB out, 1.50 MiB in"]);
+    has(
+        &told.out,
+        &[
+            "ag_gemm is safe",
+            "152 waits",
+            "36 signals",
+            "pieces=128 tiles=128x256",
+        ],
+    );
+    has(
+        &told.out,
+        &[
+            "y 1024x1024",
+            "32 GEMM + 4 comm CTAs",
+            "1.50 MiB out, 1.50 MiB in",
+        ],
+    );
 }
 
 #[test]
 fn check_takes_every_schedule() {
-    for name in ["gemm", "ag_gemm", "ag_gemm_ring", "gemm_rs", "gemm_ar", "bulk"] {
+    for name in [
+        "gemm",
+        "ag_gemm",
+        "ag_gemm_ring",
+        "gemm_rs",
+        "gemm_ar",
+        "bulk",
+    ] {
         for world in [1, 2, 3, 5, 8] {
-            let told = good(tell(&ALL, &format!("check {name} --world {world} --m 1000")));
+            let told = good(tell(
+                &ALL,
+                &format!("check {name} --world {world} --m 1000"),
+            ));
             has(&told.out, &[name, "is safe"]);
         }
     }
@@ -75,28 +117,50 @@ fn check_takes_every_schedule() {
 #[test]
 fn check_tells_the_story_of_a_wait_that_is_not_met() {
     let told = tell(&ALL, "check forgets_one_peer");
-    bad(&told, REJECTED, &["error[progress]", "arrived", "schedules.rs", "gemm", "rank"]);
+    bad(
+        &told,
+        REJECTED,
+        &["error[progress]", "arrived", "schedules.rs", "gemm", "rank"],
+    );
     // The source line itself, with a mark.
-    has(&told.err, &["s.wait_at_least(arrived.at(t.rows()), 1);", "^^^^"]);
+    has(
+        &told.err,
+        &["s.wait_at_least(arrived.at(t.rows()), 1);", "^^^^"],
+    );
 }
 
 #[test]
 fn check_tells_the_story_of_a_race() {
     let told = tell(&ALL, "check does_not_wait");
-    bad(&told, REJECTED, &["error[race]", "may read", "of x on rank", "schedules.rs"]);
+    bad(
+        &told,
+        REJECTED,
+        &["error[race]", "may read", "of x on rank", "schedules.rs"],
+    );
     has(&told.err, &["s.copy(x.on(&peer).at(p), x.at(p));"]);
 }
 
 #[test]
 fn check_points_at_a_statement_without_meaning() {
     let told = tell(&ALL, "check copies_outside");
-    bad(&told, REJECTED, &["error[language]", "outside a loop over items", "s.copy(x.on(&peer), x);"]);
+    bad(
+        &told,
+        REJECTED,
+        &[
+            "error[language]",
+            "outside a loop over items",
+            "s.copy(x.on(&peer), x);",
+        ],
+    );
 }
 
 #[test]
 fn run_compares_with_a_reference() {
     let told = good(tell(AG, &format!("run {SMALL_AG} --launches 3 --seed 7")));
-    has(&told.out, &["max error", "relative", "seed 7", "3 launches"]);
+    has(
+        &told.out,
+        &["max error", "relative", "seed 7", "3 launches"],
+    );
     // M changes between launches.
     has(&told.out, &["64x32x32"]);
     assert!(told.out.contains("43x32x32"), "{}", told.out);
@@ -106,7 +170,8 @@ fn run_compares_with_a_reference() {
 fn run_takes_layouts_types_and_leading_dimensions() {
     for layout in ["nt", "nn", "tn"] {
         for dtype in ["bf16", "f16", "f32"] {
-            let words = format!("run {SMALL} --layout {layout} --dtype {dtype} --launches 1 --ld y=48");
+            let words =
+                format!("run {SMALL} --layout {layout} --dtype {dtype} --launches 1 --ld y=48");
             good(tell(GEMM, &words));
         }
     }
@@ -129,7 +194,10 @@ fn predict_draws_a_timeline_and_writes_a_trace() {
     let path = std::env::temp_dir().join(format!("counterflow-trace-{}.json", std::process::id()));
     let words = ["predict", "--trace", path.to_str().expect("a path")];
     let told = good(tell_with(AG, words, &Surroundings::default()));
-    has(&told.out, &["predicted on H200", "total", "exposed", "volume", "least"]);
+    has(
+        &told.out,
+        &["predicted on H200", "total", "exposed", "volume", "least"],
+    );
     let trace: Json = serde_json::from_str(&std::fs::read_to_string(&path).expect("written"))
         .expect("a trace is JSON");
     assert!(trace.is_object() || trace.is_array());
@@ -152,7 +220,15 @@ fn emit_says_not_yet() {
 #[test]
 fn list_names_schedules_and_their_choices() {
     let told = good(tell(&ALL, "list"));
-    has(&told.out, &["ag_gemm", "gemm_rs", "tiles=128x256|256x128", "x: Gathered<bf16>"]);
+    has(
+        &told.out,
+        &[
+            "ag_gemm",
+            "gemm_rs",
+            "tiles=128x256|256x128",
+            "x: Gathered<bf16>",
+        ],
+    );
 }
 
 #[test]
@@ -204,7 +280,10 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
         ("check --world many", &["'many'", "--world", "whole number"]),
         ("check --world -1", &["-1"]),
         ("check --world", &["--world"]),
-        ("check --m 4294967296", &["'4294967296'", "up to 2147483647"]),
+        (
+            "check --m 4294967296",
+            &["'4294967296'", "up to 2147483647"],
+        ),
         ("check --dtype bf17", &["'bf17'", "bf16, f16, f32"]),
         ("check --layout tt", &["'tt'", "nt, nn, tn"]),
         ("check --arch sm999", &["'sm999'", "sm90, cpu"]),
@@ -221,15 +300,30 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
         ("check --world 0", &["world is 0", "1 to 128"]),
         ("check --world 129", &["world is 129", "1 to 128"]),
         ("check --m 0", &["m is 0", "from 1"]),
-        ("check --n 7", &["7 bf16 = 14 bytes", "multiple of 16 bytes"]),
-        ("check --set tils=1", &["`tils`", "pieces, tiles, comm.ctas"]),
+        (
+            "check --n 7",
+            &["7 bf16 = 14 bytes", "multiple of 16 bytes"],
+        ),
+        (
+            "check --set tils=1",
+            &["`tils`", "pieces, tiles, comm.ctas"],
+        ),
         ("check --set tiles=64", &["`tiles` is set to 64", "pair"]),
         ("check --set tiles=0x64", &["0x64", "1 to 65536"]),
-        ("check --set tiles=100x256", &["100x256", "64, 128, 192 or 256"]),
-        ("check --set comm.ctas=200", &["200 comm CTAs", "at most 131"]),
+        (
+            "check --set tiles=100x256",
+            &["100x256", "64, 128, 192 or 256"],
+        ),
+        (
+            "check --set comm.ctas=200",
+            &["200 comm CTAs", "at most 131"],
+        ),
         ("check --dim z.rows=4", &["`z.rows`", "it has"]),
         ("check --ld x=8", &["leading dimension of x is 8", "1024"]),
-        ("check --m 2000000000 --arch cpu --set tiles=1x1 --set pieces=1", &["2000000000", "cells"]),
+        (
+            "check --m 2000000000 --arch cpu --set tiles=1x1 --set pieces=1",
+            &["2000000000", "cells"],
+        ),
     ];
     for (words, wanted) in rejected {
         bad(&tell(AG, words), REJECTED, wanted);
@@ -240,7 +334,11 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
 fn several_schedules_need_a_name() {
     bad(&tell(&ALL, "check"), USAGE, &["9 schedules", "ag_gemm"]);
     bad(&tell(&ALL, "check gemm ag_gemm"), USAGE, &["one schedule"]);
-    bad(&tell(&ALL, "--schedule gem check"), USAGE, &["`gem`", "did you mean `gemm`"]);
+    bad(
+        &tell(&ALL, "--schedule gem check"),
+        USAGE,
+        &["`gem`", "did you mean `gemm`"],
+    );
     good(tell(&ALL, "check --schedule gemm"));
     bad(&tell(&[], "check"), USAGE, &["no schedule"]);
 }
@@ -260,7 +358,11 @@ fn dump_prints_any_stage() {
     has(&told.err, &["ag_gemm", "arrived", "ready"]);
     assert_eq!(dump("plan:gemm_rs", "check ag_gemm").err, "");
     assert_ne!(dump("plan:gemm_rs", "check gemm_rs").err, "");
-    bad(&dump("plans", "check gemm"), USAGE, &["`plans`", "program, kernel, plan"]);
+    bad(
+        &dump("plans", "check gemm"),
+        USAGE,
+        &["`plans`", "program, kernel, plan"],
+    );
     bad(&dump("cuda", "check gemm"), REJECTED, &["not yet"]);
 }
 
@@ -277,12 +379,69 @@ fn colours_only_when_asked() {
 /// Words that are legal, nearly legal, or nothing of the kind.
 fn word() -> impl Strategy<Value = String> {
     let words = [
-        "check", "predict", "emit", "list", "demo", "run", "gemm", "ag_gemm", "gemm_rs", "bulk",
-        "forgets_one_peer", "does_not_wait", "--world", "--m", "--n", "--k", "--dim", "--ld", "--set", "--dtype",
-        "--layout", "--arch", "--device", "--machine", "--launches", "--seed", "--json", "--schedule", "--help",
-        "0", "1", "2", "3", "8", "16", "24", "64", "129", "2147483647", "2147483648", "18446744073709551616",
-        "-1", "1e9", "", "=", "tiles=16x16", "tiles=8x4294967295", "pieces=8", "tiles=0x0", "x=64", "z.rows=8",
-        "m=8", "cpu", "cuda", "sm90", "bf16", "f32", "nt", "tn", "h200", "--trace", "\u{202e}", "日本",
+        "check",
+        "predict",
+        "emit",
+        "list",
+        "demo",
+        "run",
+        "gemm",
+        "ag_gemm",
+        "gemm_rs",
+        "bulk",
+        "forgets_one_peer",
+        "does_not_wait",
+        "--world",
+        "--m",
+        "--n",
+        "--k",
+        "--dim",
+        "--ld",
+        "--set",
+        "--dtype",
+        "--layout",
+        "--arch",
+        "--device",
+        "--machine",
+        "--launches",
+        "--seed",
+        "--json",
+        "--schedule",
+        "--help",
+        "0",
+        "1",
+        "2",
+        "3",
+        "8",
+        "16",
+        "24",
+        "64",
+        "129",
+        "2147483647",
+        "2147483648",
+        "18446744073709551616",
+        "-1",
+        "1e9",
+        "",
+        "=",
+        "tiles=16x16",
+        "tiles=8x4294967295",
+        "pieces=8",
+        "tiles=0x0",
+        "x=64",
+        "z.rows=8",
+        "m=8",
+        "cpu",
+        "cuda",
+        "sm90",
+        "bf16",
+        "f32",
+        "nt",
+        "tn",
+        "h200",
+        "--trace",
+        "\u{202e}",
+        "日本",
     ];
     prop_oneof![
         9 => proptest::sample::select(words.to_vec()).prop_map(str::to_string),

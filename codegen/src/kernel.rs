@@ -416,7 +416,9 @@ pub fn visit(body: &[Block], f: &mut impl FnMut(&Op)) {
     for block in body {
         match block {
             Block::ForRanks { body, .. } => visit(body, f),
-            Block::If { then, otherwise, .. } => {
+            Block::If {
+                then, otherwise, ..
+            } => {
                 visit(then, f);
                 visit(otherwise, f);
             }
@@ -432,7 +434,9 @@ pub fn visit_ops(body: &[Op], f: &mut impl FnMut(&Op)) {
         f(op);
         match &op.kind {
             OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => visit_ops(body, f),
-            OpKind::If { then, otherwise, .. } => {
+            OpKind::If {
+                then, otherwise, ..
+            } => {
                 visit_ops(then, f);
                 visit_ops(otherwise, f);
             }

@@ -65,7 +65,9 @@ impl RankOrder {
         match self {
             RankOrder::FromMe { start, stride, .. } => {
                 // Whatever the user wrote, numbers stay below world².
-                let within = |n: i32| i32::try_from(world).map_or(n, |world| n.checked_rem_euclid(world).unwrap_or(0));
+                let within = |n: i32| {
+                    i32::try_from(world).map_or(n, |world| n.checked_rem_euclid(world).unwrap_or(0))
+                };
                 affine(within(start), within(stride), me, step, world)
             }
             RankOrder::Ascending => step,

@@ -9,6 +9,8 @@ use crate::shape::{Geometry, Shape};
 use crate::unroll::{Agent, StepKind, unroll};
 use crate::variant::Arch;
 use std::collections::BTreeSet;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
 /// A kernel's numbers for one shape on one machine.
 #[derive(Clone, Debug)]
@@ -18,15 +20,43 @@ pub struct Plan {
     /// Dimensions, chunks, items and cells.
     pub geometry: Geometry,
     /// The steps of every agent, rank by rank and role by role: `agents[rank * roles + role]`.
-    pub agents: Vec<Agent>,
+    pub agents: Agents,
     /// How much arrives at every counter cell in one launch.
-    pub arrivals: Arrivals,
+    pub arrivals: Arc<Arrivals>,
     /// How many CTAs run.
     pub grid: Grid,
     /// Where everything in the symmetric heap lies.
     pub heap: Heap,
     /// Identifies kernel, variant and shape: ranks that launch different plans see different hashes.
     pub hash: u64,
+}
+
+/// The steps of every agent, unrolled when first looked at: a launch of a known class of shapes never is.
+#[derive(Clone, Debug)]
+pub struct Agents {
+    kernel: Arc<Kernel>,
+    geometry: Geometry,
+    unrolled: Arc<OnceLock<Vec<Agent>>>,
+}
+
+impl Deref for Agents {
+    type Target = [Agent];
+
+    fn deref(&self) -> &[Agent] {
+        self.unrolled.get_or_init(|| {
+            // Plans are made with their steps, or for a class of shapes whose steps were checked.
+            unroll(&self.kernel, &self.geometry).expect("a checked class of shapes has steps")
+        })
+    }
+}
+
+impl<'a> IntoIterator for &'a Agents {
+    type Item = &'a Agent;
+    type IntoIter = std::slice::Iter<'a, Agent>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
 }
 
 /// CTAs and shared memory of a launch.
@@ -120,12 +150,41 @@ impl Plan {
     /// # Errors
     /// What [`Geometry::new`] and [`unroll`] refuse, and a grid or shared memory that does not fit.
     pub fn new(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Plan, Diagnostics> {
-        let geometry = Geometry::new(kernel, shape)?;
+        Plan::of(
+            &Arc::new(kernel.clone()),
+            Geometry::new(kernel, shape)?,
+            shape,
+            machine,
+            None,
+        )
+    }
+
+    /// As [`Plan::new`]; with the arrivals of its class of shapes if they are known, and then without unrolling.
+    pub(crate) fn of(
+        kernel: &Arc<Kernel>,
+        geometry: Geometry,
+        shape: &Shape,
+        machine: &Machine,
+        known: Option<Arc<Arrivals>>,
+    ) -> Result<Plan, Diagnostics> {
         let mut found = Vec::new();
         let grid = grid(kernel, &geometry, machine, &mut found);
         Diagnostics::check(found, ())?;
-        let agents = unroll(kernel, &geometry)?;
-        let arrivals = Arrivals::count(kernel, &geometry, &agents);
+        let unrolled = Arc::new(OnceLock::new());
+        let arrivals = match known {
+            Some(arrivals) => arrivals,
+            None => {
+                let agents = unroll(kernel, &geometry)?;
+                let arrivals = Arrivals::count(kernel, &geometry, &agents);
+                let _ = unrolled.set(agents);
+                Arc::new(arrivals)
+            }
+        };
+        let agents = Agents {
+            kernel: kernel.clone(),
+            geometry: geometry.clone(),
+            unrolled,
+        };
         let heap = heap(kernel, &geometry, shape);
         let hash = fnv1a(&format!("{} {} {shape}", kernel.name, kernel.variant));
         Ok(Plan {

@@ -2,7 +2,7 @@
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Buffer, DimId, Kernel, Partition};
-use crate::program::{CounterDim, CounterId, PartitionId, TensorId, TensorKind};
+use crate::program::{CounterDim, CounterId, PartitionId, TensorKind};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -460,24 +460,23 @@ impl Geometry {
         }
     }
 
-    /// What must agree for two geometries to have the same steps: counts and edge remainders, not sizes.
-    pub fn key(&self) -> Vec<u32> {
-        let mut key = vec![self.world];
-        key.extend(
-            self.dims
-                .iter()
-                .flat_map(|dim| [dim.size, u32::from(dim.chunked)]),
-        );
-        key
-    }
-
-    /// All tensors, for convenience of consumers that walk them.
-    pub fn tensors(kernel: &Kernel) -> impl Iterator<Item = (TensorId, &Buffer)> {
-        kernel
-            .buffers
+    /// What two geometries of a kernel must have in common to have the same steps up to the extents of edge items:
+    /// the grid of every chunk, the cells, and K. Overlaps between partitions follow from the grids, since only the
+    /// last block of a chunk is cut.
+    pub fn class(&self) -> Vec<u32> {
+        let mut class: Vec<u32> = self
+            .dims
             .iter()
-            .enumerate()
-            .map(|(index, buffer)| (TensorId(u16::try_from(index).unwrap_or(u16::MAX)), buffer))
+            .filter(|dim| !dim.chunked)
+            .map(|dim| dim.size)
+            .collect();
+        for index in 0..self.partitions.len() {
+            let partition = PartitionId(index as u16);
+            class.push(self.cell_grid(partition).0);
+            let chunks = self.partition_chunks(partition);
+            class.extend((0..chunks).map(|chunk| self.grid(partition, Some(chunk)).0));
+        }
+        class
     }
 }
 

@@ -14,10 +14,18 @@ fn every_library_schedule_is_accepted_for_every_world_and_ragged_shapes() {
     for program in library::all() {
         for world in 1..=8 {
             let variant = Variant::new(world).arch(Arch::Cpu);
-            let pieces = program.tunables.iter().any(|tunable| tunable.name == "pieces");
+            let pieces = program
+                .tunables
+                .iter()
+                .any(|tunable| tunable.name == "pieces");
             let variant = variant.set("tiles", (4, 8));
-            let variant = if pieces { variant.set("pieces", 3) } else { variant };
-            let kernel = lower(&program, &variant).unwrap_or_else(|e| panic!("{}: {e}", program.name));
+            let variant = if pieces {
+                variant.set("pieces", 3)
+            } else {
+                variant
+            };
+            let kernel =
+                lower(&program, &variant).unwrap_or_else(|e| panic!("{}: {e}", program.name));
             let kernel = verify::kernel(kernel).unwrap_or_else(|e| panic!("{}: {e}", program.name));
             for m in [1, 2, 7, 8, 31, 64, 100] {
                 let shape = Shape::new(m, 24, 16);
@@ -37,8 +45,14 @@ fn times() {
             let t0 = std::time::Instant::now();
             let kernel = verify::kernel(lower(&program, &Variant::new(world)).unwrap()).unwrap();
             let t1 = std::time::Instant::now();
-            verify::plan(&kernel, &Shape::new(m, n, k), &machine).unwrap_or_else(|e| panic!("{}: {e}", program.name));
-            println!("{} world {world}: lower {:?}, plan {:?}", program.name, t1 - t0, t1.elapsed());
+            verify::plan(&kernel, &Shape::new(m, n, k), &machine)
+                .unwrap_or_else(|e| panic!("{}: {e}", program.name));
+            println!(
+                "{} world {world}: lower {:?}, plan {:?}",
+                program.name,
+                t1 - t0,
+                t1.elapsed()
+            );
         }
     }
 }

@@ -28,7 +28,11 @@ pub const ALL: [Schedule; 9] = [
 
 /// Calls the workbench with words separated by spaces.
 pub fn tell(schedules: &[Schedule], words: &str) -> Told {
-    tell_with(schedules, words.split_whitespace(), &Surroundings::default())
+    tell_with(
+        schedules,
+        words.split_whitespace(),
+        &Surroundings::default(),
+    )
 }
 
 /// As [`tell`], with arguments as they are and surroundings.

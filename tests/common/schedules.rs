@@ -90,7 +90,11 @@ pub fn ag_gemm_ring() -> Program {
 /// y = reduce_scatter(x · wᵀ).
 pub fn gemm_rs() -> Program {
     let mut s = ScheduleBuilder::new("gemm_rs");
-    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.scattered("y", Bf16));
+    let (x, w, y) = (
+        s.local("x", Bf16),
+        s.local("w", Bf16),
+        s.scattered("y", Bf16),
+    );
     let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
     let partial = s.symmetric("partial", Bf16, y, world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);

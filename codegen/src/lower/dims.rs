@@ -101,7 +101,10 @@ pub(super) fn match_dims(
         {
             found.push(mistake(
                 set.at,
-                format!("`{}` is indexed by a partition that does not exist", set.name),
+                format!(
+                    "`{}` is indexed by a partition that does not exist",
+                    set.name
+                ),
             ));
         }
     }

@@ -19,12 +19,18 @@ struct Holds {
 
 impl Holds {
     fn one(rank: u32) -> Holds {
-        Holds { ranks: 1 << rank, twice: 0 }
+        Holds {
+            ranks: 1 << rank,
+            twice: 0,
+        }
     }
 
     /// The sum of two.
     fn plus(self, other: Holds) -> Holds {
-        Holds { ranks: self.ranks | other.ranks, twice: self.twice | other.twice | (self.ranks & other.ranks) }
+        Holds {
+            ranks: self.ranks | other.ranks,
+            twice: self.twice | other.twice | (self.ranks & other.ranks),
+        }
     }
 }
 
@@ -60,7 +66,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
             found: None,
         };
         for area in facts.areas() {
-            let gathered = facts.kernel.buffers[usize::from(area.buffer)].kind == TensorKind::Gathered;
+            let gathered =
+                facts.kernel.buffers[usize::from(area.buffer)].kind == TensorKind::Gathered;
             for block in facts.blocks_of(area).filter(|_| gathered) {
                 if initially_there(facts, area, block) {
                     coverage.blocks[block as usize] = Holds::one(u32::from(area.home));
@@ -80,7 +87,11 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 self.write(&dst, StoreMode::Write, holds);
             }
             StepKind::Dot { acc, a, .. } => {
-                let k_all = self.facts.plan.geometry.size(self.facts.kernel.buffers[a.buffer.index()].columns);
+                let k_all = self
+                    .facts
+                    .plan
+                    .geometry
+                    .size(self.facts.kernel.buffers[a.buffer.index()].columns);
                 let acc = self.acc(at, acc.0);
                 // Several products may share an accumulator: each must cover all of K.
                 if acc.k_done == acc.k_all {
@@ -91,7 +102,9 @@ impl<'a, 'b> Coverage<'a, 'b> {
             }
             StepKind::Reduce { acc, from } => {
                 let mut holds = Holds::default();
-                for_spans(StepKind::Reduce { acc, from }, |span, _| holds = self.read_everywhere(&span));
+                for_spans(StepKind::Reduce { acc, from }, |span, _| {
+                    holds = self.read_everywhere(&span)
+                });
                 let acc = self.acc(at, acc.0);
                 acc.memory = acc.memory.plus(holds);
             }
@@ -109,7 +122,10 @@ impl<'a, 'b> Coverage<'a, 'b> {
     fn acc(&mut self, at: At, acc: u16) -> &mut Acc {
         let acc = &mut self.accs[at.agent as usize][usize::from(acc)];
         if acc.item != at.item + 1 {
-            *acc = Acc { item: at.item + 1, ..Acc::default() };
+            *acc = Acc {
+                item: at.item + 1,
+                ..Acc::default()
+            };
         }
         acc
     }
@@ -120,12 +136,21 @@ impl<'a, 'b> Coverage<'a, 'b> {
         let mut holds = Holds::default();
         let mut dotted = false;
         for acc in self.facts.kernel.values[usize::from(value.0)].accs() {
-            let Acc { dotted: has_dot, k_done, k_all, memory, .. } = *self.acc(at, acc.0);
+            let Acc {
+                dotted: has_dot,
+                k_done,
+                k_all,
+                memory,
+                ..
+            } = *self.acc(at, acc.0);
             dotted |= has_dot;
             holds = holds.plus(memory);
             if has_dot && k_done != k_all && self.found.is_none() {
                 let loc = self.facts.loc(at);
-                let message = format!("{} stores a product over {k_done} of {k_all} elements of K", self.facts.who(at.agent));
+                let message = format!(
+                    "{} stores a product over {k_done} of {k_all} elements of K",
+                    self.facts.who(at.agent)
+                );
                 self.found = Some(
                     Diagnostic::new(Rule::Coverage, loc, message)
                         .note(loc, self.facts.deed(at))
@@ -133,7 +158,11 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 );
             }
         }
-        if dotted { holds.plus(Holds::one(me)) } else { holds }
+        if dotted {
+            holds.plus(Holds::one(me))
+        } else {
+            holds
+        }
     }
 
     /// What a span holds: only what all of its blocks hold counts as there; what any holds twice is twice.
@@ -143,7 +172,10 @@ impl<'a, 'b> Coverage<'a, 'b> {
             let next = self.blocks[block as usize];
             holds = Some(match holds {
                 None => next,
-                Some(holds) => Holds { ranks: holds.ranks & next.ranks, twice: holds.twice | next.twice },
+                Some(holds) => Holds {
+                    ranks: holds.ranks & next.ranks,
+                    twice: holds.twice | next.twice,
+                },
             });
         });
         holds.unwrap_or_default()
@@ -186,12 +218,15 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     let (rows, columns) = facts.rectangle(area, block);
                     let wanted = match buffer.kind {
                         TensorKind::Gathered => {
-                            let owner = rows.start / facts.plan.geometry.chunk_rows(buffer.rows).max(1);
+                            let owner =
+                                rows.start / facts.plan.geometry.chunk_rows(buffer.rows).max(1);
                             Some(1u128 << owner.min(127))
                         }
                         TensorKind::Scattered | TensorKind::Reduced => Some(everyone),
                         TensorKind::Out => None,
-                        TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => return None,
+                        TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => {
+                            return None;
+                        }
                     };
                     let name = facts.rectangle_name(area.buffer, area.slot, rows, columns);
                     let name = format!("{name} on rank {}", area.home);
@@ -204,17 +239,38 @@ impl<'a, 'b> Coverage<'a, 'b> {
     /// An output that no statement writes at all has no blocks.
     fn untouched(&self) -> Option<Diagnostic> {
         let facts = self.facts;
-        facts.kernel.buffers.iter().enumerate().find_map(|(index, buffer)| {
-            let wanted = match buffer.kind {
-                TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced => true,
-                TensorKind::Gathered => facts.plan.geometry.chunk(buffer.rows, 0).len() > 0 && facts.plan.geometry.world > 1,
-                TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => false,
-            };
-            (wanted && !facts.areas().iter().any(|area| usize::from(area.buffer) == index)).then(|| {
-                Diagnostic::new(Rule::Coverage, None, format!("no statement writes {}", buffer.name))
-                    .hint(format!("{} is {}: every rank must hold all of its part at the end", buffer.name, buffer.kind.name()))
+        facts
+            .kernel
+            .buffers
+            .iter()
+            .enumerate()
+            .find_map(|(index, buffer)| {
+                let wanted = match buffer.kind {
+                    TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced => true,
+                    TensorKind::Gathered => {
+                        facts.plan.geometry.chunk(buffer.rows, 0).len() > 0
+                            && facts.plan.geometry.world > 1
+                    }
+                    TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => false,
+                };
+                (wanted
+                    && !facts
+                        .areas()
+                        .iter()
+                        .any(|area| usize::from(area.buffer) == index))
+                .then(|| {
+                    Diagnostic::new(
+                        Rule::Coverage,
+                        None,
+                        format!("no statement writes {}", buffer.name),
+                    )
+                    .hint(format!(
+                        "{} is {}: every rank must hold all of its part at the end",
+                        buffer.name,
+                        buffer.kind.name()
+                    ))
+                })
             })
-        })
     }
 
     fn judge(&self, name: &str, block: u32, wanted: Option<u128>) -> Option<Diagnostic> {
@@ -222,12 +278,18 @@ impl<'a, 'b> Coverage<'a, 'b> {
         let holds = self.blocks[block as usize];
         let writes = self.writes[block as usize];
         let list = |ranks: u128| {
-            let ranks: Vec<String> = (0..128).filter(|rank| ranks >> rank & 1 == 1).map(|rank: u32| rank.to_string()).collect();
+            let ranks: Vec<String> = (0..128)
+                .filter(|rank| ranks >> rank & 1 == 1)
+                .map(|rank: u32| rank.to_string())
+                .collect();
             ranks.join(", ")
         };
         let tell = |message: String, hint: &str| {
             let mut found = Diagnostic::new(Rule::Coverage, None, message);
-            let touches = facts.touches(block).iter().filter(|touch| touch.access != super::facts::Access::Read);
+            let touches = facts
+                .touches(block)
+                .iter()
+                .filter(|touch| touch.access != super::facts::Access::Read);
             for (shown, touch) in touches.enumerate() {
                 if shown == 0 {
                     found.at = Some(facts.loc(touch.at));
@@ -239,21 +301,39 @@ impl<'a, 'b> Coverage<'a, 'b> {
             Some(found.hint(hint))
         };
         if writes == 0 {
-            return tell(format!("nobody writes {name}"), "every element of an output is written once, on every rank that holds it");
+            return tell(
+                format!("nobody writes {name}"),
+                "every element of an output is written once, on every rank that holds it",
+            );
         }
         if writes > 1 {
-            return tell(format!("{name} is written {writes} times"), "every element of an output is written once; `+=` adds to it");
+            return tell(
+                format!("{name} is written {writes} times"),
+                "every element of an output is written once; `+=` adds to it",
+            );
         }
         let wanted = wanted?;
         if holds.twice != 0 {
-            return tell(format!("{name} holds the contribution of rank {} twice", list(holds.twice)), "each rank's contribution is summed once");
+            return tell(
+                format!(
+                    "{name} holds the contribution of rank {} twice",
+                    list(holds.twice)
+                ),
+                "each rank's contribution is summed once",
+            );
         }
         if holds.ranks != wanted {
             let missing = list(wanted & !holds.ranks);
             let foreign = list(holds.ranks & !wanted);
             return match (missing.is_empty(), foreign.is_empty()) {
-                (false, _) => tell(format!("{name} lacks the contribution of rank {missing}"), "each rank's contribution is summed once"),
-                (true, _) => tell(format!("{name} holds what belongs to rank {foreign}"), "a chunk of a Gathered tensor is its owner's, unchanged"),
+                (false, _) => tell(
+                    format!("{name} lacks the contribution of rank {missing}"),
+                    "each rank's contribution is summed once",
+                ),
+                (true, _) => tell(
+                    format!("{name} holds what belongs to rank {foreign}"),
+                    "a chunk of a Gathered tensor is its owner's, unchanged",
+                ),
             };
         }
         None

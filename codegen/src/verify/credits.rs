@@ -16,7 +16,9 @@ pub(super) fn check(kernel: &Kernel) -> Vec<Diagnostic> {
     let mut pulled = BTreeSet::new();
     for role in &kernel.roles {
         visit(&role.body, &mut |op| {
-            if let OpKind::Copy { src: from, .. } | OpKind::Reduce { from, .. } | OpKind::Load { from, .. } = &op.kind
+            if let OpKind::Copy { src: from, .. }
+            | OpKind::Reduce { from, .. }
+            | OpKind::Load { from, .. } = &op.kind
                 && from.home.is_remote()
                 && kernel.buffers[from.buffer.index()].is_scratch()
             {
@@ -24,13 +26,20 @@ pub(super) fn check(kernel: &Kernel) -> Vec<Diagnostic> {
             }
         });
     }
-    let mut walk = Walk { kernel, pulled, found: Vec::new() };
+    let mut walk = Walk {
+        kernel,
+        pulled,
+        found: Vec::new(),
+    };
     for role in &kernel.roles {
         walk.blocks(&role.body);
     }
     let mut found = walk.found;
     for (index, counter) in kernel.counters.iter().enumerate() {
-        let granted = kernel.roles.iter().any(|role| grants(&role.body, CounterId(index as u16)));
+        let granted = kernel
+            .roles
+            .iter()
+            .any(|role| grants(&role.body, CounterId(index as u16)));
         if counter.purpose.is_credit() && !granted {
             found.push(
                 Diagnostic::new(Rule::Reuse, counter.at, format!("the credit {} is not granted by every rank in every launch", counter.name))
@@ -68,7 +77,9 @@ impl Walk<'_> {
         for block in body {
             match block {
                 Block::ForRanks { body, .. } => self.blocks(body),
-                Block::If { then, otherwise, .. } => {
+                Block::If {
+                    then, otherwise, ..
+                } => {
                     self.blocks(then);
                     self.blocks(otherwise);
                 }
@@ -84,14 +95,20 @@ impl Walk<'_> {
             match &op.kind {
                 OpKind::Wait { cells, .. } => {
                     let purpose = self.kernel.counters[cells.counter.index()].purpose;
-                    if let (Purpose::Ready(buffer) | Purpose::Free(buffer), [CellIndex::Rank(pick)]) =
-                        (purpose, cells.index.as_slice())
+                    if let (
+                        Purpose::Ready(buffer) | Purpose::Free(buffer),
+                        [CellIndex::Rank(pick)],
+                    ) = (purpose, cells.index.as_slice())
                     {
                         held.push((buffer, pick.clone()));
                     }
                 }
-                OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => self.ops(body, &mut held.clone()),
-                OpKind::If { then, otherwise, .. } => {
+                OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => {
+                    self.ops(body, &mut held.clone())
+                }
+                OpKind::If {
+                    then, otherwise, ..
+                } => {
                     self.ops(then, &mut held.clone());
                     self.ops(otherwise, &mut held.clone());
                 }
@@ -100,7 +117,9 @@ impl Walk<'_> {
                     self.guarded(op, src, false, held);
                 }
                 OpKind::Store { dst, .. } => self.guarded(op, dst, true, held),
-                OpKind::Reduce { from, .. } | OpKind::Load { from, .. } => self.guarded(op, from, false, held),
+                OpKind::Reduce { from, .. } | OpKind::Load { from, .. } => {
+                    self.guarded(op, from, false, held)
+                }
                 OpKind::Dot { .. } | OpKind::Signal { .. } => {}
             }
         }
@@ -124,8 +143,12 @@ impl Walk<'_> {
         if !held.iter().any(fits) {
             let (name, at) = (&buffer.name, self.kernel.loc(op.id));
             let message = match (writes, region.home.is_remote()) {
-                (true, true) => format!("{name} is written on another rank without a credit from it"),
-                (true, false) => format!("{name} is written here without a credit from those who read it"),
+                (true, true) => {
+                    format!("{name} is written on another rank without a credit from it")
+                }
+                (true, false) => {
+                    format!("{name} is written here without a credit from those who read it")
+                }
                 (false, _) => format!("{name} is read on another rank without a credit from it"),
             };
             self.found.push(

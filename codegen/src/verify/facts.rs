@@ -130,7 +130,11 @@ impl<'a> Facts<'a> {
     /// reach. A wait joins with no other.
     pub fn joined(&self, at: At) -> impl Iterator<Item = At> + '_ {
         let (signals, spare) = match self.step(at) {
-            StepKind::Wait { counter, cell, at_least } => {
+            StepKind::Wait {
+                counter,
+                cell,
+                at_least,
+            } => {
                 let home = self.rank(at.agent) as u16;
                 let arrivals = self.plan.arrivals.of(home, counter, cell);
                 let target = self.plan.arrivals.target(home, counter, cell, at_least);
@@ -139,13 +143,21 @@ impl<'a> Facts<'a> {
             }
             _ => (&[][..], 0),
         };
-        signals.iter().filter(move |signal| signal.amount > spare).map(|signal| signal.at)
+        signals
+            .iter()
+            .filter(move |signal| signal.amount > spare)
+            .map(|signal| signal.at)
     }
 
     /// Whether a step is a signal to `rank` that some wait there cannot have missed.
     pub fn is_waited_for(&self, at: At, rank: u32) -> bool {
         match self.step(at) {
-            StepKind::Signal { counter, home, cell, amount } if u32::from(home) == rank => {
+            StepKind::Signal {
+                counter,
+                home,
+                cell,
+                amount,
+            } if u32::from(home) == rank => {
                 let index = self.plan.arrivals.index(home, counter, cell);
                 let spare = self.plan.arrivals.of(home, counter, cell) - amount;
                 self.waited[index] > spare
@@ -159,7 +171,11 @@ impl<'a> Facts<'a> {
         for (agent, steps) in self.plan.agents.iter().enumerate() {
             for (item, range) in steps.items.iter().enumerate() {
                 for step in range.start..range.end {
-                    let at = At { agent: agent as u32, item: item as u32, step };
+                    let at = At {
+                        agent: agent as u32,
+                        item: item as u32,
+                        step,
+                    };
                     f(at, steps.steps[step as usize].kind);
                 }
             }
@@ -172,12 +188,21 @@ impl<'a> Facts<'a> {
         let mut waited = vec![0u32; arrivals.len()];
         let mut found = Vec::new();
         self.each_step(|at, kind| match kind {
-            StepKind::Signal { counter, home, cell, amount } => {
+            StepKind::Signal {
+                counter,
+                home,
+                cell,
+                amount,
+            } => {
                 let index = arrivals.index(home, counter, cell);
                 start[index + 1] += 1;
                 found.push((index, Signal { at, amount }));
             }
-            StepKind::Wait { counter, cell, at_least } => {
+            StepKind::Wait {
+                counter,
+                cell,
+                at_least,
+            } => {
                 if self.kernel.counters[counter.index()].purpose.lag() == 0 {
                     let home = self.rank(at.agent) as u16;
                     let target = arrivals.target(home, counter, cell, at_least);
@@ -195,7 +220,14 @@ impl<'a> Facts<'a> {
             start[index] += start[index - 1];
         }
         let mut next = start.clone();
-        let nobody = Signal { at: At { agent: 0, item: 0, step: 0 }, amount: 0 };
+        let nobody = Signal {
+            at: At {
+                agent: 0,
+                item: 0,
+                step: 0,
+            },
+            amount: 0,
+        };
         let mut signals = vec![nobody; found.len()];
         for (index, signal) in found {
             signals[next[index] as usize] = signal;
@@ -242,7 +274,13 @@ impl<'a> Facts<'a> {
             for chunk in 0..geometry.chunks(buffer.rows) {
                 mark(geometry.chunk(buffer.rows, chunk), &mut cut.row_index);
             }
-            mark(Extent { start: 0, end: geometry.size(buffer.columns) }, &mut cut.column_index);
+            mark(
+                Extent {
+                    start: 0,
+                    end: geometry.size(buffer.columns),
+                },
+                &mut cut.column_index,
+            );
             cut.rows = number(&mut cut.row_index);
             cut.columns = number(&mut cut.column_index);
         }
@@ -265,7 +303,15 @@ impl<'a> Facts<'a> {
                 let columns = cut.columns.len() as u32 - 1;
                 for slot in 0..buffer.slots(world) {
                     let (buffer, home, slot) = (index as u16, home as u16, slot as u16);
-                    self.areas.push(Area { buffer, home, slot, first_block, first_row, rows, columns });
+                    self.areas.push(Area {
+                        buffer,
+                        home,
+                        slot,
+                        first_block,
+                        first_row,
+                        rows,
+                        columns,
+                    });
                     first_block += rows * columns;
                 }
             }
@@ -276,13 +322,22 @@ impl<'a> Facts<'a> {
         let blocks = self.blocks() as usize;
         let mut start = vec![0u32; blocks + 1];
         self.each_step(|_, kind| {
-            for_spans(kind, |span, _| self.each_block(&span, |block| start[block as usize + 1] += 1));
+            for_spans(kind, |span, _| {
+                self.each_block(&span, |block| start[block as usize + 1] += 1)
+            });
         });
         for index in 1..start.len() {
             start[index] += start[index - 1];
         }
         let mut next = start.clone();
-        let nobody = Touch { at: At { agent: 0, item: 0, step: 0 }, access: Access::Read };
+        let nobody = Touch {
+            at: At {
+                agent: 0,
+                item: 0,
+                step: 0,
+            },
+            access: Access::Read,
+        };
         let mut touches = vec![nobody; start[blocks] as usize];
         self.each_step(|at, kind| {
             for_spans(kind, |span, access| {
@@ -297,7 +352,9 @@ impl<'a> Facts<'a> {
 
     /// How many blocks there are.
     pub fn blocks(&self) -> u32 {
-        self.areas.last().map_or(0, |area| area.first_block + area.rows * area.columns)
+        self.areas
+            .last()
+            .map_or(0, |area| area.first_block + area.rows * area.columns)
     }
 
     /// The areas of memory.
@@ -317,8 +374,14 @@ impl<'a> Facts<'a> {
         let row = (area.first_row + index / area.columns) as usize;
         let column = (index % area.columns) as usize;
         (
-            Extent { start: cut.rows[row], end: cut.rows[row + 1] },
-            Extent { start: cut.columns[column], end: cut.columns[column + 1] },
+            Extent {
+                start: cut.rows[row],
+                end: cut.rows[row + 1],
+            },
+            Extent {
+                start: cut.columns[column],
+                end: cut.columns[column + 1],
+            },
         )
     }
 
@@ -335,15 +398,23 @@ impl<'a> Facts<'a> {
             return;
         }
         let world = self.plan.geometry.world;
-        let homes = if span.home == EVERYWHERE { 0..world } else { u32::from(span.home)..u32::from(span.home) + 1 };
+        let homes = if span.home == EVERYWHERE {
+            0..world
+        } else {
+            u32::from(span.home)..u32::from(span.home) + 1
+        };
         let slots = self.kernel.buffers[span.buffer.index()].slots(world);
         for home in homes {
             let area = &self.areas[(cut.first_area + home * slots + u32::from(span.slot)) as usize];
             // A multicast touches only what each rank holds.
-            let row = |at: u32| cut.row_index[at as usize].clamp(area.first_row, area.first_row + area.rows);
+            let row = |at: u32| {
+                cut.row_index[at as usize].clamp(area.first_row, area.first_row + area.rows)
+            };
             for row in row(span.rows.start)..row(span.rows.end) {
                 let line = area.first_block + (row - area.first_row) * area.columns;
-                for column in cut.column_index[span.columns.start as usize]..cut.column_index[span.columns.end as usize] {
+                for column in cut.column_index[span.columns.start as usize]
+                    ..cut.column_index[span.columns.end as usize]
+                {
                     f(line + column);
                 }
             }
@@ -376,7 +447,15 @@ pub(super) fn for_spans(kind: StepKind, mut f: impl FnMut(Span, Access)) {
             f(b, Access::Read);
         }
         StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => f(from, Access::Read),
-        StepKind::Store { dst, mode: StoreMode::Write, .. } => f(dst, Access::Write),
-        StepKind::Store { dst, mode: StoreMode::Add, .. } => f(dst, Access::Add),
+        StepKind::Store {
+            dst,
+            mode: StoreMode::Write,
+            ..
+        } => f(dst, Access::Write),
+        StepKind::Store {
+            dst,
+            mode: StoreMode::Add,
+            ..
+        } => f(dst, Access::Add),
     }
 }

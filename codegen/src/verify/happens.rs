@@ -14,12 +14,25 @@ pub(super) struct Happens<'a, 'b> {
     seen: Vec<Vec<(u32, u32)>>,
     walk: u32,
     open: Vec<At>,
+    /// What is before the end of the launch of the rank last asked about.
+    ended: Option<(u32, Vec<Vec<u32>>)>,
 }
 
 impl<'a, 'b> Happens<'a, 'b> {
     pub fn new(facts: &'b Facts<'a>) -> Self {
-        let seen = facts.plan.agents.iter().map(|agent| vec![(0, 0); agent.items.len()]).collect();
-        Happens { facts, seen, walk: 0, open: Vec::new() }
+        let seen = facts
+            .plan
+            .agents
+            .iter()
+            .map(|agent| vec![(0, 0); agent.items.len()])
+            .collect();
+        Happens {
+            facts,
+            seen,
+            walk: 0,
+            open: Vec::new(),
+            ended: None,
+        }
     }
 
     /// Whether `a` is before `b` in one launch.
@@ -31,7 +44,12 @@ impl<'a, 'b> Happens<'a, 'b> {
         let first = self.facts.plan.agents[b.agent as usize].items[b.item as usize].start;
         for step in first..b.step {
             let wait = At { step, ..b };
-            if !lag(self.facts, wait) && self.facts.joined(wait).any(|signal| self.directly(a, signal)) {
+            if !lag(self.facts, wait)
+                && self
+                    .facts
+                    .joined(wait)
+                    .any(|signal| self.directly(a, signal))
+            {
                 return true;
             }
         }
@@ -54,13 +72,18 @@ impl<'a, 'b> Happens<'a, 'b> {
                 return true;
             }
             let first = facts.plan.agents[at.agent as usize].items[at.item as usize].start;
-            lagging.extend((first..at.step).map(|step| At { step, ..at }).filter(|wait| lag(facts, *wait)));
+            lagging.extend(
+                (first..at.step)
+                    .map(|step| At { step, ..at })
+                    .filter(|wait| lag(facts, *wait)),
+            );
             false
         });
-        found || lagging.into_iter().any(|wait| {
-            let signals: Vec<At> = facts.joined(wait).collect();
-            signals.into_iter().any(|signal| self.before(a, signal))
-        })
+        found
+            || lagging.into_iter().any(|wait| {
+                let signals: Vec<At> = facts.joined(wait).collect();
+                signals.into_iter().any(|signal| self.before(a, signal))
+            })
     }
 
     /// Whether `a` is before the end of that rank's launch.
@@ -74,11 +97,39 @@ impl<'a, 'b> Happens<'a, 'b> {
         if (a.step + 1..end).any(|step| facts.is_waited_for(At { step, ..a }, rank)) {
             return true;
         }
+        if self.ended.as_ref().is_none_or(|(ended, _)| *ended != rank) {
+            let reached = self.reached_by_end(rank);
+            self.ended = Some((rank, reached));
+        }
+        let reached = self
+            .ended
+            .as_ref()
+            .map(|(_, reached)| reached[a.agent as usize][a.item as usize]);
+        reached.is_some_and(|step| a.step < step)
+    }
+
+    /// For every item, the step up to which it is before the end of that rank's launch.
+    fn reached_by_end(&mut self, rank: u32) -> Vec<Vec<u32>> {
+        let facts = self.facts;
         let roles = facts.kernel.roles.len() as u32;
-        (rank * roles..(rank + 1) * roles).any(|agent| {
-            let items = &facts.plan.agents[agent as usize].items;
-            (0..items.len()).any(|item| self.before(a, At { agent, item: item as u32, step: items[item].end }))
-        })
+        self.walk += 1;
+        self.open.clear();
+        for agent in rank * roles..(rank + 1) * roles {
+            for (item, range) in facts.plan.agents[agent as usize].items.iter().enumerate() {
+                self.visit(At {
+                    agent,
+                    item: item as u32,
+                    step: range.end,
+                });
+            }
+        }
+        self.follow(|_| false);
+        let walk = self.walk;
+        let up_to = |(seen, step): &(u32, u32)| if *seen == walk { *step } else { 0 };
+        self.seen
+            .iter()
+            .map(|items| items.iter().map(up_to).collect())
+            .collect()
     }
 
     fn directly(&self, a: At, b: At) -> bool {
@@ -91,6 +142,10 @@ impl<'a, 'b> Happens<'a, 'b> {
         self.walk += 1;
         self.open.clear();
         self.visit(from);
+        self.follow(&mut found)
+    }
+
+    fn follow(&mut self, mut found: impl FnMut(At) -> bool) -> bool {
         while let Some(at) = self.open.pop() {
             if found(at) {
                 return true;
@@ -108,8 +163,15 @@ impl<'a, 'b> Happens<'a, 'b> {
             let earlier = &agent.items[..at.item as usize];
             if let Some(last) = earlier.iter().rposition(|other| other.phase < item.phase) {
                 let phase = earlier[last].phase;
-                for index in (0..=last).rev().take_while(|index| earlier[*index].phase == phase) {
-                    self.visit(At { agent: at.agent, item: index as u32, step: earlier[index].end });
+                for index in (0..=last)
+                    .rev()
+                    .take_while(|index| earlier[*index].phase == phase)
+                {
+                    self.visit(At {
+                        agent: at.agent,
+                        item: index as u32,
+                        step: earlier[index].end,
+                    });
                 }
             }
         }
@@ -136,5 +198,9 @@ fn lag(facts: &Facts<'_>, wait: At) -> bool {
 /// Whether program order alone puts `a` before `b`.
 fn facts_directly(facts: &Facts<'_>, a: At, b: At) -> bool {
     a.agent == b.agent
-        && if a.item == b.item { a.step < b.step } else { facts.phase(a) < facts.phase(b) }
+        && if a.item == b.item {
+            a.step < b.step
+        } else {
+            facts.phase(a) < facts.phase(b)
+        }
 }

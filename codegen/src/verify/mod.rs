@@ -49,6 +49,7 @@ mod coverage;
 mod credits;
 mod facts;
 mod happens;
+mod planner;
 mod progress;
 mod race;
 mod reuse;
@@ -58,12 +59,15 @@ use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::Kernel;
 use crate::model::Machine;
 use crate::plan::Plan;
-use crate::shape::Shape;
+use crate::shape::{Geometry, Shape};
 use std::ops::Deref;
+use std::sync::Arc;
+
+pub use planner::Planner;
 
 /// A value that this module accepted. Nothing else makes one.
 #[derive(Clone, Debug)]
-pub struct Checked<T>(T);
+pub struct Checked<T>(Arc<T>);
 
 impl<T> Deref for Checked<T> {
     type Target = T;
@@ -72,29 +76,32 @@ impl<T> Deref for Checked<T> {
     }
 }
 
-impl<T> Checked<T> {
-    /// The value itself.
-    pub fn into_inner(self) -> T {
-        self.0
-    }
-}
-
 /// Checks what does not depend on the shape.
 ///
 /// # Errors
 /// Everything that is wrong.
 pub fn kernel(kernel: Kernel) -> Result<Checked<Kernel>, Diagnostics> {
-    Diagnostics::check(kernel_findings(&kernel), ()).map(|()| Checked(kernel))
+    Diagnostics::check(kernel_findings(&kernel), ()).map(|()| Checked(Arc::new(kernel)))
 }
 
 /// Plans `shape` and checks what depends on it.
 ///
 /// # Errors
-/// What [`Plan::new`] refuses, and the first finding of every rule that is broken.
-pub fn plan(kernel: &Checked<Kernel>, shape: &Shape, machine: &Machine) -> Result<Checked<Plan>, Diagnostics> {
-    let plan = Plan::new(kernel, shape, machine)?;
+/// What [`Plan::new`] refuses, or a finding of the first guarantee that does not hold.
+pub fn plan(
+    kernel: &Checked<Kernel>,
+    shape: &Shape,
+    machine: &Machine,
+) -> Result<Checked<Plan>, Diagnostics> {
+    let plan = Plan::of(
+        &kernel.0,
+        Geometry::new(kernel, shape)?,
+        shape,
+        machine,
+        None,
+    )?;
     let found = plan_findings(kernel, &plan, None);
-    Diagnostics::check(found, ()).map(|()| Checked(plan))
+    Diagnostics::check(found, ()).map(|()| Checked(Arc::new(plan)))
 }
 
 /// What is wrong with a kernel whatever its shape.
@@ -102,28 +109,47 @@ pub fn kernel_findings(kernel: &Kernel) -> Vec<Diagnostic> {
     credits::check(kernel)
 }
 
-/// What is wrong with a plan: at most one finding a rule. `without` leaves a rule out, to test that it is needed.
+/// What is wrong with a plan: a finding of the first guarantee that does not hold, in the order of the table above.
+/// Each presupposes the ones before it (what was not run cannot be covered, what races has no content), so later
+/// ones are not judged. `without` leaves a rule out, to test that it is needed.
 pub fn plan_findings(kernel: &Kernel, plan: &Plan, without: Option<Rule>) -> Vec<Diagnostic> {
     let on = |rule: Rule| without != Some(rule);
     let facts = facts::Facts::new(kernel, plan);
     let mut coverage = coverage::Coverage::new(&facts);
     if let Some(stuck) = progress::run(&facts, |at, kind| coverage.step(at, kind)) {
-        // What was not run cannot be judged.
-        return if on(Rule::Progress) { vec![stuck] } else { Vec::new() };
+        return if on(Rule::Progress) {
+            vec![stuck]
+        } else {
+            Vec::new()
+        };
     }
     let mut happens = happens::Happens::new(&facts);
-    let mut found = Vec::new();
-    if on(Rule::Race) {
-        found.extend(race::check(&facts, &mut happens));
-    }
-    if on(Rule::Coverage) {
-        found.extend(coverage.end());
-    }
-    if on(Rule::Reuse) {
-        found.extend(reuse::check(&facts, &mut happens));
-    }
-    if on(Rule::Attribution) {
-        found.extend(reuse::check_attribution(&facts, &mut happens));
-    }
-    found
+    let race = if on(Rule::Race) {
+        race::check(&facts, &mut happens)
+    } else {
+        None
+    };
+    let found = race
+        .or_else(|| {
+            if on(Rule::Coverage) {
+                coverage.end()
+            } else {
+                None
+            }
+        })
+        .or_else(|| {
+            if on(Rule::Reuse) {
+                reuse::check(&facts, &mut happens)
+            } else {
+                None
+            }
+        })
+        .or_else(|| {
+            if on(Rule::Attribution) {
+                reuse::check_attribution(&facts, &mut happens)
+            } else {
+                None
+            }
+        });
+    found.into_iter().collect()
 }

@@ -21,7 +21,11 @@ pub(super) fn run(facts: &Facts<'_>, mut done: impl FnMut(At, StepKind)) -> Opti
             while step < range.end {
                 let kind = steps.steps[step as usize].kind;
                 match kind {
-                    StepKind::Wait { counter, cell, at_least } => {
+                    StepKind::Wait {
+                        counter,
+                        cell,
+                        at_least,
+                    } => {
                         let home = facts.rank(agent) as u16;
                         let lag = facts.kernel.counters[counter.index()].purpose.lag();
                         let target = arrivals.target(home, counter, cell, at_least);
@@ -30,7 +34,12 @@ pub(super) fn run(facts: &Facts<'_>, mut done: impl FnMut(At, StepKind)) -> Opti
                             break 'agent;
                         }
                     }
-                    StepKind::Signal { counter, home, cell, amount } => {
+                    StepKind::Signal {
+                        counter,
+                        home,
+                        cell,
+                        amount,
+                    } => {
                         counts[arrivals.index(home, counter, cell)] += amount;
                         // All of that rank's waiters look again: there are at most as many as it has roles.
                         ready.append(&mut waiters[usize::from(home)]);
@@ -58,14 +67,28 @@ fn stuck(facts: &Facts<'_>, at: &[(u32, u32)], counts: &[u32]) -> Option<Diagnos
         .iter()
         .enumerate()
         .filter(|(agent, (item, _))| (*item as usize) < facts.plan.agents[*agent].items.len())
-        .map(|(agent, (item, step))| At { agent: agent as u32, item: *item, step: *step })
+        .map(|(agent, (item, step))| At {
+            agent: agent as u32,
+            item: *item,
+            step: *step,
+        })
         .collect();
     let first = *blocked.first()?;
     let wanted = |wait: At| match facts.step(wait) {
-        StepKind::Wait { counter, cell, at_least } => {
+        StepKind::Wait {
+            counter,
+            cell,
+            at_least,
+        } => {
             let home = facts.rank(wait.agent) as u16;
             let index = arrivals.index(home, counter, cell);
-            Some((counter, cell, index, counts[index], arrivals.target(home, counter, cell, at_least)))
+            Some((
+                counter,
+                cell,
+                index,
+                counts[index],
+                arrivals.target(home, counter, cell, at_least),
+            ))
         }
         _ => None,
     };
@@ -74,16 +97,24 @@ fn stuck(facts: &Facts<'_>, at: &[(u32, u32)], counts: &[u32]) -> Option<Diagnos
     let mut found = Diagnostic::new(
         Rule::Progress,
         facts.loc(first),
-        format!("{} waits for ever: {name} is {seen}, it wants {target}", facts.who(first.agent)),
+        format!(
+            "{} waits for ever: {name} is {seen}, it wants {target}",
+            facts.who(first.agent)
+        ),
     );
     // Follow who should have signalled, until the story closes.
     let mut seen_agents = Vec::new();
     let mut wait = first;
     loop {
         seen_agents.push(wait.agent);
-        let Some((counter, cell, index, seen, target)) = wanted(wait) else { break };
+        let Some((counter, cell, index, seen, target)) = wanted(wait) else {
+            break;
+        };
         let name = facts.cell_name(counter, cell);
-        let text = format!("{} waits for {name}: seen {seen}, wanted {target}", facts.who(wait.agent));
+        let text = format!(
+            "{} waits for {name}: seen {seen}, wanted {target}",
+            facts.who(wait.agent)
+        );
         found = found.note(facts.loc(wait), text);
         let position = |agent: u32| at[agent as usize];
         let missing = facts.signals(index).iter().find(|signal| {
@@ -93,7 +124,10 @@ fn stuck(facts: &Facts<'_>, at: &[(u32, u32)], counts: &[u32]) -> Option<Diagnos
         let Some(signal) = missing else {
             let arrives = facts.signals(index).len();
             let text = if arrives == 0 {
-                format!("no statement signals {name} on rank {}", facts.rank(wait.agent))
+                format!(
+                    "no statement signals {name} on rank {}",
+                    facts.rank(wait.agent)
+                )
             } else {
                 format!("all {arrives} signals to {name} have been made: {seen} in all")
             };
@@ -101,16 +135,36 @@ fn stuck(facts: &Facts<'_>, at: &[(u32, u32)], counts: &[u32]) -> Option<Diagnos
             break;
         };
         let culprit = signal.at.agent;
-        found = found.note(facts.loc(signal.at), format!("{} would signal it, but has not got there", facts.who(culprit)));
+        found = found.note(
+            facts.loc(signal.at),
+            format!(
+                "{} would signal it, but has not got there",
+                facts.who(culprit)
+            ),
+        );
         if seen_agents.contains(&culprit) {
-            found = found.note(None, format!("{} is where this story began: the waits form a circle", facts.who(culprit)));
+            found = found.note(
+                None,
+                format!(
+                    "{} is where this story began: the waits form a circle",
+                    facts.who(culprit)
+                ),
+            );
             break;
         }
         let (item, step) = position(culprit);
-        wait = At { agent: culprit, item, step };
+        wait = At {
+            agent: culprit,
+            item,
+            step,
+        };
     }
     if blocked.len() > seen_agents.len() {
         found = found.note(None, format!("{} roles are blocked in all", blocked.len()));
     }
-    Some(found.hint("each role is one sequence: a wait also holds up everything after it in its role"))
+    Some(
+        found.hint(
+            "each role is one sequence: a wait also holds up everything after it in its role",
+        ),
+    )
 }

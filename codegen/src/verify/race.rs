@@ -36,7 +36,11 @@ fn check_block(
             return Some(too_early(facts, area, block, touches, *touch));
         }
     }
-    for (index, a) in touches.iter().enumerate().filter(|(_, a)| a.access != Access::Read) {
+    for (index, a) in touches
+        .iter()
+        .enumerate()
+        .filter(|(_, a)| a.access != Access::Read)
+    {
         for (other, b) in touches.iter().enumerate() {
             let pair_seen_before = b.access != Access::Read && other <= index;
             let both_add = a.access == Access::Add && b.access == Access::Add;
@@ -61,11 +65,20 @@ pub(super) fn initially_there(facts: &Facts<'_>, area: &Area, block: u32) -> boo
             let mine = facts.plan.geometry.chunk(buffer.rows, u32::from(area.home));
             mine.overlaps(facts.rectangle(area, block).0)
         }
-        TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced | TensorKind::Scratch { .. } => false,
+        TensorKind::Out
+        | TensorKind::Scattered
+        | TensorKind::Reduced
+        | TensorKind::Scratch { .. } => false,
     }
 }
 
-fn too_early(facts: &Facts<'_>, area: &Area, block: u32, touches: &[Touch], read: Touch) -> Diagnostic {
+fn too_early(
+    facts: &Facts<'_>,
+    area: &Area,
+    block: u32,
+    touches: &[Touch],
+    read: Touch,
+) -> Diagnostic {
     let (rows, columns) = facts.rectangle(area, block);
     let what = facts.rectangle_name(area.buffer, area.slot, rows, columns);
     let at = facts.loc(read.at);
@@ -74,7 +87,11 @@ fn too_early(facts: &Facts<'_>, area: &Area, block: u32, touches: &[Touch], read
         return Diagnostic::new(
             Rule::Race,
             at,
-            format!("{} reads {what} on rank {}, which nobody has written", facts.who(read.at.agent), area.home),
+            format!(
+                "{} reads {what} on rank {}, which nobody has written",
+                facts.who(read.at.agent),
+                area.home
+            ),
         )
         .note(at, facts.deed(read.at))
         .hint("every chunk that is read must be written on that rank in the same launch");
@@ -82,7 +99,11 @@ fn too_early(facts: &Facts<'_>, area: &Area, block: u32, touches: &[Touch], read
     let found = Diagnostic::new(
         Rule::Race,
         at,
-        format!("{} may read {what} on rank {} before it is there", facts.who(read.at.agent), area.home),
+        format!(
+            "{} may read {what} on rank {} before it is there",
+            facts.who(read.at.agent),
+            area.home
+        ),
     )
     .note(facts.loc(writer.at), facts.deed(writer.at));
     with_signals(facts, found, writer.at, read.at)
@@ -94,7 +115,10 @@ fn unordered(facts: &Facts<'_>, area: &Area, block: u32, a: Touch, b: Touch) -> 
     let found = Diagnostic::new(
         Rule::Race,
         facts.loc(b.at),
-        format!("two accesses to {what} on rank {} are not ordered, and one of them writes", area.home),
+        format!(
+            "two accesses to {what} on rank {} are not ordered, and one of them writes",
+            area.home
+        ),
     )
     .note(facts.loc(a.at), facts.deed(a.at))
     .note(facts.loc(b.at), facts.deed(b.at));
@@ -123,17 +147,30 @@ fn with_signals(facts: &Facts<'_>, mut found: Diagnostic, earlier: At, later: At
     if signals.is_empty() {
         let text = match early.first() {
             Some(signal) => format!("but {} before the data, not after it", facts.deed(*signal)),
-            None => format!("{} signals nothing afterwards in that item", facts.who(earlier.agent)),
+            None => format!(
+                "{} signals nothing afterwards in that item",
+                facts.who(earlier.agent)
+            ),
         };
         found = found.note(facts.loc(earlier), text);
     }
     for wait in waits.iter().rev().take(SHOWN) {
         let missed = facts.joined(*wait).next().is_none();
-        let nothing = if missed { ", which nothing is sure to have signalled" } else { "" };
+        let nothing = if missed {
+            ", which nothing is sure to have signalled"
+        } else {
+            ""
+        };
         found = found.note(facts.loc(*wait), format!("{}{nothing}", facts.deed(*wait)));
     }
     if waits.is_empty() {
-        found = found.note(facts.loc(later), format!("{} waits for nothing before in that item", facts.who(later.agent)));
+        found = found.note(
+            facts.loc(later),
+            format!(
+                "{} waits for nothing before in that item",
+                facts.who(later.agent)
+            ),
+        );
     }
     found.hint(
         "items of a role run on different CTAs: the item that writes signals after the data, and the item that \

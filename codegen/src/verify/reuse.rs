@@ -12,7 +12,10 @@ pub(super) fn check(facts: &Facts<'_>, happens: &mut Happens<'_, '_>) -> Option<
         for block in facts.blocks_of(area) {
             let touches = facts.touches(block);
             let home = u32::from(area.home);
-            if touches.iter().all(|touch| facts.rank(touch.at.agent) == home) {
+            if touches
+                .iter()
+                .all(|touch| facts.rank(touch.at.agent) == home)
+            {
                 continue;
             }
             if let Some(found) = check_block(facts, happens, area, block, touches) {
@@ -36,7 +39,9 @@ fn check_block(
     for touch in touches {
         let remote = facts.rank(touch.at.agent) != home;
         let is_quiet = !remote
-            || touches.iter().any(|other| facts.rank(other.at.agent) == home && happens.before(touch.at, other.at))
+            || touches.iter().any(|other| {
+                facts.rank(other.at.agent) == home && happens.before(touch.at, other.at)
+            })
             || happens.before_end(touch.at, home);
         // A remote reader of scratch only has to be done before the next launch writes: that is checked below.
         if !is_quiet && !(scratch && touch.access == Access::Read) {
@@ -48,7 +53,10 @@ fn check_block(
         for b in touches {
             let conflict = match (a.access, b.access) {
                 (Access::Read, Access::Read) | (Access::Add, Access::Add) => false,
-                (Access::Read | Access::Write | Access::Add, Access::Read | Access::Write | Access::Add) => true,
+                (
+                    Access::Read | Access::Write | Access::Add,
+                    Access::Read | Access::Write | Access::Add,
+                ) => true,
             };
             let quiet_at = quiet[index].then_some(home);
             if conflict && !happens.before_next(a.at, b.at, quiet_at) {
@@ -60,7 +68,10 @@ fn check_block(
 }
 
 /// The first counter cell whose signals of the next launch could be taken for this launch's.
-pub(super) fn check_attribution(facts: &Facts<'_>, happens: &mut Happens<'_, '_>) -> Option<Diagnostic> {
+pub(super) fn check_attribution(
+    facts: &Facts<'_>,
+    happens: &mut Happens<'_, '_>,
+) -> Option<Diagnostic> {
     let arrivals = &facts.plan.arrivals;
     let mut waits: Vec<(usize, At)> = Vec::new();
     facts.each_step(|at, kind| {
@@ -68,7 +79,10 @@ pub(super) fn check_attribution(facts: &Facts<'_>, happens: &mut Happens<'_, '_>
             let index = arrivals.index(facts.rank(at.agent) as u16, counter, cell);
             let signals = facts.signals(index);
             let first = signals.first().map(|signal| facts.rank(signal.at.agent));
-            if signals.iter().any(|signal| Some(facts.rank(signal.at.agent)) != first) {
+            if signals
+                .iter()
+                .any(|signal| Some(facts.rank(signal.at.agent)) != first)
+            {
                 waits.push((index, at));
             }
         }
@@ -97,7 +111,11 @@ pub(super) fn check_attribution(facts: &Facts<'_>, happens: &mut Happens<'_, '_>
 fn late(facts: &Facts<'_>, area: &Area, block: u32, touch: Touch) -> Diagnostic {
     let (rows, columns) = facts.rectangle(area, block);
     let what = facts.rectangle_name(area.buffer, area.slot, rows, columns);
-    let does = if touch.access == Access::Read { "is read" } else { "is written" };
+    let does = if touch.access == Access::Read {
+        "is read"
+    } else {
+        "is written"
+    };
     Diagnostic::new(
         Rule::Reuse,
         facts.loc(touch.at),

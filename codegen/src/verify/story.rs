@@ -8,12 +8,17 @@ use crate::unroll::{EVERYWHERE, Span, StepKind};
 impl Facts<'_> {
     /// `comm of rank 2`.
     pub fn who(&self, agent: u32) -> String {
-        format!("{} of rank {}", self.kernel.roles[self.role(agent)].kind.name(), self.rank(agent))
+        format!(
+            "{} of rank {}",
+            self.kernel.roles[self.role(agent)].kind.name(),
+            self.rank(agent)
+        )
     }
 
     /// Where a step was written.
     pub fn loc(&self, at: At) -> Loc {
-        self.kernel.loc(self.plan.agents[at.agent as usize].steps[at.step as usize].op)
+        self.kernel
+            .loc(self.plan.agents[at.agent as usize].steps[at.step as usize].op)
     }
 
     /// `arrived[3]`, with the index along every axis.
@@ -27,21 +32,30 @@ impl Facts<'_> {
         }
         index.reverse();
         let name = &self.kernel.counters[counter.index()].name;
-        index.iter().fold(name.clone(), |text, at| format!("{text}[{at}]"))
+        index
+            .iter()
+            .fold(name.clone(), |text, at| format!("{text}[{at}]"))
     }
 
     /// `rows 0..128 of x`, with columns where they are not all.
     pub fn rectangle_name(&self, buffer: u16, slot: u16, rows: Extent, columns: Extent) -> String {
         let tensor = &self.kernel.buffers[usize::from(buffer)];
         let slots = tensor.slots(self.plan.geometry.world);
-        let slot = if slots > 1 { format!("[{slot}]") } else { String::new() };
+        let slot = if slots > 1 {
+            format!("[{slot}]")
+        } else {
+            String::new()
+        };
         let all = self.plan.geometry.size(tensor.columns);
         let columns = if columns.len() == all {
             String::new()
         } else {
             format!(", columns {}..{}", columns.start, columns.end)
         };
-        format!("rows {}..{}{columns} of {}{slot}", rows.start, rows.end, tensor.name)
+        format!(
+            "rows {}..{}{columns} of {}{slot}",
+            rows.start, rows.end, tensor.name
+        )
     }
 
     fn span_name(&self, span: &Span, me: u32) -> String {
@@ -57,22 +71,48 @@ impl Facts<'_> {
     pub fn deed(&self, at: At) -> String {
         let me = self.rank(at.agent);
         let what = match self.step(at) {
-            StepKind::Wait { counter, cell, .. } => format!("waits for {}", self.cell_name(counter, cell)),
-            StepKind::Signal { counter, home, cell, amount } => {
-                format!("adds {amount} to {} on rank {home}", self.cell_name(counter, cell))
+            StepKind::Wait { counter, cell, .. } => {
+                format!("waits for {}", self.cell_name(counter, cell))
+            }
+            StepKind::Signal {
+                counter,
+                home,
+                cell,
+                amount,
+            } => {
+                format!(
+                    "adds {amount} to {} on rank {home}",
+                    self.cell_name(counter, cell)
+                )
             }
             StepKind::Copy { dst, src } => {
-                format!("copies {} to {}", self.span_name(&src, me), self.span_name(&dst, me))
+                format!(
+                    "copies {} to {}",
+                    self.span_name(&src, me),
+                    self.span_name(&dst, me)
+                )
             }
             StepKind::Dot { a, b, .. } => {
-                format!("multiplies {} by {}", self.span_name(&a, me), self.span_name(&b, me))
+                format!(
+                    "multiplies {} by {}",
+                    self.span_name(&a, me),
+                    self.span_name(&b, me)
+                )
             }
             StepKind::Reduce { from, .. } => format!("sums {}", self.span_name(&from, me)),
             StepKind::Load { from, .. } => format!("reads {}", self.span_name(&from, me)),
-            StepKind::Store { dst, mode: crate::program::StoreMode::Write, .. } => {
+            StepKind::Store {
+                dst,
+                mode: crate::program::StoreMode::Write,
+                ..
+            } => {
                 format!("writes {}", self.span_name(&dst, me))
             }
-            StepKind::Store { dst, mode: crate::program::StoreMode::Add, .. } => {
+            StepKind::Store {
+                dst,
+                mode: crate::program::StoreMode::Add,
+                ..
+            } => {
                 format!("adds to {}", self.span_name(&dst, me))
             }
         };

@@ -104,7 +104,11 @@ pub fn ag_gemm_ring() -> Program {
 
 pub fn gemm_rs() -> Program {
     let mut s = ScheduleBuilder::new("gemm_rs");
-    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.scattered("y", Bf16));
+    let (x, w, y) = (
+        s.local("x", Bf16),
+        s.local("w", Bf16),
+        s.scattered("y", Bf16),
+    );
     let tiles = s.tiles("tiles", y, tiles());
     let partial = s.symmetric("partial", Bf16, y, world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);
@@ -130,7 +134,11 @@ pub fn gemm_rs() -> Program {
 
 pub fn gemm_rs_add() -> Program {
     let mut s = ScheduleBuilder::new("gemm_rs_add");
-    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.scattered("y", Bf16));
+    let (x, w, y) = (
+        s.local("x", Bf16),
+        s.local("w", Bf16),
+        s.scattered("y", Bf16),
+    );
     let tiles = s.tiles("tiles", y, tiles());
     let begun = s.counters("begun", [tiles.into()]);
     let landed = s.counters("landed", [world().into(), tiles.into()]);
@@ -138,7 +146,9 @@ pub fn gemm_rs_add() -> Program {
         s.for_items("t", tiles.of(me()), |s, t| {
             let acc = s.dot(x.at(t), w.at(t));
             s.store(y.at(t), acc);
-            s.for_ranks("peer", ranks().after_me(), |s, peer| s.signal(begun.on(&peer).at(t), 1));
+            s.for_ranks("peer", ranks().after_me(), |s, peer| {
+                s.signal(begun.on(&peer).at(t), 1)
+            });
         });
         s.for_ranks("owner", ranks().after_me(), |s, owner| {
             s.for_items("t", tiles.of(&owner), |s, t| {
@@ -148,7 +158,9 @@ pub fn gemm_rs_add() -> Program {
                 s.signal(landed.on(&owner).at(me()).at(t), 1);
             });
         });
-        s.for_items("t", tiles.of(me()), |s, t| s.wait(landed.at(others()).at(t)));
+        s.for_items("t", tiles.of(me()), |s, t| {
+            s.wait(landed.at(others()).at(t))
+        });
     });
     s.finish()
 }
@@ -215,5 +227,14 @@ pub fn bulk() -> Program {
 
 /// Every one, with its name.
 pub fn all() -> Vec<Program> {
-    vec![gemm(), ag_gemm(), ag_gemm_pull(), ag_gemm_ring(), gemm_rs(), gemm_rs_add(), gemm_ar(), bulk()]
+    vec![
+        gemm(),
+        ag_gemm(),
+        ag_gemm_pull(),
+        ag_gemm_ring(),
+        gemm_rs(),
+        gemm_rs_add(),
+        gemm_ar(),
+        bulk(),
+    ]
 }

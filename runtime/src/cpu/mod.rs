@@ -80,7 +80,8 @@ impl Run<'_> {
             Ok(expected) => expected,
             Err(none) => return Ok(Err(none)),
         };
-        let agreement = interp::compare(&self.outcome, &expected).map_err(|off| self.wrong(&off))?;
+        let agreement =
+            interp::compare(&self.outcome, &expected).map_err(|off| self.wrong(&off))?;
         Ok(Ok(Compared {
             max_error: agreement.max_abs,
             of_allowed: agreement.max_of_bound,
@@ -92,7 +93,9 @@ impl Run<'_> {
     fn relative(&self, expected: &Expected) -> f64 {
         let (mut off, mut all) = (0.0, 0.0);
         for tensor in &expected.tensors {
-            let output = self.outcome.output(expected.launch, tensor.rank, tensor.tensor);
+            let output = self
+                .outcome
+                .output(expected.launch, tensor.rank, tensor.tensor);
             let values = output.map_or(&[][..], |output| &output.values);
             for (got, value) in values.iter().zip(&tensor.values) {
                 off += (f64::from(*got) - value).powi(2);

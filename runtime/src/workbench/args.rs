@@ -199,7 +199,9 @@ fn refusal(error: &clap::Error) -> Error {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let what = lines.next().unwrap_or("the command line is not legal");
     let what = what.strip_prefix("error: ").unwrap_or(what).to_string();
-    let tips: Vec<_> = lines.filter_map(|line| line.strip_prefix("tip: ")).collect();
+    let tips: Vec<_> = lines
+        .filter_map(|line| line.strip_prefix("tip: "))
+        .collect();
     let legal = if tips.is_empty() {
         "--help lists what there is".into()
     } else {
@@ -208,10 +210,7 @@ fn refusal(error: &clap::Error) -> Error {
     Error::Usage { what, legal }
 }
 
-fn words<'a>(
-    args: &'a Args,
-    programs: &[Program],
-) -> Result<(Verb, Option<&'a str>), Error> {
+fn words<'a>(args: &'a Args, programs: &[Program]) -> Result<(Verb, Option<&'a str>), Error> {
     let mut verb = None;
     let mut named = args.schedule.as_deref();
     for word in &args.words {

@@ -2,8 +2,8 @@
 
 use super::args::Request;
 use super::dump::Dump;
-use super::render::{self, Console};
 use super::facts::Facts;
+use super::render::{self, Console};
 use super::{Outcome, Ready, size};
 use crate::error::Error;
 use counterflow_codegen::kernel::Kernel;
@@ -180,7 +180,10 @@ fn settled(program: &Program, kernel: &Kernel) -> String {
 }
 
 /// Every choice with what it is settled to, in the order written.
-fn choices<'a>(program: &'a Program, kernel: &'a Kernel) -> impl Iterator<Item = (&'a str, Setting)> {
+fn choices<'a>(
+    program: &'a Program,
+    kernel: &'a Kernel,
+) -> impl Iterator<Item = (&'a str, Setting)> {
     program.tunables.iter().filter_map(|tunable| {
         let chosen = kernel.variant.choices.get(&tunable.name);
         let setting = chosen.or(tunable.options.first())?;

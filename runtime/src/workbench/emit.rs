@@ -8,7 +8,10 @@ use crate::error::Error;
 pub(super) fn emit(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
     check::ready(request, &request.shape, console)?;
     Err(Error::NotYet {
-        what: format!("{} passes every check, but this build emits no CUDA", request.program.name),
+        what: format!(
+            "{} passes every check, but this build emits no CUDA",
+            request.program.name
+        ),
         help: "DUMP=kernel,plan shows the checked kernel and its numbers".into(),
     })
 }

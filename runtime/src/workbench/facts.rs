@@ -66,7 +66,11 @@ impl Facts {
         let busy = plan.agents.iter().filter(|agent| !agent.steps.is_empty());
         Facts {
             agents: busy.count() as u64,
-            items: plan.agents.iter().map(|agent| agent.items.len() as u64).sum(),
+            items: plan
+                .agents
+                .iter()
+                .map(|agent| agent.items.len() as u64)
+                .sum(),
             waits,
             signals,
             accesses,

@@ -25,10 +25,14 @@ pub(super) fn timeline(
     console: &mut Console<'_>,
 ) -> Result<Map<String, Json>, Error> {
     let bar = console.bar(1, "predicting");
-    let timeline = model::predict(&ready.kernel, &ready.plan, &request.machine)
-        .map_err(Diagnostics::from)?;
+    let timeline =
+        model::predict(&ready.kernel, &ready.plan, &request.machine).map_err(Diagnostics::from)?;
     drop(bar);
-    console.say(format!("**predicted** on {}: {}", request.machine.name, timeline.summary()));
+    console.say(format!(
+        "**predicted** on {}: {}",
+        request.machine.name,
+        timeline.summary()
+    ));
     let chart = timeline.gantt(WIDTH);
     // The chart's own title and summary are said already.
     let chart: Vec<&str> = chart.lines().skip(2).collect();

@@ -271,10 +271,7 @@ pub(super) fn plural(value: u64, noun: &str) -> String {
 }
 
 /// Bytes with a unit of 1024.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "three digits are shown"
-)]
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 pub(super) fn bytes(value: u64) -> String {
     let mut scaled = value as f64;
     for unit in ["B", "KiB", "MiB", "GiB"] {

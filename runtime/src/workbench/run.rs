@@ -68,11 +68,22 @@ pub(super) fn emulate(
         .map(|(launch, (compared, plan))| row(launch, plan, compared.as_ref().ok()))
         .collect();
     console.say(render::table(
-        &["launch", "shape", "elements", "max error", "relative", "of what rounding allows"],
+        &[
+            "launch",
+            "shape",
+            "elements",
+            "max error",
+            "relative",
+            "of what rounding allows",
+        ],
         rows,
         &[0, 2, 3, 4, 5],
     ));
-    for none in compared.iter().filter_map(|compared| compared.as_ref().err()).take(1) {
+    for none in compared
+        .iter()
+        .filter_map(|compared| compared.as_ref().err())
+        .take(1)
+    {
         console.say(format!("  {none}"));
     }
     console.say(format!(

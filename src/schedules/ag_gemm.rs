@@ -1,0 +1,28 @@
+use crate::prelude::*;
+
+/// y = all_gather(x) · wᵀ: push my rows to my peers while the tensor cores start on the rows already here.
+///
+/// Use it for column-parallel layers (QKV, gate and up, fc1) when a rank's rows are less than about 4 MiB, where a
+/// copy engine's fixed cost shows, or when copies must not depend on the host. A few CTAs are given to moving data;
+/// they join the GEMM when they are done.
+#[schedule]
+pub fn ag_gemm(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let pieces = x.pieces(rows = tune(128, 256));
+    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 128)));
+    let arrived = counters(pieces);
+
+    #[comm(ctas = tune(8, 4, 2))]
+    for peer in ranks().before_me() {
+        for p in pieces.of(me()) {
+            x.on(peer)[p] = x[p];
+            arrived.on(peer)[p].add(1);
+        }
+    }
+    #[gemm(k = 64)]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk).grouped() {
+            arrived[t.rows()].wait();
+            y[t] = dot(x[t], w[t]);
+        }
+    }
+}

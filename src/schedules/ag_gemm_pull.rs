@@ -1,0 +1,27 @@
+use crate::prelude::*;
+
+/// y = all_gather(x) · wᵀ: copy engines fetch my peers' rows while the tensor cores start on mine.
+///
+/// Use it when a rank's rows are more than about 4 MiB: copy engines are the fastest way over the link and cost no
+/// SM. Nearest neighbour first, and every rank fetches from another peer at any time.
+#[schedule]
+pub fn ag_gemm_pull(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let pieces = x.pieces(rows = tune(1024, 512, 2048));
+    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 128)));
+    let arrived = counters(pieces);
+
+    #[copy_engine]
+    for peer in ranks().after_me() {
+        for p in pieces.of(peer) {
+            x[p] = x.on(peer)[p];
+            arrived[p].add(1);
+        }
+    }
+    #[gemm(k = 64)]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk).grouped() {
+            arrived[t.rows()].wait();
+            y[t] = dot(x[t], w[t]);
+        }
+    }
+}

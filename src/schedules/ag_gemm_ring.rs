@@ -1,0 +1,29 @@
+use crate::prelude::*;
+
+/// y = all_gather(x) · wᵀ: every rank passes on what it has received to the next.
+///
+/// Use it where each rank has a fast link to its neighbours only. Over a switch, [`ag_gemm`](super::ag_gemm) moves
+/// the same bytes with one hop instead of up to `world - 1`.
+#[schedule]
+pub fn ag_gemm_ring(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let pieces = x.pieces(rows = tune(128, 256));
+    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 128)));
+    let arrived = counters(pieces);
+    let next = (me() + 1) % world();
+
+    #[comm(ctas = tune(8, 4, 2))]
+    for chunk in ring(1).but_last(1) {
+        for p in pieces.of(chunk) {
+            arrived[p].wait();
+            x.on(next)[p] = x[p];
+            arrived.on(next)[p].add(1);
+        }
+    }
+    #[gemm(k = 64)]
+    for chunk in ring(1) {
+        for t in tiles.of(chunk).grouped() {
+            arrived[t.rows()].wait();
+            y[t] = dot(x[t], w[t]);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+use crate::prelude::*;
+
+/// y = all_reduce(x · wᵀ), two shots on the same tiles: partials go to their owner, and the sum goes to everyone.
+///
+/// Use it for row-parallel layers whose next layer wants all rows (no sequence parallelism). Moves as many bytes as
+/// a reduce-scatter and an all-gather, and no rank waits for more than the tile it needs.
+#[schedule]
+pub fn gemm_ar(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
+    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 128)));
+    let partial = symmetric::<bf16>(y.chunk(), slots = world());
+    let landed = counters(world(), tiles);
+    let done = counters(tiles);
+
+    #[gemm(k = 64)]
+    for owner in ranks().after_me() {
+        for t in tiles.of(owner) {
+            partial.on(owner)[me()][t] = dot(x[t], w[t]);
+            landed.on(owner)[me()][t].add(1);
+        }
+    }
+    #[gemm(k = 64)]
+    for t in tiles.of(me()) {
+        let sum = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum();
+        y[t] = sum;
+        for peer in ranks().after_me() {
+            y.on(peer)[t] = sum;
+            done.on(peer)[t].add(1);
+        }
+    }
+    #[gemm(k = 64)]
+    for owner in ranks().after_me() {
+        for t in tiles.of(owner) {
+            done[t].wait();
+        }
+    }
+}

@@ -1,0 +1,24 @@
+use crate::prelude::*;
+
+/// y = reduce_scatter(x · wᵀ): partial tiles go straight to their owner, who adds them to its own in rank order.
+///
+/// Use it for row-parallel layers (o_proj, down, fc2). Sums are in f32 and in a fixed order, so the same inputs give
+/// the same bits in every run. Costs one slot of scratch a rank.
+#[schedule]
+pub fn gemm_rs(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 128)));
+    let partial = symmetric::<bf16>(y, slots = world());
+    let landed = counters(world(), tiles);
+
+    #[gemm(k = 64)]
+    for owner in ranks().after_me() {
+        for t in tiles.of(owner) {
+            partial.on(owner)[me()][t] = dot(x[t], w[t]);
+            landed.on(owner)[me()][t].add(1);
+        }
+    }
+    #[gemm(k = 64)]
+    for t in tiles.of(me()) {
+        y[t] = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum();
+    }
+}

@@ -1,0 +1,33 @@
+use crate::prelude::*;
+
+/// y = reduce_scatter(x · wᵀ): the owner stores its own tile first, and the others add theirs to it in its memory.
+///
+/// Use it where [`gemm_rs`](super::gemm_rs)'s scratch is too much. Every add rounds to y's type, and their order is
+/// not fixed: two runs may differ in the last bits.
+#[schedule]
+pub fn gemm_rs_add(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 128)));
+    let begun = counters(tiles);
+    let landed = counters(world(), tiles);
+
+    #[gemm(k = 64)]
+    for t in tiles.of(me()) {
+        y[t] = dot(x[t], w[t]);
+        for peer in ranks().after_me() {
+            begun.on(peer)[t].add(1);
+        }
+    }
+    #[gemm(k = 64)]
+    for owner in ranks().after_me() {
+        for t in tiles.of(owner) {
+            let partial = dot(x[t], w[t]);
+            begun[t].wait();
+            y.on(owner)[t] += partial;
+            landed.on(owner)[me()][t].add(1);
+        }
+    }
+    #[gemm(k = 64)]
+    for t in tiles.of(me()) {
+        landed[others()][t].wait();
+    }
+}
