@@ -325,7 +325,9 @@ impl Walker<'_> {
                     })?
                 }
                 OpKind::Copy { dst, src } => {
-                    let (dst, src) = (self.span(op.id, dst, 0)?, self.span(op.id, src, 0)?);
+                    let to = self.slots(op.id, dst)?.next().unwrap_or(0);
+                    let from = self.slots(op.id, src)?.next().unwrap_or(0);
+                    let (dst, src) = (self.span(op.id, dst, to)?, self.span(op.id, src, from)?);
                     self.push(op.id, StepKind::Copy { dst, src });
                 }
                 OpKind::Dot { acc, a, b } => {
