@@ -228,9 +228,11 @@ impl<'a, 'b> Coverage<'a, 'b> {
                             return None;
                         }
                     };
+                    if self.is_right(block, wanted) {
+                        return None;
+                    }
                     let name = facts.rectangle_name(area.buffer, area.slot, rows, columns);
-                    let name = format!("{name} on rank {}", area.home);
-                    self.judge(&name, block, wanted)
+                    Some(self.wrong(&format!("{name} on rank {}", area.home), block, wanted))
                 })
             })
         })
@@ -273,7 +275,19 @@ impl<'a, 'b> Coverage<'a, 'b> {
             })
     }
 
-    fn judge(&self, name: &str, block: u32, wanted: Option<u128>) -> Option<Diagnostic> {
+    fn is_right(&self, block: u32, wanted: Option<u128>) -> bool {
+        let holds = self.blocks[block as usize];
+        let once = self.writes[block as usize] == 1;
+        once && wanted.is_none_or(|wanted| {
+            holds
+                == Holds {
+                    ranks: wanted,
+                    twice: 0,
+                }
+        })
+    }
+
+    fn wrong(&self, name: &str, block: u32, wanted: Option<u128>) -> Diagnostic {
         let facts = self.facts;
         let holds = self.blocks[block as usize];
         let writes = self.writes[block as usize];
@@ -298,7 +312,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     found = found.note(facts.loc(touch.at), facts.deed(touch.at));
                 }
             }
-            Some(found.hint(hint))
+            found.hint(hint)
         };
         if writes == 0 {
             return tell(
@@ -312,7 +326,6 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 "every element of an output is written once; `+=` adds to it",
             );
         }
-        let wanted = wanted?;
         if holds.twice != 0 {
             return tell(
                 format!(
@@ -322,20 +335,19 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 "each rank's contribution is summed once",
             );
         }
-        if holds.ranks != wanted {
-            let missing = list(wanted & !holds.ranks);
-            let foreign = list(holds.ranks & !wanted);
-            return match (missing.is_empty(), foreign.is_empty()) {
-                (false, _) => tell(
-                    format!("{name} lacks the contribution of rank {missing}"),
-                    "each rank's contribution is summed once",
-                ),
-                (true, _) => tell(
-                    format!("{name} holds what belongs to rank {foreign}"),
-                    "a chunk of a Gathered tensor is its owner's, unchanged",
-                ),
-            };
+        let missing = list(wanted.unwrap_or(0) & !holds.ranks);
+        if !missing.is_empty() {
+            return tell(
+                format!("{name} lacks the contribution of rank {missing}"),
+                "each rank's contribution is summed once",
+            );
         }
-        None
+        tell(
+            format!(
+                "{name} holds what belongs to rank {}",
+                list(holds.ranks & !wanted.unwrap_or(0))
+            ),
+            "a chunk of a Gathered tensor is its owner's, unchanged",
+        )
     }
 }

@@ -66,6 +66,19 @@ impl<'a, 'b> Happens<'a, 'b> {
         if done(facts.rank(b.agent)) {
             return true;
         }
+        // Nearly always the item itself waits for the credit.
+        let first = facts.plan.agents[b.agent as usize].items[b.item as usize].start;
+        for wait in (first..b.step).map(|step| At { step, ..b }) {
+            let enough = match lag(facts, wait) {
+                false => facts
+                    .joined(wait)
+                    .any(|signal| done(facts.rank(signal.agent))),
+                true => facts.joined(wait).any(|signal| self.directly(a, signal)),
+            };
+            if enough {
+                return true;
+            }
+        }
         let mut lagging = Vec::new();
         let found = self.walk_back(b, |at| {
             if done(facts.rank(at.agent)) {

@@ -38,11 +38,7 @@ fn check_block(
     let mut quiet = Vec::with_capacity(touches.len());
     for touch in touches {
         let remote = facts.rank(touch.at.agent) != home;
-        let is_quiet = !remote
-            || touches.iter().any(|other| {
-                facts.rank(other.at.agent) == home && happens.before(touch.at, other.at)
-            })
-            || happens.before_end(touch.at, home);
+        let is_quiet = !remote || happens.before_end(touch.at, home);
         // A remote reader of scratch only has to be done before the next launch writes: that is checked below.
         if !is_quiet && !(scratch && touch.access == Access::Read) {
             return Some(late(facts, area, block, *touch));
