@@ -592,6 +592,10 @@ impl ScheduleBuilder {
 
     #[track_caller]
     fn choice(&mut self, name: String, tune: Tune) -> Choice {
+        self.choice_at(name, tune, Location::caller())
+    }
+
+    fn choice_at(&mut self, name: String, tune: Tune, at: Loc) -> Choice {
         match tune.0.as_slice() {
             [only] => Choice::Fixed(*only),
             _ => {
@@ -599,7 +603,7 @@ impl ScheduleBuilder {
                 self.program.tunables.push(Tunable {
                     name,
                     options: tune.0,
-                    at: Location::caller(),
+                    at,
                 });
                 Choice::Open(id)
             }
@@ -672,9 +676,11 @@ impl ScheduleBuilder {
     #[track_caller]
     pub fn gemm(&mut self, options: GemmOptions, body: impl FnOnce(&mut Self)) {
         let GemmOptions { k, cluster, stages } = options;
-        let k = k.map(|tune| self.choice("gemm.k".into(), tune));
-        let cluster = cluster.map(|tune| self.choice("gemm.cluster".into(), tune));
-        let stages = stages.map(|tune| self.choice("gemm.stages".into(), tune));
+        // A closure has a location of its own, so the caller's is taken here.
+        let at = Location::caller();
+        let k = k.map(|tune| self.choice_at("gemm.k".into(), tune, at));
+        let cluster = cluster.map(|tune| self.choice_at("gemm.cluster".into(), tune, at));
+        let stages = stages.map(|tune| self.choice_at("gemm.stages".into(), tune, at));
         self.role(RoleKind::Gemm { k, cluster, stages }, body);
     }
     /// A loop of `ctas` CTAs that only move data.
@@ -858,6 +864,15 @@ impl ScheduleBuilder {
     /// A named accumulator, zero until something is added to it in an item.
     pub fn accumulator(&mut self, name: &str) -> Value {
         Value::Acc(self.acc(Some(name)))
+    }
+
+    /// Names the accumulator that `value` is; anything computed from accumulators has no name to take.
+    pub fn name(&mut self, value: &Value, name: &str) {
+        if let Value::Acc(acc) = value
+            && let Some(declared) = self.program.accs.get_mut(usize::from(acc.0))
+        {
+            declared.name = Some(name.into());
+        }
     }
 
     /// A tile product over all of K.
