@@ -1,5 +1,6 @@
 //! The emulator on whole schedules: right ones agree with their reference in every order, broken ones are caught.
 
+mod broken;
 mod schedules;
 
 use counterflow_codegen::dtype::Dtype;
