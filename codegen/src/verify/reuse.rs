@@ -88,30 +88,54 @@ pub(super) fn check_attribution(
             }
         }
     });
-    for (index, wait) in waits {
-        for signal in facts.signals(index) {
-            // Harmless if the wait is over by then, or if all of this launch's signals have been made by then.
-            let all_made = |happens: &mut Happens<'_, '_>| {
-                let mut signals = facts.signals(index).iter();
-                signals.all(|earlier| happens.before_next(earlier.at, signal.at, None))
-            };
-            if !happens.before_next(wait, signal.at, None) && !all_made(happens) {
-                let (who, deed) = (facts.who(wait.agent), facts.deed(signal.at));
-                return Some(
-                    Diagnostic::new(
-                        Rule::Attribution,
-                        facts.loc(wait),
-                        format!("{who} may take a signal of the next launch for one of this"),
-                    )
-                    .note(facts.loc(wait), facts.deed(wait))
-                    .note(facts.loc(signal.at), format!("{deed}, perhaps already in the next launch"))
-                    .note(None, "several ranks signal that cell, so its count does not tell who did")
-                    .hint("give each signaller a cell of its own: `counters(world(), …)`, signalled at `[me()]`"),
-                );
-            }
-        }
-    }
-    None
+    // By signalling rank: what is before the end of a rank's launch is worked out once a rank.
+    let ranks = 0..facts.plan.geometry.world;
+    ranks.into_iter().find_map(|rank| {
+        waits.iter().find_map(|(index, wait)| {
+            let mut signals = facts.signals(*index).iter();
+            signals.find_map(|signal| {
+                let mistaken = facts.rank(signal.at.agent) == rank
+                    && !before_next_launch(happens, *wait, signal.at, rank)
+                    && !all_made(facts, happens, *index, signal.at, rank);
+                mistaken.then(|| mistakable(facts, *wait, signal.at))
+            })
+        })
+    })
+}
+
+fn before_next_launch(happens: &mut Happens<'_, '_>, a: At, next: At, rank: u32) -> bool {
+    happens.before_next(a, next, None) || happens.before_end(a, rank)
+}
+
+/// Whether every signal of this launch into a cell has been made before `next`, of `rank`'s next launch: then it does
+/// not matter that `next` is counted too.
+fn all_made(
+    facts: &Facts<'_>,
+    happens: &mut Happens<'_, '_>,
+    cell: usize,
+    next: At,
+    rank: u32,
+) -> bool {
+    let mut signals = facts.signals(cell).iter();
+    signals.all(|earlier| before_next_launch(happens, earlier.at, next, rank))
+}
+
+fn mistakable(facts: &Facts<'_>, wait: At, signal: At) -> Diagnostic {
+    let (who, deed) = (facts.who(wait.agent), facts.deed(signal));
+    let message = format!("{who} may take a signal of the next launch for one of this");
+    Diagnostic::new(Rule::Attribution, facts.loc(wait), message)
+        .note(facts.loc(wait), facts.deed(wait))
+        .note(
+            facts.loc(signal),
+            format!("{deed}, perhaps already in the next launch"),
+        )
+        .note(
+            None,
+            "several ranks signal that cell, so its count does not tell who did",
+        )
+        .hint(
+            "give each signaller a cell of its own: `counters(world(), …)`, signalled at `[me()]`",
+        )
 }
 
 /// A copy engine's signal stores the count (its stream has no atomic add), so nobody else may count in that cell.
