@@ -132,7 +132,11 @@ fn check_tells_the_story_of_a_wait_that_is_not_met() {
 #[test]
 fn check_tells_the_story_of_a_race() {
     let told = tell(&ALL, "check does_not_wait");
-    bad(&told, REJECTED, &["error[race]", "`x`", "schedules.rs"]);
+    bad(
+        &told,
+        REJECTED,
+        &["error[race]", "may read", "of x on rank", "schedules.rs"],
+    );
     has(&told.err, &["s.copy(x.on(&peer).at(p), x.at(p));"]);
 }
 

@@ -41,7 +41,8 @@ fn check_block(
         let remote = facts.rank(touch.at.agent) != home;
         let is_quiet = !remote || happens.before_end(touch.at, home);
         // A remote reader of scratch only has to be done before the next launch writes: that is checked below.
-        if !is_quiet && !(scratch && touch.access == Access::Read) {
+        let may_linger = scratch && touch.access == Access::Read;
+        if !is_quiet && !may_linger {
             return Some(late(facts, area, block, *touch));
         }
         quiet.push(is_quiet);

@@ -4,6 +4,7 @@ use super::render;
 use crate::error::Error;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::{Block, Buffer, Kernel, Op, OpKind};
+use counterflow_codegen::plan::Plan;
 use counterflow_codegen::shape::{Geometry, Shape};
 
 /// Steps the verifier holds in memory at once; beyond that a plan takes gigabytes.
@@ -81,14 +82,21 @@ fn ops(body: &[Op], geometry: &Geometry) -> u64 {
     body.iter().map(each).fold(0, u64::saturating_add)
 }
 
-/// Refuses a run whose tensors would not fit in memory.
-pub(super) fn run_fits(kernel: &Kernel, geometry: &Geometry) -> Result<(), Error> {
+/// Refuses a run whose tensors would not fit in memory: all ranks' at once, and every launch's outputs.
+pub(super) fn run_fits(kernel: &Kernel, plan: &Plan, launches: u32) -> Result<(), Error> {
+    let geometry = &plan.geometry;
     let held = |buffer: &Buffer| {
         let rows: u64 = (0..geometry.world)
             .map(|rank| u64::from(geometry.held(buffer, rank).len()))
             .sum();
+        let kept = if buffer.is_scratch() || buffer.kind.is_input() {
+            1
+        } else {
+            1 + u64::from(launches)
+        };
         rows.saturating_mul(u64::from(geometry.size(buffer.columns)))
             .saturating_mul(u64::from(buffer.slots(geometry.world)))
+            .saturating_mul(kept)
     };
     let elements: u64 = kernel.buffers.iter().map(held).fold(0, u64::saturating_add);
     if elements <= MOST_ELEMENTS {
@@ -101,7 +109,7 @@ pub(super) fn run_fits(kernel: &Kernel, geometry: &Geometry) -> Result<(), Error
             kernel.name
         ),
         help: format!(
-            "at most {}: give a smaller --m, --n, --k or --world; check and predict take any size",
+            "at most {}: give a smaller --m, --n, --k, --world or --launches; check and predict take any size",
             render::count(MOST_ELEMENTS)
         ),
     })
