@@ -134,6 +134,7 @@ impl Memory {
         }
         let buffer = &setup.kernel.buffers[span.buffer.index()];
         if buffer.is_scratch() {
+            self.before_end(setup, who, span, home, mode)?;
             self.same_division(setup, who, span, home, mode)?;
         } else {
             self.in_launch(setup, who, span, home, mode)?;
@@ -237,6 +238,25 @@ impl Memory {
             }
         };
         Err(Box::new(kind))
+    }
+
+    /// A write to a rank's scratch must come before the rank's launch ends.
+    fn before_end(
+        &self,
+        setup: &Setup<'_>,
+        who: &Who<'_>,
+        span: &Span,
+        home: u16,
+        mode: Mode,
+    ) -> Check<()> {
+        let (Window::Before(now) | Window::In(now)) = self.windows[usize::from(home)];
+        if mode == Mode::Read || now <= who.at.launch {
+            return Ok(());
+        }
+        Err(Box::new(FailureKind::LateWrite {
+            by: setup.site(&who.at, mode.verb()),
+            what: setup.rect(span, home),
+        }))
     }
 
     /// Scratch that a launch of another shape divides otherwise is all one to it: whoever comes first must know that

@@ -9,7 +9,8 @@
 //! are otherwise skewed as far as counters allow, and each launch has a plan of its own, so `m` may change.
 //!
 //! Before each launch the caller (role `host`) fills a rank's inputs and leaves nothing in its outputs; at its end
-//! it takes the parameters back. Scratch is never touched from outside.
+//! it takes the parameters back. Scratch keeps what is in it, but other kernels may use it between launches, so a
+//! write to a rank's scratch must have arrived when the rank's launch ends.
 //!
 //! Counters are 64-bit and only grow. A wait of launch `e` on a counter of lag `l` is satisfied when the cell has what
 //! the waiter's plans say arrives in all launches before `e - l`, plus the wait's own number (or all that arrives) of
@@ -25,7 +26,7 @@
 //! [`FailureKind::Mismatch`], [`FailureKind::StepLimit`].
 //!
 //! *By clock*, whatever the interleaving was: [`FailureKind::MissingAcquire`], [`FailureKind::Overwrite`],
-//! [`FailureKind::LateWrite`] (these three also by value, where the run got that far) and
+//! [`FailureKind::LateWrite`] (the last two also by value, where the run got that far) and
 //! [`FailureKind::Attribution`]. Two events are ordered only by: steps of one item; joins; a rank's launches; and
 //! signal to wait, where a wait joins with all signals of earlier launches and with those of its own launch that it
 //! cannot have missed. Those are all of them if it waits for all that arrives. If it waits for less, a signal counts

@@ -1,6 +1,8 @@
 //! The emulator on whole schedules: right ones agree with their reference in every order, broken ones are caught.
 
 mod broken;
+#[path = "../library/mod.rs"]
+mod library;
 mod schedules;
 
 use counterflow_codegen::dtype::Dtype;
@@ -9,8 +11,8 @@ use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::Plan;
-use counterflow_codegen::program::Program;
-use counterflow_codegen::shape::Shape;
+use counterflow_codegen::program::{Program, TensorId};
+use counterflow_codegen::shape::{Extent, Shape};
 use counterflow_codegen::variant::{Arch, Layout, Variant};
 use counterflow_codegen::verify::{self, Checked};
 
@@ -158,6 +160,84 @@ fn many_rows() {
     for schedule in [schedules::ag_gemm, schedules::gemm_rs] {
         let case = Case::new(&schedule(), &Variant::new(4), &[1000, 127], 24, 32);
         case.agrees(0..2, true);
+    }
+}
+
+/// The reference itself, against loops anybody can check.
+#[test]
+fn the_reference_is_the_plain_sum() {
+    let (m, n, k) = (7u32, 16u32, 8u32);
+    let case = Case::new(&schedules::gemm_rs(), &Variant::new(3), &[m], n, k);
+    let expected = case.expected(|| interp::integers(5)).remove(0);
+    let fill = |rank: u32, tensor: u16, name: &str, rows: u32, columns: u32| {
+        let mut values = vec![0.0; (rows * columns) as usize];
+        let input = Input {
+            launch: 0,
+            rank,
+            tensor: TensorId(tensor),
+            name,
+            rows: Extent {
+                start: 0,
+                end: rows,
+            },
+            columns,
+        };
+        interp::integers(5)(input, &mut values);
+        values
+    };
+    for tensor in &expected.tensors {
+        let bias = fill(tensor.rank, 2, "bias", 1, n);
+        for (index, value) in tensor.values.iter().enumerate() {
+            let (row, column) = (tensor.rows.start + index as u32 / n, index as u32 % n);
+            let mut sum = bias[column as usize];
+            for rank in 0..3 {
+                let (x, w) = (fill(rank, 0, "x", m, k), fill(rank, 1, "w", n, k));
+                for at in 0..k {
+                    sum += x[(row * k + at) as usize] * w[(column * k + at) as usize];
+                }
+            }
+            assert_eq!(*value, f64::from(sum), "[{row}, {column}]");
+        }
+    }
+}
+
+/// 256 + 1 + 1 in bf16: added up in f32 it is 258; added at the destination, every sum rounds back to 256.
+#[test]
+fn every_reduce_add_rounds_at_the_destination() {
+    for (schedule, sum) in [
+        (schedules::gemm_rs as schedules::Schedule, 258.0),
+        (schedules::gemm_rs_add, 256.0),
+    ] {
+        let case = Case::new(&schedule(), &Variant::new(3), &[3], 8, 8);
+        let outcome = case.run(0, |input, values| {
+            let columns = input.columns as usize;
+            for (index, value) in values.iter_mut().enumerate() {
+                let (row, first) = (index / columns, index % columns == 0);
+                *value = match input.name {
+                    "bias" => 0.0,
+                    // One product an element: 256 from the owner of the row, 1 from the others.
+                    "x" if first && row == input.rank as usize => 256.0,
+                    _ => f32::from(u8::from(first)),
+                };
+            }
+        });
+        assert_eq!(outcome.outputs.len(), 3);
+        for output in &outcome.outputs {
+            assert!(
+                output.values.iter().all(|value| *value == sum),
+                "{output:?}"
+            );
+        }
+    }
+}
+
+/// The library as it is, with tiles and pieces of real size.
+#[test]
+fn the_library() {
+    for program in library::all() {
+        let case = Case::new(&program, &Variant::new(3), &[520, 100], 264, 64);
+        case.agrees(0..1, true);
+        case.agrees(1..2, false);
     }
 }
 

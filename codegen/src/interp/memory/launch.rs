@@ -48,23 +48,22 @@ impl Memory {
     }
 
     /// At the end of a launch, the caller takes a rank's parameters back: everything must be there, and nobody may
-    /// touch them any more.
+    /// touch them any more. Nor may a write to its scratch still be on its way: other kernels share that memory.
     pub fn end(&mut self, setup: &Setup<'_>, rank: u16, launch: u32, clock: &Clock) -> Check<()> {
         let everyone = u128::MAX >> (128 - setup.world);
         for (index, buffer) in setup.kernel.buffers.iter().enumerate() {
-            if buffer.is_scratch() {
-                continue;
-            }
+            let scratch = buffer.is_scratch();
             let shadow = &self.shadows[self.index(rank, TensorId(index as u16))];
             let grid = &setup.grids[shadow.grid][index];
             let output = !matches!(buffer.kind, TensorKind::Local | TensorKind::Vector);
             let sum = matches!(buffer.kind, TensorKind::Scattered | TensorKind::Reduced);
             for (at, cell) in shadow.cells.iter().enumerate() {
-                let (row, column) = (shadow.first + at / shadow.columns, at % shadow.columns);
+                let (line, column) = (at / shadow.columns, at % shadow.columns);
+                let (slot, row) = (line / shadow.rows, shadow.first + line % shadow.rows);
                 let place = || Rect {
                     buffer: buffer.name.clone(),
                     home: rank,
-                    slot: 0,
+                    slot: slot as u16,
                     rows: Extent {
                         start: grid.rows[row],
                         end: grid.rows[row + 1],
@@ -74,16 +73,20 @@ impl Memory {
                         end: grid.columns[column + 1],
                     },
                 };
-                if output && cell.launch == NEVER {
-                    return Err(Box::new(FailureKind::NeverWritten {
-                        launch: launch as usize,
-                        what: place(),
-                    }));
-                }
-                let late = |at: &&Epoch| !clock.covers(at);
+                // The next launch may have begun to fill scratch; what of this launch is there must have arrived.
+                let late = |at: &&Epoch| at.launch <= launch && !clock.covers(at);
                 if let Some(at) = cell.write.iter().chain(&cell.adds).find(late) {
                     return Err(Box::new(FailureKind::LateWrite {
                         by: setup.site(at, "writes"),
+                        what: place(),
+                    }));
+                }
+                if scratch {
+                    continue;
+                }
+                if output && cell.launch == NEVER {
+                    return Err(Box::new(FailureKind::NeverWritten {
+                        launch: launch as usize,
                         what: place(),
                     }));
                 }
