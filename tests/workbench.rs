@@ -196,7 +196,7 @@ fn predict_draws_a_timeline_and_writes_a_trace() {
     let told = good(tell_with(AG, words, &Surroundings::default()));
     has(
         &told.out,
-        &["predicted on H200", "total", "exposed", "volume", "least"],
+        &["predicted on H200", "in all", "exposed", "volume", "the least is"],
     );
     let trace: Json = serde_json::from_str(&std::fs::read_to_string(&path).expect("written"))
         .expect("a trace is JSON");
@@ -333,6 +333,7 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
 #[test]
 fn several_schedules_need_a_name() {
     bad(&tell(&ALL, "check"), USAGE, &["9 schedules", "ag_gemm"]);
+    has(&good(tell(&ALL, "")).out, &["gemm_rs", "tiles=128x256|256x128"]);
     bad(&tell(&ALL, "check gemm ag_gemm"), USAGE, &["one schedule"]);
     bad(
         &tell(&ALL, "--schedule gem check"),
