@@ -35,8 +35,21 @@ pub mod __private {
         Axis, Comparison, Cond, GemmOptions, RankExpr, ScheduleBuilder, Tune, Value, everyone, me,
         others, ranks, ring, tune, world,
     };
-    pub use counterflow_codegen::dtype::Element;
+    pub use counterflow_codegen::dtype::{Dtype, Element};
     pub use counterflow_codegen::value::{Binary, Compare, ScalarFn, Unary};
+
+    /// The type behind every parameter's kind: a name for the element type, never a value.
+    pub struct Tensor<T>(std::marker::PhantomData<T>);
+
+    impl<T> Tensor<T> {
+        /// What its elements are in memory.
+        pub fn dtype() -> Dtype
+        where
+            T: Element,
+        {
+            T::DTYPE
+        }
+    }
 }
 
 /// The README's example compiles.

@@ -3,35 +3,39 @@
 //! The words of the language that are no items of Rust (`counters`, `symmetric`, `dot`, `zero`, `splits`) are known to
 //! [`schedule`](macro@schedule) alone, which lists them all.
 
+use crate::__private::Tensor;
 pub use crate::{epilogue, schedule};
 pub use counterflow_codegen::builder::{everyone, me, others, ranks, ring, tune, world};
 pub use half::{bf16, f16};
 
-use counterflow_codegen::dtype::{Dtype, Element};
-use std::marker::PhantomData;
+/// Input in row chunks, one a rank, that every rank holds all of at the end.
+pub type Gathered<T> = Tensor<T>;
+/// Input, whole on each rank and different on each.
+pub type Local<T> = Tensor<T>;
+/// Input vector along the columns, whole on each rank: a bias.
+pub type Vector<T> = Tensor<T>;
+/// Output, whole on each rank and different on each.
+pub type Out<T> = Tensor<T>;
+/// Output: the sum over ranks, of which each rank keeps its chunk of the rows.
+pub type Scattered<T> = Tensor<T>;
+/// Output: the sum over ranks, whole on every rank.
+pub type Reduced<T> = Tensor<T>;
 
-macro_rules! markers {
-    ($($(#[$doc:meta])* $name:ident)*) => {$(
-        $(#[$doc])*
-        pub struct $name<T: Element>(PhantomData<T>);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-        impl<T: Element> $name<T> {
-            /// Its elements.
-            pub const DTYPE: Dtype = T::DTYPE;
+    #[schedule]
+    fn copy(x: Gathered<f16>, y: Out<f32>) {
+        let pieces = x.pieces(rows = 64);
+        #[copy_engine]
+        for p in pieces.of(me()) {
+            y[p] = x[p];
         }
-    )*};
-}
-markers! {
-    /// Input in row chunks, one a rank, that every rank holds all of at the end.
-    Gathered
-    /// Input, whole on each rank and different on each.
-    Local
-    /// Input vector along the columns, whole on each rank: a bias.
-    Vector
-    /// Output, whole on each rank and different on each.
-    Out
-    /// Output: the sum over ranks, of which each rank keeps its chunk of the rows.
-    Scattered
-    /// Output: the sum over ranks, whole on every rank.
-    Reduced
+    }
+
+    #[test]
+    fn this_package_may_hold_schedules() {
+        assert_eq!(copy().tensors.len(), 2);
+    }
 }

@@ -56,7 +56,7 @@ pub fn ranks() -> Ranks {
 }
 
 /// The chunks in the order in which they come by when every rank passes what it has to rank `me + step`:
-/// mine, then the one from `me - step`, and so on.
+/// mine, then the one from `me - step`, and so on. Visits every rank if `step` and the world have no common factor.
 pub fn ring(step: i32) -> Ranks {
     Ranks(RankOrder::FromMe {
         start: 0,

@@ -69,6 +69,9 @@ impl fmt::Display for Shape {
         for (name, size) in &self.ld {
             write!(f, " ld.{name}={size}")?;
         }
+        if let Some(most) = self.most_m {
+            write!(f, " up to {most} rows")?;
+        }
         Ok(())
     }
 }

@@ -58,8 +58,9 @@ fn param(param: &Param) -> TokenStream {
     };
     let method = Ident::new(method, at);
     // Through the marker type, so that editors know what the user's word is.
-    let marker = quote_spanned!(marker.span()=> ::counterflow::prelude::#marker);
-    quote_spanned!(at=> let #name = #s.#method(#text, #marker::<#element>::DTYPE);)
+    let dtype =
+        quote_spanned!(marker.span()=> ::counterflow::prelude::#marker::<#element>::dtype());
+    quote_spanned!(at=> let #name = #s.#method(#text, #dtype);)
 }
 
 fn top(top: &Top) -> TokenStream {

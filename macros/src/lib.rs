@@ -41,9 +41,9 @@ use syn::ItemFn;
 /// ```ignore
 /// pub fn gemm() -> counterflow::Program {
 ///     let mut s = ScheduleBuilder::new("gemm");
-///     let x = s.local("x", Local::<bf16>::DTYPE);
-///     let w = s.local("w", Local::<bf16>::DTYPE);
-///     let y = s.out("y", Out::<bf16>::DTYPE);
+///     let x = s.local("x", Local::<bf16>::dtype());
+///     let w = s.local("w", Local::<bf16>::dtype());
+///     let y = s.out("y", Out::<bf16>::dtype());
 ///     let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
 ///     s.gemm(GemmOptions { k: Some(Tune::from(64)), ..Default::default() }, |s| {
 ///         s.for_items("t", tiles.all().grouped(8), |s, t| {

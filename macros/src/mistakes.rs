@@ -42,7 +42,7 @@ mistakes! {
     TwoRoles => "a loop has one role", "give the second role a loop of its own: loops under different roles run at the same time";
     RoleMissing => "nobody runs this", "put a role on it: `#[gemm]`, `#[comm(ctas = 4)]`, `#[spare_warps]` or `#[copy_engine]`";
     NestedRole { word } => "`#[{word}]` stands inside another role", "a role is given once, to an outermost loop";
-    RolePlace { word } => "`#[{word}]` stands on something that does not run", "roles stand on a `for` loop or a block";
+    RolePlace { word } => "`#[{word}]` cannot stand on this", "roles stand on a `for` loop or a block";
     RoleArguments { word } => "`#[{word}]` takes named arguments", "write `#[{word}(name = value)]`";
     CommWithoutCtas => "how many CTAs communicate is not said", "write `#[comm(ctas = 4)]`, or leave it open: `#[comm(ctas = tune(2, 4, 8))]`";
     Attribute => "this attribute has no meaning in a schedule", "only roles and documentation may stand here";
@@ -50,14 +50,15 @@ mistakes! {
     OutsideRole => "nobody runs this statement", "put it in a loop or block under a role, such as `#[gemm]`";
 
     // Constants and named arguments.
-    Constant { of, wanted } => "this cannot stand for {of}", "write {wanted}, a constant in capitals, or (where a choice may be left open) `tune(…)` of several";
+    Whole { of, wanted } => "this cannot be {of}", "write {wanted}, or a constant in capitals";
+    Constant { of, wanted } => "this cannot be what `{of}` takes", "write {wanted}, a constant in capitals, or (where a choice may be left open) `tune(…)` of several";
     EmptyTune => "`tune` offers nothing", "list what the tuner may take; the first is the default: `tune(128, 256)`";
     MixedTune => "`tune` offers numbers and pairs", "all of its options must be of one kind";
     TwiceInTune => "`tune` offers this twice", "remove one";
     UnknownArgument { found, of, known } => "`{of}` takes no argument named `{found}`", "{known}";
     TwiceNamed { name } => "`{name}` is given twice", "remove one";
     NameIt { word, name } => "`{word}` takes one argument, named `{name}`", "write `{word}({name} = 128)`";
-    Arguments { word, wanted } => "`{word}` takes {wanted}", "give it just that";
+    Arguments { word, wanted, example } => "`{word}` takes {wanted}", "write `{example}`";
     NoTypes { word } => "`{word}` takes no type", "remove the `::<…>`";
 
     // `let`.
@@ -153,7 +154,9 @@ mistakes! {
     FloatNeeded { float } => "values are floats", "write `{float}`";
     ValueOperator => "values have no such operator", "use `+ - * /`, or `.map(f)` with an `#[epilogue] fn`";
     ZeroAlone => "`zero()` starts an accumulator", "write `let mut acc = zero();`, then `acc += dot(x[t], w[t]);`";
-    UnknownFunction { found, known } => "`{found}` makes no value", "{known}; a function of your own is called by `.map({found})` if it is `#[epilogue]`";
+    UnknownFunction { found, known } => "`{found}` makes no value", "{known}";
+    MethodNotCalled { method } => "`{method}` is not called", "write `.{method}()`";
+    StoreOperator => "a store has no such operator", "write `=`, or `+=` to add to what is there";
     UnknownMethod { found, of, known } => "{of} has no method `{found}`", "{known}";
     WaitAsValue => "a counter has no value", "wait in a statement of its own: `c[i].wait();`, or wait for data where it is read: `z[t].wait(c)`";
     IndexedValue => "a value has no items", "index the tensor it comes from";

@@ -70,6 +70,7 @@ impl Scope {
                     was,
                 },
             );
+            return;
         }
         if let Some(innermost) = self.0.last_mut() {
             innermost.push((name.clone(), kind));
@@ -84,12 +85,21 @@ impl Scope {
 
     /// What to offer for a name that is not there: the nearest one of a fitting kind, or all of them.
     pub fn offer(&self, found: &Ident, fits: impl Fn(&Kind) -> bool) -> String {
-        let known: Vec<String> = self
-            .all()
-            .filter(|(_, kind)| fits(kind))
-            .map(|(name, _)| text(name))
-            .collect();
-        offer(&text(found), known.iter().map(String::as_str))
+        let names = |fits: &dyn Fn(&Kind) -> bool| -> Vec<String> {
+            let named = self.all().filter(|(_, kind)| fits(kind));
+            named.map(|(name, _)| text(name)).collect()
+        };
+        let found = text(found);
+        // A broken declaration may well be the one that is meant, but is not worth recommending.
+        let broken = names(&|kind| fits(kind) || matches!(kind, Kind::Broken));
+        if let Some(near) = near(&found, broken.iter().map(String::as_str)) {
+            return near;
+        }
+        let known = names(&fits);
+        if known.is_empty() {
+            return "nothing that could stand here is declared".into();
+        }
+        offer(&found, known.iter().map(String::as_str))
     }
 
     fn all(&self) -> impl Iterator<Item = &(Ident, Kind)> {
@@ -105,21 +115,34 @@ pub fn text(name: &Ident) -> String {
 /// "did you mean `gemm`?" if one of `known` is near, otherwise all of them.
 pub fn offer<'a>(found: &str, known: impl Iterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.collect();
-    let limit = (found.chars().count() / 3).max(1);
-    let near = known
-        .iter()
-        .map(|name| (distance(found, name), name))
-        .filter(|(distance, _)| *distance <= limit)
-        .min_by_key(|(distance, _)| *distance);
-    if let Some((_, name)) = near {
-        return format!("did you mean `{name}`?");
+    if let Some(near) = near(found, known.iter().copied()) {
+        return near;
     }
     let quoted: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
     match quoted.as_slice() {
-        [] => "there is none here".into(),
+        [] => "there is none".into(),
         [only] => format!("it can be {only}"),
         [first @ .., last] => format!("it can be {} or {last}", first.join(", ")),
     }
+}
+
+/// "did you mean `gemm`?" if one of `known` is near.
+fn near<'a>(found: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+    // One letter for another makes a different short name, not a misspelt one.
+    let limit = (found.chars().count() / 3).max(1);
+    let letters = |name: &str| {
+        let mut letters: Vec<char> = name.chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    let exchanged = |name: &str| {
+        found.len() <= 3 && found.len() == name.len() && letters(found) != letters(name)
+    };
+    known
+        .map(|name| (distance(found, name), name))
+        .filter(|(distance, name)| *distance <= limit && !exchanged(name))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| format!("did you mean `{name}`?"))
 }
 
 /// How many letters to insert, drop, change or swap to get from one to the other, ignoring case.
@@ -161,6 +184,8 @@ mod tests {
             offered("mma"),
             "it can be `gemm`, `comm`, `spare_warps` or `copy_engine`"
         );
-        assert_eq!(offer("x", std::iter::empty()), "there is none here");
+        assert_eq!(offer("x", std::iter::empty()), "there is none");
+        assert_eq!(offer("sin", ["min"].into_iter()), "it can be `min`");
+        assert_eq!(offer("dto", ["dot"].into_iter()), "did you mean `dot`?");
     }
 }

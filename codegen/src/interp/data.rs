@@ -2,12 +2,17 @@
 //!
 //! Leading dimensions and transposed operands are laid out as planned; what lies between lines is NaN and stays so.
 
+mod evaluate;
+mod layout;
+
+pub(super) use evaluate::evaluate;
+
 use super::setup::Setup;
 use crate::dtype::Dtype;
 use crate::program::{TensorId, TensorKind};
 use crate::shape::Extent;
 use crate::unroll::Span;
-use crate::value::{AccId, Value};
+use layout::Layout;
 use ndarray::{ArrayView2, ArrayViewMut2, ShapeBuilder, linalg::general_mat_mul};
 
 /// A tile of f32 registers.
@@ -27,64 +32,6 @@ impl Tile {
                 values: vec![0.0; rows * columns],
             };
         }
-    }
-}
-
-/// How a buffer lies in memory on one rank.
-#[derive(Clone, Copy, PartialEq, Debug)]
-struct Layout {
-    /// Distance of adjacent rows and of adjacent columns.
-    strides: (usize, usize),
-    /// The first row it holds.
-    first: usize,
-    /// Rows of a chunk and the distance of chunks, where rows are adjacent; a single chunk otherwise.
-    chunk: (usize, usize),
-    /// Distance of slots.
-    slot: usize,
-    len: usize,
-}
-
-impl Layout {
-    fn new(setup: &Setup<'_>, launch: u32, rank: u16, id: TensorId) -> Layout {
-        let plan = setup.plan(launch, rank);
-        let buffer = &setup.kernel.buffers[id.index()];
-        let geometry = &plan.geometry;
-        let held = setup.held(launch, rank, id);
-        let columns = geometry.size(buffer.columns) as usize;
-        let ld = plan.shape.ld.get(&buffer.name).copied();
-        let ld = ld.unwrap_or_else(|| geometry.contiguous(buffer)) as usize;
-        let slots = buffer.slots(setup.world as u32) as usize;
-        let rows = held.len() as usize;
-        let (strides, chunk, slot) = if buffer.rows_contiguous {
-            let chunk = geometry.chunk_rows(buffer.rows) as usize;
-            (
-                (1, ld),
-                (chunk, columns * ld),
-                rows.div_ceil(chunk) * columns * ld,
-            )
-        } else {
-            ((ld, 1), (usize::MAX, 0), rows * ld)
-        };
-        Layout {
-            strides,
-            first: held.start as usize,
-            chunk,
-            slot,
-            len: slots * slot,
-        }
-    }
-
-    /// Where a rectangle that stays within one chunk begins.
-    fn at(&self, slot: usize, row: usize, column: usize) -> usize {
-        let row = row - self.first;
-        let (chunk, row) = (row / self.chunk.0, row % self.chunk.0);
-        slot * self.slot + chunk * self.chunk.1 + row * self.strides.0 + column * self.strides.1
-    }
-
-    /// Where such a rectangle begins; `None` if it is empty.
-    fn begin(&self, span: &Span) -> Option<usize> {
-        let (row, column) = (span.rows.start as usize, span.columns.start as usize);
-        (span.elements() > 0).then(|| self.at(usize::from(span.slot), row, column))
     }
 }
 
@@ -157,7 +104,12 @@ impl Data {
             let geometry = &setup.plan(launch, rank).geometry;
             let rows = match buffer.kind {
                 TensorKind::Gathered => geometry.chunk(buffer.rows, u32::from(rank)),
-                _ => setup.held(launch, rank, id),
+                TensorKind::Local
+                | TensorKind::Vector
+                | TensorKind::Out
+                | TensorKind::Scattered
+                | TensorKind::Reduced
+                | TensorKind::Scratch { .. } => setup.held(launch, rank, id),
             };
             let columns = Extent {
                 start: 0,
@@ -324,48 +276,5 @@ fn poisoned(setup: &Setup<'_>, launch: u32, rank: u16, id: TensorId) -> Store {
         layout,
         dtype: setup.kernel.buffers[id.index()].dtype,
         values: vec![f32::NAN; layout.len],
-    }
-}
-
-/// What a store writes, row by row: the expression in f64, rounded to f32.
-pub(super) fn evaluate<'t>(
-    value: &Value,
-    tile: &impl Fn(AccId) -> Option<&'t Tile>,
-    rows: usize,
-    columns: usize,
-    out: &mut Vec<f32>,
-) {
-    out.clear();
-    if let Value::Acc(acc) = value
-        && let Some(tile) = tile(*acc)
-        && (tile.rows, tile.columns) == (rows, columns)
-    {
-        out.extend_from_slice(&tile.values);
-        return;
-    }
-    let accs: Vec<(AccId, Option<&Tile>)> = value
-        .accs()
-        .into_iter()
-        .map(|acc| (acc, tile(acc)))
-        .collect();
-    out.reserve(rows * columns);
-    for row in 0..rows {
-        for column in 0..columns {
-            let at = |acc: AccId| {
-                let tile = accs.iter().find(|(id, _)| *id == acc).and_then(|(_, t)| *t);
-                // Zero until something is added: in a world of one, the others' sum has no terms.
-                tile.map_or(0.0, |tile| {
-                    // A vector is one row, repeated.
-                    let row = if tile.rows == 1 { 0 } else { row };
-                    let value = tile.values.get(row * tile.columns + column);
-                    value.map_or(f64::NAN, |value| f64::from(*value))
-                })
-            };
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "the expression is rounded to f32, then to the stored type"
-            )]
-            out.push(value.eval(&at, &[]) as f32);
-        }
     }
 }

@@ -9,7 +9,7 @@ fn numbers(seed: u64, input: &Input<'_>) -> Numbers {
     });
     let mut numbers = Numbers::new(name);
     let at = (input.launch as u64) << 32 | u64::from(input.rank);
-    let first = numbers.next();
+    let first = numbers.draw();
     Numbers::new(first ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
@@ -19,7 +19,7 @@ pub fn integers(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
     move |input, values| {
         let mut numbers = numbers(seed, &input);
         for value in values {
-            *value = match numbers.next() >> 61 {
+            *value = match numbers.draw() >> 61 {
                 0 => 1.0,
                 1 => -1.0,
                 _ => 0.0,
@@ -34,7 +34,7 @@ pub fn uniform(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
         let mut numbers = numbers(seed, &input);
         for value in values {
             #[expect(clippy::cast_precision_loss, reason = "24 bits are exact in f32")]
-            let unit = (numbers.next() >> 40) as f32 / (1u32 << 24) as f32;
+            let unit = (numbers.draw() >> 40) as f32 / (1u32 << 24) as f32;
             *value = 2.0 * unit - 1.0;
         }
     }

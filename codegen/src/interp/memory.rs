@@ -4,6 +4,10 @@
 //! is not in this launch, an element written twice. By clock, in any order of this schedule: conflicting accesses,
 //! whether in one launch or in two.
 
+mod bounds;
+mod cell;
+mod launch;
+
 use super::Check;
 use super::clocks::{Clock, Epoch, HOST};
 use super::failure::{FailureKind, Rect};
@@ -11,6 +15,8 @@ use super::setup::{Grid, Setup};
 use crate::program::{TensorId, TensorKind};
 use crate::shape::Extent;
 use crate::unroll::Span;
+use bounds::bounds;
+use cell::{Cell, EMPTY, unordered};
 use std::rc::Rc;
 
 /// The launch of memory that nothing was written to.
@@ -51,29 +57,6 @@ impl Who<'_> {
         other.same_item(&self.at) || self.clock.covers(other)
     }
 }
-
-#[derive(Clone, Debug, Hash)]
-struct Cell {
-    /// Which launch's data is there, or [`NEVER`].
-    launch: u32,
-    /// Whether a statement wrote it in that launch, or the caller filled it for that launch.
-    written: bool,
-    write: Option<Epoch>,
-    /// Since the write; they commute.
-    adds: Vec<Epoch>,
-    /// Since the write.
-    reads: Vec<Epoch>,
-    terms: u128,
-}
-
-const EMPTY: Cell = Cell {
-    launch: NEVER,
-    written: false,
-    write: None,
-    adds: Vec::new(),
-    reads: Vec::new(),
-    terms: 0,
-};
 
 /// One rank's buffer.
 #[derive(Clone, Debug)]
@@ -314,121 +297,6 @@ impl Memory {
         };
         Ok(())
     }
-
-    /// Before a launch, the caller fills a rank's inputs, and nothing is in its outputs.
-    pub fn start(&mut self, setup: &Setup<'_>, rank: u16, launch: u32) {
-        self.windows[usize::from(rank)] = Window::In(launch);
-        for (index, buffer) in setup.kernel.buffers.iter().enumerate() {
-            if buffer.is_scratch() {
-                continue;
-            }
-            let id = TensorId(index as u16);
-            let plan = setup.plan(launch, rank);
-            let own = match buffer.kind {
-                TensorKind::Gathered => plan.geometry.chunk(buffer.rows, u32::from(rank)),
-                TensorKind::Local | TensorKind::Vector => setup.held(launch, rank, id),
-                TensorKind::Out
-                | TensorKind::Scattered
-                | TensorKind::Reduced
-                | TensorKind::Scratch { .. } => Extent::default(),
-            };
-            let mut new = shadow(setup, launch, rank, id);
-            let grid = &setup.grids[new.grid][index];
-            let terms = if setup.inputs_contribute {
-                1 << rank
-            } else {
-                0
-            };
-            for (at, cell) in new.cells.iter_mut().enumerate() {
-                cell.write = Some(Epoch::host(rank, launch));
-                let row = grid.rows[new.first + at / new.columns];
-                if own.start <= row && row < own.end {
-                    cell.launch = launch;
-                    cell.written = true;
-                    cell.terms = terms;
-                }
-            }
-            let at = self.index(rank, id);
-            self.shadows[at] = new;
-        }
-    }
-
-    /// At the end of a launch, the caller takes a rank's parameters back: everything must be there, and nobody may
-    /// touch them any more.
-    pub fn end(&mut self, setup: &Setup<'_>, rank: u16, launch: u32, clock: &Clock) -> Check<()> {
-        let everyone = u128::MAX >> (128 - setup.world);
-        for (index, buffer) in setup.kernel.buffers.iter().enumerate() {
-            if buffer.is_scratch() {
-                continue;
-            }
-            let shadow = &self.shadows[self.index(rank, TensorId(index as u16))];
-            let grid = &setup.grids[shadow.grid][index];
-            let output = !matches!(buffer.kind, TensorKind::Local | TensorKind::Vector);
-            let sum = matches!(buffer.kind, TensorKind::Scattered | TensorKind::Reduced);
-            for (at, cell) in shadow.cells.iter().enumerate() {
-                let (row, column) = (shadow.first + at / shadow.columns, at % shadow.columns);
-                let place = || Rect {
-                    buffer: buffer.name.clone(),
-                    home: rank,
-                    slot: 0,
-                    rows: Extent {
-                        start: grid.rows[row],
-                        end: grid.rows[row + 1],
-                    },
-                    columns: Extent {
-                        start: grid.columns[column],
-                        end: grid.columns[column + 1],
-                    },
-                };
-                if output && cell.launch == NEVER {
-                    return Err(Box::new(FailureKind::NeverWritten {
-                        launch: launch as usize,
-                        what: place(),
-                    }));
-                }
-                let late = |at: &&Epoch| !clock.covers(at);
-                if let Some(at) = cell.write.iter().chain(&cell.adds).find(late) {
-                    return Err(Box::new(FailureKind::LateWrite {
-                        by: setup.site(at, "writes"),
-                        what: place(),
-                    }));
-                }
-                if let Some(at) = cell.reads.iter().find(late) {
-                    return Err(Box::new(FailureKind::Overwrite {
-                        by: setup.site(&Epoch::host(rank, launch + 1), "takes back"),
-                        what: place(),
-                        other: setup.site(at, "reads"),
-                    }));
-                }
-                if sum && cell.terms != everyone {
-                    return Err(Box::new(FailureKind::Contribution {
-                        launch: launch as usize,
-                        what: place(),
-                        missing: ranks(everyone & !cell.terms),
-                        twice: Vec::new(),
-                    }));
-                }
-            }
-        }
-        self.windows[usize::from(rank)] = Window::Before(launch + 1);
-        Ok(())
-    }
-
-    /// Adds everything that decides later checks to a digest. Reads and adds commute, so their order is left out.
-    pub fn digest(&self, into: &mut impl std::hash::Hasher) {
-        use std::hash::Hash;
-        self.windows.hash(into);
-        for shadow in &self.shadows {
-            shadow.grid.hash(into);
-            for cell in &shadow.cells {
-                let key = |at: &Epoch| (at.rank, at.role, at.launch, at.item, at.step);
-                let mut cell = cell.clone();
-                cell.reads.sort_unstable_by_key(key);
-                cell.adds.sort_unstable_by_key(key);
-                cell.hash(into);
-            }
-        }
-    }
 }
 
 pub(super) fn ranks(mask: u128) -> Vec<u16> {
@@ -449,194 +317,5 @@ fn shadow(setup: &Setup<'_>, launch: u32, rank: u16, buffer: TensorId) -> Shadow
         columns,
         cells: vec![EMPTY; slots * held.len() * columns],
         before: Rc::new(Vec::new()),
-    }
-}
-
-/// Rows must be held, and within one chunk; the slot and columns must be there.
-fn bounds(setup: &Setup<'_>, who: &Who<'_>, span: &Span, home: u16, mode: Mode) -> Check<()> {
-    let fail = |inside: (Extent, Extent)| {
-        Err(Box::new(FailureKind::OutOfBounds {
-            by: setup.site(&who.at, mode.verb()),
-            what: setup.rect(span, home),
-            inside,
-        }))
-    };
-    let nothing = Extent::default();
-    if usize::from(home) >= setup.world {
-        return fail((nothing, nothing));
-    }
-    let buffer = &setup.kernel.buffers[span.buffer.index()];
-    let geometry = &setup.plan(who.at.launch, who.at.rank).geometry;
-    let mut rows = geometry.held(buffer, u32::from(home));
-    let columns = Extent {
-        start: 0,
-        end: geometry.size(buffer.columns),
-    };
-    if u32::from(span.slot) >= buffer.slots(setup.world as u32) {
-        return fail((nothing, nothing));
-    }
-    if geometry.chunks(buffer.rows) > 1 {
-        let chunk = geometry.chunk(
-            buffer.rows,
-            span.rows.start / geometry.chunk_rows(buffer.rows),
-        );
-        rows = Extent {
-            start: rows.start.max(chunk.start),
-            end: rows.end.min(chunk.end),
-        };
-    }
-    let inside =
-        |inner: Extent, outer: Extent| inner.start >= outer.start && inner.end <= outer.end;
-    if span.rows.is_empty()
-        || span.columns.is_empty()
-        || (inside(span.rows, rows) && inside(span.columns, columns))
-    {
-        Ok(())
-    } else {
-        fail((rows, columns))
-    }
-}
-
-fn unordered(
-    setup: &Setup<'_>,
-    who: &Who<'_>,
-    mode: Mode,
-    other: &Epoch,
-    did: &'static str,
-    what: Rect,
-) -> Box<FailureKind> {
-    let by = setup.site(&who.at, mode.verb());
-    let same = other.launch == who.at.launch && other.role != HOST;
-    let other = setup.site(other, did);
-    Box::new(if same || mode == Mode::Read {
-        FailureKind::MissingAcquire { by, what, other }
-    } else {
-        FailureKind::Overwrite { by, what, other }
-    })
-}
-
-impl Cell {
-    /// Data must be there, of this launch, and known to be.
-    fn see(
-        &self,
-        setup: &Setup<'_>,
-        who: &Who<'_>,
-        mode: Mode,
-        place: &impl Fn() -> Rect,
-    ) -> Check<()> {
-        if self.launch == NEVER {
-            return Err(Box::new(FailureKind::UninitialisedRead {
-                by: setup.site(&who.at, mode.verb()),
-                what: place(),
-            }));
-        }
-        if self.launch != who.at.launch {
-            let writer = self.write.unwrap_or(who.at);
-            return Err(Box::new(FailureKind::StaleRead {
-                by: setup.site(&who.at, mode.verb()),
-                what: place(),
-                writer: setup.site(&writer, "writes"),
-            }));
-        }
-        if let Some(write) = self.write.filter(|write| !who.knows(write)) {
-            return Err(unordered(setup, who, mode, &write, "writes", place()));
-        }
-        Ok(())
-    }
-
-    fn after_reads(
-        &self,
-        setup: &Setup<'_>,
-        who: &Who<'_>,
-        mode: Mode,
-        place: &impl Fn() -> Rect,
-    ) -> Check<()> {
-        match self.reads.iter().find(|read| !who.knows(read)) {
-            Some(read) => Err(unordered(setup, who, mode, read, "reads", place())),
-            None => Ok(()),
-        }
-    }
-
-    fn after_adds(
-        &self,
-        setup: &Setup<'_>,
-        who: &Who<'_>,
-        mode: Mode,
-        place: &impl Fn() -> Rect,
-    ) -> Check<()> {
-        match self.adds.iter().find(|add| !who.knows(add)) {
-            Some(add) => Err(unordered(setup, who, mode, add, "adds to", place())),
-            None => Ok(()),
-        }
-    }
-
-    fn read(&mut self, setup: &Setup<'_>, who: &Who<'_>, place: &impl Fn() -> Rect) -> Check<()> {
-        self.see(setup, who, Mode::Read, place)?;
-        self.after_adds(setup, who, Mode::Read, place)?;
-        match self.reads.last_mut() {
-            Some(last) if last.same_item(&who.at) => *last = who.at,
-            _ => self.reads.push(who.at),
-        }
-        Ok(())
-    }
-
-    fn add(
-        &mut self,
-        setup: &Setup<'_>,
-        who: &Who<'_>,
-        terms: Terms,
-        place: &impl Fn() -> Rect,
-    ) -> Check<()> {
-        self.see(setup, who, Mode::Add, place)?;
-        self.after_reads(setup, who, Mode::Add, place)?;
-        let twice = self.terms & terms.any;
-        if twice != 0 {
-            return Err(Box::new(FailureKind::Contribution {
-                launch: who.at.launch as usize,
-                what: place(),
-                missing: Vec::new(),
-                twice: ranks(twice),
-            }));
-        }
-        self.adds.push(who.at);
-        self.terms |= terms.all;
-        Ok(())
-    }
-
-    fn write(
-        &mut self,
-        setup: &Setup<'_>,
-        who: &Who<'_>,
-        output: bool,
-        terms: Terms,
-        place: &impl Fn() -> Rect,
-    ) -> Check<()> {
-        if output && self.written && self.launch == who.at.launch {
-            let first = self.write.unwrap_or(who.at);
-            return Err(Box::new(FailureKind::WrittenTwice {
-                by: setup.site(&who.at, "writes"),
-                what: place(),
-                first: setup.site(&first, "writes"),
-            }));
-        }
-        self.after_reads(setup, who, Mode::Write, place)?;
-        self.after_adds(setup, who, Mode::Write, place)?;
-        if let Some(write) = self.write.filter(|write| !who.knows(write)) {
-            return Err(unordered(
-                setup,
-                who,
-                Mode::Write,
-                &write,
-                "writes",
-                place(),
-            ));
-        }
-        self.launch = who.at.launch;
-        self.written = true;
-        self.write = Some(who.at);
-        self.adds.clear();
-        self.reads.clear();
-        self.terms = terms.all;
-        Ok(())
     }
 }

@@ -223,7 +223,7 @@ fn execute(
     let setup = Setup::new(kernel, launches);
     let mut numbers = Numbers::new(options.seed);
     let workers = |_| {
-        let chosen = 1 + (numbers.next() % 4) as u32;
+        let chosen = 1 + (numbers.draw() % 4) as u32;
         options.workers.unwrap_or(chosen)
     };
     let mut machine = Machine::new(&setup, workers, options.data);

@@ -1,31 +1,20 @@
 //! What does not change during a run: the kernel, the plans, the grids memory is tracked on, the cells that need care.
 
+mod grid;
+mod partial;
+
+pub(super) use grid::{Grid, homes};
+
 use super::clocks::{Epoch, HOST};
 use super::failure::{CellName, Rect, Site};
-use crate::kernel::{Block, Kernel, Op, OpKind};
+use crate::kernel::{Kernel, OpKind, visit};
 use crate::plan::Plan;
 use crate::program::{CounterId, TensorId};
 use crate::shape::Extent;
-use crate::unroll::{EVERYWHERE, Span, StepKind};
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use crate::unroll::{Span, StepKind};
+use grid::grids;
+use std::collections::BTreeMap;
 use std::rc::Rc;
-
-/// A buffer's rows and columns, cut wherever a rectangle of some plan begins or ends: within a cell of this grid all
-/// elements share their history.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub(super) struct Grid {
-    pub rows: Vec<u32>,
-    pub columns: Vec<u32>,
-}
-
-impl Grid {
-    /// The grid rows and columns an extent covers; both ends must be cuts.
-    pub fn cover(cuts: &[u32], extent: Extent) -> Range<usize> {
-        cuts.partition_point(|cut| *cut < extent.start)
-            ..cuts.partition_point(|cut| *cut < extent.end)
-    }
-}
 
 /// A signal that a wait for less than all cannot have missed: rank, role and step.
 pub(super) type Needed = (u16, u16, u32);
@@ -98,7 +87,7 @@ impl<'a> Setup<'a> {
             cells,
             shared: Vec::new(),
             partial: BTreeMap::new(),
-            inputs_contribute: !kernel.roles.iter().any(|role| has_dot(&role.body)),
+            inputs_contribute: !has_dot(kernel),
             plans,
         };
         setup.shared = setup.find_shared();
@@ -221,194 +210,18 @@ impl<'a> Setup<'a> {
         }
         shared
     }
-
-    /// For every wait for less than all: the signals without which (and without what follows them in their agent)
-    /// the others would not add up to it.
-    fn find_partial(&self) -> BTreeMap<Partial, Rc<[Needed]>> {
-        let mut found = BTreeMap::new();
-        for (launch, plans) in self.plans.iter().enumerate() {
-            for (home, plan) in plans.iter().enumerate() {
-                let home = home as u16;
-                for agent in plan.agents.iter().filter(|agent| agent.rank == home) {
-                    for step in &agent.steps {
-                        let StepKind::Wait {
-                            counter,
-                            cell,
-                            at_least: Some(amount),
-                        } = step.kind
-                        else {
-                            continue;
-                        };
-                        let flat = self.flat(counter, cell);
-                        let all = Setup::arrivals(plan, home, counter, cell);
-                        if u64::from(amount) < all {
-                            found
-                                .entry((launch, home, flat, amount))
-                                .or_insert_with(|| needed(plans, home, counter, cell, amount));
-                        }
-                    }
-                }
-            }
-        }
-        found
-    }
-}
-
-fn needed(plans: &[&Plan], home: u16, counter: CounterId, cell: u32, amount: u32) -> Rc<[Needed]> {
-    // Rank, role, phase, item, step, amount.
-    let mut signals: Vec<(u16, u16, u32, usize, u32, u32)> = Vec::new();
-    for (rank, plan) in plans.iter().enumerate() {
-        for agent in plan.agents.iter().filter(|a| usize::from(a.rank) == rank) {
-            for (index, item) in agent.items.iter().enumerate() {
-                for at in item.start..item.end {
-                    match agent.steps[at as usize].kind {
-                        StepKind::Signal {
-                            counter: c,
-                            home: h,
-                            cell: i,
-                            amount,
-                        } if (c, h, i) == (counter, home, cell) => {
-                            signals.push((agent.rank, agent.role, item.phase, index, at, amount));
-                        }
-                        StepKind::Signal { .. }
-                        | StepKind::Wait { .. }
-                        | StepKind::Copy { .. }
-                        | StepKind::Dot { .. }
-                        | StepKind::Reduce { .. }
-                        | StepKind::Load { .. }
-                        | StepKind::Store { .. } => {}
-                    }
-                }
-            }
-        }
-    }
-    signals
-        .iter()
-        .filter(|s| {
-            let without: u64 = signals
-                .iter()
-                .filter(|other| {
-                    let follows = (other.0, other.1) == (s.0, s.1)
-                        && (other.2 > s.2 || (other.3 == s.3 && other.4 >= s.4));
-                    !follows
-                })
-                .map(|other| u64::from(other.5))
-                .sum();
-            without < u64::from(amount)
-        })
-        .map(|s| (s.0, s.1, s.4))
-        .collect()
 }
 
 fn counters(kernel: &Kernel) -> impl Iterator<Item = CounterId> + '_ {
     (0..kernel.counters.len()).map(|index| CounterId(index as u16))
 }
 
-fn has_dot(body: &[Block]) -> bool {
-    fn in_ops(body: &[Op]) -> bool {
-        body.iter().any(|op| match &op.kind {
-            OpKind::Dot { .. } => true,
-            OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => in_ops(body),
-            OpKind::If {
-                then, otherwise, ..
-            } => in_ops(then) || in_ops(otherwise),
-            OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Load { .. }
-            | OpKind::Store { .. } => false,
-        })
+fn has_dot(kernel: &Kernel) -> bool {
+    let mut found = false;
+    for role in &kernel.roles {
+        visit(&role.body, &mut |op| {
+            found |= matches!(op.kind, OpKind::Dot { .. });
+        });
     }
-    body.iter().any(|block| match block {
-        Block::ForRanks { body, .. } => has_dot(body),
-        Block::If {
-            then, otherwise, ..
-        } => has_dot(then) || has_dot(otherwise),
-        Block::Items { body, .. } | Block::Once { body } => in_ops(body),
-        Block::Join => false,
-    })
-}
-
-/// The rectangles a step touches.
-pub(super) fn spans(kind: &StepKind) -> [Option<&Span>; 2] {
-    match kind {
-        StepKind::Wait { .. } | StepKind::Signal { .. } => [None, None],
-        StepKind::Copy { dst, src } => [Some(dst), Some(src)],
-        StepKind::Dot { a, b, .. } => [Some(a), Some(b)],
-        StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => [Some(from), None],
-        StepKind::Store { dst, .. } => [Some(dst), None],
-    }
-}
-
-/// One set of grids for each distinct geometry, cut by every plan that has it.
-fn grids(kernel: &Kernel, plans: &[Vec<&Plan>]) -> (Vec<Vec<Grid>>, Vec<Vec<usize>>) {
-    let mut distinct: Vec<Vec<&Plan>> = Vec::new();
-    let grid_of = plans
-        .iter()
-        .map(|plans| {
-            plans
-                .iter()
-                .map(|plan| {
-                    let same = |known: &Vec<&Plan>| {
-                        known[0].geometry == plan.geometry && known[0].shape.ld == plan.shape.ld
-                    };
-                    let index = distinct.iter().position(same).unwrap_or_else(|| {
-                        distinct.push(Vec::new());
-                        distinct.len() - 1
-                    });
-                    if !distinct[index]
-                        .iter()
-                        .any(|known| std::ptr::eq(*known, *plan))
-                    {
-                        distinct[index].push(plan);
-                    }
-                    index
-                })
-                .collect()
-        })
-        .collect();
-    let grids = distinct
-        .iter()
-        .map(|plans| grids_of(kernel, plans))
-        .collect();
-    (grids, grid_of)
-}
-
-fn grids_of(kernel: &Kernel, plans: &[&Plan]) -> Vec<Grid> {
-    let geometry = &plans[0].geometry;
-    let mut cuts: Vec<(BTreeSet<u32>, BTreeSet<u32>)> = kernel
-        .buffers
-        .iter()
-        .map(|buffer| {
-            let chunks = geometry.chunks(buffer.rows);
-            let mut rows = BTreeSet::from([0, geometry.size(buffer.rows)]);
-            rows.extend((0..chunks).map(|chunk| geometry.chunk(buffer.rows, chunk).start));
-            (rows, BTreeSet::from([0, geometry.size(buffer.columns)]))
-        })
-        .collect();
-    for plan in plans {
-        for step in plan.agents.iter().flat_map(|agent| &agent.steps) {
-            for span in spans(&step.kind).into_iter().flatten() {
-                let (rows, columns) = &mut cuts[span.buffer.index()];
-                rows.extend([span.rows.start, span.rows.end]);
-                columns.extend([span.columns.start, span.columns.end]);
-            }
-        }
-    }
-    cuts.into_iter()
-        .map(|(rows, columns)| Grid {
-            rows: rows.into_iter().collect(),
-            columns: columns.into_iter().collect(),
-        })
-        .collect()
-}
-
-/// The ranks whose memory a span is in.
-pub(super) fn homes(span: &Span, world: usize) -> Range<u16> {
-    if span.home == EVERYWHERE {
-        0..world as u16
-    } else {
-        span.home..span.home + 1
-    }
+    found
 }

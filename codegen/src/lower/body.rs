@@ -5,12 +5,13 @@ use super::dims::Matched;
 use super::mistake;
 use crate::diag::Diagnostic;
 use crate::kernel::{Axis, Block, Cells, Op, OpId, OpKind, Region, Role, RoleKind, ValueId};
-use crate::order::TileOrder;
+use crate::order::{RankOrder, TileOrder};
 use crate::program::{
     self, CellIndex, CounterDim, Home, ItemOrder, Loc, PartitionId, Pick, Place, Program, Stmt,
     StmtKind, TensorKind, Var,
 };
 use crate::rank::RankExpr;
+use crate::shape::MAX_WORLD;
 use crate::value::{AccId, Value};
 use std::collections::HashSet;
 
@@ -148,6 +149,7 @@ impl<'a> Placer<'a> {
         for stmt in body {
             match &stmt.kind {
                 StmtKind::ForRanks { var, order, body } => {
+                    self.order(*order, stmt.at);
                     self.scope.push((*var, Bound::Rank));
                     let body = self.blocks(body);
                     self.scope.pop();
@@ -252,6 +254,7 @@ impl<'a> Placer<'a> {
                 return None;
             }
             StmtKind::ForRanks { var, order, body } => {
+                self.order(*order, at);
                 self.scope.push((*var, Bound::Rank));
                 let body = self.ops(body);
                 self.scope.pop();
@@ -384,6 +387,21 @@ impl<'a> Placer<'a> {
         let id = OpId(u16::try_from(self.placed.locs.len()).unwrap_or(u16::MAX));
         self.placed.locs.push(at);
         Some(Op { id, kind })
+    }
+
+    /// Strides and starts beyond a world's size say nothing new, and would overflow when they are multiplied.
+    fn order(&mut self, order: RankOrder, at: Loc) {
+        if let RankOrder::FromMe { start, stride, .. } = order
+            && start.unsigned_abs().max(stride.unsigned_abs()) > MAX_WORLD
+        {
+            self.found.push(
+                mistake(
+                    at,
+                    format!("an order goes {} ranks at a time", stride.unsigned_abs()),
+                )
+                .hint(format!("a world has at most {MAX_WORLD}")),
+            );
+        }
     }
 
     fn not_copy_engine(&mut self, what: &str, at: Loc) {

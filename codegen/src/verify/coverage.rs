@@ -249,10 +249,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             .find_map(|(index, buffer)| {
                 let wanted = match buffer.kind {
                     TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced => true,
-                    TensorKind::Gathered => {
-                        facts.plan.geometry.chunk(buffer.rows, 0).len() > 0
-                            && facts.plan.geometry.world > 1
-                    }
+                    TensorKind::Gathered => facts.plan.geometry.world > 1,
                     TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => false,
                 };
                 (wanted

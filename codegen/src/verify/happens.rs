@@ -208,11 +208,11 @@ fn lag(facts: &Facts<'_>, wait: At) -> bool {
     }
 }
 
-/// Whether program order alone puts `a` before `b`.
+/// Whether program order alone puts `a` before `b`, or they are the same step.
 fn facts_directly(facts: &Facts<'_>, a: At, b: At) -> bool {
     a.agent == b.agent
         && if a.item == b.item {
-            a.step < b.step
+            a.step <= b.step
         } else {
             facts.phase(a) < facts.phase(b)
         }

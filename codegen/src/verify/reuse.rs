@@ -4,6 +4,7 @@
 use super::facts::{Access, Area, At, Facts, Touch};
 use super::happens::Happens;
 use crate::diag::{Diagnostic, Rule};
+use crate::kernel::RoleKind;
 use crate::unroll::StepKind;
 
 /// The first access of one launch that is not ordered with a conflicting one of the next.
@@ -40,7 +41,8 @@ fn check_block(
         let remote = facts.rank(touch.at.agent) != home;
         let is_quiet = !remote || happens.before_end(touch.at, home);
         // A remote reader of scratch only has to be done before the next launch writes: that is checked below.
-        if !is_quiet && !(scratch && touch.access == Access::Read) {
+        let may_linger = scratch && touch.access == Access::Read;
+        if !is_quiet && !may_linger {
             return Some(late(facts, area, block, *touch));
         }
         quiet.push(is_quiet);
@@ -68,6 +70,9 @@ pub(super) fn check_attribution(
     facts: &Facts<'_>,
     happens: &mut Happens<'_, '_>,
 ) -> Option<Diagnostic> {
+    if let Some(found) = stored_by_two(facts) {
+        return Some(found);
+    }
     let arrivals = &facts.plan.arrivals;
     let mut waits: Vec<(usize, At)> = Vec::new();
     facts.each_step(|at, kind| {
@@ -85,7 +90,12 @@ pub(super) fn check_attribution(
     });
     for (index, wait) in waits {
         for signal in facts.signals(index) {
-            if !happens.before_next(wait, signal.at, None) {
+            // Harmless if the wait is over by then, or if all of this launch's signals have been made by then.
+            let all_made = |happens: &mut Happens<'_, '_>| {
+                let mut signals = facts.signals(index).iter();
+                signals.all(|earlier| happens.before_next(earlier.at, signal.at, None))
+            };
+            if !happens.before_next(wait, signal.at, None) && !all_made(happens) {
                 let (who, deed) = (facts.who(wait.agent), facts.deed(signal.at));
                 return Some(
                     Diagnostic::new(
@@ -102,6 +112,35 @@ pub(super) fn check_attribution(
         }
     }
     None
+}
+
+/// A copy engine's signal stores the count (its stream has no atomic add), so nobody else may count in that cell.
+fn stored_by_two(facts: &Facts<'_>) -> Option<Diagnostic> {
+    let stores = |agent: u32| facts.kernel.roles[facts.role(agent)].kind == RoleKind::CopyEngine;
+    (0..facts.plan.arrivals.len()).find_map(|cell| {
+        let signals = facts.signals(cell);
+        let stored = signals.iter().find(|signal| stores(signal.at.agent))?;
+        let other = signals
+            .iter()
+            .find(|signal| signal.at.agent != stored.at.agent)?;
+        Some(
+            Diagnostic::new(
+                Rule::Attribution,
+                facts.loc(stored.at),
+                format!(
+                    "{} counts in a cell that others count in",
+                    facts.who(stored.at.agent)
+                ),
+            )
+            .note(facts.loc(stored.at), facts.deed(stored.at))
+            .note(facts.loc(other.at), facts.deed(other.at))
+            .note(
+                None,
+                "a copy engine stores its count: it would undo the other's",
+            )
+            .hint("give it cells of its own: `counters(world(), …)`, signalled at `[me()]`"),
+        )
+    })
 }
 
 fn late(facts: &Facts<'_>, area: &Area, block: u32, touch: Touch) -> Diagnostic {

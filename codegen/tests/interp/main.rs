@@ -1,5 +1,6 @@
 //! The emulator on whole schedules: right ones agree with their reference in every order, broken ones are caught.
 
+mod broken;
 mod schedules;
 
 use counterflow_codegen::dtype::Dtype;
@@ -157,5 +158,30 @@ fn many_rows() {
     for schedule in [schedules::ag_gemm, schedules::gemm_rs] {
         let case = Case::new(&schedule(), &Variant::new(4), &[1000, 127], 24, 32);
         case.agrees(0..2, true);
+    }
+}
+
+/// The emulator knows more than the verifier: a multicast of my rows rewrites nothing of mine, and without any dot
+/// what a rank contributes to a sum is its input.
+#[test]
+fn beyond_the_verifier() {
+    for schedule in [schedules::multicast, schedules::reduce_scatter] {
+        for world in 1..=4 {
+            let variant = Variant::new(world).arch(Arch::Cpu);
+            let kernel = lower(&schedule(), &variant).expect("a schedule");
+            let shape = padded(&kernel, 13, 16, 8);
+            let plan = Plan::new(&kernel, &shape, &Machine::h200()).expect("a shape");
+            let launches = [vec![&plan], vec![&plan]];
+            for seed in 0..6 {
+                let options = Options::seed(seed);
+                let outcome = interp::provoke(&kernel, &launches, &options, interp::integers(3))
+                    .unwrap_or_else(|failure| panic!("{failure}"));
+                for launch in 0..2 {
+                    let expected = interp::reference(&kernel, &plan, launch, interp::integers(3));
+                    let expected = expected.expect("a reference");
+                    interp::compare_exactly(&outcome, &expected).expect("agreement");
+                }
+            }
+        }
     }
 }

@@ -133,9 +133,9 @@ impl Steps {
                 let first = self.operand(first);
                 let others: Vec<TokenStream> =
                     others.iter().map(|other| self.value(other)).collect();
-                // Never called: it lets rustc count the arguments where the user wrote them.
-                let numbers = std::iter::repeat_n(quote!(0.0_f32), others.len() + 1);
-                self.push(quote_spanned!(at=> let _ = || #function(#(#numbers),*);));
+                // Lets rustc count the parameters, at the name the user wrote.
+                let parameters = std::iter::repeat_n(quote!(f32), others.len() + 1);
+                self.push(quote_spanned!(at=> let _: fn(#(#parameters),*) -> f32 = #function;));
                 quote_spanned!(at=> #first.call(#function::scalar(), [#(#others),*]))
             }
         }

@@ -26,6 +26,13 @@ pub fn schedule(schedule: &Schedule, errors: &Errors) {
     for top in &schedule.body {
         checker.top(top);
     }
+    let has_role = schedule.body.iter().any(|top| matches!(top, Top::Role(_)));
+    if !has_role {
+        if schedule.unsure.is_empty() {
+            errors.at(&schedule.name, Mistake::NoRole);
+        }
+        return;
+    }
     for param in &schedule.params {
         checker.param_used(param);
     }
@@ -33,10 +40,6 @@ pub fn schedule(schedule: &Schedule, errors: &Errors) {
         if let Top::Declare(name, declaration) = top {
             checker.declaration_used(name, declaration);
         }
-    }
-    let has_role = schedule.body.iter().any(|top| matches!(top, Top::Role(_)));
-    if !has_role && schedule.unsure.is_empty() {
-        errors.at(&schedule.name, Mistake::NoRole);
     }
 }
 
@@ -232,7 +235,8 @@ impl Checker<'_> {
             return;
         }
         let name_text = names::text(name);
-        let uses = self.uses.remove(&name_text).unwrap_or_default();
+        let unused = Uses::default();
+        let uses = self.uses.get(&name_text).unwrap_or(&unused);
         let (at, mistake) = match (declaration, &uses.read, &uses.written) {
             (_, Some(_), Some(_)) | (Declaration::Partition { .. }, Some(_), None) => return,
             (Declaration::Partition { .. }, None, _) => (

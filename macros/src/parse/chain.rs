@@ -87,8 +87,8 @@ pub fn plain_name(pat: &Pat) -> Option<&Ident> {
     }
 }
 
-/// Whether this is a constant of the Rust around the schedule: written in capitals, or by a path.
-pub fn outer_constant(expr: &Expr) -> bool {
+/// Whether this looks like a constant of the Rust around the schedule: written in capitals, or by a path.
+pub fn in_capitals(expr: &Expr) -> bool {
     match expr {
         Expr::Path(path) => match path.path.get_ident() {
             Some(name) => {

@@ -1,6 +1,6 @@
 //! Numbers, pairs, and choices left open.
 
-use super::{Parser, outer_constant, word_call};
+use super::{Parser, in_capitals, word_call};
 use crate::mistakes::Mistake;
 use crate::model::Constant;
 use crate::names;
@@ -19,9 +19,10 @@ pub(super) enum Wanted {
 type Named<'a> = (&'a Ident, &'a Expr);
 
 impl Wanted {
-    fn example(self) -> &'static str {
+    fn example(self, of: &str) -> &'static str {
         match self {
-            Wanted::Number => "a number such as `128`",
+            Wanted::Number => "a number such as `64`",
+            Wanted::Pair if of == "cluster" => "a pair such as `(2, 1)`",
             Wanted::Pair => "a pair such as `(128, 256)`",
         }
     }
@@ -69,12 +70,12 @@ impl Parser<'_> {
 
     fn setting(&mut self, expr: &Expr, wanted: Wanted, of: &str) -> Option<()> {
         let found = kind(expr);
-        if found == Some(wanted) || (found.is_none() && outer_constant(expr)) {
+        if found == Some(wanted) || (found.is_none() && self.outer_constant(expr)) {
             return Some(());
         }
         let mistake = Mistake::Constant {
             of: of.into(),
-            wanted: wanted.example().into(),
+            wanted: wanted.example(of).into(),
         };
         self.errors.at(expr, mistake);
         None
@@ -86,7 +87,7 @@ impl Parser<'_> {
             Expr::Unary(unary) if negative && matches!(unary.op, UnOp::Neg(_)) => &unary.expr,
             other => other,
         };
-        if kind(number) == Some(Wanted::Number) || outer_constant(number) {
+        if kind(number) == Some(Wanted::Number) || self.outer_constant(number) {
             return Some(expr.clone());
         }
         let wanted = if negative {
@@ -96,7 +97,7 @@ impl Parser<'_> {
         };
         self.errors.at(
             expr,
-            Mistake::Constant {
+            Mistake::Whole {
                 of: of.into(),
                 wanted: wanted.into(),
             },
@@ -152,7 +153,11 @@ impl Parser<'_> {
             return true;
         }
         let of = names::text(word);
-        let known = names::offer(&found, known.iter().copied());
+        let known = if known.is_empty() {
+            "it takes none".into()
+        } else {
+            names::offer(&found, known.iter().copied())
+        };
         self.errors
             .at(name, Mistake::UnknownArgument { found, of, known });
         false
@@ -162,7 +167,11 @@ impl Parser<'_> {
 /// What kind of constant is written down; `None` where only rustc can tell.
 fn kind(expr: &Expr) -> Option<Wanted> {
     match expr {
-        Expr::Lit(lit) if matches!(lit.lit, Lit::Int(_)) => Some(Wanted::Number),
+        // In an attribute, syn reads `-4` as one literal.
+        Expr::Lit(lit) => match &lit.lit {
+            Lit::Int(int) if !int.base10_digits().starts_with('-') => Some(Wanted::Number),
+            _ => None,
+        },
         Expr::Tuple(tuple) if tuple.elems.len() == 2 && tuple.elems.iter().all(number) => {
             Some(Wanted::Pair)
         }
@@ -176,5 +185,5 @@ fn kind(expr: &Expr) -> Option<Wanted> {
 }
 
 fn number(expr: &Expr) -> bool {
-    kind(expr) == Some(Wanted::Number) || outer_constant(expr)
+    kind(expr) == Some(Wanted::Number) || in_capitals(expr)
 }

@@ -1,7 +1,7 @@
 //! `let` outside roles: partitions, counters, scratch, ranks.
 
 use super::constant::Wanted;
-use super::{Chain, Link, Parser, ident, outer_constant, without_receiver, word_call};
+use super::{Chain, Link, NOTHING, Parser, ident, without_receiver, word_call};
 use crate::mistakes::Mistake;
 use crate::model::{Axis, Declaration, Shape, TensorKind, Top};
 use crate::names::{self, Kind};
@@ -18,7 +18,9 @@ impl Parser<'_> {
         if mutable {
             self.errors.at(&local.pat, Mistake::NeedlessMut);
         }
-        if self.is_rank(init) {
+        // Nothing else outside roles has operators.
+        let operators = matches!(init, Expr::Binary(_) | Expr::Unary(_) | Expr::Paren(_));
+        if self.is_rank(init) || operators {
             let rank = self.rank(init);
             let kind = rank.as_ref().map_or(Kind::Broken, |_| Kind::Rank);
             self.scope.declare(name, kind, self.errors);
@@ -150,7 +152,8 @@ impl Parser<'_> {
                 }
             }
             None => {
-                let [size] = self.call_arguments(call, "rows and columns: `(128, 256)`")?;
+                let [size] =
+                    self.call_arguments(call, ("rows and columns", "tiles((128, 256))"))?;
                 size
             }
         };
@@ -177,7 +180,7 @@ impl Parser<'_> {
         if let Some((word, _)) = word_call(expr).filter(|(word, _)| *word == "world") {
             return Some(Axis::World(word.clone()));
         }
-        if let Some(name) = ident(expr).filter(|_| !outer_constant(expr)) {
+        if let Some(name) = ident(expr).filter(|_| !self.outer_constant(expr)) {
             return match self.look_up(name, |kind| matches!(kind, Kind::Partition))? {
                 Kind::Partition => Some(Axis::Items(name.clone())),
                 other => {
@@ -259,7 +262,7 @@ impl Parser<'_> {
         match chain.links.as_slice() {
             [] => Some((tensor.clone(), None)),
             [Link::Call(call)] if call.method == "chunk" || call.method == "whole" => {
-                let [] = self.call_arguments(call, "nothing")?;
+                let [] = self.call_arguments(call, NOTHING)?;
                 Some((tensor.clone(), Some(call.method.clone())))
             }
             [Link::Call(call), ..] => {

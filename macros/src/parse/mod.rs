@@ -18,7 +18,7 @@ use crate::mistakes::Mistake;
 use crate::model::{Param, Schedule, TensorKind, Top};
 use crate::names::{self, Kind, Scope};
 use chain::{
-    Chain, Link, ident, identifiers, outer_constant, plain_name, without_receiver, word_call,
+    Chain, Link, ident, identifiers, in_capitals, plain_name, without_receiver, word_call,
 };
 use proc_macro2::{Ident, TokenStream};
 use quote::ToTokens;
@@ -48,6 +48,11 @@ pub fn schedule(item: &ItemFn, errors: &Errors) -> Schedule {
         unsure: parser.unsure,
     }
 }
+
+/// What a call takes, and how that is written.
+type Takes = (&'static str, &'static str);
+
+const NOTHING: Takes = ("nothing", "");
 
 struct Parser<'e> {
     errors: &'e Errors,
@@ -100,6 +105,7 @@ impl Parser<'_> {
             let Some(name) = plain_name(&typed.pat) else {
                 self.errors.at(&typed.pat, Mistake::ParamPattern);
                 self.note_unsure(&typed.pat);
+                self.declare_broken(&typed.pat);
                 continue;
             };
             let read = self.tensor_type(&typed.ty);
@@ -238,6 +244,11 @@ impl Parser<'_> {
         }
     }
 
+    /// A constant of the Rust around the schedule. Names of the schedule come first: a tensor may be called `A`.
+    fn outer_constant(&self, expr: &Expr) -> bool {
+        in_capitals(expr) && ident(expr).is_none_or(|name| self.scope.find(name).is_none())
+    }
+
     fn unsupported(&mut self, tokens: impl ToTokens, what: &str) {
         self.errors
             .at(tokens, Mistake::Unsupported { what: what.into() });
@@ -269,7 +280,7 @@ impl Parser<'_> {
         word: &Ident,
         call: impl ToTokens,
         found: &'a Punctuated<Expr, Token![,]>,
-        wanted: &str,
+        (wanted, example): Takes,
     ) -> Option<[&'a Expr; N]> {
         let arguments: Vec<&Expr> = found.iter().collect();
         <[&Expr; N]>::try_from(arguments)
@@ -277,8 +288,12 @@ impl Parser<'_> {
                 self.errors.at(
                     call,
                     Mistake::Arguments {
-                        word: names::text(word),
                         wanted: wanted.into(),
+                        example: match example {
+                            "" => format!("{word}()"),
+                            example => example.into(),
+                        },
+                        word: names::text(word),
                     },
                 );
             })
@@ -289,7 +304,7 @@ impl Parser<'_> {
     fn call_arguments<'a, const N: usize>(
         &mut self,
         call: &'a ExprMethodCall,
-        wanted: &str,
+        wanted: Takes,
     ) -> Option<[&'a Expr; N]> {
         if let Some(turbofish) = &call.turbofish {
             self.errors.at(

@@ -1,7 +1,7 @@
 //! What a loop goes over: ranks in an order, items of a partition, or parts of K. Told apart by the root.
 
 use super::constant::Wanted;
-use super::{Chain, Link, Parser, ident, identifiers, word_call};
+use super::{Chain, Link, NOTHING, Parser, ident, identifiers, word_call};
 use crate::mistakes::Mistake;
 use crate::model::{Constant, Items, Order, OrderCall};
 use crate::names::{self, Kind};
@@ -24,11 +24,11 @@ impl Parser<'_> {
         if let Some((word, call)) = word_call(chain.root) {
             match names::text(word).as_str() {
                 "ranks" => {
-                    let [] = self.arguments(word, call, &call.args, "nothing")?;
+                    let [] = self.arguments(word, call, &call.args, NOTHING)?;
                     return self.order(word, None, &chain.links);
                 }
                 "ring" => {
-                    let [step] = self.arguments(word, call, &call.args, "a step: `ring(1)`")?;
+                    let [step] = self.arguments(word, call, &call.args, ("a step", "ring(1)"))?;
                     let step = self.whole(step, true, "the step of `ring`")?;
                     if is_zero(&step) {
                         self.errors.at(step, Mistake::RingOfZero);
@@ -73,16 +73,19 @@ impl Parser<'_> {
             }
             let argument = match method.as_str() {
                 "from_me" | "after_me" | "before_me" => {
-                    let [] = self.call_arguments(call, "nothing")?;
+                    let [] = self.call_arguments(call, NOTHING)?;
                     None
                 }
                 "by" => {
-                    let [order] = self.call_arguments(call, "a closure or the path of a `fn`")?;
+                    let [order] = self.call_arguments(
+                        call,
+                        ("a function", ".by(|me, step, world| (me + step) % world)"),
+                    )?;
                     self.order_function(order)?;
                     Some(order.clone())
                 }
                 "but_last" => {
-                    let [n] = self.call_arguments(call, "how many")?;
+                    let [n] = self.call_arguments(call, ("a number", ".but_last(1)"))?;
                     let n = self.whole(n, false, "how many ranks to leave out")?;
                     if ordered_by.is_none() || ordered_by.as_deref() == Some("by") {
                         self.errors.at(&call.method, Mistake::ButLastOfWhat);
@@ -136,8 +139,15 @@ impl Parser<'_> {
             self.errors.at(&closure.inputs, Mistake::OrderArguments);
             return None;
         }
-        let own = identifiers(closure.inputs.to_token_stream());
-        let captured = identifiers(closure.body.to_token_stream())
+        let mut own = identifiers(closure.inputs.to_token_stream());
+        let body = identifiers(closure.body.to_token_stream());
+        // What it binds itself: `let` is followed by names until the next keyword or use.
+        own.extend(
+            body.windows(2)
+                .filter(|pair| pair[0] == "let" || pair[0] == "mut")
+                .map(|pair| pair[1].clone()),
+        );
+        let captured = body
             .into_iter()
             .find(|name| !own.contains(name) && self.scope.find(name).is_some());
         if let Some(name) = captured {
@@ -164,7 +174,7 @@ impl Parser<'_> {
                         self.errors.at(&call.method, Mistake::OfFirst);
                         return None;
                     }
-                    let [chunk] = self.call_arguments(call, "a rank: `.of(me())`")?;
+                    let [chunk] = self.call_arguments(call, ("a rank", ".of(me())"))?;
                     items.chunk = Some((call.method.clone(), self.rank(chunk)?));
                     continue;
                 }
@@ -192,10 +202,11 @@ impl Parser<'_> {
                 return None;
             }
             let group = if method == "grouped" && !call.args.is_empty() {
-                let [group] = self.call_arguments(call, "the rows of a group, or nothing")?;
+                let [group] =
+                    self.call_arguments(call, ("the rows of a group, or nothing", ".grouped(8)"))?;
                 Some(self.constant(group, Wanted::Number, "grouped")?)
             } else {
-                let [] = self.call_arguments(call, "nothing")?;
+                let [] = self.call_arguments(call, NOTHING)?;
                 None
             };
             items.order = Some((call.method.clone(), group));
@@ -204,7 +215,7 @@ impl Parser<'_> {
     }
 
     fn splits(&mut self, word: &Ident, call: &ExprCall, links: &[Link]) -> Option<Iterable> {
-        let [count] = self.arguments(word, call, &call.args, "how many parts")?;
+        let [count] = self.arguments(word, call, &call.args, ("a number", "splits(4)"))?;
         let count = self.constant(count, Wanted::Number, "splits")?;
         if let Some(link) = links.first() {
             let call = self.link_call(link)?;

@@ -1,6 +1,6 @@
 //! Places of data and counter cells: `partial.on(owner)[me()][t]`.
 
-use super::{Chain, Link, Parser, ident, word_call};
+use super::{Chain, Link, NOTHING, Parser, ident, word_call};
 use crate::mistakes::Mistake;
 use crate::model::{Cells, Home, Index, IndexKind, Pick, Place, Read, ReadWait, WaitCells};
 use crate::names::{self, Kind};
@@ -30,7 +30,7 @@ impl Parser<'_> {
             }
         }
         let (place, rest) = self.place(root, &chain.links);
-        if let Some(link) = rest.first() {
+        if let (Some(_), Some(link)) = (&place, rest.first()) {
             self.errors.at(link.expr(), Mistake::NotAPlace);
             return None;
         }
@@ -100,7 +100,7 @@ impl Parser<'_> {
     }
 
     fn read_wait(&mut self, call: &syn::ExprMethodCall) -> Option<ReadWait> {
-        let [argument] = self.call_arguments(call, "a counter: `.wait(landed)`")?;
+        let [argument] = self.call_arguments(call, ("a counter", ".wait(landed)"))?;
         let chain = Chain::of(argument);
         let fits = |kind: &Kind| matches!(kind, Kind::Counters(_));
         let Some(root) = ident(chain.root) else {
@@ -192,13 +192,13 @@ impl Parser<'_> {
         if let [Link::Call(call), after @ ..] = rest {
             if call.method == "on" {
                 home = self
-                    .call_arguments(call, "a rank")
+                    .call_arguments(call, ("a rank", ".on(peer)"))
                     .and_then(|[rank]| self.rank(rank))
                     .map(|rank| Home::On(call.method.clone(), rank));
                 (tokens, rest) = (call.to_token_stream(), after);
             } else if call.method == "everywhere" {
                 home = self
-                    .call_arguments(call, "nothing")
+                    .call_arguments(call, NOTHING)
                     .map(|[]| Home::Everywhere(call.method.clone()));
                 (tokens, rest) = (call.to_token_stream(), after);
             }
@@ -245,7 +245,7 @@ impl Parser<'_> {
         if let Some((word, call)) = word_call(chain.root) {
             match names::text(word).as_str() {
                 "others" | "everyone" if chain.links.is_empty() => {
-                    let [] = self.arguments(word, call, &call.args, "nothing")?;
+                    let [] = self.arguments(word, call, &call.args, NOTHING)?;
                     return Some(IndexKind::Rank(Pick::Several(word.clone())));
                 }
                 "ranks" | "ring" | "splits" => {
@@ -274,7 +274,7 @@ impl Parser<'_> {
             }
             _ => {
                 let known = |kind: &Kind| matches!(kind, Kind::Item { .. } | Kind::Rank);
-                if !super::outer_constant(expr) {
+                if !self.outer_constant(expr) {
                     self.look_up(root, known)?;
                 }
                 self.rank(expr).map(|rank| IndexKind::Rank(Pick::One(rank)))
@@ -299,11 +299,11 @@ impl Parser<'_> {
                 return None;
             }
         };
-        let [] = self.call_arguments(rows, "nothing")?;
+        let [] = self.call_arguments(rows, NOTHING)?;
         let split = match rest {
             [] => None,
             [Link::Call(call)] if call.method == "split" => {
-                let [part] = self.call_arguments(call, "a part of K")?;
+                let [part] = self.call_arguments(call, ("a part of K", ".split(s)"))?;
                 let found = ident(part).and_then(|name| {
                     self.look_up(name, |kind| matches!(kind, Kind::Split))
                         .map(|kind| (name, kind))

@@ -1,13 +1,13 @@
 //! Rank expressions, and the questions an `if` may ask about them.
 
-use super::{Parser, outer_constant, word_call};
+use super::{NOTHING, Parser, word_call};
 use crate::mistakes::Mistake;
 use crate::model::{Cond, Rank};
 use crate::names::{self, Kind};
 use syn::{BinOp, Expr, Lit, UnOp};
 
 impl Parser<'_> {
-    /// Whether an expression computes a rank, by its leftmost operand.
+    /// Whether an expression computes a rank, by its leftmost operand or an operator that only ranks have.
     pub(super) fn is_rank(&self, expr: &Expr) -> bool {
         match expr {
             Expr::Lit(lit) => matches!(lit.lit, Lit::Int(_)),
@@ -16,7 +16,10 @@ impl Parser<'_> {
             }
             Expr::Path(_) => super::ident(expr)
                 .is_some_and(|name| matches!(self.scope.find(name), Some(Kind::Rank))),
-            Expr::Binary(binary) => self.is_rank(&binary.left),
+            Expr::Binary(binary) => {
+                matches!(binary.op, BinOp::Rem(_) | BinOp::BitXor(_)) || self.is_rank(&binary.left)
+            }
+            Expr::MethodCall(call) => self.is_rank(&call.receiver),
             Expr::Paren(paren) => self.is_rank(&paren.expr),
             Expr::Group(group) => self.is_rank(&group.expr),
             Expr::Unary(unary) => matches!(unary.op, UnOp::Neg(_)) && self.is_rank(&unary.expr),
@@ -55,7 +58,7 @@ impl Parser<'_> {
             }
             Expr::Call(_) => self.rank_word(expr),
             Expr::Path(_) => {
-                if outer_constant(expr) {
+                if self.outer_constant(expr) {
                     return Some(Rank::Number(expr.clone()));
                 }
                 let name = super::ident(expr)?;
@@ -86,16 +89,20 @@ impl Parser<'_> {
         };
         match names::text(word).as_str() {
             "me" => {
-                let [] = self.arguments(word, call, &call.args, "nothing")?;
+                let [] = self.arguments(word, call, &call.args, NOTHING)?;
                 Some(Rank::Me(word.clone()))
             }
             "world" => {
-                let [] = self.arguments(word, call, &call.args, "nothing")?;
+                let [] = self.arguments(word, call, &call.args, NOTHING)?;
                 Some(Rank::World(word.clone()))
             }
             found @ ("others" | "everyone" | "ranks" | "ring") => {
                 let found = found.to_owned();
                 self.errors.at(expr, Mistake::OneRankNeeded { found });
+                None
+            }
+            "dot" | "zero" => {
+                self.errors.at(expr, Mistake::NotARank);
                 None
             }
             found => {
@@ -130,6 +137,10 @@ impl Parser<'_> {
                 | BinOp::Le(_)
                 | BinOp::Gt(_)
                 | BinOp::Ge(_) => {
+                    if !self.is_rank(&binary.left) && !self.is_rank(&binary.right) {
+                        self.errors.at(expr, Mistake::NotACondition);
+                        return None;
+                    }
                     let (a, b) = (self.rank(&binary.left), self.rank(&binary.right));
                     Some(Cond::Compare(a?, binary.op, b?))
                 }

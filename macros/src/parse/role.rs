@@ -44,7 +44,13 @@ impl Parser<'_> {
             }),
             Expr::Block(block) => Some(self.stmts(&block.block)),
             _ => {
-                if let [attr, ..] = attrs.as_slice() {
+                let sound = matches!(
+                    expr,
+                    Expr::If(_) | Expr::Assign(_) | Expr::MethodCall(_) | Expr::Call(_)
+                );
+                if !sound && !attrs.is_empty() {
+                    self.unsupported_expr(expr);
+                } else if let [attr, ..] = attrs.as_slice() {
                     let word = attr.path().to_token_stream().to_string();
                     self.errors.at(attr, Mistake::RolePlace { word });
                 }

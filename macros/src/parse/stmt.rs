@@ -1,7 +1,7 @@
 //! Statements inside roles.
 
 use super::order::Iterable;
-use super::{Chain, Link, Parser, ident, without_receiver, word_call};
+use super::{Chain, Link, NOTHING, Parser, ident, without_receiver, word_call};
 use crate::mistakes::Mistake;
 use crate::model::{Binding, Stmt, StmtKind};
 use crate::names::{self, Kind};
@@ -59,6 +59,15 @@ impl Parser<'_> {
             Expr::Assign(assign) => self.assign(assign),
             Expr::Binary(binary) if matches!(binary.op, BinOp::AddAssign(_)) => {
                 self.add_assign(binary)
+            }
+            Expr::Binary(binary)
+                if matches!(
+                    binary.op,
+                    BinOp::SubAssign(_) | BinOp::MulAssign(_) | BinOp::DivAssign(_)
+                ) =>
+            {
+                self.errors.at(binary.op, Mistake::StoreOperator);
+                None
             }
             Expr::MethodCall(call) => self.effect(expr, call),
             Expr::Group(group) => self.statement(&group.expr),
@@ -139,7 +148,7 @@ impl Parser<'_> {
     fn local(&mut self, local: &Local) -> Option<StmtKind> {
         let (name, mutable, init) = self.binding(local)?;
         if let Some((word, call)) = word_call(init).filter(|(word, _)| *word == "zero") {
-            let arguments = self.arguments(word, call, &call.args, "nothing");
+            let arguments = self.arguments(word, call, &call.args, NOTHING);
             let kind = Kind::Accumulator { mutable };
             self.scope.declare(name, kind, self.errors);
             let [] = arguments?;
@@ -233,7 +242,7 @@ impl Parser<'_> {
             self.errors.at(right, Mistake::AccumulateDots { name });
             return None;
         };
-        let [a, b] = self.arguments(word, call, &call.args, "two places")?;
+        let [a, b] = self.arguments(word, call, &call.args, ("two places", "dot(x[t], w[t])"))?;
         let (a, b) = (self.read_all(a), self.read_all(b));
         Some(StmtKind::Accumulate {
             into: into.clone(),
@@ -290,14 +299,14 @@ impl Parser<'_> {
                         .at(without_receiver(call), Mistake::WaitWithAmount);
                     return None;
                 }
-                let [] = self.call_arguments(call, "nothing")?;
+                let [] = self.call_arguments(call, NOTHING)?;
                 Some(StmtKind::Wait {
                     cells: cells?,
                     at_least: None,
                 })
             }
             "wait_at_least" => {
-                let [amount] = self.call_arguments(call, "how often")?;
+                let [amount] = self.call_arguments(call, ("a number", ".wait_at_least(2)"))?;
                 let amount = self.whole(amount, false, "an amount")?;
                 Some(StmtKind::Wait {
                     cells: cells?,
@@ -305,7 +314,7 @@ impl Parser<'_> {
                 })
             }
             "add" => {
-                let [amount] = self.call_arguments(call, "an amount: `.add(1)`")?;
+                let [amount] = self.call_arguments(call, ("an amount", ".add(1)"))?;
                 let amount = self.whole(amount, false, "an amount")?;
                 Some(StmtKind::Signal {
                     cells: cells?,

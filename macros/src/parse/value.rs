@@ -1,6 +1,6 @@
 //! Values: products, sums, loads, and the math after them.
 
-use super::{Chain, Link, Parser, ident, outer_constant, without_receiver, word_call};
+use super::{Chain, Link, NOTHING, Parser, ident, in_capitals, without_receiver, word_call};
 use crate::mistakes::Mistake;
 use crate::model::{Place, Read, TensorKind, Value};
 use crate::names::{self, Kind};
@@ -64,6 +64,17 @@ impl Parser<'_> {
                 legal.then_some(())?;
                 Some(Value::Binary(Box::new(a?), binary.op, Box::new(b?)))
             }
+            Expr::Field(field) => {
+                if let syn::Member::Named(method) = &field.member {
+                    let method = names::text(method);
+                    self.errors
+                        .at(&field.member, Mistake::MethodNotCalled { method });
+                } else {
+                    self.errors.at(expr, Mistake::NotAValue);
+                }
+                self.value(&field.base);
+                None
+            }
             Expr::Path(_) => self.value_name(expr),
             Expr::Call(_) => self.value_word(expr),
             Expr::Index(_) | Expr::MethodCall(_) => self.value_chain(expr),
@@ -75,7 +86,7 @@ impl Parser<'_> {
     }
 
     fn value_name(&mut self, expr: &Expr) -> Option<Value> {
-        let Some(name) = ident(expr).filter(|_| !outer_constant(expr)) else {
+        let Some(name) = ident(expr).filter(|_| !self.outer_constant(expr)) else {
             return Some(Value::Number(expr.clone()));
         };
         let fits = |kind: &Kind| matches!(kind, Kind::Value | Kind::Accumulator { .. });
@@ -103,7 +114,8 @@ impl Parser<'_> {
         };
         match names::text(word).as_str() {
             "dot" => {
-                let [a, b] = self.arguments(word, call, &call.args, "two places")?;
+                let [a, b] =
+                    self.arguments(word, call, &call.args, ("two places", "dot(x[t], w[t])"))?;
                 let (a, b) = (self.read_all(a), self.read_all(b));
                 Some(Value::Dot {
                     word: word.clone(),
@@ -116,7 +128,12 @@ impl Parser<'_> {
                 None
             }
             found => {
-                let known = names::offer(found, ["dot"].into_iter());
+                let mut known = names::offer(found, ["dot"].into_iter());
+                if !known.starts_with("did you mean") {
+                    known = format!(
+                        "products are `dot(x[t], w[t])`; an `#[epilogue] fn` is called by `.map({found})`"
+                    );
+                }
                 let found = found.to_owned();
                 self.errors
                     .at(word, Mistake::UnknownFunction { found, known });
@@ -127,7 +144,7 @@ impl Parser<'_> {
 
     fn value_chain(&mut self, expr: &Expr) -> Option<Value> {
         let chain = Chain::of(expr);
-        let root = ident(chain.root).filter(|_| !outer_constant(chain.root));
+        let root = ident(chain.root).filter(|_| !self.outer_constant(chain.root));
         let kind = match root {
             Some(root) => {
                 let fits =
@@ -171,7 +188,7 @@ impl Parser<'_> {
         let (read, rest) = self.read(root, links);
         match rest {
             [Link::Call(call), after @ ..] if call.method == "sum" => {
-                let legal = self.call_arguments::<0>(call, "nothing").is_some();
+                let legal = self.call_arguments::<0>(call, NOTHING).is_some();
                 let word = call.method.clone();
                 let sum = read.filter(|_| legal).map(|from| Value::Sum { word, from });
                 (sum, after)
@@ -189,7 +206,7 @@ impl Parser<'_> {
                 Some(Value::Cast(Box::new(receiver?), word, element?))
             }
             "scale" => {
-                let [factor] = self.call_arguments(call, "a factor: `.scale(0.5)`")?;
+                let [factor] = self.call_arguments(call, ("a factor", ".scale(0.5)"))?;
                 if !float_constant(factor) {
                     self.errors.at(factor, Mistake::FactorNeeded);
                     return None;
@@ -198,11 +215,11 @@ impl Parser<'_> {
             }
             "map" => self.map(receiver, call),
             name if UNARY.contains(&name) => {
-                let [] = self.call_arguments(call, "nothing")?;
+                let [] = self.call_arguments(call, NOTHING)?;
                 Some(Value::Unary(Box::new(receiver?), word))
             }
             name if COMBINE.contains(&name) => {
-                let [other] = self.call_arguments(call, "one value")?;
+                let [other] = self.call_arguments(call, ("one value", ".mul(z[t])"))?;
                 let other = self.value(other);
                 if name == "bias" && other.as_ref().is_some_and(|value| !is_vector(value)) {
                     self.errors.at(&call.args, Mistake::BiasVector);
@@ -277,7 +294,7 @@ fn float_constant(expr: &Expr) -> bool {
         Expr::Binary(binary) => float_constant(&binary.left) && float_constant(&binary.right),
         Expr::Paren(paren) => float_constant(&paren.expr),
         Expr::Group(group) => float_constant(&group.expr),
-        other => outer_constant(other),
+        other => in_capitals(other),
     }
 }
 

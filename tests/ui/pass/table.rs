@@ -215,6 +215,18 @@ fn choices(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
     }
 }
 
+/// Names in capitals are the schedule's own first.
+#[schedule]
+#[allow(non_snake_case)]
+fn capitals(A: Local<bf16>, B: Local<bf16>, C: Out<bf16>) {
+    let T = C.tiles((128, 128));
+    #[gemm]
+    for t in T {
+        let P = dot(A[t], B[t]);
+        C[t] = P + A[t];
+    }
+}
+
 /// Math of the user's own.
 #[epilogue]
 pub fn leaky(x: f32, slope: f32) -> f32 {
@@ -314,6 +326,7 @@ pub fn main() {
     gated();
     destinations();
     choices();
+    capitals();
     epilogues();
     overlap();
     assert_eq!(leaky(-2.0, 0.5), -1.0);
