@@ -258,7 +258,7 @@ fn json_is_one_object_with_stable_keys() {
         assert_eq!(object["variant"]["world"], 4);
         assert_eq!(object["variant"]["choices"]["tiles"], "16x16");
         let parts = ["proven", "ran", "predicted"].map(|part| object.get(part).is_some());
-        assert_eq!(parts[0], true, "{object}");
+        assert!(parts[0], "{object}");
         assert_eq!(parts[1], matches!(verb, "run" | "demo"), "{object}");
         assert_eq!(parts[2], matches!(verb, "predict" | "demo"), "{object}");
     }

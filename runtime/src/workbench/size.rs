@@ -3,7 +3,6 @@
 use super::facts::Facts;
 use super::render;
 use crate::error::Error;
-use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::{Block, Buffer, Kernel, Op, OpKind};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::shape::{Geometry, Shape};
@@ -19,12 +18,12 @@ const MOST_PRODUCTS: u64 = 1 << 44;
 
 /// Refuses a shape whose plan would not fit in memory.
 pub(super) fn plan_fits(kernel: &Kernel, shape: &Shape) -> Result<(), Error> {
-    let geometry = Geometry::new(kernel, shape).map_err(Diagnostics::from)?;
+    let geometry = Geometry::new(kernel, shape)?;
     let world = u64::from(geometry.world);
     let steps: u64 = kernel
         .roles
         .iter()
-        .map(|role| blocks(&role.body, kernel, &geometry))
+        .map(|role| blocks(&role.body, &geometry))
         .fold(0, u64::saturating_add)
         .saturating_mul(world);
     if steps <= MOST_STEPS {
@@ -43,14 +42,14 @@ pub(super) fn plan_fits(kernel: &Kernel, shape: &Shape) -> Result<(), Error> {
     })
 }
 
-fn blocks(body: &[Block], kernel: &Kernel, geometry: &Geometry) -> u64 {
+fn blocks(body: &[Block], geometry: &Geometry) -> u64 {
     let each = |block: &Block| match block {
         Block::ForRanks { body, .. } => {
-            u64::from(geometry.world).saturating_mul(blocks(body, kernel, geometry))
+            u64::from(geometry.world).saturating_mul(blocks(body, geometry))
         }
         Block::If {
             then, otherwise, ..
-        } => blocks(then, kernel, geometry).max(blocks(otherwise, kernel, geometry)),
+        } => blocks(then, geometry).max(blocks(otherwise, geometry)),
         Block::Items {
             partition,
             chunk,
