@@ -249,19 +249,31 @@ impl Geometry {
             .keys()
             .filter(|name| !kernel.buffers.iter().any(|buffer| buffer.name == **name))
         {
-            found.push(shape_error(format!(
-                "{} has no tensor `{name}` to give a leading dimension",
-                kernel.name
-            )));
+            let names: Vec<_> = kernel.buffers.iter().map(|b| b.name.as_str()).collect();
+            found.push(
+                shape_error(format!(
+                    "{} has no tensor `{name}` to give a leading dimension",
+                    kernel.name
+                ))
+                .hint(format!("it has {}", names.join(", "))),
+            );
         }
         for buffer in &kernel.buffers {
             let contiguous = self.contiguous(buffer);
             let ld = shape.ld.get(&buffer.name).copied().unwrap_or(contiguous);
             if ld < contiguous {
-                found.push(shape_error(format!(
-                    "the leading dimension of {} is {ld}, but a row has {contiguous} elements",
-                    buffer.name
-                )));
+                let of = if buffer.rows_contiguous {
+                    "column"
+                } else {
+                    "row"
+                };
+                found.push(
+                    shape_error(format!(
+                        "the leading dimension of {} is {ld}, but a {of} has {contiguous} elements",
+                        buffer.name
+                    ))
+                    .hint(format!("it is at least {contiguous}")),
+                );
             }
             let unit = 16 / buffer.dtype.bytes();
             // A vector is one row: nothing follows that would have to be aligned.

@@ -96,6 +96,9 @@ fn shuffled<T>(draw: &mut Draw<'_>, mut parts: Vec<T>) -> Vec<T> {
     parts
 }
 
+/// A loop under a role, to be put in some order.
+type Loop = Box<dyn FnOnce(&mut ScheduleBuilder, &mut Draw<'_>)>;
+
 type Part<'a> = Box<dyn FnOnce(&mut ScheduleBuilder) + 'a>;
 
 fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder) {
@@ -217,7 +220,7 @@ fn reduce_scatter(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, everywhere: bool
     let shared = axes.len() == 1;
     let landed = s.counters("landed", axes);
     let done = s.counters("done", [tiles.into()]);
-    let mut loops: Vec<Box<dyn FnOnce(&mut ScheduleBuilder, &mut Draw<'_>)>> = vec![
+    let mut loops: Vec<Loop> = vec![
         Box::new(move |s, draw| {
             s.for_ranks("owner", draw.order(ranks().after_me()), |s, owner| {
                 s.for_items("t", tiles.of(&owner), |s, t| {

@@ -5,7 +5,7 @@
 //!   through L2, plus a fixed overhead, and no less than its operands take from memory when nobody read them
 //!   before; waves come about by themselves. A finished tile is stored while the next one is computed. Comm CTAs
 //!   that are done claim tiles, too.
-//! - Each direction of each rank's link is shared by the transfers on it ([`super::links`]); a CTA issues no faster
+//! - Each direction of each rank's link is shared by the transfers on it (`links.rs`); a CTA issues no faster
 //!   than measured; a copy engine does one copy after another, each with its fixed cost.
 //! - A wait goes on when the last signal it needs has arrived, one latency after it was sent. Scratch credits were
 //!   granted in the launch before, so they are there.

@@ -13,5 +13,8 @@ pub(super) fn demo(request: &Request, console: &mut Console<'_>) -> Result<Outco
     fields.extend(run::emulate(request, &ready, console)?);
     console.say("");
     fields.extend(predict::timeline(request, &ready, console)?);
+    if !console.is_json() && request.shape.m < 4096 {
+        predict::at_scale(request, &ready.kernel, console);
+    }
     Ok(Outcome::good(fields))
 }

@@ -1,11 +1,14 @@
 //! `predict`: the timeline of a checked plan on a machine.
 
 use super::args::Request;
-use super::render::{self, Console};
+use super::render::Console;
 use super::{Outcome, Ready, check};
 use crate::error::Error;
 use counterflow_codegen::diag::Diagnostics;
+use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::model;
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::verify::Checked;
 use serde_json::{Map, Value as Json, json};
 
 /// Columns of the chart: fits a terminal beside an editor.
@@ -61,3 +64,23 @@ pub(super) fn timeline(
     });
     Ok(Map::from_iter([("predicted".into(), predicted)]))
 }
+
+/// One line on a size that layers have, since what is quick to emulate leaves a GPU mostly idle.
+pub(super) fn at_scale(request: &Request, kernel: &Checked<Kernel>, console: &mut Console<'_>) {
+    let shape = Shape {
+        m: SCALE,
+        n: SCALE,
+        k: SCALE,
+        ..request.shape.clone()
+    };
+    let bar = console.bar(1, "predicting at scale");
+    let timeline = check::replan(kernel, &shape, request)
+        .ok()
+        .and_then(|plan| model::predict(kernel, &plan, &request.machine).ok());
+    drop(bar);
+    if let Some(timeline) = timeline {
+        console.say(format!("at {shape}: {}", timeline.summary()));
+    }
+}
+
+const SCALE: u32 = 8192;
