@@ -58,7 +58,7 @@ fn grants(body: &[Block], credit: CounterId) -> bool {
                 let all_others = *order == crate::order::RankOrder::FromMe { start: 1, stride: 1, skipped: 1 };
                 all_others && body.iter().any(|op| matches!(&op.kind, OpKind::Signal { cells, .. } if cells.counter == credit))
             }
-            _ => false,
+            OpKind::ForSplits { .. } | OpKind::If { .. } | OpKind::Wait { .. } | OpKind::Signal { .. } | OpKind::Copy { .. } | OpKind::Dot { .. } | OpKind::Reduce { .. } | OpKind::Load { .. } | OpKind::Store { .. } => false,
         }),
         Block::ForRanks { .. } | Block::If { .. } | Block::Items { .. } | Block::Join => false,
     })

@@ -141,7 +141,12 @@ impl<'a> Facts<'a> {
                 let signals = self.signals(self.plan.arrivals.index(home, counter, cell));
                 (signals, arrivals.saturating_sub(target))
             }
-            _ => (&[][..], 0),
+            StepKind::Signal { .. }
+            | StepKind::Copy { .. }
+            | StepKind::Dot { .. }
+            | StepKind::Reduce { .. }
+            | StepKind::Load { .. }
+            | StepKind::Store { .. } => (&[][..], 0),
         };
         signals
             .iter()
@@ -162,7 +167,13 @@ impl<'a> Facts<'a> {
                 let spare = self.plan.arrivals.of(home, counter, cell) - amount;
                 self.waited[index] > spare
             }
-            _ => false,
+            StepKind::Signal { .. }
+            | StepKind::Wait { .. }
+            | StepKind::Copy { .. }
+            | StepKind::Dot { .. }
+            | StepKind::Reduce { .. }
+            | StepKind::Load { .. }
+            | StepKind::Store { .. } => false,
         }
     }
 

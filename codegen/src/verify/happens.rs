@@ -204,7 +204,12 @@ impl<'a, 'b> Happens<'a, 'b> {
 fn lag(facts: &Facts<'_>, wait: At) -> bool {
     match facts.step(wait) {
         StepKind::Wait { counter, .. } => facts.kernel.counters[counter.index()].purpose.lag() > 0,
-        _ => false,
+        StepKind::Signal { .. }
+        | StepKind::Copy { .. }
+        | StepKind::Dot { .. }
+        | StepKind::Reduce { .. }
+        | StepKind::Load { .. }
+        | StepKind::Store { .. } => false,
     }
 }
 

@@ -90,7 +90,12 @@ fn stuck(facts: &Facts<'_>, at: &[(u32, u32)], counts: &[u32]) -> Option<Diagnos
                 arrivals.target(home, counter, cell, at_least),
             ))
         }
-        _ => None,
+        StepKind::Signal { .. }
+        | StepKind::Copy { .. }
+        | StepKind::Dot { .. }
+        | StepKind::Reduce { .. }
+        | StepKind::Load { .. }
+        | StepKind::Store { .. } => None,
     };
     let (counter, cell, _, seen, target) = wanted(first)?;
     let name = facts.cell_name(counter, cell);
