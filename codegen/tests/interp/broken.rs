@@ -513,7 +513,10 @@ fn mismatch() {
         let kernel = kernel(&schedule(), 3);
         let (large, small) = (plan(&kernel, 16), plan(&kernel, 9));
         let (same, differ) = (vec![&large], vec![&large, &small, &large]);
-        assert_eq!(failures(&kernel, &[differ.clone()]), only("Mismatch"));
+        assert_eq!(
+            failures(&kernel, std::slice::from_ref(&differ)),
+            only("Mismatch")
+        );
         assert_eq!(failures(&kernel, &[same, differ]), only("Mismatch"));
     }
 }
