@@ -71,19 +71,19 @@ impl std::error::Error for NoReference {}
 #[derive(Clone)]
 struct Known {
     value: Array2<f64>,
-    error: Array2<f64>,
+    off: Array2<f64>,
 }
 
 impl Known {
     fn exact(value: Array2<f64>) -> Known {
-        let error = Array2::zeros(value.raw_dim());
-        Known { value, error }
+        let off = Array2::zeros(value.raw_dim());
+        Known { value, off }
     }
 
     fn add(self, other: &Known) -> Known {
         Known {
             value: self.value + &other.value,
-            error: self.error + &other.error,
+            off: self.off + &other.off,
         }
     }
 }
@@ -136,7 +136,7 @@ pub fn reference(
                 let rows = Slice::from(rows.range());
                 from.slice_axis(Axis(0), rows).iter().copied().collect()
             };
-            let mut bounds = part(&known.error);
+            let mut bounds = part(&known.off);
             let values = part(&known.value);
             if output.kind != TensorKind::Gathered {
                 for (bound, value) in bounds.iter_mut().zip(&values) {
@@ -283,7 +283,7 @@ impl<'a> Deriver<'a> {
         let depth = (a.ncols() + 1) as f64 * Dtype::F32.unit_roundoff();
         Ok(Known {
             value: times(&a, &b, 1.0),
-            error: times(&a.mapv(f64::abs), &b.mapv(f64::abs), depth),
+            off: times(&a.mapv(f64::abs), &b.mapv(f64::abs), depth),
         })
     }
 
@@ -348,10 +348,10 @@ impl<'a> Deriver<'a> {
                 // one f32 rounding for the whole; and the casts in it.
                 let mut error = Dtype::F32.unit_roundoff() * value.abs() + casts * value.abs();
                 if matches!(writer.value, Value::Acc(_)) {
-                    error = at(&accs[0].1.error);
+                    error = at(&accs[0].1.off);
                 } else {
                     for (id, known) in &accs {
-                        let by = at(&known.error);
+                        let by = at(&known.off);
                         if by > 0.0 {
                             let up = (eval(Some((*id, by))) - value).abs();
                             error += 2.0 * up.max((eval(Some((*id, -by))) - value).abs());
@@ -359,7 +359,7 @@ impl<'a> Deriver<'a> {
                     }
                 }
                 out.value[(row, column)] = value;
-                out.error[(row, column)] = error;
+                out.off[(row, column)] = error;
             }
         }
         Ok(out)

@@ -1,17 +1,13 @@
 //! Statements find their place: control outside items, one unit of work inside, every index resolved.
 
-mod places;
-
 use super::choices::Choices;
 use super::dims::Matched;
 use super::mistake;
+use super::places::Use;
 use crate::diag::Diagnostic;
-use crate::kernel::{Axis, Block, Cells, Op, OpId, OpKind, Region, Role, RoleKind, ValueId};
+use crate::kernel::{Block, Op, OpId, OpKind, Role, RoleKind, ValueId};
 use crate::order::{RankOrder, TileOrder};
-use crate::program::{
-    self, CellIndex, CounterDim, Home, ItemOrder, Loc, PartitionId, Pick, Place, Program, Stmt,
-    StmtKind, TensorKind, Var,
-};
+use crate::program::{self, Home, ItemOrder, Loc, PartitionId, Program, Stmt, StmtKind, Var};
 use crate::rank::RankExpr;
 use crate::shape::MAX_WORLD;
 use crate::value::{AccId, Value};
@@ -77,18 +73,18 @@ pub(super) fn place(
 
 /// What a loop variable is, inside its loop.
 #[derive(Clone, Copy, PartialEq)]
-enum Bound {
+pub(super) enum Bound {
     Rank,
     Item(PartitionId),
     Split,
 }
 
-struct Placer<'a> {
-    program: &'a Program,
+pub(super) struct Placer<'a> {
+    pub(super) program: &'a Program,
     choices: &'a Choices<'a>,
-    matched: &'a Matched,
-    found: &'a mut Vec<Diagnostic>,
-    scope: Vec<(Var, Bound)>,
+    pub(super) matched: &'a Matched,
+    pub(super) found: &'a mut Vec<Diagnostic>,
+    pub(super) scope: Vec<(Var, Bound)>,
     /// Accumulators that something has been added to in the current item.
     filled: HashSet<AccId>,
     signalled: Vec<Option<Loc>>,
@@ -463,7 +459,7 @@ impl<'a> Placer<'a> {
         id
     }
 
-    fn rank_expr(&mut self, expr: &RankExpr, at: Loc) {
+    pub(super) fn rank_expr(&mut self, expr: &RankExpr, at: Loc) {
         for var in expr.vars() {
             match self.bound(var) {
                 Some(Bound::Rank) => {}
@@ -479,7 +475,7 @@ impl<'a> Placer<'a> {
         }
     }
 
-    fn bound(&self, var: Var) -> Option<Bound> {
+    pub(super) fn bound(&self, var: Var) -> Option<Bound> {
         self.scope
             .iter()
             .rev()
@@ -487,21 +483,21 @@ impl<'a> Placer<'a> {
             .map(|(_, bound)| *bound)
     }
 
-    fn name(&self, var: Var) -> String {
+    pub(super) fn name(&self, var: Var) -> String {
         self.program
             .vars
             .get(var.index())
             .map_or_else(|| "a loop variable".into(), |var| var.name.clone())
     }
 
-    fn unbound(&mut self, var: Var, at: Loc) {
+    pub(super) fn unbound(&mut self, var: Var, at: Loc) {
         let name = self.name(var);
         self.found
             .push(mistake(at, format!("`{name}` is used outside its loop")));
     }
 
     /// The partition of the item that `var` stands at.
-    fn item(&mut self, var: Var, at: Loc) -> Option<PartitionId> {
+    pub(super) fn item(&mut self, var: Var, at: Loc) -> Option<PartitionId> {
         match self.bound(var) {
             Some(Bound::Item(partition)) => Some(partition),
             Some(Bound::Rank | Bound::Split) => {
@@ -518,18 +514,6 @@ impl<'a> Placer<'a> {
             }
         }
     }
-
-    fn split(&mut self, var: Var, at: Loc) {
-        if self.bound(var) != Some(Bound::Split) {
-            self.unbound(var, at);
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Use {
-    Read,
-    Write,
 }
 
 /// The settings of two loops of one role, if they agree; defaults yield to what is given.

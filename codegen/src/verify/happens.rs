@@ -202,15 +202,10 @@ impl<'a, 'b> Happens<'a, 'b> {
 }
 
 fn lag(facts: &Facts<'_>, wait: At) -> bool {
-    match facts.step(wait) {
-        StepKind::Wait { counter, .. } => facts.kernel.counters[counter.index()].purpose.lag() > 0,
-        StepKind::Signal { .. }
-        | StepKind::Copy { .. }
-        | StepKind::Dot { .. }
-        | StepKind::Reduce { .. }
-        | StepKind::Load { .. }
-        | StepKind::Store { .. } => false,
-    }
+    let StepKind::Wait { counter, .. } = facts.step(wait) else {
+        return false;
+    };
+    facts.kernel.counters[counter.index()].purpose.lag() > 0
 }
 
 /// Whether program order alone puts `a` before `b`, or they are the same step.

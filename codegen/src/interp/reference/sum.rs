@@ -23,7 +23,7 @@ impl<'a> Deriver<'a> {
     fn hops(&self, sum: Known, magnitude: &Array2<f64>) -> Known {
         let factor = 2.0 * f64::from(self.plan.geometry.world) * self.coarsest();
         Known {
-            error: sum.error + magnitude * factor,
+            off: sum.off + magnitude * factor,
             value: sum.value,
         }
     }
@@ -142,7 +142,7 @@ impl<'a> Deriver<'a> {
             let chunk = Slice::from(self.plan.geometry.chunk(rows, owner).range());
             let mine = of(owner as usize);
             let out = out.get_or_insert_with(|| mine.clone());
-            for (to, from) in [(&mut out.value, &mine.value), (&mut out.error, &mine.error)] {
+            for (to, from) in [(&mut out.value, &mine.value), (&mut out.off, &mine.off)] {
                 to.slice_axis_mut(Axis(0), chunk)
                     .assign(&from.slice_axis(Axis(0), chunk));
             }

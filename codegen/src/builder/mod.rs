@@ -20,18 +20,22 @@
 //! });
 //! assert_eq!(s.finish().roles.len(), 1);
 //! ```
-
-mod handles;
-
-pub use crate::order::OrderFn;
-pub use crate::rank::{Comparison, Cond, RankExpr};
-pub use crate::value::Value;
-pub use handles::*;
+mod refs;
+mod words;
 
 use crate::dtype::Dtype;
+pub use crate::order::OrderFn;
 use crate::program::*;
+pub use crate::rank::{Comparison, Cond, RankExpr};
 use crate::value::AccId;
+pub use crate::value::Value;
+use refs::Order;
+pub use refs::{
+    Axis, CellsRef, CountersRef, Item, ItemRows, ItemsRef, PartitionRef, PlaceRef, Split,
+    TensorIndex, TensorRef,
+};
 use std::panic::Location;
+pub use words::{GemmOptions, Ranks, Tune, everyone, me, others, ranks, ring, tune, world};
 
 /// Records a schedule, statement by statement.
 #[derive(Debug)]

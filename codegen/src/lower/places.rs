@@ -1,9 +1,26 @@
-//! Indices of data and of cells, resolved and judged: what stands in brackets must mean something there.
+//! What statements name: cells of counters and places of data, resolved and checked.
 
-use super::*;
+use super::body::{Bound, Placer};
+use super::mistake;
+use crate::kernel::{Axis, Buffer, Cells, Region};
+use crate::program::{
+    self, CellIndex, CounterDim, Home, Loc, PartitionId, Pick, Place, TensorKind, Var,
+};
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Use {
+    Read,
+    Write,
+}
 
 impl<'a> Placer<'a> {
-    pub(super) fn home(&mut self, home: &Home, at: Loc) {
+    fn split(&mut self, var: Var, at: Loc) {
+        if self.bound(var) != Some(Bound::Split) {
+            self.unbound(var, at);
+        }
+    }
+
+    fn home(&mut self, home: &Home, at: Loc) {
         if let Home::On(expr) = home {
             self.rank_expr(expr, at);
         }
@@ -197,7 +214,7 @@ impl<'a> Placer<'a> {
         })
     }
 
-    fn buffer(&mut self, place: &Place, at: Loc) -> Option<&'a crate::kernel::Buffer> {
+    fn buffer(&mut self, place: &Place, at: Loc) -> Option<&'a Buffer> {
         let matched = self.matched;
         let Some(buffer) = matched.buffers.get(place.tensor.index()) else {
             self.found

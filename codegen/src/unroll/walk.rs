@@ -1,0 +1,493 @@
+//! One agent's walk: loops are run, orders evaluated, regions and cells turned into numbers.
+
+use super::{Agent, EVERYWHERE, Item, Span, Step, StepKind};
+use crate::diag::{Diagnostic, Rule};
+use crate::kernel::{Axis, Block, Cells, DimId, Kernel, Op, OpId, OpKind, Region};
+use crate::order::RankOrder;
+use crate::program::{CellIndex, CounterDim, CounterId, Home, PartitionId, Pick, TensorKind, Var};
+use crate::rank::{Cond, RankError, RankExpr};
+use crate::shape::{self, Extent, Geometry};
+
+pub(super) fn walk(
+    kernel: &Kernel,
+    geometry: &Geometry,
+    rank: u32,
+    role: usize,
+) -> Result<Agent, Diagnostic> {
+    let mut walker = Walker {
+        kernel,
+        geometry,
+        rank,
+        sequential: kernel.roles[role].kind.sequential(),
+        bound: vec![Bound::Nothing; kernel.vars.len()],
+        phase: 0,
+        out: Agent {
+            rank: narrow(rank),
+            role: narrow(role as u32),
+            ..Agent::default()
+        },
+    };
+    walker.blocks(&kernel.roles[role].body)?;
+    Ok(walker.out)
+}
+
+/// What a loop variable stands for.
+#[derive(Clone, Copy)]
+enum Bound {
+    Nothing,
+    Rank(u32),
+    Item {
+        partition: PartitionId,
+        item: shape::Item,
+    },
+    Split {
+        index: u32,
+        count: u32,
+    },
+}
+
+struct Walker<'a> {
+    kernel: &'a Kernel,
+    geometry: &'a Geometry,
+    rank: u32,
+    sequential: bool,
+    bound: Vec<Bound>,
+    phase: u32,
+    out: Agent,
+}
+
+impl Walker<'_> {
+    fn blocks(&mut self, body: &[Block]) -> Result<(), Diagnostic> {
+        for block in body {
+            match block {
+                Block::ForRanks { var, order, body } => {
+                    for step in 0..order.steps(self.geometry.world) {
+                        self.bind_rank(*var, *order, step)?;
+                        self.blocks(body)?;
+                    }
+                }
+                Block::If {
+                    cond,
+                    then,
+                    otherwise,
+                } => {
+                    let holds = self.holds(cond, None)?;
+                    self.blocks(if holds { then } else { otherwise })?;
+                }
+                Block::Items {
+                    var,
+                    partition,
+                    chunk,
+                    order,
+                    body,
+                } => {
+                    let chunks = match chunk {
+                        None => 0..self.geometry.partition_chunks(*partition),
+                        Some(expr) => {
+                            let op = body.first().map(|op| op.id);
+                            let chunk = self.rank_value(
+                                expr,
+                                self.geometry.partition_chunks(*partition),
+                                "chunk",
+                                op,
+                            )?;
+                            chunk..chunk + 1
+                        }
+                    };
+                    for chunk in chunks {
+                        let (rows, columns) = self.geometry.grid(*partition, Some(chunk));
+                        for index in 0..rows * columns {
+                            let (row, column) = order.at(index, rows, columns);
+                            let item = shape::Item { chunk, row, column };
+                            self.bound[var.index()] = Bound::Item {
+                                partition: *partition,
+                                item,
+                            };
+                            self.item(body)?;
+                        }
+                    }
+                }
+                Block::Once { body } => self.item(body)?,
+                Block::Join => self.phase += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn item(&mut self, body: &[Op]) -> Result<(), Diagnostic> {
+        let start = self.out.steps.len() as u32;
+        self.ops(body)?;
+        let end = self.out.steps.len() as u32;
+        if end > start {
+            self.out.items.push(Item {
+                start,
+                end,
+                phase: self.phase,
+            });
+            self.phase += u32::from(self.sequential);
+        }
+        Ok(())
+    }
+
+    fn ops(&mut self, body: &[Op]) -> Result<(), Diagnostic> {
+        for op in body {
+            match &op.kind {
+                OpKind::ForRanks { var, order, body } => {
+                    for step in 0..order.steps(self.geometry.world) {
+                        self.bind_rank(*var, *order, step)?;
+                        self.ops(body)?;
+                    }
+                }
+                OpKind::ForSplits { var, count, body } => {
+                    for index in 0..*count {
+                        self.bound[var.index()] = Bound::Split {
+                            index,
+                            count: *count,
+                        };
+                        self.ops(body)?;
+                    }
+                }
+                OpKind::If {
+                    cond,
+                    then,
+                    otherwise,
+                } => {
+                    let holds = self.holds(cond, Some(op.id))?;
+                    self.ops(if holds { then } else { otherwise })?;
+                }
+                OpKind::Wait { cells, at_least } => {
+                    self.cells(op.id, cells, |counter, _, cell| StepKind::Wait {
+                        counter,
+                        cell,
+                        at_least: *at_least,
+                    })?
+                }
+                OpKind::Signal { cells, amount } => {
+                    self.cells(op.id, cells, |counter, home, cell| StepKind::Signal {
+                        counter,
+                        home,
+                        cell,
+                        amount: *amount,
+                    })?
+                }
+                OpKind::Copy { dst, src } => {
+                    let to = self.slots(op.id, dst)?.next().unwrap_or(0);
+                    let from = self.slots(op.id, src)?.next().unwrap_or(0);
+                    let (dst, src) = (self.span(op.id, dst, to)?, self.span(op.id, src, from)?);
+                    self.push(op.id, StepKind::Copy { dst, src });
+                }
+                OpKind::Dot { acc, a, b } => {
+                    let (a, b) = (self.span(op.id, a, 0)?, self.span(op.id, b, 0)?);
+                    if !a.columns.is_empty() {
+                        self.push(op.id, StepKind::Dot { acc: *acc, a, b });
+                    }
+                }
+                OpKind::Reduce { acc, from } => {
+                    for slot in self.slots(op.id, from)? {
+                        let from = self.span(op.id, from, slot)?;
+                        self.push(op.id, StepKind::Reduce { acc: *acc, from });
+                    }
+                }
+                OpKind::Load { acc, from } => {
+                    let slot = self.slots(op.id, from)?.next().unwrap_or(0);
+                    let from = self.span(op.id, from, slot)?;
+                    self.push(op.id, StepKind::Load { acc: *acc, from });
+                }
+                OpKind::Store { dst, mode, value } => {
+                    let slot = self.slots(op.id, dst)?.next().unwrap_or(0);
+                    let dst = self.span(op.id, dst, slot)?;
+                    self.push(
+                        op.id,
+                        StepKind::Store {
+                            dst,
+                            mode: *mode,
+                            value: *value,
+                        },
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, op: OpId, kind: StepKind) {
+        self.out.steps.push(Step { op, kind });
+    }
+
+    fn bind_rank(&mut self, var: Var, order: RankOrder, step: u32) -> Result<(), Diagnostic> {
+        let world = self.geometry.world;
+        let rank = order.at(self.rank, step, world);
+        if rank >= world {
+            let name = &self.kernel.vars[var.index()];
+            return Err(Diagnostic::new(
+                Rule::Bounds,
+                None,
+                format!("the order of `{name}` is at rank {rank} in step {step} on rank {}, but the world is {world}", self.rank),
+            )
+            .hint("an order must give a rank below world for every (me, step, world)"));
+        }
+        self.bound[var.index()] = Bound::Rank(rank);
+        Ok(())
+    }
+
+    fn var(&self) -> impl Fn(Var) -> Option<i64> + '_ {
+        |var| match self.bound.get(var.index()) {
+            Some(Bound::Rank(rank)) => Some(i64::from(*rank)),
+            Some(Bound::Nothing | Bound::Item { .. } | Bound::Split { .. }) | None => None,
+        }
+    }
+
+    fn name(&self) -> impl Fn(Var) -> String + '_ {
+        |var| {
+            self.kernel
+                .vars
+                .get(var.index())
+                .cloned()
+                .unwrap_or_default()
+        }
+    }
+
+    fn holds(&self, cond: &Cond, op: Option<OpId>) -> Result<bool, Diagnostic> {
+        cond.eval(self.rank, self.geometry.world, &self.var())
+            .map_err(|error| self.no_value(&cond.text(&self.name()), error, op))
+    }
+
+    fn no_value(&self, text: &str, error: RankError, op: Option<OpId>) -> Diagnostic {
+        let at = op.map(|op| self.kernel.loc(op));
+        Diagnostic::new(
+            Rule::Bounds,
+            at,
+            format!("`{text}` has no value on rank {}: {error}", self.rank),
+        )
+    }
+
+    fn rank_value(
+        &self,
+        expr: &RankExpr,
+        below: u32,
+        what: &str,
+        op: Option<OpId>,
+    ) -> Result<u32, Diagnostic> {
+        let value = expr
+            .eval(self.rank, self.geometry.world, &self.var())
+            .map_err(|error| self.no_value(&expr.text(&self.name()), error, op))?;
+        match u32::try_from(value) {
+            Ok(value) if value < below => Ok(value),
+            _ => Err(Diagnostic::new(
+                Rule::Bounds,
+                op.map(|op| self.kernel.loc(op)),
+                format!(
+                    "`{}` is {what} {value} on rank {} of {}, but there are only {below}",
+                    expr.text(&self.name()),
+                    self.rank,
+                    self.geometry.world
+                ),
+            )
+            .hint("wrap it with `% world()`, or guard it with `if`")),
+        }
+    }
+
+    fn picked(&self, pick: &Pick, below: u32, what: &str, op: OpId) -> Result<Picked, Diagnostic> {
+        Ok(match pick {
+            Pick::One(expr) => {
+                let one = self.rank_value(expr, below, what, Some(op))?;
+                Picked {
+                    range: one..one + 1,
+                    without: None,
+                }
+            }
+            Pick::All => Picked {
+                range: 0..below,
+                without: None,
+            },
+            Pick::Others => Picked {
+                range: 0..below,
+                without: Some(self.rank),
+            },
+        })
+    }
+
+    fn slots(&self, op: OpId, region: &Region) -> Result<Picked, Diagnostic> {
+        let buffer = &self.kernel.buffers[region.buffer.index()];
+        match &region.slot {
+            None => Ok(Picked {
+                range: 0..1,
+                without: None,
+            }),
+            Some(pick) => self.picked(pick, buffer.slots(self.geometry.world), "slot", op),
+        }
+    }
+
+    fn home(&self, home: &Home, op: OpId) -> Result<u16, Diagnostic> {
+        Ok(match home {
+            Home::Me => narrow(self.rank),
+            Home::On(expr) => {
+                narrow(self.rank_value(expr, self.geometry.world, "rank", Some(op))?)
+            }
+            Home::Everywhere => EVERYWHERE,
+        })
+    }
+
+    fn span(&self, op: OpId, region: &Region, slot: u32) -> Result<Span, Diagnostic> {
+        let buffer = &self.kernel.buffers[region.buffer.index()];
+        let home = self.home(&region.home, op)?;
+        let rows = self.axis(region.rows, buffer.rows);
+        let columns = self.axis(region.columns, buffer.columns);
+        let span = Span {
+            buffer: region.buffer,
+            home,
+            slot: narrow(slot),
+            rows,
+            columns,
+        };
+        if home != EVERYWHERE && !rows.is_empty() && buffer.kind != TensorKind::Vector {
+            let held = self.geometry.held(buffer, u32::from(home));
+            if rows.start < held.start || rows.end > held.end {
+                return Err(Diagnostic::new(
+                    Rule::Bounds,
+                    self.kernel.loc(op),
+                    format!(
+                        "rank {} touches rows {}..{} of {} on rank {home}, which holds only rows {}..{} of it",
+                        self.rank, rows.start, rows.end, buffer.name, held.start, held.end
+                    ),
+                )
+                .hint(format!("{} holds on each rank only the chunk it owns: address the owner with `.on(rank)`", buffer.name)));
+            }
+        }
+        Ok(span)
+    }
+
+    fn axis(&self, axis: Axis, dim: DimId) -> Extent {
+        let all = Extent {
+            start: 0,
+            end: self.geometry.size(dim),
+        };
+        let bound = |var: Var| self.bound[var.index()];
+        match axis {
+            Axis::All => all,
+            Axis::RowsOf(var) => match bound(var) {
+                Bound::Item { partition, item } => self.geometry.item(partition, item).0,
+                Bound::Nothing | Bound::Rank(_) | Bound::Split { .. } => all,
+            },
+            Axis::ColumnsOf(var) => match bound(var) {
+                Bound::Item { partition, item } => self.geometry.item(partition, item).1,
+                Bound::Nothing | Bound::Rank(_) | Bound::Split { .. } => all,
+            },
+            Axis::Split(var) => match bound(var) {
+                Bound::Split { index, count } => self.geometry.split(all.end, index, count),
+                Bound::Nothing | Bound::Rank(_) | Bound::Item { .. } => all,
+            },
+        }
+    }
+
+    /// Emits one step for each cell, last axis fastest.
+    fn cells(
+        &mut self,
+        op: OpId,
+        cells: &Cells,
+        step: impl Fn(CounterId, u16, u32) -> StepKind,
+    ) -> Result<(), Diagnostic> {
+        let homes = match self.home(&cells.home, op)? {
+            EVERYWHERE => 0..narrow(self.geometry.world),
+            home => home..home + 1,
+        };
+        for home in homes {
+            self.cells_of(op, cells, 0, 0, &|walker: &mut Self, cell| {
+                walker.push(op, step(cells.counter, home, cell));
+            })?;
+        }
+        Ok(())
+    }
+
+    fn cells_of(
+        &mut self,
+        op: OpId,
+        cells: &Cells,
+        axis: usize,
+        base: u32,
+        emit: &impl Fn(&mut Self, u32),
+    ) -> Result<(), Diagnostic> {
+        let Some(index) = cells.index.get(axis) else {
+            emit(self, base);
+            return Ok(());
+        };
+        let size = self.geometry.counter_axes(cells.counter)[axis];
+        let base = base * size;
+        match index {
+            CellIndex::Rank(pick) => {
+                for at in self.picked(pick, size, "cell", op)? {
+                    self.cells_of(op, cells, axis + 1, base + at, emit)?;
+                }
+            }
+            CellIndex::Item(var) => {
+                if let Bound::Item { partition, item } = self.bound[var.index()] {
+                    let at = self.geometry.cell(partition, item);
+                    self.cells_of(op, cells, axis + 1, base + at, emit)?;
+                }
+            }
+            CellIndex::Rows(var, split) => {
+                let CounterDim::Items(covered) =
+                    self.kernel.counters[cells.counter.index()].dims[axis]
+                else {
+                    return Ok(());
+                };
+                let Bound::Item { partition, item } = self.bound[var.index()] else {
+                    return Ok(());
+                };
+                let rows = self.geometry.item(partition, item).0;
+                let columns = split.map(|split| {
+                    let size = self
+                        .geometry
+                        .size(self.kernel.partitions[covered.index()].columns);
+                    match self.bound[split.index()] {
+                        Bound::Split { index, count } => self.geometry.split(size, index, count),
+                        Bound::Nothing | Bound::Rank(_) | Bound::Item { .. } => Extent {
+                            start: 0,
+                            end: size,
+                        },
+                    }
+                });
+                let (rows, columns) = self
+                    .geometry
+                    .overlapping(covered, item.chunk, rows, columns);
+                for row in rows {
+                    for column in columns.clone() {
+                        let at = self.geometry.cell(
+                            covered,
+                            shape::Item {
+                                chunk: item.chunk,
+                                row,
+                                column,
+                            },
+                        );
+                        self.cells_of(op, cells, axis + 1, base + at, emit)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Indices along one axis: a range, perhaps without me.
+struct Picked {
+    range: std::ops::Range<u32>,
+    without: Option<u32>,
+}
+
+impl Iterator for Picked {
+    type Item = u32;
+    fn next(&mut self) -> Option<u32> {
+        let next = self.range.next()?;
+        if Some(next) == self.without {
+            self.range.next()
+        } else {
+            Some(next)
+        }
+    }
+}
+
+/// Ranks, roles and slots are bounded by [`shape::MAX_WORLD`] and by lowering.
+fn narrow(value: u32) -> u16 {
+    u16::try_from(value).unwrap_or(EVERYWHERE)
+}
