@@ -145,7 +145,7 @@ impl TensorRef {
     pub fn at(self, index: impl Into<TensorIndex>) -> PlaceRef {
         self.place(Home::Me).at(index)
     }
-    /// For [`ScheduleBuilder::symmetric`]: scratch that holds the chunk each rank owns.
+    /// For [`symmetric`](super::ScheduleBuilder::symmetric): scratch that holds the chunk each rank owns.
     #[must_use]
     pub fn chunk(self) -> TensorRef {
         TensorRef {
@@ -153,7 +153,7 @@ impl TensorRef {
             ..self
         }
     }
-    /// For [`ScheduleBuilder::symmetric`]: scratch that holds all rows.
+    /// For [`symmetric`](super::ScheduleBuilder::symmetric): scratch that holds all rows.
     #[must_use]
     pub fn whole(self) -> TensorRef {
         TensorRef {
@@ -297,7 +297,7 @@ impl From<PartitionRef> for ItemsRef {
     }
 }
 
-/// One axis of a counter set: a partition, [`world`], or a number of cells.
+/// One axis of a counter set: a partition, [`world`](super::world), or a number of cells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Axis(pub(super) CounterDim);
 
@@ -307,7 +307,7 @@ impl From<PartitionRef> for Axis {
     }
 }
 impl From<RankExpr> for Axis {
-    /// [`world`]; any other rank expression is not an axis and counts as one cell, which lowering reports on use.
+    /// [`world`](super::world); any other rank expression is not an axis and counts as one cell, which lowering reports on use.
     fn from(expr: RankExpr) -> Self {
         match expr {
             RankExpr::World => Axis(CounterDim::World),
@@ -323,7 +323,7 @@ impl From<u32> for Axis {
 }
 
 impl From<RankExpr> for Slots {
-    /// [`world`] or a constant; anything else is no number of slots and counts as none, which lowering reports.
+    /// [`world`](super::world) or a constant; anything else is no number of slots and counts as none, which lowering reports.
     fn from(expr: RankExpr) -> Self {
         match expr {
             RankExpr::World => Slots::World,
