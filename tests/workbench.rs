@@ -115,6 +115,35 @@ fn check_takes_every_schedule() {
 }
 
 #[test]
+fn the_library_is_safe_and_right_in_every_world() {
+    for schedule in counterflow::schedules::ALL {
+        let program = schedule();
+        // Tiles and pieces that an unoptimised emulator is quick with, and that divide nothing evenly.
+        let set: Vec<String> = program
+            .tunables
+            .iter()
+            .filter_map(|tunable| match tunable.name.as_str() {
+                "tiles" => Some("--set tiles=16x8".to_string()),
+                "pieces" => Some("--set pieces=8".to_string()),
+                _ => None,
+            })
+            .collect();
+        for world in [1, 2, 3, 5] {
+            let words = format!(
+                "run --arch cpu {} --m 75 --n 24 --k 40 --world {world} --seed {world} --json",
+                set.join(" ")
+            );
+            let told = tell(&[schedule], &words);
+            let object = object(&told);
+            assert_eq!(object["ok"], true, "{} {words}: {object}", program.name);
+            assert_eq!(object["ran"]["launches"].as_array().map(Vec::len), Some(3));
+            let off = object["ran"]["launches"][1]["of_allowed"].as_f64();
+            assert!(off.is_some_and(|off| off <= 1.0), "{object}");
+        }
+    }
+}
+
+#[test]
 fn check_tells_the_story_of_a_wait_that_is_not_met() {
     let told = tell(&ALL, "check forgets_one_peer");
     bad(

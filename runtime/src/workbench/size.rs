@@ -5,6 +5,7 @@ use super::render;
 use crate::error::Error;
 use counterflow_codegen::kernel::{Block, Buffer, Kernel, Op, OpKind};
 use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::{CellIndex, Home, Pick};
 use counterflow_codegen::shape::{Geometry, Shape};
 
 /// Steps the verifier holds in memory at once; beyond that a plan takes gigabytes.
@@ -79,10 +80,35 @@ fn ops(body: &[Op], geometry: &Geometry) -> u64 {
         OpKind::If {
             then, otherwise, ..
         } => ops(then, geometry).max(ops(otherwise, geometry)),
-        OpKind::Wait { .. } | OpKind::Signal { .. } | OpKind::Reduce { .. } => world,
+        OpKind::Wait { cells, .. } | OpKind::Signal { cells, .. } => cells
+            .index
+            .iter()
+            .map(|index| match index {
+                CellIndex::Rank(pick) => picked(pick, world),
+                // Tiles straddle two pieces at most where they are alike, a few where they are not.
+                CellIndex::Rows(..) => 4,
+                CellIndex::Item(_) => 1,
+            })
+            .chain([homes(&cells.home, world)])
+            .fold(1, u64::saturating_mul),
+        OpKind::Reduce { from, .. } => from.slot.as_ref().map_or(1, |pick| picked(pick, world)),
         OpKind::Copy { .. } | OpKind::Dot { .. } | OpKind::Load { .. } | OpKind::Store { .. } => 1,
     };
     body.iter().map(each).fold(0, u64::saturating_add)
+}
+
+fn picked(pick: &Pick, world: u64) -> u64 {
+    match pick {
+        Pick::One(_) => 1,
+        Pick::Others | Pick::All => world,
+    }
+}
+
+fn homes(home: &Home, world: u64) -> u64 {
+    match home {
+        Home::Me | Home::On(_) => 1,
+        Home::Everywhere => world,
+    }
 }
 
 /// Refuses a run that would take hours, or whose tensors would not fit in memory: all ranks' at once, and every
