@@ -6,6 +6,7 @@
 pub mod builder;
 pub mod diag;
 pub mod dtype;
+pub mod interp;
 pub mod kernel;
 pub mod lower;
 pub mod model;

@@ -69,6 +69,9 @@ impl fmt::Display for Shape {
         for (name, size) in &self.ld {
             write!(f, " ld.{name}={size}")?;
         }
+        if let Some(most) = self.most_m {
+            write!(f, " up to {most} rows")?;
+        }
         Ok(())
     }
 }
@@ -246,19 +249,31 @@ impl Geometry {
             .keys()
             .filter(|name| !kernel.buffers.iter().any(|buffer| buffer.name == **name))
         {
-            found.push(shape_error(format!(
-                "{} has no tensor `{name}` to give a leading dimension",
-                kernel.name
-            )));
+            let names: Vec<_> = kernel.buffers.iter().map(|b| b.name.as_str()).collect();
+            found.push(
+                shape_error(format!(
+                    "{} has no tensor `{name}` to give a leading dimension",
+                    kernel.name
+                ))
+                .hint(format!("it has {}", names.join(", "))),
+            );
         }
         for buffer in &kernel.buffers {
             let contiguous = self.contiguous(buffer);
             let ld = shape.ld.get(&buffer.name).copied().unwrap_or(contiguous);
             if ld < contiguous {
-                found.push(shape_error(format!(
-                    "the leading dimension of {} is {ld}, but a row has {contiguous} elements",
-                    buffer.name
-                )));
+                let of = if buffer.rows_contiguous {
+                    "column"
+                } else {
+                    "row"
+                };
+                found.push(
+                    shape_error(format!(
+                        "the leading dimension of {} is {ld}, but a {of} has {contiguous} elements",
+                        buffer.name
+                    ))
+                    .hint(format!("it is at least {contiguous}")),
+                );
             }
             let unit = 16 / buffer.dtype.bytes();
             // A vector is one row: nothing follows that would have to be aligned.
@@ -458,6 +473,15 @@ impl Geometry {
                 end: self.size(buffer.rows),
             }
         }
+    }
+
+    /// This geometry with another size of a dimension that is not divided into chunks.
+    pub(crate) fn resized(&self, dim: DimId, size: u32) -> Geometry {
+        let mut geometry = self.clone();
+        let dim = &mut geometry.dims[usize::from(dim.0)];
+        (dim.size, dim.chunk, dim.most) =
+            (size.min(dim.size), size.min(dim.chunk), size.min(dim.most));
+        geometry
     }
 
     /// What two geometries of a kernel must have in common to have the same steps up to the extents of edge items:
