@@ -70,24 +70,8 @@ impl Nvrtc {
         // First the builtins: libnvrtc opens them by bare name, and the loader matches what is loaded already.
         keep(&from.builtins)?;
         let library = keep(&from.nvrtc)?;
-        let get = |name: &CStr| -> Result<*mut c_void, Error> {
-            // SAFETY: the symbol is only turned into a pointer here; `bind` gives it its type.
-            let symbol = unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()) };
-            symbol
-                .map(|symbol| symbol.into_raw())
-                .map_err(|error| Error::Toolkit {
-                    what: format!("{}: {error}", from.nvrtc.display()),
-                    help: "NVRTC 13.0 or later is needed: `.ci/cuda.sh` fetches one".into(),
-                })
-        };
-        macro_rules! bind {
-            ($name:literal) => {
-                // SAFETY: nvrtc.h declares the function of that name with the type of the field it goes to.
-                unsafe { std::mem::transmute::<*mut c_void, _>(get($name)?) }
-            };
-        }
         let version_of: unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status =
-            bind!(c"nvrtcVersion");
+            bind(library, &from, c"nvrtcVersion")?;
         let mut version = (0, 0);
         // SAFETY: both pointers are to integers on this stack.
         unsafe { version_of(&raw mut version.0, &raw mut version.1) };
@@ -103,14 +87,14 @@ impl Nvrtc {
         Ok(Nvrtc {
             version,
             identity,
-            create: bind!(c"nvrtcCreateProgram"),
-            destroy: bind!(c"nvrtcDestroyProgram"),
-            compile: bind!(c"nvrtcCompileProgram"),
-            log_size: bind!(c"nvrtcGetProgramLogSize"),
-            log: bind!(c"nvrtcGetProgramLog"),
-            cubin_size: bind!(c"nvrtcGetCUBINSize"),
-            cubin: bind!(c"nvrtcGetCUBIN"),
-            text_of: bind!(c"nvrtcGetErrorString"),
+            create: bind(library, &from, c"nvrtcCreateProgram")?,
+            destroy: bind(library, &from, c"nvrtcDestroyProgram")?,
+            compile: bind(library, &from, c"nvrtcCompileProgram")?,
+            log_size: bind(library, &from, c"nvrtcGetProgramLogSize")?,
+            log: bind(library, &from, c"nvrtcGetProgramLog")?,
+            cubin_size: bind(library, &from, c"nvrtcGetCUBINSize")?,
+            cubin: bind(library, &from, c"nvrtcGetCUBIN")?,
+            text_of: bind(library, &from, c"nvrtcGetErrorString")?,
             from,
         })
     }
@@ -194,13 +178,12 @@ impl Unit<'_> {
     fn bytes(&self, call: &'static str, size: SizeOf, get: TextOf) -> Result<Vec<u8>, Error> {
         let mut bytes = 0;
         // SAFETY: the program is alive and the size's place is ours.
-        self.nvrtc
-            .check(call, unsafe { size(self.program, &raw mut bytes) })?;
+        let sized = unsafe { size(self.program, &raw mut bytes) };
+        self.nvrtc.check(call, sized)?;
         let mut buffer = vec![0u8; bytes];
         // SAFETY: the buffer is as large as the call before said.
-        self.nvrtc.check(call, unsafe {
-            get(self.program, buffer.as_mut_ptr().cast())
-        })?;
+        let got = unsafe { get(self.program, buffer.as_mut_ptr().cast()) };
+        self.nvrtc.check(call, got)?;
         Ok(buffer)
     }
 }
@@ -212,6 +195,18 @@ impl Drop for Unit<'_> {
             unsafe { (self.nvrtc.destroy)(&raw mut self.program) };
         }
     }
+}
+
+/// A function of the library.
+fn bind<F: Copy>(library: &'static Library, from: &Libraries, name: &CStr) -> Result<F, Error> {
+    // SAFETY: nvrtc.h declares the function of that name with the type of the place it goes to; the library stays.
+    let symbol = unsafe { library.get::<F>(name.to_bytes_with_nul()) };
+    symbol
+        .map(|symbol| *symbol)
+        .map_err(|error| Error::Toolkit {
+            what: format!("{}: {error}", from.nvrtc.display()),
+            help: "NVRTC 13.0 or later is needed: `.ci/cuda.sh` fetches one".into(),
+        })
 }
 
 /// Loads a library for the rest of the process.
