@@ -33,10 +33,13 @@ fn variant(dtype: Dtype, tile: (u32, u32)) -> Variant {
 }
 
 /// The kernels people read: the first of each kind.
-const KERNELS: [(&str, Dtype, (u32, u32)); 3] = [
+const KERNELS: [(&str, Dtype, (u32, u32)); 6] = [
     ("gemm", Dtype::Bf16, (128, 256)),
     ("gemm", Dtype::F16, (128, 128)),
     ("gemm", Dtype::Bf16, (128, 128)),
+    ("ag_gemm", Dtype::Bf16, (128, 256)),
+    ("gemm_rs", Dtype::Bf16, (128, 256)),
+    ("gemm_ar", Dtype::Bf16, (128, 256)),
 ];
 
 #[test]
