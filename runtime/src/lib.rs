@@ -4,11 +4,17 @@
 //! `unsafe` is allowed in the modules that speak to NVIDIA's libraries ([`cuda`] and `jit::nvrtc`), each use with its reason.
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
+pub mod communicator;
 pub mod cpu;
+pub mod cuda;
 pub mod device;
 pub mod error;
 pub mod jit;
+pub mod launch;
+pub mod user_buffer;
 pub mod workbench;
 
+pub use communicator::Communicator;
 pub use device::Device;
 pub use error::Error;
+pub use user_buffer::UserBuffer;

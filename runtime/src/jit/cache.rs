@@ -52,6 +52,10 @@ pub(super) fn key(source: &Source<'_>, options: &[String], compiler: &str) -> Ke
     }
     part(source.name.as_bytes());
     part(source.text.as_bytes());
+    for (name, text) in source.headers {
+        part(name.as_bytes());
+        part(text.as_bytes());
+    }
     Key(hasher.finalize())
 }
 

@@ -126,15 +126,23 @@ impl Nvrtc {
             nvrtc: self,
             program: ptr::null_mut(),
         };
-        // SAFETY: the program's place is ours, text and name end in zero and outlive the call, there are no headers.
+        let headers: Vec<(CString, CString)> = source
+            .headers
+            .iter()
+            .map(|(name, text)| Ok((no_zeros(name)?, no_zeros(text)?)))
+            .collect::<Result<_, Error>>()?;
+        let names: Vec<*const c_char> = headers.iter().map(|(name, _)| name.as_ptr()).collect();
+        let texts: Vec<*const c_char> = headers.iter().map(|(_, text)| text.as_ptr()).collect();
+        // SAFETY: the program's place is ours; all texts end in zero and outlive the call; both lists of headers have
+        // as many entries as is said.
         let made = unsafe {
             (self.create)(
                 &raw mut program.program,
                 text.as_ptr(),
                 name.as_ptr(),
-                0,
-                ptr::null(),
-                ptr::null(),
+                headers.len() as c_int,
+                texts.as_ptr(),
+                names.as_ptr(),
             )
         };
         self.check("nvrtcCreateProgram", made)?;
