@@ -99,8 +99,14 @@ fn what_hopper_cannot_do_is_refused_with_the_numbers() {
         let found = pipeline::build(&kernel).expect_err("refused");
         found.first().text(&|_| String::new())
     };
-    insta::assert_snapshot!(refused(variant(Dtype::Bf16, (256, 128))), @"");
-    insta::assert_snapshot!(refused(variant(Dtype::F32, (128, 256))), @"");
+    insta::assert_snapshot!(refused(variant(Dtype::Bf16, (256, 128))), @"
+    error[resources]: tiles of 256x128
+      help: 128 rows by 128, 192 or 256 columns
+    ");
+    insta::assert_snapshot!(refused(variant(Dtype::F32, (128, 256))), @"
+    error[resources]: a product of f32
+      help: bf16 or f16
+    ");
 }
 
 #[test]

@@ -83,7 +83,14 @@ fn a_wrong_phase() {
         }
         _ => None,
     });
-    insta::assert_snapshot!(found, @"");
+    insta::assert_snapshot!(found, @"
+    error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (0, 1), for ever
+      = load of block 0 on rank 0 waits for a stage to be empty for tile (0, 1)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
+      = multiply of block 0 on rank 0 waits for a stage to be full
+      = multiply of block 0 on rank 0 waits for a stage to be full
+      = load of block 1 on rank 0 waits for a stage to be empty for tile (1, 1)
+    ");
     let found = story("gemm", "load", |node| match node {
         Node::Await {
             side: Side::Empty,
@@ -95,7 +102,14 @@ fn a_wrong_phase() {
         }
         _ => None,
     });
-    insta::assert_snapshot!(found, @"");
+    insta::assert_snapshot!(found, @"
+    error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0), for ever
+      = load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
+      = multiply of block 0 on rank 0 waits for a stage to be full
+      = multiply of block 0 on rank 0 waits for a stage to be full
+      = load of block 1 on rank 0 waits for a stage to be empty for tile (1, 0)
+    ");
 }
 
 #[test]
@@ -105,19 +119,34 @@ fn a_missing_proxy_fence() {
         "multiply",
         remove(|node| matches!(node, Node::FenceShared)),
     );
-    insta::assert_snapshot!(found, @"");
+    insta::assert_snapshot!(found, @"
+    error[race]: store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = multiply of block 0 on rank 0 writes panel 0
+      = a barrier or a counter orders them, but no proxy fence
+      help: `fence_async_shared` after ordinary accesses, before the slot is given on
+    ");
     let found = story(
         "gemm_rs",
         "load",
         remove(|node| matches!(node, Node::FenceGlobal)),
     );
-    insta::assert_snapshot!(found, @"");
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into w of stage 3 for tile (0, 0)
+      = store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+      = a barrier or a counter orders them, but no proxy fence
+      help: `fence_async_global` after the wait on a counter, before TMA touches the data
+    ");
     let found = story(
         "ag_gemm",
         "load",
         remove(|node| matches!(node, Node::FenceGlobal)),
     );
-    insta::assert_snapshot!(found, @"");
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 5 for tile (0, 0)
+      = store of block 0 on rank 1 stores x of stage 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0
+      = a barrier or a counter orders them, but no proxy fence
+      help: `fence_async_global` after the wait on a counter, before TMA touches the data
+    ");
 }
 
 #[test]
@@ -132,7 +161,12 @@ fn a_stage_released_too_early() {
         Node::MmaWait { pending: 2 } => Some(Edit::Change),
         _ => None,
     });
-    insta::assert_snapshot!(found, @"");
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 1)
+      = multiply of block 0 on rank 0 multiplies x of stage 0 by w of stage 0
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
 }
 
 #[test]
@@ -145,7 +179,12 @@ fn a_signal_after_read_only() {
         Node::AwaitRead { pending } if *pending > 0 => Some(Edit::Change),
         _ => None,
     });
-    insta::assert_snapshot!(found, @"");
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into w of stage 3 for tile (0, 0)
+      = store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
 }
 
 #[test]
@@ -164,7 +203,13 @@ fn a_lagged_signal_held_across_a_wait() {
         }
     });
     let found = pipeline::verify(pipeline).expect_err("refused");
-    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[progress]: store of block 0 on rank 0 holds back a signal of landed[6] on rank 1
+      = store of block 0 on rank 0 waits for free_partial[2]
+      = load of block 0 on rank 0 waits for landed[12] for tile (0, 0)
+      = what it waits for may wait for that signal
+      help: complete the stores and flush the signal before a wait that another rank must answer
+    ");
 }
 
 #[test]
@@ -174,7 +219,11 @@ fn a_box_that_spills_over_a_chunks_end() {
         "store",
         remove(|node| matches!(node, Node::Tail { .. })),
     );
-    insta::assert_snapshot!(found, @"");
+    insta::assert_snapshot!(found, @"
+    error[bounds]: store of block 3 on rank 2 stores panel 0 to rows 128..139, columns 0..64 of y (chunk or slot 2) on rank 2 for tile (1, 0)
+      = chunk 2 ends after 138 rows, and the map does not clip the box there
+      help: a map of its own for the chunk that is not full
+    ");
 }
 
 #[test]
@@ -184,7 +233,12 @@ fn a_counter_that_forgets_its_base() {
         "load",
         remove(|node| matches!(node, Node::CounterAdvance { .. })),
     );
-    insta::assert_snapshot!(found, @"");
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 0 on rank 1 in the next launch loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into w of stage 3 for tile (0, 0)
+      = store of block 0 on rank 0 in the next launch stores panel 0 to rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
     let mut pipeline = good("ag_gemm");
     pipeline.lists(&mut |list| {
         for node in list {
@@ -194,7 +248,12 @@ fn a_counter_that_forgets_its_base() {
         }
     });
     let found = pipeline::verify(pipeline).expect_err("refused");
-    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[race]: load of block 2 on rank 0 in the next launch loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 5 for tile (0, 0)
+      = store of block 0 on rank 1 in the next launch stores x of stage 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
 }
 
 #[test]
@@ -204,13 +263,23 @@ fn a_missing_credit() {
         "store",
         remove(|node| matches!(node, Node::CounterWait { .. })),
     );
-    insta::assert_snapshot!(found, @"");
+    insta::assert_snapshot!(found, @"
+    error[race]: store of block 0 on rank 0 in the next launch stores panel 0 to rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+      = load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into w of stage 3 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
     let found = story(
         "ag_gemm",
         "store",
         remove(|node| matches!(node, Node::CounterWait { .. })),
     );
-    insta::assert_snapshot!(found, @"");
+    insta::assert_snapshot!(found, @"
+    error[race]: store of block 0 on rank 0 in the next launch stores x of stage 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 2
+      = load of block 0 on rank 2 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 2 into x of stage 5 for tile (0, 1)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
 }
 
 #[test]
@@ -224,16 +293,31 @@ fn other_edits() {
         }
         _ => None,
     });
-    insta::assert_snapshot!(found, @"");
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 0 on rank 0 loads rows 128..136, columns 0..64 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 1)
+      = store of block 0 on rank 0 stores w of stage 0 to rows 128..139, columns 384..448 of x (chunk or slot 0) on rank 1
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
     // A thread ends while its stores read shared memory.
     let found = story(
         "gemm",
         "store",
         remove(|node| matches!(node, Node::AwaitRead { .. })),
     );
-    insta::assert_snapshot!(found, @"");
+    insta::assert_snapshot!(found, @"
+    error[race]: multiply of block 0 on rank 0 writes panel 0
+      = store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
     let mut pipeline = good("gemm_rs");
     pipeline.end.clear();
     let found = pipeline::verify(pipeline).expect_err("refused");
-    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[race]: store of block 0 on rank 1 in the next launch stores panel 0 to rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 2 for tile (0, 0)
+      = load of block 0 on rank 2 loads rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 2 into w of stage 5 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
 }
