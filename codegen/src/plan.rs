@@ -482,8 +482,9 @@ fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap {
             .get(&buffer.name)
             .copied()
             .unwrap_or_else(|| geometry.contiguous(buffer));
+        // Where rows are contiguous, every chunk is a matrix of its own.
         let lines = if buffer.rows_contiguous {
-            u64::from(columns)
+            u64::from(columns) * u64::from(rows / geometry.chunk_rows(buffer.rows).max(1))
         } else {
             u64::from(rows)
         };
