@@ -475,6 +475,15 @@ impl Geometry {
         }
     }
 
+    /// This geometry with another size of a dimension that is not divided into chunks.
+    pub(crate) fn resized(&self, dim: DimId, size: u32) -> Geometry {
+        let mut geometry = self.clone();
+        let dim = &mut geometry.dims[usize::from(dim.0)];
+        (dim.size, dim.chunk, dim.most) =
+            (size.min(dim.size), size.min(dim.chunk), size.min(dim.most));
+        geometry
+    }
+
     /// What two geometries of a kernel must have in common to have the same steps up to the extents of edge items:
     /// the grid of every chunk, the cells, and K. Overlaps between partitions follow from the grids, since only the
     /// last block of a chunk is cut.
