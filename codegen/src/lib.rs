@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod builder;
+pub mod cuda;
 pub mod diag;
 pub mod dtype;
 pub mod interp;
@@ -11,6 +12,7 @@ pub mod kernel;
 pub mod lower;
 pub mod model;
 pub mod order;
+pub mod pipeline;
 pub mod plan;
 mod print;
 pub mod program;

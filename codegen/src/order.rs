@@ -19,6 +19,12 @@ pub trait Int:
     fn constant(value: u32) -> Self;
     /// The smaller of two.
     fn min(self, other: Self) -> Self;
+    /// The same number; a text that prints it may give it this name.
+    #[must_use]
+    fn named(self, name: &'static str) -> Self {
+        let _ = name;
+        self
+    }
 }
 
 impl Int for u32 {
@@ -201,10 +207,10 @@ impl TileOrder {
             TileOrder::ColumnMajor => (index.clone() % rows.clone(), index / rows),
             TileOrder::Grouped(group) => {
                 let size = I::constant(group.max(1));
-                let in_group = size.clone() * columns;
-                let first = index.clone() / in_group.clone() * size.clone();
-                let height = (rows - first.clone()).min(size);
-                let within = index % in_group;
+                let in_group = (size.clone() * columns).named("sweep");
+                let first = (index.clone() / in_group.clone() * size.clone()).named("first");
+                let height = (rows - first.clone()).min(size).named("height");
+                let within = (index % in_group).named("within");
                 (first + within.clone() % height.clone(), within / height)
             }
         }

@@ -59,6 +59,17 @@ impl fmt::Display for Kernel {
     }
 }
 
+/// One op without the ops it encloses, as it stands in the kernel's text.
+pub(crate) fn statement(kernel: &Kernel, op: &Op) -> String {
+    let mut printer = Printer {
+        kernel,
+        names: kernel.names(),
+        page: Page::default(),
+    };
+    printer.op(&op.kind);
+    printer.page.text.trim().replace("   # ", ": ")
+}
+
 /// `gemm(k = 64, cluster = 2x1)`.
 fn role_text(kind: RoleKind) -> String {
     match kind {

@@ -9,6 +9,8 @@ mod kernel;
 mod plan;
 mod program;
 
+pub(crate) use kernel::statement;
+
 use crate::program::{CellIndex, CounterDim, CounterId, Home, PartitionId, Pick, TensorId, Var};
 use crate::rank::{Cond, RankExpr};
 use crate::value::AccId;

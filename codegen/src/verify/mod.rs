@@ -60,6 +60,7 @@ mod story;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::Kernel;
 use crate::model::Machine;
+use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::shape::Shape;
 use std::ops::Deref;
@@ -96,6 +97,15 @@ pub fn plan(
     machine: &Machine,
 ) -> Result<Checked<Plan>, Diagnostics> {
     Planner::new(kernel.clone(), machine.clone()).plan(shape)
+}
+
+/// Checks the warps of a CTA by running a few of them ([`crate::pipeline`]).
+///
+/// # Errors
+/// The first thing that goes wrong, with its story.
+pub fn pipeline(pipeline: Pipeline) -> Result<Checked<Pipeline>, Diagnostics> {
+    Diagnostics::check(crate::pipeline::findings(&pipeline), ())
+        .map(|()| Checked(Arc::new(pipeline)))
 }
 
 /// What is wrong with a kernel whatever its shape.

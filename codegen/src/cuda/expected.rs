@@ -1,0 +1,35 @@
+//! How many instructions of each kind a kernel's machine code must have: worked out from the tile, not from the text.
+
+use crate::kernel::{OpKind, visit};
+use crate::pipeline::{CONSUMERS, Pipeline};
+
+/// (SASS mnemonic, the count is a multiple of, and at least). ptxas peels and unrolls loops, so only what cannot be
+/// split has an exact count.
+pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32, u32)> {
+    let tile = pipeline.tile;
+    // A consumer multiplies 64 rows of a tile at a time, 16 deep.
+    let mma = tile.rows / CONSUMERS / 64 * (tile.k / 16);
+    // stmatrix.x4 writes 16 rows by 16 columns of a warp.
+    let writes = tile.rows * tile.columns / (CONSUMERS * 4 * 256);
+    let (mut stores, mut sums, mut copies) = (0, 0, 0);
+    for role in &pipeline.kernel.roles {
+        visit(&role.body, &mut |op| match op.kind {
+            OpKind::Store { .. } => stores += 1,
+            OpKind::Reduce { .. } => sums += 1,
+            OpKind::Copy { .. } if !role.kind.sequential() => copies += 1,
+            _ => {}
+        });
+    }
+    let loads = 2 + sums + copies;
+    let mut all = vec![
+        ("HGMMA", mma, mma),
+        ("UTMALDG", 1, loads),
+        ("UTMASTG", 1, stores + copies),
+        ("STSM", writes, writes),
+        ("USETMAXREG", 2, 2),
+    ];
+    if sums > 0 {
+        all.push(("LDSM", writes, writes));
+    }
+    all
+}

@@ -1,0 +1,417 @@
+//! The text above the role bodies: constants, the plan's struct, orders, the signature, barriers.
+
+use super::{PRELUDE, Param, Text, params};
+use crate::order::TileOrder;
+use crate::pipeline::{Expr, Field, Node, Part, Pipeline, Place, View};
+use std::collections::BTreeSet;
+
+impl Text<'_> {
+    pub(super) fn head(&mut self, params: &[Param]) {
+        let pipeline = self.pipeline;
+        let (tile, variant) = (pipeline.tile, &pipeline.kernel.variant);
+        self.line(format!(
+            "// {}  {}  {}  {}  tiles {}x{}x{}  {} stages",
+            pipeline.kernel.name,
+            variant.arch.name(),
+            pipeline.dtype,
+            variant.layout.name(),
+            tile.rows,
+            tile.columns,
+            tile.k,
+            pipeline.rings[0].slots
+        ));
+        self.line("// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.");
+        self.line(format!("#include \"{PRELUDE}\""));
+        self.line("");
+        self.constants();
+        self.plan(params);
+        self.rows_functions();
+        self.orders();
+    }
+
+    fn constants(&mut self) {
+        let pipeline = self.pipeline;
+        let tile = pipeline.tile;
+        self.line(format!("typedef {} T;", pipeline.dtype));
+        self.line(format!(
+            "constexpr u32 TILE_M = {}, TILE_N = {}, TILE_K = {};",
+            tile.rows, tile.columns, tile.k
+        ));
+        self.line("constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each");
+        for ring in &pipeline.rings {
+            let upper = ring.name.to_uppercase();
+            let what = ring
+                .parts
+                .iter()
+                .map(|part| part.name.as_str())
+                .collect::<Vec<_>>()
+                .join(" and ");
+            let es = if ring.name.ends_with('x') { "ES" } else { "S" };
+            self.line(format!(
+                "constexpr u32 {upper}{es} = {};  // slots of {what} in flight",
+                ring.slots
+            ));
+        }
+        // The rest of the names that numbers use, each once, in the order of use.
+        let printed = ["TILE_M", "TILE_N", "TILE_K", "BOXES"];
+        let mut symbols: Vec<(String, u32)> = Vec::new();
+        pipeline.visit_exprs(|expr| {
+            if let Expr::Symbol(name, value) = expr
+                && !name.ends_with("_BYTES")
+                && !printed.contains(&name.as_str())
+                && !symbols.iter().any(|(known, _)| known == name)
+            {
+                symbols.push((name.clone(), *value));
+            }
+        });
+        for (name, value) in symbols {
+            self.line(format!("constexpr u32 {name} = {value};{}", meaning(&name)));
+        }
+        self.line("");
+        self.line("// Shared memory, from a 1024-byte aligned base (the swizzle's period).");
+        let parts: Vec<(&Part, u32)> = pipeline
+            .rings
+            .iter()
+            .flat_map(|ring| {
+                ring.parts
+                    .iter()
+                    .enumerate()
+                    .map(|(index, part)| (part, ring.part_at(index, 0)))
+            })
+            .collect();
+        for (part, at) in parts {
+            let upper = part.name.to_uppercase();
+            self.line(format!(
+                "constexpr u32 {upper}_AT = {at}, {upper}_BYTES = {};",
+                part.bytes
+            ));
+        }
+        let mut at = pipeline.barriers_at();
+        for ring in &pipeline.rings {
+            let upper = ring.name.to_uppercase();
+            self.line(format!(
+                "constexpr u32 {upper}_FULL_AT = {at}, {upper}_EMPTY_AT = {};",
+                at + ring.slots * 8
+            ));
+            at += ring.slots * 16;
+        }
+        self.line(format!(
+            "constexpr u32 SHARED_BYTES = {};",
+            pipeline.shared_bytes()
+        ));
+        let has = pipeline.kernel.variant.arch.shared_memory();
+        self.line(format!(
+            "static_assert(SHARED_BYTES <= {has});  // what a CTA may have"
+        ));
+        self.line("");
+        self.line("// Names for stall records.");
+        let roles = self.roles().join(", ").to_uppercase();
+        let waits = self.waits().join(", ").to_uppercase();
+        self.line(format!("enum Role : u32 {{ {roles} }};"));
+        self.line(format!("enum What : u32 {{ {waits} }};"));
+        self.line("");
+    }
+
+    fn plan(&mut self, params: &[Param]) {
+        let pipeline = self.pipeline;
+        self.block("struct Plan", |text| {
+            for param in params {
+                let Param::Plan { fields, .. } = param else {
+                    continue;
+                };
+                if fields.iter().any(|at| at.field == Field::Heap) {
+                    text.line("Cells cells;");
+                }
+                for at in fields.iter().filter(|at| !at.field.wide()) {
+                    text.line(format!(
+                        "u32 {};  // {}",
+                        at.name,
+                        describe(pipeline, at.field)
+                    ));
+                }
+            }
+        });
+        let end = self.out.trim_end().len();
+        self.out.truncate(end);
+        self.out.push_str(";\n\n");
+    }
+
+    fn rows_functions(&mut self) {
+        let mut dims = BTreeSet::new();
+        self.pipeline.visit_exprs(|expr| {
+            if let Expr::RowsOf(dim, _) = expr {
+                dims.insert(*dim);
+            }
+        });
+        for dim in dims {
+            let [size, rows] = [Field::Size(dim), Field::ChunkRows(dim)]
+                .map(|field| params::name(self.pipeline, field));
+            self.line(
+                "// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.",
+            );
+            let name = self.rows_of(dim);
+            self.block(
+                format!("__device__ __forceinline__ u32 {name}(const Plan& plan, u32 chunk)"),
+                |text| {
+                    text.line(format!("const u32 first = chunk * plan.{rows};"));
+                    text.line(format!(
+                        "return first >= plan.{size} ? 0 : min(plan.{rows}, plan.{size} - first);"
+                    ));
+                },
+            );
+            self.line("");
+        }
+    }
+
+    /// One function an order, from the order's own definition.
+    fn orders(&mut self) {
+        let mut orders: Vec<TileOrder> = Vec::new();
+        self.pipeline.visit(|node| {
+            if let Node::Place { order, .. } = node
+                && !orders.contains(order)
+            {
+                orders.push(*order);
+            }
+        });
+        for order in orders {
+            let (row, column) =
+                order.at(Expr::var("index"), Expr::var("rows"), Expr::var("columns"));
+            self.line(format!("// Item `index` of a grid, {order}."));
+            let head = format!(
+                "__device__ __forceinline__ Place {}(u32 index, u32 rows, u32 columns)",
+                order_name(order)
+            );
+            self.block(head, |text| {
+                let mut named: Vec<&'static str> = Vec::new();
+                for part in [&row, &column] {
+                    text.names(part, &mut named);
+                }
+                text.line(format!(
+                    "return {{{}, {}}};",
+                    text.expr(&row),
+                    text.expr(&column)
+                ));
+            });
+            self.line("");
+        }
+    }
+
+    /// Declares the named parts of a number, inner ones first.
+    fn names(&mut self, expr: &Expr, named: &mut Vec<&'static str>) {
+        match expr {
+            Expr::Named(name, value) => {
+                self.names(value, named);
+                if !named.contains(name) {
+                    named.push(name);
+                    self.line(format!("const u32 {name} = {};", self.expr(value)));
+                }
+            }
+            Expr::Binary(_, a, b) | Expr::Min(a, b) | Expr::CeilDiv(a, b) => {
+                self.names(a, named);
+                self.names(b, named);
+            }
+            Expr::RowsOf(_, a) => self.names(a, named),
+            Expr::Const(_)
+            | Expr::Symbol(..)
+            | Expr::Var(_)
+            | Expr::Field(_)
+            | Expr::Block
+            | Expr::Blocks
+            | Expr::Within => {}
+        }
+    }
+
+    /// The signature, what all warps do first, and the roles.
+    pub(super) fn kernel(&mut self, params: &[Param]) {
+        let pipeline = self.pipeline;
+        self.line(format!(
+            "extern \"C\" __global__ void __launch_bounds__({}, 1)",
+            pipeline.threads()
+        ));
+        self.line(format!("{}(", pipeline.kernel.name));
+        self.depth += 2;
+        for param in params {
+            match param {
+                Param::Map { map, tail } => {
+                    let map = pipeline.map(*map);
+                    let (name, of) = if *tail {
+                        (
+                            format!("{}_tail", map.name),
+                            "the chunk that is not full".to_string(),
+                        )
+                    } else {
+                        (map.name.clone(), view(map.view).to_string())
+                    };
+                    self.line(format!(
+                        "const __grid_constant__ TensorMap {name},  // {of}; boxes of {}x{}",
+                        map.box_rows, map.box_columns
+                    ));
+                }
+                Param::Plan { .. } => self.line("const __grid_constant__ Plan plan,"),
+                Param::Watch => self.line("const __grid_constant__ Watch watch) {"),
+            }
+        }
+        self.depth -= 1;
+        self.line("extern __shared__ __align__(1024) u8 shared[];");
+        self.line("const u32 base = shared_address(shared);");
+        self.line("const u32 warp = warp_index();");
+        self.line("const u32 lane = threadIdx.x % 32;");
+        self.line("");
+        self.barriers();
+        let fields: Vec<Field> = params
+            .iter()
+            .flat_map(|param| match param {
+                Param::Plan { fields, .. } => fields.iter().map(|at| at.field).collect(),
+                Param::Map { .. } | Param::Watch => Vec::new(),
+            })
+            .collect();
+        match (fields.contains(&Field::Me), fields.contains(&Field::World)) {
+            (true, true) => self.line("const u32 me = plan.me, world = plan.world;"),
+            (true, false) => self.line("const u32 me = plan.me;"),
+            (false, true) => self.line("const u32 world = plan.world;"),
+            (false, false) => {}
+        }
+        for (name, value) in &pipeline.lets {
+            self.line(format!("const u32 {name} = {};", self.expr(value)));
+        }
+        self.line("");
+        self.roles_text();
+        if !pipeline.end.is_empty() {
+            self.line("");
+            self.list(&pipeline.end);
+        }
+        self.depth -= 1;
+        self.line("}");
+    }
+
+    fn barriers(&mut self) {
+        let pipeline = self.pipeline;
+        self.block("if (warp == 0 && elect_one())", |text| {
+            for map in &pipeline.maps {
+                text.line(format!("tma_prefetch_map({});", map.name));
+            }
+            for ring in &pipeline.rings {
+                let (name, upper) = (ring.name, ring.name.to_uppercase());
+                let es = if name.ends_with('x') { "ES" } else { "S" };
+                text.block(
+                    format!("for (u32 {name} = 0; {name} < {upper}{es}; ++{name})"),
+                    |text| {
+                        text.line(format!(
+                            "mbarrier_init(base + {upper}_FULL_AT + {name} * 8, {});",
+                            arrivals(ring.full)
+                        ));
+                        text.line(format!(
+                            "mbarrier_init(base + {upper}_EMPTY_AT + {name} * 8, {});",
+                            arrivals(ring.empty)
+                        ));
+                    },
+                );
+            }
+            text.line("mbarrier_init_fence();");
+        });
+        self.line("__syncthreads();");
+        self.line("");
+    }
+
+    fn roles_text(&mut self) {
+        let pipeline = self.pipeline;
+        let (give, take) = pipeline.registers;
+        self.line("if (warp < 4) {");
+        self.depth += 1;
+        self.line(format!("registers_give<{give}>();"));
+        let mut open = String::new();
+        for warp in &pipeline.warps {
+            let Place::Thread { warp: index } = warp.place else {
+                continue;
+            };
+            self.line(format!(
+                "{open}if (warp == {index} && elect_one()) {{  // {}",
+                warp.name
+            ));
+            self.depth += 1;
+            self.warp(warp.name, false, &warp.body);
+            self.depth -= 1;
+            open = "} else ".into();
+        }
+        self.line("}");
+        self.depth -= 1;
+        for warp in &pipeline.warps {
+            let Place::Groups = warp.place else { continue };
+            self.line(format!("}} else {{  // {}", warp.name));
+            self.depth += 1;
+            self.line(format!("registers_take<{take}>();"));
+            self.line("const u32 consumer = warp / 4 - 1;");
+            let [x, w] = [0, 1].map(|part| pipeline.rings[0].parts[part].name.clone());
+            self.line(format!(
+                "const u64 {x}_tile = wgmma_descriptor(base + {}_AT) + consumer * WGMMA_64_ROWS;",
+                x.to_uppercase()
+            ));
+            self.line(format!(
+                "const u64 {w}_tile = wgmma_descriptor(base + {}_AT);",
+                w.to_uppercase()
+            ));
+            self.line("const u32 first_row = consumer * 64 + warp % 4 * 16;");
+            self.warp(warp.name, true, &warp.body);
+            self.depth -= 1;
+        }
+        self.line("}");
+    }
+}
+
+fn arrivals(count: u32) -> String {
+    if count == 8 {
+        "CONSUMERS * 4".into()
+    } else {
+        count.to_string()
+    }
+}
+
+/// The function of an order.
+pub(super) fn order_name(order: TileOrder) -> String {
+    match order {
+        TileOrder::RowMajor => "row_major".into(),
+        TileOrder::ColumnMajor => "column_major".into(),
+        TileOrder::Grouped(group) => format!("grouped_{group}"),
+    }
+}
+
+fn view(view: View) -> &'static str {
+    match view {
+        View::Flat => "mine, in one piece",
+        View::Chunks => "mine, a chunk a rank",
+        View::SharedChunks => "everyone's, a chunk a rank: peers write it meanwhile",
+        View::SharedSlots => "everyone's, a slot a rank: peers write it meanwhile",
+        View::SharedChunk => "everyone's own chunk",
+    }
+}
+
+fn meaning(name: &str) -> &'static str {
+    match name {
+        "COMM_CTAS" => "  // the first blocks move data before they multiply",
+        "PIECE" => "  // rows that travel and are signalled together",
+        "UNIT" => "  // boxes of a piece that one CTA sends and signals together",
+        "BOX_N" => "  // columns of such a box",
+        "PANEL_N" => "  // columns of an output panel",
+        "CARRIED" => "  // stored panels that fit in a stage where w would be",
+        _ => "",
+    }
+}
+
+fn describe(pipeline: &Pipeline, field: Field) -> String {
+    let dim = |id: crate::kernel::DimId| pipeline.kernel.dims[usize::from(id.0)].name.clone();
+    match field {
+        Field::Size(id) => format!("size of {}", dim(id)),
+        Field::ChunkRows(_) => "in a full chunk".into(),
+        Field::Tail(_) => {
+            "the chunk that has some rows, but not all: it has a map of its own".into()
+        }
+        Field::Me => "this rank".into(),
+        Field::World => "how many ranks there are".into(),
+        Field::First(_) => "its first cell".into(),
+        Field::CellRows(_) => "rows of cells that a chunk has".into(),
+        Field::Join => "waves of items before the first blocks take part".into(),
+        Field::Heap | Field::Stride | Field::Counters | Field::Arrivals | Field::Finished => {
+            String::new()
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! [`Pipeline`] → CUDA text. Prints what it is given, node by node: same pipeline in, same bytes out.
+//!
+//! The text includes the prelude by name and no other header; PTX is in the prelude only. Names are the schedule's.
+
+pub mod expected;
+mod expr;
+mod head;
+mod node;
+mod params;
+
+pub use params::{FieldAt, Param};
+
+use crate::kernel::DimId;
+use crate::pipeline::{Field, Pipeline};
+use crate::variant::Arch;
+use crate::verify::Checked;
+
+/// The name under which the text includes the prelude.
+pub const PRELUDE: &str = "prelude.cuh";
+
+/// Device functions that every kernel's text uses: the only place with PTX.
+pub fn prelude() -> String {
+    let files = [
+        include_str!("prelude/types.cuh"),
+        include_str!("prelude/warps.cuh"),
+        include_str!("prelude/items.cuh"),
+        include_str!("prelude/watch.cuh"),
+        include_str!("prelude/mbarrier.cuh"),
+        include_str!("prelude/tma.cuh"),
+        include_str!("prelude/counters.cuh"),
+        include_str!("prelude/wgmma.cuh"),
+        include_str!("prelude/epilogue.cuh"),
+    ];
+    files.join("\n")
+}
+
+/// A kernel's text and what the host must know to launch it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CudaSource {
+    /// The text; it includes [`PRELUDE`].
+    pub text: String,
+    /// The kernel's symbol.
+    pub entry: String,
+    /// The architecture to compile for.
+    pub arch: &'static str,
+    /// Bytes of dynamic shared memory.
+    pub shared_bytes: u32,
+    /// Threads of a CTA.
+    pub threads: u32,
+    /// CTAs at the front of the grid that move data before they multiply; the grid has at least one more.
+    pub comm_ctas: u32,
+    /// The parameters, in order.
+    pub params: Vec<Param>,
+    /// Names of roles, by their number in stall records.
+    pub roles: Vec<String>,
+    /// Names of what a role can wait for, by their number in stall records: barriers, then counters.
+    pub waits: Vec<String>,
+}
+
+/// The text of `pipeline`.
+pub fn emit(pipeline: &Checked<Pipeline>) -> CudaSource {
+    print(pipeline)
+}
+
+/// What tests of the verifier print without its verdict.
+pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
+    let mut text = Text {
+        pipeline,
+        out: String::new(),
+        depth: 0,
+        counts_items: false,
+        next: "",
+        role: "",
+        group: false,
+    };
+    let params = params::of(pipeline);
+    text.head(&params);
+    text.kernel(&params);
+    let arch = match pipeline.kernel.variant.arch {
+        Arch::Sm90 => "sm_90a",
+        Arch::Cpu => "",
+    };
+    CudaSource {
+        entry: pipeline.kernel.name.clone(),
+        arch,
+        shared_bytes: pipeline.shared_bytes(),
+        threads: pipeline.threads(),
+        comm_ctas: pipeline.comm.map_or(0, |comm| comm.ctas),
+        params,
+        roles: text.roles(),
+        waits: text.waits(),
+        text: text.out,
+    }
+}
+
+/// The text so far.
+struct Text<'a> {
+    pipeline: &'a Pipeline,
+    out: String,
+    depth: usize,
+    /// Whether the current warp has several loops over items, and so counts those of earlier ones.
+    counts_items: bool,
+    /// How the current warp goes on to its next item.
+    next: &'static str,
+    /// The current role, as stall records name it.
+    role: &'static str,
+    /// Whether warpgroups run it, not one thread.
+    group: bool,
+}
+
+impl Text<'_> {
+    fn line(&mut self, line: impl AsRef<str>) {
+        let line = line.as_ref();
+        if !line.is_empty() {
+            self.out.extend(std::iter::repeat_n("    ", self.depth));
+            self.out.push_str(line);
+        }
+        self.out.push('\n');
+    }
+
+    fn block(&mut self, head: impl AsRef<str>, body: impl FnOnce(&mut Self)) {
+        self.line(format!("{} {{", head.as_ref()));
+        self.depth += 1;
+        body(self);
+        self.depth -= 1;
+        self.line("}");
+    }
+
+    /// A field's name in the text.
+    fn field(&self, field: Field) -> String {
+        match field {
+            Field::Me => "me".into(),
+            Field::World => "world".into(),
+            other => format!("plan.{}", params::name(self.pipeline, other)),
+        }
+    }
+
+    /// The function that gives a chunk's rows.
+    fn rows_of(&self, dim: DimId) -> String {
+        let name = params::name(self.pipeline, Field::ChunkRows(dim));
+        format!("{name}_of")
+    }
+
+    fn roles(&self) -> Vec<String> {
+        self.pipeline
+            .warps
+            .iter()
+            .map(|warp| warp.name.to_string())
+            .collect()
+    }
+
+    fn waits(&self) -> Vec<String> {
+        let rings = self.pipeline.rings.iter();
+        let mut names: Vec<String> = rings
+            .flat_map(|ring| {
+                [
+                    format!("{}_full", ring.name),
+                    format!("{}_empty", ring.name),
+                ]
+            })
+            .collect();
+        names.extend(
+            self.pipeline
+                .kernel
+                .counters
+                .iter()
+                .map(|counter| counter.name.clone()),
+        );
+        names
+    }
+}

@@ -1,0 +1,479 @@
+//! Nodes as statements.
+
+use super::Text;
+use super::head::order_name;
+use crate::pipeline::{Deal, Expr, Node, Phase, RingId, Side, Slot};
+use crate::program::{CounterId, StoreMode};
+
+impl Text<'_> {
+    /// All that one role does.
+    pub(super) fn warp(&mut self, name: &'static str, group: bool, body: &[Node]) {
+        self.role = name;
+        self.group = group;
+        self.list(body);
+    }
+
+    pub(super) fn list(&mut self, nodes: &[Node]) {
+        for (index, node) in nodes.iter().enumerate() {
+            self.node(node, &nodes[index + 1..]);
+        }
+    }
+
+    /// One node; `rest` are those after it in its list.
+    fn node(&mut self, node: &Node, rest: &[Node]) {
+        match node {
+            Node::Note(words) => self.line(format!("// {words}")),
+            Node::Let { name, value } => {
+                self.line(format!("const u32 {name} = {};", self.expr(value)))
+            }
+            Node::Deal(deal) => self.deal(*deal, rest),
+            Node::Ranks {
+                step,
+                count,
+                var,
+                rank,
+                body,
+            } => {
+                let count = self.expr(count);
+                self.block(
+                    format!("for (u32 {step} = 0; {step} < {count}; ++{step})"),
+                    |text| {
+                        text.line(format!("const u32 {var} = {};", text.expr(rank)));
+                        text.list(body);
+                    },
+                );
+            }
+            Node::Others { var, body } => {
+                self.block(
+                    format!("for (u32 {var} = 0; {var} < world; ++{var})"),
+                    |text| {
+                        text.line(format!("if ({var} == me) continue;"));
+                        text.list(body);
+                    },
+                );
+            }
+            Node::Items { count, body } => self.items(count, body),
+            Node::Place {
+                var,
+                order,
+                index,
+                rows,
+                columns,
+            } => {
+                let arguments = [index, rows, columns]
+                    .map(|expr| self.expr(expr))
+                    .join(", ");
+                self.line(format!(
+                    "const Place {var} = {}({arguments});",
+                    order_name(*order)
+                ));
+            }
+            Node::For {
+                var,
+                from,
+                to,
+                by,
+                unrolled,
+                body,
+            } => {
+                if *unrolled {
+                    self.line("#pragma unroll");
+                }
+                let step = match by {
+                    Expr::Const(1) => format!("++{var}"),
+                    by => format!("{var} += {}", self.expr(by)),
+                };
+                let (from, to) = (self.expr(from), self.expr(to));
+                self.block(
+                    format!("for (u32 {var} = {from}; {var} < {to}; {step})"),
+                    |text| text.list(body),
+                );
+            }
+            Node::If { test, body } => {
+                let test = self.test(test);
+                if let ([Node::Arrive { ring, side, slot }], true) = (body.as_slice(), self.group) {
+                    let barrier = self.barrier(*ring, *side, *slot);
+                    self.line(format!(
+                        "if ({test} && lane == 0) mbarrier_arrive({barrier});"
+                    ));
+                } else {
+                    self.block(format!("if ({test})"), |text| text.list(body));
+                }
+            }
+            Node::Await { ring, side, phase } => {
+                let (name, barrier) = (
+                    self.pipeline.ring(*ring).name,
+                    self.barrier(*ring, *side, Slot::Current),
+                );
+                let (flip, what) = (
+                    match phase {
+                        Phase::ThisLap => "",
+                        Phase::LapBefore => " ^ 1",
+                    },
+                    self.what(*ring, *side),
+                );
+                let role = self.role.to_uppercase();
+                self.line(format!(
+                    "mbarrier_wait({barrier}, {name}_parity{flip}, watch, {role}, {what}, {name});"
+                ));
+            }
+            Node::Expect { ring, bytes } => {
+                let (barrier, bytes) = (
+                    self.barrier(*ring, Side::Full, Slot::Current),
+                    self.expr(bytes),
+                );
+                self.line(format!("const u32 full = {barrier};"));
+                self.line(format!("mbarrier_expect(full, {bytes});"));
+            }
+            Node::Arrive { ring, side, slot } => {
+                let barrier = self.barrier(*ring, *side, *slot);
+                let who = if self.group { "if (lane == 0) " } else { "" };
+                self.line(format!("{who}mbarrier_arrive({barrier});"));
+            }
+            Node::Advance { ring, keep } => {
+                let ring = self.pipeline.ring(*ring);
+                let (name, slots) = (ring.name, slots(ring.name));
+                if *keep {
+                    self.line(format!("previous = {name};"));
+                }
+                self.line(format!(
+                    "if (++{name} == {slots}) {name} = 0, {name}_parity ^= 1;"
+                ));
+            }
+            Node::GiveBack { ring, held } => self.give_back(*ring, *held),
+            Node::Load {
+                ring,
+                part,
+                index,
+                map,
+                at,
+            } => {
+                let shared = self.shared(*ring, *part, index);
+                let at = [&at.column, &at.row, &at.chunk, &at.rank]
+                    .map(|expr| self.expr(expr))
+                    .join(", ");
+                let map = &self.pipeline.map(*map).name;
+                self.line(format!("tma_load({shared}, {map}, full, {at});"));
+            }
+            Node::Store {
+                ring,
+                map,
+                at,
+                mode,
+            } => {
+                let shared = self.shared(*ring, 0, &Expr::Const(0));
+                let (map, tail) = (&self.pipeline.map(*map).name, self.pipeline.map(*map).tail);
+                let chunk = if tail {
+                    format!("{map}_chunk")
+                } else {
+                    self.expr(&at.chunk)
+                };
+                let to = if tail {
+                    format!("{map}_out")
+                } else {
+                    map.clone()
+                };
+                let verb = match mode {
+                    StoreMode::Write => "tma_store",
+                    StoreMode::Add => "tma_reduce_add",
+                };
+                let (column, row, rank) = (
+                    self.expr(&at.column),
+                    self.expr(&at.row),
+                    self.expr(&at.rank),
+                );
+                self.line(format!(
+                    "{verb}({to}, {shared}, {column}, {row}, {chunk}, {rank});"
+                ));
+                if self.pipeline.ring(*ring).empty == 1 && self.pipeline.ring(*ring).full == 1 {
+                    self.line("++held;");
+                }
+            }
+            Node::Tail { map, chunk } => {
+                let map_of = self.pipeline.map(*map);
+                let dim = self.pipeline.kernel.buffers[map_of.tensor.index()].rows;
+                let (map, chunk) = (&map_of.name, self.expr(chunk));
+                let tail = self.field(crate::pipeline::Field::Tail(dim));
+                self.line(format!(
+                    "const TensorMap& {map}_out = {chunk} == {tail} ? {map}_tail : {map};"
+                ));
+                self.line(format!(
+                    "const u32 {map}_chunk = {chunk} == {tail} ? 0 : {chunk};"
+                ));
+            }
+            Node::Commit => self.line("tma_commit();"),
+            Node::AwaitRead { pending } => self.line(format!("tma_wait_read<{pending}>();")),
+            Node::AwaitStores { pending } => {
+                let why = if *pending == 0 {
+                    ""
+                } else {
+                    "  // all but this one's stores are complete"
+                };
+                self.line(format!("tma_wait<{pending}>();{why}"));
+            }
+            Node::MmaFence => self.line("wgmma_fence();"),
+            Node::Mma { ring, fresh } => self.mma(*ring, fresh),
+            Node::MmaCommit => self.line("wgmma_commit();"),
+            Node::MmaWait { pending } => {
+                let why = if *pending == 0 {
+                    ""
+                } else {
+                    "  // the step before this one is done with its stage"
+                };
+                self.line(format!("wgmma_wait<{pending}>();{why}"));
+            }
+            Node::Accumulators => {
+                self.line("float acc[TILE_N / 2];");
+                self.line("u32 previous = 0;");
+            }
+            Node::WritePanel { ring, part } => {
+                let (shared, part) = (self.shared(*ring, 0, &Expr::Const(0)), self.factor(part));
+                self.line(format!("panel_store<T, PANEL_N>(acc + {part} * PANEL_N / 2, {shared}, first_row, lane);"));
+            }
+            Node::AddPanel {
+                ring,
+                slot_part,
+                index,
+                part,
+            } => {
+                let shared = self.shared(*ring, *slot_part, index);
+                let part = self.factor(part);
+                self.line(format!(
+                    "panel_add<T, PANEL_N>(acc + {part} * PANEL_N / 2, {shared}, first_row, lane);"
+                ));
+            }
+            Node::FenceShared => self.line("fence_async_shared();"),
+            Node::SyncWarp => self.line("__syncwarp();"),
+            Node::CounterWait { counter, cell, lag } => {
+                let cell = self.cell(*counter, cell);
+                let verb = if *lag == 0 {
+                    "counter_wait"
+                } else {
+                    "counter_wait_before"
+                };
+                let (role, what) = (
+                    self.role.to_uppercase(),
+                    self.pipeline.kernel.counters[counter.index()]
+                        .name
+                        .to_uppercase(),
+                );
+                self.line(format!(
+                    "{verb}(plan.cells, me, {cell}, watch, {role}, {what});"
+                ));
+            }
+            Node::FenceGlobal => self.line("fence_async_global();"),
+            Node::CounterAdvance { counter, cell } => {
+                let cell = self.cell(*counter, cell);
+                self.line(format!(
+                    "counter_advance(plan.cells, me, {cell});  // no one else waits for it"
+                ));
+            }
+            Node::CounterAdd {
+                counter,
+                rank,
+                cell,
+                amount,
+            } => {
+                let (rank, cell) = (self.expr(rank), self.cell(*counter, cell));
+                self.line(format!(
+                    "counter_add(plan.cells, {rank}, {cell}, {amount});"
+                ));
+            }
+            Node::Defer {
+                counter,
+                rank,
+                cell,
+                ..
+            } => {
+                let (rank, cell) = (self.expr(rank), self.cell(*counter, cell));
+                self.line(format!(
+                    "unsignalled = counter_on(plan.cells, {rank}, {cell});"
+                ));
+            }
+            Node::Flush { amount } => {
+                self.line(format!(
+                    "if (unsignalled) counter_add(unsignalled, {amount});"
+                ));
+                self.line("unsignalled = nullptr;");
+            }
+            Node::SyncCta => {
+                self.line("__syncwarp();");
+                self.line("__syncthreads();");
+            }
+            Node::LastCta { of, body, advance } => self.last_cta(of, body, advance),
+        }
+    }
+
+    /// Where this CTA's items start, and the role's place in each ring it uses.
+    fn deal(&mut self, deal: Deal, rest: &[Node]) {
+        let (mut loops, mut looped, mut rings, mut defers, mut gives) =
+            (0, false, Vec::new(), false, false);
+        for node in rest {
+            let outer = matches!(node, Node::Ranks { .. });
+            node.visit(&mut |node| match node {
+                Node::Items { .. } => {
+                    loops += 1;
+                    looped |= outer;
+                }
+                Node::Await { ring, .. } if !rings.contains(ring) => rings.push(*ring),
+                Node::Defer { .. } => defers = true,
+                Node::GiveBack { .. } => gives = true,
+                _ => {}
+            });
+        }
+        self.counts_items = loops > 1 || looped;
+        let first = if self.counts_items { ", first = 0" } else { "" };
+        let start = match deal {
+            Deal::All | Deal::Comm => "blockIdx.x",
+            Deal::Others => "blockIdx.x - COMM_CTAS",
+            Deal::Join => "first_item(plan.join, COMM_CTAS)",
+        };
+        self.line(format!("u32 index = {start}{first};"));
+        self.next = match deal {
+            Deal::All => "index += gridDim.x",
+            Deal::Comm => "index += COMM_CTAS",
+            Deal::Others => "index += gridDim.x - COMM_CTAS",
+            Deal::Join => "index = next_item(index, plan.join, COMM_CTAS)",
+        };
+        rings.sort();
+        let cursors: Vec<String> = rings
+            .iter()
+            .map(|ring| {
+                let name = self.pipeline.ring(*ring).name;
+                format!("{name} = 0, {name}_parity = 0")
+            })
+            .collect();
+        if !cursors.is_empty() {
+            self.line(format!("u32 {};", cursors.join(", ")));
+        }
+        if gives {
+            self.line("u32 held = 0, oldest = 0;  // stores whose boxes may not have been read, and the first of those boxes");
+        }
+        if defers {
+            self.line("Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight");
+        }
+    }
+
+    fn items(&mut self, count: &Expr, body: &[Node]) {
+        let (next, within, all) = (self.next, self.expr(&Expr::Within), self.expr(count));
+        let head = format!("for (; {within} < {all}; {next})");
+        if body.is_empty() {
+            self.line(format!("{head} {{}}"));
+        } else {
+            self.block(head, |text| text.list(body));
+        }
+        if self.counts_items {
+            self.line(format!("first += {all};"));
+        }
+    }
+
+    fn give_back(&mut self, ring: RingId, held: u32) {
+        let name = self.pipeline.ring(ring).name;
+        let (upper, slots) = (name.to_uppercase(), slots(name));
+        self.block(format!("for (; held > {held}; --held)"), |text| {
+            text.line(format!(
+                "mbarrier_arrive(base + {upper}_EMPTY_AT + oldest * 8);"
+            ));
+            text.line(format!("if (++oldest == {slots}) oldest = 0;"));
+        });
+    }
+
+    fn mma(&mut self, ring: RingId, fresh: &Expr) {
+        let ring = self.pipeline.ring(ring);
+        let [x, w] = [0, 1].map(|part| ring.parts[part].name.clone());
+        let at = |name: &str| {
+            format!(
+                "{name}s = {name}_tile + {} * ({}_BYTES >> 4)",
+                ring.name,
+                name.to_uppercase()
+            )
+        };
+        let (xs, ws, fresh) = (at(&x), at(&w), self.expr(fresh));
+        self.line(format!("const u64 {xs}, {ws};"));
+        self.line("#pragma unroll");
+        self.line(format!(
+            "for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, {x}s + k * WGMMA_K_STEP, {w}s + k * WGMMA_K_STEP, {fresh} + k != 0, T());"
+        ));
+    }
+
+    fn last_cta(&mut self, of: &Expr, body: &[Node], advance: &[(CounterId, Expr)]) {
+        let of = self.expr(of);
+        self.block("if (warp == 0)", |text| {
+            text.line("// Every CTA is done with its waits, loads and stores when the last one comes here.");
+            text.line(format!("const bool last = __shfl_sync(~0u, lane == 0 && last_of(plan.cells.finished, {of}), 0);"));
+            text.block("if (last)", |text| {
+                if !body.is_empty() {
+                    text.role = "load";
+                    text.group = false;
+                    text.block("if (lane == 0)", |text| text.list(body));
+                    text.line("__syncwarp();");
+                }
+                for (counter, cells) in advance {
+                    let (first, cells) = (text.cell(*counter, &Expr::Const(0)), text.expr(cells));
+                    text.line(format!("counters_advance(plan.cells, me, {first}, {cells}, lane);"));
+                }
+            });
+        });
+    }
+
+    fn barrier(&self, ring: RingId, side: Side, slot: Slot) -> String {
+        let name = self.pipeline.ring(ring).name;
+        let side = match side {
+            Side::Full => "FULL",
+            Side::Empty => "EMPTY",
+        };
+        let slot = match slot {
+            Slot::Current => name,
+            Slot::Previous => "previous",
+        };
+        format!("base + {}_{side}_AT + {slot} * 8", name.to_uppercase())
+    }
+
+    fn what(&self, ring: RingId, side: Side) -> String {
+        let name = self.pipeline.ring(ring).name.to_uppercase();
+        match side {
+            Side::Full => format!("{name}_FULL"),
+            Side::Empty => format!("{name}_EMPTY"),
+        }
+    }
+
+    /// The address of a box in a part of the current slot.
+    fn shared(&self, ring: RingId, part: usize, index: &Expr) -> String {
+        let ring = self.pipeline.ring(ring);
+        let (slot, upper) = (ring.name, ring.parts[part].name.to_uppercase());
+        let mut text = format!("base + {upper}_AT + {slot} * {upper}_BYTES");
+        if *index != Expr::Const(0) {
+            text.push_str(&format!(" + {} * PANEL_BYTES", self.factor(index)));
+        }
+        text
+    }
+
+    /// A number as a factor.
+    fn factor(&self, expr: &Expr) -> String {
+        match expr {
+            Expr::Binary(..) => format!("({})", self.expr(expr)),
+            Expr::Const(_)
+            | Expr::Symbol(..)
+            | Expr::Var(_)
+            | Expr::Field(_)
+            | Expr::Block
+            | Expr::Blocks
+            | Expr::Min(..)
+            | Expr::CeilDiv(..)
+            | Expr::RowsOf(..)
+            | Expr::Within
+            | Expr::Named(..) => self.expr(expr),
+        }
+    }
+
+    fn cell(&self, counter: CounterId, cell: &Expr) -> String {
+        let first = Expr::Field(crate::pipeline::Field::First(counter));
+        self.expr(&(first + cell.clone()))
+    }
+}
+
+/// The constant that says how many slots a ring has.
+fn slots(name: &str) -> String {
+    let es = if name.ends_with('x') { "ES" } else { "S" };
+    format!("{}{es}", name.to_uppercase())
+}

@@ -1,0 +1,147 @@
+//! What the host passes: tensor maps, the numbers of one launch, and where to report a stall.
+
+use crate::kernel::DimId;
+use crate::pipeline::{Deal, Expr, Field, MapId, Node, Pipeline};
+use std::collections::BTreeSet;
+
+/// A kernel parameter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Param {
+    /// A tensor map (128 bytes, by value).
+    Map {
+        /// Which map: [`Pipeline::maps`] describes it.
+        map: MapId,
+        /// Whether it is for the one chunk that has some rows, but not all: its base is that chunk, its rows are those
+        /// the chunk has, and it has one chunk.
+        tail: bool,
+    },
+    /// A struct of numbers.
+    Plan {
+        /// Its size.
+        bytes: u32,
+        /// Its fields.
+        fields: Vec<FieldAt>,
+    },
+    /// The struct `Watch` of the prelude: stall record, claim, abort flags, time limit, rank, world.
+    Watch,
+}
+
+/// Where a number lies in the struct.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FieldAt {
+    /// Its name in the text.
+    pub name: String,
+    /// What it is.
+    pub field: Field,
+    /// Its offset in bytes.
+    pub offset: u32,
+}
+
+/// The parameters, in order.
+pub(super) fn of(pipeline: &Pipeline) -> Vec<Param> {
+    let mut params = Vec::new();
+    for (index, map) in pipeline.maps.iter().enumerate() {
+        let id = MapId(index as u16);
+        params.push(Param::Map {
+            map: id,
+            tail: false,
+        });
+        if map.tail {
+            params.push(Param::Map {
+                map: id,
+                tail: true,
+            });
+        }
+    }
+    let mut offset = 0;
+    let mut fields: Vec<FieldAt> = Vec::new();
+    let used = used(pipeline);
+    let (wide, narrow): (Vec<Field>, Vec<Field>) = used.into_iter().partition(|field| field.wide());
+    for field in wide.into_iter().chain(narrow) {
+        fields.push(FieldAt {
+            name: name(pipeline, field),
+            field,
+            offset,
+        });
+        offset += if field.wide() { 8 } else { 4 };
+    }
+    params.push(Param::Plan {
+        bytes: offset.next_multiple_of(8),
+        fields,
+    });
+    params.push(Param::Watch);
+    params
+}
+
+/// The fields the text reads.
+fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
+    let mut used = BTreeSet::new();
+    pipeline.visit_exprs(|expr| match expr {
+        Expr::Field(field) => {
+            used.insert(*field);
+        }
+        Expr::RowsOf(dim, _) => used.extend([Field::Size(*dim), Field::ChunkRows(*dim)]),
+        Expr::Const(_)
+        | Expr::Symbol(..)
+        | Expr::Var(_)
+        | Expr::Block
+        | Expr::Blocks
+        | Expr::Binary(..)
+        | Expr::Min(..)
+        | Expr::CeilDiv(..)
+        | Expr::Within
+        | Expr::Named(..) => {}
+    });
+    pipeline.visit(|node| match node {
+        Node::Deal(Deal::Join) => {
+            used.insert(Field::Join);
+        }
+        Node::Others { .. } => used.extend([Field::Me, Field::World]),
+        Node::Tail { map, .. } => {
+            let buffer = &pipeline.kernel.buffers[pipeline.map(*map).tensor.index()];
+            used.insert(Field::Tail(buffer.rows));
+        }
+        Node::CounterWait { counter, .. }
+        | Node::CounterAdvance { counter, .. }
+        | Node::CounterAdd { counter, .. }
+        | Node::Defer { counter, .. } => used.extend([Field::First(*counter), Field::Me]),
+        Node::LastCta { advance, .. } => {
+            used.extend(advance.iter().map(|(counter, _)| Field::First(*counter)));
+            used.insert(Field::Me);
+        }
+        _ => {}
+    });
+    if used.iter().any(|field| matches!(field, Field::First(_))) {
+        used.extend([
+            Field::Heap,
+            Field::Stride,
+            Field::Counters,
+            Field::Arrivals,
+            Field::Finished,
+        ]);
+    }
+    used
+}
+
+/// A field's name.
+pub(super) fn name(pipeline: &Pipeline, field: Field) -> String {
+    let kernel = &pipeline.kernel;
+    let dim = |dim: DimId| kernel.dims[usize::from(dim.0)].name.replace('.', "_");
+    match field {
+        Field::Size(id) => dim(id),
+        Field::ChunkRows(id) if dim(id) == "m" => "rows".into(),
+        Field::ChunkRows(id) => format!("{}_chunk", dim(id)),
+        Field::Tail(id) if dim(id) == "m" => "tail".into(),
+        Field::Tail(id) => format!("{}_tail", dim(id)),
+        Field::Me => "me".into(),
+        Field::World => "world".into(),
+        Field::First(counter) => kernel.counters[counter.index()].name.clone(),
+        Field::CellRows(partition) => format!("{}_m", kernel.partitions[partition.index()].name),
+        Field::Join => "join".into(),
+        Field::Heap => "heap".into(),
+        Field::Stride => "stride".into(),
+        Field::Counters => "offset".into(),
+        Field::Arrivals => "arrivals".into(),
+        Field::Finished => "finished".into(),
+    }
+}

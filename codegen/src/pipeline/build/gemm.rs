@@ -1,0 +1,578 @@
+//! A loop over tiles, as each of the three GEMM roles runs it.
+
+use super::super::{At, CONSUMERS, Expr, Node, PANEL_COLUMNS, Phase, Side, Slot, Test};
+use super::item::{Leaf, Sorted, leaves, sort};
+use super::walk::{Bound, Walk, Which};
+use super::{PANELS, STAGES, refuse};
+use crate::kernel::{Op, OpKind, Region};
+use crate::order::TileOrder;
+use crate::program::{PartitionId, Pick, StoreMode, Var};
+use crate::rank::RankExpr;
+use crate::value::{AccId, Binary, Value};
+
+impl Walk<'_, '_> {
+    /// A loop over tiles.
+    pub fn tiles(
+        &mut self,
+        var: Var,
+        partition: PartitionId,
+        chunk: Option<&RankExpr>,
+        order: TileOrder,
+        body: &[Op],
+    ) -> Vec<Node> {
+        let mine = chunk == Some(&RankExpr::Me);
+        let chunk = chunk.map(|chunk| self.rank(chunk));
+        let tile = self.b.product.tile;
+        let block = &self.b.kernel.partitions[partition.index()];
+        if (block.row_block, block.column_block) != (Some(tile.rows), Some(tile.columns)) {
+            let message = format!(
+                "items of `{}` beside tiles of {}x{}",
+                block.name, tile.rows, tile.columns
+            );
+            self.b.found.push(refuse(
+                None,
+                message,
+                "all loops of #[gemm] visit tiles of one shape",
+            ));
+        }
+        let leaves = leaves(self, body);
+        let mut sorted = sort(self, &leaves);
+        self.check(&sorted);
+        let mut nodes = Vec::new();
+        let rows = self
+            .rows(partition, chunk.as_ref())
+            .ceil_div(Expr::symbol("TILE_M", tile.rows));
+        let of = if mine { "my_" } else { "" };
+        let tiles_m = self.name(&mut nodes, &format!("{of}tiles_m"), rows);
+        let tiles = self.name(
+            &mut nodes,
+            &format!("{of}tiles"),
+            tiles_m.clone() * Expr::var("tiles_n"),
+        );
+        let name = self.ident(var);
+        let (row, column) = (
+            Expr::var(format!("{name}.row")),
+            Expr::var(format!("{name}.column")),
+        );
+        self.bind(
+            var,
+            Bound::Item {
+                partition,
+                chunk: chunk.clone(),
+                row: row.clone(),
+                column: column.clone(),
+            },
+        );
+        let lag = sorted.signals.len() == 1
+            && !sorted.stores.is_empty()
+            && sorted.load_waits.is_empty()
+            && sorted.sums.is_empty()
+            && sorted.signals[0].loops.is_empty();
+        let before = match self.which {
+            Which::Store if !sorted.stores.is_empty() => {
+                let mut waits = std::mem::take(&mut sorted.store_waits);
+                let before = self.hoisted(&mut waits, &tiles);
+                sorted.store_waits = waits;
+                before
+            }
+            _ => Vec::new(),
+        };
+        let lag = lag && sorted.store_waits.is_empty();
+        nodes.extend(before);
+        let mut item = match self.which {
+            Which::Load => self.load(&sorted),
+            Which::Store => self.store(&sorted, lag, &mut nodes, chunk.as_ref()),
+            Which::Multiply => self.multiply(&sorted),
+            Which::Fetch | Which::Send | Which::End => Vec::new(),
+        };
+        if self.which != Which::Multiply && !item.is_empty() {
+            let place = Node::Place {
+                var: name,
+                order,
+                index: Expr::Within,
+                rows: tiles_m,
+                columns: Expr::var("tiles_n"),
+            };
+            item.insert(0, place);
+        }
+        self.scope.pop();
+        nodes.push(Node::Items {
+            count: tiles,
+            body: item,
+        });
+        if self.which == Which::Store && lag {
+            // Nothing stays unsignalled past the loop: what comes next may wait for a peer that waits for this.
+            nodes.push(Node::AwaitStores { pending: 0 });
+            nodes.push(Node::Flush {
+                amount: amount(&sorted.signals[0]),
+            });
+        }
+        nodes
+    }
+
+    /// Refuses a value that is not the sum of what the item added up.
+    fn check(&mut self, sorted: &Sorted<'_>) {
+        let mut known: Vec<AccId> = Vec::new();
+        for leaf in sorted
+            .dot
+            .iter()
+            .chain(sorted.sums.iter().map(|(_, sum)| sum))
+        {
+            match leaf.op.kind {
+                OpKind::Dot { acc, .. } | OpKind::Reduce { acc, .. } => known.push(acc),
+                _ => {}
+            }
+        }
+        known.sort();
+        known.dedup();
+        for leaf in &sorted.stores {
+            if let OpKind::Store { value, .. } = &leaf.op.kind {
+                let value = &self.b.kernel.values[usize::from(value.0)];
+                let mut terms = Vec::new();
+                let sum = summands(value, &mut terms);
+                terms.sort();
+                if !sum || terms != known {
+                    let at = self.b.kernel.loc(leaf.op.id);
+                    self.b.found.push(refuse(
+                        Some(at),
+                        "an epilogue",
+                        "the product, or its sum with stored tiles",
+                    ));
+                }
+            }
+        }
+    }
+
+    fn load(&mut self, sorted: &Sorted<'_>) -> Vec<Node> {
+        let Some(dot) = &sorted.dot else {
+            return self.waits(&sorted.load_waits);
+        };
+        let OpKind::Dot { a, b, .. } = &dot.op.kind else {
+            return Vec::new();
+        };
+        let tile = self.b.product.tile;
+        let (x, w) = (
+            self.map(a.buffer, tile.rows, tile.k),
+            self.map(b.buffer, tile.columns, tile.k),
+        );
+        let bytes = [(a, tile.rows), (b, tile.columns)].map(|(region, rows)| {
+            let name = &self.b.kernel.buffers[region.buffer.index()].name;
+            Expr::symbol(format!("{}_BYTES", name.to_uppercase()), rows * tile.k * 2)
+        });
+        let [x_bytes, w_bytes] = bytes;
+        let depth = Expr::var("step") * Expr::symbol("TILE_K", tile.k);
+        let mut at = |region: &Region, map| {
+            let Some((axis, var)) = side(region) else {
+                return None;
+            };
+            let (_, _, row, column) = self.item(var)?;
+            let start = match axis {
+                Operand::Rows => row * Expr::symbol("TILE_M", tile.rows),
+                Operand::Columns => column * Expr::symbol("TILE_N", tile.columns),
+            };
+            let (row, chunk, rank) = match axis {
+                Operand::Rows => self.place(region, map, var, start, None),
+                Operand::Columns => (start, 0.into(), 0.into()),
+            };
+            Some(At {
+                column: depth.clone(),
+                row,
+                chunk,
+                rank,
+            })
+        };
+        let (Some(x_at), Some(w_at)) = (at(a, x), at(b, w)) else {
+            return Vec::new();
+        };
+        let load = |part, map, at| Node::Load {
+            ring: STAGES,
+            part,
+            index: 0.into(),
+            map,
+            at,
+        };
+        let mut body = vec![
+            Node::Await {
+                ring: STAGES,
+                side: Side::Empty,
+                phase: Phase::LapBefore,
+            },
+            Node::Expect {
+                ring: STAGES,
+                bytes: x_bytes + w_bytes,
+            },
+        ];
+        let waits = self.waits(&sorted.load_waits);
+        if waits.is_empty() {
+            body.extend([load(0, x, x_at), load(1, w, w_at)]);
+        } else {
+            let test = Test::Equal(Expr::var("step"), 0.into());
+            body.extend([
+                load(1, w, w_at),
+                Node::If { test, body: waits },
+                load(0, x, x_at),
+            ]);
+        }
+        body.push(Node::Advance {
+            ring: STAGES,
+            keep: false,
+        });
+        let mut nodes = vec![self.note(dot.op), steps(body)];
+        for (waits, sum) in &sorted.sums {
+            nodes.push(self.note(sum.op));
+            nodes.extend(self.others(sum, waits));
+        }
+        nodes
+    }
+
+    /// Loads stored tiles through the stages: as many panels as fit where `w` would be.
+    fn others(&mut self, sum: &Leaf<'_>, waits: &[Leaf<'_>]) -> Vec<Node> {
+        let OpKind::Reduce { from, .. } = &sum.op.kind else {
+            return Vec::new();
+        };
+        let tile = self.b.product.tile;
+        let at = self.b.kernel.loc(sum.op.id);
+        if !matches!(from.slot, Some(Pick::Others)) || from.home.is_remote() {
+            self.b.found.push(refuse(
+                Some(at),
+                "a sum of one slot, or of another rank's",
+                "the slots of all others: `partial[others()][t].sum()`",
+            ));
+            return Vec::new();
+        }
+        let Some((_, var)) = side(from) else {
+            return Vec::new();
+        };
+        let Some((_, _, row, column)) = self.item(var) else {
+            return Vec::new();
+        };
+        let map = self.map(from.buffer, tile.rows, PANEL_COLUMNS);
+        let slot = Expr::var("from");
+        let (row, chunk, rank) = self.place(
+            from,
+            map,
+            var,
+            row * Expr::symbol("TILE_M", tile.rows),
+            Some(slot),
+        );
+        let panel = Expr::symbol("PANEL_BYTES", tile.rows * PANEL_COLUMNS * 2);
+        let first = column * Expr::symbol("TILE_N", tile.columns);
+        let column =
+            first + (Expr::var("part") + Expr::var("i")) * Expr::symbol("PANEL_N", PANEL_COLUMNS);
+        let load = Node::Load {
+            ring: STAGES,
+            part: 1,
+            index: Expr::var("i"),
+            map,
+            at: At {
+                column,
+                row,
+                chunk,
+                rank,
+            },
+        };
+        let part = vec![
+            Node::Await {
+                ring: STAGES,
+                side: Side::Empty,
+                phase: Phase::LapBefore,
+            },
+            Node::Expect {
+                ring: STAGES,
+                bytes: self.carried() * panel,
+            },
+            count("i", self.carried(), 1.into(), false, vec![load]),
+            Node::Advance {
+                ring: STAGES,
+                keep: false,
+            },
+        ];
+        let mut body = Vec::new();
+        for leaf in waits {
+            if let OpKind::Wait { cells, .. } = &leaf.op.kind {
+                // The same `others` as the sum's: one at a time, so that the first to arrive is loaded first.
+                body.extend(self.wait(cells).into_iter().flat_map(|node| match node {
+                    Node::Others { body, .. } => body,
+                    other => vec![other],
+                }));
+            }
+        }
+        body.push(Node::FenceGlobal);
+        body.push(count("part", self.panels(), self.carried(), false, part));
+        vec![Node::Others {
+            var: "from".into(),
+            body,
+        }]
+    }
+
+    fn multiply(&mut self, sorted: &Sorted<'_>) -> Vec<Node> {
+        let Some(dot) = &sorted.dot else {
+            return Vec::new();
+        };
+        let arrive = |slot| Node::Arrive {
+            ring: STAGES,
+            side: Side::Empty,
+            slot,
+        };
+        let body = vec![
+            Node::Await {
+                ring: STAGES,
+                side: Side::Full,
+                phase: Phase::ThisLap,
+            },
+            Node::MmaFence,
+            Node::Mma {
+                ring: STAGES,
+                fresh: Expr::var("step"),
+            },
+            Node::MmaCommit,
+            Node::MmaWait { pending: 1 },
+            Node::If {
+                test: Test::Differ(Expr::var("step"), 0.into()),
+                body: vec![arrive(Slot::Previous)],
+            },
+            Node::Advance {
+                ring: STAGES,
+                keep: true,
+            },
+        ];
+        let mut nodes = vec![
+            self.note(dot.op),
+            Node::Accumulators,
+            steps(body),
+            Node::MmaWait { pending: 0 },
+            arrive(Slot::Previous),
+        ];
+        for (_, sum) in &sorted.sums {
+            let add = Node::AddPanel {
+                ring: STAGES,
+                slot_part: 1,
+                index: Expr::var("i"),
+                part: Expr::var("part") + Expr::var("i"),
+            };
+            let part = vec![
+                Node::Await {
+                    ring: STAGES,
+                    side: Side::Full,
+                    phase: Phase::ThisLap,
+                },
+                count("i", self.carried(), 1.into(), true, vec![add]),
+                // These were ordinary reads; the next write to the stage is TMA's.
+                Node::FenceShared,
+                Node::SyncWarp,
+                arrive(Slot::Current),
+                Node::Advance {
+                    ring: STAGES,
+                    keep: false,
+                },
+            ];
+            nodes.push(self.note(sum.op));
+            nodes.push(Node::Others {
+                var: "from".into(),
+                body: vec![count("part", self.panels(), self.carried(), true, part)],
+            });
+        }
+        if let Some(store) = sorted.stores.first() {
+            let part = vec![
+                Node::Await {
+                    ring: PANELS,
+                    side: Side::Empty,
+                    phase: Phase::LapBefore,
+                },
+                Node::WritePanel {
+                    ring: PANELS,
+                    part: Expr::var("part"),
+                },
+                Node::FenceShared,
+                Node::SyncWarp,
+                Node::Arrive {
+                    ring: PANELS,
+                    side: Side::Full,
+                    slot: Slot::Current,
+                },
+                Node::Advance {
+                    ring: PANELS,
+                    keep: false,
+                },
+            ];
+            nodes.push(self.note(store.op));
+            nodes.push(count("part", self.panels(), 1.into(), true, part));
+        }
+        nodes
+    }
+
+    fn store(
+        &mut self,
+        sorted: &Sorted<'_>,
+        lag: bool,
+        before: &mut Vec<Node>,
+        chunk: Option<&Expr>,
+    ) -> Vec<Node> {
+        if sorted.stores.is_empty() {
+            return Vec::new();
+        }
+        let mut nodes = self.waits(&sorted.store_waits);
+        let mut part = vec![Node::Await {
+            ring: PANELS,
+            side: Side::Full,
+            phase: Phase::ThisLap,
+        }];
+        for leaf in &sorted.stores {
+            nodes.push(self.note(leaf.op));
+            let OpKind::Store { dst, mode, .. } = &leaf.op.kind else {
+                continue;
+            };
+            let (dst, mode) = (dst.clone(), *mode);
+            part.extend(self.in_loops(&leaf.loops, &mut |walk| {
+                walk.panel_to(&dst, mode, before, chunk)
+            }));
+        }
+        part.extend([
+            Node::Commit,
+            Node::AwaitRead { pending: 0 },
+            Node::Arrive {
+                ring: PANELS,
+                side: Side::Empty,
+                slot: Slot::Current,
+            },
+            Node::Advance {
+                ring: PANELS,
+                keep: false,
+            },
+        ]);
+        nodes.push(count("part", self.panels(), 1.into(), false, part));
+        if sorted.signals.is_empty() {
+            return nodes;
+        }
+        if lag {
+            // All but this tile's stores are complete: the tile before can be announced.
+            nodes.push(Node::AwaitStores {
+                pending: self.b.product.tile.columns / PANEL_COLUMNS,
+            });
+            nodes.push(Node::Flush {
+                amount: amount(&sorted.signals[0]),
+            });
+        } else {
+            nodes.push(Node::AwaitStores { pending: 0 });
+        }
+        for leaf in &sorted.signals {
+            if let OpKind::Signal { cells, amount } = &leaf.op.kind {
+                nodes.push(self.note(leaf.op));
+                nodes.extend(
+                    self.in_loops(&leaf.loops, &mut |walk| walk.signal(cells, *amount, lag)),
+                );
+            }
+        }
+        nodes
+    }
+
+    /// One panel of a tile to one destination.
+    fn panel_to(
+        &mut self,
+        dst: &Region,
+        mode: StoreMode,
+        before: &mut Vec<Node>,
+        chunk: Option<&Expr>,
+    ) -> Vec<Node> {
+        let tile = self.b.product.tile;
+        let map = self.map(dst.buffer, tile.rows, PANEL_COLUMNS);
+        let Some((_, var)) = side(dst) else {
+            return Vec::new();
+        };
+        let Some((_, _, row, column)) = self.item(var) else {
+            return Vec::new();
+        };
+        let slot = match &dst.slot {
+            Some(Pick::One(slot)) => Some(self.rank(slot)),
+            Some(Pick::All | Pick::Others) | None => None,
+        };
+        let (row, at_chunk, rank) =
+            self.place(dst, map, var, row * Expr::symbol("TILE_M", tile.rows), slot);
+        if self.b.maps[usize::from(map.0)].tail
+            && let Some(chunk) = chunk
+        {
+            before.push(Node::Tail {
+                map,
+                chunk: chunk.clone(),
+            });
+        }
+        let column = column * Expr::symbol("TILE_N", tile.columns)
+            + Expr::var("part") * Expr::symbol("PANEL_N", PANEL_COLUMNS);
+        vec![Node::Store {
+            ring: PANELS,
+            map,
+            at: At {
+                column,
+                row,
+                chunk: at_chunk,
+                rank,
+            },
+            mode,
+        }]
+    }
+
+    fn panels(&self) -> Expr {
+        let tile = self.b.product.tile;
+        Expr::symbol("TILE_N", tile.columns) / Expr::symbol("PANEL_N", PANEL_COLUMNS)
+    }
+
+    /// Panels that fit in a stage where `w` would be.
+    fn carried(&self) -> Expr {
+        let tile = self.b.product.tile;
+        Expr::symbol(
+            "CARRIED",
+            tile.columns * tile.k / (tile.rows * PANEL_COLUMNS),
+        )
+    }
+}
+
+/// Which way an operand lies: its rows are the tile's rows or the tile's columns.
+enum Operand {
+    Rows,
+    Columns,
+}
+
+fn side(region: &Region) -> Option<(Operand, Var)> {
+    use crate::kernel::Axis;
+    match region.rows {
+        Axis::RowsOf(var) => Some((Operand::Rows, var)),
+        Axis::ColumnsOf(var) => Some((Operand::Columns, var)),
+        Axis::All | Axis::Split(_) => None,
+    }
+}
+
+fn amount(leaf: &Leaf<'_>) -> u32 {
+    match leaf.op.kind {
+        OpKind::Signal { amount, .. } => amount,
+        _ => 1,
+    }
+}
+
+/// Whether a value is a plain sum, and of which accumulators.
+fn summands(value: &Value, terms: &mut Vec<AccId>) -> bool {
+    match value {
+        Value::Acc(acc) => {
+            terms.push(*acc);
+            true
+        }
+        Value::Binary(Binary::Add, a, b) => summands(a, terms) && summands(b, terms),
+        _ => false,
+    }
+}
+
+fn steps(body: Vec<Node>) -> Node {
+    count("step", Expr::var("steps"), 1.into(), false, body)
+}
+
+pub(super) fn count(var: &str, to: Expr, by: Expr, unrolled: bool, body: Vec<Node>) -> Node {
+    Node::For {
+        var: var.into(),
+        from: 0.into(),
+        to,
+        by,
+        unrolled,
+        body,
+    }
+}
+
+const _: () = assert!(CONSUMERS == 2);

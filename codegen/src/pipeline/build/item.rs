@@ -1,0 +1,361 @@
+//! What one item does, sorted by the warp that does it; and the waits and signals all warps share.
+
+use super::super::{Expr, Field, Node, Test};
+use super::walk::{Bound, Walk};
+use super::{names_an_item, refuse};
+use crate::kernel::{Block, Cells, Kernel, Op, OpKind, visit};
+use crate::order::RankOrder;
+use crate::program::{CellIndex, CounterId, Pick, Var};
+use std::collections::BTreeMap;
+
+/// Who waits for which counter.
+pub(super) struct Counters {
+    waits: BTreeMap<CounterId, Vec<Vec<CellIndex>>>,
+}
+
+impl Counters {
+    pub fn of(kernel: &Kernel) -> Counters {
+        let mut waits: BTreeMap<CounterId, Vec<Vec<CellIndex>>> = BTreeMap::new();
+        let on_device = kernel.roles.iter().filter(|role| !role.kind.sequential());
+        for role in on_device {
+            visit(&role.body, &mut |op| {
+                if let OpKind::Wait { cells, .. } = &op.kind {
+                    waits
+                        .entry(cells.counter)
+                        .or_default()
+                        .push(cells.index.clone());
+                }
+            });
+        }
+        Counters { waits }
+    }
+
+    /// Whether each cell has one waiter, which can move its base on at once.
+    pub fn single(&self, counter: CounterId) -> bool {
+        matches!(self.waits.get(&counter).map(Vec::as_slice), Some([index]) if names_an_item(index))
+    }
+
+    /// Those whose bases the last CTA moves on.
+    pub fn shared(&self) -> Vec<CounterId> {
+        self.waits
+            .keys()
+            .copied()
+            .filter(|counter| !self.single(*counter))
+            .collect()
+    }
+}
+
+/// A leaf op of an item, with the loops over ranks around it.
+#[derive(Clone)]
+pub(super) struct Leaf<'a> {
+    pub loops: Vec<(Var, RankOrder)>,
+    pub op: &'a Op,
+}
+
+/// The leaf ops of an item in order.
+pub(super) fn leaves<'a>(walk: &mut Walk<'_, '_>, body: &'a [Op]) -> Vec<Leaf<'a>> {
+    fn go<'a>(
+        body: &'a [Op],
+        loops: &mut Vec<(Var, RankOrder)>,
+        out: &mut Vec<Leaf<'a>>,
+        bad: &mut bool,
+    ) {
+        for op in body {
+            match &op.kind {
+                OpKind::ForRanks { var, order, body } => {
+                    loops.push((*var, *order));
+                    go(body, loops, out, bad);
+                    loops.pop();
+                }
+                OpKind::ForSplits { .. } | OpKind::If { .. } => *bad = true,
+                OpKind::Wait { .. }
+                | OpKind::Signal { .. }
+                | OpKind::Copy { .. }
+                | OpKind::Dot { .. }
+                | OpKind::Reduce { .. }
+                | OpKind::Load { .. }
+                | OpKind::Store { .. } => out.push(Leaf {
+                    loops: loops.clone(),
+                    op,
+                }),
+            }
+        }
+    }
+    let (mut out, mut bad) = (Vec::new(), false);
+    go(body, &mut Vec::new(), &mut out, &mut bad);
+    if bad {
+        walk.b.found.push(refuse(
+            None,
+            "an `if` or a split inside an item",
+            "straight items and loops over ranks",
+        ));
+    }
+    out
+}
+
+/// The leaves of a tile's item by the warp that does them.
+#[derive(Default)]
+pub(super) struct Sorted<'a> {
+    /// Waits of the loading warp before the operands.
+    pub load_waits: Vec<Leaf<'a>>,
+    /// The product.
+    pub dot: Option<Leaf<'a>>,
+    /// Sums, each with the waits for the same slots.
+    pub sums: Vec<(Vec<Leaf<'a>>, Leaf<'a>)>,
+    /// Waits of the storing warp.
+    pub store_waits: Vec<Leaf<'a>>,
+    /// The stores.
+    pub stores: Vec<Leaf<'a>>,
+    /// The signals after them.
+    pub signals: Vec<Leaf<'a>>,
+}
+
+pub(super) fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Sorted<'a> {
+    let mut sorted = Sorted::default();
+    let mut waiting: Vec<Leaf<'a>> = Vec::new();
+    for (index, leaf) in leaves.iter().enumerate() {
+        let reads = |leaf: &Leaf<'_>| {
+            matches!(
+                leaf.op.kind,
+                OpKind::Dot { .. } | OpKind::Reduce { .. } | OpKind::Load { .. }
+            )
+        };
+        let stores = |leaf: &Leaf<'_>| matches!(leaf.op.kind, OpKind::Store { .. });
+        let at = walk.b.kernel.loc(leaf.op.id);
+        match &leaf.op.kind {
+            OpKind::Wait { at_least, .. } => {
+                if at_least.is_some() {
+                    walk.b.found.push(refuse(
+                        Some(at),
+                        "a wait for a number",
+                        "waits for all the schedule signals",
+                    ));
+                }
+                let rest = &leaves[index + 1..];
+                if rest.iter().any(reads) {
+                    waiting.push(leaf.clone());
+                } else if rest.iter().any(stores) {
+                    sorted.store_waits.push(leaf.clone());
+                } else {
+                    sorted.load_waits.push(leaf.clone());
+                }
+            }
+            OpKind::Dot { .. } => {
+                if sorted.dot.is_some() {
+                    walk.b.found.push(refuse(
+                        Some(at),
+                        "a second dot in one item",
+                        "one product an item",
+                    ));
+                }
+                sorted.load_waits.append(&mut waiting);
+                sorted.dot = Some(leaf.clone());
+            }
+            OpKind::Reduce { .. } => sorted
+                .sums
+                .push((std::mem::take(&mut waiting), leaf.clone())),
+            OpKind::Load { .. } => walk.b.found.push(refuse(
+                Some(at),
+                "a load for the epilogue",
+                "sums and products",
+            )),
+            OpKind::Store { .. } => sorted.stores.push(leaf.clone()),
+            OpKind::Signal { .. } => sorted.signals.push(leaf.clone()),
+            OpKind::Copy { .. } => walk.b.found.push(refuse(
+                Some(at),
+                "a copy in a #[gemm] loop",
+                "copies in #[comm] or #[copy_engine]",
+            )),
+            OpKind::ForRanks { .. } | OpKind::ForSplits { .. } | OpKind::If { .. } => {}
+        }
+    }
+    sorted
+}
+
+impl Walk<'_, '_> {
+    /// What `leaf` does inside the loops over ranks around an op.
+    pub fn in_loops(
+        &mut self,
+        loops: &[(Var, RankOrder)],
+        leaf: &mut dyn FnMut(&mut Self) -> Vec<Node>,
+    ) -> Vec<Node> {
+        match loops.split_first() {
+            None => leaf(self),
+            Some(((var, order), rest)) => self
+                .ranks(*var, *order, |walk| walk.in_loops(rest, leaf))
+                .into_iter()
+                .collect(),
+        }
+    }
+
+    /// Blocks for cells, without the fence.
+    pub fn wait(&mut self, cells: &Cells) -> Vec<Node> {
+        let counter = cells.counter;
+        let lag = self.b.kernel.counters[counter.index()].purpose.lag();
+        let single = self.b.counters.single(counter);
+        self.each_cell(cells, &mut |cell| {
+            let mut nodes = vec![Node::CounterWait {
+                counter,
+                cell: cell.clone(),
+                lag,
+            }];
+            if single {
+                nodes.push(Node::CounterAdvance { counter, cell });
+            }
+            nodes
+        })
+    }
+
+    /// The waits of some leaves, then what TMA needs to follow them.
+    pub fn waits(&mut self, leaves: &[Leaf<'_>]) -> Vec<Node> {
+        let mut nodes = Vec::new();
+        for leaf in leaves {
+            if let OpKind::Wait { cells, .. } = &leaf.op.kind {
+                nodes.push(self.note(leaf.op));
+                nodes.extend(self.in_loops(&leaf.loops, &mut |walk| walk.wait(cells)));
+            }
+        }
+        if !nodes.is_empty() {
+            nodes.push(Node::FenceGlobal);
+        }
+        nodes
+    }
+
+    /// Signals cells of `cells.home`.
+    pub fn signal(&mut self, cells: &Cells, amount: u32, deferred: bool) -> Vec<Node> {
+        let rank = self.home(&cells.home);
+        let counter = cells.counter;
+        self.each_cell(cells, &mut |cell| {
+            let rank = rank.clone();
+            vec![if deferred {
+                Node::Defer {
+                    counter,
+                    rank,
+                    cell,
+                    amount,
+                }
+            } else {
+                Node::CounterAdd {
+                    counter,
+                    rank,
+                    cell,
+                    amount,
+                }
+            }]
+        })
+    }
+
+    /// A unit of work without an item: signals and waits.
+    pub fn once(&mut self, body: &[Op]) -> Vec<Node> {
+        let leaves = leaves(self, body);
+        let mut nodes = Vec::new();
+        for leaf in &leaves {
+            let inner = match &leaf.op.kind {
+                OpKind::Wait { cells, .. } => {
+                    self.in_loops(&leaf.loops, &mut |walk| walk.wait(cells))
+                }
+                OpKind::Signal { cells, amount } => {
+                    self.in_loops(&leaf.loops, &mut |walk| walk.signal(cells, *amount, false))
+                }
+                OpKind::Copy { .. }
+                | OpKind::Dot { .. }
+                | OpKind::Reduce { .. }
+                | OpKind::Load { .. }
+                | OpKind::Store { .. }
+                | OpKind::ForRanks { .. }
+                | OpKind::ForSplits { .. }
+                | OpKind::If { .. } => Vec::new(),
+            };
+            nodes.push(self.note(leaf.op));
+            nodes.extend(inner);
+        }
+        nodes
+    }
+
+    /// What the last CTA does: the signals and waits after the joins, then the bases.
+    pub fn end(mut self, tails: &[&Block]) -> Vec<Node> {
+        let mut body = Vec::new();
+        for block in tails {
+            match block {
+                Block::Once { body: ops } => body.extend(self.once(ops)),
+                Block::Join => {}
+                Block::ForRanks { .. } | Block::If { .. } | Block::Items { .. } => {
+                    self.b
+                        .found
+                        .push(refuse(None, "a loop after a join", "signals and waits"));
+                }
+            }
+        }
+        let advance: Vec<(CounterId, Expr)> = self
+            .b
+            .counters
+            .shared()
+            .into_iter()
+            .map(|counter| (counter, self.cells_of(counter)))
+            .collect();
+        if body.is_empty() && advance.is_empty() {
+            return Vec::new();
+        }
+        vec![
+            Node::SyncCta,
+            Node::LastCta {
+                of: Expr::Blocks,
+                body,
+                advance,
+            },
+        ]
+    }
+
+    /// The statement as the kernel has it.
+    pub fn note(&self, op: &Op) -> Node {
+        Node::Note(crate::print::statement(self.b.kernel, op))
+    }
+
+    /// Waits that all items of a loop have in common come once, before its first item.
+    pub fn hoisted<'a>(&mut self, waits: &mut Vec<Leaf<'a>>, count: &Expr) -> Vec<Node> {
+        let common = |leaf: &Leaf<'_>| match &leaf.op.kind {
+            OpKind::Wait { cells, .. } => {
+                leaf.loops.is_empty()
+                    && cells
+                        .index
+                        .iter()
+                        .all(|index| matches!(index, CellIndex::Rank(Pick::One(_))))
+            }
+            _ => false,
+        };
+        let (first, each): (Vec<_>, Vec<_>) = waits.drain(..).partition(common);
+        *waits = each;
+        let body = self.waits(&first);
+        if body.is_empty() {
+            return body;
+        }
+        vec![Node::If {
+            test: Test::Less(Expr::Within, count.clone()),
+            body,
+        }]
+    }
+
+    /// Binds an item.
+    pub fn bind(&mut self, var: Var, bound: Bound) {
+        self.scope.push((var, bound));
+    }
+
+    /// The rows of a chunk of a partition, or of all of it.
+    pub fn rows(&mut self, partition: crate::program::PartitionId, chunk: Option<&Expr>) -> Expr {
+        let item = &self.b.kernel.partitions[partition.index()];
+        let chunked = self.b.kernel.dims[usize::from(item.rows.0)].chunked;
+        match chunk {
+            Some(chunk) => Expr::RowsOf(item.rows, Box::new(chunk.clone())),
+            None => {
+                if chunked {
+                    self.b.found.push(refuse(
+                        None,
+                        format!("all chunks of `{}` in one loop", item.name),
+                        "one chunk at a time: `.of(rank)`",
+                    ));
+                }
+                Expr::Field(Field::Size(item.rows))
+            }
+        }
+    }
+}

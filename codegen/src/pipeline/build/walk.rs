@@ -1,0 +1,525 @@
+//! One warp's walk over a role: loops, names, ranks and cells.
+
+use super::super::{Deal, Expr, Field, Map, MapId, Node, Test, View};
+use super::{Builder, refuse};
+use crate::kernel::{Block, Cells, Region};
+use crate::order::{RankOrder, affine};
+use crate::program::{
+    CellIndex, CounterDim, CounterId, Home, PartitionId, Pick, TensorId, TensorKind, Var,
+};
+use crate::rank::{RankExpr, RankOp};
+
+/// Which warp walks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Which {
+    Load,
+    Store,
+    Multiply,
+    Fetch,
+    Send,
+    End,
+}
+
+/// What a loop variable stands for in the text.
+#[derive(Clone)]
+pub(super) enum Bound {
+    Rank(Expr),
+    Item {
+        partition: PartitionId,
+        chunk: Option<Expr>,
+        row: Expr,
+        column: Expr,
+    },
+}
+
+pub(super) struct Walk<'b, 'a> {
+    pub b: &'b mut Builder<'a>,
+    pub which: Which,
+    pub scope: Vec<(Var, Bound)>,
+    /// Names declared in the enclosing loops.
+    pub declared: Vec<(String, Expr)>,
+}
+
+/// Names the text uses for its own.
+const RESERVED: [&str; 34] = [
+    "index", "first", "stage", "panel", "box", "base", "warp", "lane", "me", "world", "tiles",
+    "tiles_n", "tiles_m", "steps", "step", "hop", "acc", "previous", "part", "plan", "watch",
+    "shared", "consumer", "unit", "units", "sent", "pieces", "cell", "int", "float", "T", "for",
+    "const", "auto",
+];
+
+impl<'b, 'a> Walk<'b, 'a> {
+    pub fn new(b: &'b mut Builder<'a>, which: Which) -> Self {
+        Walk {
+            b,
+            which,
+            scope: Vec::new(),
+            declared: Vec::new(),
+        }
+    }
+
+    /// All a warp does of a role.
+    pub fn role(mut self, body: &[Block]) -> Vec<Node> {
+        let mut nodes = self.blocks(body);
+        trim(&mut nodes);
+        let joins = self.b.comm.map(|comm| comm.joins);
+        let deal = match (self.which, joins) {
+            (Which::Fetch | Which::Send, _) => Deal::Comm,
+            (_, Some(true)) => Deal::Join,
+            (_, Some(false)) => Deal::Others,
+            (_, None) => Deal::All,
+        };
+        if nodes.iter().any(has_items) {
+            nodes.insert(0, Node::Deal(deal));
+        }
+        match self.which {
+            Which::Load | Which::Multiply | Which::End => {}
+            Which::Store if nodes.iter().any(has_stores) => {
+                nodes.push(Node::AwaitStores { pending: 0 })
+            }
+            Which::Store => {}
+            Which::Fetch => nodes.extend(self.drained()),
+            Which::Send => nodes.extend(self.all_given_back()),
+        }
+        nodes
+    }
+
+    pub fn blocks(&mut self, body: &[Block]) -> Vec<Node> {
+        let mut nodes = Vec::new();
+        for block in body {
+            match block {
+                Block::ForRanks { var, order, body } => {
+                    if let Some(node) = self.ranks(*var, *order, |walk| walk.blocks(body)) {
+                        nodes.push(node);
+                    }
+                }
+                Block::If { .. } => self.b.found.push(refuse(
+                    None,
+                    "an `if` between loops",
+                    "loops over ranks and items",
+                )),
+                Block::Items {
+                    var,
+                    partition,
+                    chunk,
+                    order,
+                    body,
+                } => match self.which {
+                    Which::Fetch | Which::Send => {
+                        nodes.extend(self.pieces(*var, *partition, chunk.as_ref(), body))
+                    }
+                    Which::Load | Which::Store | Which::Multiply | Which::End => {
+                        nodes.extend(self.tiles(*var, *partition, chunk.as_ref(), *order, body));
+                    }
+                },
+                Block::Once { body } => {
+                    if matches!(self.which, Which::Load | Which::Fetch) {
+                        let first = match (self.which, self.b.comm) {
+                            (Which::Load, Some(comm)) => Expr::symbol("COMM_CTAS", comm.ctas),
+                            _ => Expr::Const(0),
+                        };
+                        let body = self.once(body);
+                        nodes.push(Node::If {
+                            test: Test::Equal(Expr::Block, first),
+                            body,
+                        });
+                    }
+                }
+                Block::Join => {}
+            }
+        }
+        nodes
+    }
+
+    /// A loop over ranks, if it has anything to do.
+    pub fn ranks(
+        &mut self,
+        var: Var,
+        order: RankOrder,
+        body: impl FnOnce(&mut Self) -> Vec<Node>,
+    ) -> Option<Node> {
+        let name = self.ident(var);
+        let outer = self
+            .scope
+            .iter()
+            .filter(|(_, bound)| matches!(bound, Bound::Rank(_)))
+            .count();
+        let step = if outer == 0 {
+            "hop".into()
+        } else {
+            format!("{name}_hop")
+        };
+        let (count, rank) = match order {
+            RankOrder::FromMe {
+                start,
+                stride,
+                skipped,
+            } => {
+                let at = affine(start, stride, Expr::me(), Expr::var(&step), Expr::world());
+                (Expr::world() - skipped, at)
+            }
+            RankOrder::Ascending => (Expr::world(), Expr::var(&step)),
+            RankOrder::Table(_) => {
+                self.b.found.push(refuse(
+                    None,
+                    "an order given as a closure",
+                    "orders by `ring`, `from_me`, `after_me`, `before_me`",
+                ));
+                return None;
+            }
+        };
+        self.scope.push((var, Bound::Rank(Expr::var(&name))));
+        let names = self.declared.len();
+        let body = body(self);
+        self.declared.truncate(names);
+        self.scope.pop();
+        (!body.is_empty()).then_some(Node::Ranks {
+            step,
+            count,
+            var: name,
+            rank,
+            body,
+        })
+    }
+
+    /// A number with a name, unless that name already has it.
+    pub fn name(&mut self, nodes: &mut Vec<Node>, name: &str, value: Expr) -> Expr {
+        let mut name = name.to_string();
+        loop {
+            match self.declared.iter().find(|(known, _)| *known == name) {
+                None => break,
+                Some((_, known)) if *known == value => return Expr::Var(name),
+                Some(_) => name.push('_'),
+            }
+        }
+        self.declared.push((name.clone(), value.clone()));
+        nodes.push(Node::Let {
+            name: name.clone(),
+            value,
+        });
+        Expr::Var(name)
+    }
+
+    pub fn ident(&self, var: Var) -> String {
+        identifier(&self.b.kernel.vars[var.index()])
+    }
+
+    pub fn rank(&mut self, expr: &RankExpr) -> Expr {
+        match expr {
+            RankExpr::Me => Expr::me(),
+            RankExpr::World => Expr::world(),
+            RankExpr::Const(value) => Expr::Const(u32::try_from(*value).unwrap_or(0)),
+            RankExpr::Var(var) => match self.scope.iter().rev().find(|(known, _)| known == var) {
+                Some((_, Bound::Rank(rank))) => rank.clone(),
+                Some((_, Bound::Item { .. })) | None => Expr::Const(0),
+            },
+            RankExpr::Binary(op, a, b) => {
+                let (a, b) = (self.rank(a), self.rank(b));
+                match op {
+                    RankOp::Add => a + b,
+                    RankOp::Mul => a * b,
+                    RankOp::Div => a / b,
+                    RankOp::Rem => a % b,
+                    RankOp::Xor => Expr::Binary(super::super::Op::Xor, Box::new(a), Box::new(b)),
+                    RankOp::Sub => {
+                        self.b.found.push(refuse(
+                            None,
+                            "a difference of ranks",
+                            "`(me() + world() - 1)` as a sum with a constant",
+                        ));
+                        a
+                    }
+                }
+            }
+        }
+    }
+
+    pub fn home(&mut self, home: &Home) -> Expr {
+        match home {
+            Home::Me => Expr::me(),
+            Home::On(rank) => self.rank(rank),
+            Home::Everywhere => {
+                self.b.found.push(refuse(
+                    None,
+                    "a multicast address",
+                    "one rank at a time: `.on(rank)`",
+                ));
+                Expr::me()
+            }
+        }
+    }
+
+    pub fn item(&self, var: Var) -> Option<(PartitionId, Option<Expr>, Expr, Expr)> {
+        self.scope
+            .iter()
+            .rev()
+            .find_map(|(known, bound)| match bound {
+                Bound::Item {
+                    partition,
+                    chunk,
+                    row,
+                    column,
+                } if *known == var => {
+                    Some((*partition, chunk.clone(), row.clone(), column.clone()))
+                }
+                Bound::Item { .. } | Bound::Rank(_) => None,
+            })
+    }
+
+    /// Columns of the grid of items.
+    pub fn grid_columns(&self, partition: PartitionId) -> Expr {
+        let item = &self.b.kernel.partitions[partition.index()];
+        match item.column_block {
+            None => Expr::Const(1),
+            Some(_) if partition == self.b.product.partition => Expr::var("tiles_n"),
+            Some(block) => Expr::Field(Field::Size(item.columns)).ceil_div(block),
+        }
+    }
+
+    fn chunks(&self, partition: PartitionId) -> Expr {
+        let item = &self.b.kernel.partitions[partition.index()];
+        if self.b.kernel.dims[usize::from(item.rows.0)].chunked {
+            Expr::world()
+        } else {
+            Expr::Const(1)
+        }
+    }
+
+    fn axis(&self, dim: CounterDim) -> Expr {
+        match dim {
+            CounterDim::World => Expr::world(),
+            CounterDim::Count(count) => count.into(),
+            CounterDim::Items(partition) => {
+                let rows = Expr::Field(Field::CellRows(partition));
+                self.chunks(partition) * rows * self.grid_columns(partition)
+            }
+        }
+    }
+
+    /// How many cells a counter has.
+    pub fn cells_of(&self, counter: CounterId) -> Expr {
+        let dims = &self.b.kernel.counters[counter.index()].dims;
+        dims.iter()
+            .fold(Expr::Const(1), |cells, dim| cells * self.axis(*dim))
+    }
+
+    /// What `leaf` does with every cell that `cells` names.
+    pub fn each_cell(
+        &mut self,
+        cells: &Cells,
+        leaf: &mut dyn FnMut(Expr) -> Vec<Node>,
+    ) -> Vec<Node> {
+        let dims = self.b.kernel.counters[cells.counter.index()].dims.clone();
+        let axes: Vec<_> = cells.index.iter().cloned().zip(dims).collect();
+        self.along(&axes, Expr::Const(0), leaf)
+    }
+
+    fn along(
+        &mut self,
+        axes: &[(CellIndex, CounterDim)],
+        before: Expr,
+        leaf: &mut dyn FnMut(Expr) -> Vec<Node>,
+    ) -> Vec<Node> {
+        let Some(((index, dim), rest)) = axes.split_first() else {
+            return leaf(before);
+        };
+        let outer = before * self.axis(*dim);
+        match (index, dim) {
+            (CellIndex::Rank(Pick::One(rank)), _) => {
+                let rank = self.rank(rank);
+                self.along(rest, outer + rank, leaf)
+            }
+            (CellIndex::Rank(Pick::Others), _) => {
+                let var = "from".to_string();
+                let body = self.along(rest, outer + Expr::var(&var), leaf);
+                vec![Node::Others { var, body }]
+            }
+            (CellIndex::Rank(Pick::All), dim) => {
+                let (var, to) = ("from".to_string(), self.axis(*dim));
+                let body = self.along(rest, outer + Expr::var(&var), leaf);
+                vec![Node::For {
+                    var,
+                    from: 0.into(),
+                    to,
+                    by: 1.into(),
+                    unrolled: false,
+                    body,
+                }]
+            }
+            (CellIndex::Item(var), _) => {
+                let Some((partition, chunk, row, column)) = self.item(*var) else {
+                    return Vec::new();
+                };
+                let row =
+                    chunk.unwrap_or(Expr::Const(0)) * Expr::Field(Field::CellRows(partition)) + row;
+                let at = row * self.grid_columns(partition) + column;
+                self.along(rest, outer + at, leaf)
+            }
+            (CellIndex::Rows(var, None), CounterDim::Items(counted)) => {
+                let Some((partition, chunk, row, _)) = self.item(*var) else {
+                    return Vec::new();
+                };
+                let block = |id: PartitionId| self.b.kernel.partitions[id.index()].row_block;
+                let (Some(tile), Some(piece)) = (block(partition), block(*counted)) else {
+                    self.b.found.push(refuse(
+                        None,
+                        "a counter over whole chunks",
+                        "pieces with a number of rows",
+                    ));
+                    return Vec::new();
+                };
+                if self.b.kernel.partitions[counted.index()]
+                    .column_block
+                    .is_some()
+                {
+                    self.b.found.push(refuse(
+                        None,
+                        "a wait for several columns of items",
+                        "pieces of whole rows",
+                    ));
+                }
+                let start = row * Expr::symbol("TILE_M", tile);
+                let piece_rows = Expr::symbol("PIECE", piece);
+                let chunk_at =
+                    chunk.unwrap_or(Expr::Const(0)) * Expr::Field(Field::CellRows(*counted));
+                if piece % tile == 0 {
+                    return self.along(rest, outer + chunk_at + start / piece_rows, leaf);
+                }
+                let dim = self.b.kernel.partitions[partition.index()].rows;
+                let whole = self
+                    .item(*var)
+                    .and_then(|(_, chunk, ..)| chunk)
+                    .map_or(Expr::Field(Field::Size(dim)), |chunk| {
+                        Expr::RowsOf(dim, Box::new(chunk))
+                    });
+                let last = Expr::Min(Box::new(start.clone() + tile), Box::new(whole))
+                    .ceil_div(piece_rows.clone());
+                let body = self.along(rest, outer + chunk_at + Expr::var("piece"), leaf);
+                vec![Node::For {
+                    var: "piece".into(),
+                    from: start / piece_rows,
+                    to: last,
+                    by: 1.into(),
+                    unrolled: false,
+                    body,
+                }]
+            }
+            (CellIndex::Rows(..), _) => {
+                self.b
+                    .found
+                    .push(refuse(None, "a wait for a part of K", "waits for rows"));
+                Vec::new()
+            }
+        }
+    }
+
+    /// The map of a tensor with boxes of that size.
+    pub fn map(&mut self, tensor: TensorId, rows: u32, columns: u32) -> MapId {
+        let view = self.b.view(tensor);
+        let maps = &mut self.b.maps;
+        let same =
+            |map: &Map| map.tensor == tensor && (map.box_rows, map.box_columns) == (rows, columns);
+        if let Some(known) = maps.iter().position(same) {
+            return MapId(known as u16);
+        }
+        let mut name = identifier(&self.b.kernel.buffers[tensor.index()].name);
+        if maps.iter().any(|map| map.name == name) {
+            name.push_str(if self.which == Which::Load {
+                "_tiles"
+            } else {
+                "_boxes"
+            });
+        }
+        let tail = view == View::Chunks;
+        maps.push(Map {
+            name,
+            tensor,
+            view,
+            box_columns: columns,
+            box_rows: rows,
+            tail,
+        });
+        MapId((maps.len() - 1) as u16)
+    }
+
+    /// Where a region's rows start in its map, in blocks of `block` rows: (row, chunk or slot, rank).
+    pub fn place(
+        &mut self,
+        region: &Region,
+        map: MapId,
+        item: Var,
+        row: Expr,
+        slot: Option<Expr>,
+    ) -> (Expr, Expr, Expr) {
+        let view = self.b.maps[usize::from(map.0)].view;
+        let buffer = &self.b.kernel.buffers[region.buffer.index()];
+        let (rows, held) = (buffer.rows, buffer.chunk_only());
+        let chunk = self.item(item).and_then(|(_, chunk, ..)| chunk);
+        let rank = self.home(&region.home);
+        let of_chunk = chunk.clone().unwrap_or(Expr::Const(0));
+        match view {
+            View::Flat => match chunk {
+                Some(chunk) if !held => (
+                    chunk * Expr::Field(Field::ChunkRows(rows)) + row,
+                    0.into(),
+                    0.into(),
+                ),
+                Some(_) | None => (row, 0.into(), 0.into()),
+            },
+            View::Chunks => (row, of_chunk, 0.into()),
+            View::SharedChunks => (row, of_chunk, rank),
+            View::SharedChunk => (row, 0.into(), rank),
+            View::SharedSlots => (row, slot.unwrap_or(Expr::Const(0)), rank),
+        }
+    }
+}
+
+impl Builder<'_> {
+    fn view(&self, tensor: TensorId) -> View {
+        let buffer = &self.kernel.buffers[tensor.index()];
+        let chunked = self.kernel.dims[usize::from(buffer.rows.0)].chunked;
+        match buffer.kind {
+            TensorKind::Local | TensorKind::Vector => View::Flat,
+            TensorKind::Out if chunked => View::Chunks,
+            TensorKind::Out => View::Flat,
+            TensorKind::Gathered | TensorKind::Reduced => View::SharedChunks,
+            TensorKind::Scattered => View::SharedChunk,
+            TensorKind::Scratch { .. } => View::SharedSlots,
+        }
+    }
+}
+
+/// An identifier that clashes with nothing in the text.
+pub(super) fn identifier(name: &str) -> String {
+    if RESERVED.contains(&name) {
+        format!("{name}_")
+    } else {
+        name.into()
+    }
+}
+
+fn has_items(node: &Node) -> bool {
+    let mut found = false;
+    node.visit(&mut |node| found |= matches!(node, Node::Items { .. }));
+    found
+}
+
+fn has_stores(node: &Node) -> bool {
+    let mut found = false;
+    node.visit(&mut |node| found |= matches!(node, Node::Store { .. }));
+    found
+}
+
+/// Drops loops at the end that do nothing.
+fn trim(nodes: &mut Vec<Node>) {
+    fn idle(node: &Node) -> bool {
+        match node {
+            Node::Note(_) | Node::Let { .. } | Node::Place { .. } | Node::Tail { .. } => true,
+            Node::Items { body, .. } | Node::Ranks { body, .. } => body.iter().all(idle),
+            _ => false,
+        }
+    }
+    while nodes.last().is_some_and(idle) {
+        nodes.pop();
+    }
+}

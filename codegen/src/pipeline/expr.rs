@@ -1,0 +1,265 @@
+//! The whole numbers a pipeline computes with: evaluated by the verifier, printed by the emitter, from one line.
+
+use crate::kernel::DimId;
+use crate::order::Int;
+use crate::program::{CounterId, PartitionId};
+use std::ops::{Add, Div, Mul, Rem, Sub};
+
+/// A number of 32 bits, never negative.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Expr {
+    /// A literal.
+    Const(u32),
+    /// A constant of the variant, by its name in the text.
+    Symbol(String, u32),
+    /// What a loop or a `let` binds.
+    Var(String),
+    /// What the host passes at launch.
+    Field(Field),
+    /// The CTA's number, of all CTAs.
+    Block,
+    /// How many CTAs there are.
+    Blocks,
+    /// Two numbers combined.
+    Binary(Op, Box<Expr>, Box<Expr>),
+    /// The smaller of two.
+    Min(Box<Expr>, Box<Expr>),
+    /// A quotient, rounded up.
+    CeilDiv(Box<Expr>, Box<Expr>),
+    /// Rows of a chunk of a dimension: the last ones may be short or empty.
+    RowsOf(DimId, Box<Expr>),
+    /// Where this CTA's items go on within the current loop: its running index less the items of earlier loops.
+    Within,
+    /// A number worth a name of its own in the text.
+    Named(&'static str, Box<Expr>),
+}
+
+/// The operators of [`Expr`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// `+`
+    Add,
+    /// `-`
+    Sub,
+    /// `*`
+    Mul,
+    /// `/`
+    Div,
+    /// `%`
+    Rem,
+    /// `^`
+    Xor,
+}
+
+/// A number the host passes at launch.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Field {
+    /// The size of a dimension.
+    Size(DimId),
+    /// Rows of a full chunk of it.
+    ChunkRows(DimId),
+    /// The chunk of it that has some rows, but not all; the world if there is none. It has output maps of its own.
+    Tail(DimId),
+    /// This rank.
+    Me,
+    /// How many ranks there are.
+    World,
+    /// The first cell of a counter among all cells of a rank.
+    First(CounterId),
+    /// Rows of the grid of cells that a chunk has along a counter axis over this partition.
+    CellRows(PartitionId),
+    /// How many waves of items the GEMM's own CTAs do alone before the others join them.
+    Join,
+    /// Address of slot 0 of the symmetric heap (64 bits).
+    Heap,
+    /// Bytes from a rank's slot of the heap to the next (64 bits).
+    Stride,
+    /// Where the counters start in a slot of the heap (64 bits).
+    Counters,
+    /// Address, in this rank's own memory, of how much arrives at each of its cells in this launch (64 bits).
+    Arrivals,
+    /// Address, in this rank's own memory, of a word that is zero between launches (64 bits).
+    Finished,
+}
+
+impl Field {
+    /// Whether it takes 64 bits.
+    pub const fn wide(self) -> bool {
+        match self {
+            Field::Size(_)
+            | Field::ChunkRows(_)
+            | Field::Tail(_)
+            | Field::Me
+            | Field::World
+            | Field::First(_)
+            | Field::CellRows(_)
+            | Field::Join => false,
+            Field::Heap | Field::Stride | Field::Counters | Field::Arrivals | Field::Finished => {
+                true
+            }
+        }
+    }
+}
+
+/// What a branch asks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Test {
+    /// `a < b`
+    Less(Expr, Expr),
+    /// `a >= b`
+    AtLeast(Expr, Expr),
+    /// `a == b`
+    Equal(Expr, Expr),
+    /// `a != b`
+    Differ(Expr, Expr),
+}
+
+/// What gives variables and fields their values.
+pub trait Values {
+    /// The variable's value.
+    fn var(&self, name: &str) -> u32;
+    /// The field's value.
+    fn field(&self, field: Field) -> u32;
+    /// Rows of a chunk.
+    fn rows_of(&self, dim: DimId, chunk: u32) -> u32;
+    /// The CTA and how many there are.
+    fn block(&self) -> (u32, u32);
+    /// The index within the current loop over items.
+    fn within(&self) -> u32;
+}
+
+impl Expr {
+    /// A variable.
+    pub fn var(name: impl Into<String>) -> Expr {
+        Expr::Var(name.into())
+    }
+
+    /// A constant of the variant.
+    pub fn symbol(name: impl Into<String>, value: u32) -> Expr {
+        Expr::Symbol(name.into(), value)
+    }
+
+    /// This rank.
+    pub const fn me() -> Expr {
+        Expr::Field(Field::Me)
+    }
+
+    /// How many ranks there are.
+    pub const fn world() -> Expr {
+        Expr::Field(Field::World)
+    }
+
+    /// The quotient, rounded up.
+    #[must_use]
+    pub fn ceil_div(self, by: impl Into<Expr>) -> Expr {
+        Expr::CeilDiv(Box::new(self), Box::new(by.into()))
+    }
+
+    /// Its value.
+    pub fn eval(&self, values: &impl Values) -> u32 {
+        match self {
+            Expr::Const(value) | Expr::Symbol(_, value) => *value,
+            Expr::Var(name) => values.var(name),
+            Expr::Field(field) => values.field(*field),
+            Expr::Block => values.block().0,
+            Expr::Blocks => values.block().1,
+            Expr::Binary(op, a, b) => {
+                let (a, b) = (a.eval(values), b.eval(values));
+                match op {
+                    Op::Add => a.wrapping_add(b),
+                    Op::Sub => a.wrapping_sub(b),
+                    Op::Mul => a.wrapping_mul(b),
+                    Op::Div => a.checked_div(b).unwrap_or(u32::MAX),
+                    Op::Rem => a.checked_rem(b).unwrap_or(a),
+                    Op::Xor => a ^ b,
+                }
+            }
+            Expr::Min(a, b) => Ord::min(a.eval(values), b.eval(values)),
+            Expr::CeilDiv(a, b) => a.eval(values).div_ceil(b.eval(values).max(1)),
+            Expr::RowsOf(dim, chunk) => values.rows_of(*dim, chunk.eval(values)),
+            Expr::Within => values.within(),
+            Expr::Named(_, value) => value.eval(values),
+        }
+    }
+
+    /// Calls `f` on this and every part of it.
+    pub fn visit(&self, f: &mut impl FnMut(&Expr)) {
+        f(self);
+        match self {
+            Expr::Const(_)
+            | Expr::Symbol(..)
+            | Expr::Var(_)
+            | Expr::Field(_)
+            | Expr::Block
+            | Expr::Blocks
+            | Expr::Within => {}
+            Expr::Binary(_, a, b) | Expr::Min(a, b) | Expr::CeilDiv(a, b) => {
+                a.visit(f);
+                b.visit(f);
+            }
+            Expr::RowsOf(_, a) | Expr::Named(_, a) => a.visit(f),
+        }
+    }
+
+    fn binary(self, op: Op, other: Expr) -> Expr {
+        match (op, &self, &other) {
+            (Op::Add, Expr::Const(0), _) | (Op::Mul, Expr::Const(1), _) => other,
+            (Op::Add | Op::Sub, _, Expr::Const(0)) | (Op::Mul | Op::Div, _, Expr::Const(1)) => self,
+            (Op::Mul, Expr::Const(0), _) | (Op::Mul, _, Expr::Const(0)) => Expr::Const(0),
+            _ => Expr::Binary(op, Box::new(self), Box::new(other)),
+        }
+    }
+}
+
+impl Test {
+    /// Whether it holds.
+    pub fn eval(&self, values: &impl Values) -> bool {
+        let (a, b) = self.sides();
+        let (a, b) = (a.eval(values), b.eval(values));
+        match self {
+            Test::Less(..) => a < b,
+            Test::AtLeast(..) => a >= b,
+            Test::Equal(..) => a == b,
+            Test::Differ(..) => a != b,
+        }
+    }
+
+    /// What is compared.
+    pub const fn sides(&self) -> (&Expr, &Expr) {
+        match self {
+            Test::Less(a, b) | Test::AtLeast(a, b) | Test::Equal(a, b) | Test::Differ(a, b) => {
+                (a, b)
+            }
+        }
+    }
+}
+
+impl From<u32> for Expr {
+    fn from(value: u32) -> Self {
+        Expr::Const(value)
+    }
+}
+
+impl Int for Expr {
+    fn constant(value: u32) -> Self {
+        Expr::Const(value)
+    }
+    fn min(self, other: Self) -> Self {
+        Expr::Min(Box::new(self), Box::new(other))
+    }
+    fn named(self, name: &'static str) -> Self {
+        Expr::Named(name, Box::new(self))
+    }
+}
+
+macro_rules! operator {
+    ($($trait:ident :: $method:ident),*) => {$(
+        impl<T: Into<Expr>> $trait<T> for Expr {
+            type Output = Expr;
+            fn $method(self, other: T) -> Expr {
+                self.binary(Op::$trait, other.into())
+            }
+        }
+    )*};
+}
+operator!(Add::add, Sub::sub, Mul::mul, Div::div, Rem::rem);

@@ -1,0 +1,400 @@
+//! What the warps of a CTA do, in order. Each node says its CUDA form and its meaning to the verifier.
+//!
+//! Control is in the first family; it depends on the shape, on ranks and on the CTA, never on data or on timing. All
+//! that orders memory or may block is in the others: the emitter invents none of it.
+
+use super::expr::{Expr, Test};
+use crate::order::TileOrder;
+use crate::program::{CounterId, StoreMode, TensorId};
+
+/// An index into [`super::Pipeline::maps`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct MapId(pub u16);
+
+/// An index into [`super::Pipeline::rings`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct RingId(pub u16);
+
+/// One step, or a block of steps.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Node {
+    // --- Control.
+    /// Words for the reader: what of the schedule the next nodes are.
+    Note(String),
+    /// `const u32 name = value;`
+    Let {
+        /// The variable.
+        name: String,
+        /// Its value.
+        value: Expr,
+    },
+    /// Once a warp, before its first items: where in the running order of items this CTA starts, and how it goes on.
+    Deal(Deal),
+    /// A loop over ranks in an order: `step` counts, `var` is the rank at that step.
+    Ranks {
+        /// Counts the steps.
+        step: String,
+        /// How many steps.
+        count: Expr,
+        /// Bound to the rank.
+        var: String,
+        /// The rank at a step.
+        rank: Expr,
+        /// What runs at each.
+        body: Vec<Node>,
+    },
+    /// A loop over all ranks but me, ascending.
+    Others {
+        /// Bound to the rank.
+        var: String,
+        /// What runs for each.
+        body: Vec<Node>,
+    },
+    /// This CTA's share of `count` items: those of its running index that fall into this loop.
+    Items {
+        /// How many items the loop has in all.
+        count: Expr,
+        /// What one item does.
+        body: Vec<Node>,
+    },
+    /// The item's place in its chunk's grid: binds `var.row` and `var.column`.
+    Place {
+        /// The item.
+        var: String,
+        /// In which order items are visited.
+        order: TileOrder,
+        /// Which item.
+        index: Expr,
+        /// Rows of the grid.
+        rows: Expr,
+        /// Columns of the grid.
+        columns: Expr,
+    },
+    /// A counted loop from `from` to below `to`.
+    For {
+        /// Counts.
+        var: String,
+        /// The first value.
+        from: Expr,
+        /// One past the last.
+        to: Expr,
+        /// How far a step goes.
+        by: Expr,
+        /// Whether the body indexes registers, so that the loop must be unrolled.
+        unrolled: bool,
+        /// What runs.
+        body: Vec<Node>,
+    },
+    /// A branch.
+    If {
+        /// What is asked.
+        test: Test,
+        /// What runs if it holds.
+        body: Vec<Node>,
+    },
+
+    // --- Rings: shared memory handed between warps by mbarriers.
+    /// Blocks until the current slot is full (or empty). Acquire at CTA scope.
+    ///
+    /// CUDA: `mbarrier_wait` on the slot's barrier with the role's parity. Meaning: the phase of that parity is over,
+    /// and all that its arrivals saw is seen.
+    Await {
+        /// The ring.
+        ring: RingId,
+        /// Which barrier.
+        side: Side,
+        /// Which phase.
+        phase: Phase,
+    },
+    /// Arrives at the current slot's full barrier and announces so many bytes of loads.
+    Expect {
+        /// The ring.
+        ring: RingId,
+        /// How many bytes.
+        bytes: Expr,
+    },
+    /// Arrives at a barrier. Release at CTA scope. For a warp: its first lane does.
+    Arrive {
+        /// The ring.
+        ring: RingId,
+        /// Which barrier.
+        side: Side,
+        /// Of which slot.
+        slot: Slot,
+    },
+    /// Goes on to the next slot; the parity flips after the last.
+    Advance {
+        /// The ring.
+        ring: RingId,
+        /// Whether the slot left behind is still needed, as [`Slot::Previous`].
+        keep: bool,
+    },
+    /// Gives back the slots of all but the latest `held` stores of this thread; they must have been read.
+    GiveBack {
+        /// The ring.
+        ring: RingId,
+        /// How many slots stay held.
+        held: u32,
+    },
+
+    // --- TMA.
+    /// Starts a load into a part of the current slot; it completes on the slot's full barrier, with all its bytes.
+    Load {
+        /// The ring.
+        ring: RingId,
+        /// Which part of the slot.
+        part: usize,
+        /// Which box within the part.
+        index: Expr,
+        /// The map.
+        map: MapId,
+        /// Where.
+        at: At,
+    },
+    /// Starts a store from the current slot's first part.
+    Store {
+        /// The ring.
+        ring: RingId,
+        /// To where.
+        map: MapId,
+        /// Where.
+        at: At,
+        /// Replace or add.
+        mode: StoreMode,
+    },
+    /// Chooses between an output map and the one of the chunk that is not full: binds `map.name` for the stores that
+    /// follow, and its chunk coordinate.
+    Tail {
+        /// The map.
+        map: MapId,
+        /// The chunk.
+        chunk: Expr,
+    },
+    /// Closes a group of stores.
+    Commit,
+    /// All but the latest `pending` groups have read their shared memory. Says nothing about the destination.
+    AwaitRead {
+        /// How many may be in flight.
+        pending: u32,
+    },
+    /// All but the latest `pending` groups are complete at their destination.
+    AwaitStores {
+        /// How many may be in flight.
+        pending: u32,
+    },
+
+    // --- Tensor cores.
+    /// Registers are settled before the next multiplies.
+    MmaFence,
+    /// Starts `acc (+)= x · wᵀ` of the current slot: adds unless `fresh` holds.
+    Mma {
+        /// The ring.
+        ring: RingId,
+        /// When the accumulators start from zero at the slot's first step.
+        fresh: Expr,
+    },
+    /// Closes a group of multiplies.
+    MmaCommit,
+    /// All but the latest `pending` groups are done with their slots and in their registers.
+    MmaWait {
+        /// How many may be in flight.
+        pending: u32,
+    },
+
+    // --- Accumulators and panels.
+    /// Accumulators for one item.
+    Accumulators,
+    /// Rounds a panel's width of accumulators into the current slot (ordinary stores).
+    WritePanel {
+        /// The ring.
+        ring: RingId,
+        /// Which panel of the tile.
+        part: Expr,
+    },
+    /// Adds a loaded panel to accumulators, in f32 (ordinary loads).
+    AddPanel {
+        /// The ring.
+        ring: RingId,
+        /// Which part of the slot.
+        slot_part: usize,
+        /// Which box within the part.
+        index: Expr,
+        /// Which panel of the tile.
+        part: Expr,
+    },
+    /// My ordinary accesses of shared memory come before later accesses of the async proxy. Each lane's own.
+    FenceShared,
+    /// All lanes of the warp are here: what each did, its first lane may announce.
+    SyncWarp,
+
+    // --- Between CTAs and ranks.
+    /// Blocks until a cell of mine has all of this launch (`lag` 0) or all of the launches before (`lag` 1). Acquire
+    /// at system scope, by ordinary loads.
+    CounterWait {
+        /// The set.
+        counter: CounterId,
+        /// The cell.
+        cell: Expr,
+        /// How many launches back it looks.
+        lag: u32,
+    },
+    /// An acquired counter comes before TMA's accesses of global memory.
+    FenceGlobal,
+    /// Moves the base of a cell of mine on by what arrives in this launch: nobody waits for it in this launch again.
+    CounterAdvance {
+        /// The set.
+        counter: CounterId,
+        /// The cell.
+        cell: Expr,
+    },
+    /// Adds to a cell. Release at system scope.
+    CounterAdd {
+        /// The set.
+        counter: CounterId,
+        /// On whom.
+        rank: Expr,
+        /// The cell.
+        cell: Expr,
+        /// How much.
+        amount: u32,
+    },
+    /// Remembers a signal for when its stores are complete: [`Node::Flush`] sends it.
+    Defer {
+        /// The set.
+        counter: CounterId,
+        /// On whom.
+        rank: Expr,
+        /// The cell.
+        cell: Expr,
+        /// How much.
+        amount: u32,
+    },
+    /// Sends the remembered signal, if there is one. Release at system scope.
+    Flush {
+        /// How much it adds.
+        amount: u32,
+    },
+    /// All threads of the CTA are here.
+    SyncCta,
+    /// Runs in the CTA that comes here last, after it has seen what all others did: one warp.
+    LastCta {
+        /// How many CTAs come here.
+        of: Expr,
+        /// What one thread runs.
+        body: Vec<Node>,
+        /// Then, all lanes together: sets whose cells (so many) have their bases moved on, since no CTA waits for
+        /// them in this launch any more.
+        advance: Vec<(CounterId, Expr)>,
+    },
+}
+
+/// How items are dealt out to CTAs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deal {
+    /// Item `i` of a wave to CTA `i`.
+    All,
+    /// To the CTAs that move data: the first ones.
+    Comm,
+    /// To the others alone.
+    Others,
+    /// To the others; the first ones join after so many waves as the host says.
+    Join,
+}
+
+/// Which barrier of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// Its contents are there.
+    Full,
+    /// Its contents are no longer needed.
+    Empty,
+}
+
+/// Which phase of a barrier: the parity of the role's lap around the ring, or the one before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// The one of this lap.
+    ThisLap,
+    /// The one before: passes at once in the first lap.
+    LapBefore,
+}
+
+/// Which slot an arrival is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Slot {
+    /// The current one.
+    Current,
+    /// The one [`Node::Advance`] kept.
+    Previous,
+}
+
+/// A box's place in a map: {columns, rows in a chunk, chunk or slot, rank}.
+#[derive(Clone, PartialEq, Debug)]
+pub struct At {
+    /// First column.
+    pub column: Expr,
+    /// First row.
+    pub row: Expr,
+    /// Which chunk or slot.
+    pub chunk: Expr,
+    /// Whose memory.
+    pub rank: Expr,
+}
+
+/// What a ring's slot consists of, for the tensors it stages.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Its name: `x`, `w`, `panel`.
+    pub name: String,
+    /// Bytes in a slot.
+    pub bytes: u32,
+}
+
+/// Slots of shared memory with a full and an empty barrier each.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ring {
+    /// What a slot is called: `stage`, `panel`, `box`.
+    pub name: &'static str,
+    /// How many slots.
+    pub slots: u32,
+    /// What a slot holds: part after part, each as an array over slots.
+    pub parts: Vec<Part>,
+    /// Where in shared memory its first part starts.
+    pub at: u32,
+    /// Arrivals that end a phase of the full barriers.
+    pub full: u32,
+    /// Arrivals that end a phase of the empty barriers.
+    pub empty: u32,
+}
+
+/// A tensor map: 4-D {columns, rows in a chunk, chunk or slot, rank}, 128-byte swizzle.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Map {
+    /// Its name in the text.
+    pub name: String,
+    /// Of which tensor.
+    pub tensor: TensorId,
+    /// How the tensor's rows are laid over the middle dimensions.
+    pub view: View,
+    /// Columns of a box.
+    pub box_columns: u32,
+    /// Rows of a box.
+    pub box_rows: u32,
+    /// Whether it has a sibling for the chunk that is not full.
+    pub tail: bool,
+}
+
+/// How a tensor's rows are laid over a map's dimensions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum View {
+    /// All rows this rank holds in one chunk, of this rank alone.
+    Flat,
+    /// A chunk a rank, of this rank alone: a box is clipped at its chunk's end.
+    Chunks,
+    /// A chunk a rank, on every rank.
+    SharedChunks,
+    /// Slots of one chunk each, on every rank.
+    SharedSlots,
+    /// One chunk (the owner's), on every rank.
+    SharedChunk,
+}

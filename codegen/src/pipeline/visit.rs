@@ -1,0 +1,153 @@
+//! Walks over nodes and their numbers.
+
+use super::{Expr, Node, Pipeline};
+
+impl Node {
+    /// Calls `f` with this node and all within it, outer ones first.
+    pub fn visit(&self, f: &mut impl FnMut(&Node)) {
+        f(self);
+        self.body().iter().for_each(|node| node.visit(f));
+    }
+
+    /// The nodes it encloses.
+    pub fn body(&self) -> &[Node] {
+        match self {
+            Node::Ranks { body, .. }
+            | Node::Others { body, .. }
+            | Node::Items { body, .. }
+            | Node::For { body, .. }
+            | Node::If { body, .. }
+            | Node::LastCta { body, .. } => body,
+            Node::Note(_)
+            | Node::Let { .. }
+            | Node::Deal(_)
+            | Node::Place { .. }
+            | Node::Await { .. }
+            | Node::Expect { .. }
+            | Node::Arrive { .. }
+            | Node::Advance { .. }
+            | Node::GiveBack { .. }
+            | Node::Load { .. }
+            | Node::Store { .. }
+            | Node::Tail { .. }
+            | Node::Commit
+            | Node::AwaitRead { .. }
+            | Node::AwaitStores { .. }
+            | Node::MmaFence
+            | Node::Mma { .. }
+            | Node::MmaCommit
+            | Node::MmaWait { .. }
+            | Node::Accumulators
+            | Node::WritePanel { .. }
+            | Node::AddPanel { .. }
+            | Node::FenceShared
+            | Node::SyncWarp
+            | Node::CounterWait { .. }
+            | Node::FenceGlobal
+            | Node::CounterAdvance { .. }
+            | Node::CounterAdd { .. }
+            | Node::Defer { .. }
+            | Node::Flush { .. }
+            | Node::SyncCta => &[],
+        }
+    }
+
+    /// As [`Node::body`], to edit.
+    pub fn body_mut(&mut self) -> Option<&mut Vec<Node>> {
+        match self {
+            Node::Ranks { body, .. }
+            | Node::Others { body, .. }
+            | Node::Items { body, .. }
+            | Node::For { body, .. }
+            | Node::If { body, .. }
+            | Node::LastCta { body, .. } => Some(body),
+            _ => None,
+        }
+    }
+
+    /// The numbers of this node itself.
+    pub fn exprs(&self) -> Vec<&Expr> {
+        match self {
+            Node::Let { value, .. } => vec![value],
+            Node::Ranks { count, rank, .. } => vec![count, rank],
+            Node::Items { count, .. } => vec![count],
+            Node::Place {
+                index,
+                rows,
+                columns,
+                ..
+            } => vec![index, rows, columns],
+            Node::For { from, to, by, .. } => vec![from, to, by],
+            Node::If { test, .. } => {
+                let (a, b) = test.sides();
+                vec![a, b]
+            }
+            Node::Expect { bytes, .. } => vec![bytes],
+            Node::Load { index, at, .. } => vec![index, &at.column, &at.row, &at.chunk, &at.rank],
+            Node::Store { at, .. } => vec![&at.column, &at.row, &at.chunk, &at.rank],
+            Node::Tail { chunk, .. } => vec![chunk],
+            Node::Mma { fresh, .. } => vec![fresh],
+            Node::WritePanel { part, .. } => vec![part],
+            Node::AddPanel { index, part, .. } => vec![index, part],
+            Node::CounterWait { cell, .. } | Node::CounterAdvance { cell, .. } => vec![cell],
+            Node::CounterAdd { rank, cell, .. } | Node::Defer { rank, cell, .. } => {
+                vec![rank, cell]
+            }
+            Node::LastCta { of, advance, .. } => {
+                let mut all = vec![of];
+                all.extend(advance.iter().map(|(_, cells)| cells));
+                all
+            }
+            Node::Note(_)
+            | Node::Deal(_)
+            | Node::Others { .. }
+            | Node::Await { .. }
+            | Node::Arrive { .. }
+            | Node::Advance { .. }
+            | Node::GiveBack { .. }
+            | Node::Commit
+            | Node::AwaitRead { .. }
+            | Node::AwaitStores { .. }
+            | Node::MmaFence
+            | Node::MmaCommit
+            | Node::MmaWait { .. }
+            | Node::Accumulators
+            | Node::FenceShared
+            | Node::SyncWarp
+            | Node::FenceGlobal
+            | Node::Flush { .. }
+            | Node::SyncCta => Vec::new(),
+        }
+    }
+}
+
+impl Pipeline {
+    /// Calls `f` with every node.
+    pub fn visit(&self, mut f: impl FnMut(&Node)) {
+        let warps = self.warps.iter().flat_map(|warp| &warp.body);
+        warps.chain(&self.end).for_each(|node| node.visit(&mut f));
+    }
+
+    /// Calls `f` with every number and its parts.
+    pub fn visit_exprs(&self, mut f: impl FnMut(&Expr)) {
+        self.lets.iter().for_each(|(_, value)| value.visit(&mut f));
+        self.scale.iter().for_each(|(_, by)| by.visit(&mut f));
+        self.visit(|node| node.exprs().into_iter().for_each(|expr| expr.visit(&mut f)));
+    }
+
+    /// Every list of nodes, to edit: tests take a good pipeline and change one thing.
+    pub fn lists(&mut self, f: &mut impl FnMut(&mut Vec<Node>)) {
+        fn walk(list: &mut Vec<Node>, f: &mut impl FnMut(&mut Vec<Node>)) {
+            f(list);
+            for node in list {
+                if let Some(body) = node.body_mut() {
+                    walk(body, f);
+                }
+            }
+        }
+        for warp in &mut self.warps {
+            walk(&mut warp.body, f);
+        }
+        walk(&mut self.end, f);
+    }
+}
