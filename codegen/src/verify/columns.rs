@@ -15,10 +15,11 @@
 //!   Say the narrow kernel finishes, the full one is stuck in a circle of waits, and look at the times their steps
 //!   have in the narrow run. Where `a` waits for a signal of `b`, the signal is earlier than the wait. `b` is stuck in
 //!   an earlier row, hence earlier; or earlier in the same tile; or in the same row at an earlier column, at a wait,
-//!   which precedes the signal in that tile. So times fall all along the circle, which cannot be.
+//!   which precedes the signal in that tile. So times fall all along the circle, which cannot be. (A wait for what
+//!   roles signal before anything else, such as a parameter's credit, is never part of a circle and may come late.)
 //! - arrivals: what a column's cell gets, all columns' cells get.
 
-use crate::kernel::{Block, DimId, Kernel, Op, OpKind, visit_ops};
+use crate::kernel::{Block, Cells, DimId, Kernel, Op, OpKind, visit, visit_ops};
 use crate::order::TileOrder;
 use crate::program::{CellIndex, CounterDim, CounterId, PartitionId};
 
@@ -133,21 +134,46 @@ impl Tiles<'_> {
             | OpKind::Load { .. }
             | OpKind::Store { .. } => {}
         });
-        self.sound &= waits_first(body, &mut false);
+        let given = |cells: &Cells| is_given(self.kernel, cells.counter);
+        self.sound &= waits_first(body, &given, &mut false);
     }
 }
 
-/// Whether no wait comes after a signal.
-fn waits_first(body: &[Op], signalled: &mut bool) -> bool {
+/// Whether every signal of a counter is made before anything can block its role.
+fn is_given(kernel: &Kernel, counter: CounterId) -> bool {
+    let of_counter =
+        |op: &Op| matches!(&op.kind, OpKind::Signal { cells, .. } if cells.counter == counter);
+    kernel.roles.iter().all(|role| {
+        let (head, rest) = match role.body.split_first() {
+            Some((Block::Once { body }, rest)) => (body.as_slice(), rest),
+            Some((
+                Block::ForRanks { .. } | Block::If { .. } | Block::Items { .. } | Block::Join,
+                _,
+            ))
+            | None => (&[][..], role.body.as_slice()),
+        };
+        let (mut blocks, mut later) = (false, false);
+        visit_ops(head, &mut |op| {
+            blocks |= matches!(op.kind, OpKind::Wait { .. })
+        });
+        visit(if blocks { &role.body } else { rest }, &mut |op| {
+            later |= of_counter(op)
+        });
+        !later
+    })
+}
+
+/// Whether no wait comes after a signal, but for what is `given`.
+fn waits_first(body: &[Op], given: &impl Fn(&Cells) -> bool, signalled: &mut bool) -> bool {
     body.iter().all(|op| match &op.kind {
         OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => {
             // The second round's waits come after the first one's signals.
-            waits_first(body, signalled) && waits_first(body, signalled)
+            waits_first(body, given, signalled) && waits_first(body, given, signalled)
         }
         OpKind::If {
             then, otherwise, ..
-        } => waits_first(then, signalled) && waits_first(otherwise, signalled),
-        OpKind::Wait { .. } => !*signalled,
+        } => waits_first(then, given, signalled) && waits_first(otherwise, given, signalled),
+        OpKind::Wait { cells, .. } => !*signalled || given(cells),
         OpKind::Signal { .. } => {
             *signalled = true;
             true
