@@ -1,1 +1,93 @@
-//! How long planning, checking, predicting and emulating take.
+//! How long planning, checking, predicting and emulating take. The limits are in the README.
+
+use counterflow::codegen::verify::{self, Planner};
+use counterflow::codegen::{lower, model};
+use counterflow::{Checked, Kernel, Machine, Plan, Shape, Variant, cpu, schedules};
+use divan::{Bencher, black_box};
+
+fn main() {
+    divan::main();
+}
+
+fn kernel(world: u32) -> Checked<Kernel> {
+    let lowered = lower::lower(&schedules::ag_gemm(), &Variant::new(world)).expect("lowers");
+    verify::kernel(lowered).expect("is safe")
+}
+
+fn plan(kernel: &Checked<Kernel>, shape: &Shape) -> Checked<Plan> {
+    verify::plan(kernel, shape, &Machine::h200()).expect("is safe")
+}
+
+/// From what the user wrote to a checked plan.
+#[divan::bench(args = [2, 4, 8])]
+fn program_to_checked_plan(world: u32) -> Checked<Plan> {
+    plan(&kernel(world), black_box(&Shape::new(16384, 8192, 8192)))
+}
+
+/// The same for the reduce-scatter, whose tiles are handed over one by one.
+#[divan::bench]
+fn program_to_checked_plan_gemm_rs() -> Checked<Plan> {
+    let lowered = lower::lower(&schedules::gemm_rs(), &Variant::new(8)).expect("lowers");
+    let kernel = verify::kernel(lowered).expect("is safe");
+    plan(&kernel, black_box(&Shape::new(16384, 8192, 8192)))
+}
+
+/// The same for the all-reduce, which hands tiles over twice.
+#[divan::bench]
+fn program_to_checked_plan_gemm_ar() -> Checked<Plan> {
+    let lowered = lower::lower(&schedules::gemm_ar(), &Variant::new(8)).expect("lowers");
+    let kernel = verify::kernel(lowered).expect("is safe");
+    plan(&kernel, black_box(&Shape::new(16384, 8192, 8192)))
+}
+
+/// The largest domain there is.
+#[divan::bench(sample_count = 5)]
+fn world_72_checked() -> Checked<Plan> {
+    plan(&kernel(72), black_box(&Shape::new(16384, 8192, 8192)))
+}
+
+/// What the timeline of that costs.
+#[divan::bench(sample_count = 3)]
+fn world_72_predicted(bencher: Bencher) {
+    let kernel = kernel(72);
+    let plan = plan(&kernel, &Shape::new(16384, 8192, 8192));
+    bencher.bench(|| model::predict(&kernel, black_box(&plan), &Machine::h200()).expect("ends"));
+}
+
+/// A launch with an M whose counts are known: only numbers are new.
+#[divan::bench]
+fn new_m_known_counts(bencher: Bencher) {
+    let mut planner = Planner::new(kernel(8), Machine::h200());
+    let shape = |m| Shape::new(m, 8192, 8192);
+    planner.plan(&shape(16384)).expect("is safe");
+    let mut m = 16384;
+    bencher.bench_local(|| {
+        m = if m == 16384 { 16380 } else { m + 1 };
+        planner.plan(black_box(&shape(m))).expect("is safe")
+    });
+}
+
+/// A launch with an M whose counts were never seen.
+#[divan::bench(args = [512, 2048, 16384])]
+fn new_m_unknown_counts(bencher: Bencher, m: u32) {
+    let kernel = kernel(8);
+    bencher
+        .with_inputs(|| Planner::new(kernel.clone(), Machine::h200()))
+        .bench_local_values(|mut planner| planner.plan(black_box(&Shape::new(m, 8192, 8192))));
+}
+
+/// Four emulated ranks at 1024³, with numbers and watching every access.
+#[divan::bench(sample_count = 5)]
+fn emulator_4_ranks_1024(bencher: Bencher) {
+    let kernel = kernel(4);
+    let plan = plan(&kernel, &Shape::new(1024, 1024, 1024));
+    bencher.bench(|| cpu::run(&kernel, vec![&plan], 1).expect("runs"));
+}
+
+/// The same without numbers.
+#[divan::bench]
+fn emulator_tags_only(bencher: Bencher) {
+    let kernel = kernel(4);
+    let plan = plan(&kernel, &Shape::new(1024, 1024, 1024));
+    bencher.bench(|| cpu::interleave(&kernel, &[&plan], 1).expect("runs"));
+}

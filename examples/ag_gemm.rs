@@ -1,11 +1,7 @@
-//! x
-#[path = "../tests/common/schedules.rs"]
-mod schedules;
+//! y = all_gather(x) · wᵀ: rows are pushed to the peers while the tensor cores start on those already here.
+//!
+//! `cargo run --release --example ag_gemm -- predict --world 8 --m 16384 --n 8192 --k 8192`
+
 fn main() -> std::process::ExitCode {
-    counterflow::workbench::main(&[
-        schedules::ag_gemm,
-        schedules::gemm,
-        schedules::copies_outside,
-        schedules::bulk,
-    ])
+    counterflow::workbench::main(&[counterflow::schedules::ag_gemm])
 }

@@ -3,7 +3,7 @@
 use counterflow::codegen::builder::*;
 use counterflow::codegen::program::{Pick, Program};
 use counterflow::codegen::{lower, verify};
-use counterflow::{Arch, Dtype, Layout, Machine, Shape, Variant};
+use counterflow::{Arch, Dtype, Layout, Machine, Plan, Shape, Variant};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::cell::Cell;
@@ -378,25 +378,27 @@ fn program(rolls: &[u8]) -> Program {
     s.finish()
 }
 
-/// How the pipeline answered: whether a plan came out.
+/// Whether it got as far as a plan, which the verifier then judges.
 fn answer(rolls: &[u8], variant: &Variant, m: u32) -> Result<bool, TestCaseError> {
     let program = program(rolls);
     prop_assert!(!program.text().is_empty());
-    let planned = lower::lower(&program, variant)
-        .and_then(|kernel| {
-            assert!(!kernel.text().is_empty());
-            verify::kernel(kernel)
-        })
-        .and_then(|kernel| verify::plan(&kernel, &Shape::new(m, 64, 64), &Machine::h200()));
-    match planned {
-        Ok(_) => Ok(true),
-        Err(found) => {
-            for finding in found.iter() {
-                prop_assert!(!finding.message.is_empty());
-            }
-            Ok(false)
+    let (shape, machine) = (Shape::new(m, 64, 64), Machine::h200());
+    let planned = lower::lower(&program, variant).and_then(|kernel| {
+        assert!(!kernel.text().is_empty());
+        let plan = Plan::new(&kernel, &shape, &machine)?;
+        assert!(!plan.text(&kernel).is_empty());
+        Ok(kernel)
+    });
+    let got = planned.is_ok();
+    let judged = planned
+        .and_then(verify::kernel)
+        .and_then(|kernel| verify::plan(&kernel, &shape, &machine));
+    if let Err(found) = judged {
+        for finding in found.iter() {
+            prop_assert!(!finding.message.is_empty());
         }
     }
+    Ok(got)
 }
 
 #[test]
@@ -423,5 +425,6 @@ fn no_call_sequence_panics() {
         Ok(())
     });
     result.unwrap_or_else(|failure| panic!("{failure}"));
-    assert!(planned.get() > 0, "no sequence got as far as a plan");
+    println!("{} of 10,000 got as far as a plan", planned.get());
+    assert!(planned.get() > 50, "few sequences got as far as a plan");
 }

@@ -69,7 +69,13 @@ impl RankOrder {
     /// The rank at step `step` of rank `me`.
     pub fn at(self, me: u32, step: u32, world: u32) -> u32 {
         match self {
-            RankOrder::FromMe { start, stride, .. } => affine(start, stride, me, step, world),
+            RankOrder::FromMe { start, stride, .. } => {
+                // Whatever the user wrote, numbers stay below world².
+                let within = |n: i32| {
+                    i32::try_from(world).map_or(n, |world| n.checked_rem_euclid(world).unwrap_or(0))
+                };
+                affine(within(start), within(stride), me, step, world)
+            }
             RankOrder::Ascending => step,
             RankOrder::Table(order) => order(me, step, world),
         }

@@ -118,6 +118,41 @@ impl Arrivals {
         arrivals
     }
 
+    /// These of a single column of tiles, for all the columns of `geometry`: `columned` counters have a cell for each.
+    pub(crate) fn widened(
+        &self,
+        geometry: &Geometry,
+        columned: impl Fn(CounterId) -> bool,
+    ) -> Arrivals {
+        let mut wide = Arrivals::default();
+        let counters = || (0..self.base.len()).map(|index| CounterId(index as u16));
+        for counter in counters() {
+            wide.base.push(wide.cells);
+            wide.cells += geometry.counter_cells(counter);
+        }
+        for home in 0..geometry.world as usize {
+            let narrow = &self.amounts[home * self.cells as usize..][..self.cells as usize];
+            for counter in counters() {
+                let first = self.base[counter.index()];
+                let end = self
+                    .base
+                    .get(counter.index() + 1)
+                    .copied()
+                    .unwrap_or(self.cells);
+                let times = match end - first {
+                    0 => 0,
+                    cells if columned(counter) => geometry.counter_cells(counter) / cells,
+                    _ => 1,
+                };
+                for amount in &narrow[first as usize..end as usize] {
+                    wide.amounts
+                        .extend(std::iter::repeat_n(*amount, times as usize));
+                }
+            }
+        }
+        wide
+    }
+
     /// A cell's place among all cells of all ranks.
     pub fn index(&self, home: u16, counter: CounterId, cell: u32) -> usize {
         home as usize * self.cells as usize + (self.base[counter.index()] + cell) as usize
@@ -222,13 +257,23 @@ fn grid(
                 k,
                 stages,
             } => {
-                cluster = rows * columns;
-                let mut used = Vec::new();
-                partitions_of(&role.body, &mut used);
-                for (partition, body) in used {
-                    tiles += geometry.items(partition);
-                    tile_fits(kernel, partition, body, k, stages, &mut grid, found);
+                cluster = rows.saturating_mul(columns);
+                // CUDA's portable cluster size.
+                if cluster > 8 {
+                    found.push(
+                        Diagnostic::new(
+                            Rule::Resources,
+                            None,
+                            format!("a cluster of {rows}x{columns} CTAs"),
+                        )
+                        .hint("a cluster has at most 8 CTAs"),
+                    );
                 }
+                // A role without dots still needs a CTA to run on.
+                tiles = items(&role.body, geometry, 1, &mut |partition, body| {
+                    tile_fits(kernel, partition, body, k, stages, &mut grid, found);
+                })
+                .max(1);
             }
             RoleKind::SpareWarps | RoleKind::CopyEngine => {}
         }
@@ -250,30 +295,59 @@ fn grid(
             )),
         );
     }
-    let most = left / cluster.max(1) * cluster.max(1);
-    grid.gemm = u32::try_from(tiles.next_multiple_of(u64::from(cluster.max(1))))
+    let most = left / cluster * cluster;
+    grid.gemm = u32::try_from(tiles)
         .unwrap_or(most)
+        .div_ceil(cluster)
+        .saturating_mul(cluster)
         .min(most);
     grid
 }
 
-/// The partitions a role visits with what it does to each item.
-fn partitions_of<'a>(body: &'a [Block], used: &mut Vec<(PartitionId, &'a [Op])>) {
-    for block in body {
-        match block {
-            Block::ForRanks { body, .. } => partitions_of(body, used),
-            Block::If {
-                then, otherwise, ..
-            } => {
-                partitions_of(then, used);
-                partitions_of(otherwise, used);
-            }
-            Block::Items {
-                partition, body, ..
-            } => used.push((*partition, body)),
-            Block::Once { .. } | Block::Join => {}
+/// How many items with a dot a role has on one rank, full chunks assumed; calls `f` with each loop's partition and
+/// body. Items that only wait or move data need no CTA of their own.
+fn items(
+    body: &[Block],
+    geometry: &Geometry,
+    times: u64,
+    f: &mut impl FnMut(PartitionId, &[Op]),
+) -> u64 {
+    let count = body.iter().map(|block| match block {
+        Block::ForRanks { order, body, .. } => items(
+            body,
+            geometry,
+            times * u64::from(order.steps(geometry.world)),
+            f,
+        ),
+        Block::If {
+            then, otherwise, ..
+        } => {
+            let then = items(then, geometry, times, f);
+            then.max(items(otherwise, geometry, times, f))
         }
-    }
+        Block::Items {
+            partition,
+            chunk,
+            body,
+            ..
+        } => {
+            f(*partition, body);
+            let mut multiplies = false;
+            visit_ops(body, &mut |op| {
+                multiplies |= matches!(op.kind, OpKind::Dot { .. })
+            });
+            match chunk {
+                _ if !multiplies => 0,
+                None => times.saturating_mul(geometry.items(*partition)),
+                Some(_) => {
+                    let (rows, columns) = geometry.grid(*partition, None);
+                    times.saturating_mul(u64::from(rows) * u64::from(columns))
+                }
+            }
+        }
+        Block::Once { .. } | Block::Join => 0,
+    });
+    count.fold(0, u64::saturating_add)
 }
 
 /// Whether the tiles of one loop fit the architecture: the ring and the result in shared memory, accumulators in
@@ -408,8 +482,9 @@ fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap {
             .get(&buffer.name)
             .copied()
             .unwrap_or_else(|| geometry.contiguous(buffer));
+        // Where rows are contiguous, every chunk is a matrix of its own.
         let lines = if buffer.rows_contiguous {
-            u64::from(columns)
+            u64::from(columns) * u64::from(rows / geometry.chunk_rows(buffer.rows).max(1))
         } else {
             u64::from(rows)
         };

@@ -286,6 +286,10 @@ impl Cond {
             }
             Cond::And(a, b) => format!("({} && {})", a.text(name), b.text(name)),
             Cond::Or(a, b) => format!("({} || {})", a.text(name), b.text(name)),
+            // A conjunction brings its own parentheses.
+            Cond::Not(a) if matches!(**a, Cond::And(..) | Cond::Or(..)) => {
+                format!("!{}", a.text(name))
+            }
             Cond::Not(a) => format!("!({})", a.text(name)),
         }
     }

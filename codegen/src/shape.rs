@@ -69,6 +69,9 @@ impl fmt::Display for Shape {
         for (name, size) in &self.ld {
             write!(f, " ld.{name}={size}")?;
         }
+        if let Some(most) = self.most_m {
+            write!(f, " up to {most} rows")?;
+        }
         Ok(())
     }
 }
@@ -217,16 +220,15 @@ impl Geometry {
         };
         geometry.check_memory(kernel, shape, &mut found);
         for (index, counter) in kernel.counters.iter().enumerate() {
-            let mut cells = 1u64;
-            for dim in &counter.dims {
-                let size = match dim {
-                    CounterDim::World => u64::from(world),
-                    CounterDim::Count(count) => u64::from(*count),
-                    CounterDim::Items(partition) => geometry.cells(*partition),
-                };
-                cells = cells.saturating_mul(size);
-                geometry.counters[index].push(u32::try_from(size).unwrap_or(u32::MAX));
-            }
+            let axes: Vec<u32> = counter
+                .dims
+                .iter()
+                .map(|dim| geometry.axis_cells(*dim))
+                .collect();
+            let cells = axes
+                .iter()
+                .fold(1u64, |cells, axis| cells.saturating_mul(u64::from(*axis)));
+            geometry.counters[index] = axes;
             if cells > 1 << 28 {
                 found.push(
                     shape_error(format!(
@@ -246,19 +248,31 @@ impl Geometry {
             .keys()
             .filter(|name| !kernel.buffers.iter().any(|buffer| buffer.name == **name))
         {
-            found.push(shape_error(format!(
-                "{} has no tensor `{name}` to give a leading dimension",
-                kernel.name
-            )));
+            let names: Vec<_> = kernel.buffers.iter().map(|b| b.name.as_str()).collect();
+            found.push(
+                shape_error(format!(
+                    "{} has no tensor `{name}` to give a leading dimension",
+                    kernel.name
+                ))
+                .hint(format!("it has {}", names.join(", "))),
+            );
         }
         for buffer in &kernel.buffers {
             let contiguous = self.contiguous(buffer);
             let ld = shape.ld.get(&buffer.name).copied().unwrap_or(contiguous);
             if ld < contiguous {
-                found.push(shape_error(format!(
-                    "the leading dimension of {} is {ld}, but a row has {contiguous} elements",
-                    buffer.name
-                )));
+                let of = if buffer.rows_contiguous {
+                    "column"
+                } else {
+                    "row"
+                };
+                found.push(
+                    shape_error(format!(
+                        "the leading dimension of {} is {ld}, but a {of} has {contiguous} elements",
+                        buffer.name
+                    ))
+                    .hint(format!("it is at least {contiguous}")),
+                );
             }
             let unit = 16 / buffer.dtype.bytes();
             // A vector is one row: nothing follows that would have to be aligned.
@@ -456,6 +470,37 @@ impl Geometry {
             Extent {
                 start: 0,
                 end: self.size(buffer.rows),
+            }
+        }
+    }
+
+    /// This geometry with at most `size` of a dimension that is not divided into chunks.
+    pub(crate) fn resized(&self, kernel: &Kernel, dim: DimId, size: u32) -> Geometry {
+        let mut geometry = self.clone();
+        let dim = &mut geometry.dims[usize::from(dim.0)];
+        (dim.size, dim.chunk, dim.most) =
+            (size.min(dim.size), size.min(dim.chunk), size.min(dim.most));
+        geometry.counters = kernel
+            .counters
+            .iter()
+            .map(|counter| {
+                counter
+                    .dims
+                    .iter()
+                    .map(|dim| geometry.axis_cells(*dim))
+                    .collect()
+            })
+            .collect();
+        geometry
+    }
+
+    /// Cells along one axis of a counter, at most 32 bits of them.
+    fn axis_cells(&self, axis: CounterDim) -> u32 {
+        match axis {
+            CounterDim::World => self.world,
+            CounterDim::Count(count) => count,
+            CounterDim::Items(partition) => {
+                u32::try_from(self.cells(partition)).unwrap_or(u32::MAX)
             }
         }
     }

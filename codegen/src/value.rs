@@ -247,20 +247,33 @@ impl Value {
 
     /// Its text, with accumulators under the names `name` gives them.
     pub fn text(&self, name: &impl Fn(AccId) -> String) -> String {
+        self.text_in(name, 0)
+    }
+
+    fn text_in(&self, name: &impl Fn(AccId) -> String, outer: u8) -> String {
         match self {
             Value::Acc(id) => name(*id),
             Value::Arg(index) => format!("arg{index}"),
             Value::Const(value) => format!("{value:?}"),
             Value::Unary(unary, a) => format!("{}({})", unary.name(), a.text(name)),
             Value::Binary(binary, a, b) => {
-                let (a, b) = (a.text(name), b.text(name));
-                match binary {
-                    Binary::Add => format!("({a} + {b})"),
-                    Binary::Sub => format!("({a} - {b})"),
-                    Binary::Mul => format!("{a} * {b}"),
-                    Binary::Div => format!("{a} / {b}"),
-                    Binary::Min => format!("min({a}, {b})"),
-                    Binary::Max => format!("max({a}, {b})"),
+                let (sign, level) = match binary {
+                    Binary::Add => ("+", 1),
+                    Binary::Sub => ("-", 1),
+                    Binary::Mul => ("*", 2),
+                    Binary::Div => ("/", 2),
+                    Binary::Min => return format!("min({}, {})", a.text(name), b.text(name)),
+                    Binary::Max => return format!("max({}, {})", a.text(name), b.text(name)),
+                };
+                let text = format!(
+                    "{} {sign} {}",
+                    a.text_in(name, level),
+                    b.text_in(name, level + 1)
+                );
+                if level < outer {
+                    format!("({text})")
+                } else {
+                    text
                 }
             }
             Value::Select(compare, parts) => {
@@ -270,7 +283,7 @@ impl Value {
                     Compare::Le => "<=",
                     Compare::Eq => "==",
                 };
-                let (a, b) = (a.text(name), b.text(name));
+                let (a, b) = (a.text_in(name, 1), b.text_in(name, 1));
                 format!(
                     "({a} {sign} {b} ? {} : {})",
                     then.text(name),

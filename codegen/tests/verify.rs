@@ -35,24 +35,3 @@ fn every_library_schedule_is_accepted_for_every_world_and_ragged_shapes() {
         }
     }
 }
-
-#[test]
-#[ignore = "prints times"]
-fn times() {
-    let machine = Machine::h200();
-    for program in library::all() {
-        for (world, m, n, k) in [(8, 16384, 8192, 8192), (72, 16384, 8192, 8192)] {
-            let t0 = std::time::Instant::now();
-            let kernel = verify::kernel(lower(&program, &Variant::new(world)).unwrap()).unwrap();
-            let t1 = std::time::Instant::now();
-            verify::plan(&kernel, &Shape::new(m, n, k), &machine)
-                .unwrap_or_else(|e| panic!("{}: {e}", program.name));
-            println!(
-                "{} world {world}: lower {:?}, plan {:?}",
-                program.name,
-                t1 - t0,
-                t1.elapsed()
-            );
-        }
-    }
-}

@@ -1,1 +1,178 @@
-//! `#[schedule]` and `#[epilogue]`.
+//! `#[schedule]` and `#[epilogue]`: Rust tokens to Rust tokens.
+//!
+//! This crate knows syntax and nothing else: no shape, no world size, no machine. It reads a function of the schedule
+//! language, reports all of its mistakes at once, each at its token and with a hint, and writes one builder call for
+//! each statement. Types are rustc's to check, legality is the verifier's.
+//!
+//! Deliberately absent: any dependency on the rest of counterflow, and any judgement that could differ between two
+//! machines or two calls.
+#![forbid(unsafe_code)]
+
+mod body;
+mod check;
+mod epilogue;
+mod errors;
+mod expand;
+mod mistakes;
+mod model;
+mod names;
+mod parse;
+
+use errors::Errors;
+use mistakes::Mistake;
+use proc_macro2::TokenStream;
+use syn::ItemFn;
+
+/// Makes a function of the schedule language build its program.
+///
+/// ```ignore
+/// #[schedule]
+/// pub fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
+///     let tiles = y.tiles(tune((128, 256), (256, 128)));
+///     #[gemm(k = 64)]
+///     for t in tiles.grouped(8) {
+///         y[t] = dot(x[t], w[t]).gelu();
+///     }
+/// }
+/// ```
+///
+/// becomes, up to paths and the names of temporaries,
+///
+/// ```ignore
+/// pub fn gemm() -> counterflow::Program {
+///     let mut s = ScheduleBuilder::new("gemm");
+///     let x = s.local("x", Local::<bf16>::dtype());
+///     let w = s.local("w", Local::<bf16>::dtype());
+///     let y = s.out("y", Out::<bf16>::dtype());
+///     let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
+///     s.gemm(GemmOptions { k: Some(Tune::from(64)), ..Default::default() }, |s| {
+///         s.for_items("t", tiles.all().grouped(8), |s, t| {
+///             let product = s.dot(x.at(t), w.at(t));
+///             s.store(y.at(t), product.gelu());
+///         });
+///     });
+///     s.finish()
+/// }
+/// ```
+///
+/// Each call stands at the user's own tokens, so the program records the user's lines, and so do rustc's errors.
+///
+/// # The language
+///
+/// | what | how |
+/// |---|---|
+/// | parameters | `Gathered<T>`, `Local<T>`, `Vector<T>`, `Out<T>`, `Scattered<T>`, `Reduced<T>` |
+/// | partitions | `let p = x.pieces(rows = 128);` `x.panels(cols = 512)` `y.tiles((128, 256))` |
+/// | counters | `let c = counters(p);` `counters(world(), tiles)` `counters(4)` `counters()` |
+/// | scratch | `let z = symmetric::<bf16>(y, slots = world());` with `y.chunk()` or `y.whole()` |
+/// | choices | `tune(a, b, …)` where a number or pair may stand; the first is the default |
+/// | roles | `#[gemm(k = 64, cluster = (2, 1), stages = 4)]`, `#[comm(ctas = 4)]`, `#[spare_warps]`, `#[copy_engine]`, on a loop or block |
+/// | loops over ranks | `ranks()` with `.from_me()`, `.after_me()`, `.before_me()` or `.by(\|me, step, world\| …)`; `ring(1)`, `ring(-1)`; `.but_last(n)` |
+/// | loops over items | `p`, `p.of(rank)`, with `.grouped()`, `.grouped(8)`, `.row_major()` or `.column_major()` |
+/// | loops over K | `splits(4)` |
+/// | ranks | `me()`, `world()`, loop variables, numbers, `+ - * / % ^`; `let right = (me() + 1) % world();` |
+/// | questions | `if` on comparisons of ranks, with `&&`, `\|\|`, `!` and `else` |
+/// | places | `x[t]`, `x.on(rank)[t]`, `x.everywhere()[t]`, `z[slot][t]`, `x[t][s]`; slots are ranks, `others()` or `everyone()` |
+/// | hand-offs | `c.on(rank)[i].add(1);` `c.everywhere()[i].add(1);` `c[i].wait();` `c[i].wait_at_least(2);` with `i` an item, a rank, `t.rows()` or `t.rows().split(s)` |
+/// | copies | `x.on(peer)[p] = x[p];` |
+/// | stores | `y[t] = value;` `y.on(rank)[t] += value;` |
+/// | products | `dot(x[t], w[t])`; `let mut acc = zero();` `acc += dot(x[t][s], w[t][s]);` |
+/// | stored values | `z[t]`, `z[slot][t]`, `z[others()][t].sum()`, `z.everywhere()[t].sum()`, each after `.wait(c)` or `.wait(c[i])` |
+/// | math | `+ - * /`, `.bias(b)`, `.residual(r[t])`, `.mul(z)`, `.scale(0.5)`, `.max(z)`, `.min(z)`, `.gelu()`, `.gelu_tanh()`, `.silu()`, `.relu()`, `.sigmoid()`, `.tanh()`, `.exp()`, `.ln()`, `.sqrt()`, `.abs()`, `.erf()`, `.cast::<T>()`, `.map(f)`, `.map(f, z[t])` |
+///
+/// Constants of the surrounding Rust may stand where a number does; they are known by their capitals or their path.
+/// Operands are evaluated from left to right: in `dot(x[t], w[t]) + z[t].wait(c)` the product comes first.
+#[proc_macro_attribute]
+pub fn schedule(
+    arguments: proc_macro::TokenStream,
+    item: proc_macro::TokenStream,
+) -> proc_macro::TokenStream {
+    expand_function(
+        arguments.into(),
+        item.into(),
+        Mistake::NotAFunction,
+        |item| {
+            let errors = Errors::new();
+            let schedule = parse::schedule(item, &errors);
+            check::schedule(&schedule, &errors);
+            match errors.check() {
+                Ok(()) => expand::schedule(&schedule),
+                Err(error) => {
+                    let mut tokens = error.to_compile_error();
+                    tokens.extend(expand::stub(item));
+                    tokens
+                }
+            }
+        },
+    )
+    .into()
+}
+
+/// Lets a schedule call a function after the product: `dot(x[t], w[t]).map(leaky)`.
+///
+/// ```ignore
+/// #[epilogue]
+/// fn leaky(x: f32) -> f32 {
+///     if x > 0.0 { x } else { 0.1 * x }
+/// }
+/// ```
+///
+/// stays as it is, callable as its own oracle, and gains what the kernel computes:
+///
+/// ```ignore
+/// enum leaky {}
+/// impl leaky {
+///     fn scalar() -> ScalarFn {
+///         let x = Value::Arg(0);
+///         ScalarFn {
+///             name: "leaky",
+///             params: 1,
+///             body: Box::new(Value::select(
+///                 Compare::Lt, Value::from(0.0), x.clone(),
+///                 x.clone(), Value::from(0.1).combine(Binary::Mul, x.clone()),
+///             )),
+///         }
+///     }
+/// }
+/// ```
+///
+/// Parameters and result are `f32`. Legal in the body: `let`, `+ - * /`, unary `-`, `if … else …` on comparisons
+/// (joined by `&&`, `||`, `!`), float literals, constants in capitals, calls of other epilogues, and the methods
+/// `exp`, `ln`, `sqrt`, `tanh`, `abs`, `max`, `min` and `clamp`.
+#[proc_macro_attribute]
+pub fn epilogue(
+    arguments: proc_macro::TokenStream,
+    item: proc_macro::TokenStream,
+) -> proc_macro::TokenStream {
+    expand_function(
+        arguments.into(),
+        item.into(),
+        Mistake::EpilogueItem,
+        epilogue::expand,
+    )
+    .into()
+}
+
+/// Hands a function to `expand`; anything else stays as it is, next to the report.
+fn expand_function(
+    arguments: TokenStream,
+    item: TokenStream,
+    no_function: Mistake,
+    expand: impl FnOnce(&ItemFn) -> TokenStream,
+) -> TokenStream {
+    let errors = Errors::new();
+    if !arguments.is_empty() {
+        errors.at(&arguments, Mistake::AttributeArguments);
+    }
+    let mut tokens = match syn::parse2::<ItemFn>(item.clone()) {
+        Ok(function) => expand(&function),
+        Err(_) => {
+            errors.at(&item, no_function);
+            item
+        }
+    };
+    if let Err(error) = errors.check() {
+        tokens.extend(error.to_compile_error());
+    }
+    tokens
+}

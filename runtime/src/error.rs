@@ -25,6 +25,13 @@ pub enum Error {
         /// What would fit.
         help: String,
     },
+    /// It ran, and the result is not what it should be.
+    Wrong {
+        /// Which element, what it is and what it should be.
+        what: String,
+        /// How to see it again.
+        help: String,
+    },
     /// The device is not there.
     NoDevice {
         /// Which.
@@ -57,6 +64,7 @@ impl Error {
             Error::Rejected(_) => "rejected",
             Error::Usage { .. } => "usage",
             Error::TooLarge { .. } => "too_large",
+            Error::Wrong { .. } => "wrong",
             Error::NoDevice { .. } => "no_device",
             Error::NotYet { .. } => "not_yet",
             Error::File { .. } => "file",
@@ -69,6 +77,7 @@ impl Error {
             Error::Rejected(_) | Error::File { .. } => None,
             Error::Usage { legal: help, .. }
             | Error::TooLarge { help, .. }
+            | Error::Wrong { help, .. }
             | Error::NoDevice { help, .. }
             | Error::NotYet { help, .. } => Some(help),
         }
@@ -79,7 +88,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Rejected(found) => found.fmt(f),
-            Error::Usage { what, .. } | Error::TooLarge { what, .. } => f.write_str(what),
+            Error::Usage { what, .. }
+            | Error::TooLarge { what, .. }
+            | Error::Wrong { what, .. } => f.write_str(what),
             Error::NoDevice { device, why, .. } => write!(f, "device {}: {why}", device.name()),
             Error::NotYet { what, .. } => write!(f, "not yet: {what}"),
             Error::File { path, source } => write!(f, "{}: {source}", path.display()),
@@ -94,6 +105,7 @@ impl std::error::Error for Error {
             Error::File { source, .. } => Some(source),
             Error::Usage { .. }
             | Error::TooLarge { .. }
+            | Error::Wrong { .. }
             | Error::NoDevice { .. }
             | Error::NotYet { .. } => None,
         }

@@ -19,5 +19,13 @@ pub use gemm_rs::gemm_rs;
 pub use gemm_rs_add::gemm_rs_add;
 
 /// Every schedule of the library.
-pub const ALL: [fn() -> crate::Program; 8] =
-    [gemm, ag_gemm, ag_gemm_pull, ag_gemm_ring, gemm_rs, gemm_rs_add, gemm_ar, bulk];
+pub const ALL: [fn() -> crate::Program; 8] = [
+    gemm,
+    ag_gemm,
+    ag_gemm_pull,
+    ag_gemm_ring,
+    gemm_rs,
+    gemm_rs_add,
+    gemm_ar,
+    bulk,
+];

@@ -12,7 +12,8 @@ pub fn ring_backwards(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let arrived = counters(pieces);
     let next = (me() + 1) % world();
     #[comm(ctas = 2)]
-    for chunk in ring(-1).but_last(1) { // EDIT, was: ring(1)
+    for chunk in ring(-1).but_last(1) {
+        // EDIT, was: ring(1)
         for p in pieces.of(chunk) {
             arrived[p].wait();
             x.on(next)[p] = x[p];
@@ -146,7 +147,8 @@ pub fn no_wait(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     #[gemm]
     for chunk in ranks().from_me() {
         for t in tiles.of(chunk).grouped(8) {
-            if chunk == me() { // EDIT, was: always
+            if chunk == me() {
+                // EDIT, was: always
                 arrived[t.rows()].wait();
             }
             y[t] = dot(x[t], w[t]);
@@ -231,7 +233,8 @@ pub fn signals_apart(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         for p in pieces.of(me()) {
             x.on(peer)[p] = x[p];
         }
-        for p in pieces.of(me()) { // EDIT, was: the same loop
+        for p in pieces.of(me()) {
+            // EDIT, was: the same loop
             arrived.on(peer)[p].add(1);
         }
     }
@@ -275,7 +278,8 @@ pub fn ring_too_short(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let arrived = counters(pieces);
     let next = (me() + 1) % world();
     #[comm(ctas = 2)]
-    for chunk in ring(1).but_last(2) { // EDIT, was: but_last(1)
+    for chunk in ring(1).but_last(2) {
+        // EDIT, was: but_last(1)
         for p in pieces.of(chunk) {
             arrived[p].wait();
             x.on(next)[p] = x[p];
@@ -421,7 +425,8 @@ pub fn without_mine(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         }
     }
     #[gemm]
-    for chunk in ranks().after_me() { // EDIT, was: from_me()
+    for chunk in ranks().after_me() {
+        // EDIT, was: from_me()
         for t in tiles.of(chunk).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);
@@ -498,7 +503,8 @@ pub fn one_left_out(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
     for t in tiles.of(me()) {
         let sum = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum();
         y[t] = sum;
-        for peer in ranks().after_me().but_last(1) { // EDIT, was: after_me()
+        for peer in ranks().after_me().but_last(1) {
+            // EDIT, was: after_me()
             y.on(peer)[t] = sum;
             done.on(peer)[t].add(1);
         }
@@ -519,7 +525,8 @@ pub fn bulk_one_left_out(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, z: Gather
     let arrived = counters(pieces);
     #[comm(ctas = 2)]
     {
-        for peer in ranks().before_me().but_last(1) { // EDIT, was: before_me()
+        for peer in ranks().before_me().but_last(1) {
+            // EDIT, was: before_me()
             for p in pieces.of(me()) {
                 z.on(peer)[p] = z[p];
                 arrived.on(peer)[p].add(1);
@@ -553,7 +560,8 @@ pub fn bulk_no_wait(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, z: Gathered<bf
                 arrived.on(peer)[p].add(1);
             }
         }
-        for chunk in ranks().after_me().but_last(1) { // EDIT, was: after_me()
+        for chunk in ranks().after_me().but_last(1) {
+            // EDIT, was: after_me()
             for p in pieces.of(chunk) {
                 arrived[p].wait();
             }
@@ -598,31 +606,35 @@ pub fn done_first(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
 
 // ---- attribution ----
 
-/// All owners announce all their tiles in one cell: a fast owner's next launch counts for a slow one's.
+/// A common start: every rank has signalled every other before anyone multiplies. Sound; the next one is not.
 #[schedule]
-pub fn one_cell(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+pub fn start_together(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let tiles = y.tiles((4, 8));
-    let begun = counters(); // EDIT, was: counters(tiles), indexed by [t]
-    let landed = counters(world(), tiles);
+    let here = counters(world());
+    #[comm(ctas = 1)]
+    for peer in ranks().after_me() {
+        here.on(peer)[me()].add(1);
+    }
     #[gemm]
-    for t in tiles.of(me()) {
+    for t in tiles.grouped(8) {
+        here[others()].wait();
         y[t] = dot(x[t], w[t]);
-        for peer in ranks().after_me() {
-            begun.on(peer).add(1);
-        }
+    }
+}
+
+/// The same, counted in one cell: the second launch of a fast rank counts for the first of a slow one.
+#[schedule]
+pub fn start_counted_together(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let tiles = y.tiles((4, 8));
+    let here = counters(); // EDIT, was: counters(world()), indexed by the signaller
+    #[comm(ctas = 1)]
+    for peer in ranks().after_me() {
+        here.on(peer).add(1);
     }
     #[gemm]
-    for owner in ranks().after_me() {
-        for t in tiles.of(owner) {
-            let partial = dot(x[t], w[t]);
-            begun.wait();
-            y.on(owner)[t] += partial;
-            landed.on(owner)[me()][t].add(1);
-        }
-    }
-    #[gemm]
-    for t in tiles.of(me()) {
-        landed[others()][t].wait();
+    for t in tiles.grouped(8) {
+        here.wait();
+        y[t] = dot(x[t], w[t]);
     }
 }
 
@@ -688,7 +700,8 @@ pub fn order_outside(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
         }
     }
     #[gemm]
-    for chunk in ranks().by(|me, step, _world| me + step) { // EDIT, was: from_me()
+    for chunk in ranks().by(|me, step, _world| me + step) {
+        // EDIT, was: from_me()
         for t in tiles.of(chunk).grouped(8) {
             arrived[t.rows()].wait();
             y[t] = dot(x[t], w[t]);

@@ -3,14 +3,13 @@
 use super::choices::Choices;
 use super::dims::Matched;
 use super::mistake;
+use super::places::Use;
 use crate::diag::Diagnostic;
-use crate::kernel::{Axis, Block, Cells, Op, OpId, OpKind, Region, Role, RoleKind, ValueId};
-use crate::order::TileOrder;
-use crate::program::{
-    self, CellIndex, CounterDim, Home, ItemOrder, Loc, PartitionId, Pick, Place, Program, Stmt,
-    StmtKind, TensorKind, Var,
-};
+use crate::kernel::{Block, Op, OpId, OpKind, Role, RoleKind, ValueId};
+use crate::order::{RankOrder, TileOrder};
+use crate::program::{self, Home, ItemOrder, Loc, PartitionId, Program, Stmt, StmtKind, Var};
 use crate::rank::RankExpr;
+use crate::shape::MAX_WORLD;
 use crate::value::{AccId, Value};
 use std::collections::HashSet;
 
@@ -74,18 +73,18 @@ pub(super) fn place(
 
 /// What a loop variable is, inside its loop.
 #[derive(Clone, Copy, PartialEq)]
-enum Bound {
+pub(super) enum Bound {
     Rank,
     Item(PartitionId),
     Split,
 }
 
-struct Placer<'a> {
-    program: &'a Program,
+pub(super) struct Placer<'a> {
+    pub(super) program: &'a Program,
     choices: &'a Choices<'a>,
-    matched: &'a Matched,
-    found: &'a mut Vec<Diagnostic>,
-    scope: Vec<(Var, Bound)>,
+    pub(super) matched: &'a Matched,
+    pub(super) found: &'a mut Vec<Diagnostic>,
+    pub(super) scope: Vec<(Var, Bound)>,
     /// Accumulators that something has been added to in the current item.
     filled: HashSet<AccId>,
     signalled: Vec<Option<Loc>>,
@@ -148,6 +147,7 @@ impl<'a> Placer<'a> {
         for stmt in body {
             match &stmt.kind {
                 StmtKind::ForRanks { var, order, body } => {
+                    self.order(*order, stmt.at);
                     self.scope.push((*var, Bound::Rank));
                     let body = self.blocks(body);
                     self.scope.pop();
@@ -252,6 +252,7 @@ impl<'a> Placer<'a> {
                 return None;
             }
             StmtKind::ForRanks { var, order, body } => {
+                self.order(*order, at);
                 self.scope.push((*var, Bound::Rank));
                 let body = self.ops(body);
                 self.scope.pop();
@@ -386,6 +387,21 @@ impl<'a> Placer<'a> {
         Some(Op { id, kind })
     }
 
+    /// Strides and starts beyond a world's size say nothing new, and would overflow when they are multiplied.
+    fn order(&mut self, order: RankOrder, at: Loc) {
+        if let RankOrder::FromMe { start, stride, .. } = order
+            && start.unsigned_abs().max(stride.unsigned_abs()) > MAX_WORLD
+        {
+            self.found.push(
+                mistake(
+                    at,
+                    format!("an order goes {} ranks at a time", stride.unsigned_abs()),
+                )
+                .hint(format!("a world has at most {MAX_WORLD}")),
+            );
+        }
+    }
+
     fn not_copy_engine(&mut self, what: &str, at: Loc) {
         if self.kind == RoleKind::CopyEngine {
             self.found.push(
@@ -443,7 +459,7 @@ impl<'a> Placer<'a> {
         id
     }
 
-    fn rank_expr(&mut self, expr: &RankExpr, at: Loc) {
+    pub(super) fn rank_expr(&mut self, expr: &RankExpr, at: Loc) {
         for var in expr.vars() {
             match self.bound(var) {
                 Some(Bound::Rank) => {}
@@ -459,7 +475,7 @@ impl<'a> Placer<'a> {
         }
     }
 
-    fn bound(&self, var: Var) -> Option<Bound> {
+    pub(super) fn bound(&self, var: Var) -> Option<Bound> {
         self.scope
             .iter()
             .rev()
@@ -467,21 +483,21 @@ impl<'a> Placer<'a> {
             .map(|(_, bound)| *bound)
     }
 
-    fn name(&self, var: Var) -> String {
+    pub(super) fn name(&self, var: Var) -> String {
         self.program
             .vars
             .get(var.index())
             .map_or_else(|| "a loop variable".into(), |var| var.name.clone())
     }
 
-    fn unbound(&mut self, var: Var, at: Loc) {
+    pub(super) fn unbound(&mut self, var: Var, at: Loc) {
         let name = self.name(var);
         self.found
             .push(mistake(at, format!("`{name}` is used outside its loop")));
     }
 
     /// The partition of the item that `var` stands at.
-    fn item(&mut self, var: Var, at: Loc) -> Option<PartitionId> {
+    pub(super) fn item(&mut self, var: Var, at: Loc) -> Option<PartitionId> {
         match self.bound(var) {
             Some(Bound::Item(partition)) => Some(partition),
             Some(Bound::Rank | Bound::Split) => {
@@ -498,266 +514,6 @@ impl<'a> Placer<'a> {
             }
         }
     }
-
-    fn split(&mut self, var: Var, at: Loc) {
-        if self.bound(var) != Some(Bound::Split) {
-            self.unbound(var, at);
-        }
-    }
-
-    fn home(&mut self, home: &Home, at: Loc) {
-        if let Home::On(expr) = home {
-            self.rank_expr(expr, at);
-        }
-    }
-
-    fn cells(&mut self, cells: &program::Cells, at: Loc) -> Option<Cells> {
-        self.home(&cells.home, at);
-        let Some(set) = self.program.counters.get(cells.counter.index()) else {
-            self.found
-                .push(mistake(at, "the counter is of another schedule"));
-            return None;
-        };
-        if cells.index.len() != set.dims.len() {
-            let (has, needs) = (cells.index.len(), set.dims.len());
-            self.found.push(mistake(
-                at,
-                format!("`{}` has {needs} axes, but is indexed by {has}", set.name),
-            ));
-            return None;
-        }
-        for (index, dim) in cells.index.iter().zip(&set.dims) {
-            self.cell_index(&set.name, index, *dim, at);
-        }
-        Some(Cells {
-            counter: cells.counter,
-            home: cells.home.clone(),
-            index: cells.index.clone(),
-        })
-    }
-
-    fn cell_index(&mut self, set: &str, index: &CellIndex, dim: CounterDim, at: Loc) {
-        let partition_name = |id: PartitionId| {
-            self.matched
-                .partitions
-                .get(id.index())
-                .map(|p| p.name.clone())
-        };
-        if let CounterDim::Items(id) = dim
-            && partition_name(id).is_none()
-        {
-            self.found.push(mistake(
-                at,
-                format!("`{set}` counts a partition of another schedule"),
-            ));
-            return;
-        }
-        match (index, dim) {
-            (CellIndex::Rank(Pick::One(expr)), CounterDim::World | CounterDim::Count(_)) => {
-                self.rank_expr(expr, at)
-            }
-            (CellIndex::Rank(Pick::All), CounterDim::World | CounterDim::Count(_))
-            | (CellIndex::Rank(Pick::Others), CounterDim::World) => {}
-            (CellIndex::Rank(Pick::Others), CounterDim::Count(_)) => {
-                self.found.push(mistake(
-                    at,
-                    format!("`others()` indexes an axis of `{set}` that is not over ranks"),
-                ));
-            }
-            (CellIndex::Item(var), CounterDim::Items(counted)) => {
-                if let Some(partition) = self.item(*var, at)
-                    && partition != counted
-                {
-                    let (item, counted) =
-                        (self.name(*var), partition_name(counted).unwrap_or_default());
-                    self.found.push(
-                        mistake(at, format!("`{set}` counts `{counted}`, but `{item}` is of another partition"))
-                            .hint(format!("`{set}[{item}.rows()]` is the `{counted}` that hold the rows of `{item}`")),
-                    );
-                }
-            }
-            (CellIndex::Rows(var, split), CounterDim::Items(counted)) => {
-                if let Some(split) = split {
-                    self.split(*split, at);
-                }
-                if let Some(partition) = self.item(*var, at) {
-                    let rows = |id: PartitionId| self.matched.partitions[id.index()].rows;
-                    if rows(partition) != rows(counted) {
-                        let (item, counted) =
-                            (self.name(*var), partition_name(counted).unwrap_or_default());
-                        self.found.push(mistake(
-                            at,
-                            format!("`{counted}` does not divide the rows of `{item}`"),
-                        ));
-                    }
-                }
-            }
-            (CellIndex::Rank(_), CounterDim::Items(counted)) => {
-                let counted = partition_name(counted).unwrap_or_default();
-                self.found.push(
-                    mistake(
-                        at,
-                        format!("`{set}` counts `{counted}`, but is indexed by a rank"),
-                    )
-                    .hint(format!("index it with an item of `{counted}`")),
-                );
-            }
-            (
-                CellIndex::Item(var) | CellIndex::Rows(var, _),
-                CounterDim::World | CounterDim::Count(_),
-            ) => {
-                let item = self.name(*var);
-                self.found.push(mistake(
-                    at,
-                    format!("`{set}` has one cell a rank, but is indexed by the item `{item}`"),
-                ));
-            }
-        }
-    }
-
-    /// A place that an item covers in both directions.
-    fn region(&mut self, place: &Place, at: Loc, access: Use) -> Option<Region> {
-        let buffer = self.buffer(place, at)?;
-        if let Some(split) = place.split {
-            let name = self.name(split);
-            self.found.push(mistake(
-                at,
-                format!("`{name}` is a part of K: only operands of a dot have one"),
-            ));
-        }
-        let (is_vector, name) = (buffer.kind == TensorKind::Vector, buffer.name.clone());
-        if access == Use::Write {
-            self.writable(place, at);
-        }
-        let item = match place.item {
-            Some(item) => item,
-            None if is_vector => {
-                self.scope
-                    .iter()
-                    .rev()
-                    .find(|(_, bound)| matches!(bound, Bound::Item(_)))?
-                    .0
-            }
-            None => {
-                self.found.push(
-                    mistake(at, format!("`{name}` is used whole"))
-                        .hint(format!("name an item of it: `{name}[t]`")),
-                );
-                return None;
-            }
-        };
-        self.item(item, at)?;
-        Some(Region {
-            buffer: place.tensor,
-            home: place.home.clone(),
-            slot: place.slot.clone(),
-            rows: if is_vector {
-                Axis::All
-            } else {
-                Axis::RowsOf(item)
-            },
-            columns: Axis::ColumnsOf(item),
-        })
-    }
-
-    /// An operand of a dot: the tile's rows (or columns, for the second one), over K.
-    fn operand(&mut self, place: &Place, first: bool, at: Loc) -> Option<Region> {
-        let name = self.buffer(place, at)?.name.clone();
-        let Some(item) = place.item else {
-            self.found.push(
-                mistake(at, format!("`{name}` is used whole"))
-                    .hint(format!("name a tile: `{name}[t]`")),
-            );
-            return None;
-        };
-        self.item(item, at)?;
-        if let Some(split) = place.split {
-            self.split(split, at);
-        }
-        if place.slot.is_some() {
-            self.found.push(mistake(
-                at,
-                format!("`{name}` is an operand of a dot, but has a slot"),
-            ));
-        }
-        if place.home != Home::Me {
-            self.found.push(
-                mistake(at, format!("a dot reads `{name}` from another rank"))
-                    .hint("remote tiles are not cached where they are read: copy the piece first, and wait for it"),
-            );
-        }
-        Some(Region {
-            buffer: place.tensor,
-            home: Home::Me,
-            slot: None,
-            rows: if first {
-                Axis::RowsOf(item)
-            } else {
-                Axis::ColumnsOf(item)
-            },
-            columns: place.split.map_or(Axis::All, Axis::Split),
-        })
-    }
-
-    fn buffer(&mut self, place: &Place, at: Loc) -> Option<&'a crate::kernel::Buffer> {
-        let matched = self.matched;
-        let Some(buffer) = matched.buffers.get(place.tensor.index()) else {
-            self.found
-                .push(mistake(at, "the tensor is of another schedule"));
-            return None;
-        };
-        self.home(&place.home, at);
-        if let Some(Pick::One(slot)) = &place.slot {
-            self.rank_expr(slot, at);
-        }
-        let name = &buffer.name;
-        if place.home != Home::Me && !buffer.kind.symmetric() {
-            self.found.push(
-                mistake(at, format!("`{name}` is {}: peers cannot address it", buffer.kind.name()))
-                    .hint("only Gathered, Scattered, Reduced and symmetric memory can be addressed on another rank"),
-            );
-        }
-        match (&place.slot, buffer.kind) {
-            (Some(_), TensorKind::Scratch { .. }) => {}
-            (None, TensorKind::Scratch { slots, .. }) if slots != program::Slots::Count(1) => {
-                self.found.push(
-                    mistake(at, format!("`{name}` has several slots"))
-                        .hint(format!("name one: `{name}[me()][t]`")),
-                )
-            }
-            (Some(_), _) => self
-                .found
-                .push(mistake(at, format!("`{name}` has no slots"))),
-            (None, _) => {}
-        }
-        Some(buffer)
-    }
-
-    fn writable(&mut self, place: &Place, at: Loc) {
-        let buffer = &self.matched.buffers[place.tensor.index()];
-        if matches!(buffer.kind, TensorKind::Local | TensorKind::Vector) {
-            self.found.push(
-                mistake(at, format!("`{}` is an input", buffer.name))
-                    .hint("write to Out, Scattered, Reduced or symmetric memory; copies may also fill Gathered"),
-            );
-        }
-    }
-
-    fn one_slot(&mut self, place: &Place, region: &Region, at: Loc) {
-        if matches!(place.slot, Some(Pick::All | Pick::Others)) {
-            let name = &self.matched.buffers[region.buffer.index()].name;
-            self.found.push(
-                mistake(at, format!("several slots of `{name}` where one is needed"))
-                    .hint("only `.sum()` takes several"),
-            );
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Use {
-    Read,
-    Write,
 }
 
 /// The settings of two loops of one role, if they agree; defaults yield to what is given.

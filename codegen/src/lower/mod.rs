@@ -6,6 +6,7 @@ mod body;
 mod choices;
 mod credits;
 mod dims;
+mod places;
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Counter, Kernel, Purpose};

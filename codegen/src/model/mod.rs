@@ -1,5 +1,20 @@
-//! Prediction: how long a checked plan takes on a machine, and what of its communication is exposed.
+//! Prediction: how long a plan takes on a machine, and what of its communication is exposed.
+//!
+//! An event-driven simulation over the steps that the verifier and the emulator use ([`crate::unroll`]). What it
+//! knows and what it does not is written at the head of [`timeline`].
 
+mod cost;
+pub mod gantt;
+mod links;
 pub mod machine;
+mod map;
+mod sim;
+mod stores;
+pub mod timeline;
+pub mod trace;
+pub mod volume;
+mod workers;
 
 pub use machine::Machine;
+pub use timeline::{Event, EventKind, Flow, Lane, Timeline, predict};
+pub use volume::Volume;

@@ -17,6 +17,7 @@ impl Kernel {
             kernel: self,
             names: self.names(),
             page: Page::default(),
+            texts: None,
         };
         printer.declarations();
         for role in &self.roles {
@@ -25,6 +26,20 @@ impl Kernel {
             printer.blocks(&role.body);
         }
         printer.page.text
+    }
+
+    /// The text of every op that is one line, by [`crate::kernel::OpId`]; loops and branches have none.
+    pub(crate) fn op_texts(&self) -> Vec<String> {
+        let mut printer = Printer {
+            kernel: self,
+            names: self.names(),
+            page: Page::default(),
+            texts: Some(vec![String::new(); self.locs.len()]),
+        };
+        for role in &self.roles {
+            printer.blocks(&role.body);
+        }
+        printer.texts.unwrap_or_default()
     }
 
     pub(super) fn names(&self) -> Names {
@@ -50,8 +65,9 @@ pub(crate) fn statement(kernel: &Kernel, op: &Op) -> String {
         kernel,
         names: kernel.names(),
         page: Page::default(),
+        texts: None,
     };
-    printer.op(&op.kind);
+    printer.op(op);
     printer.page.text.trim().replace("   # ", ": ")
 }
 
@@ -75,6 +91,8 @@ struct Printer<'a> {
     kernel: &'a Kernel,
     names: Names,
     page: Page,
+    /// Lines of ops without their comments, where those are asked for.
+    texts: Option<Vec<String>>,
 }
 
 impl Printer<'_> {
@@ -217,7 +235,7 @@ impl Printer<'_> {
         self.page.line(head);
         self.page.depth += 1;
         for op in body {
-            self.op(&op.kind);
+            self.op(op);
         }
         self.page.depth -= 1;
     }
@@ -233,9 +251,10 @@ impl Printer<'_> {
         }
     }
 
-    fn op(&mut self, op: &OpKind) {
+    fn op(&mut self, op: &Op) {
         let names = &self.names;
-        let line = match op {
+        let mut why = String::new();
+        let line = match &op.kind {
             OpKind::ForRanks { var, order, body } => {
                 return self.nested_ops(format!("for {} in {order}", names.var(*var)), body);
             }
@@ -256,12 +275,12 @@ impl Printer<'_> {
             }
             OpKind::Wait { cells, at_least } => {
                 let least = at_least.map_or_else(String::new, |least| format!(" >= {least}"));
-                let why = self.why(cells, true);
-                format!("wait {}{least}{why}", self.cells(cells))
+                why = self.why(cells, true);
+                format!("wait {}{least}", self.cells(cells))
             }
             OpKind::Signal { cells, amount } => {
-                let why = self.why(cells, false);
-                format!("signal {} += {amount}{why}", self.cells(cells))
+                why = self.why(cells, false);
+                format!("signal {} += {amount}", self.cells(cells))
             }
             OpKind::Copy { dst, src } => format!("{} = {}", self.region(dst), self.region(src)),
             OpKind::Dot { acc, a, b } => {
@@ -287,7 +306,14 @@ impl Printer<'_> {
                 format!("{} {sign} {value}", self.region(dst))
             }
         };
-        self.page.line(line);
+        self.page.line(format!("{line}{why}"));
+        if let Some(text) = self
+            .texts
+            .as_mut()
+            .and_then(|texts| texts.get_mut(usize::from(op.id.0)))
+        {
+            *text = line;
+        }
     }
 
     fn cells(&self, cells: &Cells) -> String {

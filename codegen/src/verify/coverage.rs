@@ -3,11 +3,11 @@
 //! Follows, in the order of the greedy run, whose contributions each block of memory holds. Where guarantee 2 holds,
 //! every other order gives the same.
 
-use super::facts::{At, Facts, for_spans};
+use super::facts::{Access, At, Facts, for_spans};
 use super::race::initially_there;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::ValueId;
-use crate::program::{StoreMode, TensorKind};
+use crate::program::TensorKind;
 use crate::unroll::{Span, StepKind};
 
 /// Whose contributions a block or an accumulator holds: a set of ranks, and whether one is there twice.
@@ -44,6 +44,8 @@ struct Acc {
     k_done: u32,
     k_all: u32,
     memory: Holds,
+    /// Whether it is an input tile, which is this rank's contribution only where no product is.
+    input: bool,
 }
 
 /// Follows contributions through a run.
@@ -82,9 +84,11 @@ impl<'a, 'b> Coverage<'a, 'b> {
     pub fn step(&mut self, at: At, kind: StepKind) {
         match kind {
             StepKind::Wait { .. } | StepKind::Signal { .. } => {}
-            StepKind::Copy { dst, src } => {
-                let holds = self.read(&src);
-                self.write(&dst, StoreMode::Write, holds);
+            StepKind::Copy { src, .. } => {
+                let input = self.facts.kernel.buffers[src.buffer.index()].kind == TensorKind::Local;
+                let me = Holds::one(self.facts.rank(at.agent));
+                let holds = if input { me } else { self.read(&src) };
+                self.write(at, kind, holds);
             }
             StepKind::Dot { acc, a, .. } => {
                 let k_all = self
@@ -100,21 +104,25 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 acc.dotted = true;
                 acc.k_done += a.columns.len();
             }
-            StepKind::Reduce { acc, from } => {
+            StepKind::Reduce { acc, .. } => {
                 let mut holds = Holds::default();
-                for_spans(StepKind::Reduce { acc, from }, |span, _| {
-                    holds = self.read_everywhere(&span)
+                let (me, world) = (self.facts.rank(at.agent), self.facts.plan.geometry.world);
+                for_spans(kind, me, world, |span, _| {
+                    holds = holds.plus(self.read(&span))
                 });
                 let acc = self.acc(at, acc.0);
                 acc.memory = acc.memory.plus(holds);
             }
             StepKind::Load { acc, from } => {
+                let kind = self.facts.kernel.buffers[from.buffer.index()].kind;
                 let holds = self.read(&from);
-                self.acc(at, acc.0).memory = holds;
+                let acc = self.acc(at, acc.0);
+                acc.memory = holds;
+                acc.input = kind == TensorKind::Local;
             }
-            StepKind::Store { dst, mode, value } => {
+            StepKind::Store { value, .. } => {
                 let holds = self.value(at, value);
-                self.write(&dst, mode, holds);
+                self.write(at, kind, holds);
             }
         }
     }
@@ -134,15 +142,17 @@ impl<'a, 'b> Coverage<'a, 'b> {
     fn value(&mut self, at: At, value: ValueId) -> Holds {
         let me = self.facts.rank(at.agent);
         let mut holds = Holds::default();
-        let mut dotted = false;
+        let (mut dotted, mut input) = (false, false);
         for acc in self.facts.kernel.values[usize::from(value.0)].accs() {
             let Acc {
                 dotted: has_dot,
                 k_done,
                 k_all,
                 memory,
+                input: is_input,
                 ..
             } = *self.acc(at, acc.0);
+            input |= is_input;
             dotted |= has_dot;
             holds = holds.plus(memory);
             if has_dot && k_done != k_all && self.found.is_none() {
@@ -158,7 +168,9 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 );
             }
         }
-        if dotted {
+        // A residual beside a product, or beside sums of others' products that hold mine, adds no contribution.
+        let mine = dotted || (input && holds.ranks >> me & 1 == 0);
+        if mine {
             holds.plus(Holds::one(me))
         } else {
             holds
@@ -181,27 +193,26 @@ impl<'a, 'b> Coverage<'a, 'b> {
         holds.unwrap_or_default()
     }
 
-    fn read_everywhere(&self, span: &Span) -> Holds {
-        if span.home != crate::unroll::EVERYWHERE {
-            return self.read(span);
-        }
-        (0..self.facts.plan.geometry.world as u16)
-            .map(|home| self.read(&Span { home, ..*span }))
-            .fold(Holds::default(), Holds::plus)
-    }
-
-    fn write(&mut self, dst: &Span, mode: StoreMode, holds: Holds) {
-        let (blocks, writes) = (&mut self.blocks, &mut self.writes);
-        self.facts.each_block(dst, |block| {
-            let block = block as usize;
-            match mode {
-                StoreMode::Write => {
-                    blocks[block] = holds;
-                    writes[block] = writes[block].saturating_add(1);
-                }
-                StoreMode::Add => blocks[block] = blocks[block].plus(holds),
-            }
-        });
+    fn write(&mut self, at: At, kind: StepKind, holds: Holds) {
+        let (facts, blocks, writes) = (self.facts, &mut self.blocks, &mut self.writes);
+        for_spans(
+            kind,
+            facts.rank(at.agent),
+            facts.plan.geometry.world,
+            |span, access| {
+                facts.each_block(&span, |block| {
+                    let block = block as usize;
+                    match access {
+                        Access::Read => {}
+                        Access::Write => {
+                            blocks[block] = holds;
+                            writes[block] = writes[block].saturating_add(1);
+                        }
+                        Access::Add => blocks[block] = blocks[block].plus(holds),
+                    }
+                });
+            },
+        );
     }
 
     /// The first output block that is not as it must be at the end.
@@ -249,10 +260,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             .find_map(|(index, buffer)| {
                 let wanted = match buffer.kind {
                     TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced => true,
-                    TensorKind::Gathered => {
-                        facts.plan.geometry.chunk(buffer.rows, 0).len() > 0
-                            && facts.plan.geometry.world > 1
-                    }
+                    TensorKind::Gathered => facts.plan.geometry.world > 1,
                     TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => false,
                 };
                 (wanted
@@ -303,7 +311,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             let touches = facts
                 .touches(block)
                 .iter()
-                .filter(|touch| touch.access != super::facts::Access::Read);
+                .filter(|touch| touch.access != Access::Read);
             for (shown, touch) in touches.enumerate() {
                 if shown == 0 {
                     found.at = Some(facts.loc(touch.at));

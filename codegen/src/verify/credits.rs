@@ -7,6 +7,7 @@
 
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Block, Kernel, Op, OpKind, Purpose, Region, visit};
+use crate::order::RankOrder;
 use crate::program::{CellIndex, CounterId, Home, Pick, TensorId};
 use crate::rank::RankExpr;
 use std::collections::BTreeSet;
@@ -52,16 +53,16 @@ pub(super) fn check(kernel: &Kernel) -> Vec<Diagnostic> {
 
 /// Whether a role grants the credit to every other rank, unconditionally.
 fn grants(body: &[Block], credit: CounterId) -> bool {
-    body.iter().any(|block| match block {
-        Block::Once { body } => body.iter().any(|op| match &op.kind {
-            OpKind::ForRanks { order, body, .. } => {
-                let all_others = *order == crate::order::RankOrder::FromMe { start: 1, stride: 1, skipped: 1 };
-                all_others && body.iter().any(|op| matches!(&op.kind, OpKind::Signal { cells, .. } if cells.counter == credit))
-            }
-            _ => false,
-        }),
-        Block::ForRanks { .. } | Block::If { .. } | Block::Items { .. } | Block::Join => false,
-    })
+    const ALL_OTHERS: RankOrder = RankOrder::FromMe {
+        start: 1,
+        stride: 1,
+        skipped: 1,
+    };
+    let signals =
+        |op: &Op| matches!(&op.kind, OpKind::Signal { cells, .. } if cells.counter == credit);
+    let to_all = |op: &Op| matches!(&op.kind, OpKind::ForRanks { order, body, .. } if *order == ALL_OTHERS && body.iter().any(signals));
+    body.iter()
+        .any(|block| matches!(block, Block::Once { body } if body.iter().any(to_all)))
 }
 
 /// Walks items with the credits each has waited for.

@@ -129,19 +129,19 @@ impl<'a> Facts<'a> {
     /// The signals that must have happened when a wait of `at` is over: those without which the target is out of
     /// reach. A wait joins with no other.
     pub fn joined(&self, at: At) -> impl Iterator<Item = At> + '_ {
-        let (signals, spare) = match self.step(at) {
-            StepKind::Wait {
-                counter,
-                cell,
-                at_least,
-            } => {
-                let home = self.rank(at.agent) as u16;
-                let arrivals = self.plan.arrivals.of(home, counter, cell);
-                let target = self.plan.arrivals.target(home, counter, cell, at_least);
-                let signals = self.signals(self.plan.arrivals.index(home, counter, cell));
-                (signals, arrivals.saturating_sub(target))
-            }
-            _ => (&[][..], 0),
+        let (signals, spare) = if let StepKind::Wait {
+            counter,
+            cell,
+            at_least,
+        } = self.step(at)
+        {
+            let home = self.rank(at.agent) as u16;
+            let arrivals = self.plan.arrivals.of(home, counter, cell);
+            let target = self.plan.arrivals.target(home, counter, cell, at_least);
+            let signals = self.signals(self.plan.arrivals.index(home, counter, cell));
+            (signals, arrivals.saturating_sub(target))
+        } else {
+            (&[][..], 0)
         };
         signals
             .iter()
@@ -151,18 +151,18 @@ impl<'a> Facts<'a> {
 
     /// Whether a step is a signal to `rank` that some wait there cannot have missed.
     pub fn is_waited_for(&self, at: At, rank: u32) -> bool {
-        match self.step(at) {
-            StepKind::Signal {
-                counter,
-                home,
-                cell,
-                amount,
-            } if u32::from(home) == rank => {
-                let index = self.plan.arrivals.index(home, counter, cell);
-                let spare = self.plan.arrivals.of(home, counter, cell) - amount;
-                self.waited[index] > spare
-            }
-            _ => false,
+        if let StepKind::Signal {
+            counter,
+            home,
+            cell,
+            amount,
+        } = self.step(at)
+        {
+            let index = self.plan.arrivals.index(home, counter, cell);
+            let spare = self.plan.arrivals.of(home, counter, cell) - amount;
+            u32::from(home) == rank && self.waited[index] > spare
+        } else {
+            false
         }
     }
 
@@ -248,8 +248,8 @@ impl<'a> Facts<'a> {
                 ..Cuts::default()
             })
             .collect();
-        self.each_step(|_, kind| {
-            for_spans(kind, |span, access| {
+        self.each_step(|at, kind| {
+            for_spans(kind, self.rank(at.agent), geometry.world, |span, access| {
                 cuts[span.buffer.index()].written |= access != Access::Read;
             });
         });
@@ -257,8 +257,8 @@ impl<'a> Facts<'a> {
             index[extent.start as usize] = 1;
             index[extent.end as usize] = 1;
         };
-        self.each_step(|_, kind| {
-            for_spans(kind, |span, _| {
+        self.each_step(|at, kind| {
+            for_spans(kind, self.rank(at.agent), geometry.world, |span, _| {
                 let cut = &mut cuts[span.buffer.index()];
                 if cut.written {
                     mark(span.rows, &mut cut.row_index);
@@ -321,9 +321,10 @@ impl<'a> Facts<'a> {
     fn index_touches(&mut self) {
         let blocks = self.blocks() as usize;
         let mut start = vec![0u32; blocks + 1];
-        self.each_step(|_, kind| {
-            for_spans(kind, |span, _| {
-                self.each_block(&span, |block| start[block as usize + 1] += 1)
+        let world = self.plan.geometry.world;
+        self.each_step(|at, kind| {
+            for_spans(kind, self.rank(at.agent), world, |span, _| {
+                self.each_block(&span, |block| start[block as usize + 1] += 1);
             });
         });
         for index in 1..start.len() {
@@ -340,7 +341,7 @@ impl<'a> Facts<'a> {
         };
         let mut touches = vec![nobody; start[blocks] as usize];
         self.each_step(|at, kind| {
-            for_spans(kind, |span, access| {
+            for_spans(kind, self.rank(at.agent), world, |span, access| {
                 self.each_block(&span, |block| {
                     touches[next[block as usize] as usize] = Touch { at, access };
                     next[block as usize] += 1;
@@ -391,33 +392,22 @@ impl<'a> Facts<'a> {
         &self.touches[self.touch_start[block] as usize..self.touch_start[block + 1] as usize]
     }
 
-    /// Calls `f` with every block of a span, on every rank if it is a multicast.
+    /// Calls `f` with every block of one rank's span; of a multicast, with those that rank holds.
     pub fn each_block(&self, span: &Span, mut f: impl FnMut(u32)) {
         let cut = &self.cuts[span.buffer.index()];
         if !cut.written || span.rows.is_empty() || span.columns.is_empty() {
             return;
         }
-        let world = self.plan.geometry.world;
-        let homes = if span.home == EVERYWHERE {
-            0..world
-        } else {
-            u32::from(span.home)..u32::from(span.home) + 1
-        };
-        let slots = self.kernel.buffers[span.buffer.index()].slots(world);
-        for home in homes {
-            let area = &self.areas[(cut.first_area + home * slots + u32::from(span.slot)) as usize];
-            // A multicast touches only what each rank holds.
-            let row = |at: u32| {
-                cut.row_index[at as usize].clamp(area.first_row, area.first_row + area.rows)
-            };
-            for row in row(span.rows.start)..row(span.rows.end) {
-                let line = area.first_block + (row - area.first_row) * area.columns;
-                for column in cut.column_index[span.columns.start as usize]
-                    ..cut.column_index[span.columns.end as usize]
-                {
-                    f(line + column);
-                }
-            }
+        let slots = self.kernel.buffers[span.buffer.index()].slots(self.plan.geometry.world);
+        let slot = u32::from(span.home) * slots + u32::from(span.slot);
+        let area = &self.areas[(cut.first_area + slot) as usize];
+        let row =
+            |at: u32| cut.row_index[at as usize].clamp(area.first_row, area.first_row + area.rows);
+        let column = |at: u32| cut.column_index[at as usize];
+        for row in row(span.rows.start)..row(span.rows.end) {
+            let line = area.first_block + (row - area.first_row) * area.columns;
+            (column(span.columns.start)..column(span.columns.end))
+                .for_each(|column| f(line + column));
         }
     }
 }
@@ -434,28 +424,52 @@ fn number(index: &mut [u32]) -> Vec<u32> {
     cuts
 }
 
-/// The memory a step touches, in the order it does.
-pub(super) fn for_spans(kind: StepKind, mut f: impl FnMut(Span, Access)) {
+/// The memory a step of rank `me` touches, in the order it does, rank by rank where it is a multicast.
+pub(super) fn for_spans(kind: StepKind, me: u32, world: u32, mut f: impl FnMut(Span, Access)) {
+    let mut each = |span: Span, access: Access, but: Option<u32>| {
+        if span.home == EVERYWHERE {
+            let homes = (0..world).filter(|home| Some(*home) != but);
+            homes.for_each(|home| {
+                f(
+                    Span {
+                        home: home as u16,
+                        ..span
+                    },
+                    access,
+                )
+            });
+        } else {
+            f(span, access);
+        }
+    };
     match kind {
         StepKind::Wait { .. } | StepKind::Signal { .. } => {}
         StepKind::Copy { dst, src } => {
-            f(src, Access::Read);
-            f(dst, Access::Write);
+            each(src, Access::Read, None);
+            // A multicast of my rows also stores them where they are: the same bytes, to the same place.
+            let same = Span {
+                home: dst.home,
+                ..src
+            } == dst
+                && u32::from(src.home) == me;
+            each(dst, Access::Write, same.then_some(me));
         }
         StepKind::Dot { a, b, .. } => {
-            f(a, Access::Read);
-            f(b, Access::Read);
+            each(a, Access::Read, None);
+            each(b, Access::Read, None);
         }
-        StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => f(from, Access::Read),
+        StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => {
+            each(from, Access::Read, None)
+        }
         StepKind::Store {
             dst,
             mode: StoreMode::Write,
             ..
-        } => f(dst, Access::Write),
+        } => each(dst, Access::Write, None),
         StepKind::Store {
             dst,
             mode: StoreMode::Add,
             ..
-        } => f(dst, Access::Add),
+        } => each(dst, Access::Add, None),
     }
 }

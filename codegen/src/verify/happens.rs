@@ -202,17 +202,17 @@ impl<'a, 'b> Happens<'a, 'b> {
 }
 
 fn lag(facts: &Facts<'_>, wait: At) -> bool {
-    match facts.step(wait) {
-        StepKind::Wait { counter, .. } => facts.kernel.counters[counter.index()].purpose.lag() > 0,
-        _ => false,
-    }
+    let StepKind::Wait { counter, .. } = facts.step(wait) else {
+        return false;
+    };
+    facts.kernel.counters[counter.index()].purpose.lag() > 0
 }
 
-/// Whether program order alone puts `a` before `b`.
+/// Whether program order alone puts `a` before `b`, or they are the same step.
 fn facts_directly(facts: &Facts<'_>, a: At, b: At) -> bool {
     a.agent == b.agent
         && if a.item == b.item {
-            a.step < b.step
+            a.step <= b.step
         } else {
             facts.phase(a) < facts.phase(b)
         }

@@ -13,7 +13,8 @@
 //!
 //! A shape is decided by its counts: two shapes with the same number of items in every chunk, the same overlaps
 //! between partitions and the same empty chunks have the same steps up to the extents of edge items, which no rule
-//! but bounds looks at. [`Planner`] keeps the verdict of each such class.
+//! but bounds looks at. [`Planner`] keeps the verdict of each such class. Where tiles of a row differ only in the
+//! columns they write (every gather), it is decided on one column of them: `columns` says when and why.
 //!
 //! # Why one greedy run decides progress
 //!
@@ -45,6 +46,7 @@
 //! which the target is out of reach. Other items of the same role do not order anything, since another CTA may run
 //! them. Across launches, additionally: the end of a rank's launch and the beginning of its next.
 
+mod columns;
 mod coverage;
 mod credits;
 mod facts;
@@ -60,7 +62,7 @@ use crate::kernel::Kernel;
 use crate::model::Machine;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
-use crate::shape::{Geometry, Shape};
+use crate::shape::Shape;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -94,15 +96,7 @@ pub fn plan(
     shape: &Shape,
     machine: &Machine,
 ) -> Result<Checked<Plan>, Diagnostics> {
-    let plan = Plan::of(
-        &kernel.0,
-        Geometry::new(kernel, shape)?,
-        shape,
-        machine,
-        None,
-    )?;
-    let found = plan_findings(kernel, &plan, None);
-    Diagnostics::check(found, ()).map(|()| Checked(Arc::new(plan)))
+    Planner::new(kernel.clone(), machine.clone()).plan(shape)
 }
 
 /// Checks the warps of a CTA by running a few of them ([`crate::pipeline`]).

@@ -74,23 +74,24 @@ fn stuck(facts: &Facts<'_>, at: &[(u32, u32)], counts: &[u32]) -> Option<Diagnos
         })
         .collect();
     let first = *blocked.first()?;
-    let wanted = |wait: At| match facts.step(wait) {
-        StepKind::Wait {
+    let wanted = |wait: At| {
+        let StepKind::Wait {
             counter,
             cell,
             at_least,
-        } => {
-            let home = facts.rank(wait.agent) as u16;
-            let index = arrivals.index(home, counter, cell);
-            Some((
-                counter,
-                cell,
-                index,
-                counts[index],
-                arrivals.target(home, counter, cell, at_least),
-            ))
-        }
-        _ => None,
+        } = facts.step(wait)
+        else {
+            return None;
+        };
+        let home = facts.rank(wait.agent) as u16;
+        let index = arrivals.index(home, counter, cell);
+        Some((
+            counter,
+            cell,
+            index,
+            counts[index],
+            arrivals.target(home, counter, cell, at_least),
+        ))
     };
     let (counter, cell, _, seen, target) = wanted(first)?;
     let name = facts.cell_name(counter, cell);

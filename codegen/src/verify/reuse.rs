@@ -4,6 +4,7 @@
 use super::facts::{Access, Area, At, Facts, Touch};
 use super::happens::Happens;
 use crate::diag::{Diagnostic, Rule};
+use crate::kernel::RoleKind;
 use crate::unroll::StepKind;
 
 /// The first access of one launch that is not ordered with a conflicting one of the next.
@@ -40,7 +41,8 @@ fn check_block(
         let remote = facts.rank(touch.at.agent) != home;
         let is_quiet = !remote || happens.before_end(touch.at, home);
         // A remote reader of scratch only has to be done before the next launch writes: that is checked below.
-        if !is_quiet && !(scratch && touch.access == Access::Read) {
+        let may_linger = scratch && touch.access == Access::Read;
+        if !is_quiet && !may_linger {
             return Some(late(facts, area, block, *touch));
         }
         quiet.push(is_quiet);
@@ -68,6 +70,9 @@ pub(super) fn check_attribution(
     facts: &Facts<'_>,
     happens: &mut Happens<'_, '_>,
 ) -> Option<Diagnostic> {
+    if let Some(found) = stored_by_two(facts) {
+        return Some(found);
+    }
     let arrivals = &facts.plan.arrivals;
     let mut waits: Vec<(usize, At)> = Vec::new();
     facts.each_step(|at, kind| {
@@ -83,25 +88,83 @@ pub(super) fn check_attribution(
             }
         }
     });
-    for (index, wait) in waits {
-        for signal in facts.signals(index) {
-            if !happens.before_next(wait, signal.at, None) {
-                let (who, deed) = (facts.who(wait.agent), facts.deed(signal.at));
-                return Some(
-                    Diagnostic::new(
-                        Rule::Attribution,
-                        facts.loc(wait),
-                        format!("{who} may take a signal of the next launch for one of this"),
-                    )
-                    .note(facts.loc(wait), facts.deed(wait))
-                    .note(facts.loc(signal.at), format!("{deed}, perhaps already in the next launch"))
-                    .note(None, "several ranks signal that cell, so its count does not tell who did")
-                    .hint("give each signaller a cell of its own: `counters(world(), …)`, signalled at `[me()]`"),
-                );
-            }
-        }
-    }
-    None
+    // By signalling rank: what is before the end of a rank's launch is worked out once a rank.
+    let ranks = 0..facts.plan.geometry.world;
+    ranks.into_iter().find_map(|rank| {
+        waits.iter().find_map(|(index, wait)| {
+            let mut signals = facts.signals(*index).iter();
+            signals.find_map(|signal| {
+                let mistaken = facts.rank(signal.at.agent) == rank
+                    && !before_next_launch(happens, *wait, signal.at, rank)
+                    && !all_made(facts, happens, *index, signal.at, rank);
+                mistaken.then(|| mistakable(facts, *wait, signal.at))
+            })
+        })
+    })
+}
+
+fn before_next_launch(happens: &mut Happens<'_, '_>, a: At, next: At, rank: u32) -> bool {
+    happens.before_next(a, next, None) || happens.before_end(a, rank)
+}
+
+/// Whether every signal of this launch into a cell has been made before `next`, of `rank`'s next launch: then it does
+/// not matter that `next` is counted too.
+fn all_made(
+    facts: &Facts<'_>,
+    happens: &mut Happens<'_, '_>,
+    cell: usize,
+    next: At,
+    rank: u32,
+) -> bool {
+    let mut signals = facts.signals(cell).iter();
+    signals.all(|earlier| before_next_launch(happens, earlier.at, next, rank))
+}
+
+fn mistakable(facts: &Facts<'_>, wait: At, signal: At) -> Diagnostic {
+    let (who, deed) = (facts.who(wait.agent), facts.deed(signal));
+    let message = format!("{who} may take a signal of the next launch for one of this");
+    Diagnostic::new(Rule::Attribution, facts.loc(wait), message)
+        .note(facts.loc(wait), facts.deed(wait))
+        .note(
+            facts.loc(signal),
+            format!("{deed}, perhaps already in the next launch"),
+        )
+        .note(
+            None,
+            "several ranks signal that cell, so its count does not tell who did",
+        )
+        .hint(
+            "give each signaller a cell of its own: `counters(world(), …)`, signalled at `[me()]`",
+        )
+}
+
+/// A copy engine's signal stores the count (its stream has no atomic add), so nobody else may count in that cell.
+fn stored_by_two(facts: &Facts<'_>) -> Option<Diagnostic> {
+    let stores = |agent: u32| facts.kernel.roles[facts.role(agent)].kind == RoleKind::CopyEngine;
+    (0..facts.plan.arrivals.len()).find_map(|cell| {
+        let signals = facts.signals(cell);
+        let stored = signals.iter().find(|signal| stores(signal.at.agent))?;
+        let other = signals
+            .iter()
+            .find(|signal| signal.at.agent != stored.at.agent)?;
+        Some(
+            Diagnostic::new(
+                Rule::Attribution,
+                facts.loc(stored.at),
+                format!(
+                    "{} counts in a cell that others count in",
+                    facts.who(stored.at.agent)
+                ),
+            )
+            .note(facts.loc(stored.at), facts.deed(stored.at))
+            .note(facts.loc(other.at), facts.deed(other.at))
+            .note(
+                None,
+                "a copy engine stores its count: it would undo the other's",
+            )
+            .hint("give it cells of its own: `counters(world(), …)`, signalled at `[me()]`"),
+        )
+    })
 }
 
 fn late(facts: &Facts<'_>, area: &Area, block: u32, touch: Touch) -> Diagnostic {

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses some of them")]
 
 use counterflow_codegen::builder::*;
-use counterflow_codegen::dtype::Dtype::Bf16;
+use counterflow_codegen::dtype::Dtype::{Bf16, F32};
 use counterflow_codegen::program::Program;
 
 fn k64() -> GemmOptions {
@@ -19,6 +19,22 @@ pub fn gemm() -> Program {
     let w = s.local("w", Bf16);
     let y = s.out("y", Bf16);
     let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
+    s.gemm(k64(), |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), acc);
+        });
+    });
+    s.finish()
+}
+
+/// The same with tiles of one shape.
+pub fn gemm_tiles(shape: (u32, u32)) -> Program {
+    let mut s = ScheduleBuilder::new("gemm");
+    let x = s.local("x", Bf16);
+    let w = s.local("w", Bf16);
+    let y = s.out("y", Bf16);
+    let tiles = s.tiles("tiles", y, shape);
     s.gemm(k64(), |s| {
         s.for_items("t", tiles.grouped(8), |s, t| {
             let acc = s.dot(x.at(t), w.at(t));
@@ -297,6 +313,103 @@ pub fn rank_if() -> Program {
     s.finish()
 }
 
+/// An all-gather that pushes everything twice.
+pub fn twice() -> Program {
+    let mut s = ScheduleBuilder::new("twice");
+    let x = s.gathered("x", Bf16);
+    let pieces = s.pieces("pieces", x, 128);
+    let arrived = s.counters("arrived", [pieces.into()]);
+    s.comm(2, |s| {
+        for _ in 0..2 {
+            s.for_ranks("peer", ranks().before_me(), |s, peer| {
+                s.for_items("p", pieces.of(me()), |s, p| {
+                    s.copy(x.on(&peer).at(p), x.at(p));
+                    s.signal(arrived.on(&peer).at(p), 1);
+                });
+            });
+        }
+    });
+    s.finish()
+}
+
 fn pair_first(me: u32, step: u32, world: u32) -> u32 {
     (me / 2 * 2 + step) % world
+}
+
+/// All-reduce in one shot: every rank sends all of its partial result to every other.
+pub fn one_shot() -> Program {
+    let mut s = ScheduleBuilder::new("one_shot");
+    let x = s.local("x", Bf16);
+    let w = s.local("w", Bf16);
+    let y = s.reduced("y", Bf16);
+    let tiles = s.tiles("tiles", y, (128, 256));
+    let partial = s.symmetric("partial", F32, y, world());
+    let landed = s.counters("landed", [world().into(), tiles.into()]);
+    s.gemm(k64(), |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(partial.at(me()).at(t), acc.clone());
+            s.for_ranks("peer", ranks().after_me(), |s, peer| {
+                s.store(partial.on(&peer).at(me()).at(t), acc.clone());
+                s.signal(landed.on(&peer).at(me()).at(t), 1);
+            });
+        });
+        s.for_items("t", tiles.all(), |s, t| {
+            s.wait(landed.at(others()).at(t));
+            let sum = s.sum(partial.at(everyone()).at(t));
+            s.store(y.at(t), sum);
+        });
+    });
+    s.finish()
+}
+
+/// A wait for one more than is signalled.
+pub fn stuck() -> Program {
+    let mut s = ScheduleBuilder::new("stuck");
+    let x = s.local("x", Bf16);
+    let w = s.local("w", Bf16);
+    let y = s.out("y", Bf16);
+    let tiles = s.tiles("tiles", y, (128, 256));
+    let done = s.counters("done", []);
+    s.gemm(k64(), |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            s.wait_at_least(done, 1);
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), acc);
+            s.signal(done.on(me()), 1);
+        });
+    });
+    s.finish()
+}
+
+/// Pushes alone, by so many CTAs.
+pub fn push(ctas: u32) -> Program {
+    let mut s = ScheduleBuilder::new("push");
+    let x = s.gathered("x", Bf16);
+    let pieces = s.pieces("pieces", x, 64);
+    let arrived = s.counters("arrived", [pieces.into()]);
+    s.comm(ctas, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(x.on(&peer).at(p), x.at(p));
+                s.signal(arrived.on(&peer).at(p), 1);
+            });
+        });
+    });
+    s.finish()
+}
+
+/// Copies alone, of so many rows each, by copy engine.
+pub fn fetch(rows: u32) -> Program {
+    let mut s = ScheduleBuilder::new("fetch");
+    let x = s.gathered("x", Bf16);
+    let pieces = s.pieces("pieces", x, rows);
+    s.copy_engine(|s| {
+        s.for_ranks("peer", ranks().after_me(), |s, peer| {
+            s.for_items("p", pieces.of(&peer), |s, p| {
+                s.copy(x.at(p), x.on(&peer).at(p))
+            });
+        });
+    });
+    s.finish()
 }

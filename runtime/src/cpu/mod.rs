@@ -1,1 +1,131 @@
-//! The emulator as a device: every rank of a plan in this process.
+//! The emulator as a device: every rank of a checked plan in this process, compared with an f64 reference.
+
+use crate::error::Error;
+use counterflow_codegen::diag::Diagnostics;
+use counterflow_codegen::interp::{
+    self, Disagreement, Expected, Failure, NoReference, Options, Outcome,
+};
+use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::verify::Checked;
+
+/// How one launch's outputs compare with the reference.
+#[derive(Clone, Debug)]
+pub struct Compared {
+    /// The largest distance of an element from its reference.
+    pub max_error: f64,
+    /// The largest distance in units of what rounding allows at that element: at most 1.
+    pub of_allowed: f64,
+    /// The root of the squared distances over the root of the squared reference.
+    pub relative: f64,
+    /// Elements compared.
+    pub elements: u64,
+}
+
+/// Launches run one after another on every rank.
+#[derive(Debug)]
+pub struct Run<'a> {
+    kernel: &'a Checked<Kernel>,
+    plans: Vec<&'a Checked<Plan>>,
+    seed: u64,
+    outcome: Outcome,
+}
+
+/// Runs `plans` one after another with numbers that `seed` determines, as it does who goes next.
+///
+/// # Errors
+/// What the emulator found: for a checked plan there should be nothing.
+pub fn run<'a>(
+    kernel: &'a Checked<Kernel>,
+    plans: Vec<&'a Checked<Plan>>,
+    seed: u64,
+) -> Result<Run<'a>, Error> {
+    let options = Options::seed(seed);
+    let outcome = interp::run(kernel, &plans, &options, interp::uniform(seed)).map_err(found)?;
+    Ok(Run {
+        kernel,
+        plans,
+        seed,
+        outcome,
+    })
+}
+
+/// Runs the same launches without numbers, only watching who touches what, in another order of turns.
+///
+/// # Errors
+/// As [`run`].
+pub fn interleave(
+    kernel: &Checked<Kernel>,
+    plans: &[&Checked<Plan>],
+    seed: u64,
+) -> Result<(), Error> {
+    let options = Options::seed(seed).tags_only();
+    interp::run(kernel, plans, &options, |_, _| {}).map_err(found)?;
+    Ok(())
+}
+
+fn found(failure: Failure) -> Error {
+    Error::Rejected(Diagnostics::from(failure.diagnostic()))
+}
+
+impl Run<'_> {
+    /// Compares one launch with its reference; `None` where the schedule computes something that has none.
+    ///
+    /// # Errors
+    /// [`Error::Wrong`], with the element that is furthest off.
+    pub fn compare(&self, launch: usize) -> Result<Result<Compared, NoReference>, Error> {
+        let plan = self.plans[launch];
+        let inputs = interp::uniform(self.seed);
+        let expected = match interp::reference(self.kernel, plan, launch, inputs) {
+            Ok(expected) => expected,
+            Err(none) => return Ok(Err(none)),
+        };
+        let agreement =
+            interp::compare(&self.outcome, &expected).map_err(|off| self.wrong(&off))?;
+        Ok(Ok(Compared {
+            max_error: agreement.max_abs,
+            of_allowed: agreement.max_of_bound,
+            relative: self.relative(&expected),
+            elements: agreement.elements,
+        }))
+    }
+
+    fn relative(&self, expected: &Expected) -> f64 {
+        let (mut off, mut all) = (0.0, 0.0);
+        for tensor in &expected.tensors {
+            let output = self
+                .outcome
+                .output(expected.launch, tensor.rank, tensor.tensor);
+            let values = output.map_or(&[][..], |output| &output.values);
+            for (got, value) in values.iter().zip(&tensor.values) {
+                off += (f64::from(*got) - value).powi(2);
+                all += value.powi(2);
+            }
+        }
+        if all > 0.0 { (off / all).sqrt() } else { 0.0 }
+    }
+
+    fn wrong(&self, off: &Disagreement) -> Error {
+        let name = &self.kernel.buffers[off.tensor.index()].name;
+        let place = off
+            .at
+            .map(|(row, column)| format!("[{row}, {column}]"))
+            .unwrap_or_default();
+        Error::Wrong {
+            what: format!(
+                "{name}{place} on rank {} after launch {} is {}, but the reference is {} ± {:.1e}",
+                off.rank,
+                off.launch + 1,
+                off.got,
+                off.expected,
+                off.bound
+            ),
+            help: format!("--seed {} reproduces it", self.seed),
+        }
+    }
+
+    /// Steps that all ranks took together.
+    pub fn steps(&self) -> u64 {
+        self.outcome.steps
+    }
+}

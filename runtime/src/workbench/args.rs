@@ -71,14 +71,14 @@ struct Args {
     #[arg(long, value_name = "N", default_value = "4", value_parser = number)]
     world: u32,
     /// Rows of the product over all ranks
-    #[arg(long, value_name = "M", value_parser = number)]
-    m: Option<u32>,
+    #[arg(long, value_name = "M", default_value = "1024", value_parser = number)]
+    m: u32,
     /// Columns of the product on one rank
-    #[arg(long, value_name = "N", value_parser = number)]
-    n: Option<u32>,
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = number)]
+    n: u32,
     /// Depth of the product on one rank
-    #[arg(long, value_name = "K", value_parser = number)]
-    k: Option<u32>,
+    #[arg(long, value_name = "K", default_value = "1024", value_parser = number)]
+    k: u32,
     /// Size of a further dimension, such as z.rows=512; may be repeated
     #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = named_number)]
     dims: Vec<(String, u32)>,
@@ -104,7 +104,7 @@ struct Args {
     #[arg(long, value_name = "MACHINE", default_value = "h200", value_parser = machine)]
     machine: Named<Machine>,
     /// Launches of a run, one after another with M changing
-    #[arg(long, value_name = "L", default_value = "3", value_parser = number)]
+    #[arg(long, value_name = "L", default_value = "3", value_parser = launches)]
     launches: u32,
     /// Seed of the inputs and of the order in which ranks take turns
     #[arg(long, value_name = "S", default_value = "1", value_parser = seed)]
@@ -132,19 +132,14 @@ pub(super) struct Request {
     pub launches: u32,
     pub seed: u64,
     pub trace: Option<PathBuf>,
-    pub json: bool,
-    /// Whether the user gave no size at all, so that a verb may choose one that suits it.
-    pub own_shape: bool,
 }
 
 /// What comes of a command line.
 pub(super) enum Parsed {
     Request(Box<Request>),
-    List { json: bool },
+    List,
     Help(String),
 }
-
-const DEFAULT_SIZE: u32 = 1024;
 
 /// Reads the command line; the first argument is the binary's name.
 pub(super) fn parse(
@@ -176,22 +171,17 @@ pub(super) fn parse(
     let programs: Vec<Program> = schedules.iter().map(|schedule| schedule()).collect();
     let (verb, named) = words(&args, &programs)?;
     if verb == Verb::List {
-        return Ok(Parsed::List { json: args.json });
+        return Ok(Parsed::List);
     }
     let program = pick(named, programs)?;
     let mut variant = Variant::new(args.world).layout(args.layout).arch(args.arch);
     variant.dtype = args.dtype;
     variant.choices = once(args.set, "--set")?;
-    let mut shape = Shape::new(
-        args.m.unwrap_or(DEFAULT_SIZE),
-        args.n.unwrap_or(DEFAULT_SIZE),
-        args.k.unwrap_or(DEFAULT_SIZE),
-    );
+    let mut shape = Shape::new(args.m, args.n, args.k);
     shape.dims = once(args.dims, "--dim")?;
     shape.ld = once(args.lds, "--ld")?;
     Ok(Parsed::Request(Box::new(Request {
         verb,
-        own_shape: args.m.is_none() && args.n.is_none() && args.k.is_none(),
         program,
         variant,
         shape,
@@ -200,7 +190,6 @@ pub(super) fn parse(
         launches: args.launches,
         seed: args.seed,
         trace: args.trace,
-        json: args.json,
     })))
 }
 
@@ -248,7 +237,13 @@ fn words<'a>(args: &'a Args, programs: &[Program]) -> Result<(Verb, Option<&'a s
             });
         }
     }
-    Ok((verb.unwrap_or(Verb::Demo), named))
+    // Of several schedules none is the one that is meant: show them.
+    let unsaid = if named.is_none() && programs.len() > 1 {
+        Verb::List
+    } else {
+        Verb::Demo
+    };
+    Ok((verb.unwrap_or(unsaid), named))
 }
 
 fn pick(named: Option<&str>, programs: Vec<Program>) -> Result<Program, Error> {
@@ -328,6 +323,13 @@ fn number(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(value) if value <= i32::MAX as u32 => Ok(value),
         _ => Err("it is a whole number up to 2147483647".into()),
+    }
+}
+
+fn launches(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(launches) if (1..=100).contains(&launches) => Ok(launches),
+        _ => Err("it is a whole number from 1 to 100".into()),
     }
 }
 

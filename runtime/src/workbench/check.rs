@@ -8,6 +8,7 @@ use super::{Outcome, Ready, size};
 use crate::error::Error;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower;
+use counterflow_codegen::model::Volume;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, Setting};
 use counterflow_codegen::shape::Shape;
@@ -61,6 +62,9 @@ pub(super) fn proven(
 ) -> Map<String, Json> {
     let Ready { kernel, plan } = ready;
     let facts = Facts::of(kernel, plan);
+    let volume = Volume::of(kernel, plan);
+    let most = |bytes: &[u64]| bytes.iter().copied().max().unwrap_or(0);
+    let (sent, received) = (most(&volume.sent), most(&volume.received));
     let grid = plan.grid;
     let world = plan.geometry.world;
     let outputs: Vec<String> = kernel
@@ -133,9 +137,10 @@ pub(super) fn proven(
             "volume",
             "bytes over the busiest link",
             format!(
-                "{} out, {} in",
-                render::bytes(facts.sent),
-                render::bytes(facts.received)
+                "{} out, {} in; the least is {}",
+                render::bytes(sent),
+                render::bytes(received),
+                render::bytes(volume.least_of_a_link())
             ),
         ),
     ];
@@ -144,6 +149,8 @@ pub(super) fn proven(
         .map(|(rule, meaning, amount)| vec![rule.into(), meaning.into(), amount])
         .collect();
     console.say(render::table(&[], rows, &[]));
+    let warnings = volume.warnings(kernel, plan);
+    console.warn(&warnings);
     let settled: Map<String, Json> = choices(&request.program, kernel)
         .map(|(name, value)| (name.into(), value.to_string().into()))
         .collect();
@@ -154,8 +161,10 @@ pub(super) fn proven(
         "signals": facts.signals,
         "accesses": facts.accesses,
         "credits": facts.credits,
-        "sent_bytes": facts.sent,
-        "received_bytes": facts.received,
+        "sent_bytes": sent,
+        "received_bytes": received,
+        "least_link_bytes": volume.least_of_a_link(),
+        "warnings": warnings.iter().map(render::diagnostic_json).collect::<Vec<_>>(),
         "grid": {
             "gemm": grid.gemm, "comm": grid.comm, "stages": grid.stages,
             "shared_memory": grid.shared_memory,

@@ -2,9 +2,19 @@
 
 use super::args::Request;
 use super::render::Console;
-use super::{Outcome, check};
+use super::{Outcome, check, predict, run};
 use crate::error::Error;
 
 pub(super) fn demo(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
-    check::check(request, console)
+    request.device.open()?;
+    let ready = check::ready(request, &request.shape, console)?;
+    let mut fields = check::proven(request, &ready, console);
+    console.say("");
+    fields.extend(run::emulate(request, &ready, console)?);
+    console.say("");
+    fields.extend(predict::timeline(request, &ready, console)?);
+    if !console.is_json() && request.shape.m < 4096 {
+        predict::at_scale(request, &ready.kernel, console);
+    }
+    Ok(Outcome::good(fields))
 }

@@ -1,115 +1,48 @@
-//! What a checked plan amounts to: steps of each kind, and bytes over links.
+//! What a checked plan amounts to: steps of each kind, credits, multiply-adds.
 
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::plan::Plan;
-use counterflow_codegen::unroll::{EVERYWHERE, Span, StepKind};
+use counterflow_codegen::unroll::StepKind;
 
-/// Counts over all ranks, and bytes of the busiest one.
+/// Counts over all ranks.
+#[derive(Default)]
 pub(super) struct Facts {
     pub agents: u64,
     pub items: u64,
     pub waits: u64,
     pub signals: u64,
     pub accesses: u64,
+    /// The inferred counters' names.
     pub credits: Vec<String>,
-    /// Most bytes any rank sends.
-    pub sent: u64,
-    /// Most bytes any rank receives.
-    pub received: u64,
-    /// Multiply-adds over all ranks.
+    /// Multiply-adds.
     pub products: u64,
 }
 
 impl Facts {
     pub(super) fn of(kernel: &Kernel, plan: &Plan) -> Facts {
-        let world = plan.geometry.world as usize;
-        let mut traffic = Traffic {
-            kernel,
-            sent: vec![0; world],
-            received: vec![0; world],
+        let credits = kernel.counters.iter().filter(|c| c.purpose.is_credit());
+        let mut facts = Facts {
+            credits: credits.map(|counter| counter.name.clone()).collect(),
+            ..Facts::default()
         };
-        let credits = kernel
-            .counters
-            .iter()
-            .filter(|counter| counter.purpose.is_credit())
-            .map(|counter| counter.name.clone())
-            .collect();
-        let (mut waits, mut signals, mut accesses, mut products) = (0, 0, 0, 0);
-        for agent in &plan.agents {
-            let me = usize::from(agent.rank);
+        for agent in &*plan.agents {
+            facts.agents += u64::from(!agent.steps.is_empty());
+            facts.items += agent.items.len() as u64;
             for step in &agent.steps {
                 match step.kind {
-                    StepKind::Wait { .. } => waits += 1,
-                    StepKind::Signal { .. } => signals += 1,
+                    StepKind::Wait { .. } => facts.waits += 1,
+                    StepKind::Signal { .. } => facts.signals += 1,
                     StepKind::Dot { a, b, .. } => {
-                        accesses += 2;
-                        products += a.elements() * u64::from(b.rows.len());
-                        traffic.read(&a, me);
-                        traffic.read(&b, me);
+                        facts.accesses += 2;
+                        facts.products += a.elements() * u64::from(b.rows.len());
                     }
-                    StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => {
-                        accesses += 1;
-                        traffic.read(&from, me);
-                    }
-                    StepKind::Copy { src, dst } => {
-                        accesses += 2;
-                        traffic.read(&src, me);
-                        traffic.written(&dst, me);
-                    }
-                    StepKind::Store { dst, .. } => {
-                        accesses += 1;
-                        traffic.written(&dst, me);
+                    StepKind::Copy { .. } => facts.accesses += 2,
+                    StepKind::Reduce { .. } | StepKind::Load { .. } | StepKind::Store { .. } => {
+                        facts.accesses += 1;
                     }
                 }
             }
         }
-        let busy = plan.agents.iter().filter(|agent| !agent.steps.is_empty());
-        Facts {
-            agents: busy.count() as u64,
-            items: plan
-                .agents
-                .iter()
-                .map(|agent| agent.items.len() as u64)
-                .sum(),
-            waits,
-            signals,
-            accesses,
-            credits,
-            sent: traffic.sent.into_iter().max().unwrap_or(0),
-            received: traffic.received.into_iter().max().unwrap_or(0),
-            products,
-        }
-    }
-}
-
-struct Traffic<'a> {
-    kernel: &'a Kernel,
-    sent: Vec<u64>,
-    received: Vec<u64>,
-}
-
-impl Traffic<'_> {
-    fn moved(&mut self, from: usize, to: usize, span: &Span) {
-        if from != to {
-            let dtype = self.kernel.buffers[span.buffer.index()].dtype;
-            let bytes = span.elements() * u64::from(dtype.bytes());
-            self.sent[from] += bytes;
-            self.received[to] += bytes;
-        }
-    }
-
-    fn homes(&self, span: &Span) -> std::ops::Range<usize> {
-        match span.home {
-            EVERYWHERE => 0..self.sent.len(),
-            home => usize::from(home)..usize::from(home) + 1,
-        }
-    }
-
-    fn read(&mut self, span: &Span, me: usize) {
-        self.homes(span).for_each(|home| self.moved(home, me, span));
-    }
-
-    fn written(&mut self, span: &Span, me: usize) {
-        self.homes(span).for_each(|home| self.moved(me, home, span));
+        facts
     }
 }

@@ -95,7 +95,7 @@ pub fn run_with(
     let mut console = Console::new(surroundings, json, out, err);
     let request = match args::parse(args, schedules, surroundings.colour) {
         Ok(Parsed::Request(request)) => request,
-        Ok(Parsed::List { json: _ }) => return list::list(schedules, &mut console),
+        Ok(Parsed::List) => return list::list(schedules, &mut console),
         Ok(Parsed::Help(text)) => {
             console.help(&text);
             return GOOD;

@@ -37,6 +37,10 @@ impl<'a> Console<'a> {
         self.surroundings.dump.as_deref()
     }
 
+    pub(super) fn is_json(&self) -> bool {
+        self.json
+    }
+
     /// Text for people; nothing in JSON mode. `**…**` is emphasised on a terminal.
     pub(super) fn say(&mut self, text: impl AsRef<str>) {
         if !self.json {
@@ -262,7 +266,8 @@ pub(super) fn count(value: u64) -> String {
 
 /// `3 waits`, `1 wait`.
 pub(super) fn plural(value: u64, noun: &str) -> String {
-    let s = match (value, noun.ends_with('s')) {
+    let hisses = noun.ends_with('s') || noun.ends_with("ch");
+    let s = match (value, hisses) {
         (1, _) => "",
         (_, true) => "es",
         (_, false) => "s",

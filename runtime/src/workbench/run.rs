@@ -1,15 +1,154 @@
 //! `run`: several launches on emulated ranks, M changing, each compared with an f64 reference.
 
 use super::args::Request;
-use super::render::Console;
-use super::{Outcome, check};
+use super::render::{self, Console};
+use super::{Outcome, Ready, check, size};
+use crate::cpu::{self, Compared};
 use crate::error::Error;
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::verify::Checked;
+use serde_json::{Map, Value as Json, json};
+use std::time::Instant;
+
+/// Further orders of turns that are tried without numbers.
+const INTERLEAVINGS: u64 = 8;
 
 pub(super) fn run(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
     request.device.open()?;
-    let _ready = check::ready(request, &request.shape, console)?;
-    Err(Error::NotYet {
-        what: "run".into(),
-        help: "check".into(),
+    let ready = check::ready(request, &request.shape, console)?;
+    let mut fields = check::proven(request, &ready, console);
+    fields.extend(emulate(request, &ready, console)?);
+    Ok(Outcome::good(fields))
+}
+
+/// Runs and compares, tells it, and gives it as JSON fields.
+pub(super) fn emulate(
+    request: &Request,
+    ready: &Ready,
+    console: &mut Console<'_>,
+) -> Result<Map<String, Json>, Error> {
+    let kernel = &ready.kernel;
+    size::run_fits(kernel, &ready.plan, request.launches)?;
+    let other = other_plan(request, ready);
+    let plans: Vec<&Checked<Plan>> = (0..request.launches)
+        .map(|launch| match &other {
+            Some(other) if launch % 2 == 1 => other,
+            Some(_) | None => &ready.plan,
+        })
+        .collect();
+
+    let start = Instant::now();
+    let bar = console.bar(1 + plans.len() as u64 + INTERLEAVINGS, "running");
+    let run = cpu::run(kernel, plans.clone(), request.seed)?;
+    bar.step();
+    let mut compared = Vec::with_capacity(plans.len());
+    for launch in 0..plans.len() {
+        bar.say("comparing");
+        compared.push(run.compare(launch)?);
+        bar.step();
+    }
+    bar.say("interleaving");
+    for further in 1..=INTERLEAVINGS {
+        cpu::interleave(kernel, &plans, request.seed.wrapping_add(further))?;
+        bar.step();
+    }
+    drop(bar);
+    let took = start.elapsed().as_secs_f64();
+
+    console.say(format!(
+        "**ran** {} on {}, seed {}, in {}",
+        render::plural(plans.len() as u64, "launch"),
+        render::plural(kernel.variant.world.into(), "emulated rank"),
+        request.seed,
+        render::seconds(took)
+    ));
+    let rows = compared.iter().zip(&plans).enumerate();
+    let rows = rows
+        .map(|(launch, (compared, plan))| row(launch, plan, compared.as_ref().ok()))
+        .collect();
+    console.say(render::table(
+        &[
+            "launch",
+            "shape",
+            "elements",
+            "max error",
+            "relative",
+            "of what rounding allows",
+        ],
+        rows,
+        &[0, 2, 3, 4, 5],
+    ));
+    for none in compared
+        .iter()
+        .filter_map(|compared| compared.as_ref().err())
+        .take(1)
+    {
+        console.say(format!("  {none}"));
+    }
+    console.say(format!(
+        "  as promised in {INTERLEAVINGS} further interleavings, watching every access; {} steps each",
+        render::count(run.steps())
+    ));
+
+    let launches: Vec<Json> = compared
+        .iter()
+        .zip(&plans)
+        .map(|(compared, plan)| object(&plan.shape, compared.as_ref().ok()))
+        .collect();
+    let ran = json!({
+        "device": request.device.name(),
+        "seed": request.seed,
+        "launches": launches,
+        "interleavings": 1 + INTERLEAVINGS,
+        "steps": run.steps(),
+        "seconds": took,
+    });
+    Ok(Map::from_iter([("ran".into(), ran)]))
+}
+
+/// A checked plan with fewer rows, ragged where that is legal, for every second launch.
+fn other_plan(request: &Request, ready: &Ready) -> Option<Checked<Plan>> {
+    let m = request.shape.m;
+    if request.launches < 2 {
+        return None;
+    }
+    let ragged = u32::try_from(u64::from(m) * 2 / 3 + 1).ok()?;
+    let even = (m / 2).checked_next_multiple_of(request.variant.world.checked_mul(64)?)?;
+    [ragged, even]
+        .into_iter()
+        .filter(|other| *other < m)
+        .find_map(|other| {
+            let shape = Shape {
+                m: other,
+                ..request.shape.clone()
+            };
+            check::replan(&ready.kernel, &shape, request).ok()
+        })
+}
+
+fn row(launch: usize, plan: &Plan, compared: Option<&Compared>) -> Vec<String> {
+    let mut row = vec![(launch + 1).to_string(), plan.shape.to_string()];
+    match compared {
+        Some(compared) => row.extend([
+            render::count(compared.elements),
+            format!("{:.2e}", compared.max_error),
+            format!("{:.2e}", compared.relative),
+            format!("{:.0} %", compared.of_allowed * 100.0),
+        ]),
+        None => row.extend(["-"; 4].map(String::from)),
+    }
+    row
+}
+
+fn object(shape: &Shape, compared: Option<&Compared>) -> Json {
+    json!({
+        "m": shape.m,
+        "n": shape.n,
+        "k": shape.k,
+        "max_error": compared.map(|c| c.max_error),
+        "relative_error": compared.map(|c| c.relative),
+        "of_allowed": compared.map(|c| c.of_allowed),
+        "elements": compared.map(|c| c.elements),
     })
 }

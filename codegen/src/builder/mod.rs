@@ -20,465 +20,22 @@
 //! });
 //! assert_eq!(s.finish().roles.len(), 1);
 //! ```
+mod refs;
+mod words;
 
 use crate::dtype::Dtype;
 pub use crate::order::OrderFn;
-use crate::order::{RankOrder, TileOrder};
 use crate::program::*;
 pub use crate::rank::{Comparison, Cond, RankExpr};
 use crate::value::AccId;
 pub use crate::value::Value;
+use refs::Order;
+pub use refs::{
+    Axis, CellsRef, CountersRef, Item, ItemRows, ItemsRef, PartitionRef, PlaceRef, Split,
+    TensorIndex, TensorRef,
+};
 use std::panic::Location;
-
-/// The rank that runs the schedule.
-pub fn me() -> RankExpr {
-    RankExpr::Me
-}
-
-/// How many ranks there are.
-pub fn world() -> RankExpr {
-    RankExpr::World
-}
-
-/// All ranks but me, as an index of slots or cells.
-pub fn others() -> Pick {
-    Pick::Others
-}
-
-/// All ranks, as an index of slots or cells.
-pub fn everyone() -> Pick {
-    Pick::All
-}
-
-/// The ranks, to be visited in an order. By itself ascending, the same order on every rank.
-pub fn ranks() -> Ranks {
-    Ranks(RankOrder::Ascending)
-}
-
-/// The chunks in the order in which they come by when every rank passes what it has to rank `me + step`:
-/// mine, then the one from `me - step`, and so on.
-pub fn ring(step: i32) -> Ranks {
-    Ranks(RankOrder::FromMe {
-        start: 0,
-        stride: step.saturating_neg(),
-        skipped: 0,
-    })
-}
-
-/// An order over ranks, made by [`ranks`] or [`ring`].
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Ranks(pub RankOrder);
-
-impl Ranks {
-    /// Me, then me + 1, and so on around.
-    #[must_use]
-    pub fn from_me(self) -> Ranks {
-        Ranks(RankOrder::FromMe {
-            start: 0,
-            stride: 1,
-            skipped: 0,
-        })
-    }
-    /// me + 1, me + 2, … around, without me.
-    #[must_use]
-    pub fn after_me(self) -> Ranks {
-        Ranks(RankOrder::FromMe {
-            start: 1,
-            stride: 1,
-            skipped: 1,
-        })
-    }
-    /// me - 1, me - 2, … around, without me.
-    #[must_use]
-    pub fn before_me(self) -> Ranks {
-        Ranks(RankOrder::FromMe {
-            start: -1,
-            stride: -1,
-            skipped: 1,
-        })
-    }
-    /// The order without its last `n` ranks.
-    #[must_use]
-    pub fn but_last(self, n: u32) -> Ranks {
-        Ranks(self.0.but_last(n))
-    }
-    /// `order(me, step, world)` for each step below `world`. Becomes a table in the plan.
-    #[must_use]
-    pub fn by(self, order: OrderFn) -> Ranks {
-        Ranks(RankOrder::Table(order))
-    }
-}
-
-/// A number or pair that may be left open: a constant, or [`tune`] of several.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Tune(Vec<Setting>);
-
-/// A choice left open: the first option is the default. All options must be of one kind.
-pub fn tune<T: Into<Setting>>(options: impl IntoIterator<Item = T>) -> Tune {
-    Tune(options.into_iter().map(Into::into).collect())
-}
-
-impl From<u32> for Setting {
-    fn from(value: u32) -> Self {
-        Setting::One(value)
-    }
-}
-impl From<(u32, u32)> for Setting {
-    fn from((rows, columns): (u32, u32)) -> Self {
-        Setting::Pair(rows, columns)
-    }
-}
-impl From<u32> for Tune {
-    fn from(value: u32) -> Self {
-        Tune(vec![value.into()])
-    }
-}
-impl From<(u32, u32)> for Tune {
-    fn from(value: (u32, u32)) -> Self {
-        Tune(vec![value.into()])
-    }
-}
-
-/// What a `#[gemm]` loop may leave to the tuner or set: absent entries have the kernel's defaults.
-#[derive(Clone, Default, Debug)]
-pub struct GemmOptions {
-    /// Depth of one step of the K loop, in elements.
-    pub k: Option<Tune>,
-    /// CTAs of a cluster, along rows and columns.
-    pub cluster: Option<Tune>,
-    /// Stages of the shared-memory ring.
-    pub stages: Option<Tune>,
-}
-
-/// A tensor of the schedule being built.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TensorRef {
-    id: TensorId,
-    extent: Option<Extent>,
-}
-
-/// A partition of the schedule being built.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PartitionRef(PartitionId);
-
-/// A counter set of the schedule being built.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CountersRef(CounterId);
-
-/// The item a loop stands at.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Item(Var);
-
-/// The rows of an item, as an index: the items of another partition that hold them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ItemRows(Var, Option<Var>);
-
-/// The part of K a loop stands at.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Split(Var);
-
-impl Item {
-    /// The rows this item covers, to index counters of another partition.
-    pub fn rows(self) -> ItemRows {
-        ItemRows(self.0, None)
-    }
-}
-
-impl ItemRows {
-    /// Only the columns of that part of K.
-    #[must_use]
-    pub fn split(self, split: Split) -> ItemRows {
-        ItemRows(self.0, Some(split.0))
-    }
-}
-
-/// What may stand in a tensor's brackets.
-#[derive(Clone, Debug)]
-pub enum TensorIndex {
-    /// A slot of scratch.
-    Slot(Pick),
-    /// An item.
-    Item(Item),
-    /// A part of K.
-    Split(Split),
-}
-
-impl From<Item> for TensorIndex {
-    fn from(item: Item) -> Self {
-        TensorIndex::Item(item)
-    }
-}
-impl From<Split> for TensorIndex {
-    fn from(split: Split) -> Self {
-        TensorIndex::Split(split)
-    }
-}
-impl From<Pick> for TensorIndex {
-    fn from(pick: Pick) -> Self {
-        TensorIndex::Slot(pick)
-    }
-}
-impl From<RankExpr> for TensorIndex {
-    fn from(rank: RankExpr) -> Self {
-        TensorIndex::Slot(Pick::One(rank))
-    }
-}
-impl From<&RankExpr> for TensorIndex {
-    fn from(rank: &RankExpr) -> Self {
-        TensorIndex::Slot(Pick::One(rank.clone()))
-    }
-}
-impl From<i32> for TensorIndex {
-    fn from(slot: i32) -> Self {
-        TensorIndex::Slot(Pick::One(slot.into()))
-    }
-}
-
-impl From<Item> for CellIndex {
-    fn from(item: Item) -> Self {
-        CellIndex::Item(item.0)
-    }
-}
-impl From<ItemRows> for CellIndex {
-    fn from(rows: ItemRows) -> Self {
-        CellIndex::Rows(rows.0, rows.1)
-    }
-}
-impl From<Pick> for CellIndex {
-    fn from(pick: Pick) -> Self {
-        CellIndex::Rank(pick)
-    }
-}
-impl From<RankExpr> for CellIndex {
-    fn from(rank: RankExpr) -> Self {
-        CellIndex::Rank(Pick::One(rank))
-    }
-}
-impl From<&RankExpr> for CellIndex {
-    fn from(rank: &RankExpr) -> Self {
-        CellIndex::Rank(Pick::One(rank.clone()))
-    }
-}
-impl From<i32> for CellIndex {
-    fn from(index: i32) -> Self {
-        CellIndex::Rank(Pick::One(index.into()))
-    }
-}
-
-impl TensorRef {
-    fn place(self, home: Home) -> PlaceRef {
-        PlaceRef(Place {
-            tensor: self.id,
-            home,
-            slot: None,
-            item: None,
-            split: None,
-        })
-    }
-    /// This tensor in that rank's memory.
-    pub fn on(self, rank: impl Into<RankExpr>) -> PlaceRef {
-        self.place(Home::On(rank.into()))
-    }
-    /// This tensor in every rank's memory at once (multicast).
-    pub fn everywhere(self) -> PlaceRef {
-        self.place(Home::Everywhere)
-    }
-    /// An item or a slot of it, in my memory.
-    pub fn at(self, index: impl Into<TensorIndex>) -> PlaceRef {
-        self.place(Home::Me).at(index)
-    }
-    /// For [`ScheduleBuilder::symmetric`]: scratch that holds the chunk each rank owns.
-    #[must_use]
-    pub fn chunk(self) -> TensorRef {
-        TensorRef {
-            extent: Some(Extent::Chunk),
-            ..self
-        }
-    }
-    /// For [`ScheduleBuilder::symmetric`]: scratch that holds all rows.
-    #[must_use]
-    pub fn whole(self) -> TensorRef {
-        TensorRef {
-            extent: Some(Extent::Whole),
-            ..self
-        }
-    }
-}
-
-/// A place of data, as it is being indexed.
-#[derive(Clone, PartialEq, Debug)]
-pub struct PlaceRef(Place);
-
-impl PlaceRef {
-    /// A slot, an item or a part of K of it.
-    #[must_use]
-    pub fn at(mut self, index: impl Into<TensorIndex>) -> PlaceRef {
-        match index.into() {
-            TensorIndex::Slot(pick) => self.0.slot = Some(pick),
-            TensorIndex::Item(item) => self.0.item = Some(item.0),
-            TensorIndex::Split(split) => self.0.split = Some(split.0),
-        }
-        self
-    }
-}
-
-impl From<TensorRef> for PlaceRef {
-    fn from(tensor: TensorRef) -> Self {
-        tensor.place(Home::Me)
-    }
-}
-
-/// Counter cells, as they are being indexed.
-#[derive(Clone, PartialEq, Debug)]
-pub struct CellsRef(Cells);
-
-impl CountersRef {
-    fn cells(self, home: Home) -> CellsRef {
-        CellsRef(Cells {
-            counter: self.0,
-            home,
-            index: Vec::new(),
-        })
-    }
-    /// That rank's cells.
-    pub fn on(self, rank: impl Into<RankExpr>) -> CellsRef {
-        self.cells(Home::On(rank.into()))
-    }
-    /// Every rank's cells at once.
-    pub fn everywhere(self) -> CellsRef {
-        self.cells(Home::Everywhere)
-    }
-    /// A cell of mine.
-    pub fn at(self, index: impl Into<CellIndex>) -> CellsRef {
-        self.cells(Home::Me).at(index)
-    }
-}
-
-impl CellsRef {
-    /// The next entry of the index.
-    #[must_use]
-    pub fn at(mut self, index: impl Into<CellIndex>) -> CellsRef {
-        self.0.index.push(index.into());
-        self
-    }
-}
-
-impl From<CountersRef> for CellsRef {
-    fn from(counters: CountersRef) -> Self {
-        counters.cells(Home::Me)
-    }
-}
-
-/// The items a loop visits: made by [`PartitionRef::of`] or [`PartitionRef::all`].
-#[derive(Clone, PartialEq, Debug)]
-pub struct ItemsRef {
-    partition: PartitionId,
-    chunk: Option<RankExpr>,
-    order: Order,
-}
-
-#[derive(Clone, PartialEq, Debug)]
-enum Order {
-    Tile(TileOrder),
-    Grouped(Tune),
-}
-
-impl PartitionRef {
-    /// The items of that rank's chunk.
-    pub fn of(self, chunk: impl Into<RankExpr>) -> ItemsRef {
-        ItemsRef {
-            partition: self.0,
-            chunk: Some(chunk.into()),
-            order: Order::Tile(TileOrder::RowMajor),
-        }
-    }
-    /// All items.
-    pub fn all(self) -> ItemsRef {
-        ItemsRef {
-            partition: self.0,
-            chunk: None,
-            order: Order::Tile(TileOrder::RowMajor),
-        }
-    }
-    /// All items, grouped: as [`ItemsRef::grouped`].
-    pub fn grouped(self, group: impl Into<Tune>) -> ItemsRef {
-        self.all().grouped(group)
-    }
-}
-
-impl ItemsRef {
-    /// In groups of `group` rows, each column by column.
-    #[must_use]
-    pub fn grouped(self, group: impl Into<Tune>) -> ItemsRef {
-        ItemsRef {
-            order: Order::Grouped(group.into()),
-            ..self
-        }
-    }
-    /// Row by row (the default).
-    #[must_use]
-    pub fn row_major(self) -> ItemsRef {
-        ItemsRef {
-            order: Order::Tile(TileOrder::RowMajor),
-            ..self
-        }
-    }
-    /// Column by column.
-    #[must_use]
-    pub fn column_major(self) -> ItemsRef {
-        ItemsRef {
-            order: Order::Tile(TileOrder::ColumnMajor),
-            ..self
-        }
-    }
-}
-
-impl From<PartitionRef> for ItemsRef {
-    fn from(partition: PartitionRef) -> Self {
-        partition.all()
-    }
-}
-
-/// One axis of a counter set: a partition, [`world`], or a number of cells.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Axis(CounterDim);
-
-impl From<PartitionRef> for Axis {
-    fn from(partition: PartitionRef) -> Self {
-        Axis(CounterDim::Items(partition.0))
-    }
-}
-impl From<RankExpr> for Axis {
-    /// [`world`]; any other rank expression is not an axis and counts as one cell, which lowering reports on use.
-    fn from(expr: RankExpr) -> Self {
-        match expr {
-            RankExpr::World => Axis(CounterDim::World),
-            RankExpr::Const(count) => Axis(CounterDim::Count(u32::try_from(count).unwrap_or(0))),
-            RankExpr::Me | RankExpr::Var(_) | RankExpr::Binary(..) => Axis(CounterDim::Count(0)),
-        }
-    }
-}
-impl From<u32> for Axis {
-    fn from(count: u32) -> Self {
-        Axis(CounterDim::Count(count))
-    }
-}
-
-impl From<RankExpr> for Slots {
-    /// [`world`] or a constant; anything else is no number of slots and counts as none, which lowering reports.
-    fn from(expr: RankExpr) -> Self {
-        match expr {
-            RankExpr::World => Slots::World,
-            RankExpr::Const(count) => Slots::Count(u32::try_from(count).unwrap_or(0)),
-            RankExpr::Me | RankExpr::Var(_) | RankExpr::Binary(..) => Slots::Count(0),
-        }
-    }
-}
-impl From<u32> for Slots {
-    fn from(count: u32) -> Self {
-        Slots::Count(count)
-    }
-}
+pub use words::{GemmOptions, Ranks, Tune, everyone, me, others, ranks, ring, tune, world};
 
 /// Records a schedule, statement by statement.
 #[derive(Debug)]
@@ -592,6 +149,10 @@ impl ScheduleBuilder {
 
     #[track_caller]
     fn choice(&mut self, name: String, tune: Tune) -> Choice {
+        self.choice_at(name, tune, Location::caller())
+    }
+
+    fn choice_at(&mut self, name: String, tune: Tune, at: Loc) -> Choice {
         match tune.0.as_slice() {
             [only] => Choice::Fixed(*only),
             _ => {
@@ -599,7 +160,7 @@ impl ScheduleBuilder {
                 self.program.tunables.push(Tunable {
                     name,
                     options: tune.0,
-                    at: Location::caller(),
+                    at,
                 });
                 Choice::Open(id)
             }
@@ -672,9 +233,11 @@ impl ScheduleBuilder {
     #[track_caller]
     pub fn gemm(&mut self, options: GemmOptions, body: impl FnOnce(&mut Self)) {
         let GemmOptions { k, cluster, stages } = options;
-        let k = k.map(|tune| self.choice("gemm.k".into(), tune));
-        let cluster = cluster.map(|tune| self.choice("gemm.cluster".into(), tune));
-        let stages = stages.map(|tune| self.choice("gemm.stages".into(), tune));
+        // A closure has a location of its own, so the caller's is taken here.
+        let at = Location::caller();
+        let k = k.map(|tune| self.choice_at("gemm.k".into(), tune, at));
+        let cluster = cluster.map(|tune| self.choice_at("gemm.cluster".into(), tune, at));
+        let stages = stages.map(|tune| self.choice_at("gemm.stages".into(), tune, at));
         self.role(RoleKind::Gemm { k, cluster, stages }, body);
     }
     /// A loop of `ctas` CTAs that only move data.
@@ -858,6 +421,15 @@ impl ScheduleBuilder {
     /// A named accumulator, zero until something is added to it in an item.
     pub fn accumulator(&mut self, name: &str) -> Value {
         Value::Acc(self.acc(Some(name)))
+    }
+
+    /// Names the accumulator that `value` is; anything computed from accumulators has no name to take.
+    pub fn name(&mut self, value: &Value, name: &str) {
+        if let Value::Acc(acc) = value
+            && let Some(declared) = self.program.accs.get_mut(usize::from(acc.0))
+        {
+            declared.name = Some(name.into());
+        }
     }
 
     /// A tile product over all of K.

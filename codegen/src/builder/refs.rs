@@ -1,0 +1,339 @@
+//! What a schedule names: tensors, partitions, counters, items, and how they are indexed.
+
+use super::words::Tune;
+use crate::order::TileOrder;
+use crate::program::{
+    CellIndex, Cells, CounterDim, CounterId, Extent, Home, PartitionId, Pick, Place, Slots,
+    TensorId, Var,
+};
+use crate::rank::RankExpr;
+
+/// A tensor of the schedule being built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TensorRef {
+    pub(super) id: TensorId,
+    pub(super) extent: Option<Extent>,
+}
+
+/// A partition of the schedule being built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PartitionRef(pub(super) PartitionId);
+
+/// A counter set of the schedule being built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CountersRef(pub(super) CounterId);
+
+/// The item a loop stands at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Item(pub(super) Var);
+
+/// The rows of an item, as an index: the items of another partition that hold them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ItemRows(Var, Option<Var>);
+
+/// The part of K a loop stands at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Split(pub(super) Var);
+
+impl Item {
+    /// The rows this item covers, to index counters of another partition.
+    pub fn rows(self) -> ItemRows {
+        ItemRows(self.0, None)
+    }
+}
+
+impl ItemRows {
+    /// Only the columns of that part of K.
+    #[must_use]
+    pub fn split(self, split: Split) -> ItemRows {
+        ItemRows(self.0, Some(split.0))
+    }
+}
+
+/// What may stand in a tensor's brackets.
+#[derive(Clone, Debug)]
+pub enum TensorIndex {
+    /// A slot of scratch.
+    Slot(Pick),
+    /// An item.
+    Item(Item),
+    /// A part of K.
+    Split(Split),
+}
+
+impl From<Item> for TensorIndex {
+    fn from(item: Item) -> Self {
+        TensorIndex::Item(item)
+    }
+}
+impl From<Split> for TensorIndex {
+    fn from(split: Split) -> Self {
+        TensorIndex::Split(split)
+    }
+}
+impl From<Pick> for TensorIndex {
+    fn from(pick: Pick) -> Self {
+        TensorIndex::Slot(pick)
+    }
+}
+impl From<RankExpr> for TensorIndex {
+    fn from(rank: RankExpr) -> Self {
+        TensorIndex::Slot(Pick::One(rank))
+    }
+}
+impl From<&RankExpr> for TensorIndex {
+    fn from(rank: &RankExpr) -> Self {
+        TensorIndex::Slot(Pick::One(rank.clone()))
+    }
+}
+impl From<i32> for TensorIndex {
+    fn from(slot: i32) -> Self {
+        TensorIndex::Slot(Pick::One(slot.into()))
+    }
+}
+
+impl From<Item> for CellIndex {
+    fn from(item: Item) -> Self {
+        CellIndex::Item(item.0)
+    }
+}
+impl From<ItemRows> for CellIndex {
+    fn from(rows: ItemRows) -> Self {
+        CellIndex::Rows(rows.0, rows.1)
+    }
+}
+impl From<Pick> for CellIndex {
+    fn from(pick: Pick) -> Self {
+        CellIndex::Rank(pick)
+    }
+}
+impl From<RankExpr> for CellIndex {
+    fn from(rank: RankExpr) -> Self {
+        CellIndex::Rank(Pick::One(rank))
+    }
+}
+impl From<&RankExpr> for CellIndex {
+    fn from(rank: &RankExpr) -> Self {
+        CellIndex::Rank(Pick::One(rank.clone()))
+    }
+}
+impl From<i32> for CellIndex {
+    fn from(index: i32) -> Self {
+        CellIndex::Rank(Pick::One(index.into()))
+    }
+}
+
+impl TensorRef {
+    fn place(self, home: Home) -> PlaceRef {
+        PlaceRef(Place {
+            tensor: self.id,
+            home,
+            slot: None,
+            item: None,
+            split: None,
+        })
+    }
+    /// This tensor in that rank's memory.
+    pub fn on(self, rank: impl Into<RankExpr>) -> PlaceRef {
+        self.place(Home::On(rank.into()))
+    }
+    /// This tensor in every rank's memory at once (multicast).
+    pub fn everywhere(self) -> PlaceRef {
+        self.place(Home::Everywhere)
+    }
+    /// An item or a slot of it, in my memory.
+    pub fn at(self, index: impl Into<TensorIndex>) -> PlaceRef {
+        self.place(Home::Me).at(index)
+    }
+    /// For [`symmetric`](super::ScheduleBuilder::symmetric): scratch that holds the chunk each rank owns.
+    #[must_use]
+    pub fn chunk(self) -> TensorRef {
+        TensorRef {
+            extent: Some(Extent::Chunk),
+            ..self
+        }
+    }
+    /// For [`symmetric`](super::ScheduleBuilder::symmetric): scratch that holds all rows.
+    #[must_use]
+    pub fn whole(self) -> TensorRef {
+        TensorRef {
+            extent: Some(Extent::Whole),
+            ..self
+        }
+    }
+}
+
+/// A place of data, as it is being indexed.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PlaceRef(pub(super) Place);
+
+impl PlaceRef {
+    /// A slot, an item or a part of K of it.
+    #[must_use]
+    pub fn at(mut self, index: impl Into<TensorIndex>) -> PlaceRef {
+        match index.into() {
+            TensorIndex::Slot(pick) => self.0.slot = Some(pick),
+            TensorIndex::Item(item) => self.0.item = Some(item.0),
+            TensorIndex::Split(split) => self.0.split = Some(split.0),
+        }
+        self
+    }
+}
+
+impl From<TensorRef> for PlaceRef {
+    fn from(tensor: TensorRef) -> Self {
+        tensor.place(Home::Me)
+    }
+}
+
+/// Counter cells, as they are being indexed.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CellsRef(pub(super) Cells);
+
+impl CountersRef {
+    fn cells(self, home: Home) -> CellsRef {
+        CellsRef(Cells {
+            counter: self.0,
+            home,
+            index: Vec::new(),
+        })
+    }
+    /// That rank's cells.
+    pub fn on(self, rank: impl Into<RankExpr>) -> CellsRef {
+        self.cells(Home::On(rank.into()))
+    }
+    /// Every rank's cells at once.
+    pub fn everywhere(self) -> CellsRef {
+        self.cells(Home::Everywhere)
+    }
+    /// A cell of mine.
+    pub fn at(self, index: impl Into<CellIndex>) -> CellsRef {
+        self.cells(Home::Me).at(index)
+    }
+}
+
+impl CellsRef {
+    /// The next entry of the index.
+    #[must_use]
+    pub fn at(mut self, index: impl Into<CellIndex>) -> CellsRef {
+        self.0.index.push(index.into());
+        self
+    }
+}
+
+impl From<CountersRef> for CellsRef {
+    fn from(counters: CountersRef) -> Self {
+        counters.cells(Home::Me)
+    }
+}
+
+/// The items a loop visits: made by [`PartitionRef::of`] or [`PartitionRef::all`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct ItemsRef {
+    pub(super) partition: PartitionId,
+    pub(super) chunk: Option<RankExpr>,
+    pub(super) order: Order,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Order {
+    Tile(TileOrder),
+    Grouped(Tune),
+}
+
+impl PartitionRef {
+    /// The items of that rank's chunk.
+    pub fn of(self, chunk: impl Into<RankExpr>) -> ItemsRef {
+        ItemsRef {
+            partition: self.0,
+            chunk: Some(chunk.into()),
+            order: Order::Tile(TileOrder::RowMajor),
+        }
+    }
+    /// All items.
+    pub fn all(self) -> ItemsRef {
+        ItemsRef {
+            partition: self.0,
+            chunk: None,
+            order: Order::Tile(TileOrder::RowMajor),
+        }
+    }
+    /// All items, grouped: as [`ItemsRef::grouped`].
+    pub fn grouped(self, group: impl Into<Tune>) -> ItemsRef {
+        self.all().grouped(group)
+    }
+}
+
+impl ItemsRef {
+    /// In groups of `group` rows, each column by column.
+    #[must_use]
+    pub fn grouped(self, group: impl Into<Tune>) -> ItemsRef {
+        ItemsRef {
+            order: Order::Grouped(group.into()),
+            ..self
+        }
+    }
+    /// Row by row (the default).
+    #[must_use]
+    pub fn row_major(self) -> ItemsRef {
+        ItemsRef {
+            order: Order::Tile(TileOrder::RowMajor),
+            ..self
+        }
+    }
+    /// Column by column.
+    #[must_use]
+    pub fn column_major(self) -> ItemsRef {
+        ItemsRef {
+            order: Order::Tile(TileOrder::ColumnMajor),
+            ..self
+        }
+    }
+}
+
+impl From<PartitionRef> for ItemsRef {
+    fn from(partition: PartitionRef) -> Self {
+        partition.all()
+    }
+}
+
+/// One axis of a counter set: a partition, [`world`](super::world), or a number of cells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Axis(pub(super) CounterDim);
+
+impl From<PartitionRef> for Axis {
+    fn from(partition: PartitionRef) -> Self {
+        Axis(CounterDim::Items(partition.0))
+    }
+}
+impl From<RankExpr> for Axis {
+    /// [`world`](super::world); any other rank expression is not an axis and counts as one cell, which lowering reports on use.
+    fn from(expr: RankExpr) -> Self {
+        match expr {
+            RankExpr::World => Axis(CounterDim::World),
+            RankExpr::Const(count) => Axis(CounterDim::Count(u32::try_from(count).unwrap_or(0))),
+            RankExpr::Me | RankExpr::Var(_) | RankExpr::Binary(..) => Axis(CounterDim::Count(0)),
+        }
+    }
+}
+impl From<u32> for Axis {
+    fn from(count: u32) -> Self {
+        Axis(CounterDim::Count(count))
+    }
+}
+
+impl From<RankExpr> for Slots {
+    /// [`world`](super::world) or a constant; anything else is no number of slots and counts as none, which lowering reports.
+    fn from(expr: RankExpr) -> Self {
+        match expr {
+            RankExpr::World => Slots::World,
+            RankExpr::Const(count) => Slots::Count(u32::try_from(count).unwrap_or(0)),
+            RankExpr::Me | RankExpr::Var(_) | RankExpr::Binary(..) => Slots::Count(0),
+        }
+    }
+}
+impl From<u32> for Slots {
+    fn from(count: u32) -> Self {
+        Slots::Count(count)
+    }
+}

@@ -1,0 +1,280 @@
+//! The numbers: every element held as the f32 that its dtype rounds to, in the layout memory has on a device.
+//!
+//! Leading dimensions and transposed operands are laid out as planned; what lies between lines is NaN and stays so.
+
+mod evaluate;
+mod layout;
+
+pub(super) use evaluate::evaluate;
+
+use super::setup::Setup;
+use crate::dtype::Dtype;
+use crate::program::{TensorId, TensorKind};
+use crate::shape::Extent;
+use crate::unroll::Span;
+use layout::Layout;
+use ndarray::{ArrayView2, ArrayViewMut2, ShapeBuilder, linalg::general_mat_mul};
+
+/// A tile of f32 registers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tile {
+    pub rows: usize,
+    pub columns: usize,
+    pub values: Vec<f32>,
+}
+
+impl Tile {
+    fn shaped(&mut self, rows: usize, columns: usize) {
+        if (self.rows, self.columns) != (rows, columns) {
+            *self = Tile {
+                rows,
+                columns,
+                values: vec![0.0; rows * columns],
+            };
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Store {
+    layout: Layout,
+    dtype: Dtype,
+    values: Vec<f32>,
+}
+
+/// The memory of all ranks; empty where the run tracks no numbers.
+#[derive(Clone)]
+pub(super) struct Data {
+    stores: Vec<Store>,
+    buffers: usize,
+    /// What a copy carries.
+    line: Vec<f32>,
+}
+
+impl Data {
+    pub fn new(setup: &Setup<'_>, wanted: bool) -> Data {
+        let buffers = setup.kernel.buffers.len();
+        let mut data = Data {
+            stores: Vec::new(),
+            buffers,
+            line: Vec::new(),
+        };
+        if wanted && setup.launches() > 0 {
+            for rank in 0..setup.world as u16 {
+                for index in 0..buffers {
+                    data.stores
+                        .push(poisoned(setup, 0, rank, TensorId(index as u16)));
+                }
+            }
+        }
+        data
+    }
+
+    /// Whether numbers are tracked.
+    pub fn wanted(&self) -> bool {
+        !self.stores.is_empty()
+    }
+
+    fn store(&self, home: u16, buffer: TensorId) -> &Store {
+        &self.stores[usize::from(home) * self.buffers + buffer.index()]
+    }
+
+    fn store_mut(&mut self, home: u16, buffer: TensorId) -> &mut Store {
+        &mut self.stores[usize::from(home) * self.buffers + buffer.index()]
+    }
+
+    /// Before a launch: parameters are poisoned, then the inputs filled.
+    pub fn start(
+        &mut self,
+        setup: &Setup<'_>,
+        rank: u16,
+        launch: u32,
+        inputs: &mut dyn FnMut(super::Input<'_>, &mut [f32]),
+    ) {
+        let mut values = Vec::new();
+        for (index, buffer) in setup.kernel.buffers.iter().enumerate() {
+            let id = TensorId(index as u16);
+            if buffer.is_scratch() {
+                continue;
+            }
+            *self.store_mut(rank, id) = poisoned(setup, launch, rank, id);
+            if !buffer.kind.is_input() {
+                continue;
+            }
+            let geometry = &setup.plan(launch, rank).geometry;
+            let rows = match buffer.kind {
+                TensorKind::Gathered => geometry.chunk(buffer.rows, u32::from(rank)),
+                TensorKind::Local
+                | TensorKind::Vector
+                | TensorKind::Out
+                | TensorKind::Scattered
+                | TensorKind::Reduced
+                | TensorKind::Scratch { .. } => setup.held(launch, rank, id),
+            };
+            let columns = Extent {
+                start: 0,
+                end: geometry.size(buffer.columns),
+            };
+            values.clear();
+            values.resize(rows.len() as usize * columns.len() as usize, 0.0);
+            let input = super::Input {
+                launch: launch as usize,
+                rank: u32::from(rank),
+                tensor: id,
+                name: &buffer.name,
+                rows,
+                columns: columns.end,
+            };
+            inputs(input, &mut values);
+            let span = Span {
+                buffer: id,
+                home: rank,
+                slot: 0,
+                rows,
+                columns,
+            };
+            self.write(rank, &span, &values, false);
+        }
+    }
+
+    /// Scratch of a launch of another shape starts anew.
+    pub fn divide(&mut self, setup: &Setup<'_>, launch: u32, home: u16, buffer: TensorId) {
+        let layout = Layout::new(setup, launch, home, buffer);
+        if self.wanted() && self.store(home, buffer).layout != layout {
+            *self.store_mut(home, buffer) = poisoned(setup, launch, home, buffer);
+        }
+    }
+
+    /// A rank's tensor, row by row.
+    pub fn take(
+        &self,
+        setup: &Setup<'_>,
+        launch: u32,
+        rank: u16,
+        id: TensorId,
+    ) -> (Extent, Vec<f32>) {
+        let buffer = &setup.kernel.buffers[id.index()];
+        let rows = setup.held(launch, rank, id);
+        let columns = setup.plan(launch, rank).geometry.size(buffer.columns) as usize;
+        let store = self.store(rank, id);
+        let mut values = Vec::with_capacity(rows.len() as usize * columns);
+        for row in rows.range() {
+            let at = store.layout.at(0, row, 0);
+            let stride = store.layout.strides.1;
+            if stride == 1 {
+                values.extend_from_slice(&store.values[at..at + columns]);
+            } else {
+                values.extend((0..columns).map(|column| store.values[at + column * stride]));
+            }
+        }
+        (rows, values)
+    }
+
+    fn view(&self, home: u16, span: &Span) -> ArrayView2<'_, f32> {
+        let store = self.store(home, span.buffer);
+        let shape = (span.rows.len() as usize, span.columns.len() as usize);
+        let view = match store.layout.begin(span) {
+            None => ArrayView2::from_shape(shape, &[]),
+            Some(at) => {
+                let shape = shape.strides(store.layout.strides);
+                ArrayView2::from_shape(shape, &store.values[at..])
+            }
+        };
+        view.expect("the rectangle was checked to be inside")
+    }
+
+    fn view_mut(&mut self, home: u16, span: &Span) -> ArrayViewMut2<'_, f32> {
+        let store = self.store_mut(home, span.buffer);
+        let shape = (span.rows.len() as usize, span.columns.len() as usize);
+        let view = match store.layout.begin(span) {
+            None => ArrayViewMut2::from_shape(shape, &mut []),
+            Some(at) => {
+                let shape = shape.strides(store.layout.strides);
+                ArrayViewMut2::from_shape(shape, &mut store.values[at..])
+            }
+        };
+        view.expect("the rectangle was checked to be inside")
+    }
+
+    /// `tile += a · bᵀ`, in f32.
+    pub fn dot(&self, tile: &mut Tile, home: u16, a: &Span, b: &Span) {
+        let (a, b) = (self.view(home, a), self.view(home, b));
+        tile.shaped(a.nrows(), b.nrows());
+        let mut c = ArrayViewMut2::from_shape((tile.rows, tile.columns), &mut tile.values)
+            .expect("the tile was just shaped");
+        general_mat_mul(1.0, &a, &b.t(), 1.0, &mut c);
+    }
+
+    /// `tile += from`; the sum over several ranks' memory is made in f32 and rounded once, as the switch does.
+    pub fn reduce(&self, tile: &mut Tile, homes: std::ops::Range<u16>, from: &Span) {
+        tile.shaped(from.rows.len() as usize, from.columns.len() as usize);
+        let mut c = ArrayViewMut2::from_shape((tile.rows, tile.columns), &mut tile.values)
+            .expect("the tile was just shaped");
+        if homes.len() == 1 {
+            c += &self.view(homes.start, from);
+        } else {
+            let mut sum = ndarray::Array2::<f32>::zeros((tile.rows, tile.columns));
+            for home in homes {
+                sum += &self.view(home, from);
+            }
+            let dtype = self.store(0, from.buffer).dtype;
+            c.zip_mut_with(&sum, |c, sum| *c += dtype.round(*sum));
+        }
+    }
+
+    /// `tile = from`.
+    pub fn load(&self, tile: &mut Tile, home: u16, from: &Span) {
+        let view = self.view(home, from);
+        tile.shaped(view.nrows(), view.ncols());
+        let mut c = ArrayViewMut2::from_shape((tile.rows, tile.columns), &mut tile.values)
+            .expect("the tile was just shaped");
+        c.assign(&view);
+    }
+
+    /// Moves a rectangle to another of the same size and type (a copy rounds where the types differ).
+    pub fn copy(&mut self, (to, dst): (u16, &Span), (from, src): (u16, &Span)) {
+        let mut line = std::mem::take(&mut self.line);
+        line.clear();
+        line.extend(self.view(from, src).iter());
+        let same = self.store(to, dst.buffer).dtype == self.store(from, src.buffer).dtype;
+        if same {
+            let view = ArrayView2::from_shape(
+                (src.rows.len() as usize, src.columns.len() as usize),
+                &line,
+            )
+            .expect("as many as were read");
+            self.view_mut(to, dst).assign(&view);
+        } else {
+            self.write(to, dst, &line, false);
+        }
+        self.line = line;
+    }
+
+    /// Rounds `values`, row by row, and stores them or adds them (which rounds once more).
+    pub fn write(&mut self, home: u16, dst: &Span, values: &[f32], add: bool) {
+        let store = self.store_mut(home, dst.buffer);
+        let (columns, dtype) = (dst.columns.len() as usize, store.dtype);
+        if values.is_empty() {
+            return;
+        }
+        for (row, values) in dst.rows.range().zip(values.chunks_exact(columns)) {
+            let at = store
+                .layout
+                .at(usize::from(dst.slot), row, dst.columns.start as usize);
+            let line = store.values[at..].iter_mut();
+            for (to, value) in line.step_by(store.layout.strides.1).zip(values) {
+                let value = dtype.round(*value);
+                *to = if add { dtype.round(*to + value) } else { value };
+            }
+        }
+    }
+}
+
+fn poisoned(setup: &Setup<'_>, launch: u32, rank: u16, id: TensorId) -> Store {
+    let layout = Layout::new(setup, launch, rank, id);
+    Store {
+        layout,
+        dtype: setup.kernel.buffers[id.index()].dtype,
+        values: vec![f32::NAN; layout.len],
+    }
+}

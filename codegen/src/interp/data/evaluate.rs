@@ -1,0 +1,47 @@
+//! The expression of a store, over tiles.
+
+use super::Tile;
+use crate::value::{AccId, Value};
+
+/// What a store writes, row by row: the expression in f64, rounded to f32.
+pub(in crate::interp) fn evaluate<'t>(
+    value: &Value,
+    tile: &impl Fn(AccId) -> Option<&'t Tile>,
+    rows: usize,
+    columns: usize,
+    out: &mut Vec<f32>,
+) {
+    out.clear();
+    if let Value::Acc(acc) = value
+        && let Some(tile) = tile(*acc)
+        && (tile.rows, tile.columns) == (rows, columns)
+    {
+        out.extend_from_slice(&tile.values);
+        return;
+    }
+    let accs: Vec<(AccId, Option<&Tile>)> = value
+        .accs()
+        .into_iter()
+        .map(|acc| (acc, tile(acc)))
+        .collect();
+    out.reserve(rows * columns);
+    for row in 0..rows {
+        for column in 0..columns {
+            let at = |acc: AccId| {
+                let tile = accs.iter().find(|(id, _)| *id == acc).and_then(|(_, t)| *t);
+                // Zero until something is added: in a world of one, the others' sum has no terms.
+                tile.map_or(0.0, |tile| {
+                    // A vector is one row, repeated.
+                    let row = if tile.rows == 1 { 0 } else { row };
+                    let value = tile.values.get(row * tile.columns + column);
+                    value.map_or(f64::NAN, |value| f64::from(*value))
+                })
+            };
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "the expression is rounded to f32, then to the stored type"
+            )]
+            out.push(value.eval(&at, &[]) as f32);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Where an element lies.
+
+use crate::interp::setup::Setup;
+use crate::program::TensorId;
+use crate::unroll::Span;
+
+/// How a buffer lies in memory on one rank.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Layout {
+    /// Distance of adjacent rows and of adjacent columns.
+    pub strides: (usize, usize),
+    /// The first row it holds.
+    pub first: usize,
+    /// Rows of a chunk and the distance of chunks, where rows are adjacent; a single chunk otherwise.
+    pub chunk: (usize, usize),
+    /// Distance of slots.
+    pub slot: usize,
+    pub len: usize,
+}
+
+impl Layout {
+    pub fn new(setup: &Setup<'_>, launch: u32, rank: u16, id: TensorId) -> Layout {
+        let plan = setup.plan(launch, rank);
+        let buffer = &setup.kernel.buffers[id.index()];
+        let geometry = &plan.geometry;
+        let held = setup.held(launch, rank, id);
+        let columns = geometry.size(buffer.columns) as usize;
+        let ld = plan.shape.ld.get(&buffer.name).copied();
+        let ld = ld.unwrap_or_else(|| geometry.contiguous(buffer)) as usize;
+        let slots = buffer.slots(setup.world as u32) as usize;
+        let rows = held.len() as usize;
+        let (strides, chunk, slot) = if buffer.rows_contiguous {
+            let chunk = geometry.chunk_rows(buffer.rows) as usize;
+            (
+                (1, ld),
+                (chunk, columns * ld),
+                rows.div_ceil(chunk) * columns * ld,
+            )
+        } else {
+            ((ld, 1), (usize::MAX, 0), rows * ld)
+        };
+        Layout {
+            strides,
+            first: held.start as usize,
+            chunk,
+            slot,
+            len: slots * slot,
+        }
+    }
+
+    /// Where a rectangle that stays within one chunk begins.
+    pub fn at(&self, slot: usize, row: usize, column: usize) -> usize {
+        let row = row - self.first;
+        let (chunk, row) = (row / self.chunk.0, row % self.chunk.0);
+        slot * self.slot + chunk * self.chunk.1 + row * self.strides.0 + column * self.strides.1
+    }
+
+    /// Where such a rectangle begins; `None` if it is empty.
+    pub fn begin(&self, span: &Span) -> Option<usize> {
+        let (row, column) = (span.rows.start as usize, span.columns.start as usize);
+        (span.elements() > 0).then(|| self.at(usize::from(span.slot), row, column))
+    }
+}

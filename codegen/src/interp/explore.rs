@@ -1,0 +1,115 @@
+//! All interleavings of a small case.
+//!
+//! A depth-first walk over every choice of who goes next. A state is left out if one was seen before with the same
+//! positions of all workers (those of one agent are alike) and the same record of memory. Nothing else can make two
+//! states differ in what may still fail: a cell's value is the sum of the signals that were taken, which positions
+//! tell; and what an item knows depends on which signals its waits cannot have missed, not on the order in which they
+//! came. Workers claim as soon as they can: a claim touches nothing, so when it is made is no choice.
+//!
+//! There is no partial-order reduction on purpose. By the argument of DESIGN §3.1 one run decides progress, and clocks
+//! decide races whatever the order was; this walk does not rely on either, so it can put them to the test.
+
+use super::failure::Failure;
+use super::machine::Machine;
+use super::setup::Setup;
+use crate::kernel::Kernel;
+use crate::plan::Plan;
+use crate::verify::Checked;
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hasher};
+
+/// What a walk came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Explored {
+    /// Distinct states.
+    pub states: u64,
+    /// Whether these are all; otherwise the limit was reached.
+    pub complete: bool,
+}
+
+/// Walks all interleavings of `launches` with `workers` workers a role, up to `limit` states.
+///
+/// # Errors
+/// The first failure, with the schedule that leads to it.
+///
+/// # Panics
+/// If a plan is of another kernel or world.
+pub fn explore(
+    kernel: &Checked<Kernel>,
+    launches: &[&Checked<Plan>],
+    workers: u32,
+    limit: u64,
+) -> Result<Explored, Failure> {
+    let plans: Vec<Vec<&Plan>> = launches.iter().map(|plan| vec![&***plan]).collect();
+    provoke_all(kernel, &plans, workers, limit)
+}
+
+/// As [`explore`], for what nothing has checked; see [`super::provoke`].
+///
+/// # Errors
+/// The first failure, with the schedule that leads to it.
+///
+/// # Panics
+/// As [`super::provoke`].
+pub fn provoke_all(
+    kernel: &Kernel,
+    launches: &[Vec<&Plan>],
+    workers: u32,
+    limit: u64,
+) -> Result<Explored, Failure> {
+    let setup = Setup::new(kernel, launches);
+    let machine = Machine::new(&setup, |_| workers, false);
+    let mut seen = HashSet::from([digest(&machine)]);
+    // Each level: a state and how many of its turns have been taken.
+    let mut path: Vec<(Machine<'_>, usize)> = vec![(machine, 0)];
+    let mut complete = true;
+    while let Some((machine, tried)) = path.last_mut() {
+        let Some(&turn) = machine.ready.get(*tried) else {
+            if machine.ready.is_empty() && !machine.done() {
+                let kind = machine.deadlock();
+                return Err(failed(kind, &path));
+            }
+            path.pop();
+            continue;
+        };
+        *tried += 1;
+        let mut next = machine.clone();
+        if let Err(kind) = next.take(turn, &mut |_, _| {}) {
+            return Err(failed(kind, &path));
+        }
+        if seen.insert(digest(&next)) {
+            if seen.len() as u64 > limit {
+                complete = false;
+                break;
+            }
+            path.push((next, 0));
+        }
+    }
+    Ok(Explored {
+        states: seen.len() as u64,
+        complete,
+    })
+}
+
+fn failed(kind: Box<super::FailureKind>, path: &[(Machine<'_>, usize)]) -> Failure {
+    let taken = path.iter().filter(|(_, tried)| *tried > 0);
+    let schedule = taken.map(|(machine, tried)| {
+        let at = machine.ready.get(tried - 1).or(machine.ready.last());
+        at.map(|turn| machine.site_of(*turn))
+    });
+    Failure {
+        kind,
+        seed: 0,
+        steps: path.len() as u64,
+        schedule: schedule.into_iter().flatten().collect(),
+    }
+}
+
+/// 128 bits: with 2^24 states two of them collide with a chance below 2^-80.
+fn digest(machine: &Machine<'_>) -> (u64, u64) {
+    let mut both = (DefaultHasher::new(), DefaultHasher::new());
+    both.1.write_u8(1);
+    machine.digest(&mut both.0);
+    machine.digest(&mut both.1);
+    (both.0.finish(), both.1.finish())
+}

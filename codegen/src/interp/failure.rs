@@ -1,0 +1,241 @@
+//! What the emulator reports, each with everything needed to tell the story.
+
+mod story;
+
+use crate::diag::Rule;
+use crate::kernel::OpId;
+use crate::program::Loc;
+use crate::shape::Extent;
+
+/// Why a run stopped. The seed reproduces it.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What went wrong.
+    pub kind: Box<FailureKind>,
+    /// The seed of the run; 0 where the schedule was explored instead.
+    pub seed: u64,
+    /// How many steps had been taken.
+    pub steps: u64,
+    /// The steps that led there; filled by [`super::explore`] only.
+    pub schedule: Vec<Site>,
+}
+
+/// A step, by where it stands: who did it, in which launch, and which line says so.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Site {
+    /// The rank.
+    pub rank: u16,
+    /// The role's name; `host` for what the caller does to a rank's parameters between launches.
+    pub role: &'static str,
+    /// The launch, counted from 0.
+    pub launch: usize,
+    /// The op and its source location; `None` for the host.
+    pub op: Option<(OpId, Loc)>,
+    /// What it does, as a verb: `reads`, `writes`, `adds to`, `waits`, `signals`.
+    pub does: &'static str,
+}
+
+/// A rectangle of one rank's memory, in global rows and columns.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rect {
+    /// The tensor's name.
+    pub buffer: String,
+    /// Whose memory.
+    pub home: u16,
+    /// Which slot.
+    pub slot: u16,
+    /// Which rows.
+    pub rows: Extent,
+    /// Which columns.
+    pub columns: Extent,
+}
+
+/// A counter cell.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CellName {
+    /// The counter's name.
+    pub counter: String,
+    /// Whose memory it is in.
+    pub home: u16,
+    /// Which cell of the set.
+    pub cell: u32,
+}
+
+/// A worker that cannot go on.
+#[derive(Clone, Debug)]
+pub struct Stuck {
+    /// The wait.
+    pub by: Site,
+    /// What it waits for.
+    pub on: CellName,
+    /// The cell's value.
+    pub seen: u64,
+    /// The value it waits for.
+    pub wanted: u64,
+    /// Signals of that cell that are planned but were not reached, one an agent.
+    pub missing: Vec<Site>,
+}
+
+/// What went wrong.
+#[derive(Clone, Debug)]
+pub enum FailureKind {
+    /// Nobody can go on, and not everybody is done.
+    Deadlock {
+        /// Who waits for what.
+        waits: Vec<Stuck>,
+    },
+    /// A read (or a reduce-add) of memory that nothing was written to in a launch it could still be seen in.
+    UninitialisedRead {
+        /// The read.
+        by: Site,
+        /// Of what.
+        what: Rect,
+    },
+    /// Two conflicting accesses of one launch that no signal and wait, item or join puts in order.
+    MissingAcquire {
+        /// The access that was made second here.
+        by: Site,
+        /// The part both touch.
+        what: Rect,
+        /// The one made first.
+        other: Site,
+    },
+    /// A read that found the data of another launch than its own.
+    StaleRead {
+        /// The read.
+        by: Site,
+        /// Of what.
+        what: Rect,
+        /// Who wrote what it found.
+        writer: Site,
+    },
+    /// A rectangle outside what the rank holds, over the end of a chunk, or of another size than its counterpart.
+    OutOfBounds {
+        /// The access.
+        by: Site,
+        /// Of what.
+        what: Rect,
+        /// What it should have stayed inside (or been the size of).
+        inside: (Extent, Extent),
+    },
+    /// A signal that does not raise its cell, or a copy engine (which *stores* its count) on a cell others signal too.
+    CounterDecrease {
+        /// The signal.
+        by: Site,
+        /// The cell.
+        on: CellName,
+        /// The value before.
+        from: u64,
+        /// The value after.
+        to: u64,
+    },
+    /// A write of one launch to memory that another launch is not known to be done with.
+    Overwrite {
+        /// The write.
+        by: Site,
+        /// To what.
+        what: Rect,
+        /// The access of the other launch.
+        other: Site,
+    },
+    /// An output element written a second time in one launch.
+    WrittenTwice {
+        /// The second write.
+        by: Site,
+        /// To what.
+        what: Rect,
+        /// The first.
+        first: Site,
+    },
+    /// An output element that nothing writes.
+    NeverWritten {
+        /// The launch.
+        launch: usize,
+        /// Where.
+        what: Rect,
+    },
+    /// A sum over ranks that lacks some rank's contribution, or has it twice.
+    Contribution {
+        /// The launch.
+        launch: usize,
+        /// Where.
+        what: Rect,
+        /// Ranks whose contribution is missing.
+        missing: Vec<u16>,
+        /// Ranks whose contribution is there more than once.
+        twice: Vec<u16>,
+    },
+    /// A write to a rank's parameter that the end of the rank's launch does not wait for.
+    LateWrite {
+        /// The write.
+        by: Site,
+        /// To what.
+        what: Rect,
+    },
+    /// A signal of a later launch that a wait of an earlier one may count in the place of its own.
+    Attribution {
+        /// The signal (or, seen from the other side, the wait).
+        by: Site,
+        /// The cell.
+        on: CellName,
+        /// What it is not ordered with.
+        other: Option<Site>,
+    },
+    /// Ranks that launched different plans.
+    Mismatch {
+        /// Who found out, and by doing what.
+        by: Site,
+        /// The other rank.
+        peer: u16,
+        /// The plan hashes of both.
+        hashes: (u64, u64),
+    },
+    /// More steps than the run was allowed.
+    StepLimit {
+        /// How many that were.
+        limit: u64,
+    },
+}
+
+impl FailureKind {
+    /// Its name.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            FailureKind::Deadlock { .. } => "Deadlock",
+            FailureKind::UninitialisedRead { .. } => "UninitialisedRead",
+            FailureKind::MissingAcquire { .. } => "MissingAcquire",
+            FailureKind::StaleRead { .. } => "StaleRead",
+            FailureKind::OutOfBounds { .. } => "OutOfBounds",
+            FailureKind::CounterDecrease { .. } => "CounterDecrease",
+            FailureKind::Overwrite { .. } => "Overwrite",
+            FailureKind::WrittenTwice { .. } => "WrittenTwice",
+            FailureKind::NeverWritten { .. } => "NeverWritten",
+            FailureKind::Contribution { .. } => "Contribution",
+            FailureKind::LateWrite { .. } => "LateWrite",
+            FailureKind::Attribution { .. } => "Attribution",
+            FailureKind::Mismatch { .. } => "Mismatch",
+            FailureKind::StepLimit { .. } => "StepLimit",
+        }
+    }
+
+    /// The rule of DESIGN §3 that a schedule which can fail so breaks.
+    pub const fn rule(&self) -> Rule {
+        match self {
+            FailureKind::Deadlock { .. }
+            | FailureKind::StepLimit { .. }
+            | FailureKind::CounterDecrease { .. } => Rule::Progress,
+            FailureKind::UninitialisedRead { .. } | FailureKind::MissingAcquire { .. } => {
+                Rule::Race
+            }
+            FailureKind::StaleRead { .. }
+            | FailureKind::Overwrite { .. }
+            | FailureKind::LateWrite { .. } => Rule::Reuse,
+            FailureKind::OutOfBounds { .. } => Rule::Bounds,
+            FailureKind::WrittenTwice { .. }
+            | FailureKind::NeverWritten { .. }
+            | FailureKind::Contribution { .. } => Rule::Coverage,
+            FailureKind::Attribution { .. } => Rule::Attribution,
+            FailureKind::Mismatch { .. } => Rule::Shape,
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Inputs for tests and benches, the same on every machine.
+
+use super::Input;
+use super::sched::Numbers;
+
+fn numbers(seed: u64, input: &Input<'_>) -> Numbers {
+    let name = input.name.bytes().fold(seed, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let mut numbers = Numbers::new(name);
+    let at = (input.launch as u64) << 32 | u64::from(input.rank);
+    let first = numbers.draw();
+    Numbers::new(first ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+/// Mostly zeros and a few `±1`, so sparse that sums of products stay small: below 256 in magnitude (or what the type
+/// can hold) every sum is exact in every order, and results can be compared bit for bit.
+pub fn integers(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
+    move |input, values| {
+        let mut numbers = numbers(seed, &input);
+        for value in values {
+            *value = match numbers.draw() >> 61 {
+                0 => 1.0,
+                1 => -1.0,
+                _ => 0.0,
+            };
+        }
+    }
+}
+
+/// Uniform in [-1, 1).
+pub fn uniform(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
+    move |input, values| {
+        let mut numbers = numbers(seed, &input);
+        for value in values {
+            #[expect(clippy::cast_precision_loss, reason = "24 bits are exact in f32")]
+            let unit = (numbers.draw() >> 40) as f32 / (1u32 << 24) as f32;
+            *value = 2.0 * unit - 1.0;
+        }
+    }
+}

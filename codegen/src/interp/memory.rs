@@ -1,0 +1,341 @@
+//! Who touched what, and what is there: one record a grid cell, no numbers ([`super::data`] has those).
+//!
+//! By value, in the order of this run: memory nothing was written to, data of another launch, a parameter whose owner
+//! is not in this launch, an element written twice. By clock, in any order of this schedule: conflicting accesses,
+//! whether in one launch or in two.
+
+mod bounds;
+mod cell;
+mod launch;
+
+use super::Check;
+use super::clocks::{Clock, Epoch, HOST};
+use super::failure::{FailureKind, Rect};
+use super::setup::{Grid, Setup};
+use crate::program::{TensorId, TensorKind};
+use crate::shape::Extent;
+use crate::unroll::Span;
+use bounds::bounds;
+use cell::{Cell, EMPTY, unordered};
+use std::rc::Rc;
+
+/// The launch of memory that nothing was written to.
+const NEVER: u32 = u32::MAX;
+
+/// Whose contributions a value holds: surely, and perhaps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Terms {
+    pub all: u128,
+    pub any: u128,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Mode {
+    Read,
+    Write,
+    Add,
+}
+
+impl Mode {
+    const fn verb(self) -> &'static str {
+        match self {
+            Mode::Read => "reads",
+            Mode::Write => "writes",
+            Mode::Add => "adds to",
+        }
+    }
+}
+
+/// Who touches memory, and what it knows.
+pub(super) struct Who<'c> {
+    pub at: Epoch,
+    pub clock: &'c Clock,
+}
+
+impl Who<'_> {
+    fn knows(&self, other: &Epoch) -> bool {
+        other.same_item(&self.at) || self.clock.covers(other)
+    }
+}
+
+/// One rank's buffer.
+#[derive(Clone, Debug)]
+struct Shadow {
+    grid: usize,
+    /// The latest launch that touched it, and by whom.
+    latest: Option<Epoch>,
+    /// The first grid row it holds, and how many.
+    first: usize,
+    rows: usize,
+    columns: usize,
+    cells: Vec<Cell>,
+    /// The last accesses of launches in which the memory was divided otherwise, so that any of it may be any of this.
+    before: Rc<Vec<Epoch>>,
+}
+
+/// Where a rank is between the caller and its launches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub(super) enum Window {
+    /// That launch is yet to start.
+    Before(u32),
+    /// That launch runs.
+    In(u32),
+}
+
+#[derive(Clone)]
+pub(super) struct Memory {
+    shadows: Vec<Shadow>,
+    buffers: usize,
+    pub windows: Vec<Window>,
+}
+
+impl Memory {
+    pub fn new(setup: &Setup<'_>) -> Memory {
+        let buffers = setup.kernel.buffers.len();
+        let mut shadows = Vec::with_capacity(buffers * setup.world);
+        for rank in 0..setup.world as u16 {
+            for buffer in 0..buffers {
+                shadows.push(shadow(setup, 0, rank, TensorId(buffer as u16)));
+            }
+        }
+        Memory {
+            shadows,
+            buffers,
+            windows: vec![Window::Before(0); setup.world],
+        }
+    }
+
+    fn index(&self, home: u16, buffer: TensorId) -> usize {
+        usize::from(home) * self.buffers + buffer.index()
+    }
+
+    /// Checks an access to `home`'s memory and records it; `terms` are the contributions that are written. Gives
+    /// whose contributions are there afterwards.
+    pub fn touch(
+        &mut self,
+        setup: &Setup<'_>,
+        who: &Who<'_>,
+        (span, home): (&Span, u16),
+        mode: Mode,
+        terms: Terms,
+    ) -> Check<Terms> {
+        let launch = who.at.launch;
+        bounds(setup, who, span, home, mode)?;
+        let (mine, theirs) = (
+            setup.plan(launch, who.at.rank).hash,
+            setup.plan(launch, home).hash,
+        );
+        if mine != theirs {
+            return Err(Box::new(FailureKind::Mismatch {
+                by: setup.site(&who.at, mode.verb()),
+                peer: home,
+                hashes: (mine, theirs),
+            }));
+        }
+        let buffer = &setup.kernel.buffers[span.buffer.index()];
+        if buffer.is_scratch() {
+            self.before_end(setup, who, span, home, mode)?;
+            self.same_division(setup, who, span, home, mode)?;
+        } else {
+            self.in_launch(setup, who, span, home, mode)?;
+        }
+        let index = self.index(home, span.buffer);
+        let shadow = &mut self.shadows[index];
+        if shadow.latest.is_none_or(|latest| latest.launch <= launch) {
+            shadow.latest = Some(who.at);
+        }
+        let grid = &setup.grids[shadow.grid][span.buffer.index()];
+        let rows = Grid::cover(&grid.rows, span.rows);
+        let columns = Grid::cover(&grid.columns, span.columns);
+        let mut found = Terms {
+            all: u128::MAX,
+            any: 0,
+        };
+        let output = !matches!(buffer.kind, TensorKind::Scratch { .. });
+        for row in rows {
+            for column in columns.clone() {
+                let at = (usize::from(span.slot) * shadow.rows + row - shadow.first)
+                    * shadow.columns
+                    + column;
+                let place = || Rect {
+                    rows: Extent {
+                        start: grid.rows[row],
+                        end: grid.rows[row + 1],
+                    },
+                    columns: Extent {
+                        start: grid.columns[column],
+                        end: grid.columns[column + 1],
+                    },
+                    ..setup.rect(span, home)
+                };
+                let cell = &mut shadow.cells[at];
+                let untouched = cell.write.is_none() && mode != Mode::Read;
+                if let Some(other) = shadow
+                    .before
+                    .iter()
+                    .find(|other| untouched && !who.knows(other))
+                {
+                    return Err(unordered(setup, who, mode, other, "touches", place()));
+                }
+                match mode {
+                    Mode::Read => cell.read(setup, who, &place)?,
+                    Mode::Write => cell.write(setup, who, output, terms, &place)?,
+                    Mode::Add => cell.add(setup, who, terms, &place)?,
+                }
+                found.all &= cell.terms;
+                found.any |= cell.terms;
+            }
+        }
+        Ok(found)
+    }
+
+    /// A parameter belongs to one launch of its rank at a time.
+    fn in_launch(
+        &mut self,
+        setup: &Setup<'_>,
+        who: &Who<'_>,
+        span: &Span,
+        home: u16,
+        mode: Mode,
+    ) -> Check<()> {
+        let launch = who.at.launch;
+        let window = self.windows[usize::from(home)];
+        if window == Window::In(launch) {
+            return Ok(());
+        }
+        let what = setup.rect(span, home);
+        let by = setup.site(&who.at, mode.verb());
+        let (Window::Before(theirs) | Window::In(theirs)) = window;
+        let kind = if theirs > launch {
+            // The rank is done with this launch.
+            match (mode, window) {
+                (Mode::Write | Mode::Add, _) => FailureKind::LateWrite { by, what },
+                (Mode::Read, Window::In(_)) => FailureKind::StaleRead {
+                    by,
+                    what,
+                    writer: setup.site(&Epoch::host(home, theirs), "writes"),
+                },
+                (Mode::Read, Window::Before(_)) => FailureKind::Overwrite {
+                    by: setup.site(&Epoch::host(home, theirs), "writes"),
+                    what,
+                    other: by,
+                },
+            }
+        } else {
+            let before = setup.site(&Epoch::host(home, theirs.saturating_sub(1)), "uses");
+            match mode {
+                Mode::Write | Mode::Add => FailureKind::Overwrite {
+                    by,
+                    what,
+                    other: before,
+                },
+                Mode::Read if launch == 0 => FailureKind::UninitialisedRead { by, what },
+                Mode::Read => FailureKind::StaleRead {
+                    by,
+                    what,
+                    writer: before,
+                },
+            }
+        };
+        Err(Box::new(kind))
+    }
+
+    /// A write to a rank's scratch must come before the rank's launch ends.
+    fn before_end(
+        &self,
+        setup: &Setup<'_>,
+        who: &Who<'_>,
+        span: &Span,
+        home: u16,
+        mode: Mode,
+    ) -> Check<()> {
+        let (Window::Before(now) | Window::In(now)) = self.windows[usize::from(home)];
+        if mode == Mode::Read || now <= who.at.launch {
+            return Ok(());
+        }
+        Err(Box::new(FailureKind::LateWrite {
+            by: setup.site(&who.at, mode.verb()),
+            what: setup.rect(span, home),
+        }))
+    }
+
+    /// Scratch that a launch of another shape divides otherwise is all one to it: whoever comes first must know that
+    /// every earlier access is done, and finds nothing there.
+    fn same_division(
+        &mut self,
+        setup: &Setup<'_>,
+        who: &Who<'_>,
+        span: &Span,
+        home: u16,
+        mode: Mode,
+    ) -> Check<()> {
+        let index = self.index(home, span.buffer);
+        let grid = setup.grid_index(who.at.launch, home);
+        let old = &mut self.shadows[index];
+        if old.grid == grid {
+            return Ok(());
+        }
+        if let Some(latest) = old.latest.filter(|latest| latest.launch > who.at.launch) {
+            let what = setup.rect(span, home);
+            return Err(Box::new(match mode {
+                Mode::Read => FailureKind::StaleRead {
+                    by: setup.site(&who.at, mode.verb()),
+                    what,
+                    writer: setup.site(&latest, "writes"),
+                },
+                Mode::Write | Mode::Add => FailureKind::Overwrite {
+                    by: setup.site(&who.at, mode.verb()),
+                    what,
+                    other: setup.site(&latest, "touches"),
+                },
+            }));
+        }
+        let mut before: Vec<Epoch> = old.before.to_vec();
+        for cell in &old.cells {
+            before.extend(cell.write);
+            before.extend(cell.adds.iter().chain(&cell.reads));
+        }
+        before.retain(|at| at.role != HOST);
+        // Of each item its last step; of each rank its last launch, which comes after its earlier ones.
+        before.sort_unstable_by_key(|at| (at.rank, at.launch, at.role, at.item, at.step));
+        let mut kept: Vec<Epoch> = Vec::with_capacity(before.len());
+        for (index, at) in before.iter().enumerate() {
+            let next = before.get(index + 1);
+            let last_of_item = next.is_none_or(|next| !next.same_item(at));
+            let last_launch = before[index..]
+                .iter()
+                .take_while(|other| other.rank == at.rank)
+                .last()
+                .is_some_and(|last| last.launch == at.launch);
+            if last_of_item && last_launch {
+                kept.push(*at);
+            }
+        }
+        *old = Shadow {
+            before: Rc::new(kept),
+            ..shadow(setup, who.at.launch, home, span.buffer)
+        };
+        Ok(())
+    }
+}
+
+pub(super) fn ranks(mask: u128) -> Vec<u16> {
+    (0..128).filter(|rank| mask >> rank & 1 == 1).collect()
+}
+
+fn shadow(setup: &Setup<'_>, launch: u32, rank: u16, buffer: TensorId) -> Shadow {
+    let index = setup.grid_index(launch, rank);
+    let grid = &setup.grids[index][buffer.index()];
+    let held = Grid::cover(&grid.rows, setup.held(launch, rank, buffer));
+    let columns = grid.columns.len() - 1;
+    let slots = setup.kernel.buffers[buffer.index()].slots(setup.world as u32) as usize;
+    Shadow {
+        grid: index,
+        latest: None,
+        first: held.start,
+        rows: held.len(),
+        columns,
+        cells: vec![EMPTY; slots * held.len() * columns],
+        before: Rc::new(Vec::new()),
+    }
+}

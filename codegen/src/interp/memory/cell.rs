@@ -1,0 +1,179 @@
+//! The history of one grid cell, and what may follow it.
+
+use super::{Mode, NEVER, Terms, Who, ranks};
+use crate::interp::Check;
+use crate::interp::clocks::{Epoch, HOST};
+use crate::interp::failure::{FailureKind, Rect};
+use crate::interp::setup::Setup;
+
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Cell {
+    /// Which launch's data is there, or [`NEVER`].
+    pub launch: u32,
+    /// Whether a statement wrote it in that launch, or the caller filled it for that launch.
+    pub written: bool,
+    pub write: Option<Epoch>,
+    /// Since the write; they commute.
+    pub adds: Vec<Epoch>,
+    /// Since the write.
+    pub reads: Vec<Epoch>,
+    pub terms: u128,
+}
+
+pub(super) const EMPTY: Cell = Cell {
+    launch: NEVER,
+    written: false,
+    write: None,
+    adds: Vec::new(),
+    reads: Vec::new(),
+    terms: 0,
+};
+
+pub(super) fn unordered(
+    setup: &Setup<'_>,
+    who: &Who<'_>,
+    mode: Mode,
+    other: &Epoch,
+    did: &'static str,
+    what: Rect,
+) -> Box<FailureKind> {
+    let by = setup.site(&who.at, mode.verb());
+    let same = other.launch == who.at.launch && other.role != HOST;
+    let other = setup.site(other, did);
+    Box::new(if same || mode == Mode::Read {
+        FailureKind::MissingAcquire { by, what, other }
+    } else {
+        FailureKind::Overwrite { by, what, other }
+    })
+}
+
+impl Cell {
+    /// Data must be there, of this launch, and known to be.
+    fn see(
+        &self,
+        setup: &Setup<'_>,
+        who: &Who<'_>,
+        mode: Mode,
+        place: &impl Fn() -> Rect,
+    ) -> Check<()> {
+        if self.launch == NEVER {
+            return Err(Box::new(FailureKind::UninitialisedRead {
+                by: setup.site(&who.at, mode.verb()),
+                what: place(),
+            }));
+        }
+        if self.launch != who.at.launch {
+            let writer = self.write.unwrap_or(who.at);
+            return Err(Box::new(FailureKind::StaleRead {
+                by: setup.site(&who.at, mode.verb()),
+                what: place(),
+                writer: setup.site(&writer, "writes"),
+            }));
+        }
+        if let Some(write) = self.write.filter(|write| !who.knows(write)) {
+            return Err(unordered(setup, who, mode, &write, "writes", place()));
+        }
+        Ok(())
+    }
+
+    fn after_reads(
+        &self,
+        setup: &Setup<'_>,
+        who: &Who<'_>,
+        mode: Mode,
+        place: &impl Fn() -> Rect,
+    ) -> Check<()> {
+        match self.reads.iter().find(|read| !who.knows(read)) {
+            Some(read) => Err(unordered(setup, who, mode, read, "reads", place())),
+            None => Ok(()),
+        }
+    }
+
+    fn after_adds(
+        &self,
+        setup: &Setup<'_>,
+        who: &Who<'_>,
+        mode: Mode,
+        place: &impl Fn() -> Rect,
+    ) -> Check<()> {
+        match self.adds.iter().find(|add| !who.knows(add)) {
+            Some(add) => Err(unordered(setup, who, mode, add, "adds to", place())),
+            None => Ok(()),
+        }
+    }
+
+    pub fn read(
+        &mut self,
+        setup: &Setup<'_>,
+        who: &Who<'_>,
+        place: &impl Fn() -> Rect,
+    ) -> Check<()> {
+        self.see(setup, who, Mode::Read, place)?;
+        self.after_adds(setup, who, Mode::Read, place)?;
+        match self.reads.last_mut() {
+            Some(last) if last.same_item(&who.at) => *last = who.at,
+            _ => self.reads.push(who.at),
+        }
+        Ok(())
+    }
+
+    pub fn add(
+        &mut self,
+        setup: &Setup<'_>,
+        who: &Who<'_>,
+        terms: Terms,
+        place: &impl Fn() -> Rect,
+    ) -> Check<()> {
+        self.see(setup, who, Mode::Add, place)?;
+        self.after_reads(setup, who, Mode::Add, place)?;
+        let twice = self.terms & terms.any;
+        if twice != 0 {
+            return Err(Box::new(FailureKind::Contribution {
+                launch: who.at.launch as usize,
+                what: place(),
+                missing: Vec::new(),
+                twice: ranks(twice),
+            }));
+        }
+        self.adds.push(who.at);
+        self.terms |= terms.all;
+        Ok(())
+    }
+
+    pub fn write(
+        &mut self,
+        setup: &Setup<'_>,
+        who: &Who<'_>,
+        output: bool,
+        terms: Terms,
+        place: &impl Fn() -> Rect,
+    ) -> Check<()> {
+        if output && self.written && self.launch == who.at.launch {
+            let first = self.write.unwrap_or(who.at);
+            return Err(Box::new(FailureKind::WrittenTwice {
+                by: setup.site(&who.at, "writes"),
+                what: place(),
+                first: setup.site(&first, "writes"),
+            }));
+        }
+        self.after_reads(setup, who, Mode::Write, place)?;
+        self.after_adds(setup, who, Mode::Write, place)?;
+        if let Some(write) = self.write.filter(|write| !who.knows(write)) {
+            return Err(unordered(
+                setup,
+                who,
+                Mode::Write,
+                &write,
+                "writes",
+                place(),
+            ));
+        }
+        self.launch = who.at.launch;
+        self.written = true;
+        self.write = Some(who.at);
+        self.adds.clear();
+        self.reads.clear();
+        self.terms = terms.all;
+        Ok(())
+    }
+}

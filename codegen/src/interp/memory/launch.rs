@@ -1,0 +1,129 @@
+//! What the caller does to a rank's parameters before and after a launch.
+
+use super::{Memory, NEVER, Window, ranks, shadow};
+use crate::interp::Check;
+use crate::interp::clocks::{Clock, Epoch};
+use crate::interp::failure::{FailureKind, Rect};
+use crate::interp::setup::Setup;
+use crate::program::{TensorId, TensorKind};
+use crate::shape::Extent;
+
+impl Memory {
+    /// Before a launch, the caller fills a rank's inputs, and nothing is in its outputs.
+    pub fn start(&mut self, setup: &Setup<'_>, rank: u16, launch: u32) {
+        self.windows[usize::from(rank)] = Window::In(launch);
+        for (index, buffer) in setup.kernel.buffers.iter().enumerate() {
+            if buffer.is_scratch() {
+                continue;
+            }
+            let id = TensorId(index as u16);
+            let plan = setup.plan(launch, rank);
+            let own = match buffer.kind {
+                TensorKind::Gathered => plan.geometry.chunk(buffer.rows, u32::from(rank)),
+                TensorKind::Local | TensorKind::Vector => setup.held(launch, rank, id),
+                TensorKind::Out
+                | TensorKind::Scattered
+                | TensorKind::Reduced
+                | TensorKind::Scratch { .. } => Extent::default(),
+            };
+            let mut new = shadow(setup, launch, rank, id);
+            let grid = &setup.grids[new.grid][index];
+            let terms = if setup.inputs_contribute {
+                1 << rank
+            } else {
+                0
+            };
+            for (at, cell) in new.cells.iter_mut().enumerate() {
+                cell.write = Some(Epoch::host(rank, launch));
+                let row = grid.rows[new.first + at / new.columns];
+                if own.start <= row && row < own.end {
+                    cell.launch = launch;
+                    cell.written = true;
+                    cell.terms = terms;
+                }
+            }
+            let at = self.index(rank, id);
+            self.shadows[at] = new;
+        }
+    }
+
+    /// At the end of a launch, the caller takes a rank's parameters back: everything must be there, and nobody may
+    /// touch them any more. Nor may a write to its scratch still be on its way: other kernels share that memory.
+    pub fn end(&mut self, setup: &Setup<'_>, rank: u16, launch: u32, clock: &Clock) -> Check<()> {
+        let everyone = u128::MAX >> (128 - setup.world);
+        for (index, buffer) in setup.kernel.buffers.iter().enumerate() {
+            let scratch = buffer.is_scratch();
+            let shadow = &self.shadows[self.index(rank, TensorId(index as u16))];
+            let grid = &setup.grids[shadow.grid][index];
+            let output = !matches!(buffer.kind, TensorKind::Local | TensorKind::Vector);
+            let sum = matches!(buffer.kind, TensorKind::Scattered | TensorKind::Reduced);
+            for (at, cell) in shadow.cells.iter().enumerate() {
+                let (line, column) = (at / shadow.columns, at % shadow.columns);
+                let (slot, row) = (line / shadow.rows, shadow.first + line % shadow.rows);
+                let place = || Rect {
+                    buffer: buffer.name.clone(),
+                    home: rank,
+                    slot: slot as u16,
+                    rows: Extent {
+                        start: grid.rows[row],
+                        end: grid.rows[row + 1],
+                    },
+                    columns: Extent {
+                        start: grid.columns[column],
+                        end: grid.columns[column + 1],
+                    },
+                };
+                // The next launch may have begun to fill scratch; what of this launch is there must have arrived.
+                let late = |at: &&Epoch| at.launch <= launch && !clock.covers(at);
+                if let Some(at) = cell.write.iter().chain(&cell.adds).find(late) {
+                    return Err(Box::new(FailureKind::LateWrite {
+                        by: setup.site(at, "writes"),
+                        what: place(),
+                    }));
+                }
+                if scratch {
+                    continue;
+                }
+                if output && cell.launch == NEVER {
+                    return Err(Box::new(FailureKind::NeverWritten {
+                        launch: launch as usize,
+                        what: place(),
+                    }));
+                }
+                if let Some(at) = cell.reads.iter().find(late) {
+                    return Err(Box::new(FailureKind::Overwrite {
+                        by: setup.site(&Epoch::host(rank, launch + 1), "takes back"),
+                        what: place(),
+                        other: setup.site(at, "reads"),
+                    }));
+                }
+                if sum && cell.terms != everyone {
+                    return Err(Box::new(FailureKind::Contribution {
+                        launch: launch as usize,
+                        what: place(),
+                        missing: ranks(everyone & !cell.terms),
+                        twice: Vec::new(),
+                    }));
+                }
+            }
+        }
+        self.windows[usize::from(rank)] = Window::Before(launch + 1);
+        Ok(())
+    }
+
+    /// Adds everything that decides later checks to a digest. Reads and adds commute, so their order is left out.
+    pub fn digest(&self, into: &mut impl std::hash::Hasher) {
+        use std::hash::Hash;
+        self.windows.hash(into);
+        for shadow in &self.shadows {
+            shadow.grid.hash(into);
+            for cell in &shadow.cells {
+                let key = |at: &Epoch| (at.rank, at.role, at.launch, at.item, at.step);
+                let mut cell = cell.clone();
+                cell.reads.sort_unstable_by_key(key);
+                cell.adds.sort_unstable_by_key(key);
+                cell.hash(into);
+            }
+        }
+    }
+}

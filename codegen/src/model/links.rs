@@ -1,0 +1,100 @@
+//! Links and memories as servers, and transfers through them.
+//!
+//! Each direction of a rank's link serves one packet after another at the rate of the packet's path. A transfer is a
+//! train of packets of 256 KiB with one on its way at a time, so transfers that meet on a link take turns and share
+//! it evenly, as they do on the machine, while a transfer alone has all of it (or all that its CTA can issue). That
+//! costs two events a packet however many transfers meet, where exact processor sharing costs a change of every
+//! rate at each. Receivers queue without holding up what else their senders send: the switch does not block.
+
+use super::cost::{Ps, at_rate};
+use crate::unroll::EVERYWHERE;
+
+/// Bytes of a packet.
+pub(super) const PACKET: u64 = 256 << 10;
+
+/// How bytes travel.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Path {
+    /// Bytes a second of a link that carries nothing else.
+    pub link: f64,
+    /// Bytes a second that whoever issues them reaches alone.
+    pub issuer: f64,
+    /// Time before the first byte.
+    pub latency: Ps,
+}
+
+/// Bytes on their way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer {
+    pub worker: u32,
+    /// Issued by the worker's store lane, which does not hold up the worker.
+    pub lane: bool,
+    pub op: crate::kernel::OpId,
+    pub src: u16,
+    pub dst: u16,
+    pub bytes: u64,
+    pub left: u64,
+    pub path: Path,
+    pub start: Ps,
+}
+
+/// When each server has done all it was asked to.
+pub(super) struct Servers {
+    out: Vec<Ps>,
+    into: Vec<Ps>,
+    memory: Vec<Ps>,
+    memory_rate: f64,
+}
+
+impl Servers {
+    pub(super) fn new(world: u32, memory_rate: f64) -> Self {
+        let idle = vec![0; world as usize];
+        Servers {
+            out: idle.clone(),
+            into: idle.clone(),
+            memory: idle,
+            memory_rate,
+        }
+    }
+
+    /// Puts a packet on its senders' links; when the last of them starts to send.
+    pub(super) fn depart(&mut self, now: Ps, transfer: &Transfer, bytes: u64) -> Ps {
+        let time = at_rate(bytes, transfer.path.link);
+        let mut departs = now;
+        for src in ends(transfer.src, transfer.dst, self.out.len()) {
+            let free = &mut self.out[src];
+            let start = now.max(*free);
+            *free = start + time;
+            departs = departs.max(start);
+        }
+        departs
+    }
+
+    /// Takes a packet off its receivers' links; when the last of them has all of it.
+    pub(super) fn arrive(&mut self, now: Ps, transfer: &Transfer, bytes: u64) -> Ps {
+        let time = at_rate(bytes, transfer.path.link);
+        let mut landed = now + at_rate(bytes, transfer.path.issuer);
+        for dst in ends(transfer.dst, transfer.src, self.into.len()) {
+            let free = &mut self.into[dst];
+            *free = now.max(*free) + time;
+            landed = landed.max(*free);
+        }
+        landed
+    }
+
+    /// Reads or writes a rank's memory by one SM; when it is done.
+    pub(super) fn memory(&mut self, now: Ps, rank: u16, bytes: u64, sm_rate: f64) -> Ps {
+        let free = &mut self.memory[usize::from(rank)];
+        *free = now.max(*free) + at_rate(bytes, self.memory_rate);
+        (*free).max(now + at_rate(bytes, sm_rate))
+    }
+}
+
+/// The ranks at one end of a transfer: one, or all but the other end.
+fn ends(end: u16, other: u16, world: usize) -> impl Iterator<Item = usize> {
+    let range = match end {
+        EVERYWHERE => 0..world,
+        one => usize::from(one)..usize::from(one) + 1,
+    };
+    range.filter(move |rank| end != EVERYWHERE || *rank != usize::from(other))
+}

@@ -1,0 +1,114 @@
+//! Store lanes: a GEMM CTA hands its finished tile to the lane beside it, which stores the tile and then sends the
+//! signals that follow, while the CTA starts on its next item. The lane holds one tile at a time.
+
+use super::sim::{Action, Mode, Sim};
+use super::timeline::EventKind;
+use super::workers::Did;
+use crate::unroll::StepKind;
+
+/// A worker's store lane.
+#[derive(Clone, Default)]
+pub(super) struct Store {
+    /// The agent and the item whose stores it has.
+    of: Option<(u32, u32)>,
+    cursor: u32,
+    /// How far the worker has handed over.
+    limit: u32,
+    /// The worker has handed over all of the item.
+    closed: bool,
+    pub busy: bool,
+    /// The worker waits for the lane.
+    awaited: bool,
+}
+
+impl Sim<'_> {
+    /// Gives a store its worker's lane, once that has stored the item before.
+    pub(super) fn open_lane(&mut self, w: usize) -> Did {
+        let worker = &mut self.workers[w];
+        if worker.store.of.is_some() {
+            worker.store.awaited = true;
+            return Did::Blocked(EventKind::Drain);
+        }
+        let item = worker.item.map_or(0, |(item, _)| item);
+        worker.store = Store {
+            of: Some((worker.agent, item)),
+            cursor: worker.cursor,
+            limit: worker.cursor + 1,
+            ..Store::default()
+        };
+        self.run_lane(w);
+        Did::Step
+    }
+
+    /// Leaves a step to the lane that has the item's earlier stores; false if it has none.
+    pub(super) fn hand_over(&mut self, w: usize) -> bool {
+        let worker = &mut self.workers[w];
+        let mine = worker.item.map(|(item, _)| (worker.agent, item));
+        if worker.store.of.is_none() || worker.store.of != mine {
+            return false;
+        }
+        worker.store.limit = worker.cursor + 1;
+        if !worker.store.busy {
+            self.run_lane(w);
+        }
+        true
+    }
+
+    /// Tells the lane that it has all of an item; false if it has nothing of it.
+    pub(super) fn close_lane(&mut self, w: usize, item: (u32, u32)) -> bool {
+        let store = &mut self.workers[w].store;
+        if store.of != Some(item) {
+            return false;
+        }
+        store.closed = true;
+        if !store.busy {
+            self.run_lane(w);
+        }
+        true
+    }
+
+    /// Does a lane's stores and signals until one takes time, or none is left.
+    pub(super) fn run_lane(&mut self, w: usize) {
+        let plan = self.plan;
+        while let Some((agent, _)) = self.workers[w].store.of {
+            let store = &mut self.workers[w].store;
+            if store.cursor == store.limit {
+                if !store.closed {
+                    return;
+                }
+                let awaited = store.awaited;
+                *store = Store::default();
+                self.complete(agent as usize);
+                if awaited {
+                    self.at(self.now, Action::Run(w as u32));
+                }
+                return;
+            }
+            let step = &plan.agents[agent as usize].steps[store.cursor as usize];
+            store.cursor += 1;
+            match &step.kind {
+                StepKind::Store { dst, mode, .. } => {
+                    self.workers[w].store.busy = true;
+                    self.write(w, step.op, dst, *mode, true);
+                    return;
+                }
+                StepKind::Signal {
+                    counter,
+                    home,
+                    cell,
+                    amount,
+                } => {
+                    if self.mode == Mode::Whole {
+                        let index = plan.arrivals.index(*home, *counter, *cell);
+                        self.signal(w, true, *home, index, *amount);
+                    }
+                }
+                StepKind::Wait { .. }
+                | StepKind::Copy { .. }
+                | StepKind::Dot { .. }
+                | StepKind::Reduce { .. }
+                | StepKind::Load { .. } => {}
+            }
+        }
+    }
+}

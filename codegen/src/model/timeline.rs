@@ -1,0 +1,245 @@
+//! The timeline of one launch, predicted.
+//!
+//! What is modelled:
+//! - Each CTA of the GEMM claims items in order. A tile costs the larger of its multiplications and what it reads
+//!   through L2, plus a fixed overhead, and no less than its operands take from memory when nobody read them
+//!   before; waves come about by themselves. A finished tile is stored while the next one is computed. Comm CTAs
+//!   that are done claim tiles, too.
+//! - Each direction of each rank's link is shared by the transfers on it (`links.rs`); a CTA issues no faster
+//!   than measured; a copy engine does one copy after another, each with its fixed cost.
+//! - A wait goes on when the last signal it needs has arrived, one latency after it was sent. Scratch credits were
+//!   granted in the launch before, so they are there.
+//!
+//! What is not: clocks and power (a GEMM longer than a millisecond or so runs up to 20 % slower than
+//! [`Machine::h200`] says; [`Machine::h200_at_power_limit`] has the sustained rate), contention of arriving data with the GEMM for memory, operands evicted from L2 and read again, acknowledgements
+//! of stores, claiming by cluster, ranks that start at different times, and anything else that runs on the GPUs.
+
+use super::Machine;
+use super::sim::{Mode, Sim};
+use super::volume::Volume;
+use crate::diag::Diagnostic;
+use crate::kernel::{Kernel, OpId, RoleKind};
+use crate::plan::Plan;
+use crate::program::CounterId;
+
+/// What happened when, on every rank. Times are in seconds from the moment the kernels were enqueued.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Timeline {
+    /// The schedule's name, variant, shape and machine.
+    pub title: String,
+    /// How many ranks.
+    pub world: u32,
+    /// Who did it: the same lanes on every rank.
+    pub lanes: Vec<Lane>,
+    /// What was done: of one lane in order of time, of several in no order.
+    pub events: Vec<Event>,
+    /// Signals that somebody was waiting for.
+    pub flows: Vec<Flow>,
+    /// The statement of each op, by [`OpId`].
+    pub statements: Vec<String>,
+    /// The name of each counter, by [`CounterId`].
+    pub counters: Vec<String>,
+    /// From enqueueing to the end of the slowest rank.
+    pub total: f64,
+    /// How long the same GEMM takes on the same CTAs with every wait met and nothing sent.
+    pub gemm_alone: f64,
+    /// How long the least bytes take on the busiest link at its best rate.
+    pub least_link: f64,
+    /// What crossed the links.
+    pub volume: Volume,
+    /// What each rank's link carries at best, in bytes a second: full scale for charts.
+    pub link_rate: f64,
+}
+
+/// One that does things one after another: a CTA, a CTA's spare warps, or a copy engine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lane {
+    /// The role it starts with.
+    pub role: u16,
+    /// Whether it is a CTA, which computes tiles now or later.
+    pub cta: bool,
+    /// What it is, and which of its kind.
+    pub name: String,
+}
+
+/// Something that took time.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Event {
+    /// On which rank.
+    pub rank: u16,
+    /// In which role.
+    pub role: u16,
+    /// By which of [`Timeline::lanes`].
+    pub lane: u16,
+    /// Whether it ran beside what the lane did meanwhile, as stores of tiles do.
+    pub beside: bool,
+    /// What it was.
+    pub kind: EventKind,
+    /// For which op of the kernel.
+    pub op: OpId,
+    /// The other rank of a transfer, or [`crate::unroll::EVERYWHERE`]; otherwise the rank itself.
+    pub peer: u16,
+    /// When it began.
+    pub start: f64,
+    /// When it ended.
+    pub end: f64,
+    /// Bytes that crossed links.
+    pub bytes: u64,
+}
+
+/// What an event was.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum EventKind {
+    /// Multiplying.
+    Dot,
+    /// Adding stored tiles.
+    Reduce,
+    /// Loading an operand of the epilogue.
+    Load,
+    /// Copying within the rank.
+    Local,
+    /// Moving bytes to a peer.
+    Push,
+    /// Fetching bytes from a peer.
+    Pull,
+    /// Waiting for a counter.
+    Wait,
+    /// Waiting for earlier items of the role.
+    Join,
+    /// Waiting until the tile before is stored.
+    Drain,
+}
+
+impl EventKind {
+    /// Its name in traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            EventKind::Dot => "dot",
+            EventKind::Reduce => "sum",
+            EventKind::Load => "load",
+            EventKind::Local => "copy",
+            EventKind::Push => "push",
+            EventKind::Pull => "pull",
+            EventKind::Wait => "wait",
+            EventKind::Join => "join",
+            EventKind::Drain => "drain",
+        }
+    }
+
+    /// Whether bytes cross links.
+    pub const fn crosses(self) -> bool {
+        matches!(self, EventKind::Push | EventKind::Pull)
+    }
+
+    /// Whether its lane does nothing meanwhile.
+    pub const fn idle(self) -> bool {
+        matches!(self, EventKind::Wait | EventKind::Join | EventKind::Drain)
+    }
+}
+
+/// A signal that ended a wait.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Flow {
+    /// Of which counter.
+    pub counter: CounterId,
+    /// Whether lowering inferred that counter.
+    pub credit: bool,
+    /// From which rank and lane.
+    pub from: (u16, u16),
+    /// Whether the sender did something else meanwhile ([`Event::beside`]).
+    pub beside: bool,
+    /// When it was sent.
+    pub sent: f64,
+    /// To which rank and lane.
+    pub to: (u16, u16),
+    /// When the wait was met.
+    pub met: f64,
+}
+
+/// How long `plan` takes on `machine`.
+///
+/// # Errors
+/// A wait that nothing ends ([`crate::diag::Rule::Progress`]). A verified plan has none.
+pub fn predict(kernel: &Kernel, plan: &Plan, machine: &Machine) -> Result<Timeline, Diagnostic> {
+    let whole = Sim::new(kernel, plan, machine, Mode::Whole).run_all()?;
+    let alone = Sim::new(kernel, plan, machine, Mode::GemmAlone).run_all()?;
+    let volume = Volume::of(kernel, plan);
+    Ok(Timeline {
+        title: format!(
+            "{}  {}  shape {}  on {}",
+            kernel.name, kernel.variant, plan.shape, machine.name
+        ),
+        world: plan.geometry.world,
+        lanes: lanes(kernel, plan),
+        events: whole.events,
+        flows: whole.flows,
+        statements: kernel.op_texts(),
+        counters: kernel.counters.iter().map(|c| c.name.clone()).collect(),
+        total: whole.total,
+        gemm_alone: alone.total,
+        least_link: volume.least_of_a_link() as f64 / machine.link_copy_engine,
+        volume,
+        link_rate: machine.link_copy_engine,
+    })
+}
+
+impl Timeline {
+    /// How much of the communication the GEMM does not hide.
+    pub fn exposed_communication(&self) -> f64 {
+        (self.total - self.gemm_alone).max(0.0)
+    }
+
+    /// The larger of the GEMM alone and the least bytes on the busiest link: no schedule is faster.
+    pub fn bound(&self) -> f64 {
+        self.gemm_alone.max(self.least_link)
+    }
+
+    /// Total, GEMM alone and what is exposed, in one line.
+    pub fn summary(&self) -> String {
+        let us = |time: f64| format!("{:.1} µs", time * 1e6);
+        format!(
+            "{} in all; GEMM alone {}, least bytes {}; exposed {}, {:.3} of the bound",
+            us(self.total),
+            us(self.gemm_alone),
+            us(self.least_link),
+            us(self.exposed_communication()),
+            self.total / self.bound()
+        )
+    }
+}
+
+fn lanes(kernel: &Kernel, plan: &Plan) -> Vec<Lane> {
+    let mut lanes = Vec::new();
+    for (index, role) in (0..).zip(&kernel.roles) {
+        let (cta, name) = match role.kind {
+            RoleKind::Gemm { .. } => (true, "gemm CTA"),
+            RoleKind::Comm { .. } => (true, "comm CTA"),
+            RoleKind::SpareWarps => (false, "spare warps"),
+            RoleKind::CopyEngine => (false, "copy engine"),
+        };
+        let count = lane_count(role.kind, plan);
+        for lane in 0..count {
+            let name = if count == 1 {
+                name.into()
+            } else {
+                format!("{name} {lane}")
+            };
+            lanes.push(Lane {
+                role: index,
+                cta,
+                name,
+            });
+        }
+    }
+    lanes
+}
+
+/// How many lanes of a rank start in a role.
+pub(super) fn lane_count(role: RoleKind, plan: &Plan) -> u32 {
+    match role {
+        RoleKind::Gemm { .. } => plan.grid.gemm,
+        RoleKind::Comm { .. } => plan.grid.comm,
+        RoleKind::SpareWarps => plan.grid.gemm.max(1),
+        RoleKind::CopyEngine => 1,
+    }
+}

@@ -1,0 +1,278 @@
+//! How many bytes cross which link, next to the least that could.
+//!
+//! The least is an information bound over what the tensors' kinds promise, for links that carry one copy to one
+//! receiver. Every rank must receive the rows of a gathered tensor that it does not own. Every rank must send, of a
+//! sum over ranks, its part of each row that another rank keeps. A sum that everyone keeps costs both.
+
+use crate::diag::{Diagnostic, Rule};
+use crate::kernel::{Buffer, Kernel, OpId};
+use crate::plan::Plan;
+use crate::program::{TensorId, TensorKind};
+use crate::unroll::{EVERYWHERE, Span, StepKind};
+
+/// Bytes between ranks in one launch.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Volume {
+    /// How many ranks.
+    pub world: u32,
+    /// Bytes from rank `s` to rank `d` at `s * world + d`. A multicast counts for each receiver.
+    pub pairs: Vec<u64>,
+    /// Bytes each rank sends. A multicast counts once.
+    pub sent: Vec<u64>,
+    /// Bytes each rank receives. A sum in the switch counts once.
+    pub received: Vec<u64>,
+    /// Bytes that each op moves over links, by [`OpId`].
+    pub by_op: Vec<u64>,
+    /// Bytes that ops on each buffer move over links, by [`TensorId`]. A copy between two buffers counts for both.
+    pub by_buffer: Vec<u64>,
+    /// The least bytes that each rank must send for sums over ranks.
+    pub least_sent: Vec<u64>,
+    /// The least bytes that each rank must receive of gathered and reduced tensors.
+    pub least_received: Vec<u64>,
+}
+
+/// One movement of a step: `bytes` from `src` to `dst`, either of which may be [`EVERYWHERE`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Crossing {
+    /// Whose memory is read.
+    pub src: u16,
+    /// Whose memory is written; the reader for a load or a sum.
+    pub dst: u16,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// What a step of rank `rank` moves over links, if anything.
+pub fn crossing(kernel: &Kernel, rank: u16, step: &StepKind) -> Option<Crossing> {
+    let bytes = |span: &Span| {
+        span.elements() * u64::from(kernel.buffers[span.buffer.index()].dtype.bytes())
+    };
+    let (src, dst, bytes) = match step {
+        StepKind::Copy { dst, src } => (src.home, dst.home, bytes(src)),
+        StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => {
+            (from.home, rank, bytes(from))
+        }
+        StepKind::Store { dst, .. } => (rank, dst.home, bytes(dst)),
+        StepKind::Wait { .. } | StepKind::Signal { .. } | StepKind::Dot { .. } => return None,
+    };
+    (src != dst && bytes > 0).then_some(Crossing { src, dst, bytes })
+}
+
+/// The buffers of a step that moves data, each once.
+fn buffers(step: &StepKind) -> impl Iterator<Item = TensorId> {
+    let (a, b) = match step {
+        StepKind::Copy { dst, src } => (
+            Some(dst.buffer),
+            (dst.buffer != src.buffer).then_some(src.buffer),
+        ),
+        StepKind::Reduce { from, .. } | StepKind::Load { from, .. } => (Some(from.buffer), None),
+        StepKind::Store { dst, .. } => (Some(dst.buffer), None),
+        StepKind::Wait { .. } | StepKind::Signal { .. } | StepKind::Dot { .. } => (None, None),
+    };
+    a.into_iter().chain(b)
+}
+
+impl Volume {
+    /// What crosses in one launch of `plan`.
+    pub fn of(kernel: &Kernel, plan: &Plan) -> Volume {
+        let world = plan.geometry.world;
+        let ranks = world as usize;
+        let mut volume = Volume {
+            world,
+            pairs: vec![0; ranks * ranks],
+            sent: vec![0; ranks],
+            received: vec![0; ranks],
+            by_op: vec![0; kernel.locs.len()],
+            by_buffer: vec![0; kernel.buffers.len()],
+            least_sent: vec![0; ranks],
+            least_received: vec![0; ranks],
+        };
+        for agent in &plan.agents {
+            for step in &agent.steps {
+                if let Some(crossing) = crossing(kernel, agent.rank, &step.kind) {
+                    let before = volume.by_op[usize::from(step.op.0)];
+                    volume.add(step.op, crossing);
+                    let moved = volume.by_op[usize::from(step.op.0)] - before;
+                    for buffer in buffers(&step.kind) {
+                        volume.by_buffer[buffer.index()] += moved;
+                    }
+                }
+            }
+        }
+        volume.least(kernel, plan);
+        volume
+    }
+
+    /// Bytes from one rank to another.
+    pub fn pair(&self, src: u32, dst: u32) -> u64 {
+        self.pairs[(src * self.world + dst) as usize]
+    }
+
+    /// Bytes received over all ranks.
+    pub fn total(&self) -> u64 {
+        self.received.iter().sum()
+    }
+
+    /// The least bytes received over all ranks: what is sent for sums is received by someone, too.
+    pub fn least_total(&self) -> u64 {
+        self.least_sent.iter().chain(&self.least_received).sum()
+    }
+
+    /// The least bytes that must cross the busiest direction of any rank's link.
+    pub fn least_of_a_link(&self) -> u64 {
+        let most = |bytes: &[u64]| bytes.iter().copied().max().unwrap_or(0);
+        let average = self.least_total() / u64::from(self.world.max(1));
+        most(&self.least_sent)
+            .max(most(&self.least_received))
+            .max(average)
+    }
+
+    fn add(&mut self, op: OpId, Crossing { src, dst, bytes }: Crossing) {
+        let others = |but: u16| (0..self.world as u16).filter(move |rank| *rank != but);
+        let links: Vec<(u16, u16)> = match (src, dst) {
+            (_, EVERYWHERE) => others(src).map(|dst| (src, dst)).collect(),
+            (EVERYWHERE, _) => others(dst).map(|src| (src, dst)).collect(),
+            _ => vec![(src, dst)],
+        };
+        let (mut sent, mut received) = (None, None);
+        for (src, dst) in links {
+            self.pairs[usize::from(src) * self.world as usize + usize::from(dst)] += bytes;
+            // A multicast leaves its sender once, and a sum in the switch arrives once.
+            if sent.replace(src) != Some(src) {
+                self.sent[usize::from(src)] += bytes;
+            }
+            if received.replace(dst) != Some(dst) {
+                self.received[usize::from(dst)] += bytes;
+                self.by_op[usize::from(op.0)] += bytes;
+            }
+        }
+    }
+
+    fn least(&mut self, kernel: &Kernel, plan: &Plan) {
+        if self.world < 2 {
+            return;
+        }
+        for buffer in &kernel.buffers {
+            let all = whole(buffer, plan);
+            let row = all / u64::from(plan.geometry.size(buffer.rows).max(1));
+            for rank in 0..self.world {
+                let own = u64::from(plan.geometry.chunk(buffer.rows, rank).len()) * row;
+                let (sum, gather) = match buffer.kind {
+                    TensorKind::Gathered => (false, true),
+                    TensorKind::Scattered => (true, false),
+                    TensorKind::Reduced => (true, true),
+                    TensorKind::Local
+                    | TensorKind::Vector
+                    | TensorKind::Out
+                    | TensorKind::Scratch { .. } => (false, false),
+                };
+                if sum {
+                    self.least_sent[rank as usize] += all - own;
+                }
+                if gather {
+                    self.least_received[rank as usize] += all - own;
+                }
+            }
+        }
+    }
+
+    /// A warning that says which statements move more than need be, and why; none if nothing does.
+    pub fn warnings(&self, kernel: &Kernel, plan: &Plan) -> Vec<Diagnostic> {
+        let (total, least) = (self.total(), self.least_total());
+        if total <= least {
+            return Vec::new();
+        }
+        let mut message = format!("{} cross links in a launch", size(total));
+        if least == 0 {
+            message.push_str(", where no tensor needs any");
+        } else {
+            let times = total as f64 / least as f64;
+            message.push_str(&format!(", {times:.2} times the least, {}", size(least)));
+        }
+        let mut moved: Vec<(OpId, u64)> = (0..).map(OpId).zip(self.by_op.iter().copied()).collect();
+        moved.retain(|(_, bytes)| *bytes > 0);
+        moved.sort_by_key(|(op, bytes)| (u64::MAX - bytes, *op));
+        let texts = kernel.op_texts();
+        let at = moved.first().map(|(op, _)| kernel.loc(*op));
+        let mut warning = Diagnostic::new(Rule::Volume, at, message);
+        for (op, bytes) in moved {
+            let text = &texts[usize::from(op.0)];
+            let note = format!("`{text}` moves {}", size(bytes));
+            warning = warning.note(kernel.loc(op), note);
+        }
+        for reason in self.reasons(kernel, plan) {
+            warning = warning.note(None, reason);
+        }
+        vec![warning]
+    }
+
+    /// What each buffer's bytes are more than.
+    fn reasons(&self, kernel: &Kernel, plan: &Plan) -> Vec<String> {
+        let mut reasons = Vec::new();
+        let sums =
+            |buffer: &&Buffer| matches!(buffer.kind, TensorKind::Scattered | TensorKind::Reduced);
+        let sum = kernel
+            .buffers
+            .iter()
+            .filter(sums)
+            .min_by_key(|buffer| buffer.dtype.bytes());
+        for (buffer, moved) in kernel.buffers.iter().zip(&self.by_buffer) {
+            let (name, dtype) = (&buffer.name, buffer.dtype);
+            // Once from each rank to the owner of each row, or from its owner to each rank.
+            let once = whole(buffer, plan) * (u64::from(self.world) - 1);
+            match (buffer.kind, sum) {
+                (TensorKind::Scratch { .. }, Some(sum)) if *moved > 0 => {
+                    if dtype.bytes() > sum.dtype.bytes() {
+                        reasons.push(format!(
+                            "{name} is {dtype}, wider than {}, which is {}",
+                            sum.name, sum.dtype
+                        ));
+                    }
+                    if *moved > once {
+                        reasons.push(format!(
+                            "{name} receives rows that their owner alone needs to receive"
+                        ));
+                    }
+                }
+                (TensorKind::Gathered, _) if *moved > once => reasons.push(format!(
+                    "rows of {name} arrive more than once at a rank, or where they already are"
+                )),
+                (TensorKind::Scattered, _) if *moved > once => {
+                    reasons.push(format!("rows of {name} are sent more than once by a rank"));
+                }
+                (TensorKind::Reduced, _) if *moved > 2 * once => reasons.push(format!(
+                    "rows of {name} are sent more than once to be summed and once to be kept"
+                )),
+                (
+                    TensorKind::Gathered
+                    | TensorKind::Local
+                    | TensorKind::Vector
+                    | TensorKind::Out
+                    | TensorKind::Scattered
+                    | TensorKind::Reduced
+                    | TensorKind::Scratch { .. },
+                    _,
+                ) => {}
+            }
+        }
+        reasons
+    }
+}
+
+/// Bytes of one copy of all rows of a buffer.
+fn whole(buffer: &Buffer, plan: &Plan) -> u64 {
+    u64::from(plan.geometry.size(buffer.rows))
+        * u64::from(plan.geometry.size(buffer.columns))
+        * u64::from(buffer.dtype.bytes())
+}
+
+/// A number of bytes with its unit.
+pub(super) fn size(bytes: u64) -> String {
+    let bytes = bytes as f64;
+    match bytes {
+        _ if bytes < 1e4 => format!("{bytes} B"),
+        _ if bytes < 1e7 => format!("{:.1} kB", bytes / 1e3),
+        _ if bytes < 1e10 => format!("{:.1} MB", bytes / 1e6),
+        _ => format!("{:.1} GB", bytes / 1e9),
+    }
+}

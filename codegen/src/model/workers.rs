@@ -1,0 +1,381 @@
+//! Workers: the CTAs, spare warps and copy engines that claim items and do their steps in order.
+
+use super::cost::Ps;
+use super::links::Transfer;
+use super::sim::{Action, Mode, Sim, Waiting};
+use super::stores::Store;
+use super::timeline::{EventKind, lane_count};
+use crate::kernel::{Kernel, OpId, RoleKind};
+use crate::plan::Plan;
+use crate::program::StoreMode;
+use crate::unroll::{EVERYWHERE, Span, StepKind};
+
+/// Which items of an agent have been claimed and done.
+#[derive(Clone, Default)]
+pub(super) struct AgentState {
+    next: u32,
+    done: u32,
+    /// The phase of the last claimed item, and the first item of that phase.
+    phase: (u32, u32),
+    /// Workers that wait for items of earlier phases.
+    joining: Vec<u32>,
+}
+
+/// One CTA, one CTA's spare warps, or one copy engine.
+#[derive(Clone)]
+pub(super) struct Worker {
+    pub rank: u16,
+    pub lane: u16,
+    /// Whose items it claims.
+    pub agent: u32,
+    /// Whose items it claims afterwards.
+    then: Option<u32>,
+    pub cursor: u32,
+    end: u32,
+    /// The item it has, and how many items must be done before it may start.
+    pub item: Option<(u32, u32)>,
+    /// No dot of the item has run yet.
+    fresh: bool,
+    /// Since when it cannot go on, and why.
+    blocked: Option<(Ps, EventKind)>,
+    pub done: bool,
+    pub store: Store,
+}
+
+/// What doing a step led to.
+pub(super) enum Did {
+    /// It is done.
+    Step,
+    /// It takes until a later action.
+    Started,
+    /// It cannot start yet.
+    Blocked(EventKind),
+}
+
+pub(super) fn workers(kernel: &Kernel, plan: &Plan, mode: Mode) -> Vec<Worker> {
+    let roles = kernel.roles.len() as u32;
+    let gemm = (0..)
+        .zip(&kernel.roles)
+        .find(|(_, role)| matches!(role.kind, RoleKind::Gemm { .. }))
+        .map(|(index, _)| index);
+    let mut workers = Vec::new();
+    for rank in 0..plan.geometry.world {
+        let mut lane = 0;
+        for (index, role) in (0..roles).zip(&kernel.roles) {
+            let own = rank * roles + index;
+            let joins = gemm.map(|gemm| rank * roles + gemm);
+            let count = lane_count(role.kind, plan);
+            let (count, agent, then) = match (role.kind, mode) {
+                (RoleKind::Gemm { .. }, _) => (count, own, None),
+                (RoleKind::Comm { .. }, Mode::Whole) => (count, own, joins),
+                (RoleKind::Comm { .. }, Mode::GemmAlone) => match joins {
+                    Some(gemm) => (count, gemm, None),
+                    None => (0, own, None),
+                },
+                (RoleKind::SpareWarps | RoleKind::CopyEngine, Mode::Whole) => (count, own, None),
+                (RoleKind::SpareWarps | RoleKind::CopyEngine, Mode::GemmAlone) => (0, own, None),
+            };
+            for _ in 0..count {
+                workers.push(Worker {
+                    rank: rank as u16,
+                    lane,
+                    agent,
+                    then,
+                    cursor: 0,
+                    end: 0,
+                    item: None,
+                    fresh: true,
+                    blocked: None,
+                    done: false,
+                    store: Store::default(),
+                });
+                lane += 1;
+            }
+        }
+    }
+    workers
+}
+
+impl Sim<'_> {
+    /// Does steps of a worker until one takes time or cannot start.
+    pub(super) fn run(&mut self, w: usize) {
+        let plan = self.plan;
+        loop {
+            let Some((item, first)) = self.workers[w].item else {
+                if self.claim(w) {
+                    continue;
+                }
+                return;
+            };
+            let agent = self.workers[w].agent as usize;
+            let cursor = self.workers[w].cursor;
+            if self.agents[agent].done < first {
+                self.workers[w]
+                    .blocked
+                    .get_or_insert((self.now, EventKind::Join));
+                self.agents[agent].joining.push(w as u32);
+                return;
+            }
+            if cursor == self.workers[w].end {
+                self.leave(w, item);
+                continue;
+            }
+            let step = &plan.agents[agent].steps[cursor as usize];
+            let did = self.step(w, step.op, &step.kind);
+            if let Did::Blocked(why) = did {
+                self.workers[w].blocked.get_or_insert((self.now, why));
+                return;
+            }
+            self.unblocked(w, step.op);
+            self.workers[w].cursor += 1;
+            if let Did::Started = did {
+                return;
+            }
+        }
+    }
+
+    /// Claims the next item; false if there is none.
+    fn claim(&mut self, w: usize) -> bool {
+        loop {
+            let agent = self.workers[w].agent;
+            let state = &mut self.agents[agent as usize];
+            let Some(item) = self.plan.agents[agent as usize]
+                .items
+                .get(state.next as usize)
+            else {
+                match self.workers[w].then.take() {
+                    Some(gemm) => {
+                        self.workers[w].agent = gemm;
+                        continue;
+                    }
+                    None => {
+                        self.workers[w].done = true;
+                        self.finished = self.finished.max(self.now);
+                        return false;
+                    }
+                }
+            };
+            if item.phase != state.phase.0 {
+                state.phase = (item.phase, state.next);
+            }
+            let worker = &mut self.workers[w];
+            worker.item = Some((state.next, state.phase.1));
+            (worker.cursor, worker.end) = (item.start, item.end);
+            worker.fresh = true;
+            state.next += 1;
+            return true;
+        }
+    }
+
+    /// The worker has done an item, or all of it but what its lane still has to store.
+    fn leave(&mut self, w: usize, item: u32) {
+        let worker = &mut self.workers[w];
+        let of = (worker.agent, item);
+        worker.item = None;
+        if !self.close_lane(w, of) {
+            self.complete(of.0 as usize);
+        }
+    }
+
+    pub(super) fn complete(&mut self, agent: usize) {
+        self.finished = self.finished.max(self.now);
+        let state = &mut self.agents[agent];
+        state.done += 1;
+        if state.joining.is_empty() {
+            return;
+        }
+        // Those that are still too early join again. They run as events of their own: this may be within one's run.
+        for worker in std::mem::take(&mut state.joining) {
+            self.at(self.now, Action::Run(worker));
+        }
+    }
+
+    fn step(&mut self, w: usize, op: OpId, step: &StepKind) -> Did {
+        let rank = self.workers[w].rank;
+        match step {
+            StepKind::Wait {
+                counter,
+                cell,
+                at_least,
+            } => {
+                let lag = self.kernel.counters[counter.index()].purpose.lag();
+                if self.mode == Mode::Whole && lag == 0 {
+                    let target = self.plan.arrivals.target(rank, *counter, *cell, *at_least);
+                    let index = self.plan.arrivals.index(rank, *counter, *cell);
+                    if self.cells[index] < target {
+                        let (worker, counter) = (w as u32, *counter);
+                        self.waiting.entry(index).or_default().push(Waiting {
+                            worker,
+                            counter,
+                            target,
+                        });
+                        return Did::Blocked(EventKind::Wait);
+                    }
+                }
+                Did::Step
+            }
+            StepKind::Signal {
+                counter,
+                home,
+                cell,
+                amount,
+            } => {
+                if self.mode == Mode::GemmAlone || self.hand_over(w) {
+                    return Did::Step;
+                }
+                let index = self.plan.arrivals.index(*home, *counter, *cell);
+                self.signal(w, false, *home, index, *amount);
+                Did::Step
+            }
+            StepKind::Copy { dst, src } => {
+                let bytes = self.costs.bytes(src);
+                if self.mode == Mode::GemmAlone {
+                    Did::Step
+                } else if dst.home == src.home {
+                    self.local(w, op, EventKind::Local, 2 * bytes)
+                } else {
+                    self.transfer(w, op, (src.home, dst.home), bytes, false)
+                }
+            }
+            StepKind::Dot { a, b, .. } => {
+                let fresh = std::mem::replace(&mut self.workers[w].fresh, false);
+                let mut end = self.now + self.costs.dot(op, a, b, fresh);
+                for span in [a, b] {
+                    end = end.max(self.first_touch(rank, span));
+                }
+                self.record(w, EventKind::Dot, op, (self.now, end), None);
+                self.at(end, Action::Run(w as u32));
+                Did::Started
+            }
+            StepKind::Reduce { from, .. } => {
+                if self.mode == Mode::GemmAlone {
+                    return Did::Step;
+                }
+                self.read(w, op, EventKind::Reduce, from)
+            }
+            StepKind::Load { from, .. } => self.read(w, op, EventKind::Load, from),
+            StepKind::Store { dst, mode, .. } => {
+                if self.gemm(w) && !self.hand_over(w) {
+                    return self.open_lane(w);
+                }
+                if self.gemm(w) {
+                    return Did::Step;
+                }
+                self.write(w, op, dst, *mode, false)
+            }
+        }
+    }
+
+    fn gemm(&self, w: usize) -> bool {
+        matches!(self.role(w), RoleKind::Gemm { .. })
+    }
+
+    fn role(&self, w: usize) -> RoleKind {
+        let agent = &self.plan.agents[self.workers[w].agent as usize];
+        self.kernel.roles[usize::from(agent.role)].kind
+    }
+
+    /// Records the wait that has just ended, if there was one.
+    fn unblocked(&mut self, w: usize, op: OpId) {
+        if let Some((since, kind)) = self.workers[w].blocked.take()
+            && since < self.now
+        {
+            self.record(w, kind, op, (since, self.now), None);
+        }
+    }
+
+    /// Reads of memory that nobody read before: what tiles share is read once, and stays in the cache.
+    fn first_touch(&mut self, rank: u16, span: &Span) -> Ps {
+        let key = (rank, span.buffer.0, span.rows.start, span.columns.start);
+        if self.touched.insert(key, ()).is_some() {
+            return self.now;
+        }
+        let bytes = self.costs.bytes(span);
+        self.servers
+            .memory(self.now, rank, bytes, self.costs.sm_rate())
+    }
+
+    fn local(&mut self, w: usize, op: OpId, kind: EventKind, bytes: u64) -> Did {
+        let rank = self.workers[w].rank;
+        let end = self
+            .servers
+            .memory(self.now, rank, bytes, self.costs.sm_rate());
+        if kind != EventKind::Load {
+            self.record(w, kind, op, (self.now, end), None);
+        }
+        self.at(end, Action::Run(w as u32));
+        Did::Started
+    }
+
+    fn read(&mut self, w: usize, op: OpId, kind: EventKind, from: &Span) -> Did {
+        let (rank, bytes) = (self.workers[w].rank, self.costs.bytes(from));
+        if from.home == rank || self.mode == Mode::GemmAlone {
+            self.local(w, op, kind, bytes)
+        } else {
+            self.transfer(w, op, (from.home, rank), bytes, false)
+        }
+    }
+
+    pub(super) fn write(
+        &mut self,
+        w: usize,
+        op: OpId,
+        dst: &Span,
+        mode: StoreMode,
+        lane: bool,
+    ) -> Did {
+        let (rank, bytes) = (self.workers[w].rank, self.costs.bytes(dst));
+        if dst.home == rank || self.mode == Mode::GemmAlone {
+            let end = self
+                .servers
+                .memory(self.now, rank, bytes, self.costs.sm_rate());
+            let action = if lane {
+                Action::Lane(w as u32)
+            } else {
+                Action::Run(w as u32)
+            };
+            self.at(end, action);
+            return Did::Started;
+        }
+        let push = self.path(self.role(w), true, mode == StoreMode::Add);
+        self.send(Transfer {
+            worker: w as u32,
+            lane,
+            op,
+            src: rank,
+            dst: dst.home,
+            bytes,
+            left: bytes,
+            path: push,
+            start: self.now,
+        });
+        Did::Started
+    }
+
+    /// A transfer that the worker waits for.
+    fn transfer(
+        &mut self,
+        w: usize,
+        op: OpId,
+        (src, dst): (u16, u16),
+        bytes: u64,
+        lane: bool,
+    ) -> Did {
+        if bytes == 0 {
+            return Did::Step;
+        }
+        let push = src == self.workers[w].rank && src != EVERYWHERE;
+        self.send(Transfer {
+            worker: w as u32,
+            lane,
+            op,
+            src,
+            dst,
+            bytes,
+            left: bytes,
+            path: self.path(self.role(w), push, false),
+            start: self.now,
+        });
+        Did::Started
+    }
+}

@@ -1,0 +1,7 @@
+//! y = all_reduce(x · wᵀ), the sum whole on every rank.
+//!
+//! `cargo run --release --example gemm_ar -- run --m 1000 --world 5`
+
+fn main() -> std::process::ExitCode {
+    counterflow::workbench::main(&[counterflow::schedules::gemm_ar])
+}

@@ -1,0 +1,7 @@
+//! y = reduce_scatter(x · wᵀ): partial tiles go straight to their owner, who adds them in rank order.
+//!
+//! The same bits every run: `cargo run --release --example gemm_rs -- run --seed 2`.
+
+fn main() -> std::process::ExitCode {
+    counterflow::workbench::main(&[counterflow::schedules::gemm_rs])
+}

@@ -1,0 +1,7 @@
+//! y = all_gather(x) · wᵀ again, but every rank only ever talks to the next one and passes on what it got.
+//!
+//! Compare the first tile of the last chunk with `ag_gemm`'s: `cargo run --release --example ring -- predict`.
+
+fn main() -> std::process::ExitCode {
+    counterflow::workbench::main(&[counterflow::schedules::ag_gemm_ring])
+}

@@ -1,0 +1,44 @@
+//! A schedule that is not in the library: partners swap their rows, in the order of `me ^ step`.
+//!
+//! At any moment every link carries one exchange between two partners. A world that is no power of two has steps in
+//! which a rank has no partner: `if` leaves them out, and the verifier proves for each world that nothing is missing.
+//!
+//! `cargo run --release --example your_own -- demo --world 5`; then delete the second `if`, and read the story.
+
+use counterflow::prelude::*;
+
+/// y = all_gather(x) · wᵀ by exchanges.
+#[schedule]
+pub fn exchange(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let pieces = x.pieces(rows = tune(64, 128));
+    let tiles = y.tiles(tune((128, 256), (256, 128)));
+    let arrived = counters(pieces);
+
+    #[comm(ctas = tune(4, 8))]
+    for step in ranks() {
+        if step != 0 && me() ^ step < world() {
+            for p in pieces.of(me()) {
+                x.on(me() ^ step)[p] = x[p];
+                arrived.on(me() ^ step)[p].add(1);
+            }
+        }
+        // Between the world and the next power of two there are further steps.
+        if me() ^ (step + world()) < world() {
+            for p in pieces.of(me()) {
+                x.on(me() ^ (step + world()))[p] = x[p];
+                arrived.on(me() ^ (step + world()))[p].add(1);
+            }
+        }
+    }
+    #[gemm(k = 64)]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk).grouped(4) {
+            arrived[t.rows()].wait();
+            y[t] = dot(x[t], w[t]).silu();
+        }
+    }
+}
+
+fn main() -> std::process::ExitCode {
+    counterflow::workbench::main(&[exchange])
+}

@@ -1,0 +1,138 @@
+//! Orders, ranks, places and cells.
+
+use super::{constant, private, word};
+use crate::model::{Cells, Cond, Home, Index, IndexKind, Items, Order, Pick, Place, Rank};
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::BinOp;
+
+pub fn rank_order(order: &Order) -> TokenStream {
+    let root = word(&order.root);
+    let step = &order.step;
+    let calls = order.calls.iter().map(|call| {
+        let (method, argument) = (&call.method, &call.argument);
+        quote_spanned!(method.span()=> .#method(#argument))
+    });
+    quote!(#root(#step) #(#calls)*)
+}
+
+pub fn item_order(items: &Items) -> TokenStream {
+    let partition = &items.partition;
+    let chunk = match &items.chunk {
+        Some((of, chunk)) => {
+            let chunk = rank(chunk);
+            quote_spanned!(of.span()=> .#of(#chunk))
+        }
+        None => quote!(.all()),
+    };
+    let order = items.order.as_ref().map(|(method, group)| {
+        let at = method.span();
+        let group = match group {
+            Some(group) => constant(group),
+            None if *method == "grouped" => {
+                let tune = private(at, "tune");
+                quote_spanned!(at=> #tune([8, 4, 16]))
+            }
+            None => TokenStream::new(),
+        };
+        quote_spanned!(at=> .#method(#group))
+    });
+    quote!(#partition #chunk #order)
+}
+
+/// A rank expression, always as the builder's type.
+pub fn rank(rank: &Rank) -> TokenStream {
+    match rank {
+        Rank::Me(name) | Rank::World(name) => {
+            let name = word(name);
+            quote!(#name())
+        }
+        Rank::Number(number) => {
+            let at = syn::spanned::Spanned::span(number);
+            let ty = private(at, "RankExpr");
+            quote_spanned!(at=> #ty::from(#number))
+        }
+        Rank::Var(name) => quote_spanned!(name.span()=> #name.clone()),
+        Rank::Binary(a, op, b) => {
+            let (a, b) = (rank_operand(a), rank_operand(b));
+            quote!(#a #op #b)
+        }
+    }
+}
+
+fn rank_operand(operand: &Rank) -> TokenStream {
+    let tokens = rank(operand);
+    match operand {
+        Rank::Binary(..) => quote!((#tokens)),
+        Rank::Me(_) | Rank::World(_) | Rank::Number(_) | Rank::Var(_) => tokens,
+    }
+}
+
+pub fn condition(cond: &Cond, at: Span) -> TokenStream {
+    match cond {
+        Cond::Compare(a, op, b) => {
+            let (a, b) = (rank(a), rank(b));
+            let variant = match op {
+                BinOp::Ne(_) => "Ne",
+                BinOp::Lt(_) => "Lt",
+                BinOp::Le(_) => "Le",
+                BinOp::Gt(_) => "Gt",
+                BinOp::Ge(_) => "Ge",
+                _ => "Eq",
+            };
+            let variant = Ident::new(variant, at);
+            let (ty, comparison) = (private(at, "Cond"), private(at, "Comparison"));
+            quote_spanned!(at=> #ty::compare(#comparison::#variant, #a, #b))
+        }
+        Cond::Both(a, b) => {
+            let (a, b) = (condition(a, at), condition(b, at));
+            quote_spanned!(at=> #a.and(#b))
+        }
+        Cond::Either(a, b) => {
+            let (a, b) = (condition(a, at), condition(b, at));
+            quote_spanned!(at=> #a.or(#b))
+        }
+        Cond::Not(a) => {
+            let a = condition(a, at);
+            quote_spanned!(at=> #a.negate())
+        }
+    }
+}
+
+fn home(home: &Home) -> TokenStream {
+    match home {
+        Home::Me => TokenStream::new(),
+        Home::On(word, to) => {
+            let to = rank(to);
+            quote_spanned!(word.span()=> .#word(#to))
+        }
+        Home::Everywhere(word) => quote_spanned!(word.span()=> .#word()),
+    }
+}
+
+pub fn place(place: &Place) -> TokenStream {
+    let (tensor, home) = (&place.tensor, home(&place.home));
+    let indices = place.indices.iter().map(index);
+    quote!(#tensor #home #(.at(#indices))*)
+}
+
+pub fn cell_ref(cells: &Cells) -> TokenStream {
+    let (counter, home) = (&cells.counter, home(&cells.home));
+    let indices = cells.indices.iter().map(index);
+    quote!(#counter #home #(.at(#indices))*)
+}
+
+pub fn index(index: &Index) -> TokenStream {
+    match &index.kind {
+        IndexKind::Rank(Pick::One(one)) => rank(one),
+        IndexKind::Rank(Pick::Several(name)) => {
+            let several = word(name);
+            quote!(#several())
+        }
+        IndexKind::Item { var, .. } | IndexKind::Split(var) => var.to_token_stream(),
+        IndexKind::Rows { var, split, .. } => {
+            let split = split.iter();
+            quote!(#var.rows() #(.split(#split))*)
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Rules about one place or one cell: its home, its indices, and how it is used.
+
+use super::Checker;
+use crate::mistakes::Mistake;
+use crate::model::{Axis, Home, Index, IndexKind, Pick, Place, TensorKind};
+use crate::names;
+use proc_macro2::{Ident, TokenStream};
+use quote::ToTokens;
+use syn::{Expr, Lit};
+
+/// How a place is used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    Operand,
+    Load,
+    Sum,
+    CopyFrom,
+    CopyTo,
+    Store,
+}
+
+impl Checker<'_> {
+    /// Whether each index fits its axis.
+    pub(super) fn axes(
+        &mut self,
+        counter: &Ident,
+        axes: &[Axis],
+        indices: &[&Index],
+        tokens: &TokenStream,
+    ) {
+        let name = names::text(counter);
+        if axes.len() != indices.len() {
+            let shown: Vec<String> = axes.iter().map(axis_text).collect();
+            self.errors.at(
+                tokens,
+                Mistake::AxisCount {
+                    declared: format!("counters({})", shown.join(", ")),
+                    wanted: count(axes.len()),
+                    found: indices.len().to_string(),
+                    name,
+                },
+            );
+            return;
+        }
+        for (axis, index) in axes.iter().zip(indices) {
+            let (name, mistake_at) = (name.clone(), &index.tokens);
+            match (axis, &index.kind) {
+                (Axis::Items(_), IndexKind::Rows { .. })
+                | (Axis::World(_) | Axis::Count(_), IndexKind::Rank(_)) => {}
+                (Axis::Items(wanted), IndexKind::Item { var, partition }) => {
+                    if wanted != partition {
+                        let (wanted, found, var) = (
+                            names::text(wanted),
+                            names::text(partition),
+                            names::text(var),
+                        );
+                        let mistake = Mistake::AxisPartition {
+                            name,
+                            wanted,
+                            found,
+                            var,
+                        };
+                        self.errors.at(mistake_at, mistake);
+                    }
+                }
+                (Axis::Items(wanted), IndexKind::Rank(_) | IndexKind::Split(_)) => {
+                    let wanted = names::text(wanted);
+                    self.errors
+                        .at(mistake_at, Mistake::AxisItem { name, wanted });
+                }
+                (
+                    Axis::World(_) | Axis::Count(_),
+                    IndexKind::Item { .. } | IndexKind::Rows { .. } | IndexKind::Split(_),
+                ) => self.errors.at(mistake_at, Mistake::AxisRank { name }),
+            }
+        }
+    }
+
+    pub(super) fn place(&mut self, place: &Place, access: Access) {
+        let writes = matches!(access, Access::CopyTo | Access::Store);
+        if writes {
+            self.writes(&place.tensor, &place.tokens);
+        } else {
+            self.reads(&place.tensor, &place.tokens);
+        }
+        let name = names::text(&place.tensor);
+        let kind = place.kind.name().to_owned();
+        match (place.kind, access) {
+            (TensorKind::Local | TensorKind::Vector, Access::CopyTo | Access::Store) => {
+                self.errors.at(&place.tokens, Mistake::Input { name, kind });
+                return;
+            }
+            (TensorKind::Gathered, Access::Store) => {
+                self.errors
+                    .at(&place.tokens, Mistake::StoreToGathered { name });
+                return;
+            }
+            (TensorKind::Vector, Access::Load) => {
+                if let Some(index) = place.indices.first() {
+                    self.errors
+                        .at(&index.tokens, Mistake::VectorIndexed { name });
+                }
+                return;
+            }
+            (TensorKind::Vector, _) => {
+                self.errors
+                    .at(&place.tokens, Mistake::VectorOperand { name });
+                return;
+            }
+            _ => {}
+        }
+        self.home(place, access);
+        self.indices(place, access);
+    }
+
+    fn home(&mut self, place: &Place, access: Access) {
+        let (Home::On(word, _) | Home::Everywhere(word)) = &place.home else {
+            return;
+        };
+        if !place.kind.shared() {
+            let name = names::text(&place.tensor);
+            let kind = place.kind.name().to_owned();
+            self.errors.at(word, Mistake::NotShared { name, kind });
+        } else if matches!(place.home, Home::Everywhere(_))
+            && matches!(access, Access::Operand | Access::Load | Access::CopyFrom)
+        {
+            self.errors.at(word, Mistake::ReadEverywhere);
+        }
+    }
+
+    fn indices(&mut self, place: &Place, access: Access) {
+        let name = names::text(&place.tensor);
+        // 0: slot, 1: item, 2: part of K. Each at most once, in this order.
+        let mut next = 0;
+        let (mut slot, mut item) = (false, false);
+        for index in &place.indices {
+            let name = name.clone();
+            let (level, mistake) = match &index.kind {
+                IndexKind::Rank(pick) => {
+                    slot = true;
+                    (0, self.slot_mistake(place, pick, access))
+                }
+                IndexKind::Item { .. } => {
+                    item = true;
+                    (1, None)
+                }
+                IndexKind::Rows { var, .. } => {
+                    let var = names::text(var);
+                    item = true;
+                    (1, Some(Mistake::RowsOfTensor { var }))
+                }
+                IndexKind::Split(_) => {
+                    let legal = access == Access::Operand;
+                    (2, (!legal).then_some(Mistake::SplitOfOperand))
+                }
+            };
+            if let Some(mistake) = mistake {
+                self.errors.at(&index.tokens, mistake);
+            } else if level < next {
+                self.errors.at(&index.tokens, Mistake::IndexOrder { name });
+            }
+            next = next.max(level + 1);
+        }
+        let several_slots = self.slots.get(&name).is_some_and(several);
+        if !item {
+            self.errors
+                .at(&place.tokens, Mistake::MissingIndex { name });
+        } else if several_slots && !slot {
+            self.errors.at(&place.tokens, Mistake::MissingSlot { name });
+        }
+    }
+
+    fn slot_mistake(&self, place: &Place, pick: &Pick, access: Access) -> Option<Mistake> {
+        let name = names::text(&place.tensor);
+        match pick {
+            _ if place.kind != TensorKind::Scratch => Some(Mistake::NoSlots { name }),
+            Pick::Several(word) if access != Access::Sum => {
+                let word = names::text(word);
+                Some(if matches!(access, Access::CopyTo | Access::Store) {
+                    Mistake::WriteSeveral { word }
+                } else {
+                    Mistake::ReadSeveral { word }
+                })
+            }
+            Pick::Several(_) | Pick::One(_) => None,
+        }
+    }
+}
+
+/// Whether a slot must be named: all but `slots = 1` and constants only rustc knows.
+fn several(slots: &Axis) -> bool {
+    match slots {
+        Axis::World(_) => true,
+        Axis::Items(_) => false,
+        Axis::Count(Expr::Lit(lit)) => {
+            matches!(&lit.lit, Lit::Int(int) if int.base10_parse::<u32>().is_ok_and(|n| n > 1))
+        }
+        Axis::Count(_) => false,
+    }
+}
+
+fn axis_text(axis: &Axis) -> String {
+    match axis {
+        Axis::World(_) => "world()".into(),
+        Axis::Items(partition) => names::text(partition),
+        Axis::Count(count) => count.to_token_stream().to_string(),
+    }
+}
+
+fn count(n: usize) -> String {
+    match n {
+        0 => "no index".into(),
+        1 => "one index".into(),
+        n => format!("{n} indices"),
+    }
+}

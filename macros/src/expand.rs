@@ -1,0 +1,147 @@
+//! [`Schedule`] to the function that builds its program.
+
+use crate::body::{axis, builder, constant, dtype, private, rank, stmts};
+use crate::model::{Declaration, Param, Role, RoleKind, Schedule, Shape, TensorKind, Top};
+use crate::names;
+use proc_macro2::{Ident, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::ItemFn;
+
+/// `fn name() -> Program { … }`
+pub fn schedule(schedule: &Schedule) -> TokenStream {
+    let Schedule {
+        attrs, vis, name, ..
+    } = schedule;
+    let (s, at, text) = (builder(), name.span(), names::text(name));
+    let ty = private(at, "ScheduleBuilder");
+    let new = quote_spanned!(at=> #ty::new(#text));
+    let params = schedule.params.iter().map(param);
+    let body = schedule.body.iter().map(top);
+    quote! {
+        #(#attrs)*
+        #vis fn #name() -> ::counterflow::Program {
+            let mut #s = #new;
+            #(#params)*
+            #(#body)*
+            #s.finish()
+        }
+    }
+}
+
+/// What stands in for a schedule that could not be read, so that its callers compile and no second error follows.
+pub fn stub(item: &ItemFn) -> TokenStream {
+    let (vis, name) = (&item.vis, &item.sig.ident);
+    let attrs = &item.attrs;
+    quote! {
+        #(#attrs)*
+        #vis fn #name() -> ::counterflow::Program {
+            ::core::unreachable!()
+        }
+    }
+}
+
+fn param(param: &Param) -> TokenStream {
+    let Param {
+        name,
+        kind,
+        marker,
+        element,
+    } = param;
+    let (s, text, at) = (builder(), names::text(name), name.span());
+    let method = match kind {
+        TensorKind::Gathered => "gathered",
+        TensorKind::Local => "local",
+        TensorKind::Vector => "vector",
+        TensorKind::Out => "out",
+        TensorKind::Scattered | TensorKind::Scratch => "scattered",
+        TensorKind::Reduced => "reduced",
+    };
+    let method = Ident::new(method, at);
+    // Through the marker type, so that editors know what the user's word is.
+    let dtype =
+        quote_spanned!(marker.span()=> ::counterflow::prelude::#marker::<#element>::dtype());
+    quote_spanned!(at=> let #name = #s.#method(#text, #dtype);)
+}
+
+fn top(top: &Top) -> TokenStream {
+    let s = builder();
+    match top {
+        Top::Rust(item) => quote!(#item),
+        Top::Rank(name, value) => {
+            let value = rank(value);
+            quote_spanned!(name.span()=> let #name = #value;)
+        }
+        Top::Declare(name, declaration) => {
+            let text = names::text(name);
+            let call = match declaration {
+                Declaration::Partition {
+                    tensor,
+                    shape,
+                    method,
+                    size,
+                } => {
+                    let size = constant(size);
+                    let builder_method = match shape {
+                        Shape::Pieces => "pieces",
+                        Shape::Panels => "panels",
+                        Shape::Tiles => "tiles",
+                    };
+                    let at = method.span();
+                    let builder_method = Ident::new(builder_method, at);
+                    quote_spanned!(at=> #s.#builder_method(#text, #tensor, #size))
+                }
+                Declaration::Counters { word, axes } => {
+                    let at = word.span();
+                    let ty = private(at, "Axis");
+                    let axes = axes.iter().map(axis);
+                    quote_spanned!(at=> #s.counters(#text, [#(#ty::from(#axes)),*]))
+                }
+                Declaration::Symmetric {
+                    word,
+                    element,
+                    like,
+                    extent,
+                    slots,
+                } => {
+                    let (dtype, slots) = (dtype(element), axis(slots));
+                    let extent = extent.iter();
+                    quote_spanned!(word.span()=>
+                        #s.symmetric(#text, #dtype, #like #(.#extent())*, #slots)
+                    )
+                }
+            };
+            quote_spanned!(name.span()=> let #name = #call;)
+        }
+        Top::Role(role) => role_call(role),
+    }
+}
+
+fn role_call(role: &Role) -> TokenStream {
+    let (s, at) = (builder(), role.word.span());
+    let word = &role.word;
+    let body = stmts(&role.body);
+    match &role.kind {
+        RoleKind::Gemm { options } => {
+            let ty = private(at, "GemmOptions");
+            let fields = options.iter().map(|(name, value)| {
+                let tune = private(name.span(), "Tune");
+                let value = match (&value.tune, constant(value)) {
+                    (Some(_), tuned) => tuned,
+                    (None, fixed) => quote_spanned!(name.span()=> #tune::from(#fixed)),
+                };
+                quote_spanned!(name.span()=> #name: ::core::option::Option::Some(#value))
+            });
+            // All three given leaves nothing for the rest pattern to fill, which clippy would say.
+            let rest = (options.len() < 3)
+                .then(|| quote_spanned!(at=> ..::core::default::Default::default()));
+            quote_spanned!(at=> #s.#word(#ty { #(#fields,)* #rest }, |#s| { #body });)
+        }
+        RoleKind::Comm { ctas } => {
+            let ctas = constant(ctas);
+            quote_spanned!(at=> #s.#word(#ctas, |#s| { #body });)
+        }
+        RoleKind::SpareWarps | RoleKind::CopyEngine => {
+            quote_spanned!(at=> #s.#word(|#s| { #body });)
+        }
+    }
+}

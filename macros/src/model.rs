@@ -1,0 +1,347 @@
+//! What a schedule says, as the macro understands it: parsed, names resolved, not yet judged.
+//!
+//! A node keeps the user's tokens wherever a mistake or a builder call will have to point.
+#![expect(
+    clippy::large_enum_variant,
+    reason = "a schedule has tens of nodes, and boxes would be in the way of every match"
+)]
+
+use proc_macro2::{Ident, Span, TokenStream};
+use std::collections::HashSet;
+use syn::{Attribute, BinOp, Expr, Item, Path, Type, Visibility};
+
+/// A whole `#[schedule]` function.
+pub struct Schedule {
+    pub attrs: Vec<Attribute>,
+    pub vis: Visibility,
+    pub name: Ident,
+    pub params: Vec<Param>,
+    pub body: Vec<Top>,
+    /// Every name inside a statement that could not be read: nobody knows whether those are used.
+    pub unsure: HashSet<String>,
+}
+
+/// `x: Gathered<bf16>`
+pub struct Param {
+    pub name: Ident,
+    pub kind: TensorKind,
+    pub marker: Ident,
+    pub element: Type,
+}
+
+/// What a tensor is for. Mirrors the builder's kinds, which this crate may not depend on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TensorKind {
+    Gathered,
+    Local,
+    Vector,
+    Out,
+    Scattered,
+    Reduced,
+    Scratch,
+}
+
+impl TensorKind {
+    pub const PARAMS: [(&'static str, TensorKind); 6] = [
+        ("Gathered", TensorKind::Gathered),
+        ("Local", TensorKind::Local),
+        ("Vector", TensorKind::Vector),
+        ("Out", TensorKind::Out),
+        ("Scattered", TensorKind::Scattered),
+        ("Reduced", TensorKind::Reduced),
+    ];
+
+    /// Its name in the language.
+    pub fn name(self) -> &'static str {
+        TensorKind::PARAMS
+            .iter()
+            .find(|(_, kind)| *kind == self)
+            .map_or("symmetric", |(name, _)| name)
+    }
+
+    /// Whether peers can address it.
+    pub fn shared(self) -> bool {
+        match self {
+            TensorKind::Gathered
+            | TensorKind::Scattered
+            | TensorKind::Reduced
+            | TensorKind::Scratch => true,
+            TensorKind::Local | TensorKind::Vector | TensorKind::Out => false,
+        }
+    }
+
+    /// Whether the schedule must write it.
+    pub fn output(self) -> bool {
+        match self {
+            TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced => true,
+            TensorKind::Gathered | TensorKind::Local | TensorKind::Vector | TensorKind::Scratch => {
+                false
+            }
+        }
+    }
+}
+
+/// A statement of the function itself, outside every role.
+pub enum Top {
+    /// A `const`, `fn` or `use` that closures and constants may name; kept as it is.
+    Rust(Item),
+    Declare(Ident, Declaration),
+    Rank(Ident, Rank),
+    Role(Role),
+}
+
+/// The right side of a `let` outside every role.
+pub enum Declaration {
+    Partition {
+        tensor: Ident,
+        shape: Shape,
+        method: Ident,
+        size: Constant,
+    },
+    Counters {
+        word: Ident,
+        axes: Vec<Axis>,
+    },
+    Symmetric {
+        word: Ident,
+        element: Type,
+        like: Ident,
+        /// `chunk` or `whole`, where the user said which.
+        extent: Option<Ident>,
+        slots: Axis,
+    },
+}
+
+/// How a partition divides its tensor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    Pieces,
+    Panels,
+    Tiles,
+}
+
+/// One axis of a counter set, or the slots of scratch.
+#[derive(Clone)]
+pub enum Axis {
+    World(Ident),
+    Items(Ident),
+    Count(Expr),
+}
+
+/// A number or pair, or several of them in `tune`.
+pub struct Constant {
+    /// The word `tune`, absent for a number written down.
+    pub tune: Option<Ident>,
+    pub options: Vec<Expr>,
+}
+
+/// A loop or block under `#[gemm]` and the like.
+pub struct Role {
+    pub word: Ident,
+    pub kind: RoleKind,
+    pub body: Vec<Stmt>,
+}
+
+pub enum RoleKind {
+    Gemm {
+        /// `k`, `cluster` and `stages`, as far as given.
+        options: Vec<(Ident, Constant)>,
+    },
+    Comm {
+        ctas: Constant,
+    },
+    SpareWarps,
+    CopyEngine,
+}
+
+/// A statement inside a role, with the token its builder call is blamed on.
+pub struct Stmt {
+    pub at: Span,
+    pub kind: StmtKind,
+}
+
+pub enum StmtKind {
+    ForRanks {
+        var: Binding,
+        order: Order,
+        body: Vec<Stmt>,
+    },
+    ForItems {
+        var: Binding,
+        items: Items,
+        body: Vec<Stmt>,
+    },
+    ForSplits {
+        var: Binding,
+        count: Constant,
+        body: Vec<Stmt>,
+    },
+    If {
+        cond: Cond,
+        then: Vec<Stmt>,
+        otherwise: Vec<Stmt>,
+    },
+    Wait {
+        cells: Cells,
+        at_least: Option<Expr>,
+    },
+    Signal {
+        cells: Cells,
+        amount: Expr,
+    },
+    Copy {
+        dst: Place,
+        src: Read,
+    },
+    Store {
+        dst: Place,
+        add: bool,
+        value: Value,
+    },
+    Value(Ident, Value),
+    Rank(Ident, Rank),
+    Accumulator(Ident),
+    Accumulate {
+        into: Ident,
+        a: Read,
+        b: Read,
+    },
+}
+
+/// The variable of a loop; `None` for `_`.
+pub struct Binding(pub Option<Ident>);
+
+/// `ranks().before_me()`
+pub struct Order {
+    pub root: Ident,
+    /// The step of `ring`.
+    pub step: Option<Expr>,
+    pub calls: Vec<OrderCall>,
+}
+
+/// `.but_last(1)`
+pub struct OrderCall {
+    pub method: Ident,
+    pub argument: Option<Expr>,
+}
+
+/// `tiles.of(chunk).grouped()`
+pub struct Items {
+    pub partition: Ident,
+    pub chunk: Option<(Ident, Rank)>,
+    pub order: Option<(Ident, Option<Constant>)>,
+}
+
+/// Arithmetic over ranks.
+pub enum Rank {
+    Me(Ident),
+    World(Ident),
+    /// A literal, or a constant of the Rust around the schedule.
+    Number(Expr),
+    Var(Ident),
+    Binary(Box<Rank>, BinOp, Box<Rank>),
+}
+
+/// A question about ranks.
+pub enum Cond {
+    Compare(Rank, BinOp, Rank),
+    Both(Box<Cond>, Box<Cond>),
+    Either(Box<Cond>, Box<Cond>),
+    Not(Box<Cond>),
+}
+
+/// Whose memory.
+pub enum Home {
+    Me,
+    On(Ident, Rank),
+    Everywhere(Ident),
+}
+
+/// One rank, or several.
+pub enum Pick {
+    One(Rank),
+    /// `others` or `everyone`.
+    Several(Ident),
+}
+
+/// Something in brackets, with the user's tokens.
+pub struct Index {
+    pub tokens: TokenStream,
+    pub kind: IndexKind,
+}
+
+pub enum IndexKind {
+    Rank(Pick),
+    Item { var: Ident, partition: Ident },
+    Rows { var: Ident, split: Option<Ident> },
+    Split(Ident),
+}
+
+/// Data: `partial.on(owner)[me()][t]`
+pub struct Place {
+    pub tensor: Ident,
+    pub kind: TensorKind,
+    pub home: Home,
+    pub indices: Vec<Index>,
+    pub tokens: TokenStream,
+}
+
+/// Counter cells: `landed.on(owner)[me()][t]`
+pub struct Cells {
+    pub counter: Ident,
+    pub axes: Vec<Axis>,
+    pub home: Home,
+    pub indices: Vec<Index>,
+    pub tokens: TokenStream,
+}
+
+/// A place that is read, after waiting for it.
+pub struct Read {
+    pub place: Place,
+    pub waits: Vec<ReadWait>,
+}
+
+/// `.wait(landed)` or `.wait(landed[me()][t])`
+pub struct ReadWait {
+    pub word: Ident,
+    pub cells: WaitCells,
+}
+
+pub enum WaitCells {
+    /// The cells at the place's own indices.
+    Same {
+        counter: Ident,
+        axes: Vec<Axis>,
+    },
+    Given(Cells),
+}
+
+/// The right side of a store.
+pub enum Value {
+    Dot {
+        word: Ident,
+        a: Read,
+        b: Read,
+    },
+    Sum {
+        word: Ident,
+        from: Read,
+    },
+    Load(Read),
+    Name(Ident),
+    Number(Expr),
+    Negate(Span, Box<Value>),
+    Binary(Box<Value>, BinOp, Box<Value>),
+    /// `.gelu()` and the like: builder methods and scalar functions of one number.
+    Unary(Box<Value>, Ident),
+    /// `.mul(z)`, `.max(z)` and the like.
+    Combine(Box<Value>, Ident, Box<Value>),
+    Scale(Box<Value>, Ident, Expr),
+    Cast(Box<Value>, Ident, Type),
+    Map {
+        first: Box<Value>,
+        word: Ident,
+        function: Path,
+        others: Vec<Value>,
+    },
+}

@@ -1,0 +1,278 @@
+//! `let` outside roles: partitions, counters, scratch, ranks.
+
+use super::constant::Wanted;
+use super::{Chain, Link, NOTHING, Parser, ident, without_receiver, word_call};
+use crate::mistakes::Mistake;
+use crate::model::{Axis, Declaration, Shape, TensorKind, Top};
+use crate::names::{self, Kind};
+use proc_macro2::Ident;
+use syn::{Expr, ExprCall, ExprMethodCall, GenericArgument, Local, PathArguments};
+
+/// The methods of a tensor that divide it.
+const DIVIDERS: [&str; 3] = ["pieces", "panels", "tiles"];
+
+impl Parser<'_> {
+    /// A `let` outside roles. The name is bound even if its meaning is lost, so that its uses are not reported too.
+    pub(super) fn declaration(&mut self, local: &Local) -> Option<Top> {
+        let (name, mutable, init) = self.binding(local)?;
+        if mutable {
+            self.errors.at(&local.pat, Mistake::NeedlessMut);
+        }
+        // Nothing else outside roles has operators.
+        let operators = matches!(init, Expr::Binary(_) | Expr::Unary(_) | Expr::Paren(_));
+        if self.is_rank(init) || operators {
+            let rank = self.rank(init);
+            let kind = rank.as_ref().map_or(Kind::Broken, |_| Kind::Rank);
+            self.scope.declare(name, kind, self.errors);
+            return rank.map(|rank| Top::Rank(name.clone(), rank));
+        }
+        let declared = self.declared(init);
+        let kind = match &declared {
+            None => Kind::Broken,
+            Some(Declaration::Partition { .. }) => Kind::Partition,
+            Some(Declaration::Counters { axes, .. }) => Kind::Counters(axes.clone()),
+            Some(Declaration::Symmetric { .. }) => Kind::Tensor(TensorKind::Scratch),
+        };
+        self.scope.declare(name, kind, self.errors);
+        declared.map(|declared| Top::Declare(name.clone(), declared))
+    }
+
+    fn declared(&mut self, init: &Expr) -> Option<Declaration> {
+        if let Some((word, call)) = word_call(init) {
+            match names::text(word).as_str() {
+                "counters" => return self.counters(word, call),
+                "symmetric" => return self.symmetric(word, call),
+                "dot" | "zero" => {
+                    self.errors.at(init, Mistake::ValueOutsideRole);
+                    return None;
+                }
+                "ranks" | "ring" | "splits" => {
+                    self.errors.at(init, Mistake::OrderInLet);
+                    return None;
+                }
+                "tune" => {
+                    self.errors.at(init, Mistake::TuneInLet);
+                    return None;
+                }
+                found => {
+                    let known = names::offer(found, ["counters", "symmetric"].into_iter());
+                    let found = found.to_owned();
+                    self.errors
+                        .at(word, Mistake::UnknownDeclaration { found, known });
+                    return None;
+                }
+            }
+        }
+        let chain = Chain::of(init);
+        match (ident(chain.root), chain.links.as_slice()) {
+            (Some(tensor), [Link::Call(call)]) => self.partition(tensor, call),
+            (Some(root), [_, ..])
+                if matches!(self.scope.find(root), Some(Kind::Partition | Kind::Rank)) =>
+            {
+                self.errors.at(init, Mistake::OrderInLet);
+                None
+            }
+            (Some(root), [_, ..])
+                if matches!(
+                    self.scope.find(root),
+                    Some(Kind::Tensor(_) | Kind::Counters(_))
+                ) =>
+            {
+                self.errors.at(init, Mistake::ValueOutsideRole);
+                None
+            }
+            _ => {
+                let chained = chain.links.first().and_then(|_| word_call(chain.root));
+                let mistake = match chained {
+                    Some((word, _)) if *word == "ranks" || *word == "ring" => Mistake::OrderInLet,
+                    _ => Mistake::NotADeclaration,
+                };
+                self.errors.at(init, mistake);
+                None
+            }
+        }
+    }
+
+    fn partition(&mut self, tensor: &Ident, call: &ExprMethodCall) -> Option<Declaration> {
+        let kind = self.look_up(tensor, |kind| matches!(kind, Kind::Tensor(_)));
+        let method = &call.method;
+        let found = names::text(method);
+        let shape = match found.as_str() {
+            "pieces" => Shape::Pieces,
+            "panels" => Shape::Panels,
+            "tiles" => Shape::Tiles,
+            _ => {
+                match kind? {
+                    Kind::Partition => self.errors.at(call, Mistake::OrderInLet),
+                    Kind::Counters(_) | Kind::Tensor(_)
+                        if ["wait", "add", "sum"].contains(&found.as_str()) =>
+                    {
+                        self.errors.at(call, Mistake::ValueOutsideRole);
+                    }
+                    _ => self.unknown_method(method, "a tensor", &DIVIDERS),
+                }
+                return None;
+            }
+        };
+        match kind? {
+            Kind::Tensor(TensorKind::Vector) => {
+                self.errors.at(
+                    tensor,
+                    Mistake::VectorDivided {
+                        name: names::text(tensor),
+                    },
+                );
+                return None;
+            }
+            Kind::Tensor(_) => {}
+            other => {
+                let (name, what) = (names::text(tensor), other.what().into());
+                self.errors.at(tensor, Mistake::NotDivisible { name, what });
+                return None;
+            }
+        }
+        let (argument, wanted) = match shape {
+            Shape::Pieces => (Some("rows"), Wanted::Number),
+            Shape::Panels => (Some("cols"), Wanted::Number),
+            Shape::Tiles => (None, Wanted::Pair),
+        };
+        let known: &[&str] = argument.as_slice();
+        let size = match argument {
+            Some(name) => {
+                let (plain, named) = self.named(method, &call.args, known)?;
+                match (plain.as_slice(), named.as_slice()) {
+                    ([], [(_, size)]) => *size,
+                    _ => {
+                        let word = found;
+                        let name = name.to_owned();
+                        self.errors
+                            .at(without_receiver(call), Mistake::NameIt { word, name });
+                        return None;
+                    }
+                }
+            }
+            None => {
+                let [size] =
+                    self.call_arguments(call, ("rows and columns", "tiles((128, 256))"))?;
+                size
+            }
+        };
+        let size = self.constant(size, wanted, &found)?;
+        Some(Declaration::Partition {
+            tensor: tensor.clone(),
+            shape,
+            method: method.clone(),
+            size,
+        })
+    }
+
+    fn counters(&mut self, word: &Ident, call: &ExprCall) -> Option<Declaration> {
+        let axes: Vec<Option<Axis>> = call.args.iter().map(|axis| self.axis(axis)).collect();
+        let axes = axes.into_iter().collect::<Option<Vec<Axis>>>()?;
+        Some(Declaration::Counters {
+            word: word.clone(),
+            axes,
+        })
+    }
+
+    /// `world()`, a partition, or a number.
+    fn axis(&mut self, expr: &Expr) -> Option<Axis> {
+        if let Some((word, _)) = word_call(expr).filter(|(word, _)| *word == "world") {
+            return Some(Axis::World(word.clone()));
+        }
+        if let Some(name) = ident(expr).filter(|_| !self.outer_constant(expr)) {
+            return match self.look_up(name, |kind| matches!(kind, Kind::Partition))? {
+                Kind::Partition => Some(Axis::Items(name.clone())),
+                other => {
+                    let (name_text, what) = (names::text(name), other.what().into());
+                    self.errors.at(
+                        name,
+                        Mistake::NotAnAxis {
+                            name: name_text,
+                            what,
+                        },
+                    );
+                    None
+                }
+            };
+        }
+        self.whole(
+            expr,
+            false,
+            "an axis: a partition, `world()` or a number of cells",
+        )
+        .map(Axis::Count)
+    }
+
+    fn symmetric(&mut self, word: &Ident, call: &ExprCall) -> Option<Declaration> {
+        let element = match &*call.func {
+            Expr::Path(path) => {
+                path.path
+                    .segments
+                    .first()
+                    .and_then(|segment| match &segment.arguments {
+                        PathArguments::AngleBracketed(arguments) if arguments.args.len() == 1 => {
+                            match arguments.args.first() {
+                                Some(GenericArgument::Type(element)) => Some(element.clone()),
+                                _ => None,
+                            }
+                        }
+                        _ => None,
+                    })
+            }
+            _ => None,
+        };
+        if element.is_none() {
+            self.errors.at(&call.func, Mistake::SymmetricElement);
+        }
+        let (plain, named) = self.named(word, &call.args, &["slots"])?;
+        let ([like], [(_, slots)]) = (plain.as_slice(), named.as_slice()) else {
+            self.errors.at(call, Mistake::SymmetricArguments);
+            return None;
+        };
+        let slots = if let Some((word, _)) = word_call(slots).filter(|(word, _)| *word == "world") {
+            Some(Axis::World(word.clone()))
+        } else {
+            self.whole(slots, false, "`slots`: `world()` or a number")
+                .map(Axis::Count)
+        };
+        let (like, extent) = self.like(like)?;
+        Some(Declaration::Symmetric {
+            word: word.clone(),
+            element: element?,
+            like,
+            extent,
+            slots: slots?,
+        })
+    }
+
+    /// `y`, `y.chunk()` or `y.whole()`.
+    fn like(&mut self, expr: &Expr) -> Option<(Ident, Option<Ident>)> {
+        let chain = Chain::of(expr);
+        let Some(tensor) = ident(chain.root) else {
+            self.errors.at(expr, Mistake::SymmetricArguments);
+            return None;
+        };
+        let kind = self.look_up(tensor, |kind| matches!(kind, Kind::Tensor(_)))?;
+        if !matches!(kind, Kind::Tensor(_)) {
+            let (name, what) = (names::text(tensor), kind.what().into());
+            self.errors.at(tensor, Mistake::NotDivisible { name, what });
+            return None;
+        }
+        match chain.links.as_slice() {
+            [] => Some((tensor.clone(), None)),
+            [Link::Call(call)] if call.method == "chunk" || call.method == "whole" => {
+                let [] = self.call_arguments(call, NOTHING)?;
+                Some((tensor.clone(), Some(call.method.clone())))
+            }
+            [Link::Call(call), ..] => {
+                self.unknown_method(&call.method, "a tensor here", &["chunk", "whole"]);
+                None
+            }
+            [Link::Index(_), ..] => {
+                self.errors.at(expr, Mistake::SymmetricArguments);
+                None
+            }
+        }
+    }
+}

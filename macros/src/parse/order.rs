@@ -1,0 +1,247 @@
+//! What a loop goes over: ranks in an order, items of a partition, or parts of K. Told apart by the root.
+
+use super::constant::Wanted;
+use super::{Chain, Link, NOTHING, Parser, ident, identifiers, word_call};
+use crate::mistakes::Mistake;
+use crate::model::{Constant, Items, Order, OrderCall};
+use crate::names::{self, Kind};
+use proc_macro2::Ident;
+use quote::ToTokens;
+use syn::{Expr, ExprCall, ExprMethodCall, Lit};
+
+pub(super) enum Iterable {
+    Ranks(Order),
+    Items(Items),
+    Splits(Constant),
+}
+
+const RANK_METHODS: [&str; 5] = ["from_me", "after_me", "before_me", "but_last", "by"];
+const ITEM_METHODS: [&str; 4] = ["of", "grouped", "row_major", "column_major"];
+
+impl Parser<'_> {
+    pub(super) fn iterable(&mut self, expr: &Expr) -> Option<Iterable> {
+        let chain = Chain::of(expr);
+        if let Some((word, call)) = word_call(chain.root) {
+            match names::text(word).as_str() {
+                "ranks" => {
+                    let [] = self.arguments(word, call, &call.args, NOTHING)?;
+                    return self.order(word, None, &chain.links);
+                }
+                "ring" => {
+                    let [step] = self.arguments(word, call, &call.args, ("a step", "ring(1)"))?;
+                    let step = self.whole(step, true, "the step of `ring`")?;
+                    if is_zero(&step) {
+                        self.errors.at(step, Mistake::RingOfZero);
+                        return None;
+                    }
+                    return self.order(word, Some(step), &chain.links);
+                }
+                "splits" => return self.splits(word, call, &chain.links),
+                found => {
+                    let known = names::offer(found, ["ranks", "ring", "splits"].into_iter());
+                    let found = found.to_owned();
+                    self.errors.at(word, Mistake::UnknownOrder { found, known });
+                    return None;
+                }
+            }
+        }
+        let Some(root) = ident(chain.root) else {
+            self.errors.at(expr, Mistake::NotIterable);
+            return None;
+        };
+        match self.look_up(root, |kind| matches!(kind, Kind::Partition))? {
+            Kind::Partition => self.items(root, &chain.links),
+            other => {
+                let (name, what) = (names::text(root), other.what().into());
+                self.errors.at(expr, Mistake::LoopOver { name, what });
+                None
+            }
+        }
+    }
+
+    fn order(&mut self, root: &Ident, step: Option<Expr>, links: &[Link]) -> Option<Iterable> {
+        let mut calls = Vec::<OrderCall>::new();
+        // What the order is by now: ring starts as one, and only those that start at me can be cut short.
+        let mut ordered_by = step.as_ref().map(|_| names::text(root));
+        for link in links {
+            let call = self.link_call(link)?;
+            let method = names::text(&call.method);
+            if ITEM_METHODS.contains(&method.as_str()) {
+                self.errors
+                    .at(&call.method, Mistake::ItemsOfRanks { method });
+                return None;
+            }
+            let argument = match method.as_str() {
+                "from_me" | "after_me" | "before_me" => {
+                    let [] = self.call_arguments(call, NOTHING)?;
+                    None
+                }
+                "by" => {
+                    let [order] = self.call_arguments(
+                        call,
+                        ("a function", ".by(|me, step, world| (me + step) % world)"),
+                    )?;
+                    self.order_function(order)?;
+                    Some(order.clone())
+                }
+                "but_last" => {
+                    let [n] = self.call_arguments(call, ("a number", ".but_last(1)"))?;
+                    let n = self.whole(n, false, "how many ranks to leave out")?;
+                    if ordered_by.is_none() || ordered_by.as_deref() == Some("by") {
+                        self.errors.at(&call.method, Mistake::ButLastOfWhat);
+                        return None;
+                    }
+                    calls.push(OrderCall {
+                        method: call.method.clone(),
+                        argument: Some(n),
+                    });
+                    continue;
+                }
+                _ => {
+                    self.unknown_method(&call.method, "an order of ranks", &RANK_METHODS);
+                    return None;
+                }
+            };
+            if let Some(first) = ordered_by {
+                self.errors.at(
+                    &call.method,
+                    Mistake::OrderedTwice {
+                        first,
+                        second: method,
+                    },
+                );
+                return None;
+            }
+            ordered_by = Some(method);
+            calls.push(OrderCall {
+                method: call.method.clone(),
+                argument,
+            });
+        }
+        Some(Iterable::Ranks(Order {
+            root: root.clone(),
+            step,
+            calls,
+        }))
+    }
+
+    /// `|me, step, world| …` that captures nothing of the schedule, or the path of a function.
+    fn order_function(&mut self, order: &Expr) -> Option<()> {
+        let closure = match order {
+            Expr::Path(_) => return Some(()),
+            Expr::Closure(closure) => closure,
+            other => {
+                self.errors.at(other, Mistake::OrderFunction);
+                return None;
+            }
+        };
+        if closure.inputs.len() != 3 {
+            self.errors.at(&closure.inputs, Mistake::OrderArguments);
+            return None;
+        }
+        let mut own = identifiers(closure.inputs.to_token_stream());
+        let body = identifiers(closure.body.to_token_stream());
+        // What it binds itself: `let` is followed by names until the next keyword or use.
+        own.extend(
+            body.windows(2)
+                .filter(|pair| pair[0] == "let" || pair[0] == "mut")
+                .map(|pair| pair[1].clone()),
+        );
+        let captured = body
+            .into_iter()
+            .find(|name| !own.contains(name) && self.scope.find(name).is_some());
+        if let Some(name) = captured {
+            let name_text = names::text(&name);
+            self.errors
+                .at(&name, Mistake::OrderCaptures { name: name_text });
+            return None;
+        }
+        Some(())
+    }
+
+    fn items(&mut self, partition: &Ident, links: &[Link]) -> Option<Iterable> {
+        let mut items = Items {
+            partition: partition.clone(),
+            chunk: None,
+            order: None,
+        };
+        for link in links {
+            let call = self.link_call(link)?;
+            let method = names::text(&call.method);
+            match method.as_str() {
+                "of" => {
+                    if items.chunk.is_some() || items.order.is_some() {
+                        self.errors.at(&call.method, Mistake::OfFirst);
+                        return None;
+                    }
+                    let [chunk] = self.call_arguments(call, ("a rank", ".of(me())"))?;
+                    items.chunk = Some((call.method.clone(), self.rank(chunk)?));
+                    continue;
+                }
+                "grouped" | "row_major" | "column_major" => {}
+                _ if RANK_METHODS.contains(&method.as_str()) => {
+                    let partition = names::text(partition);
+                    self.errors
+                        .at(&call.method, Mistake::RanksOfItems { method, partition });
+                    return None;
+                }
+                _ => {
+                    self.unknown_method(&call.method, "a partition", &ITEM_METHODS);
+                    return None;
+                }
+            }
+            if let Some((first, _)) = &items.order {
+                let first = names::text(first);
+                self.errors.at(
+                    &call.method,
+                    Mistake::OrderedTwice {
+                        first,
+                        second: method,
+                    },
+                );
+                return None;
+            }
+            let group = if method == "grouped" && !call.args.is_empty() {
+                let [group] =
+                    self.call_arguments(call, ("the rows of a group, or nothing", ".grouped(8)"))?;
+                Some(self.constant(group, Wanted::Number, "grouped")?)
+            } else {
+                let [] = self.call_arguments(call, NOTHING)?;
+                None
+            };
+            items.order = Some((call.method.clone(), group));
+        }
+        Some(Iterable::Items(items))
+    }
+
+    fn splits(&mut self, word: &Ident, call: &ExprCall, links: &[Link]) -> Option<Iterable> {
+        let [count] = self.arguments(word, call, &call.args, ("a number", "splits(4)"))?;
+        let count = self.constant(count, Wanted::Number, "splits")?;
+        if let Some(link) = links.first() {
+            let call = self.link_call(link)?;
+            self.unknown_method(&call.method, "`splits`", &[]);
+            return None;
+        }
+        Some(Iterable::Splits(count))
+    }
+
+    /// A link of an order, which is never indexed.
+    fn link_call<'a>(&mut self, link: &Link<'a>) -> Option<&'a ExprMethodCall> {
+        match link {
+            Link::Call(call) => Some(call),
+            Link::Index(index) => {
+                self.errors.at(index, Mistake::NotIterable);
+                None
+            }
+        }
+    }
+}
+
+fn is_zero(expr: &Expr) -> bool {
+    match expr {
+        Expr::Lit(lit) => {
+            matches!(&lit.lit, Lit::Int(int) if int.base10_parse::<u32>().is_ok_and(|n| n == 0))
+        }
+        _ => false,
+    }
+}

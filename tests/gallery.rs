@@ -1,0 +1,325 @@
+//! The gallery: schedules and kernels one edit away from the library's, each breaking one rule, each rejected with
+//! its story, each failing in the emulator.
+//!
+//! A story's locations are shown as the source line they point at, so that a snapshot holds no line number.
+
+#[path = "gallery/schedules.rs"]
+mod schedules;
+
+use counterflow::codegen::interp::{self, Options};
+use counterflow::codegen::kernel::{Block, Kernel, Op, OpKind, Purpose};
+use counterflow::codegen::lower::lower;
+use counterflow::codegen::program::Loc;
+use counterflow::codegen::verify;
+use counterflow::{Arch, Diagnostic, Machine, Plan, Program, Rule, Shape, Variant};
+
+/// A broken kernel, with the world that shows it.
+struct Exhibit {
+    name: &'static str,
+    rule: Rule,
+    world: u32,
+    kernel: Kernel,
+}
+
+fn small(program: &Program, world: u32) -> Kernel {
+    let mut variant = Variant::new(world).arch(Arch::Cpu);
+    for (name, setting) in [("tiles", (4, 8).into()), ("pieces", 3.into())] {
+        if program.tunables.iter().any(|tunable| tunable.name == name) {
+            variant.choices.insert(name.into(), setting);
+        }
+    }
+    lower(program, &variant).unwrap_or_else(|error| panic!("{}: {error}", program.name))
+}
+
+fn schedules() -> Vec<Exhibit> {
+    use Rule::{Attribution, Bounds, Coverage, Progress, Race, Reuse};
+    type Row = (fn() -> Program, Rule, u32);
+    let rows: [Row; 30] = [
+        (schedules::ring_backwards, Progress, 4),
+        (schedules::wants_two, Progress, 3),
+        (schedules::mine_first, Progress, 3),
+        (schedules::done_before_sum, Progress, 3),
+        (schedules::adds_before_own, Progress, 3),
+        (schedules::no_wait, Race, 3),
+        (schedules::wait_after_dot, Race, 3),
+        (schedules::signal_first, Race, 3),
+        (schedules::pull_signal_first, Race, 3),
+        (schedules::signals_apart, Race, 3),
+        (schedules::ring_no_wait, Race, 4),
+        (schedules::ring_too_short, Race, 4),
+        (schedules::sum_no_wait, Race, 3),
+        (schedules::one_slot, Race, 4),
+        (schedules::sum_everyone, Race, 3),
+        (schedules::add_no_wait, Race, 3),
+        (schedules::replaces, Race, 3),
+        (schedules::without_mine, Coverage, 3),
+        (schedules::written_twice, Coverage, 2),
+        (schedules::without_own_product, Coverage, 3),
+        (schedules::summed_twice, Coverage, 3),
+        (schedules::one_left_out, Coverage, 3),
+        (schedules::bulk_one_left_out, Coverage, 3),
+        (schedules::bulk_no_wait, Reuse, 3),
+        (schedules::done_first, Reuse, 3),
+        (schedules::start_counted_together, Attribution, 4),
+        (schedules::ring_no_wrap, Bounds, 3),
+        (schedules::no_partner, Bounds, 5),
+        (schedules::order_outside, Bounds, 3),
+        (schedules::partial_at_home, Bounds, 3),
+    ];
+    let exhibit = |(program, rule, world): Row| {
+        let program = program();
+        let kernel = small(&program, world);
+        // Names live as long as the test.
+        Exhibit {
+            name: program.name.leak(),
+            rule,
+            world,
+            kernel,
+        }
+    };
+    rows.into_iter().map(exhibit).collect()
+}
+
+/// Removes every op (with what it encloses) that `gone` picks, from items and units of work alike.
+fn without_ops(kernel: &mut Kernel, gone: impl Fn(&Kernel, &Op) -> bool) {
+    fn ops(kernel: &Kernel, body: Vec<Op>, gone: &impl Fn(&Kernel, &Op) -> bool) -> Vec<Op> {
+        let kept = body.into_iter().filter(|op| !gone(kernel, op));
+        kept.map(|op| Op {
+            kind: match op.kind {
+                OpKind::ForRanks { var, order, body } => OpKind::ForRanks {
+                    var,
+                    order,
+                    body: ops(kernel, body, gone),
+                },
+                other => other,
+            },
+            ..op
+        })
+        .collect()
+    }
+    fn blocks(
+        kernel: &Kernel,
+        body: Vec<Block>,
+        gone: &impl Fn(&Kernel, &Op) -> bool,
+    ) -> Vec<Block> {
+        body.into_iter()
+            .map(|block| match block {
+                Block::ForRanks { var, order, body } => Block::ForRanks {
+                    var,
+                    order,
+                    body: blocks(kernel, body, gone),
+                },
+                Block::Items {
+                    var,
+                    partition,
+                    chunk,
+                    order,
+                    body,
+                } => Block::Items {
+                    var,
+                    partition,
+                    chunk,
+                    order,
+                    body: ops(kernel, body, gone),
+                },
+                Block::Once { body } => Block::Once {
+                    body: ops(kernel, body, gone),
+                },
+                other => other,
+            })
+            .collect()
+    }
+    let mut roles = kernel.roles.clone();
+    for role in &mut roles {
+        role.body = blocks(kernel, std::mem::take(&mut role.body), &gone);
+    }
+    kernel.roles = roles;
+}
+
+fn credit(kernel: &Kernel, op: &Op) -> Option<Purpose> {
+    match &op.kind {
+        OpKind::Wait { cells, .. } | OpKind::Signal { cells, .. } => {
+            Some(kernel.counters[cells.counter.index()].purpose)
+                .filter(|purpose| purpose.is_credit())
+        }
+        _ => None,
+    }
+}
+
+/// What lowering inferred, taken away or moved again.
+fn kernels() -> Vec<Exhibit> {
+    use counterflow::schedules::{ag_gemm, ag_gemm_pull, gemm_rs};
+    let waits_for = |wanted: fn(&Purpose) -> bool| {
+        move |kernel: &Kernel, op: &Op| {
+            matches!(op.kind, OpKind::Wait { .. })
+                && credit(kernel, op).as_ref().is_some_and(wanted)
+        }
+    };
+    let ready = |purpose: &Purpose| matches!(purpose, Purpose::Ready(_));
+    let free = |purpose: &Purpose| matches!(purpose, Purpose::Free(_));
+    let returned = |purpose: &Purpose| matches!(purpose, Purpose::Returned(_));
+
+    let mut no_ready_wait = small(&ag_gemm(), 3);
+    without_ops(&mut no_ready_wait, waits_for(ready));
+    let mut no_free_wait = small(&gemm_rs(), 3);
+    without_ops(&mut no_free_wait, waits_for(free));
+    let mut no_return_wait = small(&ag_gemm_pull(), 3);
+    without_ops(&mut no_return_wait, waits_for(returned));
+    let mut no_join = small(&gemm_rs(), 3);
+    for role in &mut no_join.roles {
+        role.body.retain(|block| *block != Block::Join);
+    }
+    let mut never_granted = small(&gemm_rs(), 3);
+    without_ops(&mut never_granted, |kernel, op| {
+        matches!(op.kind, OpKind::Signal { .. }) && credit(kernel, op).as_ref().is_some_and(free)
+    });
+    let exhibit = |name, rule, kernel| Exhibit {
+        name,
+        rule,
+        world: 3,
+        kernel,
+    };
+    vec![
+        exhibit("no_ready_wait", Rule::Reuse, no_ready_wait),
+        exhibit("no_free_wait", Rule::Reuse, no_free_wait),
+        exhibit("no_return_wait", Rule::Reuse, no_return_wait),
+        exhibit("no_join", Rule::Reuse, no_join),
+        exhibit("never_granted", Rule::Reuse, never_granted),
+    ]
+}
+
+fn gallery() -> Vec<Exhibit> {
+    schedules().into_iter().chain(kernels()).collect()
+}
+
+fn shape(kernel: &Kernel) -> Shape {
+    let shape = Shape::new(29, 24, 16);
+    if kernel.dims.iter().any(|dim| dim.name == "z.rows") {
+        shape.dim("z.rows", 29)
+    } else {
+        shape
+    }
+}
+
+/// Everything the verifier says, shape-independent findings first.
+fn findings(
+    exhibit: &Exhibit,
+    without: Option<Rule>,
+) -> Result<(Vec<Diagnostic>, Plan), Vec<Diagnostic>> {
+    let kernel = &exhibit.kernel;
+    let plan = Plan::new(kernel, &shape(kernel), &Machine::h200());
+    let plan = plan.map_err(|found| found.iter().cloned().collect::<Vec<_>>())?;
+    let mut found = if without == Some(Rule::Reuse) {
+        Vec::new()
+    } else {
+        verify::kernel_findings(kernel)
+    };
+    if found.is_empty() {
+        found = verify::plan_findings(kernel, &plan, without);
+    }
+    Ok((found, plan))
+}
+
+/// The source line a location points at.
+fn source_line(at: Loc) -> String {
+    let text = std::fs::read_to_string(at.file()).unwrap_or_default();
+    let line = text
+        .lines()
+        .nth(at.line() as usize - 1)
+        .unwrap_or_default()
+        .trim();
+    let file = at.file().rsplit('/').next().unwrap_or_default();
+    format!("{file}: {line}")
+}
+
+#[test]
+fn every_exhibit_breaks_its_rule_and_tells_its_story() {
+    let gallery = gallery();
+    assert!(gallery.len() >= 25);
+    for exhibit in &gallery {
+        let found = match findings(exhibit, None) {
+            Ok((found, _)) => found,
+            Err(found) => found,
+        };
+        let rules: std::collections::BTreeSet<&str> =
+            found.iter().map(|found| found.rule.name()).collect();
+        assert_eq!(
+            Vec::from_iter(rules),
+            [exhibit.rule.name()],
+            "{}: {found:?}",
+            exhibit.name
+        );
+        let story: Vec<String> = found.iter().map(|found| found.text(&source_line)).collect();
+        let title = format!("world {}", exhibit.world);
+        insta::with_settings!({
+            snapshot_path => "gallery/stories",
+            prepend_module_to_snapshot => false,
+            omit_expression => true,
+            description => title,
+        }, { insta::assert_snapshot!(exhibit.name, story.join("\n")) });
+    }
+}
+
+#[test]
+fn every_exhibit_fails_in_the_emulator() {
+    for exhibit in &gallery() {
+        // Bounds are decided while the steps are made: there is nothing to run.
+        let Ok((_, plan)) = findings(exhibit, None) else {
+            continue;
+        };
+        let launches = vec![vec![&plan]; 3];
+        let fails = (0..200).any(|seed| {
+            let options = Options {
+                step_limit: 1 << 20,
+                ..Options::seed(seed)
+            }
+            .tags_only();
+            interp::provoke(&exhibit.kernel, &launches, &options, |_, _| {}).is_err()
+        });
+        assert!(
+            fails,
+            "{} runs without a failure: it belongs to the conservative ones",
+            exhibit.name
+        );
+    }
+}
+
+#[test]
+fn what_the_attribution_exhibit_was_before_its_edit_is_accepted() {
+    let kernel = small(&schedules::start_together(), 4);
+    let plan = Plan::new(&kernel, &shape(&kernel), &Machine::h200()).unwrap();
+    assert!(verify::kernel_findings(&kernel).is_empty());
+    assert!(verify::plan_findings(&kernel, &plan, None).is_empty());
+}
+
+#[test]
+fn no_rule_can_be_left_out() {
+    for rule in [
+        Rule::Progress,
+        Rule::Race,
+        Rule::Coverage,
+        Rule::Reuse,
+        Rule::Attribution,
+    ] {
+        let slips_through = gallery().into_iter().any(|exhibit| {
+            let Ok((found, plan)) = findings(&exhibit, Some(rule)) else {
+                return false;
+            };
+            let launches = vec![vec![&plan]; 3];
+            found.is_empty()
+                && (0..200).any(|seed| {
+                    let options = Options {
+                        step_limit: 1 << 20,
+                        ..Options::seed(seed)
+                    }
+                    .tags_only();
+                    interp::provoke(&exhibit.kernel, &launches, &options, |_, _| {}).is_err()
+                })
+        });
+        assert!(
+            slips_through,
+            "without {} nothing bad is accepted: the rule is not needed",
+            rule.name()
+        );
+    }
+}

@@ -1,0 +1,38 @@
+//! What the macros accept, and what they say about what they do not. Refresh with `TRYBUILD=overwrite cargo test --test ui`.
+
+use std::fs;
+
+#[test]
+fn ui() {
+    let cases = trybuild::TestCases::new();
+    cases.pass("tests/ui/pass/*.rs");
+    cases.compile_fail("tests/ui/*.rs");
+}
+
+/// A user who misspells something did not ask how the builder is made.
+#[test]
+fn messages_name_no_internals() {
+    let mut seen = 0;
+    for entry in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ui")).unwrap() {
+        let path = entry.unwrap().path();
+        if path
+            .extension()
+            .is_none_or(|extension| extension != "stderr")
+        {
+            continue;
+        }
+        seen += 1;
+        let text = fs::read_to_string(&path).unwrap();
+        for internal in [
+            "__private",
+            "ScheduleBuilder",
+            "RankExpr",
+            "PlaceRef",
+            "CellsRef",
+            "StmtKind",
+        ] {
+            assert!(!text.contains(internal), "{internal} in {}", path.display());
+        }
+    }
+    assert!(seen >= 30, "only {seen} cases");
+}

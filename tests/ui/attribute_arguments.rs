@@ -1,0 +1,12 @@
+use counterflow::prelude::*;
+
+#[schedule(k = 64)]
+fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let tiles = y.tiles((128, 256));
+    #[gemm]
+    for t in tiles {
+        y[t] = dot(x[t], w[t]);
+    }
+}
+
+fn main() {}

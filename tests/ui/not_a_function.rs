@@ -1,0 +1,6 @@
+use counterflow::prelude::*;
+
+#[schedule]
+struct Gemm;
+
+fn main() {}

@@ -1,0 +1,13 @@
+use counterflow::prelude::*;
+
+#[schedule]
+fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let tiles = y.tiles((128, 256));
+    #[gemm]
+    #[comm(ctas = 4)]
+    for t in tiles {
+        y[t] = dot(x[t], w[t]);
+    }
+}
+
+fn main() {}

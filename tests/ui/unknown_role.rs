@@ -1,0 +1,21 @@
+use counterflow::prelude::*;
+
+#[schedule]
+fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let tiles = y.tiles((128, 256));
+    #[gem]
+    for t in tiles {
+        y[t] = dot(x[t], w[t]);
+    }
+}
+
+#[schedule]
+fn other(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let tiles = y.tiles((128, 256));
+    #[tensor_cores]
+    for t in tiles {
+        y[t] = dot(x[t], w[t]);
+    }
+}
+
+fn main() {}
