@@ -32,6 +32,14 @@ fn program_to_checked_plan_gemm_rs() -> Checked<Plan> {
     plan(&kernel, black_box(&Shape::new(16384, 8192, 8192)))
 }
 
+/// The same for the all-reduce, which hands tiles over twice.
+#[divan::bench]
+fn program_to_checked_plan_gemm_ar() -> Checked<Plan> {
+    let lowered = lower::lower(&schedules::gemm_ar(), &Variant::new(8)).expect("lowers");
+    let kernel = verify::kernel(lowered).expect("is safe");
+    plan(&kernel, black_box(&Shape::new(16384, 8192, 8192)))
+}
+
 /// The largest domain there is.
 #[divan::bench(sample_count = 5)]
 fn world_72_checked() -> Checked<Plan> {

@@ -118,6 +118,41 @@ impl Arrivals {
         arrivals
     }
 
+    /// These of a single column of tiles, for all the columns of `geometry`: `columned` counters have a cell for each.
+    pub(crate) fn widened(
+        &self,
+        geometry: &Geometry,
+        columned: impl Fn(CounterId) -> bool,
+    ) -> Arrivals {
+        let mut wide = Arrivals::default();
+        let counters = || (0..self.base.len()).map(|index| CounterId(index as u16));
+        for counter in counters() {
+            wide.base.push(wide.cells);
+            wide.cells += geometry.counter_cells(counter);
+        }
+        for home in 0..geometry.world as usize {
+            let narrow = &self.amounts[home * self.cells as usize..][..self.cells as usize];
+            for counter in counters() {
+                let first = self.base[counter.index()];
+                let end = self
+                    .base
+                    .get(counter.index() + 1)
+                    .copied()
+                    .unwrap_or(self.cells);
+                let times = match end - first {
+                    0 => 0,
+                    cells if columned(counter) => geometry.counter_cells(counter) / cells,
+                    _ => 1,
+                };
+                for amount in &narrow[first as usize..end as usize] {
+                    wide.amounts
+                        .extend(std::iter::repeat_n(*amount, times as usize));
+                }
+            }
+        }
+        wide
+    }
+
     /// A cell's place among all cells of all ranks.
     pub fn index(&self, home: u16, counter: CounterId, cell: u32) -> usize {
         home as usize * self.cells as usize + (self.base[counter.index()] + cell) as usize
@@ -447,8 +482,9 @@ fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap {
             .get(&buffer.name)
             .copied()
             .unwrap_or_else(|| geometry.contiguous(buffer));
+        // Where rows are contiguous, every chunk is a matrix of its own.
         let lines = if buffer.rows_contiguous {
-            u64::from(columns)
+            u64::from(columns) * u64::from(rows / geometry.chunk_rows(buffer.rows).max(1))
         } else {
             u64::from(rows)
         };

@@ -220,16 +220,15 @@ impl Geometry {
         };
         geometry.check_memory(kernel, shape, &mut found);
         for (index, counter) in kernel.counters.iter().enumerate() {
-            let mut cells = 1u64;
-            for dim in &counter.dims {
-                let size = match dim {
-                    CounterDim::World => u64::from(world),
-                    CounterDim::Count(count) => u64::from(*count),
-                    CounterDim::Items(partition) => geometry.cells(*partition),
-                };
-                cells = cells.saturating_mul(size);
-                geometry.counters[index].push(u32::try_from(size).unwrap_or(u32::MAX));
-            }
+            let axes: Vec<u32> = counter
+                .dims
+                .iter()
+                .map(|dim| geometry.axis_cells(*dim))
+                .collect();
+            let cells = axes
+                .iter()
+                .fold(1u64, |cells, axis| cells.saturating_mul(u64::from(*axis)));
+            geometry.counters[index] = axes;
             if cells > 1 << 28 {
                 found.push(
                     shape_error(format!(
@@ -475,13 +474,35 @@ impl Geometry {
         }
     }
 
-    /// This geometry with another size of a dimension that is not divided into chunks.
-    pub(crate) fn resized(&self, dim: DimId, size: u32) -> Geometry {
+    /// This geometry with at most `size` of a dimension that is not divided into chunks.
+    pub(crate) fn resized(&self, kernel: &Kernel, dim: DimId, size: u32) -> Geometry {
         let mut geometry = self.clone();
         let dim = &mut geometry.dims[usize::from(dim.0)];
         (dim.size, dim.chunk, dim.most) =
             (size.min(dim.size), size.min(dim.chunk), size.min(dim.most));
+        geometry.counters = kernel
+            .counters
+            .iter()
+            .map(|counter| {
+                counter
+                    .dims
+                    .iter()
+                    .map(|dim| geometry.axis_cells(*dim))
+                    .collect()
+            })
+            .collect();
         geometry
+    }
+
+    /// Cells along one axis of a counter, at most 32 bits of them.
+    fn axis_cells(&self, axis: CounterDim) -> u32 {
+        match axis {
+            CounterDim::World => self.world,
+            CounterDim::Count(count) => count,
+            CounterDim::Items(partition) => {
+                u32::try_from(self.cells(partition)).unwrap_or(u32::MAX)
+            }
+        }
     }
 
     /// What two geometries of a kernel must have in common to have the same steps up to the extents of edge items:

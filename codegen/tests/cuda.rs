@@ -99,6 +99,50 @@ fn what_hopper_cannot_do_is_refused_with_the_numbers() {
         let found = pipeline::build(&kernel).expect_err("refused");
         found.first().text(&|_| String::new())
     };
-    insta::assert_snapshot!(refused(variant(Dtype::Bf16, (256, 128))), @"");
-    insta::assert_snapshot!(refused(variant(Dtype::F32, (128, 256))), @"");
+    insta::assert_snapshot!(refused(variant(Dtype::Bf16, (256, 128))), @"
+    error[resources]: tiles of 256x128
+      help: 128 rows by 128, 192 or 256 columns
+    ");
+    insta::assert_snapshot!(refused(variant(Dtype::F32, (128, 256))), @"
+    error[resources]: a product of f32
+      help: bf16 or f16
+    ");
+}
+
+#[test]
+fn every_pipeline_of_the_library_runs() {
+    for program in library::all() {
+        for tile in [(128, 256), (128, 128)] {
+            let t = std::time::Instant::now();
+            let kernel = lower(&program, &variant(Dtype::Bf16, tile))
+                .and_then(verify::kernel)
+                .unwrap_or_else(|e| panic!("{}: {e}", program.name));
+            let pipeline = match pipeline::build(&kernel) {
+                Ok(p) => p,
+                Err(e) => {
+                    println!("{} {tile:?}: {e}", program.name);
+                    continue;
+                }
+            };
+            let built = t.elapsed();
+            let t = std::time::Instant::now();
+            let pipeline = pipeline::verify(pipeline);
+            let ran = t.elapsed();
+            match pipeline {
+                Ok(p) => {
+                    let t = std::time::Instant::now();
+                    let _ = cuda::emit(&p);
+                    println!(
+                        "{} {tile:?}: built {built:?}, ran {ran:?}, emitted {:?}",
+                        program.name,
+                        t.elapsed()
+                    );
+                }
+                Err(e) => println!(
+                    "{} {tile:?}: built {built:?}, ran {ran:?}\n{e}",
+                    program.name
+                ),
+            }
+        }
+    }
 }

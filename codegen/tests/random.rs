@@ -203,6 +203,14 @@ fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder) {
     });
 }
 
+fn in_order(items: ItemsRef, order: usize) -> ItemsRef {
+    match order {
+        0 => items.row_major(),
+        1 => items.grouped(2u32),
+        _ => items.column_major(),
+    }
+}
+
 fn reduce_scatter(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, everywhere: bool) {
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
     let y = if everywhere {
@@ -223,7 +231,8 @@ fn reduce_scatter(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, everywhere: bool
     let mut loops: Vec<Loop> = vec![
         Box::new(move |s, draw| {
             s.for_ranks("owner", draw.order(ranks().after_me()), |s, owner| {
-                s.for_items("t", tiles.of(&owner), |s, t| {
+                let order = draw.of(3);
+                s.for_items("t", in_order(tiles.of(&owner), order), |s, t| {
                     let slot = draw.rank(me(), &owner);
                     let cell = draw.rank(me(), &owner);
                     let acc = s.dot(x.at(t), w.at(t));
@@ -242,7 +251,8 @@ fn reduce_scatter(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, everywhere: bool
             });
         }),
         Box::new(move |s, draw| {
-            s.for_items("t", tiles.of(me()), |s, t| {
+            let order = draw.of(3);
+            s.for_items("t", in_order(tiles.of(me()), order), |s, t| {
                 let mine = s.dot(x.at(t), w.at(t));
                 let who = draw.mostly(others(), &[everyone()]);
                 let cells = if shared {
@@ -485,8 +495,14 @@ fn examine(bytes: &[u8], seeds: u64, tally: &mut Tally) -> Result<(), TestCaseEr
     // The planner may look at one column of tiles only: its verdict must be that of all of them.
     if let Ok(checked) = verify::kernel(kernel.clone()) {
         let mut planner = verify::Planner::new(checked, Machine::h200());
-        let good = plans.iter().all(|plan| planner.plan(&plan.shape).is_ok());
+        let planned: Vec<_> = plans.iter().map(|plan| planner.plan(&plan.shape)).collect();
+        let good = planned.iter().all(Result::is_ok);
         prop_assert_eq!(good, found.is_empty(), "the planner and the rules differ");
+        // Where one is refused, the pairs do not line up.
+        let pairs = planned.iter().flatten().zip(&plans).filter(|_| good);
+        for (checked, plan) in pairs {
+            prop_assert_eq!(&*checked.arrivals, &*plan.arrivals);
+        }
     }
     match found.first() {
         None => {

@@ -110,7 +110,7 @@ ag_gemm(
                     }
                 }
                 for (u32 hop = 0; hop < world - 1; ++hop) {
-                    const u32 peer = (me + world - 1 + (world - hop)) % world;
+                    const u32 peer = (me + world - 1 + world - hop) % world;
                     const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
                     const u32 units = ceil_div(ceil_div(plan.k, BOX_N), UNIT);
                     for (; index - first < pieces * units; index += COMM_CTAS) {
@@ -148,7 +148,8 @@ ag_gemm(
                         tma_load(base + W_AT + stage * W_BYTES, w, full, step * TILE_K, t.column * TILE_N, 0, 0);
                         if (step == 0) {
                             // wait arrived[t.rows]
-                            counter_wait(plan.cells, me, plan.arrived + (chunk * plan.pieces_m + t.row * TILE_M / PIECE), watch, LOAD, ARRIVED);
+                            const u32 arrived_cell = chunk * plan.pieces_m + t.row * TILE_M / PIECE;
+                            counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
                         tma_load(base + X_AT + stage * X_BYTES, x, full, step * TILE_K, t.row * TILE_M, chunk, me);
@@ -164,7 +165,7 @@ ag_gemm(
                 u32 held = 0, oldest = 0;  // stores whose boxes may not have been read, and the first of those boxes
                 Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight
                 for (u32 hop = 0; hop < world - 1; ++hop) {
-                    const u32 peer = (me + world - 1 + (world - hop)) % world;
+                    const u32 peer = (me + world - 1 + world - hop) % world;
                     const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
                     const u32 units = ceil_div(ceil_div(plan.k, BOX_N), UNIT);
                     if (index - first < pieces * units) {
@@ -192,7 +193,8 @@ ag_gemm(
                         if (unsignalled) counter_add(unsignalled, 1);
                         unsignalled = nullptr;
                         // signal arrived.on(peer)[p] += 1
-                        unsignalled = counter_on(plan.cells, peer, plan.arrived + (me * plan.pieces_m + p_row));
+                        const u32 arrived_cell = me * plan.pieces_m + p_row;
+                        unsignalled = counter_on(plan.cells, peer, plan.arrived + arrived_cell);
                     }
                     first += pieces * units;
                     tma_wait<0>();

@@ -129,8 +129,9 @@ gemm_ar(
                 // acc2 += sum(partial[others][t])
                 for (u32 from = 0; from < world; ++from) {
                     if (from == me) continue;
-                    counter_wait(plan.cells, me, plan.landed + (from * (world * plan.tiles_m * tiles_n) + ((me * plan.tiles_m + t.row) * tiles_n + t.column)), watch, LOAD, LANDED);
-                    counter_advance(plan.cells, me, plan.landed + (from * (world * plan.tiles_m * tiles_n) + ((me * plan.tiles_m + t.row) * tiles_n + t.column)));  // no one else waits for it
+                    const u32 landed_cell = from * (world * plan.tiles_m * tiles_n) + (me * plan.tiles_m + t.row) * tiles_n + t.column;
+                    counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
+                    counter_advance(plan.cells, me, plan.landed + landed_cell);  // no one else waits for it
                     fence_async_global();
                     for (u32 part = 0; part < TILE_N / PANEL_N; part += CARRIED) {
                         mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
@@ -151,8 +152,9 @@ gemm_ar(
                 for (; index - first < tiles; index += gridDim.x) {
                     const Place t = row_major(index - first, tiles_m, tiles_n);
                     // wait done[t]
-                    counter_wait(plan.cells, me, plan.done + ((owner * plan.tiles_m + t.row) * tiles_n + t.column), watch, LOAD, DONE);
-                    counter_advance(plan.cells, me, plan.done + ((owner * plan.tiles_m + t.row) * tiles_n + t.column));  // no one else waits for it
+                    const u32 done_cell = (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                    counter_wait(plan.cells, me, plan.done + done_cell, watch, LOAD, DONE);
+                    counter_advance(plan.cells, me, plan.done + done_cell);  // no one else waits for it
                     fence_async_global();
                 }
                 first += tiles;
@@ -185,7 +187,8 @@ gemm_ar(
                     if (unsignalled) counter_add(unsignalled, 1);
                     unsignalled = nullptr;
                     // signal landed.on(owner)[me][t] += 1
-                    unsignalled = counter_on(plan.cells, owner, plan.landed + (me * (world * plan.tiles_m * tiles_n) + ((owner * plan.tiles_m + t.row) * tiles_n + t.column)));
+                    const u32 landed_cell = me * (world * plan.tiles_m * tiles_n) + (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                    unsignalled = counter_on(plan.cells, owner, plan.landed + landed_cell);
                 }
                 first += tiles;
                 tma_wait<0>();
@@ -220,7 +223,8 @@ gemm_ar(
                 // signal done.on(peer)[t] += 1
                 for (u32 hop = 0; hop < world - 1; ++hop) {
                     const u32 peer = (me + 1 + hop) % world;
-                    counter_add(plan.cells, peer, plan.done + ((me * plan.tiles_m + t.row) * tiles_n + t.column), 1);
+                    const u32 done_cell = (me * plan.tiles_m + t.row) * tiles_n + t.column;
+                    counter_add(plan.cells, peer, plan.done + done_cell, 1);
                 }
             }
             first += my_tiles;

@@ -120,8 +120,9 @@ gemm_rs(
                 // acc2 += sum(partial[others][t])
                 for (u32 from = 0; from < world; ++from) {
                     if (from == me) continue;
-                    counter_wait(plan.cells, me, plan.landed + (from * (world * plan.tiles_m * tiles_n) + ((me * plan.tiles_m + t.row) * tiles_n + t.column)), watch, LOAD, LANDED);
-                    counter_advance(plan.cells, me, plan.landed + (from * (world * plan.tiles_m * tiles_n) + ((me * plan.tiles_m + t.row) * tiles_n + t.column)));  // no one else waits for it
+                    const u32 landed_cell = from * (world * plan.tiles_m * tiles_n) + (me * plan.tiles_m + t.row) * tiles_n + t.column;
+                    counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
+                    counter_advance(plan.cells, me, plan.landed + landed_cell);  // no one else waits for it
                     fence_async_global();
                     for (u32 part = 0; part < TILE_N / PANEL_N; part += CARRIED) {
                         mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
@@ -163,7 +164,8 @@ gemm_rs(
                     if (unsignalled) counter_add(unsignalled, 1);
                     unsignalled = nullptr;
                     // signal landed.on(owner)[me][t] += 1
-                    unsignalled = counter_on(plan.cells, owner, plan.landed + (me * (world * plan.tiles_m * tiles_n) + ((owner * plan.tiles_m + t.row) * tiles_n + t.column)));
+                    const u32 landed_cell = me * (world * plan.tiles_m * tiles_n) + (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                    unsignalled = counter_on(plan.cells, owner, plan.landed + landed_cell);
                 }
                 first += tiles;
                 tma_wait<0>();

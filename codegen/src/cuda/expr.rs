@@ -25,11 +25,14 @@ impl Text<'_> {
                     Op::Div => ("/", 3),
                     Op::Rem => ("%", 3),
                 };
-                let text = format!(
-                    "{} {sign} {}",
-                    self.expr_in(a, level),
-                    self.expr_in(b, level + 1)
-                );
+                // Sums and products of unsigned numbers may be regrouped.
+                let right = if matches!(op, Op::Add) {
+                    level
+                } else {
+                    level + 1
+                };
+                let (a, b) = (self.expr_in(a, level), self.expr_in(b, right));
+                let text = format!("{a} {sign} {b}");
                 if level < outer {
                     format!("({text})")
                 } else {

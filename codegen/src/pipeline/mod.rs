@@ -12,12 +12,14 @@
 mod build;
 mod expr;
 mod node;
+mod run;
 mod visit;
 
 pub use crate::verify::pipeline as verify;
 pub use build::build;
 pub use expr::{Expr, Field, Op, Test, Values};
 pub use node::{At, Deal, Map, MapId, Node, Part, Phase, Ring, RingId, Side, Slot, View};
+pub(crate) use run::findings;
 
 use crate::dtype::Dtype;
 use crate::kernel::Kernel;
@@ -153,10 +155,4 @@ impl Ring {
         let before: u32 = self.parts[..part].iter().map(|part| part.bytes).sum();
         self.at + self.slots * before + slot * self.parts[part].bytes
     }
-}
-
-/// What is wrong with a pipeline.
-pub(crate) fn findings(pipeline: &Pipeline) -> Vec<crate::diag::Diagnostic> {
-    let _ = pipeline;
-    Vec::new()
 }

@@ -65,8 +65,9 @@ pub(crate) fn statement(kernel: &Kernel, op: &Op) -> String {
         kernel,
         names: kernel.names(),
         page: Page::default(),
+        texts: None,
     };
-    printer.op(&op.kind);
+    printer.op(op);
     printer.page.text.trim().replace("   # ", ": ")
 }
 

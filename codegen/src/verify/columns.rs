@@ -1,82 +1,187 @@
 //! When one column of tiles decides for all.
 //!
-//! In a gather, tiles of one row wait for the same pieces, read the same rows, and write columns of their own; only
-//! their number grows with N. If no signal stands in a loop over tiles, no counter has a cell a tile, and all tiles
-//! divide one dimension alike, the steps of two tiles of a row differ in nothing but the columns they write:
+//! Tiles of one row mostly do the same: in a gather they wait for the same pieces, read the same rows and write
+//! columns of their own; in a reduce-scatter each hands its own column on. Only their number grows with N. Call a
+//! counter *columned* if its last axis is over tiles. If all tiles divide one dimension alike, and a loop over tiles
+//! signals only columned counters, at its own tile, then the kernel with a single column is what the full one does
+//! in each column, beside what has no columns in both:
 //!
-//! - progress: a tile's waits are over once they were over for another tile of its row, and rows are first met in the
-//!   same order whatever the number of columns, so repeated tiles never block;
-//! - race, coverage, reuse: two accesses meet only within one column, or in what has no such columns; either way the
-//!   same two accesses meet where there is one column;
-//! - arrivals: only signals count, and they stand outside.
-//!
-//! So such a kernel is checked with a single column, which takes time in rows and pieces instead of tiles.
+//! - race, coverage, reuse, attribution: two accesses, or a signal and a wait, meet only within one column or where
+//!   there are no columns. What orders them in the narrow kernel orders them in that column of the full one; and an
+//!   order in the full one, through whatever columns, is one in the narrow one with the columns forgotten.
+//! - progress, if tiles signal nothing: a tile's waits are over once they were over for another tile of its row, and
+//!   rows are first met in the same order, so repeated tiles never block.
+//! - progress, if they signal: every loop over tiles goes row by row, and in no tile does a wait follow a signal.
+//!   Say the narrow kernel finishes, the full one is stuck in a circle of waits, and look at the times their steps
+//!   have in the narrow run. Where `a` waits for a signal of `b`, the signal is earlier than the wait. `b` is stuck in
+//!   an earlier row, hence earlier; or earlier in the same tile; or in the same row at an earlier column, at a wait,
+//!   which precedes the signal in that tile. So times fall all along the circle, which cannot be. (A wait for what
+//!   roles signal before anything else, such as a parameter's credit, is never part of a circle and may come late.)
+//! - arrivals: what a column's cell gets, all columns' cells get.
 
-use crate::kernel::{Block, DimId, Kernel, Op, OpKind, visit_ops};
-use crate::program::{CounterDim, PartitionId};
+use crate::kernel::{Block, Cells, DimId, Kernel, Op, OpKind, visit, visit_ops};
+use crate::order::TileOrder;
+use crate::program::{CellIndex, CounterDim, CounterId, PartitionId};
 
 /// The dimension that tiles divide into columns, and the columns of one tile, if one column decides for all.
 pub(super) fn repeated(kernel: &Kernel) -> Option<(DimId, u32)> {
-    let divided = |id: PartitionId| {
-        let partition = &kernel.partitions[id.index()];
-        partition
-            .column_block
-            .map(|block| (partition.columns, block))
-    };
-    let all = 0..kernel.partitions.len() as u16;
-    let mut found = all.clone().filter_map(|id| divided(PartitionId(id)));
+    let all = || (0..kernel.partitions.len() as u16).map(PartitionId);
+    let mut found = all().filter_map(|id| divided(kernel, id));
     let first = found.next()?;
     let alike = found.all(|other| other == first);
-    // Pieces that take these columns whole would meet every tile's.
-    let whole = all.clone().any(|id| {
-        let partition = &kernel.partitions[usize::from(id)];
-        partition.column_block.is_none() && partition.columns == first.0
+    // Pieces that take these columns whole would meet every tile's, and so would their chunks.
+    let whole = all().any(|id| {
+        let partition = &kernel.partitions[id.index()];
+        partition.rows == first.0
+            || (partition.column_block.is_none() && partition.columns == first.0)
     });
-    // A dimension that is also somebody's rows would shrink there too, unless they are only an operand's.
-    let rows = kernel.dims[usize::from(first.0.0)].chunked
-        || kernel
-            .partitions
+    let chunked = kernel.dims[usize::from(first.0.0)].chunked;
+    let counted = kernel.counters.iter().all(|counter| {
+        let inner = counter.dims.len().saturating_sub(1);
+        !counter.dims[..inner]
             .iter()
-            .any(|partition| partition.rows == first.0);
-    let counted = kernel
-        .counters
-        .iter()
-        .flat_map(|counter| &counter.dims)
-        .any(|dim| match dim {
-            CounterDim::Items(id) => divided(*id).is_some(),
-            CounterDim::World | CounterDim::Count(_) => false,
-        });
-    let mut signals = false;
-    // Nor may they be the K of another product.
-    let mut summed = false;
+            .any(|dim| is_columned(kernel, dim))
+    });
+    let mut tiles = Tiles {
+        kernel,
+        columns: first.0,
+        signals: false,
+        row_major: true,
+        sound: true,
+    };
     for role in &kernel.roles {
-        items(&role.body, &mut |partition, body| {
-            let tiles = divided(partition).is_some();
-            visit_ops(body, &mut |op| {
-                signals |= tiles && matches!(op.kind, OpKind::Signal { .. });
-                if let OpKind::Dot { a, .. } = &op.kind {
-                    summed |= kernel.buffers[a.buffer.index()].columns == first.0;
-                }
-            });
-        });
+        tiles.blocks(&role.body);
     }
-    (alike && !whole && !rows && !counted && !signals && !summed).then_some(first)
+    let progress = !tiles.signals || tiles.row_major;
+    (alike && !whole && !chunked && counted && tiles.sound && progress).then_some(first)
 }
 
-fn items(body: &[Block], f: &mut impl FnMut(PartitionId, &[Op])) {
-    for block in body {
-        match block {
-            Block::ForRanks { body, .. } => items(body, f),
-            Block::If {
-                then, otherwise, ..
-            } => {
-                items(then, f);
-                items(otherwise, f);
+/// Whether a counter has a cell for every column.
+pub(crate) fn is_columned_counter(kernel: &Kernel, counter: CounterId) -> bool {
+    kernel.counters[counter.index()]
+        .dims
+        .last()
+        .is_some_and(|dim| is_columned(kernel, dim))
+}
+
+fn is_columned(kernel: &Kernel, dim: &CounterDim) -> bool {
+    match dim {
+        CounterDim::Items(id) => divided(kernel, *id).is_some(),
+        CounterDim::World | CounterDim::Count(_) => false,
+    }
+}
+
+fn divided(kernel: &Kernel, id: PartitionId) -> Option<(DimId, u32)> {
+    let partition = &kernel.partitions[id.index()];
+    partition
+        .column_block
+        .map(|block| (partition.columns, block))
+}
+
+/// What loops over tiles do.
+struct Tiles<'a> {
+    kernel: &'a Kernel,
+    columns: DimId,
+    signals: bool,
+    row_major: bool,
+    /// They signal only their own columned cells, after all waits, and sum over other dimensions only.
+    sound: bool,
+}
+
+impl Tiles<'_> {
+    fn blocks(&mut self, body: &[Block]) {
+        for block in body {
+            match block {
+                Block::ForRanks { body, .. } => self.blocks(body),
+                Block::If {
+                    then, otherwise, ..
+                } => {
+                    self.blocks(then);
+                    self.blocks(otherwise);
+                }
+                Block::Items {
+                    partition,
+                    order,
+                    body,
+                    ..
+                } => {
+                    if divided(self.kernel, *partition).is_some() {
+                        self.row_major &= *order == TileOrder::RowMajor;
+                        self.tile(body);
+                    }
+                }
+                Block::Once { .. } | Block::Join => {}
             }
-            Block::Items {
-                partition, body, ..
-            } => f(*partition, body),
-            Block::Once { .. } | Block::Join => {}
         }
     }
+
+    fn tile(&mut self, body: &[Op]) {
+        visit_ops(body, &mut |op| match &op.kind {
+            OpKind::Signal { cells, .. } => {
+                self.signals = true;
+                let own = matches!(cells.index.last(), Some(CellIndex::Item(_)));
+                self.sound &= own && is_columned_counter(self.kernel, cells.counter);
+            }
+            OpKind::Dot { a, .. } => {
+                self.sound &= self.kernel.buffers[a.buffer.index()].columns != self.columns;
+            }
+            OpKind::ForRanks { .. }
+            | OpKind::ForSplits { .. }
+            | OpKind::If { .. }
+            | OpKind::Wait { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Load { .. }
+            | OpKind::Store { .. } => {}
+        });
+        let given = |cells: &Cells| is_given(self.kernel, cells.counter);
+        self.sound &= waits_first(body, &given, &mut false);
+    }
+}
+
+/// Whether every signal of a counter is made before anything can block its role.
+fn is_given(kernel: &Kernel, counter: CounterId) -> bool {
+    let of_counter =
+        |op: &Op| matches!(&op.kind, OpKind::Signal { cells, .. } if cells.counter == counter);
+    kernel.roles.iter().all(|role| {
+        let (head, rest) = match role.body.split_first() {
+            Some((Block::Once { body }, rest)) => (body.as_slice(), rest),
+            Some((
+                Block::ForRanks { .. } | Block::If { .. } | Block::Items { .. } | Block::Join,
+                _,
+            ))
+            | None => (&[][..], role.body.as_slice()),
+        };
+        let (mut blocks, mut later) = (false, false);
+        visit_ops(head, &mut |op| {
+            blocks |= matches!(op.kind, OpKind::Wait { .. })
+        });
+        visit(if blocks { &role.body } else { rest }, &mut |op| {
+            later |= of_counter(op)
+        });
+        !later
+    })
+}
+
+/// Whether no wait comes after a signal, but for what is `given`.
+fn waits_first(body: &[Op], given: &impl Fn(&Cells) -> bool, signalled: &mut bool) -> bool {
+    body.iter().all(|op| match &op.kind {
+        OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => {
+            // The second round's waits come after the first one's signals.
+            waits_first(body, given, signalled) && waits_first(body, given, signalled)
+        }
+        OpKind::If {
+            then, otherwise, ..
+        } => waits_first(then, given, signalled) && waits_first(otherwise, given, signalled),
+        OpKind::Wait { cells, .. } => !*signalled || given(cells),
+        OpKind::Signal { .. } => {
+            *signalled = true;
+            true
+        }
+        OpKind::Copy { .. }
+        | OpKind::Dot { .. }
+        | OpKind::Reduce { .. }
+        | OpKind::Load { .. }
+        | OpKind::Store { .. } => true,
+    })
 }

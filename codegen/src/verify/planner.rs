@@ -66,9 +66,10 @@ impl Planner {
             )
         };
         if let Some((columns, block)) = self.repeated
-            && let Ok(arrivals) = judge(geometry.resized(columns, block))
+            && let Ok(arrivals) = judge(geometry.resized(&self.kernel, columns, block))
         {
-            return Ok(arrivals);
+            let columned = |counter| columns::is_columned_counter(&self.kernel, counter);
+            return Ok(Arc::new(arrivals.widened(geometry, columned)));
         }
         // Also where one column was refused: the story is to speak of the columns there are.
         judge(geometry.clone())

@@ -122,7 +122,8 @@ impl Walk<'_, '_> {
             )),
         }
         self.scope.pop();
-        let sends = !body.is_empty() && self.which == Which::Send;
+        let sends =
+            !body.is_empty() && self.which == Which::Send && reads(&leaves, self).is_empty();
         if !body.is_empty() {
             work.append(&mut body);
         } else {
@@ -197,13 +198,19 @@ impl Walk<'_, '_> {
             },
         ];
         let mut nodes = vec![self.note(copy.op), boxes(body)];
+        // Where fetching waits for a peer, that peer may wait for the signal of the unit before.
+        let lag = reads(leaves, self).is_empty();
         let signals: Vec<_> = leaves
             .iter()
             .filter(|leaf| matches!(leaf.op.kind, OpKind::Signal { .. }))
             .collect();
-        // All but this unit's boxes are complete: the unit before can be announced.
-        nodes.push(Node::AwaitStores { pending: UNIT });
-        nodes.push(Node::Flush { amount: 1 });
+        if lag {
+            // All but this unit's boxes are complete: the unit before can be announced.
+            nodes.push(Node::AwaitStores { pending: UNIT });
+            nodes.push(Node::Flush { amount: 1 });
+        } else {
+            nodes.push(Node::AwaitStores { pending: 0 });
+        }
         if signals.len() != 1 || !signals[0].loops.is_empty() {
             self.b.found.push(refuse(
                 None,
@@ -229,7 +236,7 @@ impl Walk<'_, '_> {
                     self.b.scale.push((cells.counter, self.units()));
                 }
                 nodes.push(self.note(leaf.op));
-                nodes.extend(self.signal(cells, *amount, true));
+                nodes.extend(self.signal(cells, *amount, lag));
             }
         }
         nodes

@@ -162,9 +162,7 @@ impl Walk<'_, '_> {
         let [x_bytes, w_bytes] = bytes;
         let depth = Expr::var("step") * Expr::symbol("TILE_K", tile.k);
         let mut at = |region: &Region, map| {
-            let Some((axis, var)) = side(region) else {
-                return None;
-            };
+            let (axis, var) = side(region)?;
             let (_, _, row, column) = self.item(var)?;
             let start = match axis {
                 Operand::Rows => row * Expr::symbol("TILE_M", tile.rows),

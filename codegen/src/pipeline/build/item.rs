@@ -193,17 +193,23 @@ impl Walk<'_, '_> {
         let counter = cells.counter;
         let lag = self.b.kernel.counters[counter.index()].purpose.lag();
         let single = self.b.counters.single(counter);
+        let name = self.cell_name(counter);
         self.each_cell(cells, &mut |cell| {
-            let mut nodes = vec![Node::CounterWait {
+            let (mut nodes, cell) = named(&name, cell);
+            nodes.push(Node::CounterWait {
                 counter,
                 cell: cell.clone(),
                 lag,
-            }];
+            });
             if single {
                 nodes.push(Node::CounterAdvance { counter, cell });
             }
             nodes
         })
+    }
+
+    fn cell_name(&self, counter: CounterId) -> String {
+        format!("{}_cell", self.b.kernel.counters[counter.index()].name)
     }
 
     /// The waits of some leaves, then what TMA needs to follow them.
@@ -225,9 +231,11 @@ impl Walk<'_, '_> {
     pub fn signal(&mut self, cells: &Cells, amount: u32, deferred: bool) -> Vec<Node> {
         let rank = self.home(&cells.home);
         let counter = cells.counter;
+        let name = self.cell_name(counter);
         self.each_cell(cells, &mut |cell| {
             let rank = rank.clone();
-            vec![if deferred {
+            let (mut nodes, cell) = named(&name, cell);
+            nodes.push(if deferred {
                 Node::Defer {
                     counter,
                     rank,
@@ -241,7 +249,8 @@ impl Walk<'_, '_> {
                     cell,
                     amount,
                 }
-            }]
+            });
+            nodes
         })
     }
 
@@ -357,5 +366,23 @@ impl Walk<'_, '_> {
                 Expr::Field(Field::Size(item.rows))
             }
         }
+    }
+}
+
+/// A name for the cell, unless it is simple.
+fn named(name: &str, cell: Expr) -> (Vec<Node>, Expr) {
+    match cell {
+        Expr::Binary(..) => {
+            let name = name.to_string();
+            let value = cell;
+            (
+                vec![Node::Let {
+                    name: name.clone(),
+                    value,
+                }],
+                Expr::Var(name),
+            )
+        }
+        simple => (Vec::new(), simple),
     }
 }

@@ -1,0 +1,204 @@
+//! The small case that all warps run: three ranks, ragged chunks, two launches.
+
+use super::super::{CONSUMERS, Field, PANEL_COLUMNS, Pipeline, UNIT, Values, View};
+use crate::diag::Diagnostics;
+use crate::kernel::{DimId, OpKind, visit};
+use crate::model::Machine;
+use crate::plan::Plan;
+use crate::program::{CounterId, TensorId};
+use crate::shape::Shape;
+use crate::variant::Variant;
+use std::collections::HashMap;
+
+/// Ranks of the case.
+pub(super) const WORLD: u32 = 3;
+/// Launches of the case: the second shows what the first forgot.
+pub(super) const LAUNCHES: u32 = 2;
+
+/// The numbers of the case.
+pub(super) struct Case<'a> {
+    pub pipeline: &'a Pipeline,
+    pub plan: Plan,
+    /// CTAs of a rank.
+    pub blocks: u32,
+    first: Vec<u32>,
+    /// Cells of a rank.
+    pub cells: u32,
+}
+
+impl<'a> Case<'a> {
+    pub fn new(pipeline: &'a Pipeline) -> Result<Case<'a>, Diagnostics> {
+        let mut kernel = (*pipeline.kernel).clone();
+        kernel.variant = Variant {
+            world: WORLD,
+            ..kernel.variant
+        };
+        let tile = pipeline.tile;
+        // Chunks of one and a half tiles, the last one shorter; columns and depth that no tile divides. A copied
+        // piece has two units.
+        let rows = tile.rows + tile.rows / 2;
+        let (n, k) = (
+            tile.columns + 8,
+            if pipeline.comm.is_some() {
+                (UNIT + 1) * PANEL_COLUMNS
+            } else {
+                2 * tile.k + 8
+            },
+        );
+        let shape = Shape::new(rows * (WORLD - 1) + tile.rows / 4, n, k);
+        let plan = Plan::new(&kernel, &shape, &Machine::h200())?;
+        let mut first = Vec::new();
+        let mut cells = 0;
+        for index in 0..kernel.counters.len() {
+            first.push(cells);
+            cells += plan.geometry.counter_cells(CounterId(index as u16));
+        }
+        let blocks = 2 + pipeline.comm.map_or(0, |comm| comm.ctas);
+        Ok(Case {
+            pipeline,
+            plan,
+            blocks,
+            first,
+            cells,
+        })
+    }
+
+    /// The first cell of a counter.
+    pub fn first(&self, counter: CounterId) -> u32 {
+        self.first[counter.index()]
+    }
+
+    /// The counter of a cell, and the cell's number in it.
+    pub fn counter_of(&self, cell: u32) -> (CounterId, u32) {
+        let counter = self
+            .first
+            .iter()
+            .rposition(|first| *first <= cell)
+            .unwrap_or(0);
+        (CounterId(counter as u16), cell - self.first[counter])
+    }
+
+    /// Whether the host's copies signal a cell: they are not part of the case.
+    pub fn host_signals(&self, cell: u32) -> bool {
+        let (counter, _) = self.counter_of(cell);
+        let mut found = false;
+        for role in self
+            .pipeline
+            .kernel
+            .roles
+            .iter()
+            .filter(|role| role.kind.sequential())
+        {
+            visit(&role.body, &mut |op| {
+                if let OpKind::Signal { cells, .. } = &op.kind {
+                    found |= cells.counter == counter;
+                }
+            });
+        }
+        found
+    }
+
+    /// How much arrives at a rank's cell in one launch, by what the pipeline sends for each signal of the kernel.
+    pub fn arrivals(&self, rank: u32, cell: u32) -> u64 {
+        let (counter, within) = self.counter_of(cell);
+        let amount = u64::from(self.plan.arrivals.of(rank as u16, counter, within));
+        let scale = self
+            .pipeline
+            .scale
+            .iter()
+            .find(|(scaled, _)| *scaled == counter);
+        let env = Env::new(self, rank, 0);
+        amount * scale.map_or(1, |(_, by)| u64::from(by.eval(&env)))
+    }
+
+    /// The rows that a plane of a tensor's map has in memory, and those of them that a store may touch.
+    pub fn rows(&self, tensor: TensorId, view: View, chunk: u32, rank: u32) -> (u32, u32) {
+        let buffer = &self.pipeline.kernel.buffers[tensor.index()];
+        let geometry = &self.plan.geometry;
+        match view {
+            View::Flat => {
+                let held = geometry.held(buffer, rank).len();
+                (held, held)
+            }
+            View::Chunks => (
+                geometry.chunk_rows(buffer.rows),
+                geometry.chunk(buffer.rows, chunk).len(),
+            ),
+            View::SharedChunks | View::SharedSlots | View::SharedChunk => {
+                let rows = geometry.chunk_rows(buffer.rows);
+                (rows, rows)
+            }
+        }
+    }
+}
+
+/// What variables stand for in one role of one CTA.
+pub(super) struct Env<'a> {
+    case: &'a Case<'a>,
+    pub rank: u32,
+    block: u32,
+    pub vars: HashMap<String, u32>,
+    pub index: u32,
+    pub first: u32,
+}
+
+impl<'a> Env<'a> {
+    pub fn new(case: &'a Case<'a>, rank: u32, block: u32) -> Self {
+        let mut env = Env {
+            case,
+            rank,
+            block,
+            vars: HashMap::new(),
+            index: 0,
+            first: 0,
+        };
+        for (name, value) in &case.pipeline.lets {
+            let value = value.eval(&env);
+            env.vars.insert(name.clone(), value);
+        }
+        env
+    }
+}
+
+impl Values for Env<'_> {
+    fn var(&self, name: &str) -> u32 {
+        self.vars.get(name).copied().unwrap_or(0)
+    }
+
+    fn field(&self, field: Field) -> u32 {
+        let geometry = &self.case.plan.geometry;
+        match field {
+            Field::Size(dim) => geometry.size(dim),
+            Field::ChunkRows(dim) => geometry.chunk_rows(dim),
+            Field::Tail(dim) => {
+                let short = |chunk: &u32| {
+                    (1..geometry.chunk_rows(dim)).contains(&geometry.chunk(dim, *chunk).len())
+                };
+                (0..WORLD).find(short).unwrap_or(WORLD)
+            }
+            Field::Me => self.rank,
+            Field::World => WORLD,
+            Field::First(counter) => self.case.first(counter),
+            Field::CellRows(partition) => {
+                let (rows, _) = geometry.grid(partition, None);
+                rows
+            }
+            Field::Join => 1,
+            Field::Heap | Field::Stride | Field::Counters | Field::Arrivals | Field::Finished => 0,
+        }
+    }
+
+    fn rows_of(&self, dim: DimId, chunk: u32) -> u32 {
+        self.case.plan.geometry.chunk(dim, chunk).len()
+    }
+
+    fn block(&self) -> (u32, u32) {
+        (self.block, self.case.blocks)
+    }
+
+    fn within(&self) -> u32 {
+        self.index.wrapping_sub(self.first)
+    }
+}
+
+const _: () = assert!(CONSUMERS == 2);

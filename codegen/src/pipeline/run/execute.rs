@@ -1,0 +1,523 @@
+//! The machine that runs the steps: barriers with phases, stores and multiplies in groups, counters with bases.
+//!
+//! Waits on counters are taken as late as possible: only when no agent can do anything else, and one at a time. So
+//! whatever must not be held back while a rank waits for another one, is seen to be held back.
+
+use super::case::{Case, LAUNCHES, WORLD};
+use super::flatten::{Area, Box4, Kind, Step, flatten};
+use super::seen::{Bits, Knows};
+use super::story;
+use crate::diag::Diagnostic;
+use crate::pipeline::{CONSUMERS, Node, Place};
+
+/// Who runs: a role of a CTA of a rank in a launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Who {
+    pub rank: u32,
+    pub launch: u32,
+    pub block: u32,
+    pub warp: usize,
+}
+
+pub(super) struct Agent<'a> {
+    pub who: Who,
+    pub steps: Vec<Step<'a>>,
+    pub at: usize,
+    pub(super) knows: Knows,
+    /// Stores not yet in a group; then groups in flight, oldest first.
+    open: Vec<(u32, u32)>,
+    groups: Vec<Vec<(u32, u32)>>,
+    /// How many of the groups have been waited for as read.
+    read: usize,
+    open_mma: Vec<u32>,
+    mma: Vec<Vec<u32>>,
+    /// The signal it holds back.
+    pub pending: Option<(u32, u32, u64)>,
+    pub(super) cta: usize,
+    synced: bool,
+}
+
+/// A barrier of shared memory.
+#[derive(Default)]
+struct Barrier {
+    expected: u32,
+    arrived: u32,
+    bytes: i64,
+    phase: u32,
+    /// What the arrivals of the current phase saw, and of the last complete one.
+    gathers: Knows,
+    gave: Knows,
+}
+
+pub(super) struct Cta {
+    barriers: Vec<Barrier>,
+    pub(super) shared: Vec<Touch<Area>>,
+    pub(super) ids: u32,
+    synced: u32,
+    gathers: Knows,
+    gave: Knows,
+    agents: u32,
+}
+
+/// An access that later ones may conflict with.
+#[derive(Clone, Copy)]
+pub(super) struct Touch<W> {
+    pub id: u32,
+    pub whereabouts: W,
+    pub write: bool,
+    pub who: Who,
+    /// The step, in its agent's list.
+    pub step: (usize, usize),
+}
+
+/// A counter cell.
+#[derive(Default)]
+struct Cell {
+    count: u64,
+    base: u64,
+    /// The launch of each signal, how much it added, and what its sender saw.
+    signals: Vec<(u32, u64, Bits)>,
+}
+
+pub(super) struct Machine<'a> {
+    pub case: &'a Case<'a>,
+    pub agents: Vec<Agent<'a>>,
+    pub(super) ctas: Vec<Cta>,
+    cells: Vec<Cell>,
+    pub(super) global: Vec<Touch<Box4>>,
+    pub(super) global_ids: u32,
+    /// By rank: its launch, how many agents of it are left, CTAs that came to the end, and what launches ended saw.
+    launch: Vec<u32>,
+    left: Vec<u32>,
+    came: Vec<u32>,
+    ended: Vec<Knows>,
+    finishing: Vec<Knows>,
+    pub(super) written: Vec<bool>,
+}
+
+enum Did {
+    Step,
+    Blocked,
+    BlockedOnCounter,
+}
+
+/// The first thing that goes wrong in the case.
+pub(super) fn run(case: &Case<'_>) -> Option<Diagnostic> {
+    let mut machine = Machine::new(case);
+    for rank in 0..WORLD {
+        machine.start(rank);
+    }
+    let mut queue: Vec<usize> = Vec::new();
+    loop {
+        let mut moved = false;
+        let mut waiting = Vec::new();
+        for agent in 0..machine.agents.len() {
+            loop {
+                if machine.agents[agent].at >= machine.agents[agent].steps.len() {
+                    break;
+                }
+                match machine.step(agent, false) {
+                    Err(found) => return Some(*found),
+                    Ok(Did::Step) => moved = true,
+                    Ok(Did::Blocked) => break,
+                    Ok(Did::BlockedOnCounter) => {
+                        waiting.push(agent);
+                        break;
+                    }
+                }
+            }
+        }
+        moved |= machine.next_launches();
+        if moved {
+            continue;
+        }
+        if machine.done() {
+            return None;
+        }
+        if let Some(held) = machine
+            .agents
+            .iter()
+            .position(|agent| agent.pending.is_some())
+        {
+            return Some(story::held_back(&machine, held, &waiting));
+        }
+        queue.retain(|agent| waiting.contains(agent));
+        for agent in waiting {
+            if !queue.contains(&agent) {
+                queue.push(agent);
+            }
+        }
+        let mut passed = None;
+        for (place, agent) in queue.iter().enumerate() {
+            match machine.step(*agent, true) {
+                Err(found) => return Some(*found),
+                Ok(Did::Step) => {
+                    passed = Some(place);
+                    break;
+                }
+                Ok(Did::Blocked | Did::BlockedOnCounter) => {}
+            }
+        }
+        match passed {
+            Some(place) => {
+                queue.remove(place);
+            }
+            None => return Some(story::stuck(&machine)),
+        }
+    }
+}
+
+impl<'a> Machine<'a> {
+    fn new(case: &'a Case<'a>) -> Self {
+        let tensors = case.pipeline.kernel.buffers.len();
+        let mut written = vec![false; tensors];
+        case.pipeline.visit(|node| {
+            if let Node::Store { map, .. } = node {
+                written[case.pipeline.map(*map).tensor.index()] = true;
+            }
+        });
+        Machine {
+            case,
+            agents: Vec::new(),
+            ctas: Vec::new(),
+            cells: (0..WORLD * case.cells).map(|_| Cell::default()).collect(),
+            global: Vec::new(),
+            global_ids: 0,
+            launch: vec![0; WORLD as usize],
+            left: vec![0; WORLD as usize],
+            came: vec![0; WORLD as usize],
+            ended: vec![Knows::default(); WORLD as usize],
+            finishing: vec![Knows::default(); WORLD as usize],
+            written,
+        }
+    }
+
+    /// Starts the next launch of a rank.
+    fn start(&mut self, rank: u32) {
+        let launch = self.launch[rank as usize] + 1;
+        self.launch[rank as usize] = launch;
+        self.came[rank as usize] = 0;
+        let mut knows = Knows::default();
+        knows.global.plain = self.ended[rank as usize].global.plain.clone();
+        knows.global.proxy = knows.global.plain.clone();
+        self.finishing[rank as usize] = Knows::default();
+        let pipeline = self.case.pipeline;
+        for block in 0..self.case.blocks {
+            let barriers = pipeline.rings.iter().flat_map(|ring| {
+                let some = move |expected| {
+                    (0..ring.slots).map(move |_| Barrier {
+                        expected,
+                        ..Barrier::default()
+                    })
+                };
+                some(ring.full).chain(some(ring.empty))
+            });
+            let cta = self.ctas.len();
+            self.ctas.push(Cta {
+                barriers: barriers.collect(),
+                shared: Vec::new(),
+                ids: 0,
+                synced: 0,
+                gathers: Knows::default(),
+                gave: Knows::default(),
+                agents: 0,
+            });
+            for (warp, role) in pipeline.warps.iter().enumerate() {
+                let groups = if role.place == Place::Groups {
+                    CONSUMERS
+                } else {
+                    1
+                };
+                for group in 0..groups {
+                    let steps = flatten(self.case, rank, block, warp, group);
+                    self.ctas[cta].agents += 1;
+                    self.left[rank as usize] += 1;
+                    self.agents.push(Agent {
+                        who: Who {
+                            rank,
+                            launch,
+                            block,
+                            warp,
+                        },
+                        steps,
+                        at: 0,
+                        knows: knows.clone(),
+                        open: Vec::new(),
+                        groups: Vec::new(),
+                        read: 0,
+                        open_mma: Vec::new(),
+                        mma: Vec::new(),
+                        pending: None,
+                        cta,
+                        synced: false,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Ends launches whose agents are done and starts the next ones.
+    fn next_launches(&mut self) -> bool {
+        let mut moved = false;
+        for rank in 0..WORLD {
+            let launch = self.launch[rank as usize];
+            if launch >= LAUNCHES {
+                continue;
+            }
+            let mine = |agent: &&Agent<'_>| agent.who.rank == rank && agent.who.launch == launch;
+            if self
+                .agents
+                .iter()
+                .filter(mine)
+                .all(|agent| agent.at >= agent.steps.len())
+            {
+                // The end of a launch completes what it started.
+                let mut all = self.ended[rank as usize].clone();
+                for agent in self.agents.iter().filter(mine) {
+                    all.join(&agent.knows);
+                    agent
+                        .groups
+                        .iter()
+                        .chain([&agent.open])
+                        .flatten()
+                        .for_each(|(_, to)| all.global.both(*to));
+                }
+                self.ended[rank as usize] = all;
+                self.start(rank);
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    fn done(&self) -> bool {
+        self.agents
+            .iter()
+            .all(|agent| agent.at >= agent.steps.len())
+    }
+
+    fn step(&mut self, index: usize, counters: bool) -> Result<Did, Box<Diagnostic>> {
+        let at = self.agents[index].at;
+        let kind = self.agents[index].steps[at].kind.clone();
+        let (cta, who) = (self.agents[index].cta, self.agents[index].who);
+        let mut skipped = 0;
+        match kind {
+            Kind::Await { barrier, parity } => {
+                let barrier = &self.ctas[cta].barriers[barrier];
+                if barrier.phase % 2 == parity {
+                    return Ok(Did::Blocked);
+                }
+                self.agents[index].knows.join(&barrier.gave);
+            }
+            Kind::Expect { barrier, bytes } => {
+                self.ctas[cta].barriers[barrier].bytes += i64::from(bytes);
+                self.arrive(cta, barrier, 1, index);
+            }
+            Kind::Arrive { barrier, count } => self.arrive(cta, barrier, count, index),
+            Kind::Load {
+                area,
+                barrier,
+                bytes,
+                from,
+            } => {
+                let id = self.touch_shared(index, area, true, true)?;
+                let read = self.touch_global(index, from, false)?;
+                let barrier = &mut self.ctas[cta].barriers[barrier];
+                barrier.bytes -= i64::from(bytes);
+                barrier.gathers.shared.both(id);
+                if let Some(read) = read {
+                    barrier.gathers.global.both(read);
+                }
+                self.complete(cta, barrier_index(&kind));
+            }
+            Kind::Store { area, to } => {
+                let read = self.touch_shared(index, area, false, true)?;
+                if to.rows.1 > to.allowed {
+                    return Err(Box::new(story::spills(self, index, &to)));
+                }
+                let write = self.touch_global(index, to, true)?.unwrap_or(0);
+                self.agents[index].open.push((read, write));
+            }
+            Kind::Commit => {
+                let agent = &mut self.agents[index];
+                let group = std::mem::take(&mut agent.open);
+                agent.groups.push(group);
+            }
+            Kind::AwaitRead { pending } => {
+                let agent = &mut self.agents[index];
+                let done = agent.groups.len().saturating_sub(pending).max(agent.read);
+                for (read, _) in agent.groups[agent.read..done].iter().flatten() {
+                    agent.knows.shared.both(*read);
+                }
+                agent.read = done;
+            }
+            Kind::AwaitStores { pending } => {
+                let agent = &mut self.agents[index];
+                let done = agent.groups.len().saturating_sub(pending);
+                for (read, write) in agent.groups.drain(..done).flatten() {
+                    agent.knows.shared.both(read);
+                    agent.knows.global.both(write);
+                }
+                agent.read = agent.read.saturating_sub(done);
+            }
+            Kind::Mma { areas } => {
+                for area in areas {
+                    let id = self.touch_shared(index, area, false, true)?;
+                    self.agents[index].open_mma.push(id);
+                }
+            }
+            Kind::MmaCommit => {
+                let agent = &mut self.agents[index];
+                let group = std::mem::take(&mut agent.open_mma);
+                agent.mma.push(group);
+            }
+            Kind::MmaWait { pending } => {
+                let agent = &mut self.agents[index];
+                let done = agent.mma.len().saturating_sub(pending);
+                for read in agent.mma.drain(..done).flatten() {
+                    agent.knows.shared.both(read);
+                }
+            }
+            Kind::Plain { area, write } => {
+                let id = self.touch_shared(index, area, write, false)?;
+                self.agents[index].knows.shared.plain.add(id);
+            }
+            Kind::FenceShared => self.agents[index].knows.shared.fence(),
+            Kind::FenceGlobal => self.agents[index].knows.global.fence(),
+            Kind::CounterWait { cell, lag } => {
+                if !counters {
+                    return Ok(Did::BlockedOnCounter);
+                }
+                if !self.counter_wait(index, cell, lag) {
+                    return Ok(Did::BlockedOnCounter);
+                }
+            }
+            Kind::CounterAdvance { cell } => {
+                let arrivals = self.case.arrivals(who.rank, cell);
+                self.cells[(who.rank * self.case.cells + cell) as usize].base += arrivals;
+            }
+            Kind::CounterAdd { rank, cell, amount } => self.signal(index, rank, cell, amount),
+            Kind::Defer { rank, cell, amount } => {
+                self.agents[index].pending = Some((rank, cell, amount))
+            }
+            Kind::Flush => {
+                if let Some((rank, cell, amount)) = self.agents[index].pending.take() {
+                    self.signal(index, rank, cell, amount);
+                }
+            }
+            Kind::SyncCta => {
+                let (agent, cta) = (&mut self.agents[index], &mut self.ctas[cta]);
+                if !agent.synced {
+                    agent.synced = true;
+                    cta.synced += 1;
+                    cta.gathers.join(&agent.knows);
+                    if cta.synced == cta.agents {
+                        cta.gave = std::mem::take(&mut cta.gathers);
+                    }
+                }
+                if cta.synced < cta.agents {
+                    return Ok(Did::Blocked);
+                }
+                let gave = cta.gave.clone();
+                self.agents[index].knows.join(&gave);
+            }
+            Kind::Last { skip } => {
+                let rank = who.rank as usize;
+                self.came[rank] += 1;
+                self.finishing[rank]
+                    .global
+                    .join(&self.agents[index].knows.global);
+                if self.came[rank] == self.case.blocks {
+                    let all = self.finishing[rank].global.clone();
+                    self.agents[index].knows.global.join(&all);
+                } else {
+                    skipped = skip;
+                }
+            }
+        }
+        self.agents[index].at += 1 + skipped;
+        if self.agents[index].at >= self.agents[index].steps.len() {
+            let agent = &self.agents[index];
+            if agent.read < agent.groups.len() || !agent.open.is_empty() {
+                return Err(Box::new(story::leaves_early(self, index)));
+            }
+            if agent.pending.is_some() {
+                return Err(Box::new(story::held_back(self, index, &[])));
+            }
+        }
+        Ok(Did::Step)
+    }
+
+    fn arrive(&mut self, cta: usize, barrier: usize, count: u32, index: usize) {
+        let knows = &self.agents[index].knows;
+        let at = &mut self.ctas[cta].barriers[barrier];
+        at.gathers.join(knows);
+        at.arrived += count;
+        self.complete(cta, barrier);
+    }
+
+    /// Ends a phase whose arrivals and bytes are all in.
+    fn complete(&mut self, cta: usize, barrier: usize) {
+        let at = &mut self.ctas[cta].barriers[barrier];
+        if at.arrived >= at.expected && at.bytes == 0 {
+            at.arrived -= at.expected;
+            at.phase += 1;
+            at.gave = std::mem::take(&mut at.gathers);
+        }
+    }
+
+    fn counter_wait(&mut self, index: usize, cell: u32, lag: u32) -> bool {
+        let who = self.agents[index].who;
+        if self.case.host_signals(cell) {
+            return true;
+        }
+        let arrivals = if lag == 0 {
+            self.case.arrivals(who.rank, cell)
+        } else {
+            0
+        };
+        let at = &self.cells[(who.rank * self.case.cells + cell) as usize];
+        let wanted = at.base + arrivals;
+        if at.count < wanted {
+            return false;
+        }
+        // It joins with the signals it cannot have missed: all up to this launch, if only all of them reach the target.
+        let upto = who.launch - lag;
+        let each = self.case.arrivals(who.rank, cell);
+        if wanted >= each * u64::from(upto) {
+            for (launch, _, saw) in &at.signals {
+                if *launch <= upto {
+                    self.agents[index].knows.global.plain.join(saw);
+                }
+            }
+        }
+        true
+    }
+
+    /// What a waiter sees and wants.
+    pub fn counter(&self, index: usize, cell: u32, lag: u32) -> (u64, u64) {
+        let who = self.agents[index].who;
+        let arrivals = if lag == 0 {
+            self.case.arrivals(who.rank, cell)
+        } else {
+            0
+        };
+        let at = &self.cells[(who.rank * self.case.cells + cell) as usize];
+        (at.count, at.base + arrivals)
+    }
+
+    fn signal(&mut self, index: usize, rank: u32, cell: u32, amount: u64) {
+        let agent = &self.agents[index];
+        let (launch, saw) = (agent.who.launch, agent.knows.global.plain.clone());
+        let at = &mut self.cells[(rank * self.case.cells + cell) as usize];
+        at.count += amount;
+        at.signals.push((launch, amount, saw));
+    }
+}
+
+fn barrier_index(kind: &Kind) -> usize {
+    match kind {
+        Kind::Load { barrier, .. } => *barrier,
+        _ => 0,
+    }
+}

@@ -1,0 +1,115 @@
+//! Accesses of shared and global memory: each must come after all it conflicts with.
+
+use super::execute::{Machine, Touch};
+use super::flatten::{Area, Box4};
+use super::seen::Seen;
+use super::story;
+use crate::diag::Diagnostic;
+use crate::pipeline::Node;
+use crate::program::StoreMode;
+
+impl Machine<'_> {
+    pub(super) fn touch_shared(
+        &mut self,
+        index: usize,
+        area: Area,
+        write: bool,
+        proxy: bool,
+    ) -> Result<u32, Box<Diagnostic>> {
+        let agent = &self.agents[index];
+        let step = (index, agent.at);
+        let cta = &mut self.ctas[agent.cta];
+        let ordered = |seen: &Seen, id: u32| {
+            if proxy {
+                seen.proxy.has(id)
+            } else {
+                seen.plain.has(id)
+            }
+        };
+        let seen = &agent.knows.shared;
+        let before = cta.shared.iter().find(|touch| {
+            touch.whereabouts.overlaps(area) && (touch.write || write) && !ordered(seen, touch.id)
+        });
+        if let Some(before) = before.copied() {
+            let fence = seen.plain.has(before.id);
+            return Err(Box::new(story::shared_race(self, before, index, fence)));
+        }
+        let id = cta.ids;
+        cta.ids += 1;
+        // What this access comes after need not be looked at again, if every later one must come after this one.
+        cta.shared.retain(|touch| {
+            !(write && area.start <= touch.whereabouts.start && touch.whereabouts.end <= area.end)
+        });
+        let who = agent.who;
+        cta.shared.push(Touch {
+            id,
+            whereabouts: area,
+            write,
+            who,
+            step,
+        });
+        Ok(id)
+    }
+
+    pub(super) fn touch_global(
+        &mut self,
+        index: usize,
+        at: Box4,
+        write: bool,
+    ) -> Result<Option<u32>, Box<Diagnostic>> {
+        if !self.written[at.tensor.index()]
+            || at.rows.0 >= at.rows.1
+            || at.columns.0 >= at.columns.1
+        {
+            return Ok(None);
+        }
+        let agent = &self.agents[index];
+        let seen = &agent.knows.global;
+        let scratch = self.case.pipeline.kernel.buffers[at.tensor.index()].is_scratch();
+        let adds = |(agent, step): (usize, usize)| {
+            let node = self.agents[agent].steps[step].node;
+            matches!(
+                node,
+                Node::Store {
+                    mode: StoreMode::Add,
+                    ..
+                }
+            )
+        };
+        let (add, conflicts) = (adds((index, agent.at)), |touch: &&Touch<Box4>| {
+            (touch.write || write) && touch.whereabouts.overlaps(&at)
+        });
+        for before in self.global.iter().filter(conflicts) {
+            if add && adds(before.step) {
+                continue;
+            }
+            if !seen.proxy.has(before.id) {
+                let fence = seen.plain.has(before.id);
+                return Err(Box::new(story::global_race(
+                    self, *before, index, &at, fence,
+                )));
+            }
+            let same_launch = before.who.launch == agent.who.launch;
+            if before.write
+                && write
+                && same_launch
+                && !scratch
+                && !add
+                && before.who.rank == agent.who.rank
+            {
+                return Err(Box::new(story::twice(self, *before, index, &at)));
+            }
+        }
+        let id = self.global_ids;
+        self.global_ids += 1;
+        let (who, step) = (agent.who, (index, agent.at));
+        self.global.push(Touch {
+            id,
+            whereabouts: at,
+            write,
+            who,
+            step,
+        });
+        Ok(Some(id))
+    }
+}

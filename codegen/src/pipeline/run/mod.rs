@@ -1,0 +1,31 @@
+//! Runs all warps of a few ranks on a small case, and says what goes wrong.
+//!
+//! The case has ragged chunks, tiles and pieces, so that every kind of edge occurs, and two launches, so that what one
+//! leaves behind is seen. Control does not depend on timing, and orderings are tracked by what each agent has seen
+//! complete, not by when things happened; so one run finds a missing order whatever the timing of a real one would be.
+//!
+//! Checked: every barrier's phase is waited for as it comes; no slot is touched before its last user is done with it;
+//! ordinary accesses and the async proxy are fenced from each other; groups are waited for before what they moved is
+//! announced or reused; counters order what other ranks do, over two launches; no signal is held back over a wait that
+//! another rank must answer; boxes stay within their chunk; no one waits for ever.
+//!
+//! Not modelled: lanes of a warp (`SyncWarp`), register contents (`MmaFence`), swizzles and descriptors, bank
+//! conflicts, time, and the host's copies: a schedule with a copy engine is run without waiting for what it signals.
+
+mod case;
+mod execute;
+mod flatten;
+mod memory;
+mod seen;
+mod story;
+
+use super::Pipeline;
+use crate::diag::Diagnostic;
+
+/// What is wrong with a pipeline: the first thing that goes wrong.
+pub(crate) fn findings(pipeline: &Pipeline) -> Vec<Diagnostic> {
+    match case::Case::new(pipeline) {
+        Ok(case) => execute::run(&case).into_iter().collect(),
+        Err(found) => found.iter().cloned().collect(),
+    }
+}

@@ -1,0 +1,73 @@
+//! What happened before: which accesses an agent has seen complete, and which of them TMA and wgmma may build on.
+
+/// A set of access numbers.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Bits(Vec<u64>);
+
+impl Bits {
+    pub fn add(&mut self, id: u32) {
+        let word = id as usize / 64;
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (id % 64);
+    }
+
+    pub fn has(&self, id: u32) -> bool {
+        self.0
+            .get(id as usize / 64)
+            .is_some_and(|word| word >> (id % 64) & 1 == 1)
+    }
+
+    pub fn join(&mut self, other: &Bits) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        for (word, more) in self.0.iter_mut().zip(&other.0) {
+            *word |= more;
+        }
+    }
+}
+
+/// Accesses of one kind of memory that are complete as far as an agent knows: for its ordinary accesses, and for the
+/// async proxy.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Seen {
+    pub plain: Bits,
+    pub proxy: Bits,
+}
+
+impl Seen {
+    /// Completed by the async proxy itself: nothing stands between it and either proxy.
+    pub fn both(&mut self, id: u32) {
+        self.plain.add(id);
+        self.proxy.add(id);
+    }
+
+    pub fn join(&mut self, other: &Seen) {
+        self.plain.join(&other.plain);
+        self.proxy.join(&other.proxy);
+    }
+
+    /// A proxy fence.
+    pub fn fence(&mut self) {
+        let Seen { plain, proxy } = self;
+        proxy.join(plain);
+    }
+}
+
+/// Both kinds of memory.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Knows {
+    /// Shared memory of the agent's CTA.
+    pub shared: Seen,
+    /// Global memory of all ranks.
+    pub global: Seen,
+}
+
+impl Knows {
+    pub fn join(&mut self, other: &Knows) {
+        self.shared.join(&other.shared);
+        self.global.join(&other.global);
+    }
+}

@@ -1,0 +1,267 @@
+//! The words of a verdict: which role of which CTA of which rank did what.
+
+use super::execute::{Machine, Touch, Who};
+use super::flatten::{Area, Box4, Kind, Step};
+use crate::diag::{Diagnostic, Rule};
+use crate::pipeline::{Node, Side};
+
+impl Machine<'_> {
+    /// `store of block 1 on rank 2`.
+    fn who(&self, who: Who) -> String {
+        let role = self.case.pipeline.warps[who.warp].name;
+        let again = if who.launch > 1 {
+            " in the next launch"
+        } else {
+            ""
+        };
+        format!("{role} of block {} on rank {}{again}", who.block, who.rank)
+    }
+
+    fn step_of(&self, (agent, step): (usize, usize)) -> &Step<'_> {
+        &self.agents[agent].steps[step]
+    }
+
+    fn cell_name(&self, cell: u32) -> String {
+        let (counter, within) = self.case.counter_of(cell);
+        format!(
+            "{}[{within}]",
+            self.case.pipeline.kernel.counters[counter.index()].name
+        )
+    }
+
+    /// `stage 2: x, w`.
+    fn area_name(&self, area: &Area) -> String {
+        for ring in &self.case.pipeline.rings {
+            for slot in 0..ring.slots {
+                for (index, part) in ring.parts.iter().enumerate() {
+                    let start = ring.part_at(index, slot);
+                    if start <= area.start && area.start < start + part.bytes {
+                        return format!("{} of {} {slot}", part.name, ring.name)
+                            .replace("panel of panel", "panel")
+                            .replace("box of box", "box");
+                    }
+                }
+            }
+        }
+        "shared memory".into()
+    }
+
+    fn box_name(&self, at: &Box4) -> String {
+        let name = &self.case.pipeline.kernel.buffers[at.tensor.index()].name;
+        format!(
+            "rows {}..{}, columns {}..{} of {name} (chunk or slot {}) on rank {}",
+            at.rows.0, at.rows.1, at.columns.0, at.columns.1, at.chunk, at.rank
+        )
+    }
+
+    fn deed(&self, step: &Step<'_>) -> String {
+        let item = step.item.map_or(String::new(), |(row, column)| {
+            format!(" for tile ({row}, {column})")
+        });
+        let what = match &step.kind {
+            Kind::Await { .. } => match step.node {
+                Node::Await { ring, side, .. } => {
+                    let side = match side {
+                        Side::Full => "full",
+                        Side::Empty => "empty",
+                    };
+                    format!(
+                        "waits for a {} to be {side}",
+                        self.case.pipeline.ring(*ring).name
+                    )
+                }
+                _ => "waits for a barrier".into(),
+            },
+            Kind::Expect { .. } => "announces a load".into(),
+            Kind::Arrive { .. } => "gives a slot on".into(),
+            Kind::Load { area, from, .. } => format!(
+                "loads {} into {}",
+                self.box_name(from),
+                self.area_name(area)
+            ),
+            Kind::Store { area, to } => {
+                format!("stores {} to {}", self.area_name(area), self.box_name(to))
+            }
+            Kind::Commit => "closes a group of stores".into(),
+            Kind::AwaitRead { .. } => "waits until stores have been read".into(),
+            Kind::AwaitStores { .. } => "waits until stores are complete".into(),
+            Kind::Mma { areas } => format!(
+                "multiplies {}",
+                areas.map(|area| self.area_name(&area)).join(" by ")
+            ),
+            Kind::MmaCommit => "closes a group of multiplies".into(),
+            Kind::MmaWait { .. } => "waits for multiplies".into(),
+            Kind::Plain { area, write: true } => format!("writes {}", self.area_name(area)),
+            Kind::Plain { area, write: false } => format!("reads {}", self.area_name(area)),
+            Kind::FenceShared | Kind::FenceGlobal => "fences".into(),
+            Kind::CounterWait { cell, .. } => format!("waits for {}", self.cell_name(*cell)),
+            Kind::CounterAdvance { cell } => {
+                format!("moves the base of {} on", self.cell_name(*cell))
+            }
+            Kind::CounterAdd { rank, cell, .. } => {
+                format!("signals {} on rank {rank}", self.cell_name(*cell))
+            }
+            Kind::Defer { rank, cell, .. } => format!(
+                "remembers to signal {} on rank {rank}",
+                self.cell_name(*cell)
+            ),
+            Kind::Flush => "sends the remembered signal".into(),
+            Kind::SyncCta => "waits for all warps of its CTA".into(),
+            Kind::Last { .. } => "comes to its end".into(),
+        };
+        format!("{what}{item}")
+    }
+
+    fn now(&self, agent: usize) -> String {
+        let agent = &self.agents[agent];
+        let step = &agent.steps[agent.at.min(agent.steps.len() - 1)];
+        format!("{} {}", self.who(agent.who), self.deed(step))
+    }
+}
+
+pub(super) fn shared_race(
+    machine: &Machine<'_>,
+    before: Touch<Area>,
+    index: usize,
+    fence: bool,
+) -> Diagnostic {
+    let earlier = format!(
+        "{} {}",
+        machine.who(before.who),
+        machine.deed(machine.step_of(before.step))
+    );
+    race(
+        machine,
+        &earlier,
+        index,
+        fence,
+        "`fence_async_shared` after ordinary accesses, before the slot is given on",
+    )
+}
+
+pub(super) fn global_race(
+    machine: &Machine<'_>,
+    before: Touch<Box4>,
+    index: usize,
+    at: &Box4,
+    fence: bool,
+) -> Diagnostic {
+    let _ = at;
+    let earlier = format!(
+        "{} {}",
+        machine.who(before.who),
+        machine.deed(machine.step_of(before.step))
+    );
+    race(
+        machine,
+        &earlier,
+        index,
+        fence,
+        "`fence_async_global` after the wait on a counter, before TMA touches the data",
+    )
+}
+
+fn race(machine: &Machine<'_>, earlier: &str, index: usize, fence: bool, fix: &str) -> Diagnostic {
+    let found =
+        Diagnostic::new(Rule::Race, None, machine.now(index)).note(None, earlier.to_string());
+    if fence {
+        found
+            .note(
+                None,
+                "a barrier or a counter orders them, but no proxy fence",
+            )
+            .hint(fix)
+    } else {
+        found
+            .note(None, "nothing orders these two")
+            .hint("wait for what says that the first is complete")
+    }
+}
+
+pub(super) fn twice(
+    machine: &Machine<'_>,
+    before: Touch<Box4>,
+    index: usize,
+    at: &Box4,
+) -> Diagnostic {
+    let _ = at;
+    let earlier = format!(
+        "{} {}",
+        machine.who(before.who),
+        machine.deed(machine.step_of(before.step))
+    );
+    Diagnostic::new(Rule::Coverage, None, machine.now(index))
+        .note(None, earlier)
+        .note(
+            None,
+            "both write some of the same elements: a box goes beyond its item",
+        )
+        .hint("a map whose rows end where the chunk ends")
+}
+
+pub(super) fn spills(machine: &Machine<'_>, index: usize, at: &Box4) -> Diagnostic {
+    Diagnostic::new(Rule::Bounds, None, machine.now(index))
+        .note(
+            None,
+            format!(
+                "chunk {} ends after {} rows, and the map does not clip the box there",
+                at.chunk, at.allowed
+            ),
+        )
+        .hint("a map of its own for the chunk that is not full")
+}
+
+pub(super) fn leaves_early(machine: &Machine<'_>, index: usize) -> Diagnostic {
+    let who = machine.who(machine.agents[index].who);
+    Diagnostic::new(
+        Rule::Race,
+        None,
+        format!("{who} ends while its stores may still read shared memory"),
+    )
+    .hint("wait for the stores' groups before the end")
+}
+
+pub(super) fn held_back(machine: &Machine<'_>, index: usize, waiting: &[usize]) -> Diagnostic {
+    let agent = &machine.agents[index];
+    let (rank, cell, _) = agent.pending.unwrap_or_default();
+    let message = format!(
+        "{} holds back a signal of {} on rank {rank}",
+        machine.who(agent.who),
+        machine.cell_name(cell)
+    );
+    let mut found = Diagnostic::new(Rule::Progress, None, message).note(None, machine.now(index));
+    let here = waiting.iter().find(|other| {
+        machine.agents[**other].who.rank == agent.who.rank
+            && machine.agents[**other].who.block == agent.who.block
+    });
+    if let Some(other) = here.filter(|other| **other != index) {
+        found = found.note(None, machine.now(*other));
+    }
+    found
+        .note(None, "what it waits for may wait for that signal")
+        .hint(
+            "complete the stores and flush the signal before a wait that another rank must answer",
+        )
+}
+
+pub(super) fn stuck(machine: &Machine<'_>) -> Diagnostic {
+    let blocked: Vec<usize> = (0..machine.agents.len())
+        .filter(|agent| machine.agents[*agent].at < machine.agents[*agent].steps.len())
+        .collect();
+    let first = blocked.first().copied().unwrap_or(0);
+    let mut found = Diagnostic::new(
+        Rule::Progress,
+        None,
+        format!("{}, for ever", machine.now(first)),
+    );
+    for agent in blocked.iter().take(5) {
+        let at = &machine.agents[*agent];
+        let mut text = machine.now(*agent);
+        if let Kind::CounterWait { cell, lag } = at.steps[at.at].kind {
+            let (seen, wanted) = machine.counter(*agent, cell, lag);
+            text.push_str(&format!(": saw {seen}, wants {wanted}"));
+        }
+        found = found.note(None, text);
+    }
+    found
+}

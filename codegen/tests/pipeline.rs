@@ -1,0 +1,323 @@
+//! The warp-level verifier: each test takes a good pipeline, changes one thing, and shows the story that follows.
+
+mod library;
+
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::pipeline::{self, Node, Phase, Pipeline, Side};
+use counterflow_codegen::variant::Variant;
+use counterflow_codegen::verify;
+
+fn good(name: &str) -> Pipeline {
+    let program = library::all()
+        .into_iter()
+        .find(|program| program.name == name)
+        .expect("a schedule");
+    let variant = Variant::new(4).set("tiles", (128, 128));
+    let kernel = lower(&program, &variant)
+        .and_then(verify::kernel)
+        .expect("a kernel");
+    pipeline::build(&kernel).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// What the verifier says after `edit` has changed the first node of the role that it can, or removed it (`true`).
+fn story(name: &str, role: &str, edit: impl Fn(&mut Node) -> Option<Edit>) -> String {
+    let mut pipeline = good(name);
+    let mut done = false;
+    let warp = pipeline
+        .warps
+        .iter()
+        .position(|warp| warp.name == role)
+        .expect("a role");
+    let mut others: Vec<_> = Vec::new();
+    for (index, warp_) in pipeline.warps.iter_mut().enumerate() {
+        others.push(if index == warp {
+            Vec::new()
+        } else {
+            std::mem::take(&mut warp_.body)
+        });
+    }
+    pipeline.lists(&mut |list| {
+        let found = list
+            .iter_mut()
+            .position(|node| !done && edit(node).is_some());
+        if let Some(at) = found {
+            done = true;
+            if edit(&mut list[at]).is_none_or(|edit| edit == Edit::Remove) {
+                list.remove(at);
+            }
+        }
+    });
+    for (warp, body) in pipeline
+        .warps
+        .iter_mut()
+        .zip(others)
+        .filter(|(_, body)| !body.is_empty())
+    {
+        warp.body = body;
+    }
+    assert!(done, "the edit found nothing to change");
+    let found = pipeline::verify(pipeline).expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+#[derive(PartialEq)]
+enum Edit {
+    Change,
+    Remove,
+}
+
+fn remove(is: impl Fn(&Node) -> bool) -> impl Fn(&mut Node) -> Option<Edit> {
+    move |node| is(node).then_some(Edit::Remove)
+}
+
+#[test]
+fn a_wrong_phase() {
+    let found = story("gemm", "multiply", |node| match node {
+        Node::Await {
+            side: Side::Full,
+            phase,
+            ..
+        } => {
+            *phase = Phase::LapBefore;
+            Some(Edit::Change)
+        }
+        _ => None,
+    });
+    insta::assert_snapshot!(found, @"
+    error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (0, 1), for ever
+      = load of block 0 on rank 0 waits for a stage to be empty for tile (0, 1)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
+      = multiply of block 0 on rank 0 waits for a stage to be full
+      = multiply of block 0 on rank 0 waits for a stage to be full
+      = load of block 1 on rank 0 waits for a stage to be empty for tile (1, 1)
+    ");
+    let found = story("gemm", "load", |node| match node {
+        Node::Await {
+            side: Side::Empty,
+            phase,
+            ..
+        } => {
+            *phase = Phase::ThisLap;
+            Some(Edit::Change)
+        }
+        _ => None,
+    });
+    insta::assert_snapshot!(found, @"
+    error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0), for ever
+      = load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
+      = multiply of block 0 on rank 0 waits for a stage to be full
+      = multiply of block 0 on rank 0 waits for a stage to be full
+      = load of block 1 on rank 0 waits for a stage to be empty for tile (1, 0)
+    ");
+}
+
+#[test]
+fn a_missing_proxy_fence() {
+    let found = story(
+        "gemm",
+        "multiply",
+        remove(|node| matches!(node, Node::FenceShared)),
+    );
+    insta::assert_snapshot!(found, @"
+    error[race]: store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = multiply of block 0 on rank 0 writes panel 0
+      = a barrier or a counter orders them, but no proxy fence
+      help: `fence_async_shared` after ordinary accesses, before the slot is given on
+    ");
+    let found = story(
+        "gemm_rs",
+        "load",
+        remove(|node| matches!(node, Node::FenceGlobal)),
+    );
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into w of stage 3 for tile (0, 0)
+      = store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+      = a barrier or a counter orders them, but no proxy fence
+      help: `fence_async_global` after the wait on a counter, before TMA touches the data
+    ");
+    let found = story(
+        "ag_gemm",
+        "load",
+        remove(|node| matches!(node, Node::FenceGlobal)),
+    );
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 5 for tile (0, 0)
+      = store of block 0 on rank 1 stores x of stage 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0
+      = a barrier or a counter orders them, but no proxy fence
+      help: `fence_async_global` after the wait on a counter, before TMA touches the data
+    ");
+}
+
+#[test]
+fn a_stage_released_too_early() {
+    let found = story("gemm", "multiply", |node| match node {
+        Node::MmaWait {
+            pending: pending @ 1,
+        } => {
+            *pending = 2;
+            Some(Edit::Change)
+        }
+        Node::MmaWait { pending: 2 } => Some(Edit::Change),
+        _ => None,
+    });
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 1)
+      = multiply of block 0 on rank 0 multiplies x of stage 0 by w of stage 0
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+#[test]
+fn a_signal_after_read_only() {
+    let found = story("gemm_rs", "store", |node| match node {
+        Node::AwaitStores { pending } if *pending > 0 => {
+            *node = Node::AwaitRead { pending: *pending };
+            Some(Edit::Change)
+        }
+        Node::AwaitRead { pending } if *pending > 0 => Some(Edit::Change),
+        _ => None,
+    });
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into w of stage 3 for tile (0, 0)
+      = store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+#[test]
+fn a_lagged_signal_held_across_a_wait() {
+    let last = |node: &Node| matches!(node, Node::AwaitStores { pending: 0 });
+    let mut pipeline = good("gemm_rs");
+    pipeline.lists(&mut |list| {
+        // The flush behind the loop over an owner's tiles.
+        if let Some(at) = list
+            .iter()
+            .position(|node| matches!(node, Node::Items { .. }))
+            && list.get(at + 1).is_some_and(last)
+            && matches!(list.get(at + 2), Some(Node::Flush { .. }))
+        {
+            list.remove(at + 2);
+        }
+    });
+    let found = pipeline::verify(pipeline).expect_err("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[progress]: store of block 0 on rank 0 holds back a signal of landed[6] on rank 1
+      = store of block 0 on rank 0 waits for free_partial[2]
+      = load of block 0 on rank 0 waits for landed[12] for tile (0, 0)
+      = what it waits for may wait for that signal
+      help: complete the stores and flush the signal before a wait that another rank must answer
+    ");
+}
+
+#[test]
+fn a_box_that_spills_over_a_chunks_end() {
+    let found = story(
+        "ag_gemm",
+        "store",
+        remove(|node| matches!(node, Node::Tail { .. })),
+    );
+    insta::assert_snapshot!(found, @"
+    error[bounds]: store of block 3 on rank 2 stores panel 0 to rows 128..139, columns 0..64 of y (chunk or slot 2) on rank 2 for tile (1, 0)
+      = chunk 2 ends after 138 rows, and the map does not clip the box there
+      help: a map of its own for the chunk that is not full
+    ");
+}
+
+#[test]
+fn a_counter_that_forgets_its_base() {
+    let found = story(
+        "gemm_rs",
+        "load",
+        remove(|node| matches!(node, Node::CounterAdvance { .. })),
+    );
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 0 on rank 1 in the next launch loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into w of stage 3 for tile (0, 0)
+      = store of block 0 on rank 0 in the next launch stores panel 0 to rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    let mut pipeline = good("ag_gemm");
+    pipeline.lists(&mut |list| {
+        for node in list {
+            if let Node::LastCta { advance, .. } = node {
+                advance.remove(0);
+            }
+        }
+    });
+    let found = pipeline::verify(pipeline).expect_err("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[race]: load of block 2 on rank 0 in the next launch loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 5 for tile (0, 0)
+      = store of block 0 on rank 1 in the next launch stores x of stage 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+#[test]
+fn a_missing_credit() {
+    let found = story(
+        "gemm_rs",
+        "store",
+        remove(|node| matches!(node, Node::CounterWait { .. })),
+    );
+    insta::assert_snapshot!(found, @"
+    error[race]: store of block 0 on rank 0 in the next launch stores panel 0 to rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+      = load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into w of stage 3 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    let found = story(
+        "ag_gemm",
+        "store",
+        remove(|node| matches!(node, Node::CounterWait { .. })),
+    );
+    insta::assert_snapshot!(found, @"
+    error[race]: store of block 0 on rank 0 in the next launch stores x of stage 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 2
+      = load of block 0 on rank 2 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 2 into x of stage 5 for tile (0, 1)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+#[test]
+fn other_edits() {
+    // The memory of boxes becomes that of stages before the last box has left it.
+    let found = story("ag_gemm", "load", |node| match node {
+        Node::For { body, .. }
+            if matches!(body.as_slice(), [Node::Await { .. }, Node::Advance { .. }]) =>
+        {
+            Some(Edit::Remove)
+        }
+        _ => None,
+    });
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 0 on rank 0 loads rows 128..136, columns 0..64 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 1)
+      = store of block 0 on rank 0 stores w of stage 0 to rows 128..139, columns 384..448 of x (chunk or slot 0) on rank 1
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    // A thread ends while its stores read shared memory.
+    let found = story(
+        "gemm",
+        "store",
+        remove(|node| matches!(node, Node::AwaitRead { .. })),
+    );
+    insta::assert_snapshot!(found, @"
+    error[race]: multiply of block 0 on rank 0 writes panel 0
+      = store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    let mut pipeline = good("gemm_rs");
+    pipeline.end.clear();
+    let found = pipeline::verify(pipeline).expect_err("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[race]: store of block 0 on rank 1 in the next launch stores panel 0 to rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 2 for tile (0, 0)
+      = load of block 0 on rank 2 loads rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 2 into w of stage 5 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
