@@ -3,7 +3,7 @@
 //! What all ranks must do together (reserve, allocate, meet) compares what they ask for: a difference is an error on
 //! every rank, a rank that does not come is [`Error::Stalled`] after the limit. Neither hangs.
 
-use crate::cuda::{Address, CudaStream, DeviceRepr, Gpu, Record, Slots, Watch, fill, read_words};
+use crate::cuda::{Address, CudaStream, Element, Gpu, Record, Slots, Watch, fill, read_words};
 use crate::error::{Error, Stall};
 use crate::user_buffer::{Allocation, UserBuffer};
 use range_alloc::RangeAllocator;
@@ -215,7 +215,7 @@ impl Communicator {
     ///
     /// # Errors
     /// When what is reserved does not suffice; [`Error::Mismatch`], [`Error::Stalled`].
-    pub fn allocate<T: DeviceRepr + Copy>(&self, len: usize) -> Result<UserBuffer<T>, Error> {
+    pub fn allocate<T: Element>(&self, len: usize) -> Result<UserBuffer<T>, Error> {
         let bytes = (len * size_of::<T>()) as u64;
         let allocation = self.meet(Request::Allocate(bytes))?;
         let Some(allocation) = allocation else {

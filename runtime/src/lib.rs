@@ -9,6 +9,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod device;
 pub mod error;
+pub mod gpus;
 pub mod jit;
 pub mod launch;
 pub mod user_buffer;

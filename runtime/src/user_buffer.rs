@@ -1,7 +1,7 @@
 //! Memory of the symmetric heap: the same offset on every rank, addressed by every GPU.
 
 use crate::communicator::Group;
-use crate::cuda::{self, Address, CudaStream, DeviceRepr};
+use crate::cuda::{self, Address, CudaStream, Element};
 use crate::error::Error;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -37,7 +37,7 @@ impl Drop for Allocation {
     }
 }
 
-impl<T: DeviceRepr + Copy> UserBuffer<T> {
+impl<T: Element> UserBuffer<T> {
     pub(crate) fn new(
         allocation: Arc<Allocation>,
         len: usize,
@@ -116,9 +116,7 @@ impl<T: DeviceRepr + Copy> UserBuffer<T> {
             (self.len * size_of::<T>()) as u64,
         )
     }
-}
 
-impl<T: DeviceRepr + Copy + Default> UserBuffer<T> {
     /// What this rank has, once its stream is done.
     ///
     /// # Errors

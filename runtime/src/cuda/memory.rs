@@ -3,8 +3,39 @@
 use super::driver::{check, checked};
 use super::{Address, Gpu};
 use crate::error::Error;
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, sys};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, ValidAsZeroBits, sys};
 use std::sync::Arc;
+
+/// Numbers a GPU can hold: every pattern of bits is a value.
+pub trait Element:
+    DeviceRepr + ValidAsZeroBits + Copy + Default + Send + Sync + sealed::Sealed
+{
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! elements {
+    ($($number:ty),*) => {$(
+        impl sealed::Sealed for $number {}
+        impl Element for $number {}
+    )*};
+}
+elements!(
+    u8,
+    u16,
+    u32,
+    u64,
+    i8,
+    i16,
+    i32,
+    i64,
+    f32,
+    f64,
+    half::f16,
+    half::bf16
+);
 
 /// Memory of one GPU that no peer addresses: operands, outputs.
 #[derive(Debug)]
@@ -13,7 +44,7 @@ pub struct Local<T> {
     stream: Arc<CudaStream>,
 }
 
-impl<T: DeviceRepr + cudarc::driver::ValidAsZeroBits + Copy> Local<T> {
+impl<T: Element> Local<T> {
     /// So many elements, all zero bits; used in the order of `stream`.
     ///
     /// # Errors
@@ -40,10 +71,7 @@ impl<T: DeviceRepr + cudarc::driver::ValidAsZeroBits + Copy> Local<T> {
     ///
     /// # Errors
     /// What the kernels before ended with.
-    pub fn read(&self) -> Result<Vec<T>, Error>
-    where
-        T: Default,
-    {
+    pub fn read(&self) -> Result<Vec<T>, Error> {
         read(&self.stream, self.address(), self.slice.len())
     }
 
@@ -60,7 +88,7 @@ pub fn address_of<T>(slice: &impl DevicePtr<T>, stream: &CudaStream) -> Address 
 
 /// Copies to the GPU in the order of the stream. `values` may be reused when this returns: the driver takes pageable
 /// memory before it does.
-pub(crate) fn write<T: DeviceRepr + Copy>(
+pub(crate) fn write<T: Element>(
     stream: &CudaStream,
     to: Address,
     values: &[T],
@@ -83,7 +111,7 @@ pub(crate) fn write<T: DeviceRepr + Copy>(
 }
 
 /// Copies from the GPU, once everything before in the stream is done.
-pub(crate) fn read<T: DeviceRepr + Copy + Default>(
+pub(crate) fn read<T: Element>(
     stream: &CudaStream,
     from: Address,
     len: usize,
@@ -91,8 +119,7 @@ pub(crate) fn read<T: DeviceRepr + Copy + Default>(
     let mut values = vec![T::default(); len];
     if len > 0 {
         checked("select the GPU", stream.context().bind_to_thread())?;
-        // SAFETY: the destination is a vector of so many elements whose every bit pattern is a value (the types above
-        // this module admit numbers only), and it lives until the stream has been waited for below.
+        // SAFETY: the destination is a vector of so many elements whose every bit pattern is a value (see `Element`), and it lives until the stream has been waited for below.
         let code = unsafe {
             sys::cuMemcpyDtoHAsync_v2(
                 values.as_mut_ptr().cast(),

@@ -12,10 +12,10 @@ mod module;
 mod vmm;
 mod watch;
 
-pub use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr};
+pub use cudarc::driver::{CudaSlice, CudaStream};
 pub use gpu::Gpu;
 pub use map::{MapSpec, TensorMap};
-pub use memory::{Local, address_of};
+pub use memory::{Element, Local, address_of};
 pub use module::{Arguments, Function, Grid, Module};
 
 pub(crate) use memory::{fill, read, read_words, write};
