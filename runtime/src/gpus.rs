@@ -87,6 +87,31 @@ pub fn run<'a>(
     })
 }
 
+/// Launches on rank `only` alone, all others having loaded the same: what must end as [`Error::Stalled`].
+///
+/// # Errors
+/// That error, or what went wrong instead.
+pub fn run_only(
+    ranks: &[Communicator],
+    compiler: &Compiler,
+    pipeline: &Checked<Pipeline>,
+    plan: &Checked<Plan>,
+    only: u32,
+) -> Result<(), Error> {
+    let kernel = &pipeline.kernel;
+    Communicator::each(ranks, |rank| {
+        let (loaded, memory, tensors) = load(rank, compiler, pipeline, &[plan])?;
+        prepare(rank, kernel, plan, 0, 1, &memory)?;
+        rank.barrier()?;
+        if rank.rank() != only {
+            return Ok(());
+        }
+        loaded.launch(rank, plan, &tensors)?;
+        rank.synchronize()
+    })
+    .map(|_| ())
+}
+
 struct OneRank {
     outputs: Vec<Output>,
     times: Vec<Duration>,
@@ -109,6 +134,43 @@ impl Memory {
     }
 }
 
+/// The kernel and its tensors on a rank, large enough for every plan. Collective.
+fn load(
+    rank: &Communicator,
+    compiler: &Compiler,
+    pipeline: &Checked<Pipeline>,
+    plans: &[&Checked<Plan>],
+) -> Result<(Loaded, Vec<Memory>, Tensors), Error> {
+    let kernel = &pipeline.kernel;
+    let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
+    let needs: Vec<(TensorId, u64, bool)> = ids
+        .map(|id| {
+            let all = plans.iter().map(|plan| Loaded::needs(kernel, plan, id));
+            let (bytes, in_heap) = all.max().unwrap_or((0, false));
+            (id, bytes, in_heap)
+        })
+        .collect();
+    let heap = needs.iter().filter(|(.., in_heap)| *in_heap);
+    let heap: u64 = heap.map(|(_, bytes, _)| bytes + 1024).sum();
+    let cells = plans.iter().map(|plan| plan.arrivals.len() as u64 * 128);
+    rank.reserve(heap + 2 * cells.max().unwrap_or(0) + (4 << 20))?;
+    let loaded = Loaded::load(rank, compiler, pipeline, plans)?;
+    let (mut memory, mut tensors) = (Vec::new(), Tensors::new());
+    for (id, bytes, in_heap) in needs {
+        memory.push(if in_heap {
+            let buffer = rank.allocate::<u8>(bytes as usize)?;
+            tensors.shared(id, &buffer);
+            Memory::Heap(buffer)
+        } else {
+            let local = Local::<u8>::zeros(rank.stream(), bytes as usize)?;
+            tensors.local(id, local.address(), bytes);
+            Memory::Own(local)
+        });
+    }
+    rank.barrier()?;
+    Ok((loaded, memory, tensors))
+}
+
 fn one(
     rank: &Communicator,
     compiler: &Compiler,
@@ -117,41 +179,11 @@ fn one(
     seed: u64,
 ) -> Result<OneRank, Error> {
     let kernel = &pipeline.kernel;
-    let ids: Vec<TensorId> = (0..kernel.buffers.len())
-        .map(|index| TensorId(index as u16))
+    let (loaded, memory, tensors) = load(rank, compiler, pipeline, plans)?;
+    let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
+    let ids: Vec<TensorId> = ids
+        .filter(|id| shown(&kernel.buffers[id.index()]))
         .collect();
-    let most = |id: TensorId| {
-        let all = plans.iter().map(|plan| Loaded::needs(kernel, plan, id));
-        all.max().unwrap_or((0, false))
-    };
-    let heap: u64 = ids
-        .iter()
-        .map(|id| most(*id))
-        .filter(|(_, heap)| *heap)
-        .map(|(bytes, _)| bytes + 1024)
-        .sum();
-    let cells: u64 = plans
-        .iter()
-        .map(|plan| plan.arrivals.len() as u64 * 128)
-        .max()
-        .unwrap_or(0);
-    rank.reserve(heap + 2 * cells + (4 << 20))?;
-    let loaded = Loaded::load(rank, compiler, pipeline, plans)?;
-    let (mut memory, mut tensors) = (Vec::new(), Tensors::new());
-    for id in &ids {
-        let (bytes, in_heap) = most(*id);
-        if in_heap {
-            let buffer = rank.allocate::<u8>(bytes as usize)?;
-            tensors.shared(*id, &buffer);
-            memory.push(Memory::Heap(buffer));
-        } else {
-            let local = Local::<u8>::zeros(rank.stream(), bytes as usize)?;
-            tensors.local(*id, local.address(), bytes);
-            memory.push(Memory::Own(local));
-        }
-    }
-    rank.barrier()?;
-
     let mut outputs = Vec::new();
     let mut host = Duration::MAX;
     for (launch, plan) in plans.iter().enumerate() {
@@ -160,7 +192,7 @@ fn one(
         loaded.launch(rank, plan, &tensors)?;
         host = host.min(start.elapsed());
         rank.synchronize()?;
-        for id in ids.iter().filter(|id| shown(&kernel.buffers[id.index()])) {
+        for id in &ids {
             outputs.push(output(
                 rank,
                 kernel,

@@ -11,7 +11,7 @@ use counterflow_codegen::model::Machine;
 use counterflow_codegen::pipeline::{Field, Map, Pipeline, Values, View};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{CounterId, TensorId, TensorKind};
-use counterflow_codegen::shape::Geometry;
+use counterflow_codegen::shape::{Geometry, Item};
 use counterflow_codegen::verify::Checked;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -256,7 +256,12 @@ impl Loaded {
                 .scale
                 .iter()
                 .find(|(scaled, _)| *scaled == counter);
-            let scale = scale.map_or(1, |(_, by)| by.eval(&Numbers { plan }));
+            let scale = scale.map_or(1, |(_, by)| {
+                by.eval(&Numbers {
+                    pipeline: &self.pipeline,
+                    plan,
+                })
+            });
             arrivals.resize(*first as usize, 0);
             for cell in 0..plan.geometry.counter_cells(counter) {
                 arrivals.push(plan.arrivals.of(rank.rank() as u16, counter, cell) * scale);
@@ -359,7 +364,13 @@ impl Loaded {
             | Field::ChunkRows(_)
             | Field::Tail(_)
             | Field::World
-            | Field::CellRows(_) => number(Numbers { plan }.field(field)),
+            | Field::CellRows(_) => number(
+                Numbers {
+                    pipeline: &self.pipeline,
+                    plan,
+                }
+                .field(field),
+            ),
         }
     }
 }
@@ -410,6 +421,7 @@ fn join(pipeline: &Pipeline, plan: &Plan) -> u32 {
 
 /// A plan's numbers, for expressions that depend on no rank.
 struct Numbers<'a> {
+    pipeline: &'a Pipeline,
     plan: &'a Plan,
 }
 
@@ -420,8 +432,9 @@ impl Numbers<'_> {
 }
 
 impl Values for Numbers<'_> {
-    fn var(&self, _: &str) -> u32 {
-        0
+    fn var(&self, name: &str) -> u32 {
+        let found = self.pipeline.lets.iter().find(|(known, _)| known == name);
+        found.map_or(0, |(_, value)| value.eval(self))
     }
 
     fn field(&self, field: Field) -> u32 {
@@ -438,7 +451,20 @@ impl Values for Numbers<'_> {
                 }
             }
             Field::World => geometry.world,
-            Field::CellRows(partition) => geometry.grid(partition, None).0,
+            // Of the largest launch: cells of a tile stay where they are when M changes.
+            Field::CellRows(partition) => {
+                let cell = |chunk, row| {
+                    geometry.cell(
+                        partition,
+                        Item {
+                            chunk,
+                            row,
+                            column: 0,
+                        },
+                    )
+                };
+                cell(1, 0) / cell(0, 1).max(1)
+            }
             Field::Me
             | Field::First(_)
             | Field::Join
