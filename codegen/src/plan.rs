@@ -414,13 +414,18 @@ fn tile_fits(
         .saturating_sub(result + 1024);
     let most = room / stage;
     let chosen = stages.unwrap_or(most.min(8));
+    let room = format!("an SM has {} bytes", kernel.variant.arch.shared_memory());
+    if most < 2 {
+        refuse(
+            format!("not even 2 stages of {stage} bytes fit beside a result of {result} bytes"),
+            &format!("{room}: use smaller tiles, or a smaller k"),
+        );
+        return;
+    }
     if chosen < 2 || chosen > most {
         refuse(
             format!("{chosen} stages of {stage} bytes beside a result of {result} bytes"),
-            &format!(
-                "an SM has {} bytes: at least 2 and at most {most} stages",
-                kernel.variant.arch.shared_memory()
-            ),
+            &format!("{room}: 2 to {most} stages"),
         );
         return;
     }
