@@ -10,7 +10,7 @@ constexpr u32 PANELS = 4;  // slots of panel in flight
 constexpr u32 BOXES = 12;  // slots of box in flight
 constexpr u32 BOX_N = 64;  // columns of such a box
 constexpr u32 UNIT = 16;  // boxes of a piece that one CTA sends and signals together
-constexpr u32 COMM_CTAS = 2;  // the first blocks move data before they multiply
+constexpr u32 COMM_CTAS = 8;  // the first blocks move data before they multiply
 constexpr u32 PIECE = 128;  // rows that travel and are signalled together
 constexpr u32 PANEL_N = 64;  // columns of an output panel
 

@@ -205,8 +205,8 @@ gemm_ar(
                     counter_wait(plan.cells, me, plan.ready_y + peer, watch, STORE, READY_Y);
                 }
                 fence_async_global();
-                // y[t] = (acc1 + acc2)
-                // y.on(peer)[t] = (acc1 + acc2)
+                // y[t] = acc1 + acc2
+                // y.on(peer)[t] = acc1 + acc2
                 for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                     mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
                     tma_store(y, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, me, me);
@@ -309,7 +309,7 @@ gemm_ar(
                     if (++stage == STAGES) stage = 0, stage_parity ^= 1;
                 }
             }
-            // y[t] = (acc1 + acc2)
+            // y[t] = acc1 + acc2
             #pragma unroll
             for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                 mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);

@@ -176,7 +176,7 @@ gemm_rs(
             const u32 my_tiles = my_tiles_m * tiles_n;
             for (; index - first < my_tiles; index += gridDim.x) {
                 const Place t = row_major(index - first, my_tiles_m, tiles_n);
-                // y[t] = (acc1 + acc2)
+                // y[t] = acc1 + acc2
                 for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                     mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
                     tma_store(y, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, 0, me);
@@ -268,7 +268,7 @@ gemm_rs(
                     if (++stage == STAGES) stage = 0, stage_parity ^= 1;
                 }
             }
-            // y[t] = (acc1 + acc2)
+            // y[t] = acc1 + acc2
             #pragma unroll
             for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                 mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);

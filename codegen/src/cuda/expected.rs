@@ -13,11 +13,10 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32, u32)> {
     let writes = tile.rows * tile.columns / (CONSUMERS * 4 * 256);
     let (mut stores, mut sums, mut copies) = (0, 0, 0);
     for role in &pipeline.kernel.roles {
-        visit(&role.body, &mut |op| match op.kind {
-            OpKind::Store { .. } => stores += 1,
-            OpKind::Reduce { .. } => sums += 1,
-            OpKind::Copy { .. } if !role.kind.sequential() => copies += 1,
-            _ => {}
+        visit(&role.body, &mut |op| {
+            stores += u32::from(matches!(op.kind, OpKind::Store { .. }));
+            sums += u32::from(matches!(op.kind, OpKind::Reduce { .. }));
+            copies += u32::from(matches!(op.kind, OpKind::Copy { .. }) && !role.kind.sequential());
         });
     }
     let loads = 2 + sums + copies;

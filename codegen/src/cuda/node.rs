@@ -310,15 +310,17 @@ impl Text<'_> {
             (0, false, Vec::new(), false, false);
         for node in rest {
             let outer = matches!(node, Node::Ranks { .. });
-            node.visit(&mut |node| match node {
-                Node::Items { .. } => {
-                    loops += 1;
-                    looped |= outer;
+            node.visit(&mut |node| {
+                let items = matches!(node, Node::Items { .. });
+                loops += u32::from(items);
+                looped |= outer && items;
+                if let Node::Await { ring, .. } = node
+                    && !rings.contains(ring)
+                {
+                    rings.push(*ring);
                 }
-                Node::Await { ring, .. } if !rings.contains(ring) => rings.push(*ring),
-                Node::Defer { .. } => defers = true,
-                Node::GiveBack { .. } => gives = true,
-                _ => {}
+                defers |= matches!(node, Node::Defer { .. });
+                gives |= matches!(node, Node::GiveBack { .. });
             });
         }
         self.counts_items = loops > 1 || looped;

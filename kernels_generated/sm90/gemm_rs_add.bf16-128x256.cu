@@ -1,0 +1,284 @@
+// gemm_rs_add  sm90  bf16  nt  tiles 128x256x64  3 stages
+// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
+#include "prelude.cuh"
+
+typedef bf16 T;
+constexpr u32 TILE_M = 128, TILE_N = 256, TILE_K = 64;
+constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
+constexpr u32 STAGES = 3;  // slots of x and w in flight
+constexpr u32 PANELS = 4;  // slots of panel in flight
+constexpr u32 PANEL_N = 64;  // columns of an output panel
+
+// Shared memory, from a 1024-byte aligned base (the swizzle's period).
+constexpr u32 X_AT = 0, X_BYTES = 16384;
+constexpr u32 W_AT = 49152, W_BYTES = 32768;
+constexpr u32 PANEL_AT = 147456, PANEL_BYTES = 16384;
+constexpr u32 STAGE_FULL_AT = 212992, STAGE_EMPTY_AT = 213016;
+constexpr u32 PANEL_FULL_AT = 213040, PANEL_EMPTY_AT = 213072;
+constexpr u32 SHARED_BYTES = 213104;
+static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
+
+// Names for stall records.
+enum Role : u32 { LOAD, STORE, MULTIPLY };
+enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, PANEL_EMPTY, BEGUN, LANDED, READY_Y };
+
+struct Plan {
+    Cells cells;
+    u32 m;  // size of m
+    u32 k;  // size of k
+    u32 n;  // size of n
+    u32 rows;  // in a full chunk
+    u32 me;  // this rank
+    u32 world;  // how many ranks there are
+    u32 begun;  // its first cell
+    u32 landed;  // its first cell
+    u32 ready_y;  // its first cell
+    u32 tiles_m;  // rows of cells that a chunk has
+};
+
+// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
+__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 chunk) {
+    const u32 first = chunk * plan.rows;
+    return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
+}
+
+// Item `index` of a grid, row_major.
+__device__ __forceinline__ Place row_major(u32 index, u32 rows, u32 columns) {
+    return {index / columns, index % columns};
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1)
+gemm_rs_add(
+        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
+        const __grid_constant__ TensorMap y,  // everyone's own chunk; boxes of 128x64
+        const __grid_constant__ Plan plan,
+        const __grid_constant__ Watch watch) {
+    extern __shared__ __align__(1024) u8 shared[];
+    const u32 base = shared_address(shared);
+    const u32 warp = warp_index();
+    const u32 lane = threadIdx.x % 32;
+
+    if (warp == 0 && elect_one()) {
+        tma_prefetch_map(x);
+        tma_prefetch_map(w);
+        tma_prefetch_map(y);
+        for (u32 stage = 0; stage < STAGES; ++stage) {
+            mbarrier_init(base + STAGE_FULL_AT + stage * 8, 1);
+            mbarrier_init(base + STAGE_EMPTY_AT + stage * 8, CONSUMERS * 4);
+        }
+        for (u32 panel = 0; panel < PANELS; ++panel) {
+            mbarrier_init(base + PANEL_FULL_AT + panel * 8, CONSUMERS * 4);
+            mbarrier_init(base + PANEL_EMPTY_AT + panel * 8, 1);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+
+    const u32 me = plan.me, world = plan.world;
+    const u32 tiles_n = ceil_div(plan.n, TILE_N);
+    const u32 steps = ceil_div(plan.k, TILE_K);
+
+    if (warp < 4) {
+        registers_give<72>();
+        if (warp == 0 && elect_one()) {  // load
+            u32 index = blockIdx.x, first = 0;
+            u32 stage = 0, stage_parity = 0;
+            if (blockIdx.x == 0) {
+                // signal ready_y.on(peer)[me] += 1: credit: my y may be touched
+                for (u32 hop = 0; hop < world - 1; ++hop) {
+                    const u32 peer = (me + 1 + hop) % world;
+                    counter_add(plan.cells, peer, plan.ready_y + me, 1);
+                }
+            }
+            const u32 my_tiles_m = ceil_div(rows_of(plan, me), TILE_M);
+            const u32 my_tiles = my_tiles_m * tiles_n;
+            for (; index - first < my_tiles; index += gridDim.x) {
+                const Place t = row_major(index - first, my_tiles_m, tiles_n);
+                // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                for (u32 step = 0; step < steps; ++step) {
+                    mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
+                    const u32 full = base + STAGE_FULL_AT + stage * 8;
+                    mbarrier_expect(full, X_BYTES + W_BYTES);
+                    tma_load(base + X_AT + stage * X_BYTES, x, full, step * TILE_K, me * plan.rows + t.row * TILE_M, 0, 0);
+                    tma_load(base + W_AT + stage * W_BYTES, w, full, step * TILE_K, t.column * TILE_N, 0, 0);
+                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                }
+            }
+            first += my_tiles;
+            for (u32 hop = 0; hop < world - 1; ++hop) {
+                const u32 owner = (me + 1 + hop) % world;
+                const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
+                const u32 tiles = tiles_m * tiles_n;
+                for (; index - first < tiles; index += gridDim.x) {
+                    const Place t = row_major(index - first, tiles_m, tiles_n);
+                    // partial += dot(x[t.rows, :], w[t.columns, :])
+                    for (u32 step = 0; step < steps; ++step) {
+                        mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
+                        const u32 full = base + STAGE_FULL_AT + stage * 8;
+                        mbarrier_expect(full, X_BYTES + W_BYTES);
+                        tma_load(base + X_AT + stage * X_BYTES, x, full, step * TILE_K, owner * plan.rows + t.row * TILE_M, 0, 0);
+                        tma_load(base + W_AT + stage * W_BYTES, w, full, step * TILE_K, t.column * TILE_N, 0, 0);
+                        if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                    }
+                }
+                first += tiles;
+            }
+            for (; index - first < my_tiles; index += gridDim.x) {
+                const Place t = row_major(index - first, my_tiles_m, tiles_n);
+                // wait landed[others][t]
+                for (u32 from = 0; from < world; ++from) {
+                    if (from == me) continue;
+                    const u32 landed_cell = from * (world * plan.tiles_m * tiles_n) + (me * plan.tiles_m + t.row) * tiles_n + t.column;
+                    counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
+                    counter_advance(plan.cells, me, plan.landed + landed_cell);  // no one else waits for it
+                }
+                fence_async_global();
+            }
+            first += my_tiles;
+        } else if (warp == 1 && elect_one()) {  // store
+            u32 index = blockIdx.x, first = 0;
+            u32 panel = 0, panel_parity = 0;
+            const u32 my_tiles_m = ceil_div(rows_of(plan, me), TILE_M);
+            const u32 my_tiles = my_tiles_m * tiles_n;
+            for (; index - first < my_tiles; index += gridDim.x) {
+                const Place t = row_major(index - first, my_tiles_m, tiles_n);
+                // y[t] = acc0
+                for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
+                    mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
+                    tma_store(y, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, 0, me);
+                    tma_commit();
+                    tma_wait_read<0>();
+                    mbarrier_arrive(base + PANEL_EMPTY_AT + panel * 8);
+                    if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                }
+                tma_wait<0>();
+                // signal begun.on(peer)[t] += 1
+                for (u32 hop = 0; hop < world - 1; ++hop) {
+                    const u32 peer = (me + 1 + hop) % world;
+                    const u32 begun_cell = (me * plan.tiles_m + t.row) * tiles_n + t.column;
+                    counter_add(plan.cells, peer, plan.begun + begun_cell, 1);
+                }
+            }
+            first += my_tiles;
+            for (u32 hop = 0; hop < world - 1; ++hop) {
+                const u32 owner = (me + 1 + hop) % world;
+                const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
+                const u32 tiles = tiles_m * tiles_n;
+                if (index - first < tiles) {
+                    // wait ready_y[owner]: credit: its y may be touched
+                    counter_wait(plan.cells, me, plan.ready_y + owner, watch, STORE, READY_Y);
+                    fence_async_global();
+                }
+                for (; index - first < tiles; index += gridDim.x) {
+                    const Place t = row_major(index - first, tiles_m, tiles_n);
+                    // wait begun[t]
+                    const u32 begun_cell = (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                    counter_wait(plan.cells, me, plan.begun + begun_cell, watch, STORE, BEGUN);
+                    counter_advance(plan.cells, me, plan.begun + begun_cell);  // no one else waits for it
+                    fence_async_global();
+                    // y.on(owner)[t] += partial
+                    for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
+                        mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
+                        tma_reduce_add(y, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, 0, owner);
+                        tma_commit();
+                        tma_wait_read<0>();
+                        mbarrier_arrive(base + PANEL_EMPTY_AT + panel * 8);
+                        if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                    }
+                    tma_wait<0>();
+                    // signal landed.on(owner)[me][t] += 1
+                    const u32 landed_cell = me * (world * plan.tiles_m * tiles_n) + (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                    counter_add(plan.cells, owner, plan.landed + landed_cell, 1);
+                }
+                first += tiles;
+            }
+            tma_wait<0>();
+        }
+    } else {  // multiply
+        registers_take<216>();
+        const u32 consumer = warp / 4 - 1;
+        const u64 x_tile = wgmma_descriptor(base + X_AT) + consumer * WGMMA_64_ROWS;
+        const u64 w_tile = wgmma_descriptor(base + W_AT);
+        const u32 first_row = consumer * 64 + warp % 4 * 16;
+        u32 index = blockIdx.x, first = 0;
+        u32 stage = 0, stage_parity = 0, panel = 0, panel_parity = 0;
+        const u32 my_tiles_m = ceil_div(rows_of(plan, me), TILE_M);
+        const u32 my_tiles = my_tiles_m * tiles_n;
+        for (; index - first < my_tiles; index += gridDim.x) {
+            // acc0 += dot(x[t.rows, :], w[t.columns, :])
+            float acc[TILE_N / 2];
+            u32 previous = 0;
+            for (u32 step = 0; step < steps; ++step) {
+                mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
+                wgmma_fence();
+                const u64 xs = x_tile + stage * (X_BYTES >> 4), ws = w_tile + stage * (W_BYTES >> 4);
+                #pragma unroll
+                for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                wgmma_commit();
+                wgmma_wait<1>();  // the step before this one is done with its stage
+                if (step != 0 && lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
+                previous = stage;
+                if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+            }
+            wgmma_wait<0>();
+            if (lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
+            // y[t] = acc0
+            #pragma unroll
+            for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
+                mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);
+                panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, base + PANEL_AT + panel * PANEL_BYTES, first_row, lane);
+                fence_async_shared();
+                __syncwarp();
+                if (lane == 0) mbarrier_arrive(base + PANEL_FULL_AT + panel * 8);
+                if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+            }
+        }
+        first += my_tiles;
+        for (u32 hop = 0; hop < world - 1; ++hop) {
+            const u32 owner = (me + 1 + hop) % world;
+            const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
+            const u32 tiles = tiles_m * tiles_n;
+            for (; index - first < tiles; index += gridDim.x) {
+                // partial += dot(x[t.rows, :], w[t.columns, :])
+                float acc[TILE_N / 2];
+                u32 previous = 0;
+                for (u32 step = 0; step < steps; ++step) {
+                    mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
+                    wgmma_fence();
+                    const u64 xs = x_tile + stage * (X_BYTES >> 4), ws = w_tile + stage * (W_BYTES >> 4);
+                    #pragma unroll
+                    for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                    wgmma_commit();
+                    wgmma_wait<1>();  // the step before this one is done with its stage
+                    if (step != 0 && lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
+                    previous = stage;
+                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                }
+                wgmma_wait<0>();
+                if (lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
+                // y.on(owner)[t] += partial
+                #pragma unroll
+                for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
+                    mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);
+                    panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, base + PANEL_AT + panel * PANEL_BYTES, first_row, lane);
+                    fence_async_shared();
+                    __syncwarp();
+                    if (lane == 0) mbarrier_arrive(base + PANEL_FULL_AT + panel * 8);
+                    if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                }
+            }
+            first += tiles;
+        }
+    }
+
+    __syncwarp();
+    __syncthreads();
+    if (warp == 0) {
+        // Every CTA is done with its waits, loads and stores when the last one comes here.
+        const bool last = __shfl_sync(~0u, lane == 0 && last_of(plan.cells.finished, gridDim.x), 0);
+        if (last) {
+            counters_advance(plan.cells, me, plan.ready_y, world, lane);
+        }
+    }
+}
