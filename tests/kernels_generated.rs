@@ -18,14 +18,15 @@ fn pipeline(program: &Program, dtype: Dtype, tile: (u32, u32)) -> Checked<Pipeli
     pipeline.unwrap_or_else(|found| panic!("{}: {found}", program.name))
 }
 
+type Kind = (fn() -> Program, Dtype, (u32, u32));
+
 /// The first of each kind.
-const KERNELS: [(fn() -> Program, Dtype, (u32, u32)); 7] = [
+const KERNELS: [Kind; 6] = [
     (schedules::gemm, Dtype::Bf16, (128, 256)),
     (schedules::gemm, Dtype::F16, (128, 128)),
     (schedules::ag_gemm, Dtype::Bf16, (128, 256)),
     (schedules::ag_gemm_pull, Dtype::Bf16, (128, 256)),
     (schedules::gemm_rs, Dtype::Bf16, (128, 256)),
-    (schedules::gemm_rs_add, Dtype::Bf16, (128, 256)),
     (schedules::gemm_ar, Dtype::Bf16, (128, 256)),
 ];
 
