@@ -458,8 +458,11 @@ fn accumulators(body: &[Op]) -> u32 {
     found.len() as u32
 }
 
-/// Symmetric buffers and counters, one after another. Every entry starts on a 1024-byte boundary: TMA's swizzle
-/// atom, and a multiple of the 128-byte lines that keep counters of different sets apart.
+/// Bytes of a counter cell: its count and its base, on a line of their own that peers write while others are polled.
+pub const COUNTER_LINE: u64 = 128;
+
+/// Symmetric buffers, then counters, one after another. Every entry starts on a 1024-byte boundary: TMA's swizzle
+/// atom, and a multiple of a counter's line.
 fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap {
     let mut heap = Heap::default();
     let mut add = |name: &str, bytes: u64| {
@@ -502,7 +505,7 @@ fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap {
     for (index, counter) in kernel.counters.iter().enumerate() {
         add(
             &counter.name,
-            u64::from(geometry.counter_cells(CounterId(index as u16))) * 8,
+            u64::from(geometry.counter_cells(CounterId(index as u16))) * COUNTER_LINE,
         );
     }
     heap
