@@ -265,8 +265,8 @@ fn emit_prints_a_kernel_that_needs_no_header() {
 
 #[test]
 fn emit_refuses_what_the_architecture_cannot_do() {
-    let told = tell(AG, "emit --dtype f32");
-    bad(&told, REJECTED, &["stages"]);
+    let told = tell(AG, "emit --dtype f32 --set tiles=128x128");
+    bad(&told, REJECTED, &["f32"]);
 }
 
 #[test]
