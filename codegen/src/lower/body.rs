@@ -354,6 +354,12 @@ impl<'a> Placer<'a> {
                         .hint("only #[gemm] loops have tensor cores"),
                     );
                 }
+                if a.split != b.split {
+                    self.found.push(
+                        mistake(at, "the operands of a dot are different parts of K")
+                            .hint("give both the same part: `dot(x[t][s], w[t][s])`"),
+                    );
+                }
                 self.fill(*acc, at);
                 OpKind::Dot {
                     acc: *acc,
