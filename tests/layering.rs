@@ -170,7 +170,7 @@ fn files_are_short() {
 }
 
 /// The enums that every consumer must match in full.
-const IR: [&str; 12] = [
+const IR: [&str; 14] = [
     "StepKind::",
     "OpKind::",
     "Block::",
@@ -183,6 +183,8 @@ const IR: [&str; 12] = [
     "TensorKind::",
     "StoreMode::",
     "CounterDim::",
+    "Node::",
+    "Field::",
 ];
 
 /// The bodies of `match … { … }`, by their braces.
@@ -218,7 +220,9 @@ fn own_arms(body: &str) -> String {
 
 #[test]
 fn consumers_match_the_ir_in_full() {
-    let consumers = ["cuda", "interp", "verify", "unroll", "model", "print"];
+    let consumers = [
+        "cuda", "pipeline", "interp", "verify", "unroll", "model", "print",
+    ];
     let mut paths: Vec<PathBuf> = Vec::new();
     for consumer in consumers {
         paths.extend(files(&format!("codegen/src/{consumer}"), &[".rs"]));

@@ -296,6 +296,22 @@ fn grid(
         );
     }
     let most = left / cluster * cluster;
+    if most == 0 && tiles > 0 && grid.comm < machine.sms && kernel.variant.arch != Arch::Cpu {
+        found.push(
+            Diagnostic::new(
+                Rule::Resources,
+                None,
+                format!(
+                    "{} comm CTAs leave {left} of {} SMs, but a cluster of the GEMM takes {cluster}",
+                    grid.comm, machine.sms
+                ),
+            )
+            .hint(format!(
+                "comm CTAs and GEMM CTAs run together: at most {}",
+                machine.sms.saturating_sub(cluster)
+            )),
+        );
+    }
     grid.gemm = u32::try_from(tiles)
         .unwrap_or(most)
         .div_ceil(cluster)
@@ -406,7 +422,7 @@ fn tile_fits(
         );
     }
     let stage = (rows + columns) * step;
-    let result = rows * columns * 2;
+    let result = rows * columns * result_bytes(kernel, body);
     let room = kernel
         .variant
         .arch
@@ -414,13 +430,18 @@ fn tile_fits(
         .saturating_sub(result + 1024);
     let most = room / stage;
     let chosen = stages.unwrap_or(most.min(8));
+    let room = format!("an SM has {} bytes", kernel.variant.arch.shared_memory());
+    if most < 2 {
+        refuse(
+            format!("not even 2 stages of {stage} bytes fit beside a result of {result} bytes"),
+            &format!("{room}: use smaller tiles, or a smaller k"),
+        );
+        return;
+    }
     if chosen < 2 || chosen > most {
         refuse(
             format!("{chosen} stages of {stage} bytes beside a result of {result} bytes"),
-            &format!(
-                "an SM has {} bytes: at least 2 and at most {most} stages",
-                kernel.variant.arch.shared_memory()
-            ),
+            &format!("{room}: 2 to {most} stages"),
         );
         return;
     }
@@ -442,6 +463,17 @@ fn first_dot(kernel: &Kernel, body: &[Op]) -> Option<(Dtype, Loc)> {
     first
 }
 
+/// Bytes of the widest element the items store: a tile leaves through shared memory in its destination's type.
+fn result_bytes(kernel: &Kernel, body: &[Op]) -> u32 {
+    let mut most = 2;
+    visit_ops(body, &mut |op| {
+        if let OpKind::Store { dst, .. } = &op.kind {
+            most = most.max(kernel.buffers[dst.buffer.index()].dtype.bytes());
+        }
+    });
+    most
+}
+
 /// Accumulators that dots fill: those live in registers at once. Sums and loads stream through.
 fn accumulators(body: &[Op]) -> u32 {
     let mut found = BTreeSet::new();
@@ -453,8 +485,11 @@ fn accumulators(body: &[Op]) -> u32 {
     found.len() as u32
 }
 
-/// Symmetric buffers and counters, one after another. Every entry starts on a 1024-byte boundary: TMA's swizzle
-/// atom, and a multiple of the 128-byte lines that keep counters of different sets apart.
+/// Bytes of a counter cell: its count and its base, on a line of their own that peers write while others are polled.
+pub const COUNTER_LINE: u64 = 128;
+
+/// Symmetric buffers, then counters, one after another. Every entry starts on a 1024-byte boundary: TMA's swizzle
+/// atom, and a multiple of a counter's line.
 fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap {
     let mut heap = Heap::default();
     let mut add = |name: &str, bytes: u64| {
@@ -497,7 +532,7 @@ fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap {
     for (index, counter) in kernel.counters.iter().enumerate() {
         add(
             &counter.name,
-            u64::from(geometry.counter_cells(CounterId(index as u16))) * 8,
+            u64::from(geometry.counter_cells(CounterId(index as u16))) * COUNTER_LINE,
         );
     }
     heap

@@ -84,12 +84,12 @@ fn a_wrong_phase() {
         _ => None,
     });
     insta::assert_snapshot!(found, @"
-    error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (0, 1), for ever
-      = load of block 0 on rank 0 waits for a stage to be empty for tile (0, 1)
+    error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (4, 0), for ever
+      = load of block 0 on rank 0 waits for a stage to be empty for tile (4, 0)
       = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
       = multiply of block 0 on rank 0 waits for a stage to be full
       = multiply of block 0 on rank 0 waits for a stage to be full
-      = load of block 1 on rank 0 waits for a stage to be empty for tile (1, 1)
+      = load of block 1 on rank 0 waits for a stage to be empty for tile (0, 1)
     ");
     let found = story("gemm", "load", |node| match node {
         Node::Await {
@@ -162,7 +162,7 @@ fn a_stage_released_too_early() {
         _ => None,
     });
     insta::assert_snapshot!(found, @"
-    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 1)
+    error[race]: load of block 0 on rank 0 loads rows 512..574, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (4, 0)
       = multiply of block 0 on rank 0 multiplies x of stage 0 by w of stage 0
       = nothing orders these two
       help: wait for what says that the first is complete
@@ -220,8 +220,8 @@ fn a_box_that_spills_over_a_chunks_end() {
         remove(|node| matches!(node, Node::Tail { .. })),
     );
     insta::assert_snapshot!(found, @"
-    error[bounds]: store of block 3 on rank 2 stores panel 0 to rows 128..139, columns 0..64 of y (chunk or slot 2) on rank 2 for tile (1, 0)
-      = chunk 2 ends after 138 rows, and the map does not clip the box there
+    error[bounds]: store of block 3 on rank 2 stores panel 0 to rows 128..192, columns 0..64 of y (chunk or slot 2) on rank 2 for tile (1, 0)
+      = chunk 2 ends after 190 rows, and the map does not clip the box there
       help: a map of its own for the chunk that is not full
     ");
 }
@@ -295,7 +295,7 @@ fn other_edits() {
     });
     insta::assert_snapshot!(found, @"
     error[race]: load of block 0 on rank 0 loads rows 128..136, columns 0..64 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 1)
-      = store of block 0 on rank 0 stores w of stage 0 to rows 128..139, columns 384..448 of x (chunk or slot 0) on rank 1
+      = store of block 0 on rank 0 stores w of stage 0 to rows 128..192, columns 384..448 of x (chunk or slot 0) on rank 1
       = nothing orders these two
       help: wait for what says that the first is complete
     ");

@@ -5,12 +5,12 @@
 typedef bf16 T;
 constexpr u32 TILE_M = 128, TILE_N = 256, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
-constexpr u32 STAGES = 3;  // slots of x and w in flight
-constexpr u32 PANELS = 4;  // slots of panel in flight
-constexpr u32 BOXES = 12;  // slots of box in flight
+constexpr u32 STAGES = 3;  // stages of x and w in flight
+constexpr u32 PANELS = 4;  // output panels in flight
+constexpr u32 BOXES = 12;  // boxes that a CTA which moves data holds, where stages and panels will be
 constexpr u32 BOX_N = 64;  // columns of such a box
 constexpr u32 UNIT = 16;  // boxes of a piece that one CTA sends and signals together
-constexpr u32 COMM_CTAS = 2;  // the first blocks move data before they multiply
+constexpr u32 COMM_CTAS = 8;  // the first blocks move data before they multiply
 constexpr u32 PIECE = 128;  // rows that travel and are signalled together
 constexpr u32 PANEL_N = 64;  // columns of an output panel
 
@@ -110,7 +110,6 @@ ag_gemm(
                     }
                 }
                 for (u32 hop = 0; hop < world - 1; ++hop) {
-                    const u32 peer = (me + world - 1 + world - hop) % world;
                     const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
                     const u32 units = ceil_div(ceil_div(plan.k, BOX_N), UNIT);
                     for (; index - first < pieces * units; index += COMM_CTAS) {

@@ -5,8 +5,8 @@
 typedef f16 T;
 constexpr u32 TILE_M = 128, TILE_N = 128, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
-constexpr u32 STAGES = 6;  // slots of x and w in flight
-constexpr u32 PANELS = 2;  // slots of panel in flight
+constexpr u32 STAGES = 6;  // stages of x and w in flight
+constexpr u32 PANELS = 2;  // output panels in flight
 constexpr u32 PANEL_N = 64;  // columns of an output panel
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).

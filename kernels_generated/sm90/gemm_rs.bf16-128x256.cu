@@ -5,8 +5,8 @@
 typedef bf16 T;
 constexpr u32 TILE_M = 128, TILE_N = 256, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
-constexpr u32 STAGES = 3;  // slots of x and w in flight
-constexpr u32 PANELS = 4;  // slots of panel in flight
+constexpr u32 STAGES = 3;  // stages of x and w in flight
+constexpr u32 PANELS = 4;  // output panels in flight
 constexpr u32 PANEL_N = 64;  // columns of an output panel
 constexpr u32 CARRIED = 2;  // stored panels that fit in a stage where w would be
 
@@ -176,7 +176,7 @@ gemm_rs(
             const u32 my_tiles = my_tiles_m * tiles_n;
             for (; index - first < my_tiles; index += gridDim.x) {
                 const Place t = row_major(index - first, my_tiles_m, tiles_n);
-                // y[t] = (acc1 + acc2)
+                // y[t] = acc1 + acc2
                 for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                     mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
                     tma_store(y, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, 0, me);
@@ -268,7 +268,7 @@ gemm_rs(
                     if (++stage == STAGES) stage = 0, stage_parity ^= 1;
                 }
             }
-            // y[t] = (acc1 + acc2)
+            // y[t] = acc1 + acc2
             #pragma unroll
             for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                 mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);

@@ -2,6 +2,7 @@
 
 use crate::kernel::{OpKind, visit};
 use crate::pipeline::{CONSUMERS, Pipeline};
+use crate::program::StoreMode;
 
 /// (SASS mnemonic, the count is a multiple of, and at least). ptxas peels and unrolls loops, so only what cannot be
 /// split has an exact count.
@@ -11,13 +12,17 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32, u32)> {
     let mma = tile.rows / CONSUMERS / 64 * (tile.k / 16);
     // stmatrix.x4 writes 16 rows by 16 columns of a warp.
     let writes = tile.rows * tile.columns / (CONSUMERS * 4 * 256);
-    let (mut stores, mut sums, mut copies) = (0, 0, 0);
+    let (mut stores, mut adds, mut sums, mut copies) = (0, 0, 0, 0);
     for role in &pipeline.kernel.roles {
-        visit(&role.body, &mut |op| match op.kind {
-            OpKind::Store { .. } => stores += 1,
-            OpKind::Reduce { .. } => sums += 1,
-            OpKind::Copy { .. } if !role.kind.sequential() => copies += 1,
-            _ => {}
+        visit(&role.body, &mut |op| {
+            if let OpKind::Store { mode, .. } = op.kind {
+                match mode {
+                    StoreMode::Write => stores += 1,
+                    StoreMode::Add => adds += 1,
+                }
+            }
+            sums += u32::from(matches!(op.kind, OpKind::Reduce { .. }));
+            copies += u32::from(matches!(op.kind, OpKind::Copy { .. }) && !role.kind.sequential());
         });
     }
     let loads = 2 + sums + copies;
@@ -28,6 +33,9 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32, u32)> {
         ("STSM", writes, writes),
         ("USETMAXREG", 2, 2),
     ];
+    if adds > 0 {
+        all.push(("UTMAREDG", 1, adds));
+    }
     if sums > 0 {
         all.push(("LDSM", writes, writes));
     }

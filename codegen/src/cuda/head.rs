@@ -47,8 +47,15 @@ impl Text<'_> {
                 .collect::<Vec<_>>()
                 .join(" and ");
             let es = if ring.name.ends_with('x') { "ES" } else { "S" };
+            let meaning = if ring.parts.len() > 1 {
+                format!("stages of {what} in flight")
+            } else if ring.name == "box" {
+                "boxes that a CTA which moves data holds, where stages and panels will be".into()
+            } else {
+                format!("output {}s in flight", ring.name)
+            };
             self.line(format!(
-                "constexpr u32 {upper}{es} = {};  // slots of {what} in flight",
+                "constexpr u32 {upper}{es} = {};  // {meaning}",
                 ring.slots
             ));
         }

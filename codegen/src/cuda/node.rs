@@ -38,7 +38,9 @@ impl Text<'_> {
                 self.block(
                     format!("for (u32 {step} = 0; {step} < {count}; ++{step})"),
                     |text| {
-                        text.line(format!("const u32 {var} = {};", text.expr(rank)));
+                        if body.iter().any(|node| uses(node, var)) {
+                            text.line(format!("const u32 {var} = {};", text.expr(rank)));
+                        }
                         text.list(body);
                     },
                 );
@@ -310,15 +312,17 @@ impl Text<'_> {
             (0, false, Vec::new(), false, false);
         for node in rest {
             let outer = matches!(node, Node::Ranks { .. });
-            node.visit(&mut |node| match node {
-                Node::Items { .. } => {
-                    loops += 1;
-                    looped |= outer;
+            node.visit(&mut |node| {
+                let items = matches!(node, Node::Items { .. });
+                loops += u32::from(items);
+                looped |= outer && items;
+                if let Node::Await { ring, .. } = node
+                    && !rings.contains(ring)
+                {
+                    rings.push(*ring);
                 }
-                Node::Await { ring, .. } if !rings.contains(ring) => rings.push(*ring),
-                Node::Defer { .. } => defers = true,
-                Node::GiveBack { .. } => gives = true,
-                _ => {}
+                defers |= matches!(node, Node::Defer { .. });
+                gives |= matches!(node, Node::GiveBack { .. });
             });
         }
         self.counts_items = loops > 1 || looped;
@@ -476,4 +480,15 @@ impl Text<'_> {
 fn slots(name: &str) -> String {
     let es = if name.ends_with('x') { "ES" } else { "S" };
     format!("{}{es}", name.to_uppercase())
+}
+
+/// Whether a node or one within it reads a variable.
+fn uses(node: &Node, var: &str) -> bool {
+    let mut found = false;
+    node.visit(&mut |node| {
+        for expr in node.exprs() {
+            expr.visit(&mut |part| found |= matches!(part, Expr::Var(name) if name == var));
+        }
+    });
+    found
 }

@@ -114,7 +114,36 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
             used.extend(advance.iter().map(|(counter, _)| Field::First(*counter)));
             used.insert(Field::Me);
         }
-        _ => {}
+        Node::Note(_)
+        | Node::Let { .. }
+        | Node::Deal(Deal::All | Deal::Comm | Deal::Others)
+        | Node::Ranks { .. }
+        | Node::Items { .. }
+        | Node::Place { .. }
+        | Node::For { .. }
+        | Node::If { .. }
+        | Node::Await { .. }
+        | Node::Expect { .. }
+        | Node::Arrive { .. }
+        | Node::Advance { .. }
+        | Node::GiveBack { .. }
+        | Node::Load { .. }
+        | Node::Store { .. }
+        | Node::Commit
+        | Node::AwaitRead { .. }
+        | Node::AwaitStores { .. }
+        | Node::MmaFence
+        | Node::Mma { .. }
+        | Node::MmaCommit
+        | Node::MmaWait { .. }
+        | Node::Accumulators
+        | Node::WritePanel { .. }
+        | Node::AddPanel { .. }
+        | Node::FenceShared
+        | Node::SyncWarp
+        | Node::FenceGlobal
+        | Node::Flush { .. }
+        | Node::SyncCta => {}
     });
     if used.iter().any(|field| matches!(field, Field::First(_))) {
         used.extend([

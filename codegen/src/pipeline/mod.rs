@@ -11,6 +11,7 @@
 
 mod build;
 mod expr;
+mod host;
 mod node;
 mod run;
 mod visit;
@@ -18,6 +19,7 @@ mod visit;
 pub use crate::verify::pipeline as verify;
 pub use build::build;
 pub use expr::{Expr, Field, Op, Test, Values};
+pub use host::MapShape;
 pub use node::{At, Deal, Map, MapId, Node, Part, Phase, Ring, RingId, Side, Slot, View};
 pub(crate) use run::findings;
 

@@ -52,16 +52,18 @@ impl Node {
         }
     }
 
-    /// As [`Node::body`], to edit.
+    /// As [`Node::body`], to edit; `None` where it encloses none.
     pub fn body_mut(&mut self) -> Option<&mut Vec<Node>> {
-        match self {
-            Node::Ranks { body, .. }
-            | Node::Others { body, .. }
-            | Node::Items { body, .. }
-            | Node::For { body, .. }
-            | Node::If { body, .. }
-            | Node::LastCta { body, .. } => Some(body),
-            _ => None,
+        if let Node::Ranks { body, .. }
+        | Node::Others { body, .. }
+        | Node::Items { body, .. }
+        | Node::For { body, .. }
+        | Node::If { body, .. }
+        | Node::LastCta { body, .. } = self
+        {
+            Some(body)
+        } else {
+            None
         }
     }
 

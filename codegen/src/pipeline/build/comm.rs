@@ -242,7 +242,7 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// Units of a piece.
+    /// Units of a piece, as a number of the plan's.
     fn units(&self) -> Expr {
         self.declared
             .iter()
@@ -322,14 +322,15 @@ fn writes<'a>(leaves: &[Leaf<'a>], walk: &Walk<'_, '_>) -> Vec<Leaf<'a>> {
 }
 
 fn of<'a>(leaves: &[Leaf<'a>], walk: &Walk<'_, '_>, credits: bool) -> Vec<Leaf<'a>> {
-    let is = |leaf: &&Leaf<'a>| match &leaf.op.kind {
-        OpKind::Wait { cells, .. } => {
+    let is = |leaf: &&Leaf<'a>| {
+        if let OpKind::Wait { cells, .. } = &leaf.op.kind {
             walk.b.kernel.counters[cells.counter.index()]
                 .purpose
                 .is_credit()
                 == credits
+        } else {
+            false
         }
-        _ => false,
     };
     leaves.iter().filter(is).cloned().collect()
 }

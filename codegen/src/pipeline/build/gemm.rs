@@ -118,9 +118,8 @@ impl Walk<'_, '_> {
             .iter()
             .chain(sorted.sums.iter().map(|(_, sum)| sum))
         {
-            match leaf.op.kind {
-                OpKind::Dot { acc, .. } | OpKind::Reduce { acc, .. } => known.push(acc),
-                _ => {}
+            if let OpKind::Dot { acc, .. } | OpKind::Reduce { acc, .. } = leaf.op.kind {
+                known.push(acc);
             }
         }
         known.sort();
@@ -540,21 +539,22 @@ fn side(region: &Region) -> Option<(Operand, Var)> {
 }
 
 fn amount(leaf: &Leaf<'_>) -> u32 {
-    match leaf.op.kind {
-        OpKind::Signal { amount, .. } => amount,
-        _ => 1,
+    if let OpKind::Signal { amount, .. } = leaf.op.kind {
+        amount
+    } else {
+        1
     }
 }
 
 /// Whether a value is a plain sum, and of which accumulators.
 fn summands(value: &Value, terms: &mut Vec<AccId>) -> bool {
-    match value {
-        Value::Acc(acc) => {
-            terms.push(*acc);
-            true
-        }
-        Value::Binary(Binary::Add, a, b) => summands(a, terms) && summands(b, terms),
-        _ => false,
+    if let Value::Acc(acc) = value {
+        terms.push(*acc);
+        true
+    } else if let Value::Binary(Binary::Add, a, b) = value {
+        summands(a, terms) && summands(b, terms)
+    } else {
+        false
     }
 }
 

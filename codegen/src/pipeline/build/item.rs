@@ -322,15 +322,13 @@ impl Walk<'_, '_> {
 
     /// Waits that all items of a loop have in common come once, before its first item.
     pub fn hoisted<'a>(&mut self, waits: &mut Vec<Leaf<'a>>, count: &Expr) -> Vec<Node> {
-        let common = |leaf: &Leaf<'_>| match &leaf.op.kind {
-            OpKind::Wait { cells, .. } => {
-                leaf.loops.is_empty()
-                    && cells
-                        .index
-                        .iter()
-                        .all(|index| matches!(index, CellIndex::Rank(Pick::One(_))))
+        let common = |leaf: &Leaf<'_>| {
+            let one = |index: &CellIndex| matches!(index, CellIndex::Rank(Pick::One(_)));
+            if let OpKind::Wait { cells, .. } = &leaf.op.kind {
+                leaf.loops.is_empty() && cells.index.iter().all(one)
+            } else {
+                false
             }
-            _ => false,
         };
         let (first, each): (Vec<_>, Vec<_>) = waits.drain(..).partition(common);
         *waits = each;

@@ -513,11 +513,11 @@ fn has_stores(node: &Node) -> bool {
 /// Drops loops at the end that do nothing.
 fn trim(nodes: &mut Vec<Node>) {
     fn idle(node: &Node) -> bool {
-        match node {
-            Node::Note(_) | Node::Let { .. } | Node::Place { .. } | Node::Tail { .. } => true,
-            Node::Items { body, .. } | Node::Ranks { body, .. } => body.iter().all(idle),
-            _ => false,
-        }
+        let looped = matches!(node, Node::Items { .. } | Node::Ranks { .. });
+        matches!(
+            node,
+            Node::Note(_) | Node::Let { .. } | Node::Place { .. } | Node::Tail { .. }
+        ) || looped && node.body().iter().all(idle)
     }
     while nodes.last().is_some_and(idle) {
         nodes.pop();

@@ -34,8 +34,8 @@ impl<'a> Case<'a> {
             ..kernel.variant
         };
         let tile = pipeline.tile;
-        // Chunks of one and a half tiles, the last one shorter; columns and depth that no tile divides. A copied
-        // piece has two units.
+        // Chunks of one and a half tiles, the last one two rows short; columns and depth that no tile divides. A
+        // copied piece has two units.
         let rows = tile.rows + tile.rows / 2;
         let (n, k) = (
             tile.columns + 8,
@@ -45,7 +45,7 @@ impl<'a> Case<'a> {
                 2 * tile.k + 8
             },
         );
-        let shape = Shape::new(rows * (WORLD - 1) + tile.rows / 4, n, k);
+        let shape = Shape::new(rows * WORLD - 2, n, k);
         let plan = Plan::new(&kernel, &shape, &Machine::h200())?;
         let mut first = Vec::new();
         let mut cells = 0;

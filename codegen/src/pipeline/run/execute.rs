@@ -322,13 +322,13 @@ impl<'a> Machine<'a> {
             } => {
                 let id = self.touch_shared(index, area, true, true)?;
                 let read = self.touch_global(index, from, false)?;
-                let barrier = &mut self.ctas[cta].barriers[barrier];
-                barrier.bytes -= i64::from(bytes);
-                barrier.gathers.shared.both(id);
+                let at = &mut self.ctas[cta].barriers[barrier];
+                at.bytes -= i64::from(bytes);
+                at.gathers.shared.both(id);
                 if let Some(read) = read {
-                    barrier.gathers.global.both(read);
+                    at.gathers.global.both(read);
                 }
-                self.complete(cta, barrier_index(&kind));
+                self.complete(cta, barrier);
             }
             Kind::Store { area, to } => {
                 let read = self.touch_shared(index, area, false, true)?;
@@ -512,12 +512,5 @@ impl<'a> Machine<'a> {
         let at = &mut self.cells[(rank * self.case.cells + cell) as usize];
         at.count += amount;
         at.signals.push((launch, amount, saw));
-    }
-}
-
-fn barrier_index(kind: &Kind) -> usize {
-    match kind {
-        Kind::Load { barrier, .. } => *barrier,
-        _ => 0,
     }
 }

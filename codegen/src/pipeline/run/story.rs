@@ -59,8 +59,8 @@ impl Machine<'_> {
             format!(" for tile ({row}, {column})")
         });
         let what = match &step.kind {
-            Kind::Await { .. } => match step.node {
-                Node::Await { ring, side, .. } => {
+            Kind::Await { .. } => {
+                if let Node::Await { ring, side, .. } = step.node {
                     let side = match side {
                         Side::Full => "full",
                         Side::Empty => "empty",
@@ -69,9 +69,10 @@ impl Machine<'_> {
                         "waits for a {} to be {side}",
                         self.case.pipeline.ring(*ring).name
                     )
+                } else {
+                    "waits for a barrier".into()
                 }
-                _ => "waits for a barrier".into(),
-            },
+            }
             Kind::Expect { .. } => "announces a load".into(),
             Kind::Arrive { .. } => "gives a slot on".into(),
             Kind::Load { area, from, .. } => format!(

@@ -1,0 +1,212 @@
+// ag_gemm_pull  sm90  bf16  nt  tiles 128x256x64  3 stages
+// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
+#include "prelude.cuh"
+
+typedef bf16 T;
+constexpr u32 TILE_M = 128, TILE_N = 256, TILE_K = 64;
+constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
+constexpr u32 STAGES = 3;  // stages of x and w in flight
+constexpr u32 PANELS = 4;  // output panels in flight
+constexpr u32 PIECE = 1024;  // rows that travel and are signalled together
+constexpr u32 PANEL_N = 64;  // columns of an output panel
+
+// Shared memory, from a 1024-byte aligned base (the swizzle's period).
+constexpr u32 X_AT = 0, X_BYTES = 16384;
+constexpr u32 W_AT = 49152, W_BYTES = 32768;
+constexpr u32 PANEL_AT = 147456, PANEL_BYTES = 16384;
+constexpr u32 STAGE_FULL_AT = 212992, STAGE_EMPTY_AT = 213016;
+constexpr u32 PANEL_FULL_AT = 213040, PANEL_EMPTY_AT = 213072;
+constexpr u32 SHARED_BYTES = 213104;
+static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
+
+// Names for stall records.
+enum Role : u32 { LOAD, STORE, MULTIPLY };
+enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, PANEL_EMPTY, ARRIVED, READY_X, RETURNED_X };
+
+struct Plan {
+    Cells cells;
+    u32 m;  // size of m
+    u32 k;  // size of k
+    u32 n;  // size of n
+    u32 rows;  // in a full chunk
+    u32 tail;  // the chunk that has some rows, but not all: it has a map of its own
+    u32 me;  // this rank
+    u32 world;  // how many ranks there are
+    u32 arrived;  // its first cell
+    u32 ready_x;  // its first cell
+    u32 returned_x;  // its first cell
+    u32 pieces_m;  // rows of cells that a chunk has
+};
+
+// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
+__device__ __forceinline__ u32 rows_of(const Plan& plan, u32 chunk) {
+    const u32 first = chunk * plan.rows;
+    return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
+}
+
+// Item `index` of a grid, grouped(8).
+__device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
+    const u32 sweep = 8 * columns;
+    const u32 first = index / sweep * 8;
+    const u32 within = index % sweep;
+    const u32 height = min(rows - first, 8);
+    return {first + within % height, within / height};
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1)
+ag_gemm_pull(
+        const __grid_constant__ TensorMap x,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
+        const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
+        const __grid_constant__ TensorMap y,  // mine, a chunk a rank; boxes of 128x64
+        const __grid_constant__ TensorMap y_tail,  // the chunk that is not full; boxes of 128x64
+        const __grid_constant__ Plan plan,
+        const __grid_constant__ Watch watch) {
+    extern __shared__ __align__(1024) u8 shared[];
+    const u32 base = shared_address(shared);
+    const u32 warp = warp_index();
+    const u32 lane = threadIdx.x % 32;
+
+    if (warp == 0 && elect_one()) {
+        tma_prefetch_map(x);
+        tma_prefetch_map(w);
+        tma_prefetch_map(y);
+        for (u32 stage = 0; stage < STAGES; ++stage) {
+            mbarrier_init(base + STAGE_FULL_AT + stage * 8, 1);
+            mbarrier_init(base + STAGE_EMPTY_AT + stage * 8, CONSUMERS * 4);
+        }
+        for (u32 panel = 0; panel < PANELS; ++panel) {
+            mbarrier_init(base + PANEL_FULL_AT + panel * 8, CONSUMERS * 4);
+            mbarrier_init(base + PANEL_EMPTY_AT + panel * 8, 1);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+
+    const u32 me = plan.me, world = plan.world;
+    const u32 tiles_n = ceil_div(plan.n, TILE_N);
+    const u32 steps = ceil_div(plan.k, TILE_K);
+
+    if (warp < 4) {
+        registers_give<72>();
+        if (warp == 0 && elect_one()) {  // load
+            u32 index = blockIdx.x, first = 0;
+            u32 stage = 0, stage_parity = 0;
+            if (blockIdx.x == 0) {
+                // signal ready_x.on(peer)[me] += 1: credit: my x may be touched
+                for (u32 hop = 0; hop < world - 1; ++hop) {
+                    const u32 peer = (me + 1 + hop) % world;
+                    counter_add(plan.cells, peer, plan.ready_x + me, 1);
+                }
+            }
+            for (u32 hop = 0; hop < world; ++hop) {
+                const u32 chunk = (me + hop) % world;
+                const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+                const u32 tiles = tiles_m * tiles_n;
+                for (; index - first < tiles; index += gridDim.x) {
+                    const Place t = grouped_8(index - first, tiles_m, tiles_n);
+                    // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                    for (u32 step = 0; step < steps; ++step) {
+                        mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
+                        const u32 full = base + STAGE_FULL_AT + stage * 8;
+                        mbarrier_expect(full, X_BYTES + W_BYTES);
+                        tma_load(base + W_AT + stage * W_BYTES, w, full, step * TILE_K, t.column * TILE_N, 0, 0);
+                        if (step == 0) {
+                            // wait arrived[t.rows]
+                            const u32 arrived_cell = chunk * plan.pieces_m + t.row * TILE_M / PIECE;
+                            counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
+                            fence_async_global();
+                        }
+                        tma_load(base + X_AT + stage * X_BYTES, x, full, step * TILE_K, t.row * TILE_M, chunk, me);
+                        if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                    }
+                }
+                first += tiles;
+            }
+            if (blockIdx.x == 0) {
+                // wait returned_x[others]: credit: my x is no longer read
+                for (u32 from = 0; from < world; ++from) {
+                    if (from == me) continue;
+                    counter_wait(plan.cells, me, plan.returned_x + from, watch, LOAD, RETURNED_X);
+                }
+            }
+        } else if (warp == 1 && elect_one()) {  // store
+            u32 index = blockIdx.x, first = 0;
+            u32 panel = 0, panel_parity = 0;
+            for (u32 hop = 0; hop < world; ++hop) {
+                const u32 chunk = (me + hop) % world;
+                const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+                const u32 tiles = tiles_m * tiles_n;
+                const TensorMap& y_out = chunk == plan.tail ? y_tail : y;
+                const u32 y_chunk = chunk == plan.tail ? 0 : chunk;
+                for (; index - first < tiles; index += gridDim.x) {
+                    const Place t = grouped_8(index - first, tiles_m, tiles_n);
+                    // y[t] = acc0
+                    for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
+                        mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
+                        tma_store(y_out, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, y_chunk, 0);
+                        tma_commit();
+                        tma_wait_read<0>();
+                        mbarrier_arrive(base + PANEL_EMPTY_AT + panel * 8);
+                        if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                    }
+                }
+                first += tiles;
+            }
+            tma_wait<0>();
+        }
+    } else {  // multiply
+        registers_take<216>();
+        const u32 consumer = warp / 4 - 1;
+        const u64 x_tile = wgmma_descriptor(base + X_AT) + consumer * WGMMA_64_ROWS;
+        const u64 w_tile = wgmma_descriptor(base + W_AT);
+        const u32 first_row = consumer * 64 + warp % 4 * 16;
+        u32 index = blockIdx.x, first = 0;
+        u32 stage = 0, stage_parity = 0, panel = 0, panel_parity = 0;
+        for (u32 hop = 0; hop < world; ++hop) {
+            const u32 chunk = (me + hop) % world;
+            const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
+            const u32 tiles = tiles_m * tiles_n;
+            for (; index - first < tiles; index += gridDim.x) {
+                // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                float acc[TILE_N / 2];
+                u32 previous = 0;
+                for (u32 step = 0; step < steps; ++step) {
+                    mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
+                    wgmma_fence();
+                    const u64 xs = x_tile + stage * (X_BYTES >> 4), ws = w_tile + stage * (W_BYTES >> 4);
+                    #pragma unroll
+                    for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                    wgmma_commit();
+                    wgmma_wait<1>();  // the step before this one is done with its stage
+                    if (step != 0 && lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
+                    previous = stage;
+                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                }
+                wgmma_wait<0>();
+                if (lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
+                // y[t] = acc0
+                #pragma unroll
+                for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
+                    mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);
+                    panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, base + PANEL_AT + panel * PANEL_BYTES, first_row, lane);
+                    fence_async_shared();
+                    __syncwarp();
+                    if (lane == 0) mbarrier_arrive(base + PANEL_FULL_AT + panel * 8);
+                    if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                }
+            }
+            first += tiles;
+        }
+    }
+
+    __syncwarp();
+    __syncthreads();
+    if (warp == 0) {
+        // Every CTA is done with its waits, loads and stores when the last one comes here.
+        const bool last = __shfl_sync(~0u, lane == 0 && last_of(plan.cells.finished, gridDim.x), 0);
+        if (last) {
+            counters_advance(plan.cells, me, plan.arrived, world * plan.pieces_m, lane);
+            counters_advance(plan.cells, me, plan.returned_x, world, lane);
+        }
+    }
+}
