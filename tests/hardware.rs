@@ -206,6 +206,12 @@ fn ag_gemm_agrees_with_the_reference_while_m_changes() {
 }
 
 #[test]
+fn ag_gemm_pull_agrees_with_the_reference_while_m_changes() {
+    fused(schedules::ag_gemm_pull(), 2, (520, 520));
+    fused(schedules::ag_gemm_pull(), 3, (520, 264));
+}
+
+#[test]
 fn gemm_rs_agrees_with_the_reference_while_m_changes() {
     fused(schedules::gemm_rs(), 2, (520, 520));
     fused(schedules::gemm_rs(), 4, (520, 264));

@@ -41,6 +41,13 @@ fn passes(name: &str, pipeline: &Checked<Pipeline>) -> Option<Vec<String>> {
     if facts.registers > 168 || facts.threads != Some(source.threads) {
         found.push(format!("{facts:?}"));
     }
+    let parameters = parameters(&source);
+    if facts.parameters != parameters {
+        found.push(format!(
+            "{} bytes of parameters, but the host passes {parameters}",
+            facts.parameters
+        ));
+    }
     println!(
         "{name:40} {:3} registers, {} instructions, {} bytes shared, {:.0} ms",
         facts.registers,
@@ -52,6 +59,27 @@ fn passes(name: &str, pipeline: &Checked<Pipeline>) -> Option<Vec<String>> {
         found.push(format!("compiled in {:?}", compiled.took));
     }
     Some(found)
+}
+
+/// Bytes of the parameters as the host lays them out. They start at 0x210 of the constant bank, and are aligned there.
+fn parameters(source: &cuda::CudaSource) -> u32 {
+    const BASE: u32 = 0x210;
+    let end = source.params.iter().fold(BASE, |at: u32, param| {
+        let (bytes, align) = match param {
+            cuda::Param::Map { .. } => (128, 128),
+            cuda::Param::Plan { bytes, fields } => (
+                *bytes,
+                if fields.iter().any(|at| at.field.wide()) {
+                    8
+                } else {
+                    4
+                },
+            ),
+            cuda::Param::Watch => (48, 8),
+        };
+        at.next_multiple_of(align) + bytes
+    });
+    end - BASE
 }
 
 fn all_pass(cases: &[(Program, Variant)]) {

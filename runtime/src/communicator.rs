@@ -43,7 +43,17 @@ pub(crate) struct Group {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Names {
     pub roles: Vec<String>,
-    pub waits: Vec<String>,
+    pub waits: Vec<Awaited>,
+}
+
+/// What a role can wait for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Awaited {
+    pub name: String,
+    /// What a record's index counts from.
+    pub first: u32,
+    /// Where the schedule waits for it.
+    pub at: Option<String>,
 }
 
 #[derive(Debug)]
@@ -419,21 +429,24 @@ impl Group {
                 lock(&self.running[rank]).clone(),
             ))
         })?;
-        let name = |names: &[String], index: u32| {
-            names
-                .get(index as usize)
-                .cloned()
-                .unwrap_or_else(|| format!("number {index}"))
-        };
+        let role = names.roles.get(told.role as usize).cloned();
+        let awaited = names
+            .waits
+            .get(told.what as usize)
+            .cloned()
+            .unwrap_or_else(|| Awaited {
+                name: format!("number {}", told.what),
+                ..Awaited::default()
+            });
         Some(Stall {
             rank: told.rank,
-            role: name(&names.roles, told.role),
+            role: role.unwrap_or_else(|| format!("role {}", told.role)),
             block: told.block,
-            waited_on: name(&names.waits, told.what),
-            index: told.index,
+            waited_on: awaited.name,
+            index: told.index.saturating_sub(awaited.first),
             seen: told.seen,
             wanted: told.wanted,
-            at: None,
+            at: awaited.at,
         })
     }
 }

@@ -1,12 +1,12 @@
 //! The one launch path: a checked pipeline, compiled and loaded on a rank's GPU, and the numbers of a checked plan.
 
-use crate::communicator::{Communicator, Names};
+use crate::communicator::{Awaited, Communicator, Names};
 use crate::cuda::{Address, Arguments, Function, Grid, Local, MapSpec, Module, TensorMap, write};
 use crate::error::Error;
 use crate::jit::{Compiled, Compiler, Source, Target};
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::cuda::{self as text, CudaSource, Param};
-use counterflow_codegen::kernel::{DimId, Kernel};
+use counterflow_codegen::kernel::{DimId, Kernel, OpKind, visit};
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::pipeline::{Field, Map, Pipeline, Values, View};
 use counterflow_codegen::plan::Plan;
@@ -133,12 +133,8 @@ impl Loaded {
                 .max()
                 .unwrap_or(0);
         }
-        let names = Names {
-            roles: source.roles.clone(),
-            waits: source.waits.clone(),
-        };
         Ok(Loaded {
-            names: Arc::new(names),
+            names: Arc::new(names(pipeline, &source, &first)),
             cells: rank.allocate((u64::from(cells) * CELL / 8) as usize)?,
             arrivals: Local::zeros(rank.stream(), cells as usize)?,
             finished: Local::zeros(rank.stream(), 32)?,
@@ -372,6 +368,35 @@ impl Loaded {
                 .field(field),
             ),
         }
+    }
+}
+
+/// What stall records of this kernel mean.
+fn names(pipeline: &Pipeline, source: &CudaSource, first: &[u32]) -> Names {
+    let kernel = &pipeline.kernel;
+    let barriers = source.waits.len() - first.len();
+    let waits = source.waits.iter().enumerate().map(|(what, name)| {
+        let counter = what.checked_sub(barriers);
+        let mut at = None;
+        for role in kernel.roles.iter().filter(|_| counter.is_some()) {
+            visit(&role.body, &mut |op| {
+                if let OpKind::Wait { cells, .. } = &op.kind
+                    && Some(cells.counter.index()) == counter
+                {
+                    let loc = kernel.loc(op.id);
+                    at.get_or_insert_with(|| format!("{}:{}", loc.file(), loc.line()));
+                }
+            });
+        }
+        Awaited {
+            name: name.clone(),
+            first: counter.map_or(0, |counter| first[counter]),
+            at,
+        }
+    });
+    Names {
+        roles: source.roles.clone(),
+        waits: waits.collect(),
     }
 }
 

@@ -8,6 +8,7 @@ use crate::gpus;
 use crate::jit::Compiler;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::pipeline;
+use counterflow_codegen::shape::Shape;
 use counterflow_codegen::verify;
 use serde_json::{Map, Value as Json, json};
 use std::time::Instant;
@@ -32,9 +33,12 @@ pub(super) fn launch(
         sms: gpu.sms() / sharing as u32,
         ..request.machine.clone()
     };
-    let mut plans = vec![verify::plan(kernel, &ready.plan.shape, &machine)?];
+    // One series: counters keep their places while M changes.
+    let most = ready.plan.shape.m;
+    let planned = |shape: &Shape| verify::plan(kernel, &shape.clone().up_to(most), &machine);
+    let mut plans = vec![planned(&ready.plan.shape)?];
     if let Some(other) = run::other_plan(request, ready) {
-        plans.push(verify::plan(kernel, &other.shape, &machine)?);
+        plans.push(planned(&other.shape)?);
     }
     let launches: Vec<_> = (0..request.launches as usize)
         .map(|launch| &plans[launch % plans.len()])
