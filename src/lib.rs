@@ -13,7 +13,9 @@ extern crate self as counterflow;
 
 pub use counterflow_codegen as codegen;
 pub use counterflow_macros::{epilogue, schedule};
-pub use counterflow_runtime::{Device, Error, cpu, workbench};
+pub use counterflow_runtime::{
+    Communicator, Device, Error, UserBuffer, cpu, cuda, gpus, jit, launch, workbench,
+};
 
 pub use counterflow_codegen::diag::{Diagnostic, Diagnostics, Rule};
 pub use counterflow_codegen::dtype::Dtype;

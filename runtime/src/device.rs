@@ -1,5 +1,6 @@
 //! What a plan can run on.
 
+use crate::cuda::Gpu;
 use crate::error::Error;
 
 /// One kind of device. An enum, since there are two and no generic parameter should spread through the API.
@@ -30,18 +31,14 @@ impl Device {
         Device::ALL.into_iter().find(|device| device.name() == name)
     }
 
-    /// Whether this build can run on it.
+    /// Whether this machine has it.
     ///
     /// # Errors
     /// [`Error::NoDevice`], with what to do instead.
     pub fn open(self) -> Result<Device, Error> {
         match self {
             Device::Cpu => Ok(self),
-            Device::Cuda => Err(Error::NoDevice {
-                device: self,
-                why: "not yet: this build has no CUDA device".into(),
-                help: "use --device cpu: the emulator runs the same checked plan; `predict` times it for a GPU".into(),
-            }),
+            Device::Cuda => Gpu::open(0)?.must_be_hopper().map(|()| self),
         }
     }
 }

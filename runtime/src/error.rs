@@ -1,6 +1,7 @@
 //! What can go wrong outside the pure stages, and how it is told.
 
 use crate::device::Device;
+use crate::jit::CompileError;
 use counterflow_codegen::diag::Diagnostics;
 use std::fmt;
 use std::path::PathBuf;
@@ -48,6 +49,33 @@ pub enum Error {
         /// What can be done today.
         help: String,
     },
+    /// A compiler, tool or library of CUDA is missing or does not work.
+    Toolkit {
+        /// Which, and what is wrong with it.
+        what: String,
+        /// How to get it.
+        help: String,
+    },
+    /// The compiler refused a kernel's text.
+    Compile(Box<CompileError>),
+    /// The driver refused a call.
+    Driver {
+        /// What was wanted of it, and by which call.
+        what: String,
+        /// Its name for what went wrong.
+        code: String,
+        /// What to do.
+        help: String,
+    },
+    /// The ranks asked for different things in one collective call.
+    Mismatch {
+        /// What each wanted.
+        what: String,
+        /// What to do.
+        help: String,
+    },
+    /// A rank waited longer than the limit. The communicator is dead: nothing goes on with bad data.
+    Stalled(Box<Stall>),
     /// A file could not be written.
     File {
         /// Which.
@@ -67,6 +95,11 @@ impl Error {
             Error::Wrong { .. } => "wrong",
             Error::NoDevice { .. } => "no_device",
             Error::NotYet { .. } => "not_yet",
+            Error::Toolkit { .. } => "toolkit",
+            Error::Compile(_) => "compile",
+            Error::Driver { .. } => "driver",
+            Error::Mismatch { .. } => "mismatch",
+            Error::Stalled(_) => "stalled",
             Error::File { .. } => "file",
         }
     }
@@ -74,12 +107,16 @@ impl Error {
     /// What would be right, if it is not part of the message.
     pub fn help(&self) -> Option<&str> {
         match self {
-            Error::Rejected(_) | Error::File { .. } => None,
+            Error::Rejected(_) | Error::File { .. } | Error::Compile(_) => None,
+            Error::Stalled(_) => Some(Stall::HELP),
             Error::Usage { legal: help, .. }
             | Error::TooLarge { help, .. }
             | Error::Wrong { help, .. }
             | Error::NoDevice { help, .. }
-            | Error::NotYet { help, .. } => Some(help),
+            | Error::NotYet { help, .. }
+            | Error::Toolkit { help, .. }
+            | Error::Driver { help, .. }
+            | Error::Mismatch { help, .. } => Some(help),
         }
     }
 }
@@ -93,6 +130,10 @@ impl fmt::Display for Error {
             | Error::Wrong { what, .. } => f.write_str(what),
             Error::NoDevice { device, why, .. } => write!(f, "device {}: {why}", device.name()),
             Error::NotYet { what, .. } => write!(f, "not yet: {what}"),
+            Error::Toolkit { what, .. } | Error::Mismatch { what, .. } => f.write_str(what),
+            Error::Compile(error) => error.fmt(f),
+            Error::Driver { what, code, .. } => write!(f, "{what}: {code}"),
+            Error::Stalled(stall) => stall.fmt(f),
             Error::File { path, source } => write!(f, "{}: {source}", path.display()),
         }
     }
@@ -107,7 +148,60 @@ impl std::error::Error for Error {
             | Error::TooLarge { .. }
             | Error::Wrong { .. }
             | Error::NoDevice { .. }
-            | Error::NotYet { .. } => None,
+            | Error::NotYet { .. }
+            | Error::Toolkit { .. }
+            | Error::Compile(_)
+            | Error::Driver { .. }
+            | Error::Mismatch { .. }
+            | Error::Stalled(_) => None,
+        }
+    }
+}
+
+/// What a rank that gave up waiting told: who waited, on what, and how far it was.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Stall {
+    /// The rank that gave up first.
+    pub rank: u32,
+    /// Which of its roles.
+    pub role: String,
+    /// Which CTA.
+    pub block: u32,
+    /// The counter or barrier.
+    pub waited_on: String,
+    /// Which cell or stage of it.
+    pub index: u32,
+    /// What was there.
+    pub seen: u64,
+    /// What would have let it go on.
+    pub wanted: u64,
+    /// The schedule's line of the wait, where known.
+    pub at: Option<String>,
+}
+
+impl Stall {
+    const HELP: &'static str = "a peer did not come: did every rank launch, with the same shape? The communicator must be built anew; UB_TIMEOUT (seconds) sets the limit";
+}
+
+impl fmt::Display for Stall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Stall {
+            rank,
+            role,
+            block,
+            waited_on,
+            index,
+            seen,
+            wanted,
+            at,
+        } = self;
+        write!(
+            f,
+            "rank {rank} waited too long: {role} of CTA {block} saw {seen} of {wanted} on {waited_on}[{index}]"
+        )?;
+        match at {
+            Some(at) => write!(f, " ({at})"),
+            None => Ok(()),
         }
     }
 }

@@ -66,7 +66,12 @@ pub(super) fn of(pipeline: &Pipeline) -> Vec<Param> {
         offset += if field.wide() { 8 } else { 4 };
     }
     params.push(Param::Plan {
-        bytes: offset.next_multiple_of(8),
+        // As the compiler sizes the struct: by its widest field.
+        bytes: if fields.iter().any(|at| at.field.wide()) {
+            offset.next_multiple_of(8)
+        } else {
+            offset
+        },
         fields,
     });
     params.push(Param::Watch);

@@ -68,6 +68,23 @@ fn found(failure: Failure) -> Error {
     Error::Rejected(Diagnostics::from(failure.diagnostic()))
 }
 
+impl<'a> Run<'a> {
+    /// What another device made of the same launches and numbers.
+    pub(crate) fn of(
+        kernel: &'a Checked<Kernel>,
+        plans: Vec<&'a Checked<Plan>>,
+        seed: u64,
+        outcome: Outcome,
+    ) -> Run<'a> {
+        Run {
+            kernel,
+            plans,
+            seed,
+            outcome,
+        }
+    }
+}
+
 impl Run<'_> {
     /// Compares one launch with its reference; `None` where the schedule computes something that has none.
     ///

@@ -10,7 +10,7 @@ pub(super) fn demo(request: &Request, console: &mut Console<'_>) -> Result<Outco
     let ready = check::ready(request, &request.shape, console)?;
     let mut fields = check::proven(request, &ready, console);
     console.say("");
-    fields.extend(run::emulate(request, &ready, console)?);
+    fields.extend(run::on_device(request, &ready, console)?);
     console.say("");
     fields.extend(predict::timeline(request, &ready, console)?);
     if !console.is_json() && request.shape.m < 4096 {

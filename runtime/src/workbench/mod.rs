@@ -14,6 +14,7 @@ mod demo;
 mod dump;
 mod emit;
 mod facts;
+mod gpu;
 mod list;
 mod predict;
 mod render;

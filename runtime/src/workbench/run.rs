@@ -2,8 +2,9 @@
 
 use super::args::Request;
 use super::render::{self, Console};
-use super::{Outcome, Ready, check, size};
+use super::{Outcome, Ready, check, gpu, size};
 use crate::cpu::{self, Compared};
+use crate::device::Device;
 use crate::error::Error;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::shape::Shape;
@@ -18,12 +19,24 @@ pub(super) fn run(request: &Request, console: &mut Console<'_>) -> Result<Outcom
     request.device.open()?;
     let ready = check::ready(request, &request.shape, console)?;
     let mut fields = check::proven(request, &ready, console);
-    fields.extend(emulate(request, &ready, console)?);
+    fields.extend(on_device(request, &ready, console)?);
     Ok(Outcome::good(fields))
 }
 
+/// Runs where the user asked for it.
+pub(super) fn on_device(
+    request: &Request,
+    ready: &Ready,
+    console: &mut Console<'_>,
+) -> Result<Map<String, Json>, Error> {
+    match request.device {
+        Device::Cpu => emulate(request, ready, console),
+        Device::Cuda => gpu::launch(request, ready, console),
+    }
+}
+
 /// Runs and compares, tells it, and gives it as JSON fields.
-pub(super) fn emulate(
+fn emulate(
     request: &Request,
     ready: &Ready,
     console: &mut Console<'_>,
@@ -108,7 +121,7 @@ pub(super) fn emulate(
 }
 
 /// A checked plan with fewer rows, ragged where that is legal, for every second launch.
-fn other_plan(request: &Request, ready: &Ready) -> Option<Checked<Plan>> {
+pub(super) fn other_plan(request: &Request, ready: &Ready) -> Option<Checked<Plan>> {
     let m = request.shape.m;
     if request.launches < 2 {
         return None;
@@ -129,7 +142,7 @@ fn other_plan(request: &Request, ready: &Ready) -> Option<Checked<Plan>> {
         })
 }
 
-fn row(launch: usize, plan: &Plan, compared: Option<&Compared>) -> Vec<String> {
+pub(super) fn row(launch: usize, plan: &Plan, compared: Option<&Compared>) -> Vec<String> {
     let mut row = vec![(launch + 1).to_string(), plan.shape.to_string()];
     match compared {
         Some(compared) => row.extend([
@@ -143,7 +156,7 @@ fn row(launch: usize, plan: &Plan, compared: Option<&Compared>) -> Vec<String> {
     row
 }
 
-fn object(shape: &Shape, compared: Option<&Compared>) -> Json {
+pub(super) fn object(shape: &Shape, compared: Option<&Compared>) -> Json {
     json!({
         "m": shape.m,
         "n": shape.n,

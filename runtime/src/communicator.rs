@@ -1,0 +1,478 @@
+//! Who the ranks are: GPUs of one process, a thread each, with one symmetric heap.
+//!
+//! What all ranks must do together (reserve, allocate, meet) compares what they ask for: a difference is an error on
+//! every rank, a rank that does not come is [`Error::Stalled`] after the limit. Neither hangs.
+
+use crate::cuda::{Address, CudaStream, Element, Gpu, Record, Slots, Watch, fill, read_words};
+use crate::error::{Error, Stall};
+use crate::user_buffer::{Allocation, UserBuffer};
+use range_alloc::RangeAllocator;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes at the start of every slot for the abort flag (at 0) and the claim on the stall record (at 128).
+const CONTROL: u64 = 4096;
+const CLAIM: u64 = 128;
+/// Allocations start on this: the swizzle's period, and a multiple of the lines that keep counters apart.
+const ALIGN: u64 = 1024;
+/// Seconds a rank waits for another, unless `UB_TIMEOUT` says otherwise.
+const TIMEOUT: u64 = 110;
+
+/// One rank of a group: its GPU, its stream, its slot of the heap.
+#[derive(Debug)]
+pub struct Communicator {
+    rank: u32,
+    stream: Arc<CudaStream>,
+    group: Arc<Group>,
+}
+
+/// What the ranks of a process share.
+#[derive(Debug)]
+pub(crate) struct Group {
+    gpus: Vec<Arc<Gpu>>,
+    records: Vec<Record>,
+    /// Names of what each rank runs, for stall records.
+    running: Vec<Mutex<Arc<Names>>>,
+    heap: Mutex<Heap>,
+    meeting: Mutex<Meeting>,
+    turn: Condvar,
+    timeout: Duration,
+}
+
+/// What a kernel's roles and waits are called, by their numbers in stall records.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Names {
+    pub roles: Vec<String>,
+    pub waits: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Heap {
+    slots: Slots,
+    free: RangeAllocator<u64>,
+}
+
+/// What a rank asks for; all must ask the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Request {
+    Meet,
+    Reserve(u64),
+    Allocate(u64),
+}
+
+type Answer = Result<Option<Arc<Allocation>>, Refusal>;
+
+/// An error that every rank gets.
+#[derive(Clone, Debug)]
+enum Refusal {
+    Mismatch(String),
+    Full {
+        what: String,
+        help: String,
+    },
+    Driver {
+        what: String,
+        code: String,
+        help: String,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Meeting {
+    asked: Vec<Option<Request>>,
+    answers: Vec<Option<Answer>>,
+    dead: Option<Stall>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Communicator {
+    /// One rank on each of the first `world` GPUs of this process: give each to a thread of its own.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] where there are not so many, or they do not reach each other.
+    pub fn local(world: u32) -> Result<Vec<Communicator>, Error> {
+        let gpus = (0..world).collect::<Vec<_>>();
+        Communicator::on(&gpus, None)
+    }
+
+    /// So many ranks on one GPU, each its own peer's neighbour: for profilers and sanitizers, which see one kernel at
+    /// a time. Kernels that wait for each other need room for all at once.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] where there is no GPU.
+    pub fn loopback(world: u32) -> Result<Vec<Communicator>, Error> {
+        Communicator::on(&vec![0; world as usize], None)
+    }
+
+    /// Rank `r` on GPU `gpus[r]`, with slots of so many bytes of addresses: as much as the largest GPU has, if not said.
+    ///
+    /// # Errors
+    /// As [`Communicator::local`].
+    pub fn on(gpus: &[u32], slot: Option<u64>) -> Result<Vec<Communicator>, Error> {
+        if gpus.is_empty() {
+            return Err(Error::Usage {
+                what: "a communicator of no ranks".into(),
+                legal: "at least one".into(),
+            });
+        }
+        let timeout = timeout()?;
+        let gpus: Vec<Arc<Gpu>> = gpus
+            .iter()
+            .map(|ordinal| Gpu::open(*ordinal).map(Arc::new))
+            .collect::<Result<_, _>>()?;
+        let most = gpus.iter().map(|gpu| gpu.memory()).max().unwrap_or(0);
+        let mut slots = Slots::new(gpus.clone(), slot.unwrap_or(most).max(CONTROL))?;
+        slots.grow(CONTROL)?;
+        let world = gpus.len();
+        let group = Arc::new(Group {
+            records: gpus
+                .iter()
+                .map(|gpu| Record::new(gpu))
+                .collect::<Result<_, _>>()?,
+            running: gpus.iter().map(|_| Mutex::default()).collect(),
+            heap: Mutex::new(Heap {
+                free: RangeAllocator::new(CONTROL..slots.backed()),
+                slots,
+            }),
+            meeting: Mutex::new(Meeting {
+                asked: vec![None; world],
+                answers: vec![None; world],
+                dead: None,
+            }),
+            turn: Condvar::new(),
+            timeout,
+            gpus,
+        });
+        group
+            .gpus
+            .iter()
+            .enumerate()
+            .map(|(rank, gpu)| {
+                Ok(Communicator {
+                    rank: rank as u32,
+                    stream: gpu.stream()?,
+                    group: group.clone(),
+                })
+            })
+            .collect()
+    }
+
+    /// Runs `f` for every rank, each on a thread of its own; the first error wins.
+    ///
+    /// # Errors
+    /// Those of `f`.
+    pub fn each<T: Send>(
+        ranks: &[Communicator],
+        f: impl Fn(&Communicator) -> Result<T, Error> + Sync,
+    ) -> Result<Vec<T>, Error> {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = ranks.iter().map(|rank| scope.spawn(|| f(rank))).collect();
+            let results: Vec<_> = threads
+                .into_iter()
+                .map(|thread| {
+                    thread
+                        .join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+                .collect();
+            results.into_iter().collect()
+        })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    pub fn world(&self) -> u32 {
+        self.group.gpus.len() as u32
+    }
+
+    /// This rank's GPU.
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.group.gpus[self.rank as usize]
+    }
+
+    /// This rank's stream.
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    /// Puts memory behind the first `bytes` of every rank's slot. Collective; addresses stay as they are.
+    ///
+    /// # Errors
+    /// When memory or addresses do not suffice; [`Error::Mismatch`], [`Error::Stalled`].
+    pub fn reserve(&self, bytes: u64) -> Result<(), Error> {
+        self.meet(Request::Reserve(bytes)).map(|_| ())
+    }
+
+    /// Memory of the heap for `len` elements at the same offset on every rank, zeroed. Collective, and waits for the
+    /// GPUs: allocate before kernels run, not between them.
+    ///
+    /// # Errors
+    /// When what is reserved does not suffice; [`Error::Mismatch`], [`Error::Stalled`].
+    pub fn allocate<T: Element>(&self, len: usize) -> Result<UserBuffer<T>, Error> {
+        let bytes = (len * size_of::<T>()) as u64;
+        let allocation = self.meet(Request::Allocate(bytes))?;
+        let Some(allocation) = allocation else {
+            return Err(Error::Mismatch {
+                what: "an allocation without memory".into(),
+                help: "report it".into(),
+            });
+        };
+        Ok(UserBuffer::new(
+            allocation,
+            len,
+            self.rank,
+            self.stream.clone(),
+        ))
+    }
+
+    /// Waits until every rank is here. It says nothing about their GPUs.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`], [`Error::Stalled`].
+    pub fn barrier(&self) -> Result<(), Error> {
+        self.meet(Request::Meet).map(|_| ())
+    }
+
+    /// Waits for this rank's stream.
+    ///
+    /// # Errors
+    /// [`Error::Stalled`] with who waited for what, if a kernel gave up; else what it died of.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        let ended = self.stream.synchronize();
+        if let Some(stall) = self.group.stall(self.rank) {
+            lock(&self.group.meeting).dead = Some(stall.clone());
+            self.group.turn.notify_all();
+            return Err(Error::Stalled(Box::new(stall)));
+        }
+        ended.map_err(|error| Error::Driver {
+            what: format!("rank {} waits for its GPU", self.rank),
+            code: format!("{:?}", error.0),
+            help: "the kernel died: start a new process; `compute-sanitizer` names the line".into(),
+        })
+    }
+
+    /// Bytes from a rank's slot to the next.
+    pub fn stride(&self) -> u64 {
+        lock(&self.group.heap).slots.stride()
+    }
+
+    /// Where slot 0 of the heap starts.
+    pub(crate) fn heap(&self) -> Address {
+        self.group.address(0, 0)
+    }
+
+    /// What a kernel of this rank takes to give up when it waits too long.
+    pub(crate) fn watch(&self) -> [u8; 48] {
+        let group = &self.group;
+        let watch = Watch {
+            claim: group.address(self.rank, CLAIM),
+            abort: group.address(0, 0),
+            abort_stride: self.stride(),
+            timeout_ns: u64::try_from(group.timeout.as_nanos()).unwrap_or(u64::MAX / 4),
+            rank: self.rank,
+            world: self.world(),
+        };
+        watch.bytes(&group.records[self.rank as usize])
+    }
+
+    /// The names for this rank's next stall record.
+    pub(crate) fn runs(&self, names: &Arc<Names>) {
+        *lock(&self.group.running[self.rank as usize]) = names.clone();
+    }
+
+    /// Refuses if a rank gave up before.
+    pub(crate) fn alive(&self) -> Result<(), Error> {
+        match &lock(&self.group.meeting).dead {
+            Some(stall) => Err(Error::Stalled(Box::new(stall.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    /// The first words of this rank's slot: abort flag and claim, for tests of both.
+    pub fn control(&self) -> Option<Vec<u64>> {
+        read_words(&self.stream, self.group.address(self.rank, 0), 32)
+    }
+
+    fn meet(&self, request: Request) -> Result<Option<Arc<Allocation>>, Error> {
+        let group = &self.group;
+        let me = self.rank as usize;
+        let mut meeting = lock(&group.meeting);
+        meeting.asked[me] = Some(request);
+        if meeting.asked.iter().all(Option::is_some) {
+            let asked: Vec<Request> = meeting.asked.iter_mut().filter_map(Option::take).collect();
+            let answer = group.act(&asked);
+            meeting.answers = vec![Some(answer); asked.len()];
+            group.turn.notify_all();
+        }
+        let end = Instant::now() + group.timeout;
+        loop {
+            if let Some(answer) = meeting.answers[me].take() {
+                return answer.map_err(Error::from);
+            }
+            if let Some(stall) = &meeting.dead {
+                return Err(Error::Stalled(Box::new(stall.clone())));
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let here = meeting.asked.iter().filter(|asked| asked.is_some()).count();
+                let stall = Stall {
+                    rank: self.rank,
+                    role: "the host".into(),
+                    waited_on: format!("ranks in {request:?}"),
+                    seen: here as u64,
+                    wanted: meeting.asked.len() as u64,
+                    ..Stall::default()
+                };
+                meeting.dead = Some(stall);
+                group.turn.notify_all();
+                continue;
+            }
+            meeting = group
+                .turn
+                .wait_timeout(meeting, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+}
+
+impl Group {
+    pub(crate) fn address(&self, rank: u32, offset: u64) -> Address {
+        lock(&self.heap).slots.address(rank, offset)
+    }
+
+    pub(crate) fn free(&self, range: std::ops::Range<u64>) {
+        lock(&self.heap).free.free_range(range);
+    }
+
+    /// Does what all asked for, in the thread of the last.
+    fn act(self: &Arc<Group>, asked: &[Request]) -> Answer {
+        let request = asked[0];
+        if asked.iter().any(|other| *other != request) {
+            let each: Vec<String> = asked
+                .iter()
+                .enumerate()
+                .map(|(rank, asked)| format!("rank {rank} {asked:?}"))
+                .collect();
+            return Err(Refusal::Mismatch(format!(
+                "the ranks ask for different things: {}",
+                each.join(", ")
+            )));
+        }
+        match request {
+            Request::Meet => Ok(None),
+            Request::Reserve(bytes) => {
+                let mut heap = lock(&self.heap);
+                let before = heap.slots.backed();
+                heap.slots.grow(bytes).map_err(refusal)?;
+                let now = heap.slots.backed();
+                if now > before {
+                    heap.free.grow_to(now);
+                }
+                Ok(None)
+            }
+            Request::Allocate(bytes) => {
+                let length = bytes.max(1).next_multiple_of(ALIGN);
+                let range = {
+                    let mut heap = lock(&self.heap);
+                    let backed = heap.slots.backed();
+                    heap.free
+                        .allocate_range(length)
+                        .map_err(|_| Refusal::Full {
+                            what: format!(
+                                "no room for {bytes} bytes in the {backed} that are reserved"
+                            ),
+                            help: format!("`reserve` at least {} first", backed + length),
+                        })?
+                };
+                let allocation = Arc::new(Allocation::new(range.clone(), self.clone()));
+                for (rank, gpu) in self.gpus.iter().enumerate() {
+                    let zero = || {
+                        let stream = gpu.stream()?;
+                        fill(&stream, self.address(rank as u32, range.start), 0, length)?;
+                        stream.synchronize().map_err(|error| Error::Driver {
+                            what: "clear the memory".into(),
+                            code: format!("{:?}", error.0),
+                            help: "an earlier kernel died: start a new process".into(),
+                        })
+                    };
+                    zero().map_err(refusal)?;
+                }
+                Ok(Some(allocation))
+            }
+        }
+    }
+
+    /// The story of a kernel that gave up: this rank's own, or a peer's.
+    fn stall(&self, rank: u32) -> Option<Stall> {
+        let own = std::iter::once(rank as usize);
+        let (told, names) = own.chain(0..self.records.len()).find_map(|rank| {
+            Some((
+                self.records[rank].told()?,
+                lock(&self.running[rank]).clone(),
+            ))
+        })?;
+        let name = |names: &[String], index: u32| {
+            names
+                .get(index as usize)
+                .cloned()
+                .unwrap_or_else(|| format!("number {index}"))
+        };
+        Some(Stall {
+            rank: told.rank,
+            role: name(&names.roles, told.role),
+            block: told.block,
+            waited_on: name(&names.waits, told.what),
+            index: told.index,
+            seen: told.seen,
+            wanted: told.wanted,
+            at: None,
+        })
+    }
+}
+
+fn refusal(error: Error) -> Refusal {
+    match error {
+        Error::Driver { what, code, help } => Refusal::Driver { what, code, help },
+        other => Refusal::Full {
+            what: other.to_string(),
+            help: other.help().unwrap_or_default().into(),
+        },
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Error {
+        match refusal {
+            Refusal::Mismatch(what) => Error::Mismatch {
+                what,
+                help: "every rank makes the same calls with the same sizes in the same order"
+                    .into(),
+            },
+            Refusal::Full { what, help } => Error::TooLarge { what, help },
+            Refusal::Driver { what, code, help } => Error::Driver { what, code, help },
+        }
+    }
+}
+
+/// How long a rank waits for another.
+fn timeout() -> Result<Duration, Error> {
+    let Some(text) = std::env::var_os("UB_TIMEOUT").filter(|text| !text.is_empty()) else {
+        return Ok(Duration::from_secs(TIMEOUT));
+    };
+    let seconds = text.to_str().and_then(|text| text.parse::<f64>().ok());
+    seconds
+        .filter(|seconds| *seconds > 0.0 && *seconds <= 1e6)
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| Error::Usage {
+            what: format!("UB_TIMEOUT={}", text.to_string_lossy()),
+            legal: "seconds, above 0 and at most a million".into(),
+        })
+}

@@ -1,0 +1,122 @@
+//! One GPU of this process.
+
+use super::driver::{self, check, checked};
+use crate::error::Error;
+use cudarc::driver::{CudaContext, CudaStream, sys};
+use std::sync::Arc;
+
+/// One GPU, with its primary context held: other libraries of the process share it.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    context: Arc<CudaContext>,
+    name: String,
+    sms: u32,
+    memory: u64,
+    capability: (i32, i32),
+}
+
+impl Gpu {
+    /// How many GPUs there are.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] where there is no driver, one that is too old, or no GPU.
+    pub fn count() -> Result<u32, Error> {
+        driver::open()
+    }
+
+    /// That GPU, counted from 0 as CUDA counts.
+    ///
+    /// # Errors
+    /// As [`Gpu::count`]; and if there are not so many.
+    pub fn open(ordinal: u32) -> Result<Gpu, Error> {
+        let count = driver::open()?;
+        if ordinal >= count {
+            return Err(driver::none(
+                &format!("GPU {ordinal} of {count}"),
+                "use fewer ranks than GPUs, or a loopback communicator, whose ranks share one",
+            ));
+        }
+        let context = checked("open the GPU", CudaContext::new(ordinal as usize))?;
+        // SAFETY: we order streams ourselves. Events around every slice would stand between a kernel and its peers.
+        unsafe { context.disable_event_tracking() };
+        let ask = |attribute| checked("ask the GPU", context.attribute(attribute));
+        let sms = ask(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        Ok(Gpu {
+            name: checked("ask the GPU's name", context.name())?,
+            sms: sms.unsigned_abs(),
+            memory: checked("ask the GPU's memory", context.total_mem())? as u64,
+            capability: checked("ask the GPU's capability", context.compute_capability())?,
+            context,
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its number.
+    pub fn ordinal(&self) -> u32 {
+        self.context.ordinal() as u32
+    }
+
+    /// Its streaming multiprocessors.
+    pub fn sms(&self) -> u32 {
+        self.sms
+    }
+
+    /// Bytes of its memory.
+    pub fn memory(&self) -> u64 {
+        self.memory
+    }
+
+    /// Refuses a GPU that our kernels are not made for.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`], with what it is.
+    pub fn must_be_hopper(&self) -> Result<(), Error> {
+        match self.capability {
+            (9, 0) => Ok(()),
+            (major, minor) => Err(driver::none(
+                &format!("{} has compute capability {major}.{minor}", self.name),
+                "kernels are made for Hopper (9.0: H100, H200); --device cpu runs the emulator",
+            )),
+        }
+    }
+
+    /// A new stream that does not wait for the default one.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn stream(&self) -> Result<Arc<CudaStream>, Error> {
+        checked("make a stream", self.context.new_stream())
+    }
+
+    /// The context, to use with cudarc.
+    pub fn context(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
+
+    /// Makes it the one this thread speaks to.
+    pub(super) fn bind(&self) -> Result<(), Error> {
+        checked("select the GPU", self.context.bind_to_thread())
+    }
+
+    /// Whether this GPU reaches the other's memory.
+    pub(super) fn reaches(&self, other: &Gpu) -> Result<bool, Error> {
+        if self.ordinal() == other.ordinal() {
+            return Ok(true);
+        }
+        let mut can = 0;
+        // SAFETY: the answer's place is ours, both devices are open.
+        let code = unsafe {
+            sys::cuDeviceCanAccessPeer(
+                &raw mut can,
+                self.context.cu_device(),
+                other.context.cu_device(),
+            )
+        };
+        check("ask whether two GPUs reach each other", code)?;
+        Ok(can != 0)
+    }
+}

@@ -1,0 +1,161 @@
+//! Moving bytes, and memory of one GPU alone.
+
+use super::driver::{check, checked};
+use super::{Address, Gpu};
+use crate::error::Error;
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, ValidAsZeroBits, sys};
+use std::sync::Arc;
+
+/// Numbers a GPU can hold: every pattern of bits is a value.
+pub trait Element:
+    DeviceRepr + ValidAsZeroBits + Copy + Default + Send + Sync + sealed::Sealed
+{
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! elements {
+    ($($number:ty),*) => {$(
+        impl sealed::Sealed for $number {}
+        impl Element for $number {}
+    )*};
+}
+elements!(
+    u8,
+    u16,
+    u32,
+    u64,
+    i8,
+    i16,
+    i32,
+    i64,
+    f32,
+    f64,
+    half::f16,
+    half::bf16
+);
+
+/// Memory of one GPU that no peer addresses: operands, outputs.
+#[derive(Debug)]
+pub struct Local<T> {
+    slice: CudaSlice<T>,
+    stream: Arc<CudaStream>,
+}
+
+impl<T: Element> Local<T> {
+    /// So many elements, all zero bits; used in the order of `stream`.
+    ///
+    /// # Errors
+    /// When the GPU's memory is full.
+    pub fn zeros(stream: &Arc<CudaStream>, len: usize) -> Result<Local<T>, Error> {
+        let slice = checked("allocate on the GPU", stream.alloc_zeros(len.max(1)))?;
+        Ok(Local {
+            slice,
+            stream: stream.clone(),
+        })
+    }
+
+    /// Those elements.
+    ///
+    /// # Errors
+    /// When the GPU's memory is full.
+    pub fn of(stream: &Arc<CudaStream>, values: &[T]) -> Result<Local<T>, Error> {
+        let local = Local::zeros(stream, values.len())?;
+        write(stream, local.address(), values)?;
+        Ok(local)
+    }
+
+    /// What is there now, once everything before in the stream is done.
+    ///
+    /// # Errors
+    /// What the kernels before ended with.
+    pub fn read(&self) -> Result<Vec<T>, Error> {
+        read(&self.stream, self.address(), self.slice.len())
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> Address {
+        address_of(&self.slice, &self.stream)
+    }
+}
+
+/// Where a slice of cudarc's is, for work in the order of `stream`.
+pub fn address_of<T>(slice: &impl DevicePtr<T>, stream: &CudaStream) -> Address {
+    Address(slice.device_ptr(stream).0)
+}
+
+/// Copies to the GPU in the order of the stream. `values` may be reused when this returns: the driver takes pageable
+/// memory before it does.
+pub(crate) fn write<T: Element>(
+    stream: &CudaStream,
+    to: Address,
+    values: &[T],
+) -> Result<(), Error> {
+    if values.is_empty() {
+        return Ok(());
+    }
+    checked("select the GPU", stream.context().bind_to_thread())?;
+    // SAFETY: the source is a slice and its type is plain bytes to the GPU; the caller's address has room for it, which
+    // the types above this module see to.
+    let code = unsafe {
+        sys::cuMemcpyHtoDAsync_v2(
+            to.0,
+            values.as_ptr().cast(),
+            size_of_val(values),
+            stream.cu_stream(),
+        )
+    };
+    check("copy to the GPU", code)
+}
+
+/// Copies from the GPU, once everything before in the stream is done.
+pub(crate) fn read<T: Element>(
+    stream: &CudaStream,
+    from: Address,
+    len: usize,
+) -> Result<Vec<T>, Error> {
+    let mut values = vec![T::default(); len];
+    if len > 0 {
+        checked("select the GPU", stream.context().bind_to_thread())?;
+        // SAFETY: the destination is a vector of so many elements whose every bit pattern is a value (see `Element`), and it lives until the stream has been waited for below.
+        let code = unsafe {
+            sys::cuMemcpyDtoHAsync_v2(
+                values.as_mut_ptr().cast(),
+                from.0,
+                size_of_val(&values[..]),
+                stream.cu_stream(),
+            )
+        };
+        check("copy from the GPU", code)?;
+    }
+    checked("wait for the GPU", stream.synchronize())?;
+    Ok(values)
+}
+
+/// As [`read`], for words a dead context may no longer give: then nothing.
+pub(crate) fn read_words(stream: &CudaStream, from: Address, len: usize) -> Option<Vec<u64>> {
+    read(stream, from, len).ok()
+}
+
+/// Sets bytes, in the order of the stream.
+pub(crate) fn fill(stream: &CudaStream, to: Address, byte: u8, bytes: u64) -> Result<(), Error> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    checked("select the GPU", stream.context().bind_to_thread())?;
+    // SAFETY: the range belongs to the caller's allocation.
+    let code = unsafe { sys::cuMemsetD8Async(to.0, byte, bytes as usize, stream.cu_stream()) };
+    check("fill the GPU's memory", code)
+}
+
+impl Gpu {
+    /// Waits for everything on this GPU.
+    ///
+    /// # Errors
+    /// What any kernel ended with.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        checked("wait for the GPU", self.context().synchronize())
+    }
+}

@@ -1,0 +1,41 @@
+//! NVIDIA GPUs: the driver, memory that all GPUs of a process can address, tensor maps, modules, launches, stall records.
+//!
+//! Device addresses are numbers here and [`Address`]es everywhere else: only this module makes or opens one. Every
+//! call's result is checked, and nothing here panics where there is no driver.
+#![allow(unsafe_code)]
+
+mod driver;
+mod gpu;
+mod map;
+mod memory;
+mod module;
+mod vmm;
+mod watch;
+
+pub use cudarc::driver::{CudaSlice, CudaStream};
+pub use gpu::Gpu;
+pub use map::{MapSpec, TensorMap};
+pub use memory::{Element, Local, address_of};
+pub use module::{Arguments, Function, Grid, Module};
+
+pub(crate) use memory::{fill, read, read_words, write};
+pub(crate) use vmm::Slots;
+pub(crate) use watch::{Record, Watch};
+
+/// Where something is in a GPU's memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Address(u64);
+
+impl Address {
+    /// So many bytes further.
+    #[must_use]
+    pub const fn plus(self, bytes: u64) -> Address {
+        Address(self.0 + bytes)
+    }
+}
+
+impl std::fmt::Debug for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Address(..)")
+    }
+}

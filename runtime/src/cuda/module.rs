@@ -1,0 +1,256 @@
+//! Loaded machine code, its arguments, its launch.
+
+use super::driver::{check, checked};
+use super::{Address, Gpu, TensorMap};
+use crate::error::Error;
+use crate::jit::{Compiled, Facts};
+use cudarc::driver::{CudaStream, sys};
+use std::ffi::{CString, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+/// Machine code on one GPU. Loaded whole at once: loading lazily would wait for kernels that wait for us.
+#[derive(Debug)]
+pub struct Module {
+    raw: sys::CUmodule,
+    gpu: Arc<Gpu>,
+    facts: Vec<Facts>,
+}
+
+// SAFETY: the driver's handles may be used from any thread; we never change them.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Sync for Module {}
+
+impl Module {
+    /// Loads what was compiled.
+    ///
+    /// # Errors
+    /// When it is made for another GPU, or memory is full.
+    pub fn load(gpu: &Arc<Gpu>, compiled: &Compiled) -> Result<Arc<Module>, Error> {
+        gpu.bind()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the image is a whole cubin (it was parsed), and its bytes outlive the call.
+        let code = unsafe { sys::cuModuleLoadData(&raw mut raw, compiled.cubin.as_ptr().cast()) };
+        check("load the kernel", code)?;
+        Ok(Arc::new(Module {
+            raw,
+            gpu: gpu.clone(),
+            facts: compiled.facts.clone(),
+        }))
+    }
+
+    /// A kernel in it, with so much dynamic shared memory.
+    ///
+    /// # Errors
+    /// When there is none of that name, or the shared memory does not fit.
+    pub fn function(self: &Arc<Module>, name: &str, shared: u32) -> Result<Function, Error> {
+        self.gpu.bind()?;
+        let symbol = CString::new(name).unwrap_or_default();
+        let mut raw = ptr::null_mut();
+        // SAFETY: the module is loaded, the name ends in zero, the place is ours.
+        check(format!("find {name}"), unsafe {
+            sys::cuModuleGetFunction(&raw mut raw, self.raw, symbol.as_ptr())
+        })?;
+        // SAFETY: the function was just got.
+        check(format!("load {name}"), unsafe { sys::cuFuncLoad(raw) })?;
+        // SAFETY: as above.
+        let code = unsafe {
+            sys::cuFuncSetAttribute(
+                raw,
+                sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                shared as i32,
+            )
+        };
+        check(format!("give {name} {shared} bytes of shared memory"), code)?;
+        let mut parameters = Vec::new();
+        loop {
+            let (mut offset, mut size) = (0, 0);
+            // SAFETY: the function is loaded and both places are ours; one past the last is an error, not a fault.
+            let code = unsafe {
+                sys::cuFuncGetParamInfo(raw, parameters.len(), &raw mut offset, &raw mut size)
+            };
+            if code != sys::CUresult::CUDA_SUCCESS {
+                break;
+            }
+            parameters.push(size);
+        }
+        Ok(Function {
+            raw,
+            name: name.into(),
+            shared,
+            parameters,
+            module: self.clone(),
+        })
+    }
+
+    /// What its kernels need.
+    pub fn facts(&self) -> &[Facts] {
+        &self.facts
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        if self.gpu.bind().is_ok() {
+            // SAFETY: functions hold the module, so nobody launches from it any more.
+            unsafe { sys::cuModuleUnload(self.raw) };
+        }
+    }
+}
+
+/// One kernel, ready to launch.
+#[derive(Clone, Debug)]
+pub struct Function {
+    raw: sys::CUfunction,
+    name: String,
+    shared: u32,
+    /// Bytes of each parameter, as the driver says.
+    parameters: Vec<usize>,
+    module: Arc<Module>,
+}
+
+// SAFETY: as for the module, which it holds.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+/// How many CTAs of how many threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Grid {
+    /// CTAs.
+    pub ctas: u32,
+    /// Threads of each.
+    pub threads: u32,
+    /// CTAs of a cluster; 1: none.
+    pub cluster: u32,
+}
+
+/// The bytes of a kernel's parameters, in order.
+#[derive(Clone, Default, Debug)]
+pub struct Arguments {
+    words: Vec<u64>,
+    /// First word and bytes of each.
+    parts: Vec<(usize, usize)>,
+}
+
+impl Arguments {
+    /// None yet.
+    pub fn new() -> Arguments {
+        Arguments::default()
+    }
+
+    /// Adds those bytes as one parameter.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        let at = self.words.len();
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.words.push(u64::from_le_bytes(word));
+        }
+        self.parts.push((at, bytes.len()));
+    }
+
+    /// Adds a tensor map.
+    pub fn map(&mut self, map: &TensorMap) {
+        self.parts.push((self.words.len(), 128));
+        self.words.extend(map.0.opaque);
+    }
+
+    /// Adds an address.
+    pub fn address(&mut self, address: Address) {
+        self.bytes(&address.0.to_le_bytes());
+    }
+
+    /// Adds a number.
+    pub fn number(&mut self, number: u32) {
+        self.bytes(&number.to_le_bytes());
+    }
+}
+
+impl Address {
+    /// Its bytes, for a struct that a kernel takes.
+    pub(crate) fn to_bytes(self) -> [u8; 8] {
+        self.0.to_le_bytes()
+    }
+}
+
+impl Function {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it needs.
+    pub fn facts(&self) -> Option<&Facts> {
+        self.module
+            .facts()
+            .iter()
+            .find(|facts| facts.name == self.name)
+    }
+
+    /// Starts it. The number and sizes of the arguments are compared with what the kernel takes.
+    ///
+    /// # Safety
+    /// The kernel may only touch memory that is there until it has ended, and what it waits for must come.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for other arguments than it takes; what the driver refuses.
+    pub unsafe fn launch(
+        &self,
+        stream: &CudaStream,
+        grid: Grid,
+        arguments: &Arguments,
+    ) -> Result<(), Error> {
+        let given = arguments.parts.iter().map(|(_, bytes)| *bytes);
+        if !given.clone().eq(self.parameters.iter().copied()) {
+            return Err(Error::Usage {
+                what: format!(
+                    "{} called with arguments of {:?} bytes",
+                    self.name,
+                    given.collect::<Vec<_>>()
+                ),
+                legal: format!("it takes {:?}", self.parameters),
+            });
+        }
+        checked("select the GPU", stream.context().bind_to_thread())?;
+        let mut pointers: Vec<*mut c_void> = arguments
+            .parts
+            .iter()
+            .map(|(at, _)| ptr::from_ref(&arguments.words[*at]).cast_mut().cast())
+            .collect();
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { pad: [0; 64] },
+        };
+        attribute.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 {
+            x: grid.cluster,
+            y: 1,
+            z: 1,
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid.ctas,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: grid.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared,
+            hStream: stream.cu_stream(),
+            attrs: &raw mut attribute,
+            numAttrs: u32::from(grid.cluster > 1),
+        };
+        // SAFETY: the pointers are to as many arguments, of the sizes the kernel takes (compared above), and the driver
+        // copies them before it returns; what the kernel does with them is the caller's promise.
+        let code = unsafe {
+            sys::cuLaunchKernelEx(
+                &raw const config,
+                self.raw,
+                pointers.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        check(format!("launch {}", self.name), code)
+    }
+}

@@ -1,0 +1,107 @@
+//! Where a kernel that waited too long leaves its story: memory of the host that outlives the kernel and its context.
+
+use super::driver::check;
+use super::{Address, Gpu};
+use crate::error::Error;
+use cudarc::driver::sys;
+use std::ptr::{self, NonNull};
+
+/// As the prelude's `Stall`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Told {
+    written: u32,
+    pub rank: u32,
+    pub role: u32,
+    pub block: u32,
+    pub what: u32,
+    pub index: u32,
+    pub seen: u64,
+    pub wanted: u64,
+}
+
+/// One rank's record, in host memory that its GPU can write.
+#[derive(Debug)]
+pub(crate) struct Record {
+    host: NonNull<Told>,
+    device: Address,
+}
+
+// SAFETY: the host side is only read, volatile; the driver frees it from any thread.
+unsafe impl Send for Record {}
+// SAFETY: as above.
+unsafe impl Sync for Record {}
+
+impl Record {
+    pub(crate) fn new(gpu: &Gpu) -> Result<Record, Error> {
+        gpu.bind()?;
+        let mut host = ptr::null_mut();
+        // Portable, mapped: every context may use it, and it has an address on the GPU.
+        let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+        // SAFETY: the pointer's place is ours.
+        let code = unsafe { sys::cuMemHostAlloc(&raw mut host, size_of::<Told>(), flags) };
+        check("allocate host memory for stall records", code)?;
+        let Some(host) = NonNull::new(host.cast::<Told>()) else {
+            return Err(super::driver::none(
+                "host memory at address zero",
+                "restart the process",
+            ));
+        };
+        // SAFETY: the memory was just allocated with this size, and pages are aligned for anything.
+        unsafe { host.write_volatile(Told::default()) };
+        let mut device = 0;
+        // SAFETY: the memory was allocated mapped.
+        let code =
+            unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut device, host.as_ptr().cast(), 0) };
+        check("map host memory for stall records", code)?;
+        Ok(Record {
+            host,
+            device: Address(device),
+        })
+    }
+
+    /// What was told, if anything.
+    pub(crate) fn told(&self) -> Option<Told> {
+        // SAFETY: the memory lives as long as this; the GPU writes whole words, and `written` last.
+        let told = unsafe { self.host.read_volatile() };
+        (told.written != 0).then_some(told)
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        // SAFETY: allocated by cuMemHostAlloc; kernels that may write it hold the communicator that holds this.
+        unsafe { sys::cuMemFreeHost(self.host.as_ptr().cast()) };
+    }
+}
+
+/// As the prelude's `Watch`: what a kernel needs to give up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch {
+    pub claim: Address,
+    pub abort: Address,
+    pub abort_stride: u64,
+    pub timeout_ns: u64,
+    pub rank: u32,
+    pub world: u32,
+}
+
+impl Watch {
+    /// As the kernel takes it.
+    pub(crate) fn bytes(&self, record: &Record) -> [u8; 48] {
+        let mut bytes = [0; 48];
+        let words = [
+            record.device.0,
+            self.claim.0,
+            self.abort.0,
+            self.abort_stride,
+            self.timeout_ns,
+        ];
+        for (at, word) in words.into_iter().enumerate() {
+            bytes[at * 8..][..8].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[40..44].copy_from_slice(&self.rank.to_le_bytes());
+        bytes[44..].copy_from_slice(&self.world.to_le_bytes());
+        bytes
+    }
+}

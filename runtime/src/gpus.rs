@@ -1,0 +1,385 @@
+//! GPUs as a device: every rank of checked plans on its GPU, a thread each, compared as the emulator's runs are.
+
+use crate::communicator::Communicator;
+use crate::cpu::Run;
+use crate::cuda::{self, Address, Gpu, Local};
+use crate::error::Error;
+use crate::jit::{Compiler, Facts};
+use crate::launch::{Loaded, Tensors};
+use crate::user_buffer::UserBuffer;
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::interp::{self, Input, Outcome, Output, Policy};
+use counterflow_codegen::kernel::{Buffer, Kernel};
+use counterflow_codegen::pipeline::Pipeline;
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_codegen::verify::Checked;
+use cudarc::driver::sys::CUevent_flags;
+use half::{bf16, f16};
+use std::time::{Duration, Instant};
+
+/// A byte that makes every 16-bit float a NaN: what no kernel wrote does not pass for a result.
+const POISON: u8 = 0xff;
+
+/// The ranks of a world on this machine: a GPU each, or all on the first if there are fewer.
+///
+/// # Errors
+/// [`Error::NoDevice`] where there is no GPU.
+pub fn ranks(world: u32) -> Result<Vec<Communicator>, Error> {
+    if Gpu::count()? >= world {
+        Communicator::local(world)
+    } else {
+        Communicator::loopback(world)
+    }
+}
+
+/// What a kernel did on GPUs.
+#[derive(Debug)]
+pub struct Launched<'a> {
+    /// Outputs of every launch, to compare.
+    pub run: Run<'a>,
+    /// Median time of a launch on the slowest rank, one plan after another.
+    pub times: Vec<Duration>,
+    /// Time of the host for one launch of a plan that was not launched before.
+    pub host: Duration,
+    /// What the machine code needs.
+    pub facts: Option<Facts>,
+}
+
+/// Runs `plans` one after another on `ranks`, with numbers that `seed` determines, then times each of them.
+///
+/// # Errors
+/// What the compiler or driver refuses; [`Error::Stalled`].
+///
+/// # Panics
+/// If a rank's thread panics.
+pub fn run<'a>(
+    ranks: &[Communicator],
+    compiler: &Compiler,
+    pipeline: &Checked<Pipeline>,
+    plans: Vec<&'a Checked<Plan>>,
+    kernel: &'a Checked<Kernel>,
+    seed: u64,
+) -> Result<Launched<'a>, Error> {
+    let results = Communicator::each(ranks, |rank| one(rank, compiler, pipeline, &plans, seed))?;
+    let mut outputs = Vec::new();
+    let mut times = vec![Duration::ZERO; plans.len()];
+    let (mut host, mut facts) = (Duration::ZERO, None);
+    for result in results {
+        outputs.extend(result.outputs);
+        for (slowest, time) in times.iter_mut().zip(result.times) {
+            *slowest = time.max(*slowest);
+        }
+        host = host.max(result.host);
+        facts = result.facts;
+    }
+    outputs.sort_by_key(|output| (output.launch, output.rank));
+    let outcome = Outcome {
+        outputs,
+        steps: 0,
+        policy: Policy::of_seed(seed, 1, 1),
+    };
+    Ok(Launched {
+        run: Run::of(kernel, plans, seed, outcome),
+        times,
+        host,
+        facts,
+    })
+}
+
+/// Launches on rank `only` alone, all others having loaded the same: what must end as [`Error::Stalled`].
+///
+/// # Errors
+/// That error, or what went wrong instead.
+pub fn run_only(
+    ranks: &[Communicator],
+    compiler: &Compiler,
+    pipeline: &Checked<Pipeline>,
+    plan: &Checked<Plan>,
+    only: u32,
+) -> Result<(), Error> {
+    let kernel = &pipeline.kernel;
+    Communicator::each(ranks, |rank| {
+        let (loaded, memory, tensors) = load(rank, compiler, pipeline, &[plan])?;
+        prepare(rank, kernel, plan, 0, 1, &memory)?;
+        rank.barrier()?;
+        if rank.rank() != only {
+            return Ok(());
+        }
+        loaded.launch(rank, plan, &tensors)?;
+        rank.synchronize()
+    })
+    .map(|_| ())
+}
+
+struct OneRank {
+    outputs: Vec<Output>,
+    times: Vec<Duration>,
+    host: Duration,
+    facts: Option<Facts>,
+}
+
+/// A tensor's memory.
+enum Memory {
+    Own(Local<u8>),
+    Heap(UserBuffer<u8>),
+}
+
+impl Memory {
+    fn address(&self) -> Address {
+        match self {
+            Memory::Own(local) => local.address(),
+            Memory::Heap(buffer) => buffer.address(),
+        }
+    }
+}
+
+/// The kernel and its tensors on a rank, large enough for every plan. Collective.
+fn load(
+    rank: &Communicator,
+    compiler: &Compiler,
+    pipeline: &Checked<Pipeline>,
+    plans: &[&Checked<Plan>],
+) -> Result<(Loaded, Vec<Memory>, Tensors), Error> {
+    let kernel = &pipeline.kernel;
+    let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
+    let needs: Vec<(TensorId, u64, bool)> = ids
+        .map(|id| {
+            let all = plans.iter().map(|plan| Loaded::needs(kernel, plan, id));
+            let (bytes, in_heap) = all.max().unwrap_or((0, false));
+            (id, bytes, in_heap)
+        })
+        .collect();
+    let heap = needs.iter().filter(|(.., in_heap)| *in_heap);
+    let heap: u64 = heap.map(|(_, bytes, _)| bytes + 1024).sum();
+    let cells = plans.iter().map(|plan| plan.arrivals.len() as u64 * 128);
+    rank.reserve(heap + 2 * cells.max().unwrap_or(0) + (4 << 20))?;
+    let loaded = Loaded::load(rank, compiler, pipeline, plans)?;
+    let (mut memory, mut tensors) = (Vec::new(), Tensors::new());
+    for (id, bytes, in_heap) in needs {
+        memory.push(if in_heap {
+            let buffer = rank.allocate::<u8>(bytes as usize)?;
+            tensors.shared(id, &buffer);
+            Memory::Heap(buffer)
+        } else {
+            let local = Local::<u8>::zeros(rank.stream(), bytes as usize)?;
+            tensors.local(id, local.address(), bytes);
+            Memory::Own(local)
+        });
+    }
+    rank.barrier()?;
+    Ok((loaded, memory, tensors))
+}
+
+fn one(
+    rank: &Communicator,
+    compiler: &Compiler,
+    pipeline: &Checked<Pipeline>,
+    plans: &[&Checked<Plan>],
+    seed: u64,
+) -> Result<OneRank, Error> {
+    let kernel = &pipeline.kernel;
+    let (loaded, memory, tensors) = load(rank, compiler, pipeline, plans)?;
+    let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
+    let ids: Vec<TensorId> = ids
+        .filter(|id| shown(&kernel.buffers[id.index()]))
+        .collect();
+    let mut outputs = Vec::new();
+    let mut host = Duration::MAX;
+    for (launch, plan) in plans.iter().enumerate() {
+        prepare(rank, kernel, plan, launch, seed, &memory)?;
+        let start = Instant::now();
+        loaded.launch(rank, plan, &tensors)?;
+        host = host.min(start.elapsed());
+        rank.synchronize()?;
+        for id in &ids {
+            outputs.push(output(
+                rank,
+                kernel,
+                plan,
+                launch,
+                *id,
+                &memory[id.index()],
+            )?);
+        }
+    }
+    let mut times = Vec::new();
+    for plan in plans {
+        times.push(time(rank, || loaded.launch(rank, plan, &tensors))?);
+    }
+    rank.synchronize()?;
+    // Nobody gives memory back while a peer's kernel may still use it.
+    rank.barrier()?;
+    Ok(OneRank {
+        outputs,
+        times,
+        host,
+        facts: loaded.function().facts().cloned(),
+    })
+}
+
+/// Whether a tensor is compared.
+fn shown(buffer: &Buffer) -> bool {
+    !matches!(
+        buffer.kind,
+        TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. }
+    )
+}
+
+/// Inputs for one launch; what is no input is poisoned.
+fn prepare(
+    rank: &Communicator,
+    kernel: &Kernel,
+    plan: &Plan,
+    launch: usize,
+    seed: u64,
+    memory: &[Memory],
+) -> Result<(), Error> {
+    let mut inputs = interp::uniform(seed);
+    for (index, buffer) in kernel.buffers.iter().enumerate() {
+        let tensor = TensorId(index as u16);
+        let to = memory[index].address();
+        let (bytes, _) = Loaded::needs(kernel, plan, tensor);
+        if !buffer.is_scratch() {
+            cuda::fill(rank.stream(), to, POISON, bytes)?;
+        }
+        if !buffer.kind.is_input() {
+            continue;
+        }
+        let rows = match buffer.kind {
+            TensorKind::Gathered => plan.geometry.chunk(buffer.rows, rank.rank()),
+            _ => plan.geometry.held(buffer, rank.rank()),
+        };
+        let columns = plan.geometry.size(buffer.columns);
+        let mut values = vec![0.0; rows.len() as usize * columns as usize];
+        let input = Input {
+            launch,
+            rank: rank.rank(),
+            tensor,
+            name: &buffer.name,
+            rows,
+            columns,
+        };
+        inputs(input, &mut values);
+        let pitch = pitch(plan, buffer);
+        let start = u64::from(rows.start) * pitch as u64;
+        cuda::write(
+            rank.stream(),
+            to.plus(start),
+            &pack(&values, buffer.dtype, columns as usize, pitch),
+        )?;
+    }
+    Ok(())
+}
+
+fn output(
+    rank: &Communicator,
+    kernel: &Kernel,
+    plan: &Plan,
+    launch: usize,
+    tensor: TensorId,
+    memory: &Memory,
+) -> Result<Output, Error> {
+    let buffer = &kernel.buffers[tensor.index()];
+    let rows = plan.geometry.held(buffer, rank.rank());
+    let columns = plan.geometry.size(buffer.columns) as usize;
+    let pitch = pitch(plan, buffer);
+    let bytes = cuda::read(rank.stream(), memory.address(), rows.len() as usize * pitch)?;
+    let values = unpack(&bytes, buffer.dtype, columns, pitch);
+    Ok(Output {
+        launch,
+        rank: rank.rank(),
+        tensor,
+        rows,
+        values,
+    })
+}
+
+fn pitch(plan: &Plan, buffer: &Buffer) -> usize {
+    let given = plan.shape.ld.get(&buffer.name).copied();
+    let elements = given.unwrap_or_else(|| plan.geometry.contiguous(buffer));
+    (elements * buffer.dtype.bytes()) as usize
+}
+
+/// Rows of numbers as bytes, `pitch` apart; between them poison.
+fn pack(values: &[f32], dtype: Dtype, columns: usize, pitch: usize) -> Vec<u8> {
+    let width = dtype.bytes() as usize;
+    let rows = values.len() / columns.max(1);
+    let mut bytes = vec![POISON; rows * pitch];
+    for (row, line) in values
+        .chunks_exact(columns.max(1))
+        .zip(bytes.chunks_exact_mut(pitch.max(1)))
+    {
+        for (value, place) in row.iter().zip(line.chunks_exact_mut(width)) {
+            match dtype {
+                Dtype::Bf16 => place.copy_from_slice(&bf16::from_f32(*value).to_le_bytes()),
+                Dtype::F16 => place.copy_from_slice(&f16::from_f32(*value).to_le_bytes()),
+                Dtype::F32 => place.copy_from_slice(&value.to_le_bytes()),
+            }
+        }
+    }
+    bytes
+}
+
+fn unpack(bytes: &[u8], dtype: Dtype, columns: usize, pitch: usize) -> Vec<f32> {
+    let width = dtype.bytes() as usize;
+    let lines = bytes.chunks_exact(pitch.max(1));
+    let number = |place: &[u8]| match dtype {
+        Dtype::Bf16 => bf16::from_le_bytes([place[0], place[1]]).to_f32(),
+        Dtype::F16 => f16::from_le_bytes([place[0], place[1]]).to_f32(),
+        Dtype::F32 => f32::from_le_bytes([place[0], place[1], place[2], place[3]]),
+    };
+    lines
+        .flat_map(|line| line[..columns * width].chunks_exact(width).map(number))
+        .collect()
+}
+
+/// Median time of a launch among back-to-back groups of them.
+fn time(rank: &Communicator, launch: impl Fn() -> Result<(), Error>) -> Result<Duration, Error> {
+    const GROUP: u32 = 10;
+    const GROUPS: usize = 7;
+    let event = || {
+        let event = rank
+            .stream()
+            .record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+        event.map_err(|error| Error::Driver {
+            what: "record an event".into(),
+            code: format!("{:?}", error.0),
+            help: "an earlier kernel died: start a new process".into(),
+        })
+    };
+    let mut times = Vec::new();
+    for group in 0..=GROUPS {
+        rank.barrier()?;
+        let start = event()?;
+        for _ in 0..GROUP {
+            launch()?;
+        }
+        let end = event()?;
+        rank.synchronize()?;
+        let milliseconds = start.elapsed_ms(&end).unwrap_or(f32::NAN);
+        // The first warms up.
+        if group > 0 && milliseconds.is_finite() {
+            times.push(Duration::from_secs_f32(
+                milliseconds / 1000.0 / GROUP as f32,
+            ));
+        }
+    }
+    times.sort_unstable();
+    Ok(times.get(times.len() / 2).copied().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_lie_a_pitch_apart_and_what_is_between_is_poison() {
+        let values = [1.0, -2.0, 0.5, 3.0];
+        let bytes = pack(&values, Dtype::Bf16, 2, 8);
+        assert_eq!(bytes.len(), 16);
+        assert_eq!(&bytes[4..8], &[POISON; 4]);
+        assert_eq!(unpack(&bytes, Dtype::Bf16, 2, 8), values);
+        assert!(unpack(&[POISON; 2], Dtype::F16, 1, 2)[0].is_nan());
+    }
+}

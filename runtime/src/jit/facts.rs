@@ -1,0 +1,143 @@
+//! What a cubin says about its kernels, read from the ELF file itself: no tool of NVIDIA's is needed.
+
+use crate::error::Error;
+use object::read::elf::ElfFile64;
+use object::{Object, ObjectSection, ObjectSymbol};
+
+/// What one kernel needs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Facts {
+    /// Its name.
+    pub name: String,
+    /// Registers a thread has at entry. With `setmaxnreg` that is the ceiling of the launch bounds.
+    pub registers: u32,
+    /// Bytes of stack a thread needs: above zero if registers spill.
+    pub frame: u32,
+    /// Bytes of static shared memory, with what the system reserves.
+    pub shared: u32,
+    /// Bytes of parameters.
+    pub parameters: u32,
+    /// Most threads of a CTA, where the text bounds them.
+    pub threads: Option<u32>,
+    /// CTAs of a cluster, where the text fixes it.
+    pub cluster: Option<[u32; 3]>,
+}
+
+/// Attributes of `.nv.info` records.
+mod attribute {
+    pub const MAX_THREADS: u8 = 0x05;
+    pub const FRAME: u8 = 0x11;
+    pub const PARAMETERS: u8 = 0x19;
+    pub const REGISTERS: u8 = 0x2f;
+    pub const CLUSTER: u8 = 0x3d;
+}
+
+/// The facts of every kernel in a cubin, by name.
+pub(super) fn read(cubin: &[u8]) -> Result<Vec<Facts>, Error> {
+    parse(cubin).ok_or_else(|| Error::Toolkit {
+        what: "NVRTC gave something that is no cubin".into(),
+        help: "only machine code can be loaded: compile for a real architecture such as sm_90a"
+            .into(),
+    })
+}
+
+fn parse(cubin: &[u8]) -> Option<Vec<Facts>> {
+    let file: ElfFile64<'_> = ElfFile64::parse(cubin).ok()?;
+    let mut all: Vec<Facts> = Vec::new();
+    for section in file.sections() {
+        if let Some(name) = section.name().ok()?.strip_prefix(".nv.info.") {
+            let mut facts = Facts {
+                name: name.into(),
+                ..Facts::default()
+            };
+            for record in records(section.data().ok()?) {
+                match (record.attribute, record.words()) {
+                    (attribute::MAX_THREADS, words) => {
+                        facts.threads = words.iter().copied().reduce(|a, b| a * b.max(1))
+                    }
+                    (attribute::CLUSTER, words) => facts.cluster = words.try_into().ok(),
+                    (attribute::PARAMETERS, _) => facts.parameters = u32::from(record.half),
+                    _ => {}
+                }
+            }
+            let shared = file.section_by_name(&format!(".nv.shared.{name}"));
+            facts.shared = shared.map_or(0, |section| section.size() as u32);
+            all.push(facts);
+        }
+    }
+    let info = file.section_by_name(".nv.info")?;
+    for record in records(info.data().ok()?) {
+        let [symbol, value] = record.words()[..] else {
+            continue;
+        };
+        let Ok(symbol) = file.symbol_by_index(object::SymbolIndex(symbol as usize)) else {
+            continue;
+        };
+        let Ok(name) = symbol.name() else { continue };
+        let Some(facts) = all.iter_mut().find(|facts| facts.name == name) else {
+            continue;
+        };
+        match record.attribute {
+            attribute::REGISTERS => facts.registers = value,
+            attribute::FRAME => facts.frame = value,
+            _ => {}
+        }
+    }
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    Some(all)
+}
+
+/// One record: a format byte, an attribute byte, and sixteen bits that are the value or, in format 4, the length of
+/// what follows.
+struct Record<'a> {
+    attribute: u8,
+    half: u16,
+    payload: &'a [u8],
+}
+
+impl Record<'_> {
+    fn words(&self) -> Vec<u32> {
+        let words = self.payload.chunks_exact(4);
+        words
+            .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+            .collect()
+    }
+}
+
+fn records(mut bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
+    std::iter::from_fn(move || {
+        let [format, attribute, low, high, rest @ ..] = bytes else {
+            return None;
+        };
+        let half = u16::from_le_bytes([*low, *high]);
+        let length = if *format == 4 { usize::from(half) } else { 0 };
+        let (payload, rest) = rest.split_at_checked(length)?;
+        bytes = rest;
+        Some(Record {
+            attribute: *attribute,
+            half,
+            payload,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_read_and_a_cut_one_ends_the_list() {
+        let bytes = [
+            4, 0x2f, 8, 0, 5, 0, 0, 0, 168, 0, 0, 0, 3, 0x19, 0x40, 1, 4, 0x11, 8, 0, 1,
+        ];
+        let all: Vec<_> = records(&bytes)
+            .map(|r| (r.attribute, r.half, r.words()))
+            .collect();
+        assert_eq!(all, [(0x2f, 8, vec![5, 168]), (0x19, 0x140, vec![])]);
+    }
+
+    #[test]
+    fn what_is_no_cubin_is_refused() {
+        assert_eq!(read(b".version 9.0").expect_err("PTX").kind(), "toolkit");
+    }
+}

@@ -1,0 +1,168 @@
+//! CUDA text to machine code, with or without a GPU: NVRTC, a cache on disk, and what the result is made of.
+//!
+//! ```no_run
+//! use counterflow_runtime::jit::{Compiler, Source, Target};
+//!
+//! let compiler = Compiler::find()?;
+//! let kernel = compiler.compile(&Source::new("nothing", "extern \"C\" __global__ void nothing() {}"), Target::Sm90a)?;
+//! println!("{} bytes, {} registers", kernel.cubin.len(), kernel.facts[0].registers);
+//! # Ok::<(), counterflow_runtime::Error>(())
+//! ```
+//!
+//! NVRTC is found, loaded and called here and nowhere else. The same text, options and compiler give the same bytes.
+
+mod cache;
+mod excerpt;
+mod facts;
+pub mod gates;
+mod libraries;
+mod nvrtc;
+mod options;
+pub mod sass;
+
+pub use cache::{Cache, Cached};
+pub use excerpt::{CompileError, Excerpt};
+pub use facts::Facts;
+pub use options::Target;
+
+use crate::error::Error;
+use nvrtc::Nvrtc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Text to compile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Source<'a> {
+    /// What it is called in messages: an identifier, without an ending.
+    pub name: &'a str,
+    /// All of it but [`Source::headers`]: nothing is read from files.
+    pub text: &'a str,
+    /// Texts it may include, by the names it includes them under.
+    pub headers: &'a [(&'a str, &'a str)],
+}
+
+impl<'a> Source<'a> {
+    /// That text under that name.
+    pub const fn new(name: &'a str, text: &'a str) -> Self {
+        let headers = &[];
+        Source {
+            name,
+            text,
+            headers,
+        }
+    }
+
+    /// The same with texts it may include.
+    #[must_use]
+    pub const fn with(self, headers: &'a [(&'a str, &'a str)]) -> Self {
+        Source { headers, ..self }
+    }
+}
+
+/// Machine code and what is known about it.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// What the driver loads.
+    pub cubin: Arc<[u8]>,
+    /// What the compiler said, also when all is well: register counts, warnings.
+    pub log: String,
+    /// What each kernel needs, by name.
+    pub facts: Vec<Facts>,
+    /// Where it came from.
+    pub cached: Cached,
+    /// How long it took, from text to here.
+    pub took: Duration,
+}
+
+/// NVRTC and a cache.
+#[derive(Clone, Debug)]
+pub struct Compiler {
+    nvrtc: Arc<Nvrtc>,
+    cache: Cache,
+}
+
+impl Compiler {
+    /// The compiler this machine has, with the user's cache.
+    ///
+    /// # Errors
+    /// [`Error::Toolkit`] if there is none, with where it was looked for and how to get it.
+    pub fn find() -> Result<Compiler, Error> {
+        Ok(Compiler {
+            nvrtc: Nvrtc::shared()?,
+            cache: Cache::of_user(),
+        })
+    }
+
+    /// The same compiler with another cache.
+    #[must_use]
+    pub fn with_cache(mut self, cache: Cache) -> Compiler {
+        self.cache = cache;
+        self
+    }
+
+    /// Which compiler: its version and where it was found.
+    pub fn describe(&self) -> String {
+        self.nvrtc.describe()
+    }
+
+    /// Compiles, or takes from the cache what was compiled before.
+    ///
+    /// # Errors
+    /// [`Error::Compile`] with the schedule's line, the generated lines around it and the log.
+    pub fn compile(&self, source: &Source<'_>, target: Target) -> Result<Compiled, Error> {
+        let start = Instant::now();
+        let options = options::options(target);
+        let key = cache::key(source, &options, self.nvrtc.identity());
+        if let Some((cubin, log)) = self.cache.get(&key)
+            && let Ok(facts) = facts::read(&cubin)
+        {
+            return Ok(Compiled {
+                cubin: cubin.into(),
+                log,
+                facts,
+                cached: Cached::Hit,
+                took: start.elapsed(),
+            });
+        }
+        let (cubin, log) = self.nvrtc.compile(source, &options)?;
+        let facts = facts::read(&cubin)?;
+        let cached = self.cache.put(&key, &cubin, &log);
+        Ok(Compiled {
+            cubin: cubin.into(),
+            log,
+            facts,
+            cached,
+            took: start.elapsed(),
+        })
+    }
+
+    /// Compiles all of them, as many at a time as there are cores; the answers are in the order of the sources.
+    pub fn compile_all(&self, sources: &[(Source<'_>, Target)]) -> Vec<Result<Compiled, Error>> {
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        let work = || {
+            let mut done = Vec::new();
+            loop {
+                let index = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let Some((source, target)) = sources.get(index) else {
+                    return done;
+                };
+                done.push((index, self.compile(source, *target)));
+            }
+        };
+        let mut done: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..workers.min(sources.len()))
+                .map(|_| scope.spawn(work))
+                .collect();
+            threads
+                .into_iter()
+                .flat_map(|thread| match thread.join() {
+                    Ok(done) => done,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                })
+                .collect()
+        });
+        done.sort_by_key(|(index, _)| *index);
+        done.into_iter().map(|(_, compiled)| compiled).collect()
+    }
+}

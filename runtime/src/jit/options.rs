@@ -1,0 +1,38 @@
+//! What NVRTC is told, in one place: the cache's key holds the same list.
+
+/// What machine code is made for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum Target {
+    /// Hopper with its own instructions. `sm_90` lacks wgmma, and `compute_90` gives no machine code at all.
+    #[default]
+    Sm90a,
+}
+
+impl Target {
+    /// Its name, as the compiler spells it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Target::Sm90a => "sm_90a",
+        }
+    }
+
+    /// The target of that name.
+    pub fn from_name(name: &str) -> Option<Target> {
+        [Target::Sm90a]
+            .into_iter()
+            .find(|target| target.name() == name)
+    }
+}
+
+pub(super) fn options(target: Target) -> Vec<String> {
+    vec![
+        format!("--gpu-architecture={}", target.name()),
+        "--std=c++17".into(),
+        // Registers, stack and spills into the log. One option each: joined by a comma, the second is lost.
+        "--ptxas-options=-v".into(),
+        "--ptxas-options=--warn-on-spills".into(),
+        // So that profilers and sanitizers name lines.
+        "--generate-line-info".into(),
+    ]
+}

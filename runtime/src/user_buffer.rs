@@ -1,0 +1,135 @@
+//! Memory of the symmetric heap: the same offset on every rank, addressed by every GPU.
+
+use crate::communicator::Group;
+use crate::cuda::{self, Address, CudaStream, Element};
+use crate::error::Error;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// `len` elements on each rank, at one offset of the heap. The memory is free again when every rank has dropped its
+/// handle; wait for the kernels that use it before you do.
+#[derive(Clone, Debug)]
+pub struct UserBuffer<T> {
+    allocation: Arc<Allocation>,
+    len: usize,
+    rank: u32,
+    stream: Arc<CudaStream>,
+    elements: PhantomData<T>,
+}
+
+/// A range of offsets; given back when the last rank lets go.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    range: Range<u64>,
+    group: Arc<Group>,
+}
+
+impl Allocation {
+    pub(crate) fn new(range: Range<u64>, group: Arc<Group>) -> Allocation {
+        Allocation { range, group }
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        self.group.free(self.range.clone());
+    }
+}
+
+impl<T: Element> UserBuffer<T> {
+    pub(crate) fn new(
+        allocation: Arc<Allocation>,
+        len: usize,
+        rank: u32,
+        stream: Arc<CudaStream>,
+    ) -> Self {
+        UserBuffer {
+            allocation,
+            len,
+            rank,
+            stream,
+            elements: PhantomData,
+        }
+    }
+
+    /// Elements on each rank.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes from the start of a rank's slot: the same on every rank.
+    pub fn offset(&self) -> u64 {
+        self.allocation.range.start
+    }
+
+    /// Where rank `rank` has it. Every GPU of the group can use the address.
+    pub fn on(&self, rank: u32) -> Address {
+        self.allocation.group.address(rank, self.offset())
+    }
+
+    /// Where this rank has it.
+    pub fn address(&self) -> Address {
+        self.on(self.rank)
+    }
+
+    /// Writes this rank's elements from the front, in the order of its stream.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for more elements than there are; what the driver refuses.
+    pub fn write(&self, values: &[T]) -> Result<(), Error> {
+        self.write_on(self.rank, values)
+    }
+
+    /// Writes a peer's, through this rank's stream.
+    ///
+    /// # Errors
+    /// As [`UserBuffer::write`].
+    pub fn write_on(&self, rank: u32, values: &[T]) -> Result<(), Error> {
+        if values.len() > self.len {
+            return Err(Error::Usage {
+                what: format!(
+                    "{} elements written to a buffer of {}",
+                    values.len(),
+                    self.len
+                ),
+                legal: "at most as many as it has".into(),
+            });
+        }
+        cuda::write(&self.stream, self.on(rank), values)
+    }
+
+    /// Sets all bytes of this rank's, in the order of its stream.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn fill(&self, byte: u8) -> Result<(), Error> {
+        cuda::fill(
+            &self.stream,
+            self.address(),
+            byte,
+            (self.len * size_of::<T>()) as u64,
+        )
+    }
+
+    /// What this rank has, once its stream is done.
+    ///
+    /// # Errors
+    /// What the kernels before ended with.
+    pub fn read(&self) -> Result<Vec<T>, Error> {
+        self.read_on(self.rank)
+    }
+
+    /// What a peer has, through this rank's stream.
+    ///
+    /// # Errors
+    /// As [`UserBuffer::read`].
+    pub fn read_on(&self, rank: u32) -> Result<Vec<T>, Error> {
+        cuda::read(&self.stream, self.on(rank), self.len)
+    }
+}

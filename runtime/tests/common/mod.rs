@@ -1,0 +1,55 @@
+//! What needs NVIDIA's compiler: fetched when it can be, else a visible skip, else (where it is required) a failure.
+#![allow(dead_code, reason = "each test binary uses some of it")]
+
+use counterflow_runtime::Error;
+use counterflow_runtime::jit::sass::Sass;
+use counterflow_runtime::jit::{Cache, Compiler};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Once;
+
+/// Where a missing tool must fail the test.
+fn required() -> bool {
+    ["REQUIRE_NVRTC", "CI"]
+        .iter()
+        .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0"))
+}
+
+/// What `get` gives; if it is missing, fetched once and asked for again.
+fn or_skip<T>(get: impl Fn() -> Result<T, Error>) -> Option<T> {
+    static FETCH: Once = Once::new();
+    let first = match get() {
+        Ok(found) => return Some(found),
+        Err(error) if error.kind() == "toolkit" => error,
+        Err(error) => panic!("{error}"),
+    };
+    FETCH.call_once(|| {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/cuda.sh");
+        let _ = Command::new(script).status();
+    });
+    match get() {
+        Ok(found) => Some(found),
+        Err(_) if required() => panic!("{first}\n{}", first.help().unwrap_or_default()),
+        Err(_) => {
+            eprintln!("SKIPPED: {first}\n  {}", first.help().unwrap_or_default());
+            None
+        }
+    }
+}
+
+/// The compiler without a cache.
+pub fn compiler() -> Option<Compiler> {
+    Some(or_skip(Compiler::find)?.with_cache(Cache::off()))
+}
+
+/// The instructions of a cubin.
+pub fn sass(cubin: &[u8]) -> Option<Sass> {
+    or_skip(|| Sass::of(cubin))
+}
+
+/// A folder of this test's own.
+pub fn folder(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("counterflow-test-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    dir
+}
