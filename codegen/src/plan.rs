@@ -4,7 +4,7 @@ use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::dtype::Dtype;
 use crate::kernel::{Block, Kernel, Op, OpKind, RoleKind, visit_ops};
 use crate::model::Machine;
-use crate::program::{CounterId, Loc, PartitionId, TensorKind};
+use crate::program::{CounterId, Loc, PartitionId};
 use crate::shape::{Geometry, Shape};
 use crate::unroll::{Agent, StepKind, unroll};
 use crate::variant::Arch;
@@ -190,6 +190,7 @@ impl Plan {
             Geometry::new(kernel, shape)?,
             shape,
             machine,
+            identity(kernel),
             None,
         )
     }
@@ -200,6 +201,7 @@ impl Plan {
         geometry: Geometry,
         shape: &Shape,
         machine: &Machine,
+        identity: u64,
         known: Option<Arc<Arrivals>>,
     ) -> Result<Plan, Diagnostics> {
         let mut found = Vec::new();
@@ -221,7 +223,7 @@ impl Plan {
             unrolled,
         };
         let heap = heap(kernel, &geometry, shape);
-        let hash = fnv1a(&format!("{} {} {shape}", kernel.name, kernel.variant));
+        let hash = fnv1a(&format!("{identity:x} {shape}"));
         Ok(Plan {
             shape: shape.clone(),
             geometry,
@@ -249,6 +251,10 @@ fn grid(
     let mut grid = Grid::default();
     let mut tiles = 0u64;
     let mut cluster = 1;
+    let has_gemm = kernel
+        .roles
+        .iter()
+        .any(|role| matches!(role.kind, RoleKind::Gemm { .. }));
     for role in &kernel.roles {
         match role.kind {
             RoleKind::Comm { ctas } => grid.comm = ctas,
@@ -275,6 +281,14 @@ fn grid(
                 })
                 .max(1);
             }
+            RoleKind::SpareWarps if kernel.variant.arch != Arch::Cpu && !has_gemm => found.push(
+                Diagnostic::new(
+                    Rule::Resources,
+                    None,
+                    "#[spare_warps] without a #[gemm] have no CTA to be warps of",
+                )
+                .hint("use #[comm(ctas = n)]"),
+            ),
             RoleKind::SpareWarps | RoleKind::CopyEngine => {}
         }
     }
@@ -488,54 +502,53 @@ fn accumulators(body: &[Op]) -> u32 {
 /// Bytes of a counter cell: its count and its base, on a line of their own that peers write while others are polled.
 pub const COUNTER_LINE: u64 = 128;
 
-/// Symmetric buffers, then counters, one after another. Every entry starts on a 1024-byte boundary: TMA's swizzle
-/// atom, and a multiple of a counter's line.
+/// Counters, then symmetric buffers, one after another, sized for the largest launch of the series: nothing moves
+/// while m changes. Every entry starts on a 1024-byte boundary: TMA's swizzle atom, and a multiple of a counter's line.
 fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap {
     let mut heap = Heap::default();
-    let mut add = |name: &str, bytes: u64| {
+    let mut add = |name: &str, sizes: &[u64]| {
+        let bytes = sizes
+            .iter()
+            .fold(1u64, |bytes, size| bytes.saturating_mul(*size));
         heap.entries.push((name.into(), heap.bytes, bytes));
-        heap.bytes += bytes.next_multiple_of(1024);
+        let room = bytes.checked_next_multiple_of(1024).unwrap_or(bytes);
+        heap.bytes = heap.bytes.saturating_add(room);
     };
+    for (index, counter) in kernel.counters.iter().enumerate() {
+        let cells = geometry.counter_cells(CounterId(index as u16));
+        add(&counter.name, &[u64::from(cells), COUNTER_LINE]);
+    }
     for buffer in kernel
         .buffers
         .iter()
         .filter(|buffer| buffer.kind.symmetric())
     {
-        let rows = match buffer.kind {
-            _ if buffer.chunk_only() => geometry.chunk_rows(buffer.rows),
-            TensorKind::Scratch { .. }
-            | TensorKind::Gathered
-            | TensorKind::Reduced
-            | TensorKind::Scattered => {
-                geometry.chunk_rows(buffer.rows) * geometry.chunks(buffer.rows)
-            }
-            TensorKind::Local | TensorKind::Vector | TensorKind::Out => 0,
-        };
-        let columns = geometry.size(buffer.columns);
-        let contiguous = shape
-            .ld
-            .get(&buffer.name)
-            .copied()
-            .unwrap_or_else(|| geometry.contiguous(buffer));
-        // Where rows are contiguous, every chunk is a matrix of its own.
-        let lines = if buffer.rows_contiguous {
-            u64::from(columns) * u64::from(rows / geometry.chunk_rows(buffer.rows).max(1))
+        let chunks = if buffer.chunk_only() {
+            1
         } else {
-            u64::from(rows)
+            geometry.chunks(buffer.rows)
         };
-        let slots = u64::from(buffer.slots(geometry.world));
-        add(
-            &buffer.name,
-            lines * u64::from(contiguous) * slots * u64::from(buffer.dtype.bytes()),
+        let (rows, columns) = (
+            geometry.most_chunk_rows(buffer.rows),
+            geometry.size(buffer.columns),
         );
-    }
-    for (index, counter) in kernel.counters.iter().enumerate() {
-        add(
-            &counter.name,
-            u64::from(geometry.counter_cells(CounterId(index as u16))) * COUNTER_LINE,
-        );
+        // Where rows are contiguous, every chunk is a matrix of its own.
+        let (lines, contiguous) = if buffer.rows_contiguous {
+            (columns, rows)
+        } else {
+            (rows, columns)
+        };
+        let contiguous = shape.ld.get(&buffer.name).copied().unwrap_or(contiguous);
+        let slots = buffer.slots(geometry.world);
+        let sizes = [slots, chunks, lines, contiguous, buffer.dtype.bytes()];
+        add(&buffer.name, &sizes.map(u64::from));
     }
     heap
+}
+
+/// Tells kernels apart that differ in anything their text shows: orders, bodies, choices, types.
+pub(crate) fn identity(kernel: &Kernel) -> u64 {
+    fnv1a(&kernel.text())
 }
 
 /// FNV-1a, 64 bits: stable over processes and machines, unlike the standard library's hasher.

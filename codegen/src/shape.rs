@@ -320,6 +320,11 @@ impl Geometry {
         self.dims[usize::from(dim.0)].chunk
     }
 
+    /// Rows of a full chunk in the largest launch of the series.
+    pub fn most_chunk_rows(&self, dim: DimId) -> u32 {
+        self.dims[usize::from(dim.0)].most
+    }
+
     /// The rows of chunk `chunk`: short or empty at the end.
     pub fn chunk(&self, dim: DimId, chunk: u32) -> Extent {
         let dim = self.dims[usize::from(dim.0)];

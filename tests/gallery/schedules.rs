@@ -485,6 +485,44 @@ pub fn summed_twice(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
     }
 }
 
+/// The others' terms are taken away instead of added.
+#[schedule]
+pub fn subtracted(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+    let tiles = y.tiles((4, 8));
+    let partial = symmetric::<bf16>(y, slots = world());
+    let landed = counters(world(), tiles);
+    #[gemm]
+    for owner in ranks().after_me() {
+        for t in tiles.of(owner) {
+            partial.on(owner)[me()][t] = dot(x[t], w[t]);
+            landed.on(owner)[me()][t].add(1);
+        }
+    }
+    #[gemm]
+    for t in tiles.of(me()) {
+        y[t] = dot(x[t], w[t]) - partial[others()][t].wait(landed).sum(); // EDIT, was: +
+    }
+}
+
+/// The activation is applied to every term instead of their sum.
+#[schedule]
+pub fn gelu_before_sum(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+    let tiles = y.tiles((4, 8));
+    let partial = symmetric::<bf16>(y, slots = world());
+    let landed = counters(world(), tiles);
+    #[gemm]
+    for owner in ranks().after_me() {
+        for t in tiles.of(owner) {
+            partial.on(owner)[me()][t] = dot(x[t], w[t]).gelu(); // EDIT, was: dot(x[t], w[t])
+            landed.on(owner)[me()][t].add(1);
+        }
+    }
+    #[gemm]
+    for t in tiles.of(me()) {
+        y[t] = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum();
+    }
+}
+
 /// One rank never gets the sum.
 #[schedule]
 pub fn one_left_out(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {

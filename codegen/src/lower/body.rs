@@ -330,7 +330,7 @@ impl<'a> Placer<'a> {
             }
             StmtKind::Copy { dst, src } => {
                 let (to, from) = (
-                    self.region(dst, at, Use::Write)?,
+                    self.region(dst, at, Use::Copy)?,
                     self.region(src, at, Use::Read)?,
                 );
                 if src.home == Home::Everywhere {
@@ -387,7 +387,7 @@ impl<'a> Placer<'a> {
             }
             StmtKind::Store { dst, mode, value } => {
                 self.not_copy_engine("a store", at);
-                let region = self.region(dst, at, Use::Write)?;
+                let region = self.region(dst, at, Use::Store)?;
                 self.one_slot(dst, &region, at);
                 let value = self.value(value, at);
                 OpKind::Store {

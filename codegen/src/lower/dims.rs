@@ -43,6 +43,9 @@ impl Classes {
     }
 }
 
+/// More copies than any schedule has use for; keeps sizes within their types.
+const MOST_SLOTS: u32 = 1024;
+
 /// A product: which tensors' sides are its m, n and k.
 struct Product {
     a: TensorId,
@@ -71,10 +74,15 @@ pub(super) fn match_dims(
                 ));
                 continue;
             }
-            if slots == Slots::Count(0) {
+            if matches!(slots, Slots::Count(count) if !(1..=MOST_SLOTS).contains(&count)) {
                 found.push(
-                    mistake(tensor.at, format!("`{}` has no slots", tensor.name))
-                        .hint("`slots = world()` or a number from 1"),
+                    mistake(
+                        tensor.at,
+                        format!("`{}` has {} slots", tensor.name, slots.count(0)),
+                    )
+                    .hint(format!(
+                        "`slots = world()` or a number from 1 to {MOST_SLOTS}"
+                    )),
                 );
             }
             let id = TensorId(index as u16);

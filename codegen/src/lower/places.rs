@@ -10,7 +10,10 @@ use crate::program::{
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Use {
     Read,
-    Write,
+    /// What a copy writes.
+    Copy,
+    /// What is computed.
+    Store,
 }
 
 impl<'a> Placer<'a> {
@@ -141,8 +144,8 @@ impl<'a> Placer<'a> {
             ));
         }
         let (is_vector, name) = (buffer.kind == TensorKind::Vector, buffer.name.clone());
-        if access == Use::Write {
-            self.writable(place, at);
+        if access != Use::Read {
+            self.writable(place, at, access);
         }
         let item = match place.item {
             Some(item) => item,
@@ -254,9 +257,10 @@ impl<'a> Placer<'a> {
         Some(buffer)
     }
 
-    fn writable(&mut self, place: &Place, at: Loc) {
+    fn writable(&mut self, place: &Place, at: Loc, access: Use) {
         let buffer = &self.matched.buffers[place.tensor.index()];
-        if matches!(buffer.kind, TensorKind::Local | TensorKind::Vector) {
+        let computed = access == Use::Store && buffer.kind == TensorKind::Gathered;
+        if computed || matches!(buffer.kind, TensorKind::Local | TensorKind::Vector) {
             self.found.push(
                 mistake(at, format!("`{}` is an input", buffer.name))
                     .hint("write to Out, Scattered, Reduced or symmetric memory; copies may also fill Gathered"),

@@ -3,49 +3,30 @@
 //! Follows, in the order of the greedy run, whose contributions each block of memory holds. Where guarantee 2 holds,
 //! every other order gives the same.
 
+use super::contribution::{self, AccHolds, Holds};
 use super::facts::{Access, At, Facts, for_spans};
 use super::race::initially_there;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::ValueId;
-use crate::program::TensorKind;
+use crate::program::{TensorId, TensorKind};
 use crate::unroll::{Span, StepKind};
-
-/// Whose contributions a block or an accumulator holds: a set of ranks, and whether one is there twice.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Holds {
-    ranks: u128,
-    twice: u128,
-}
-
-impl Holds {
-    fn one(rank: u32) -> Holds {
-        Holds {
-            ranks: 1 << rank,
-            twice: 0,
-        }
-    }
-
-    /// The sum of two.
-    fn plus(self, other: Holds) -> Holds {
-        Holds {
-            ranks: self.ranks | other.ranks,
-            twice: self.twice | other.twice | (self.ranks & other.ranks),
-        }
-    }
-}
+use crate::value::AccId;
 
 /// An accumulator of the item an agent is at.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Acc {
     /// The item it belongs to, plus one.
     item: u32,
-    /// Whether dots were added, and over how many elements of K how many are needed.
-    dotted: bool,
-    k_done: u32,
-    k_all: u32,
-    memory: Holds,
-    /// Whether it is an input tile, which is this rank's contribution only where no product is.
-    input: bool,
+    /// The products added to it: their operands, and over how many elements of K of how many.
+    products: Vec<Product>,
+    holds: AccHolds,
+}
+
+#[derive(Clone, Copy)]
+struct Product {
+    operands: (TensorId, TensorId),
+    done: u32,
+    all: u32,
 }
 
 /// Follows contributions through a run.
@@ -90,19 +71,25 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 let holds = if input { me } else { self.read(&src) };
                 self.write(at, kind, holds);
             }
-            StepKind::Dot { acc, a, .. } => {
-                let k_all = self
-                    .facts
-                    .plan
-                    .geometry
-                    .size(self.facts.kernel.buffers[a.buffer.index()].columns);
+            StepKind::Dot { acc, a, b } => {
+                let buffer = &self.facts.kernel.buffers[a.buffer.index()];
+                let all = self.facts.plan.geometry.size(buffer.columns);
                 let acc = self.acc(at, acc.0);
-                // Several products may share an accumulator: each must cover all of K.
-                if acc.k_done == acc.k_all {
-                    acc.k_all += k_all;
-                }
-                acc.dotted = true;
-                acc.k_done += a.columns.len();
+                acc.holds.dotted = true;
+                let operands = (a.buffer, b.buffer);
+                let known = acc
+                    .products
+                    .iter()
+                    .position(|product| product.operands == operands);
+                let known = known.unwrap_or_else(|| {
+                    acc.products.push(Product {
+                        operands,
+                        done: 0,
+                        all,
+                    });
+                    acc.products.len() - 1
+                });
+                acc.products[known].done += a.columns.len();
             }
             StepKind::Reduce { acc, .. } => {
                 let mut holds = Holds::default();
@@ -111,14 +98,14 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     holds = holds.plus(self.read(&span))
                 });
                 let acc = self.acc(at, acc.0);
-                acc.memory = acc.memory.plus(holds);
+                acc.holds.memory = acc.holds.memory.plus(holds);
             }
             StepKind::Load { acc, from } => {
                 let kind = self.facts.kernel.buffers[from.buffer.index()].kind;
                 let holds = self.read(&from);
                 let acc = self.acc(at, acc.0);
-                acc.memory = holds;
-                acc.input = kind == TensorKind::Local;
+                acc.holds.memory = holds;
+                acc.holds.input = kind == TensorKind::Local;
             }
             StepKind::Store { value, .. } => {
                 let holds = self.value(at, value);
@@ -130,51 +117,40 @@ impl<'a, 'b> Coverage<'a, 'b> {
     fn acc(&mut self, at: At, acc: u16) -> &mut Acc {
         let acc = &mut self.accs[at.agent as usize][usize::from(acc)];
         if acc.item != at.item + 1 {
-            *acc = Acc {
-                item: at.item + 1,
-                ..Acc::default()
-            };
+            acc.item = at.item + 1;
+            acc.products.clear();
+            acc.holds = AccHolds::default();
         }
         acc
     }
 
-    /// What an expression holds: its sums, plus this rank's own contribution if any dot is in it.
+    /// What an expression holds.
     fn value(&mut self, at: At, value: ValueId) -> Holds {
-        let me = self.facts.rank(at.agent);
-        let mut holds = Holds::default();
-        let (mut dotted, mut input) = (false, false);
-        for acc in self.facts.kernel.values[usize::from(value.0)].accs() {
-            let Acc {
-                dotted: has_dot,
-                k_done,
-                k_all,
-                memory,
-                input: is_input,
-                ..
-            } = *self.acc(at, acc.0);
-            input |= is_input;
-            dotted |= has_dot;
-            holds = holds.plus(memory);
-            if has_dot && k_done != k_all && self.found.is_none() {
-                let loc = self.facts.loc(at);
-                let message = format!(
-                    "{} stores a product over {k_done} of {k_all} elements of K",
-                    self.facts.who(at.agent)
-                );
+        let facts = self.facts;
+        let value = &facts.kernel.values[usize::from(value.0)];
+        for id in value.accs() {
+            let products = &self.acc(at, id.0).products;
+            let wrong = products
+                .iter()
+                .find(|product| product.done != product.all)
+                .copied();
+            if let (Some(Product { done, all, .. }), None) = (wrong, &self.found) {
+                let (loc, who) = (facts.loc(at), facts.who(at.agent));
+                let message = format!("{who} stores a product over {done} of {all} elements of K");
                 self.found = Some(
                     Diagnostic::new(Rule::Coverage, loc, message)
-                        .note(loc, self.facts.deed(at))
+                        .note(loc, facts.deed(at))
                         .hint("visit every part once: `for s in splits(n)`, without conditions"),
                 );
             }
         }
-        // A residual beside a product, or beside sums of others' products that hold mine, adds no contribution.
-        let mine = dotted || (input && holds.ranks >> me & 1 == 0);
-        if mine {
-            holds.plus(Holds::one(me))
-        } else {
-            holds
-        }
+        let (me, world) = (facts.rank(at.agent), facts.plan.geometry.world);
+        let accs = &self.accs[at.agent as usize];
+        let of_acc = |id: AccId| match &accs[usize::from(id.0)] {
+            acc if acc.item == at.item + 1 => acc.holds,
+            _ => AccHolds::default(),
+        };
+        contribution::of_value(value, me, everyone(world), &of_acc)
     }
 
     /// What a span holds: only what all of its blocks hold counts as there; what any holds twice is twice.
@@ -187,6 +163,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 Some(holds) => Holds {
                     ranks: holds.ranks & next.ranks,
                     twice: holds.twice | next.twice,
+                    applied: holds.applied || next.applied,
+                    mixed: holds.mixed || next.mixed,
                 },
             });
         });
@@ -218,7 +196,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
     /// The first output block that is not as it must be at the end.
     pub fn end(self) -> Option<Diagnostic> {
         let facts = self.facts;
-        let everyone = (0..facts.plan.geometry.world).fold(0u128, |ranks, rank| ranks | 1 << rank);
+        let everyone = everyone(facts.plan.geometry.world);
         if self.found.is_some() {
             return self.found;
         }
@@ -286,13 +264,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
     fn is_right(&self, block: u32, wanted: Option<u128>) -> bool {
         let holds = self.blocks[block as usize];
         let once = self.writes[block as usize] == 1;
-        once && wanted.is_none_or(|wanted| {
-            holds
-                == Holds {
-                    ranks: wanted,
-                    twice: 0,
-                }
-        })
+        once && wanted
+            .is_none_or(|wanted| (holds.ranks, holds.twice, holds.mixed) == (wanted, 0, false))
     }
 
     fn wrong(&self, name: &str, block: u32, wanted: Option<u128>) -> Diagnostic {
@@ -343,6 +316,12 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 "each rank's contribution is summed once",
             );
         }
+        if holds.mixed {
+            return tell(
+                format!("{name} is no sum over ranks: a function was applied to a part of it"),
+                "add the terms first (`+`, `.sum()`, `+=`), and apply functions to the complete sum",
+            );
+        }
         let missing = list(wanted.unwrap_or(0) & !holds.ranks);
         if !missing.is_empty() {
             return tell(
@@ -358,4 +337,9 @@ impl<'a, 'b> Coverage<'a, 'b> {
             "a chunk of a Gathered tensor is its owner's, unchanged",
         )
     }
+}
+
+/// The set of all ranks of a world.
+fn everyone(world: u32) -> u128 {
+    (0..world).fold(0, |ranks, rank| ranks | 1 << rank)
 }

@@ -47,6 +47,7 @@
 //! them. Across launches, additionally: the end of a rank's launch and the beginning of its next.
 
 mod columns;
+mod contribution;
 mod coverage;
 mod credits;
 mod facts;
@@ -150,7 +151,7 @@ pub fn plan_findings(kernel: &Kernel, plan: &Plan, without: Option<Rule>) -> Vec
         })
         .or_else(|| {
             if on(Rule::Attribution) {
-                reuse::check_attribution(&facts, &mut happens)
+                reuse::check_attribution(&facts)
             } else {
                 None
             }

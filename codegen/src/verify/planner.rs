@@ -4,7 +4,7 @@ use super::{Checked, columns, plan_findings};
 use crate::diag::Diagnostics;
 use crate::kernel::{DimId, Kernel};
 use crate::model::Machine;
-use crate::plan::{Arrivals, Plan};
+use crate::plan::{Arrivals, Plan, identity};
 use crate::shape::{Geometry, Shape};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,17 +18,21 @@ pub struct Planner {
     good: HashMap<Vec<u32>, Arc<Arrivals>>,
     /// Columns of which one decides for all.
     repeated: Option<(DimId, u32)>,
+    /// What tells this kernel from others in a plan's hash.
+    identity: u64,
 }
 
 impl Planner {
     /// A planner that knows no shape yet.
     pub fn new(kernel: Checked<Kernel>, machine: Machine) -> Self {
         let repeated = columns::repeated(&kernel);
+        let identity = identity(&kernel);
         Planner {
             kernel,
             machine,
             good: HashMap::new(),
             repeated,
+            identity,
         }
     }
 
@@ -52,14 +56,28 @@ impl Planner {
                 arrivals
             }
         };
-        let plan = Plan::of(&self.kernel.0, geometry, shape, &self.machine, Some(known))?;
+        let plan = Plan::of(
+            &self.kernel.0,
+            geometry,
+            shape,
+            &self.machine,
+            self.identity,
+            Some(known),
+        )?;
         Ok(Checked(Arc::new(plan)))
     }
 
     /// What arrives in a launch of that geometry, if the rules hold for it.
     fn check(&self, geometry: &Geometry, shape: &Shape) -> Result<Arc<Arrivals>, Diagnostics> {
         let judge = |geometry: Geometry| {
-            let plan = Plan::of(&self.kernel.0, geometry, shape, &self.machine, None)?;
+            let plan = Plan::of(
+                &self.kernel.0,
+                geometry,
+                shape,
+                &self.machine,
+                self.identity,
+                None,
+            )?;
             Diagnostics::check(
                 plan_findings(&self.kernel, &plan, None),
                 plan.arrivals.clone(),

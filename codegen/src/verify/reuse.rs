@@ -4,7 +4,7 @@
 use super::facts::{Access, Area, At, Facts, Touch};
 use super::happens::Happens;
 use crate::diag::{Diagnostic, Rule};
-use crate::kernel::RoleKind;
+use crate::kernel::{Purpose, RoleKind};
 use crate::unroll::StepKind;
 
 /// The first access of one launch that is not ordered with a conflicting one of the next.
@@ -66,10 +66,7 @@ fn check_block(
 }
 
 /// The first counter cell whose signals of the next launch could be taken for this launch's.
-pub(super) fn check_attribution(
-    facts: &Facts<'_>,
-    happens: &mut Happens<'_, '_>,
-) -> Option<Diagnostic> {
+pub(super) fn check_attribution(facts: &Facts<'_>) -> Option<Diagnostic> {
     if let Some(found) = stored_by_two(facts) {
         return Some(found);
     }
@@ -88,36 +85,38 @@ pub(super) fn check_attribution(
             }
         }
     });
-    // By signalling rank: what is before the end of a rank's launch is worked out once a rank.
-    let ranks = 0..facts.plan.geometry.world;
-    ranks.into_iter().find_map(|rank| {
-        waits.iter().find_map(|(index, wait)| {
-            let mut signals = facts.signals(*index).iter();
-            signals.find_map(|signal| {
-                let mistaken = facts.rank(signal.at.agent) == rank
-                    && !before_next_launch(happens, *wait, signal.at, rank)
-                    && !all_made(facts, happens, *index, signal.at, rank);
-                mistaken.then(|| mistakable(facts, *wait, signal.at))
-            })
-        })
+    waits.iter().find_map(|(index, wait)| {
+        let signals = facts.signals(*index);
+        let unguarded = signals
+            .iter()
+            .find(|signal| !is_held_back(facts, *wait, signal.at));
+        unguarded.map(|signal| mistakable(facts, *wait, signal.at))
     })
 }
 
-fn before_next_launch(happens: &mut Happens<'_, '_>, a: At, next: At, rank: u32) -> bool {
-    happens.before_next(a, next, None) || happens.before_end(a, rank)
-}
-
-/// Whether every signal of this launch into a cell has been made before `next`, of `rank`'s next launch: then it does
-/// not matter that `next` is counted too.
-fn all_made(
-    facts: &Facts<'_>,
-    happens: &mut Happens<'_, '_>,
-    cell: usize,
-    next: At,
-    rank: u32,
-) -> bool {
-    let mut signals = facts.signals(cell).iter();
-    signals.all(|earlier| before_next_launch(happens, earlier.at, next, rank))
+/// Whether a signal cannot be made in the next launch before this launch's wait is over, whatever the shapes of the
+/// two: its own item first waits for a credit that the waiter's rank grants after that wait. (An order that comes
+/// about in some other way may be gone where another launch has fewer rows.)
+fn is_held_back(facts: &Facts<'_>, wait: At, signal: At) -> bool {
+    let waiter = facts.rank(wait.agent);
+    let start = facts.plan.agents[signal.agent as usize].items[signal.item as usize].start;
+    (start..signal.step).any(|step| {
+        let credit = At { step, ..signal };
+        let StepKind::Wait { counter, .. } = facts.step(credit) else {
+            return false;
+        };
+        match facts.kernel.counters[counter.index()].purpose {
+            // Granted at the start of the waiter's next launch.
+            Purpose::Ready(_) => facts
+                .joined(credit)
+                .any(|grant| facts.rank(grant.agent) == waiter),
+            // Granted at the end of a role of the waiter: of the one that waits, or it says nothing.
+            Purpose::Free(_) => facts
+                .joined(credit)
+                .any(|grant| grant.agent == wait.agent && facts.phase(wait) < facts.phase(grant)),
+            Purpose::Data | Purpose::Returned(_) => false,
+        }
+    })
 }
 
 fn mistakable(facts: &Facts<'_>, wait: At, signal: At) -> Diagnostic {
