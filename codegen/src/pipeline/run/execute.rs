@@ -4,6 +4,7 @@
 //! whatever must not be held back while a rank waits for another one, is seen to be held back.
 
 use super::case::{Case, LAUNCHES, WORLD};
+use super::content::{Content, Product};
 use super::flatten::{Area, Box4, Kind, Step, flatten};
 use super::seen::{Bits, Knows};
 use super::story;
@@ -25,8 +26,8 @@ pub(super) struct Agent<'a> {
     pub at: usize,
     pub(super) knows: Knows,
     /// Stores not yet in a group; then groups in flight, oldest first.
-    open: Vec<(u32, u32)>,
-    groups: Vec<Vec<(u32, u32)>>,
+    open: Vec<(u32, Option<u32>)>,
+    groups: Vec<Vec<(u32, Option<u32>)>>,
     /// How many of the groups have been waited for as read.
     read: usize,
     open_mma: Vec<u32>,
@@ -34,6 +35,8 @@ pub(super) struct Agent<'a> {
     /// The signal it holds back.
     pub pending: Option<(u32, u32, u64)>,
     pub(super) cta: usize,
+    /// The tile product in its registers.
+    pub(super) product: Product,
     synced: bool,
 }
 
@@ -52,6 +55,8 @@ struct Barrier {
 pub(super) struct Cta {
     barriers: Vec<Barrier>,
     pub(super) shared: Vec<Touch<Area>>,
+    /// What lies where.
+    pub(super) held: Vec<(Area, Content)>,
     pub(super) ids: u32,
     synced: u32,
     gathers: Knows,
@@ -132,7 +137,7 @@ pub(super) fn run(case: &Case<'_>) -> Option<Diagnostic> {
             continue;
         }
         if machine.done() {
-            return None;
+            return machine.covered();
         }
         if let Some(held) = machine
             .agents
@@ -216,6 +221,7 @@ impl<'a> Machine<'a> {
             self.ctas.push(Cta {
                 barriers: barriers.collect(),
                 shared: Vec::new(),
+                held: Vec::new(),
                 ids: 0,
                 synced: 0,
                 gathers: Knows::default(),
@@ -249,6 +255,7 @@ impl<'a> Machine<'a> {
                         mma: Vec::new(),
                         pending: None,
                         cta,
+                        product: Product::default(),
                         synced: false,
                     });
                 }
@@ -280,7 +287,8 @@ impl<'a> Machine<'a> {
                         .iter()
                         .chain([&agent.open])
                         .flatten()
-                        .for_each(|(_, to)| all.global.both(*to));
+                        .filter_map(|(_, to)| *to)
+                        .for_each(|to| all.global.both(to));
                 }
                 self.ended[rank as usize] = all;
                 self.start(rank);
@@ -322,6 +330,7 @@ impl<'a> Machine<'a> {
             } => {
                 let id = self.touch_shared(index, area, true, true)?;
                 let read = self.touch_global(index, from, false)?;
+                self.loaded(index, area, from);
                 let at = &mut self.ctas[cta].barriers[barrier];
                 at.bytes -= i64::from(bytes);
                 at.gathers.shared.both(id);
@@ -335,7 +344,8 @@ impl<'a> Machine<'a> {
                 if to.rows.1 > to.allowed {
                     return Err(Box::new(story::spills(self, index, &to)));
                 }
-                let write = self.touch_global(index, to, true)?.unwrap_or(0);
+                self.stored(index, area, &to)?;
+                let write = self.touch_global(index, to, true)?;
                 self.agents[index].open.push((read, write));
             }
             Kind::Commit => {
@@ -356,15 +366,18 @@ impl<'a> Machine<'a> {
                 let done = agent.groups.len().saturating_sub(pending);
                 for (read, write) in agent.groups.drain(..done).flatten() {
                     agent.knows.shared.both(read);
-                    agent.knows.global.both(write);
+                    if let Some(write) = write {
+                        agent.knows.global.both(write);
+                    }
                 }
                 agent.read = agent.read.saturating_sub(done);
             }
-            Kind::Mma { areas } => {
+            Kind::Mma { areas, fresh } => {
                 for area in areas {
                     let id = self.touch_shared(index, area, false, true)?;
                     self.agents[index].open_mma.push(id);
                 }
+                self.multiplied(index, areas, fresh)?;
             }
             Kind::MmaCommit => {
                 let agent = &mut self.agents[index];
@@ -378,9 +391,10 @@ impl<'a> Machine<'a> {
                     agent.knows.shared.both(read);
                 }
             }
-            Kind::Plain { area, write } => {
+            Kind::Plain { area, write, part } => {
                 let id = self.touch_shared(index, area, write, false)?;
                 self.agents[index].knows.shared.plain.add(id);
+                self.paneled(index, area, write, part)?;
             }
             Kind::FenceShared => self.agents[index].knows.shared.fence(),
             Kind::FenceGlobal => self.agents[index].knows.global.fence(),

@@ -4,6 +4,7 @@ use super::super::{
     At, CONSUMERS, Deal, Expr, MapId, Node, PANEL_COLUMNS, Phase, Place, RingId, Side, Slot,
 };
 use super::case::{Case, Env, WORLD};
+use crate::pipeline::View;
 use crate::program::TensorId;
 
 /// One concrete step, with the node it is an instance of.
@@ -49,6 +50,7 @@ pub(super) enum Kind {
     },
     Mma {
         areas: [Area; 2],
+        fresh: bool,
     },
     MmaCommit,
     MmaWait {
@@ -58,6 +60,8 @@ pub(super) enum Kind {
     Plain {
         area: Area,
         write: bool,
+        /// Which panel of the tile.
+        part: u32,
     },
     FenceShared,
     FenceGlobal,
@@ -109,6 +113,8 @@ pub(super) struct Box4 {
     pub columns: (u32, u32),
     /// Rows beyond which a store may not go.
     pub allowed: u32,
+    /// How the tensor's rows lie in the map.
+    pub view: View,
 }
 
 impl Box4 {
@@ -407,14 +413,20 @@ impl<'a> Flattener<'a> {
                     pending: *pending as usize,
                 },
             ),
-            Node::Mma { ring, .. } => {
+            Node::Mma { ring, fresh } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let parts = &self.case.pipeline.ring(*ring).parts;
                 // Each group reads its half of x and all of w.
                 let half = parts[0].bytes / CONSUMERS;
                 let x = self.area(*ring, 0, slot, self.group.unwrap_or(0) * half, half);
                 let w = self.area(*ring, 1, slot, 0, parts[1].bytes);
-                self.push(node, Kind::Mma { areas: [x, w] });
+                self.push(
+                    node,
+                    Kind::Mma {
+                        areas: [x, w],
+                        fresh: self.value(fresh) == 0,
+                    },
+                );
             }
             Node::MmaCommit => self.push(node, Kind::MmaCommit),
             Node::MmaWait { pending } => self.push(
@@ -423,20 +435,34 @@ impl<'a> Flattener<'a> {
                     pending: *pending as usize,
                 },
             ),
-            Node::WritePanel { ring, .. } => {
+            Node::WritePanel { ring, part } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let area = self.half(*ring, 0, slot, 0);
-                self.push(node, Kind::Plain { area, write: true });
+                self.push(
+                    node,
+                    Kind::Plain {
+                        area,
+                        write: true,
+                        part: self.value(part),
+                    },
+                );
             }
             Node::AddPanel {
                 ring,
                 slot_part,
                 index,
-                ..
+                part,
             } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let area = self.half(*ring, *slot_part, slot, self.value(index));
-                self.push(node, Kind::Plain { area, write: false });
+                self.push(
+                    node,
+                    Kind::Plain {
+                        area,
+                        write: false,
+                        part: self.value(part),
+                    },
+                );
             }
             Node::FenceShared => self.push(node, Kind::FenceShared),
             Node::FenceGlobal => self.push(node, Kind::FenceGlobal),
@@ -557,10 +583,8 @@ impl<'a> Flattener<'a> {
             [&at.column, &at.row, &at.chunk, &at.rank].map(|expr| self.value(expr));
         let buffer = &self.case.pipeline.kernel.buffers[map.tensor.index()];
         let home = match map.view {
-            super::super::View::Flat | super::super::View::Chunks => self.env.rank,
-            super::super::View::SharedChunks
-            | super::super::View::SharedSlots
-            | super::super::View::SharedChunk => rank,
+            View::Flat | View::Chunks => self.env.rank,
+            View::SharedChunks | View::SharedSlots | View::SharedChunk => rank,
         };
         let (mut rows, allowed) = self.case.rows(map.tensor, map.view, chunk, home);
         let tail = self.tails.iter().rev().find(|(known, _)| *known == id);
@@ -577,6 +601,7 @@ impl<'a> Flattener<'a> {
             rows: (row.min(rows), (row + map.box_rows).min(rows)),
             columns: (column.min(columns), (column + map.box_columns).min(columns)),
             allowed,
+            view: map.view,
         }
     }
 }

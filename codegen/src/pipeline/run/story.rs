@@ -17,7 +17,7 @@ impl Machine<'_> {
         format!("{role} of block {} on rank {}{again}", who.block, who.rank)
     }
 
-    fn step_of(&self, (agent, step): (usize, usize)) -> &Step<'_> {
+    pub(super) fn step_of(&self, (agent, step): (usize, usize)) -> &Step<'_> {
         &self.agents[agent].steps[step]
     }
 
@@ -86,14 +86,18 @@ impl Machine<'_> {
             Kind::Commit => "closes a group of stores".into(),
             Kind::AwaitRead { .. } => "waits until stores have been read".into(),
             Kind::AwaitStores { .. } => "waits until stores are complete".into(),
-            Kind::Mma { areas } => format!(
+            Kind::Mma { areas, .. } => format!(
                 "multiplies {}",
                 areas.map(|area| self.area_name(&area)).join(" by ")
             ),
             Kind::MmaCommit => "closes a group of multiplies".into(),
             Kind::MmaWait { .. } => "waits for multiplies".into(),
-            Kind::Plain { area, write: true } => format!("writes {}", self.area_name(area)),
-            Kind::Plain { area, write: false } => format!("reads {}", self.area_name(area)),
+            Kind::Plain {
+                area, write: true, ..
+            } => format!("writes {}", self.area_name(area)),
+            Kind::Plain {
+                area, write: false, ..
+            } => format!("reads {}", self.area_name(area)),
             Kind::FenceShared | Kind::FenceGlobal => "fences".into(),
             Kind::CounterWait { cell, .. } => format!("waits for {}", self.cell_name(*cell)),
             Kind::CounterAdvance { cell } => {
@@ -265,4 +269,23 @@ pub(super) fn stuck(machine: &Machine<'_>) -> Diagnostic {
         found = found.note(None, text);
     }
     found
+}
+
+pub(super) fn wrong(machine: &Machine<'_>, index: usize, what: &str) -> Diagnostic {
+    Diagnostic::new(Rule::Coverage, None, machine.now(index)).note(None, what)
+}
+
+pub(super) fn uncovered(
+    machine: &Machine<'_>,
+    tensor: usize,
+    rank: u32,
+    written: u64,
+    all: u64,
+) -> Diagnostic {
+    let name = &machine.case.pipeline.kernel.buffers[tensor].name;
+    Diagnostic::new(
+        Rule::Coverage,
+        None,
+        format!("{written} of {all} elements of {name} on rank {rank} are written"),
+    )
 }
