@@ -3,13 +3,13 @@
 //! No numbers are computed. A slot holds a box of a tensor or a panel of a product; a product knows its rows, its
 //! columns, how far along K it is and whose partial sums it has.
 
-use super::case::WORLD;
-use super::execute::{Agent, Machine};
+use super::case::{LAUNCHES, WORLD};
+use super::execute::{Agent, Machine, Touch};
 use super::flatten::{Area, Box4};
 use super::story;
 use crate::diag::Diagnostic;
 use crate::kernel::{OpKind, visit};
-use crate::pipeline::{PANEL_COLUMNS, View};
+use crate::pipeline::{Node, PANEL_COLUMNS, View};
 use crate::program::{StoreMode, TensorKind};
 
 /// A tile product so far.
@@ -214,57 +214,79 @@ impl Machine<'_> {
         sums
     }
 
-    /// Every element of every output was written in each launch.
+    /// Each launch wrote every element of every output once, added every other rank's part once, and ended on
+    /// each rank only when what was written there was complete.
     pub(super) fn covered(&self) -> Option<Diagnostic> {
-        let kernel = &self.case.pipeline.kernel;
-        for (tensor, buffer) in kernel.buffers.iter().enumerate() {
-            if !matches!(
-                buffer.kind,
-                TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced
-            ) {
-                continue;
-            }
-            for rank in 0..WORLD {
-                let rows = u64::from(self.case.plan.geometry.held(buffer, rank).len());
-                let all = rows * u64::from(self.case.plan.geometry.size(buffer.columns));
-                let mut written = 0;
-                for touch in &self.global {
+        let pipeline = self.case.pipeline;
+        let geometry = &self.case.plan.geometry;
+        let adds = self.case.adds();
+        for (tensor, buffer) in pipeline.kernel.buffers.iter().enumerate() {
+            for (rank, launch) in
+                (0..WORLD).flat_map(|rank| (1..=LAUNCHES).map(move |launch| (rank, launch)))
+            {
+                let (mut written, mut added) = (0, 0);
+                let here = |touch: &&Touch<Box4>| {
                     let at = &touch.whereabouts;
-                    let adds = matches!(
-                        self.step_of(touch.step).node,
-                        crate::pipeline::Node::Store {
-                            mode: StoreMode::Add,
-                            ..
-                        }
-                    );
-                    if touch.write
-                        && !adds
-                        && touch.who.launch == 1
+                    touch.write
+                        && touch.who.launch == launch
                         && (at.tensor.index(), at.rank) == (tensor, rank)
+                };
+                for touch in self.global.iter().filter(here) {
+                    if !buffer.is_scratch()
+                        && !self.ends[launch as usize][rank as usize].has(touch.id)
                     {
-                        // Rows beyond the chunk's are padding of symmetric memory.
-                        let chunk = match at.view {
-                            View::Chunks | View::SharedChunks => at.chunk,
-                            View::Flat | View::SharedSlots | View::SharedChunk => rank,
-                        };
-                        let limit = match at.view {
-                            View::Flat => at.rows.1,
-                            View::Chunks
-                            | View::SharedChunks
-                            | View::SharedSlots
-                            | View::SharedChunk => {
-                                self.case.plan.geometry.chunk(buffer.rows, chunk).len()
-                            }
-                        };
-                        let rows = at.rows.1.min(limit).saturating_sub(at.rows.0);
-                        written += u64::from(rows) * u64::from(at.columns.1 - at.columns.0);
+                        return Some(story::unfinished(self, touch, rank));
+                    }
+                    let area = self.area(&touch.whereabouts);
+                    if self.adds(touch.step) {
+                        added += area;
+                    } else {
+                        written += area;
                     }
                 }
-                if written != all {
-                    return Some(story::uncovered(self, tensor, rank, written, all));
+                let output = matches!(
+                    buffer.kind,
+                    TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced
+                );
+                let rows = u64::from(geometry.held(buffer, rank).len());
+                let all = rows * u64::from(geometry.size(buffer.columns));
+                let parts = if adds { all * u64::from(WORLD - 1) } else { 0 };
+                if output && (written, added) != (all, parts) {
+                    return Some(story::uncovered(
+                        self,
+                        tensor,
+                        rank,
+                        written + added,
+                        all + parts,
+                    ));
                 }
             }
         }
         None
+    }
+
+    /// Elements of a box; rows beyond the chunk's are padding of symmetric memory.
+    fn area(&self, at: &Box4) -> u64 {
+        let rows = self.case.pipeline.kernel.buffers[at.tensor.index()].rows;
+        let chunk = |chunk: u32| self.case.plan.geometry.chunk(rows, chunk).len();
+        let limit = match at.view {
+            View::Flat => at.rows.1,
+            View::Chunks | View::SharedChunks => chunk(at.chunk),
+            View::SharedSlots | View::SharedChunk => chunk(at.rank),
+        };
+        let rows = at.rows.1.min(limit).saturating_sub(at.rows.0);
+        u64::from(rows) * u64::from(at.columns.1 - at.columns.0)
+    }
+
+    /// Whether a step is a store that adds.
+    pub(super) fn adds(&self, step: (usize, usize)) -> bool {
+        let node = self.step_of(step).node;
+        matches!(
+            node,
+            Node::Store {
+                mode: StoreMode::Add,
+                ..
+            }
+        )
     }
 }

@@ -9,6 +9,7 @@ use super::flatten::{Area, Box4, Kind, Step, flatten};
 use super::seen::{Bits, Knows};
 use super::story;
 use crate::diag::Diagnostic;
+use crate::kernel::Buffer;
 use crate::pipeline::{CONSUMERS, Node, Place};
 
 /// Who runs: a role of a CTA of a rank in a launch.
@@ -96,6 +97,8 @@ pub(super) struct Machine<'a> {
     left: Vec<u32>,
     came: Vec<u32>,
     ended: Vec<Knows>,
+    /// By launch and rank: what a launch had seen when it ended.
+    pub(super) ends: Vec<Vec<Bits>>,
     finishing: Vec<Knows>,
     pub(super) written: Vec<bool>,
 }
@@ -174,8 +177,14 @@ pub(super) fn run(case: &Case<'_>) -> Option<Diagnostic> {
 
 impl<'a> Machine<'a> {
     fn new(case: &'a Case<'a>) -> Self {
-        let tensors = case.pipeline.kernel.buffers.len();
-        let mut written = vec![false; tensors];
+        // Scratch is always looked at: what no store writes must not be read.
+        let mut written: Vec<bool> = case
+            .pipeline
+            .kernel
+            .buffers
+            .iter()
+            .map(Buffer::is_scratch)
+            .collect();
         case.pipeline.visit(|node| {
             if let Node::Store { map, .. } = node {
                 written[case.pipeline.map(*map).tensor.index()] = true;
@@ -192,6 +201,7 @@ impl<'a> Machine<'a> {
             left: vec![0; WORLD as usize],
             came: vec![0; WORLD as usize],
             ended: vec![Knows::default(); WORLD as usize],
+            ends: vec![vec![Bits::default(); WORLD as usize]; LAUNCHES as usize + 1],
             finishing: vec![Knows::default(); WORLD as usize],
             written,
         }
@@ -268,7 +278,7 @@ impl<'a> Machine<'a> {
         let mut moved = false;
         for rank in 0..WORLD {
             let launch = self.launch[rank as usize];
-            if launch >= LAUNCHES {
+            if launch > LAUNCHES {
                 continue;
             }
             let mine = |agent: &&Agent<'_>| agent.who.rank == rank && agent.who.launch == launch;
@@ -290,8 +300,13 @@ impl<'a> Machine<'a> {
                         .filter_map(|(_, to)| *to)
                         .for_each(|to| all.global.both(to));
                 }
+                self.ends[launch as usize][rank as usize] = all.global.plain.clone();
                 self.ended[rank as usize] = all;
-                self.start(rank);
+                if launch < LAUNCHES {
+                    self.start(rank);
+                } else {
+                    self.launch[rank as usize] += 1;
+                }
                 moved = true;
             }
         }

@@ -3,7 +3,7 @@
 use super::super::{
     At, CONSUMERS, Deal, Expr, MapId, Node, PANEL_COLUMNS, Phase, Place, RingId, Side, Slot,
 };
-use super::case::{Case, Env, WORLD};
+use super::case::{Case, Env, WORLD, comm_ctas};
 use crate::pipeline::View;
 use crate::program::TensorId;
 
@@ -519,7 +519,7 @@ impl<'a> Flattener<'a> {
 
     fn start(&self) -> u32 {
         let (block, blocks) = crate::pipeline::Values::block(&self.env);
-        let comm = self.case.pipeline.comm.map_or(0, |comm| comm.ctas);
+        let comm = comm_ctas(self.case.pipeline);
         match self.deal {
             Deal::All | Deal::Comm => block,
             Deal::Others => block.saturating_sub(comm),
@@ -531,7 +531,7 @@ impl<'a> Flattener<'a> {
 
     fn next(&self) -> u32 {
         let (block, blocks) = crate::pipeline::Values::block(&self.env);
-        let comm = self.case.pipeline.comm.map_or(0, |comm| comm.ctas);
+        let comm = comm_ctas(self.case.pipeline);
         let (index, others) = (self.env.index, blocks - comm);
         match self.deal {
             Deal::All => index + blocks,

@@ -5,8 +5,6 @@ use super::flatten::{Area, Box4};
 use super::seen::Seen;
 use super::story;
 use crate::diag::Diagnostic;
-use crate::pipeline::Node;
-use crate::program::StoreMode;
 
 impl Machine<'_> {
     pub(super) fn touch_shared(
@@ -66,21 +64,11 @@ impl Machine<'_> {
         let agent = &self.agents[index];
         let seen = &agent.knows.global;
         let scratch = self.case.pipeline.kernel.buffers[at.tensor.index()].is_scratch();
-        let adds = |(agent, step): (usize, usize)| {
-            let node = self.agents[agent].steps[step].node;
-            matches!(
-                node,
-                Node::Store {
-                    mode: StoreMode::Add,
-                    ..
-                }
-            )
-        };
-        let (add, conflicts) = (adds((index, agent.at)), |touch: &&Touch<Box4>| {
+        let (add, conflicts) = (self.adds((index, agent.at)), |touch: &&Touch<Box4>| {
             (touch.write || write) && touch.whereabouts.overlaps(&at)
         });
         for before in self.global.iter().filter(conflicts) {
-            if add && adds(before.step) {
+            if add && self.adds(before.step) {
                 continue;
             }
             if !seen.proxy.has(before.id) {
@@ -99,6 +87,21 @@ impl Machine<'_> {
             {
                 return Err(Box::new(story::twice(self, *before, index, &at)));
             }
+        }
+        let there = |touch: &Touch<Box4>| {
+            let w = &touch.whereabouts;
+            touch.write
+                && touch.who.launch == agent.who.launch
+                && w.overlaps(&at)
+                && w.rows.0 <= at.rows.0
+                && w.columns.0 <= at.columns.0
+        };
+        if scratch && !write && !self.global.iter().any(there) {
+            return Err(Box::new(story::wrong(
+                self,
+                index,
+                "nothing was written there in this launch",
+            )));
         }
         let id = self.global_ids;
         self.global_ids += 1;

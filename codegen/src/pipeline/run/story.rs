@@ -289,3 +289,18 @@ pub(super) fn uncovered(
         format!("{written} of {all} elements of {name} on rank {rank} are written"),
     )
 }
+
+pub(super) fn unfinished(machine: &Machine<'_>, touch: &Touch<Box4>, rank: u32) -> Diagnostic {
+    let deed = format!(
+        "{} {}",
+        machine.who(touch.who),
+        machine.deed(machine.step_of(touch.step))
+    );
+    Diagnostic::new(
+        Rule::Reuse,
+        None,
+        format!("a launch ends on rank {rank} before what is written there is complete"),
+    )
+    .note(None, deed)
+    .hint("signal it when the stores are complete, and wait for that before the end")
+}
