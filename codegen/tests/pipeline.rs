@@ -385,6 +385,6 @@ fn no_step_can_be_left_out() {
     gemm_rs: AwaitStores
     gemm_rs_add: FenceGlobal, AwaitStores, CounterWait, FenceGlobal, SyncCta, LastCta
     gemm_ar: FenceGlobal, AwaitStores, CounterWait, FenceGlobal, FenceGlobal, CounterWait, SyncCta
-    bulk: FenceGlobal, AwaitStores, CounterWait, FenceGlobal, AwaitStores, SyncCta, LastCta
+    bulk: FenceGlobal, AwaitStores, AwaitStores, SyncCta
     ");
 }

@@ -5,7 +5,7 @@
 
 use super::case::{LAUNCHES, WORLD};
 use super::execute::{Agent, Machine, Touch};
-use super::flatten::{Area, Box4};
+use super::step::{Area, Box4};
 use super::story;
 use crate::diag::Diagnostic;
 use crate::kernel::{OpKind, visit};

@@ -5,8 +5,9 @@
 
 use super::case::{Case, LAUNCHES, WORLD};
 use super::content::{Content, Product};
-use super::flatten::{Area, Box4, Kind, Step, flatten};
+use super::flatten::flatten;
 use super::seen::{Bits, Knows};
+use super::step::{Area, Box4, Kind, Step};
 use super::story;
 use crate::diag::Diagnostic;
 use crate::kernel::Buffer;
@@ -301,6 +302,7 @@ impl<'a> Machine<'a> {
                         .for_each(|to| all.global.both(to));
                 }
                 self.ends[launch as usize][rank as usize] = all.global.plain.clone();
+                self.caller_reads(rank, launch, &mut all.global);
                 self.ended[rank as usize] = all;
                 if launch < LAUNCHES {
                     self.start(rank);

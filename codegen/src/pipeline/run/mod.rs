@@ -19,6 +19,7 @@ mod execute;
 mod flatten;
 mod memory;
 mod seen;
+mod step;
 mod story;
 
 use super::Pipeline;

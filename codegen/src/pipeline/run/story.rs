@@ -1,7 +1,8 @@
 //! The words of a verdict: which role of which CTA of which rank did what.
 
 use super::execute::{Machine, Touch, Who};
-use super::flatten::{Area, Box4, Kind, Step};
+use super::memory::CALLER;
+use super::step::{Area, Box4, Kind, Step};
 use crate::diag::{Diagnostic, Rule};
 use crate::pipeline::{Node, Side};
 
@@ -152,11 +153,18 @@ pub(super) fn global_race(
     fence: bool,
 ) -> Diagnostic {
     let _ = at;
-    let earlier = format!(
-        "{} {}",
-        machine.who(before.who),
-        machine.deed(machine.step_of(before.step))
-    );
+    let earlier = if before.step == CALLER {
+        format!(
+            "the caller reads {} after a launch",
+            machine.box_name(&before.whereabouts)
+        )
+    } else {
+        format!(
+            "{} {}",
+            machine.who(before.who),
+            machine.deed(machine.step_of(before.step))
+        )
+    };
     race(
         machine,
         &earlier,
