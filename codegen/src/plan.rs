@@ -296,6 +296,22 @@ fn grid(
         );
     }
     let most = left / cluster * cluster;
+    if most == 0 && tiles > 0 && grid.comm < machine.sms && kernel.variant.arch != Arch::Cpu {
+        found.push(
+            Diagnostic::new(
+                Rule::Resources,
+                None,
+                format!(
+                    "{} comm CTAs leave {left} of {} SMs, but a cluster of the GEMM takes {cluster}",
+                    grid.comm, machine.sms
+                ),
+            )
+            .hint(format!(
+                "comm CTAs and GEMM CTAs run together: at most {}",
+                machine.sms.saturating_sub(cluster)
+            )),
+        );
+    }
     grid.gemm = u32::try_from(tiles)
         .unwrap_or(most)
         .div_ceil(cluster)
@@ -406,7 +422,7 @@ fn tile_fits(
         );
     }
     let stage = (rows + columns) * step;
-    let result = rows * columns * 2;
+    let result = rows * columns * result_bytes(kernel, body);
     let room = kernel
         .variant
         .arch
@@ -414,13 +430,18 @@ fn tile_fits(
         .saturating_sub(result + 1024);
     let most = room / stage;
     let chosen = stages.unwrap_or(most.min(8));
+    let room = format!("an SM has {} bytes", kernel.variant.arch.shared_memory());
+    if most < 2 {
+        refuse(
+            format!("not even 2 stages of {stage} bytes fit beside a result of {result} bytes"),
+            &format!("{room}: use smaller tiles, or a smaller k"),
+        );
+        return;
+    }
     if chosen < 2 || chosen > most {
         refuse(
             format!("{chosen} stages of {stage} bytes beside a result of {result} bytes"),
-            &format!(
-                "an SM has {} bytes: at least 2 and at most {most} stages",
-                kernel.variant.arch.shared_memory()
-            ),
+            &format!("{room}: 2 to {most} stages"),
         );
         return;
     }
@@ -440,6 +461,17 @@ fn first_dot(kernel: &Kernel, body: &[Op]) -> Option<(Dtype, Loc)> {
         }
     });
     first
+}
+
+/// Bytes of the widest element the items store: a tile leaves through shared memory in its destination's type.
+fn result_bytes(kernel: &Kernel, body: &[Op]) -> u32 {
+    let mut most = 2;
+    visit_ops(body, &mut |op| {
+        if let OpKind::Store { dst, .. } = &op.kind {
+            most = most.max(kernel.buffers[dst.buffer.index()].dtype.bytes());
+        }
+    });
+    most
 }
 
 /// Accumulators that dots fill: those live in registers at once. Sums and loads stream through.

@@ -18,7 +18,7 @@ pub fn ag_gemm(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
             arrived.on(peer)[p].add(1);
         }
     }
-    #[gemm(k = 64)]
+    #[gemm]
     for chunk in ranks().from_me() {
         for t in tiles.of(chunk).grouped() {
             arrived[t.rows()].wait();

@@ -19,7 +19,7 @@ pub fn ag_gemm_ring(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
             arrived.on(next)[p].add(1);
         }
     }
-    #[gemm(k = 64)]
+    #[gemm]
     for chunk in ring(1) {
         for t in tiles.of(chunk).grouped() {
             arrived[t.rows()].wait();

@@ -24,7 +24,7 @@ pub fn bulk(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, z: Gathered<bf16>) {
             }
         }
     }
-    #[gemm(k = 64)]
+    #[gemm]
     for t in tiles.grouped() {
         y[t] = dot(x[t], w[t]);
     }

@@ -7,7 +7,7 @@ use crate::prelude::*;
 pub fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let tiles = y.tiles(tune((128, 256), (256, 128), (128, 128)));
 
-    #[gemm(k = 64)]
+    #[gemm]
     for t in tiles.grouped() {
         y[t] = dot(x[t], w[t]);
     }

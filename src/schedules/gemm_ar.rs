@@ -11,14 +11,14 @@ pub fn gemm_ar(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
     let landed = counters(world(), tiles);
     let done = counters(tiles);
 
-    #[gemm(k = 64)]
+    #[gemm]
     for owner in ranks().after_me() {
         for t in tiles.of(owner) {
             partial.on(owner)[me()][t] = dot(x[t], w[t]);
             landed.on(owner)[me()][t].add(1);
         }
     }
-    #[gemm(k = 64)]
+    #[gemm]
     for t in tiles.of(me()) {
         let sum = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum();
         y[t] = sum;
@@ -27,7 +27,7 @@ pub fn gemm_ar(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
             done.on(peer)[t].add(1);
         }
     }
-    #[gemm(k = 64)]
+    #[gemm]
     for owner in ranks().after_me() {
         for t in tiles.of(owner) {
             done[t].wait();

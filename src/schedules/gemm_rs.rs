@@ -10,14 +10,14 @@ pub fn gemm_rs(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
 
-    #[gemm(k = 64)]
+    #[gemm]
     for owner in ranks().after_me() {
         for t in tiles.of(owner) {
             partial.on(owner)[me()][t] = dot(x[t], w[t]);
             landed.on(owner)[me()][t].add(1);
         }
     }
-    #[gemm(k = 64)]
+    #[gemm]
     for t in tiles.of(me()) {
         y[t] = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum();
     }

@@ -10,14 +10,14 @@ pub fn gemm_rs_add(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
     let begun = counters(tiles);
     let landed = counters(world(), tiles);
 
-    #[gemm(k = 64)]
+    #[gemm]
     for t in tiles.of(me()) {
         y[t] = dot(x[t], w[t]);
         for peer in ranks().after_me() {
             begun.on(peer)[t].add(1);
         }
     }
-    #[gemm(k = 64)]
+    #[gemm]
     for owner in ranks().after_me() {
         for t in tiles.of(owner) {
             let partial = dot(x[t], w[t]);
@@ -26,7 +26,7 @@ pub fn gemm_rs_add(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
             landed.on(owner)[me()][t].add(1);
         }
     }
-    #[gemm(k = 64)]
+    #[gemm]
     for t in tiles.of(me()) {
         landed[others()][t].wait();
     }

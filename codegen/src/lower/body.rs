@@ -98,7 +98,7 @@ impl<'a> Placer<'a> {
         let at = role.at;
         let kind = match role.kind {
             program::RoleKind::Gemm { k, cluster, stages } => RoleKind::Gemm {
-                k: k.map_or(64, |k| {
+                k: k.map_or(self.whole_row(), |k| {
                     self.choices.one(k, "k", self.choices.at(k, at), self.found)
                 }),
                 cluster: cluster.map_or((1, 1), |c| {
@@ -120,6 +120,7 @@ impl<'a> Placer<'a> {
         };
         self.kind = kind;
         let body = self.blocks(&role.body);
+        let whole_row = self.whole_row();
         match self
             .placed
             .roles
@@ -128,7 +129,7 @@ impl<'a> Placer<'a> {
         {
             None => self.placed.roles.push(Role { kind, body }),
             Some(other) => {
-                if let Some(kind) = same_ctas(other.kind, kind) {
+                if let Some(kind) = same_ctas(other.kind, kind, whole_row) {
                     other.kind = kind;
                 } else {
                     self.found.push(
@@ -139,6 +140,14 @@ impl<'a> Placer<'a> {
                 other.body.extend(body);
             }
         }
+    }
+
+    /// The K step of a schedule that names none: a row of the 128-byte swizzle.
+    fn whole_row(&self) -> u32 {
+        self.matched
+            .buffers
+            .first()
+            .map_or(64, |buffer| 128 / buffer.dtype.bytes())
     }
 
     /// Statements outside items. Leaf statements that stand together are one unit of work.
@@ -345,6 +354,12 @@ impl<'a> Placer<'a> {
                         .hint("only #[gemm] loops have tensor cores"),
                     );
                 }
+                if a.split != b.split {
+                    self.found.push(
+                        mistake(at, "the operands of a dot are different parts of K")
+                            .hint("give both the same part: `dot(x[t][s], w[t][s])`"),
+                    );
+                }
                 self.fill(*acc, at);
                 OpKind::Dot {
                     acc: *acc,
@@ -517,7 +532,7 @@ impl<'a> Placer<'a> {
 }
 
 /// The settings of two loops of one role, if they agree; defaults yield to what is given.
-fn same_ctas(a: RoleKind, b: RoleKind) -> Option<RoleKind> {
+fn same_ctas(a: RoleKind, b: RoleKind, whole_row: u32) -> Option<RoleKind> {
     match (a, b) {
         (
             RoleKind::Gemm { k, cluster, stages },
@@ -526,30 +541,19 @@ fn same_ctas(a: RoleKind, b: RoleKind) -> Option<RoleKind> {
                 cluster: cluster2,
                 stages: stages2,
             },
-        ) => {
-            let k = if k == 64 || k == k2 {
-                k2
-            } else if k2 == 64 {
-                k
-            } else {
-                return None;
-            };
-            let cluster = if cluster == (1, 1) || cluster == cluster2 {
-                cluster2
-            } else if cluster2 == (1, 1) {
-                cluster
-            } else {
-                return None;
-            };
-            match (stages, stages2) {
-                (Some(a), Some(b)) if a != b => None,
-                (a, b) => Some(RoleKind::Gemm {
-                    k,
-                    cluster,
-                    stages: a.or(b),
-                }),
-            }
-        }
+        ) => Some(RoleKind::Gemm {
+            k: agreed(k, k2, whole_row)?,
+            cluster: agreed(cluster, cluster2, (1, 1))?,
+            stages: agreed(stages, stages2, None)?,
+        }),
         (a, b) => (a == b).then_some(a),
+    }
+}
+
+fn agreed<T: PartialEq + Copy>(a: T, b: T, default: T) -> Option<T> {
+    if a == default || a == b {
+        Some(b)
+    } else {
+        (b == default).then_some(a)
     }
 }

@@ -232,6 +232,12 @@ impl<'a> Placer<'a> {
                     .hint("only Gathered, Scattered, Reduced and symmetric memory can be addressed on another rank"),
             );
         }
+        if place.home == Home::Everywhere && buffer.chunk_only() {
+            self.found.push(
+                mistake(at, format!("each rank holds another chunk of `{name}`: the same rows are not everywhere"))
+                    .hint("address the owner with `.on(rank)`, or use memory that is whole on each rank"),
+            );
+        }
         match (&place.slot, buffer.kind) {
             (Some(_), TensorKind::Scratch { .. }) => {}
             (None, TensorKind::Scratch { slots, .. }) if slots != program::Slots::Count(1) => {

@@ -63,7 +63,7 @@ struct Cuts {
     columns: Vec<u32>,
     row_index: Vec<u32>,
     column_index: Vec<u32>,
-    /// Whether anybody writes it. What nobody writes cannot be raced for.
+    /// Whether anybody writes it, or reads it though it starts empty. An input that nobody writes cannot be raced for.
     written: bool,
     first_area: u32,
 }
@@ -250,7 +250,9 @@ impl<'a> Facts<'a> {
             .collect();
         self.each_step(|at, kind| {
             for_spans(kind, self.rank(at.agent), geometry.world, |span, access| {
-                cuts[span.buffer.index()].written |= access != Access::Read;
+                // Scratch holds nothing at the start: a read of what nobody writes must be seen.
+                let empty = self.kernel.buffers[span.buffer.index()].is_scratch();
+                cuts[span.buffer.index()].written |= empty || access != Access::Read;
             });
         });
         let mark = |extent: Extent, index: &mut [u32]| {

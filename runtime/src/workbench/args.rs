@@ -51,11 +51,11 @@ Verbs:
   check    prove the schedule safe for this world and shape, or tell the shortest story of what goes wrong
   run      run it on emulated ranks and compare with an f64 reference
   predict  the timeline on the machine
-  emit     the kernel's text (not yet)
+  emit     the kernel as CUDA text, for sm90
   list     the schedules of this binary, with what each leaves open
 
 Exit codes: 0 good, 1 rejected or wrong, 2 usage.
-DUMP=program,kernel,plan prints those stages to stderr; DUMP=plan:NAME only for that schedule.";
+DUMP=program,kernel,plan,cuda prints those stages to stderr; DUMP=plan:NAME only for that schedule.";
 
 /// Check, run and time schedules.
 #[derive(Parser, Debug)]

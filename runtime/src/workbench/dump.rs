@@ -1,10 +1,12 @@
-//! `DUMP=program,kernel,plan`: any stage's text on standard error. `DUMP=plan:ag_gemm` only for that schedule.
+//! `DUMP=program,kernel,plan,cuda`: any stage's text on standard error. `DUMP=plan:ag_gemm` only for that schedule.
 
+use super::emit;
 use super::render::Console;
 use crate::error::Error;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
+use counterflow_codegen::verify::Checked;
 
 /// Which stages are wanted for one schedule.
 #[derive(Clone, Copy, Default)]
@@ -12,6 +14,7 @@ pub(super) struct Dump {
     program: bool,
     kernel: bool,
     plan: bool,
+    cuda: bool,
 }
 
 impl Dump {
@@ -30,16 +33,11 @@ impl Dump {
                 "program" => dump.program = true,
                 "kernel" => dump.kernel = true,
                 "plan" => dump.plan = true,
-                "cuda" => {
-                    return Err(Error::NotYet {
-                        what: "DUMP=cuda: this build emits no CUDA".into(),
-                        help: "DUMP=program,kernel,plan show the stages before it".into(),
-                    });
-                }
+                "cuda" => dump.cuda = true,
                 _ => {
                     return Err(Error::Usage {
                         what: format!("DUMP names the stage `{stage}`"),
-                        legal: "stages are program, kernel, plan, separated by commas; then perhaps `:` and a schedule's name".into(),
+                        legal: "stages are program, kernel, plan, cuda, separated by commas; then perhaps `:` and a schedule's name".into(),
                     });
                 }
             }
@@ -70,6 +68,16 @@ impl Dump {
     pub(super) fn plan(self, console: &mut Console<'_>, kernel: &Kernel, plan: &Plan) {
         if self.plan {
             console.aside(&plan.text(kernel));
+        }
+    }
+
+    /// The kernel's text, or why there is none: what cannot be emitted may still be checked.
+    pub(super) fn cuda(self, console: &mut Console<'_>, kernel: &Checked<Kernel>) {
+        if self.cuda {
+            match emit::source(kernel) {
+                Ok(source) => console.aside(&source.text),
+                Err(error) => console.aside(&error.to_string()),
+            }
         }
     }
 }

@@ -119,10 +119,12 @@ fn other_plan(request: &Request, ready: &Ready) -> Option<Checked<Plan>> {
         .into_iter()
         .filter(|other| *other < m)
         .find_map(|other| {
+            // Of one series with the full launch: a cell keeps its signaller while m changes.
             let shape = Shape {
                 m: other,
                 ..request.shape.clone()
-            };
+            }
+            .up_to(m);
             check::replan(&ready.kernel, &shape, request).ok()
         })
 }
