@@ -2,9 +2,11 @@
 //!
 //! What a Hopper pipeline cannot do yet is refused here, with the numbers, before any text is made.
 
+mod cells;
 mod comm;
 mod gemm;
 mod item;
+mod multiply;
 mod walk;
 
 use super::{
