@@ -206,9 +206,26 @@ fn ag_gemm_agrees_with_the_reference_while_m_changes() {
 }
 
 #[test]
-fn ag_gemm_pull_agrees_with_the_reference_while_m_changes() {
-    fused(schedules::ag_gemm_pull(), 2, (520, 520));
-    fused(schedules::ag_gemm_pull(), 3, (520, 264));
+fn what_the_host_would_have_to_copy_is_refused() {
+    for (ranks, sharing) in both_ways(2) {
+        let shape = [Shape::new(512, 512, 512)];
+        let case = Case::new(
+            &schedules::ag_gemm_pull(),
+            &Variant::new(2),
+            &shape,
+            sharing,
+        );
+        let plans = case.plans.iter().collect();
+        let run = gpus::run(
+            &ranks,
+            &fine(Compiler::find()),
+            &case.pipeline,
+            plans,
+            &case.kernel,
+            7,
+        );
+        assert_eq!(run.map(drop).expect_err("refused").kind(), "not_yet");
+    }
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn passes(name: &str, pipeline: &Checked<Pipeline>) -> Option<Vec<String>> {
         found.push(format!("{facts:?}"));
     }
     let parameters = parameters(&source);
-    if facts.parameters != parameters {
+    if facts.parameters != parameters || facts.parameter_count as usize != source.params.len() {
         found.push(format!(
             "{} bytes of parameters, but the host passes {parameters}",
             facts.parameters

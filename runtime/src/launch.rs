@@ -117,6 +117,17 @@ impl Loaded {
         pipeline: &Checked<Pipeline>,
         plans: &[&Checked<Plan>],
     ) -> Result<Loaded, Error> {
+        if let Some(role) = pipeline
+            .kernel
+            .roles
+            .iter()
+            .find(|role| role.kind.sequential())
+        {
+            return Err(Error::NotYet {
+                what: format!("launching a #[{}] loop on a GPU", role.kind.name()),
+                help: "--device cpu runs it; a #[comm] loop moves the same data by CTAs".into(),
+            });
+        }
         let source = text::emit(pipeline);
         let compiled = compile(compiler, &source)?;
         rank.gpu().must_be_hopper()?;

@@ -84,7 +84,7 @@ fn machine_code_comes_with_its_log_and_facts() {
     );
     assert!((1..=168).contains(&facts.registers), "{facts:?}");
     assert!((1024..=2048).contains(&facts.shared), "{facts:?}");
-    assert_eq!(facts.parameters, 20);
+    assert_eq!((facts.parameters, facts.parameter_count), (20, 3));
     let Some(sass) = sass(&kernel.cubin) else {
         return;
     };

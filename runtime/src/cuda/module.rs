@@ -63,17 +63,13 @@ impl Module {
             )
         };
         check(format!("give {name} {shared} bytes of shared memory"), code)?;
-        let mut parameters = Vec::new();
-        loop {
-            let (mut offset, mut size) = (0, 0);
-            // SAFETY: the function is loaded and both places are ours; one past the last is an error, not a fault.
-            let code = unsafe {
-                sys::cuFuncGetParamInfo(raw, parameters.len(), &raw mut offset, &raw mut size)
-            };
-            if code != sys::CUresult::CUDA_SUCCESS {
-                break;
-            }
-            parameters.push(size);
+        let facts = self.facts.iter().find(|facts| facts.name == name);
+        let mut parameters = vec![0; facts.map_or(0, |facts| facts.parameter_count as usize)];
+        for (index, size) in parameters.iter_mut().enumerate() {
+            let mut offset = 0;
+            // SAFETY: the function is loaded, and both places are ours.
+            let code = unsafe { sys::cuFuncGetParamInfo(raw, index, &raw mut offset, size) };
+            check(format!("ask for parameter {index} of {name}"), code)?;
         }
         Ok(Function {
             raw,

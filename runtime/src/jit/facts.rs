@@ -17,6 +17,8 @@ pub struct Facts {
     pub shared: u32,
     /// Bytes of parameters.
     pub parameters: u32,
+    /// How many parameters.
+    pub parameter_count: u32,
     /// Most threads of a CTA, where the text bounds them.
     pub threads: Option<u32>,
     /// CTAs of a cluster, where the text fixes it.
@@ -27,6 +29,7 @@ pub struct Facts {
 mod attribute {
     pub const MAX_THREADS: u8 = 0x05;
     pub const FRAME: u8 = 0x11;
+    pub const PARAMETER: u8 = 0x17;
     pub const PARAMETERS: u8 = 0x19;
     pub const REGISTERS: u8 = 0x2f;
     pub const CLUSTER: u8 = 0x3d;
@@ -56,6 +59,7 @@ fn parse(cubin: &[u8]) -> Option<Vec<Facts>> {
                         facts.threads = words.iter().copied().reduce(|a, b| a * b.max(1))
                     }
                     (attribute::CLUSTER, words) => facts.cluster = words.try_into().ok(),
+                    (attribute::PARAMETER, _) => facts.parameter_count += 1,
                     (attribute::PARAMETERS, _) => facts.parameters = u32::from(record.half),
                     _ => {}
                 }

@@ -18,16 +18,18 @@ pub(super) enum Verb {
     Demo,
     Check,
     Emit,
+    Compile,
     Run,
     Predict,
     List,
 }
 
 impl Verb {
-    const ALL: [Verb; 6] = [
+    const ALL: [Verb; 7] = [
         Verb::Demo,
         Verb::Check,
         Verb::Emit,
+        Verb::Compile,
         Verb::Run,
         Verb::Predict,
         Verb::List,
@@ -38,6 +40,7 @@ impl Verb {
             Verb::Demo => "demo",
             Verb::Check => "check",
             Verb::Emit => "emit",
+            Verb::Compile => "compile",
             Verb::Run => "run",
             Verb::Predict => "predict",
             Verb::List => "list",
@@ -52,6 +55,7 @@ Verbs:
   run      run it on emulated ranks and compare with an f64 reference
   predict  the timeline on the machine
   emit     the kernel as CUDA text, for sm90
+  compile  that text to machine code, without a GPU: registers, spills, instructions, and what makes code slow
   list     the schedules of this binary, with what each leaves open
 
 Exit codes: 0 good, 1 rejected or wrong, 2 usage.
@@ -61,7 +65,7 @@ DUMP=program,kernel,plan,cuda prints those stages to stderr; DUMP=plan:NAME only
 #[derive(Parser, Debug)]
 #[command(disable_help_subcommand = true, after_help = AFTER)]
 struct Args {
-    /// What to do, and with several schedules with which: demo, check, run, predict, emit, list
+    /// What to do, and with several schedules with which: demo, check, run, predict, emit, compile, list
     #[arg(value_name = "VERB|SCHEDULE")]
     words: Vec<String>,
     /// Which schedule, if there are several

@@ -10,6 +10,7 @@
 
 mod args;
 mod check;
+mod compile;
 mod demo;
 mod dump;
 mod emit;
@@ -138,6 +139,7 @@ fn dispatch(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Err
         Verb::Demo => demo::demo(request, console),
         Verb::Check => check::check(request, console),
         Verb::Emit => emit::emit(request, console),
+        Verb::Compile => compile::compile(request, console),
         Verb::Run => run::run(request, console),
         Verb::Predict => predict::predict(request, console),
         Verb::List => Err(Error::Usage {
