@@ -106,7 +106,7 @@ fn one_of_each_kind_passes_the_gates() {
 }
 
 #[test]
-#[ignore = "a minute of compiling: .ci/run does it"]
+#[ignore = "a minute of compiling; f16 gemm_rs and gemm_ar at 128x256 still spill and fail it"]
 fn every_tile_and_type_passes_the_gates() {
     let mut cases = Vec::new();
     for program in [
