@@ -169,6 +169,19 @@ fn ranks_that_disagree_are_told_and_a_full_heap_says_what_to_reserve() {
         );
         let error = Communicator::each(&ranks, |rank| rank.reserve(1 << 50)).expect_err("too much");
         assert_eq!(error.kind(), "too_large", "{error}");
+        let error = Communicator::each(&ranks, |rank| {
+            if rank.rank() == 0 {
+                rank.barrier()
+            } else {
+                rank.reserve(1)
+            }
+        });
+        assert!(
+            error
+                .expect_err("different calls")
+                .to_string()
+                .contains("rank 0 meets, rank 1 reserves 1 bytes")
+        );
         // They can go on.
         fine(Communicator::each(&ranks, |rank| {
             rank.allocate::<u8>(100).map(drop)
