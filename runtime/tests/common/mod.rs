@@ -4,7 +4,7 @@
 use counterflow_runtime::Error;
 use counterflow_runtime::jit::sass::Sass;
 use counterflow_runtime::jit::{Cache, Compiler};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
 
@@ -24,8 +24,12 @@ fn or_skip<T>(get: impl Fn() -> Result<T, Error>) -> Option<T> {
         Err(error) => panic!("{error}"),
     };
     FETCH.call_once(|| {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/cuda.sh");
-        let _ = Command::new(script).status();
+        // This file serves tests of two packages, one above the other.
+        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+        let script = scripts
+            .map(|dir| dir.join(".ci/cuda.sh"))
+            .find(|script| script.exists());
+        let _ = script.map(|script| Command::new(script).status());
     });
     match get() {
         Ok(found) => Some(found),
