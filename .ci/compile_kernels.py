@@ -3,7 +3,7 @@
 
 usage: compile_kernels.py CUDA [file.cu ...]    CUDA holds lib/ and bin/ of the NVRTC and nvdisasm packages
 Prints one line a kernel; fails on a performance warning, a spill, a stack, a loop around an elected TMA instruction, or
-an instruction count that the golden test's `// expects` comment file does not have.
+an instruction count other than kernels_generated/expected.json has.
 """
 import ctypes, glob, json, os, re, subprocess, sys, tempfile
 

@@ -200,7 +200,6 @@ ag_gemm(
                     if (unsignalled) counter_add(unsignalled, 1);
                     unsignalled = nullptr;
                 }
-                tma_wait_read<0>();
                 for (; held > 0; --held) {
                     mbarrier_arrive(base + BOX_EMPTY_AT + oldest * 8);
                     if (++oldest == BOXES) oldest = 0;

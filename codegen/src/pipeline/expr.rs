@@ -126,6 +126,11 @@ pub trait Values {
     fn block(&self) -> (u32, u32);
     /// The index within the current loop over items.
     fn within(&self) -> u32;
+    /// A constant's value, unless a smaller case stands for the variant.
+    fn symbol(&self, name: &str, value: u32) -> u32 {
+        let _ = name;
+        value
+    }
 }
 
 impl Expr {
@@ -158,7 +163,8 @@ impl Expr {
     /// Its value.
     pub fn eval(&self, values: &impl Values) -> u32 {
         match self {
-            Expr::Const(value) | Expr::Symbol(_, value) => *value,
+            Expr::Const(value) => *value,
+            Expr::Symbol(name, value) => values.symbol(name, *value),
             Expr::Var(name) => values.var(name),
             Expr::Field(field) => values.field(*field),
             Expr::Block => values.block().0,

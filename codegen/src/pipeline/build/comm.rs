@@ -295,15 +295,12 @@ impl Walk<'_, '_> {
         )]
     }
 
-    /// At the end of sending: the slots still held go back.
+    /// At the end of sending, when all stores are complete: the slots still held go back.
     pub fn all_given_back(&mut self) -> Vec<Node> {
-        vec![
-            Node::AwaitRead { pending: 0 },
-            Node::GiveBack {
-                ring: BOXES,
-                held: 0,
-            },
-        ]
+        vec![Node::GiveBack {
+            ring: BOXES,
+            held: 0,
+        }]
     }
 }
 

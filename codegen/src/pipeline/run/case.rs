@@ -5,7 +5,7 @@ use crate::diag::Diagnostics;
 use crate::kernel::{DimId, OpKind, visit};
 use crate::model::Machine;
 use crate::plan::Plan;
-use crate::program::{CounterId, TensorId};
+use crate::program::{CounterId, StoreMode, TensorId};
 use crate::shape::Shape;
 use crate::variant::Variant;
 use std::collections::HashMap;
@@ -34,7 +34,8 @@ impl<'a> Case<'a> {
             ..kernel.variant
         };
         let tile = pipeline.tile;
-        // Chunks of one and a half tiles, the last one two rows short; columns and depth that no tile divides. A
+        // Chunks of one and a half tiles, the last one two rows short; columns that no tile divides, and one step more
+        // of K than the ring has stages. A
         // copied piece has two units.
         let rows = tile.rows + tile.rows / 2;
         let (n, k) = (
@@ -42,7 +43,7 @@ impl<'a> Case<'a> {
             if pipeline.comm.is_some() {
                 (UNIT + 1) * PANEL_COLUMNS
             } else {
-                2 * tile.k + 8
+                pipeline.rings[0].slots * tile.k + 8
             },
         );
         let shape = Shape::new(rows * WORLD - 2, n, k);
@@ -53,7 +54,7 @@ impl<'a> Case<'a> {
             first.push(cells);
             cells += plan.geometry.counter_cells(CounterId(index as u16));
         }
-        let blocks = 2 + pipeline.comm.map_or(0, |comm| comm.ctas);
+        let blocks = 2 + comm_ctas(pipeline);
         Ok(Case {
             pipeline,
             plan,
@@ -61,6 +62,23 @@ impl<'a> Case<'a> {
             first,
             cells,
         })
+    }
+
+    /// Whether other ranks add to results instead of storing their parts.
+    pub fn adds(&self) -> bool {
+        let mut adds = false;
+        for role in &self.pipeline.kernel.roles {
+            visit(&role.body, &mut |op| {
+                adds |= matches!(
+                    op.kind,
+                    OpKind::Store {
+                        mode: StoreMode::Add,
+                        ..
+                    }
+                );
+            });
+        }
+        adds
     }
 
     /// The first cell of a counter.
@@ -199,6 +217,19 @@ impl Values for Env<'_> {
     fn within(&self) -> u32 {
         self.index.wrapping_sub(self.first)
     }
+
+    fn symbol(&self, name: &str, value: u32) -> u32 {
+        if name == "COMM_CTAS" {
+            comm_ctas(self.case.pipeline)
+        } else {
+            value
+        }
+    }
+}
+
+/// CTAs of the case that move data: at most two, so that each has several units in turn.
+pub(super) fn comm_ctas(pipeline: &Pipeline) -> u32 {
+    pipeline.comm.map_or(0, |comm| comm.ctas.min(2))
 }
 
 const _: () = assert!(CONSUMERS == 2);

@@ -4,10 +4,13 @@
 //! whatever must not be held back while a rank waits for another one, is seen to be held back.
 
 use super::case::{Case, LAUNCHES, WORLD};
-use super::flatten::{Area, Box4, Kind, Step, flatten};
+use super::content::{Content, Product};
+use super::flatten::flatten;
 use super::seen::{Bits, Knows};
+use super::step::{Area, Box4, Kind, Step};
 use super::story;
 use crate::diag::Diagnostic;
+use crate::kernel::Buffer;
 use crate::pipeline::{CONSUMERS, Node, Place};
 
 /// Who runs: a role of a CTA of a rank in a launch.
@@ -25,8 +28,8 @@ pub(super) struct Agent<'a> {
     pub at: usize,
     pub(super) knows: Knows,
     /// Stores not yet in a group; then groups in flight, oldest first.
-    open: Vec<(u32, u32)>,
-    groups: Vec<Vec<(u32, u32)>>,
+    open: Vec<(u32, Option<u32>)>,
+    groups: Vec<Vec<(u32, Option<u32>)>>,
     /// How many of the groups have been waited for as read.
     read: usize,
     open_mma: Vec<u32>,
@@ -34,6 +37,8 @@ pub(super) struct Agent<'a> {
     /// The signal it holds back.
     pub pending: Option<(u32, u32, u64)>,
     pub(super) cta: usize,
+    /// The tile product in its registers.
+    pub(super) product: Product,
     synced: bool,
 }
 
@@ -52,6 +57,8 @@ struct Barrier {
 pub(super) struct Cta {
     barriers: Vec<Barrier>,
     pub(super) shared: Vec<Touch<Area>>,
+    /// What lies where.
+    pub(super) held: Vec<(Area, Content)>,
     pub(super) ids: u32,
     synced: u32,
     gathers: Knows,
@@ -91,6 +98,8 @@ pub(super) struct Machine<'a> {
     left: Vec<u32>,
     came: Vec<u32>,
     ended: Vec<Knows>,
+    /// By launch and rank: what a launch had seen when it ended.
+    pub(super) ends: Vec<Vec<Bits>>,
     finishing: Vec<Knows>,
     pub(super) written: Vec<bool>,
 }
@@ -132,7 +141,7 @@ pub(super) fn run(case: &Case<'_>) -> Option<Diagnostic> {
             continue;
         }
         if machine.done() {
-            return None;
+            return machine.covered();
         }
         if let Some(held) = machine
             .agents
@@ -169,8 +178,14 @@ pub(super) fn run(case: &Case<'_>) -> Option<Diagnostic> {
 
 impl<'a> Machine<'a> {
     fn new(case: &'a Case<'a>) -> Self {
-        let tensors = case.pipeline.kernel.buffers.len();
-        let mut written = vec![false; tensors];
+        // Scratch is always looked at: what no store writes must not be read.
+        let mut written: Vec<bool> = case
+            .pipeline
+            .kernel
+            .buffers
+            .iter()
+            .map(Buffer::is_scratch)
+            .collect();
         case.pipeline.visit(|node| {
             if let Node::Store { map, .. } = node {
                 written[case.pipeline.map(*map).tensor.index()] = true;
@@ -187,6 +202,7 @@ impl<'a> Machine<'a> {
             left: vec![0; WORLD as usize],
             came: vec![0; WORLD as usize],
             ended: vec![Knows::default(); WORLD as usize],
+            ends: vec![vec![Bits::default(); WORLD as usize]; LAUNCHES as usize + 1],
             finishing: vec![Knows::default(); WORLD as usize],
             written,
         }
@@ -216,6 +232,7 @@ impl<'a> Machine<'a> {
             self.ctas.push(Cta {
                 barriers: barriers.collect(),
                 shared: Vec::new(),
+                held: Vec::new(),
                 ids: 0,
                 synced: 0,
                 gathers: Knows::default(),
@@ -249,6 +266,7 @@ impl<'a> Machine<'a> {
                         mma: Vec::new(),
                         pending: None,
                         cta,
+                        product: Product::default(),
                         synced: false,
                     });
                 }
@@ -261,7 +279,7 @@ impl<'a> Machine<'a> {
         let mut moved = false;
         for rank in 0..WORLD {
             let launch = self.launch[rank as usize];
-            if launch >= LAUNCHES {
+            if launch > LAUNCHES {
                 continue;
             }
             let mine = |agent: &&Agent<'_>| agent.who.rank == rank && agent.who.launch == launch;
@@ -280,10 +298,17 @@ impl<'a> Machine<'a> {
                         .iter()
                         .chain([&agent.open])
                         .flatten()
-                        .for_each(|(_, to)| all.global.both(*to));
+                        .filter_map(|(_, to)| *to)
+                        .for_each(|to| all.global.both(to));
                 }
+                self.ends[launch as usize][rank as usize] = all.global.plain.clone();
+                self.caller_reads(rank, launch, &mut all.global);
                 self.ended[rank as usize] = all;
-                self.start(rank);
+                if launch < LAUNCHES {
+                    self.start(rank);
+                } else {
+                    self.launch[rank as usize] += 1;
+                }
                 moved = true;
             }
         }
@@ -322,6 +347,7 @@ impl<'a> Machine<'a> {
             } => {
                 let id = self.touch_shared(index, area, true, true)?;
                 let read = self.touch_global(index, from, false)?;
+                self.loaded(index, area, from);
                 let at = &mut self.ctas[cta].barriers[barrier];
                 at.bytes -= i64::from(bytes);
                 at.gathers.shared.both(id);
@@ -335,7 +361,8 @@ impl<'a> Machine<'a> {
                 if to.rows.1 > to.allowed {
                     return Err(Box::new(story::spills(self, index, &to)));
                 }
-                let write = self.touch_global(index, to, true)?.unwrap_or(0);
+                self.stored(index, area, &to)?;
+                let write = self.touch_global(index, to, true)?;
                 self.agents[index].open.push((read, write));
             }
             Kind::Commit => {
@@ -356,15 +383,18 @@ impl<'a> Machine<'a> {
                 let done = agent.groups.len().saturating_sub(pending);
                 for (read, write) in agent.groups.drain(..done).flatten() {
                     agent.knows.shared.both(read);
-                    agent.knows.global.both(write);
+                    if let Some(write) = write {
+                        agent.knows.global.both(write);
+                    }
                 }
                 agent.read = agent.read.saturating_sub(done);
             }
-            Kind::Mma { areas } => {
+            Kind::Mma { areas, fresh } => {
                 for area in areas {
                     let id = self.touch_shared(index, area, false, true)?;
                     self.agents[index].open_mma.push(id);
                 }
+                self.multiplied(index, areas, fresh)?;
             }
             Kind::MmaCommit => {
                 let agent = &mut self.agents[index];
@@ -378,9 +408,10 @@ impl<'a> Machine<'a> {
                     agent.knows.shared.both(read);
                 }
             }
-            Kind::Plain { area, write } => {
+            Kind::Plain { area, write, part } => {
                 let id = self.touch_shared(index, area, write, false)?;
                 self.agents[index].knows.shared.plain.add(id);
+                self.paneled(index, area, write, part)?;
             }
             Kind::FenceShared => self.agents[index].knows.shared.fence(),
             Kind::FenceGlobal => self.agents[index].knows.global.fence(),

@@ -3,122 +3,9 @@
 use super::super::{
     At, CONSUMERS, Deal, Expr, MapId, Node, PANEL_COLUMNS, Phase, Place, RingId, Side, Slot,
 };
-use super::case::{Case, Env, WORLD};
-use crate::program::TensorId;
-
-/// One concrete step, with the node it is an instance of.
-#[derive(Clone, Debug)]
-pub(super) struct Step<'a> {
-    pub node: &'a Node,
-    pub kind: Kind,
-    /// The item it is for, as row and column of its grid.
-    pub item: Option<(u32, u32)>,
-}
-
-/// What a step does.
-#[derive(Clone, Debug)]
-pub(super) enum Kind {
-    Await {
-        barrier: usize,
-        parity: u32,
-    },
-    Expect {
-        barrier: usize,
-        bytes: u32,
-    },
-    Arrive {
-        barrier: usize,
-        count: u32,
-    },
-    Load {
-        area: Area,
-        barrier: usize,
-        bytes: u32,
-        from: Box4,
-    },
-    Store {
-        area: Area,
-        to: Box4,
-    },
-    Commit,
-    AwaitRead {
-        pending: usize,
-    },
-    AwaitStores {
-        pending: usize,
-    },
-    Mma {
-        areas: [Area; 2],
-    },
-    MmaCommit,
-    MmaWait {
-        pending: usize,
-    },
-    /// Ordinary stores to (or loads from) shared memory.
-    Plain {
-        area: Area,
-        write: bool,
-    },
-    FenceShared,
-    FenceGlobal,
-    CounterWait {
-        cell: u32,
-        lag: u32,
-    },
-    CounterAdvance {
-        cell: u32,
-    },
-    CounterAdd {
-        rank: u32,
-        cell: u32,
-        amount: u64,
-    },
-    Defer {
-        rank: u32,
-        cell: u32,
-        amount: u64,
-    },
-    Flush,
-    SyncCta,
-    /// Skips so many steps unless this is the last CTA to come.
-    Last {
-        skip: usize,
-    },
-}
-
-/// Bytes of shared memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Area {
-    pub start: u32,
-    pub end: u32,
-}
-
-impl Area {
-    pub fn overlaps(self, other: Area) -> bool {
-        self.start < other.end && other.start < self.end
-    }
-}
-
-/// A clipped box of global memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Box4 {
-    pub tensor: TensorId,
-    pub rank: u32,
-    pub chunk: u32,
-    pub rows: (u32, u32),
-    pub columns: (u32, u32),
-    /// Rows beyond which a store may not go.
-    pub allowed: u32,
-}
-
-impl Box4 {
-    pub fn overlaps(&self, other: &Box4) -> bool {
-        let meet = |a: (u32, u32), b: (u32, u32)| a.0 < b.1 && b.0 < a.1;
-        (self.tensor, self.rank, self.chunk) == (other.tensor, other.rank, other.chunk)
-            && meet(self.rows, other.rows)
-            && meet(self.columns, other.columns)
-    }
-}
+use super::case::{Case, Env, WORLD, comm_ctas};
+use super::step::{Area, Box4, Kind, Step};
+use crate::pipeline::View;
 
 /// Where a role stands in a ring.
 #[derive(Clone, Copy, Default)]
@@ -407,14 +294,20 @@ impl<'a> Flattener<'a> {
                     pending: *pending as usize,
                 },
             ),
-            Node::Mma { ring, .. } => {
+            Node::Mma { ring, fresh } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let parts = &self.case.pipeline.ring(*ring).parts;
                 // Each group reads its half of x and all of w.
                 let half = parts[0].bytes / CONSUMERS;
                 let x = self.area(*ring, 0, slot, self.group.unwrap_or(0) * half, half);
                 let w = self.area(*ring, 1, slot, 0, parts[1].bytes);
-                self.push(node, Kind::Mma { areas: [x, w] });
+                self.push(
+                    node,
+                    Kind::Mma {
+                        areas: [x, w],
+                        fresh: self.value(fresh) == 0,
+                    },
+                );
             }
             Node::MmaCommit => self.push(node, Kind::MmaCommit),
             Node::MmaWait { pending } => self.push(
@@ -423,20 +316,34 @@ impl<'a> Flattener<'a> {
                     pending: *pending as usize,
                 },
             ),
-            Node::WritePanel { ring, .. } => {
+            Node::WritePanel { ring, part } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let area = self.half(*ring, 0, slot, 0);
-                self.push(node, Kind::Plain { area, write: true });
+                self.push(
+                    node,
+                    Kind::Plain {
+                        area,
+                        write: true,
+                        part: self.value(part),
+                    },
+                );
             }
             Node::AddPanel {
                 ring,
                 slot_part,
                 index,
-                ..
+                part,
             } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let area = self.half(*ring, *slot_part, slot, self.value(index));
-                self.push(node, Kind::Plain { area, write: false });
+                self.push(
+                    node,
+                    Kind::Plain {
+                        area,
+                        write: false,
+                        part: self.value(part),
+                    },
+                );
             }
             Node::FenceShared => self.push(node, Kind::FenceShared),
             Node::FenceGlobal => self.push(node, Kind::FenceGlobal),
@@ -493,7 +400,7 @@ impl<'a> Flattener<'a> {
 
     fn start(&self) -> u32 {
         let (block, blocks) = crate::pipeline::Values::block(&self.env);
-        let comm = self.case.pipeline.comm.map_or(0, |comm| comm.ctas);
+        let comm = comm_ctas(self.case.pipeline);
         match self.deal {
             Deal::All | Deal::Comm => block,
             Deal::Others => block.saturating_sub(comm),
@@ -505,7 +412,7 @@ impl<'a> Flattener<'a> {
 
     fn next(&self) -> u32 {
         let (block, blocks) = crate::pipeline::Values::block(&self.env);
-        let comm = self.case.pipeline.comm.map_or(0, |comm| comm.ctas);
+        let comm = comm_ctas(self.case.pipeline);
         let (index, others) = (self.env.index, blocks - comm);
         match self.deal {
             Deal::All => index + blocks,
@@ -557,10 +464,8 @@ impl<'a> Flattener<'a> {
             [&at.column, &at.row, &at.chunk, &at.rank].map(|expr| self.value(expr));
         let buffer = &self.case.pipeline.kernel.buffers[map.tensor.index()];
         let home = match map.view {
-            super::super::View::Flat | super::super::View::Chunks => self.env.rank,
-            super::super::View::SharedChunks
-            | super::super::View::SharedSlots
-            | super::super::View::SharedChunk => rank,
+            View::Flat | View::Chunks => self.env.rank,
+            View::SharedChunks | View::SharedSlots | View::SharedChunk => rank,
         };
         let (mut rows, allowed) = self.case.rows(map.tensor, map.view, chunk, home);
         let tail = self.tails.iter().rev().find(|(known, _)| *known == id);
@@ -577,6 +482,7 @@ impl<'a> Flattener<'a> {
             rows: (row.min(rows), (row + map.box_rows).min(rows)),
             columns: (column.min(columns), (column + map.box_columns).min(columns)),
             allowed,
+            view: map.view,
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Accesses of shared and global memory: each must come after all it conflicts with.
 
-use super::execute::{Machine, Touch};
-use super::flatten::{Area, Box4};
+use super::case::WORLD;
+use super::execute::{Machine, Touch, Who};
 use super::seen::Seen;
+use super::step::{Area, Box4};
 use super::story;
 use crate::diag::Diagnostic;
-use crate::pipeline::Node;
-use crate::program::StoreMode;
+use crate::pipeline::View;
 
 impl Machine<'_> {
     pub(super) fn touch_shared(
@@ -66,21 +66,11 @@ impl Machine<'_> {
         let agent = &self.agents[index];
         let seen = &agent.knows.global;
         let scratch = self.case.pipeline.kernel.buffers[at.tensor.index()].is_scratch();
-        let adds = |(agent, step): (usize, usize)| {
-            let node = self.agents[agent].steps[step].node;
-            matches!(
-                node,
-                Node::Store {
-                    mode: StoreMode::Add,
-                    ..
-                }
-            )
-        };
-        let (add, conflicts) = (adds((index, agent.at)), |touch: &&Touch<Box4>| {
+        let (add, conflicts) = (self.adds((index, agent.at)), |touch: &&Touch<Box4>| {
             (touch.write || write) && touch.whereabouts.overlaps(&at)
         });
         for before in self.global.iter().filter(conflicts) {
-            if add && adds(before.step) {
+            if add && before.write && self.adds(before.step) {
                 continue;
             }
             if !seen.proxy.has(before.id) {
@@ -100,6 +90,21 @@ impl Machine<'_> {
                 return Err(Box::new(story::twice(self, *before, index, &at)));
             }
         }
+        let there = |touch: &Touch<Box4>| {
+            let w = &touch.whereabouts;
+            touch.write
+                && touch.who.launch == agent.who.launch
+                && w.overlaps(&at)
+                && w.rows.0 <= at.rows.0
+                && w.columns.0 <= at.columns.0
+        };
+        if scratch && !write && !self.global.iter().any(there) {
+            return Err(Box::new(story::wrong(
+                self,
+                index,
+                "nothing was written there in this launch",
+            )));
+        }
         let id = self.global_ids;
         self.global_ids += 1;
         let (who, step) = (agent.who, (index, agent.at));
@@ -112,4 +117,51 @@ impl Machine<'_> {
         });
         Ok(Some(id))
     }
+
+    /// Between two launches the caller may read (and fill) every tensor it passes.
+    pub(super) fn caller_reads(&mut self, rank: u32, launch: u32, sees: &mut Seen) {
+        let pipeline = self.case.pipeline;
+        for map in &pipeline.maps {
+            let buffer = &pipeline.kernel.buffers[map.tensor.index()];
+            if buffer.is_scratch() || !self.written[map.tensor.index()] {
+                continue;
+            }
+            let chunks = match map.view {
+                View::SharedChunks => WORLD,
+                // Nobody else can write what is this rank's alone.
+                View::Flat | View::Chunks => 0,
+                View::SharedSlots | View::SharedChunk => 1,
+            };
+            for chunk in 0..chunks {
+                let (rows, allowed) = self.case.rows(map.tensor, map.view, chunk, rank);
+                let whereabouts = Box4 {
+                    tensor: map.tensor,
+                    rank,
+                    chunk,
+                    rows: (0, rows),
+                    columns: (0, self.case.plan.geometry.size(buffer.columns)),
+                    allowed,
+                    view: map.view,
+                };
+                let id = self.global_ids;
+                self.global_ids += 1;
+                sees.both(id);
+                self.global.push(Touch {
+                    id,
+                    whereabouts,
+                    write: false,
+                    who: Who {
+                        rank,
+                        launch,
+                        block: 0,
+                        warp: 0,
+                    },
+                    step: CALLER,
+                });
+            }
+        }
+    }
 }
+
+/// The step of an access by the caller.
+pub(super) const CALLER: (usize, usize) = (0, usize::MAX);

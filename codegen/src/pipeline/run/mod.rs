@@ -6,17 +6,20 @@
 //!
 //! Checked: every barrier's phase is waited for as it comes; no slot is touched before its last user is done with it;
 //! ordinary accesses and the async proxy are fenced from each other; groups are waited for before what they moved is
-//! announced or reused; counters order what other ranks do, over two launches; no signal is held back over a wait that
+//! announced or reused; every product, panel and store is of the rows, columns and depth it should be, and outputs
+//! are covered; counters order what other ranks do, over two launches; no signal is held back over a wait that
 //! another rank must answer; boxes stay within their chunk; no one waits for ever.
 //!
-//! Not modelled: lanes of a warp (`SyncWarp`), register contents (`MmaFence`), swizzles and descriptors, bank
+//! Not modelled: lanes of a warp (`SyncWarp`), values and registers (`MmaFence`), swizzles and descriptors, bank
 //! conflicts, time, and the host's copies: a schedule with a copy engine is run without waiting for what it signals.
 
 mod case;
+mod content;
 mod execute;
 mod flatten;
 mod memory;
 mod seen;
+mod step;
 mod story;
 
 use super::Pipeline;

@@ -1,7 +1,8 @@
 //! The words of a verdict: which role of which CTA of which rank did what.
 
 use super::execute::{Machine, Touch, Who};
-use super::flatten::{Area, Box4, Kind, Step};
+use super::memory::CALLER;
+use super::step::{Area, Box4, Kind, Step};
 use crate::diag::{Diagnostic, Rule};
 use crate::pipeline::{Node, Side};
 
@@ -17,7 +18,7 @@ impl Machine<'_> {
         format!("{role} of block {} on rank {}{again}", who.block, who.rank)
     }
 
-    fn step_of(&self, (agent, step): (usize, usize)) -> &Step<'_> {
+    pub(super) fn step_of(&self, (agent, step): (usize, usize)) -> &Step<'_> {
         &self.agents[agent].steps[step]
     }
 
@@ -86,14 +87,18 @@ impl Machine<'_> {
             Kind::Commit => "closes a group of stores".into(),
             Kind::AwaitRead { .. } => "waits until stores have been read".into(),
             Kind::AwaitStores { .. } => "waits until stores are complete".into(),
-            Kind::Mma { areas } => format!(
+            Kind::Mma { areas, .. } => format!(
                 "multiplies {}",
                 areas.map(|area| self.area_name(&area)).join(" by ")
             ),
             Kind::MmaCommit => "closes a group of multiplies".into(),
             Kind::MmaWait { .. } => "waits for multiplies".into(),
-            Kind::Plain { area, write: true } => format!("writes {}", self.area_name(area)),
-            Kind::Plain { area, write: false } => format!("reads {}", self.area_name(area)),
+            Kind::Plain {
+                area, write: true, ..
+            } => format!("writes {}", self.area_name(area)),
+            Kind::Plain {
+                area, write: false, ..
+            } => format!("reads {}", self.area_name(area)),
             Kind::FenceShared | Kind::FenceGlobal => "fences".into(),
             Kind::CounterWait { cell, .. } => format!("waits for {}", self.cell_name(*cell)),
             Kind::CounterAdvance { cell } => {
@@ -148,11 +153,18 @@ pub(super) fn global_race(
     fence: bool,
 ) -> Diagnostic {
     let _ = at;
-    let earlier = format!(
-        "{} {}",
-        machine.who(before.who),
-        machine.deed(machine.step_of(before.step))
-    );
+    let earlier = if before.step == CALLER {
+        format!(
+            "the caller reads {} after a launch",
+            machine.box_name(&before.whereabouts)
+        )
+    } else {
+        format!(
+            "{} {}",
+            machine.who(before.who),
+            machine.deed(machine.step_of(before.step))
+        )
+    };
     race(
         machine,
         &earlier,
@@ -265,4 +277,38 @@ pub(super) fn stuck(machine: &Machine<'_>) -> Diagnostic {
         found = found.note(None, text);
     }
     found
+}
+
+pub(super) fn wrong(machine: &Machine<'_>, index: usize, what: &str) -> Diagnostic {
+    Diagnostic::new(Rule::Coverage, None, machine.now(index)).note(None, what)
+}
+
+pub(super) fn uncovered(
+    machine: &Machine<'_>,
+    tensor: usize,
+    rank: u32,
+    written: u64,
+    all: u64,
+) -> Diagnostic {
+    let name = &machine.case.pipeline.kernel.buffers[tensor].name;
+    Diagnostic::new(
+        Rule::Coverage,
+        None,
+        format!("{written} of {all} elements of {name} on rank {rank} are written"),
+    )
+}
+
+pub(super) fn unfinished(machine: &Machine<'_>, touch: &Touch<Box4>, rank: u32) -> Diagnostic {
+    let deed = format!(
+        "{} {}",
+        machine.who(touch.who),
+        machine.deed(machine.step_of(touch.step))
+    );
+    Diagnostic::new(
+        Rule::Reuse,
+        None,
+        format!("a launch ends on rank {rank} before what is written there is complete"),
+    )
+    .note(None, deed)
+    .hint("signal it when the stores are complete, and wait for that before the end")
 }

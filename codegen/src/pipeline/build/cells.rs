@@ -1,0 +1,137 @@
+//! Which cells of a counter an index names, as numbers and loops.
+
+use super::super::{Expr, Field, Node};
+use super::refuse;
+use super::walk::Walk;
+use crate::kernel::Cells;
+use crate::program::{CellIndex, CounterDim, CounterId, PartitionId, Pick};
+
+impl Walk<'_, '_> {
+    fn axis(&self, dim: CounterDim) -> Expr {
+        match dim {
+            CounterDim::World => Expr::world(),
+            CounterDim::Count(count) => count.into(),
+            CounterDim::Items(partition) => {
+                let rows = Expr::Field(Field::CellRows(partition));
+                self.chunks(partition) * rows * self.grid_columns(partition)
+            }
+        }
+    }
+
+    /// How many cells a counter has.
+    pub fn cells_of(&self, counter: CounterId) -> Expr {
+        let dims = &self.b.kernel.counters[counter.index()].dims;
+        dims.iter()
+            .fold(Expr::Const(1), |cells, dim| cells * self.axis(*dim))
+    }
+
+    /// What `leaf` does with every cell that `cells` names.
+    pub fn each_cell(
+        &mut self,
+        cells: &Cells,
+        leaf: &mut dyn FnMut(Expr) -> Vec<Node>,
+    ) -> Vec<Node> {
+        let dims = self.b.kernel.counters[cells.counter.index()].dims.clone();
+        let axes: Vec<_> = cells.index.iter().cloned().zip(dims).collect();
+        self.along(&axes, Expr::Const(0), leaf)
+    }
+
+    fn along(
+        &mut self,
+        axes: &[(CellIndex, CounterDim)],
+        before: Expr,
+        leaf: &mut dyn FnMut(Expr) -> Vec<Node>,
+    ) -> Vec<Node> {
+        let Some(((index, dim), rest)) = axes.split_first() else {
+            return leaf(before);
+        };
+        let outer = before * self.axis(*dim);
+        match (index, dim) {
+            (CellIndex::Rank(Pick::One(rank)), _) => {
+                let rank = self.rank(rank);
+                self.along(rest, outer + rank, leaf)
+            }
+            (CellIndex::Rank(Pick::Others), _) => {
+                let var = "from".to_string();
+                let body = self.along(rest, outer + Expr::var(&var), leaf);
+                vec![Node::Others { var, body }]
+            }
+            (CellIndex::Rank(Pick::All), dim) => {
+                let (var, to) = ("from".to_string(), self.axis(*dim));
+                let body = self.along(rest, outer + Expr::var(&var), leaf);
+                vec![Node::For {
+                    var,
+                    from: 0.into(),
+                    to,
+                    by: 1.into(),
+                    unrolled: false,
+                    body,
+                }]
+            }
+            (CellIndex::Item(var), _) => {
+                let Some((partition, chunk, row, column)) = self.item(*var) else {
+                    return Vec::new();
+                };
+                let row =
+                    chunk.unwrap_or(Expr::Const(0)) * Expr::Field(Field::CellRows(partition)) + row;
+                let at = row * self.grid_columns(partition) + column;
+                self.along(rest, outer + at, leaf)
+            }
+            (CellIndex::Rows(var, None), CounterDim::Items(counted)) => {
+                let Some((partition, chunk, row, _)) = self.item(*var) else {
+                    return Vec::new();
+                };
+                let block = |id: PartitionId| self.b.kernel.partitions[id.index()].row_block;
+                let (Some(tile), Some(piece)) = (block(partition), block(*counted)) else {
+                    self.b.found.push(refuse(
+                        None,
+                        "a counter over whole chunks",
+                        "pieces with a number of rows",
+                    ));
+                    return Vec::new();
+                };
+                if self.b.kernel.partitions[counted.index()]
+                    .column_block
+                    .is_some()
+                {
+                    self.b.found.push(refuse(
+                        None,
+                        "a wait for several columns of items",
+                        "pieces of whole rows",
+                    ));
+                }
+                let start = row * Expr::symbol("TILE_M", tile);
+                let piece_rows = Expr::symbol("PIECE", piece);
+                let chunk_at =
+                    chunk.unwrap_or(Expr::Const(0)) * Expr::Field(Field::CellRows(*counted));
+                if piece % tile == 0 {
+                    return self.along(rest, outer + chunk_at + start / piece_rows, leaf);
+                }
+                let dim = self.b.kernel.partitions[partition.index()].rows;
+                let whole = self
+                    .item(*var)
+                    .and_then(|(_, chunk, ..)| chunk)
+                    .map_or(Expr::Field(Field::Size(dim)), |chunk| {
+                        Expr::RowsOf(dim, Box::new(chunk))
+                    });
+                let last = Expr::Min(Box::new(start.clone() + tile), Box::new(whole))
+                    .ceil_div(piece_rows.clone());
+                let body = self.along(rest, outer + chunk_at + Expr::var("piece"), leaf);
+                vec![Node::For {
+                    var: "piece".into(),
+                    from: start / piece_rows,
+                    to: last,
+                    by: 1.into(),
+                    unrolled: false,
+                    body,
+                }]
+            }
+            (CellIndex::Rows(..), _) => {
+                self.b
+                    .found
+                    .push(refuse(None, "a wait for a part of K", "waits for rows"));
+                Vec::new()
+            }
+        }
+    }
+}

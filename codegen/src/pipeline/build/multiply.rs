@@ -1,0 +1,105 @@
+//! A tile as the multiplying warpgroups compute it.
+
+use super::super::{Expr, Node, Phase, Side, Slot, Test};
+use super::gemm::{count, steps};
+use super::item::Sorted;
+use super::walk::Walk;
+use super::{PANELS, STAGES};
+
+impl Walk<'_, '_> {
+    pub(super) fn multiply(&mut self, sorted: &Sorted<'_>) -> Vec<Node> {
+        let Some(dot) = &sorted.dot else {
+            return Vec::new();
+        };
+        let arrive = |slot| Node::Arrive {
+            ring: STAGES,
+            side: Side::Empty,
+            slot,
+        };
+        let body = vec![
+            Node::Await {
+                ring: STAGES,
+                side: Side::Full,
+                phase: Phase::ThisLap,
+            },
+            Node::MmaFence,
+            Node::Mma {
+                ring: STAGES,
+                fresh: Expr::var("step"),
+            },
+            Node::MmaCommit,
+            Node::MmaWait { pending: 1 },
+            Node::If {
+                test: Test::Differ(Expr::var("step"), 0.into()),
+                body: vec![arrive(Slot::Previous)],
+            },
+            Node::Advance {
+                ring: STAGES,
+                keep: true,
+            },
+        ];
+        let mut nodes = vec![
+            self.note(dot.op),
+            Node::Accumulators,
+            steps(body),
+            Node::MmaWait { pending: 0 },
+            arrive(Slot::Previous),
+        ];
+        for (_, sum) in &sorted.sums {
+            let add = Node::AddPanel {
+                ring: STAGES,
+                slot_part: 1,
+                index: Expr::var("i"),
+                part: Expr::var("part") + Expr::var("i"),
+            };
+            let part = vec![
+                Node::Await {
+                    ring: STAGES,
+                    side: Side::Full,
+                    phase: Phase::ThisLap,
+                },
+                count("i", self.carried(), 1.into(), true, vec![add]),
+                // These were ordinary reads; the next write to the stage is TMA's.
+                Node::FenceShared,
+                Node::SyncWarp,
+                arrive(Slot::Current),
+                Node::Advance {
+                    ring: STAGES,
+                    keep: false,
+                },
+            ];
+            nodes.push(self.note(sum.op));
+            nodes.push(Node::Others {
+                var: "from".into(),
+                body: vec![count("part", self.panels(), self.carried(), true, part)],
+            });
+        }
+        if let Some(store) = sorted.stores.first() {
+            let part = vec![
+                Node::Await {
+                    ring: PANELS,
+                    side: Side::Empty,
+                    phase: Phase::LapBefore,
+                },
+                Node::WritePanel {
+                    ring: PANELS,
+                    part: Expr::var("part"),
+                },
+                Node::FenceShared,
+                Node::SyncWarp,
+                Node::Arrive {
+                    ring: PANELS,
+                    side: Side::Full,
+                    slot: Slot::Current,
+                },
+                Node::Advance {
+                    ring: PANELS,
+                    keep: false,
+                },
+            ];
+            nodes.push(self.note(store.op));
+            nodes.push(count("part", self.panels(), 1.into(), true, part));
+        }
+        nodes
+    }
+}

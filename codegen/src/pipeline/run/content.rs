@@ -1,0 +1,292 @@
+//! What lies where: that every box, product, panel and store is of the rows, columns and depth that it should be.
+//!
+//! No numbers are computed. A slot holds a box of a tensor or a panel of a product; a product knows its rows, its
+//! columns, how far along K it is and whose partial sums it has.
+
+use super::case::{LAUNCHES, WORLD};
+use super::execute::{Agent, Machine, Touch};
+use super::step::{Area, Box4};
+use super::story;
+use crate::diag::Diagnostic;
+use crate::kernel::{OpKind, visit};
+use crate::pipeline::{Node, PANEL_COLUMNS, View};
+use crate::program::{StoreMode, TensorKind};
+
+/// A tile product so far.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Product {
+    /// Its first row among all rows, and its first column.
+    at: (u32, u32),
+    /// How much of K it has.
+    depth: u32,
+    /// Whose partial tiles it has.
+    added: Vec<u32>,
+}
+
+/// What a piece of shared memory holds.
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    /// A box of a tensor.
+    Box(Box4),
+    /// Columns of a product, from this one on.
+    Panel(Product, u32),
+}
+
+type Verdict = Result<(), Box<Diagnostic>>;
+
+impl Machine<'_> {
+    /// The first row of a box among all rows of its tensor.
+    fn row(&self, at: &Box4) -> u32 {
+        let rows = self
+            .case
+            .plan
+            .geometry
+            .chunk_rows(self.case.pipeline.kernel.buffers[at.tensor.index()].rows);
+        match at.view {
+            View::Flat => at.rows.0,
+            View::Chunks | View::SharedChunks => at.chunk * rows + at.rows.0,
+            // A chunk's owner is the rank whose memory it is in.
+            View::SharedSlots | View::SharedChunk => at.rank * rows + at.rows.0,
+        }
+    }
+
+    fn held(&self, cta: usize, area: Area) -> Vec<Content> {
+        let held = self.ctas[cta]
+            .held
+            .iter()
+            .filter(|(at, _)| at.overlaps(area));
+        held.map(|(_, content)| content.clone()).collect()
+    }
+
+    fn put(&mut self, cta: usize, area: Area, content: Content) {
+        let held = &mut self.ctas[cta].held;
+        held.retain(|(at, _)| !at.overlaps(area));
+        held.push((area, content));
+    }
+
+    /// A load lands.
+    pub(super) fn loaded(&mut self, index: usize, area: Area, from: Box4) {
+        let cta = self.agents[index].cta;
+        self.put(cta, area, Content::Box(from));
+    }
+
+    /// A multiply takes its operands.
+    pub(super) fn multiplied(&mut self, index: usize, areas: [Area; 2], fresh: bool) -> Verdict {
+        let cta = self.agents[index].cta;
+        let [x, w] = areas.map(|area| self.held(cta, area));
+        let ([Content::Box(x)], [Content::Box(w)]) = (x.as_slice(), w.as_slice()) else {
+            return Err(Box::new(story::wrong(
+                self,
+                index,
+                "a stage does not hold one box of each operand",
+            )));
+        };
+        let at = (self.row(x), w.rows.0);
+        let product = &mut self.agents[index].product;
+        if fresh {
+            *product = Product {
+                at,
+                ..Product::default()
+            };
+        }
+        if product.at != at || x.columns != w.columns || x.columns.0 != product.depth {
+            return Err(Box::new(story::wrong(
+                self,
+                index,
+                "its operands are not the next of its tile's along K",
+            )));
+        }
+        product.depth = x.columns.1;
+        Ok(())
+    }
+
+    /// A panel is written or added.
+    pub(super) fn paneled(&mut self, index: usize, area: Area, write: bool, part: u32) -> Verdict {
+        let Agent {
+            cta, ref product, ..
+        } = self.agents[index];
+        let column = product.at.1 + part * PANEL_COLUMNS;
+        if write {
+            let content = Content::Panel(product.clone(), column);
+            self.put(cta, area, content);
+            return Ok(());
+        }
+        let held = self.held(cta, area);
+        let right = |held: &Content| match held {
+            Content::Box(at) => {
+                let empty = at.columns.0 >= at.columns.1;
+                (self.row(at) == product.at.0 && (at.columns.0 == column || empty))
+                    .then_some(at.chunk)
+            }
+            Content::Panel(..) => None,
+        };
+        let [one] = held.as_slice() else {
+            return Err(Box::new(story::wrong(
+                self,
+                index,
+                "a stage does not hold one stored panel",
+            )));
+        };
+        match right(one) {
+            None => Err(Box::new(story::wrong(
+                self,
+                index,
+                "the stored panel is not of its tile",
+            ))),
+            Some(from) => {
+                let added = &mut self.agents[index].product.added;
+                if part == 0 {
+                    added.push(from);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// A store takes its panel or box.
+    pub(super) fn stored(&mut self, index: usize, area: Area, to: &Box4) -> Verdict {
+        let held = self.held(self.agents[index].cta, area);
+        let kernel = &self.case.pipeline.kernel;
+        let empty = to.columns.0 >= to.columns.1 || to.rows.0 >= to.rows.1;
+        let row = self.row(to);
+        let wrong = |what: &str| Err(Box::new(story::wrong(self, index, what)));
+        if held.is_empty() {
+            return wrong("nothing was put there");
+        }
+        for content in held.iter().filter(|_| !empty) {
+            match content {
+                Content::Box(from) => {
+                    if from.tensor != to.tensor
+                        || self.row(from) != row
+                        || from.columns != to.columns
+                    {
+                        return wrong("the box holds other rows or columns");
+                    }
+                }
+                Content::Panel(product, column) => {
+                    let buffer = &kernel.buffers[to.tensor.index()];
+                    let k = self.depth();
+                    if (product.at.0, *column) != (row, to.columns.0) {
+                        return wrong("the panel is of another place");
+                    }
+                    if product.depth != k {
+                        return wrong("the product does not have all of K");
+                    }
+                    let mut added = product.added.clone();
+                    added.sort_unstable();
+                    let me = self.agents[index].who.rank;
+                    let sums = !buffer.is_scratch() && self.sums();
+                    let all: Vec<u32> = (0..WORLD).filter(|rank| sums && *rank != me).collect();
+                    if added != all {
+                        return wrong("it does not have every other rank's part once");
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn depth(&self) -> u32 {
+        let pipeline = self.case.pipeline;
+        let mut k = 0;
+        for role in &pipeline.kernel.roles {
+            visit(&role.body, &mut |op| {
+                if let OpKind::Dot { a, .. } = &op.kind {
+                    k = self
+                        .case
+                        .plan
+                        .geometry
+                        .size(pipeline.kernel.buffers[a.buffer.index()].columns);
+                }
+            });
+        }
+        k
+    }
+
+    /// Whether results are sums with stored tiles.
+    fn sums(&self) -> bool {
+        let mut sums = false;
+        for role in &self.case.pipeline.kernel.roles {
+            visit(&role.body, &mut |op| {
+                sums |= matches!(op.kind, OpKind::Reduce { .. })
+            });
+        }
+        sums
+    }
+
+    /// Each launch wrote every element of every output once, added every other rank's part once, and ended on
+    /// each rank only when what was written there was complete.
+    pub(super) fn covered(&self) -> Option<Diagnostic> {
+        let pipeline = self.case.pipeline;
+        let geometry = &self.case.plan.geometry;
+        let adds = self.case.adds();
+        for (tensor, buffer) in pipeline.kernel.buffers.iter().enumerate() {
+            for (rank, launch) in
+                (0..WORLD).flat_map(|rank| (1..=LAUNCHES).map(move |launch| (rank, launch)))
+            {
+                let (mut written, mut added) = (0, 0);
+                let here = |touch: &&Touch<Box4>| {
+                    let at = &touch.whereabouts;
+                    touch.write
+                        && touch.who.launch == launch
+                        && (at.tensor.index(), at.rank) == (tensor, rank)
+                };
+                for touch in self.global.iter().filter(here) {
+                    if !buffer.is_scratch()
+                        && !self.ends[launch as usize][rank as usize].has(touch.id)
+                    {
+                        return Some(story::unfinished(self, touch, rank));
+                    }
+                    let area = self.area(&touch.whereabouts);
+                    if self.adds(touch.step) {
+                        added += area;
+                    } else {
+                        written += area;
+                    }
+                }
+                let output = matches!(
+                    buffer.kind,
+                    TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced
+                );
+                let rows = u64::from(geometry.held(buffer, rank).len());
+                let all = rows * u64::from(geometry.size(buffer.columns));
+                let parts = if adds { all * u64::from(WORLD - 1) } else { 0 };
+                if output && (written, added) != (all, parts) {
+                    return Some(story::uncovered(
+                        self,
+                        tensor,
+                        rank,
+                        written + added,
+                        all + parts,
+                    ));
+                }
+            }
+        }
+        None
+    }
+
+    /// Elements of a box; rows beyond the chunk's are padding of symmetric memory.
+    fn area(&self, at: &Box4) -> u64 {
+        let rows = self.case.pipeline.kernel.buffers[at.tensor.index()].rows;
+        let chunk = |chunk: u32| self.case.plan.geometry.chunk(rows, chunk).len();
+        let limit = match at.view {
+            View::Flat => at.rows.1,
+            View::Chunks | View::SharedChunks => chunk(at.chunk),
+            View::SharedSlots | View::SharedChunk => chunk(at.rank),
+        };
+        let rows = at.rows.1.min(limit).saturating_sub(at.rows.0);
+        u64::from(rows) * u64::from(at.columns.1 - at.columns.0)
+    }
+
+    /// Whether a step is a store that adds.
+    pub(super) fn adds(&self, step: (usize, usize)) -> bool {
+        let node = self.step_of(step).node;
+        matches!(
+            node,
+            Node::Store {
+                mode: StoreMode::Add,
+                ..
+            }
+        )
+    }
+}

@@ -1,0 +1,123 @@
+//! What a role of a CTA does, step by step: nodes with their numbers worked out.
+
+use crate::pipeline::{Node, View};
+use crate::program::TensorId;
+
+/// One concrete step, with the node it is an instance of.
+#[derive(Clone, Debug)]
+pub(super) struct Step<'a> {
+    pub node: &'a Node,
+    pub kind: Kind,
+    /// The item it is for, as row and column of its grid.
+    pub item: Option<(u32, u32)>,
+}
+
+/// What a step does.
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    Await {
+        barrier: usize,
+        parity: u32,
+    },
+    Expect {
+        barrier: usize,
+        bytes: u32,
+    },
+    Arrive {
+        barrier: usize,
+        count: u32,
+    },
+    Load {
+        area: Area,
+        barrier: usize,
+        bytes: u32,
+        from: Box4,
+    },
+    Store {
+        area: Area,
+        to: Box4,
+    },
+    Commit,
+    AwaitRead {
+        pending: usize,
+    },
+    AwaitStores {
+        pending: usize,
+    },
+    Mma {
+        areas: [Area; 2],
+        fresh: bool,
+    },
+    MmaCommit,
+    MmaWait {
+        pending: usize,
+    },
+    /// Ordinary stores to (or loads from) shared memory.
+    Plain {
+        area: Area,
+        write: bool,
+        /// Which panel of the tile.
+        part: u32,
+    },
+    FenceShared,
+    FenceGlobal,
+    CounterWait {
+        cell: u32,
+        lag: u32,
+    },
+    CounterAdvance {
+        cell: u32,
+    },
+    CounterAdd {
+        rank: u32,
+        cell: u32,
+        amount: u64,
+    },
+    Defer {
+        rank: u32,
+        cell: u32,
+        amount: u64,
+    },
+    Flush,
+    SyncCta,
+    /// Skips so many steps unless this is the last CTA to come.
+    Last {
+        skip: usize,
+    },
+}
+
+/// Bytes of shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Area {
+    pub start: u32,
+    pub end: u32,
+}
+
+impl Area {
+    pub fn overlaps(self, other: Area) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+}
+
+/// A clipped box of global memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Box4 {
+    pub tensor: TensorId,
+    pub rank: u32,
+    pub chunk: u32,
+    pub rows: (u32, u32),
+    pub columns: (u32, u32),
+    /// Rows beyond which a store may not go.
+    pub allowed: u32,
+    /// How the tensor's rows lie in the map.
+    pub view: View,
+}
+
+impl Box4 {
+    pub fn overlaps(&self, other: &Box4) -> bool {
+        let meet = |a: (u32, u32), b: (u32, u32)| a.0 < b.1 && b.0 < a.1;
+        (self.tensor, self.rank, self.chunk) == (other.tensor, other.rank, other.chunk)
+            && meet(self.rows, other.rows)
+            && meet(self.columns, other.columns)
+    }
+}

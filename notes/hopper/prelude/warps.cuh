@@ -1,0 +1,36 @@
+// Who runs what: one lane of a warp, the registers of a warpgroup, the CTAs of a cluster.
+
+// The warp's index in the CTA, made uniform by a shuffle: role branches on it stay warp-uniform for ptxas.
+__device__ __forceinline__ u32 warp_index() {
+    return __shfl_sync(~0u, threadIdx.x / 32, 0);
+}
+
+// True in one lane. Unlike `lane == 0` ptxas knows that exactly one lane is left, so a TMA instruction behind it
+// needs no loop over lanes. The branch around it must be warp-uniform.
+__device__ __forceinline__ bool elect_one() {
+    u32 elected;
+    asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(elected));
+    return elected != 0;
+}
+
+// Move registers between warpgroups. All four warps run it; `take` blocks until others gave enough.
+template <u32 count>
+__device__ __forceinline__ void registers_give() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <u32 count>
+__device__ __forceinline__ void registers_take() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+__device__ __forceinline__ u32 cluster_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// Every thread of the cluster, release/acquire at cluster scope. At the start: peers' barriers are initialised.
+// At the end: no CTA leaves while a peer may still arrive on its barriers or write its shared memory.
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+}
