@@ -1,6 +1,9 @@
 //! On real GPUs: the heap, every schedule against the f64 reference, and how a stall ends. Without a GPU each test says
 //! that it was skipped. On a machine without Rust, the built binary runs alone.
 
+#[path = "../runtime/tests/common/mod.rs"]
+mod nvidia;
+
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::pipeline::{self, Pipeline};
 use counterflow::codegen::verify;
@@ -18,7 +21,7 @@ fn gpus_here() -> Option<u32> {
     match opened {
         Ok(count) => Some(count),
         Err(error) => {
-            eprintln!("SKIPPED: {error}");
+            nvidia::skipped(&error.to_string());
             None
         }
     }
