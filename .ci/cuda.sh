@@ -11,7 +11,7 @@ if [ -z "$python" ] || ! "$python" -m pip --version >/dev/null 2>&1; then
     exit 1
 fi
 # NVRTC 13.0 fits the drivers that load its code; the disassemblers have no 13.0 and read its output.
-"$python" -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .cuda \
+"$python" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --upgrade --target .cuda \
     nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-cuobjdump==13.2.86 nvidia-cuda-nvdisasm==13.2.86
 # Other builds of the same libraries, half of the space.
 rm -f .cuda/nvidia/cu13/lib/*.alt.so*

@@ -1,6 +1,9 @@
 //! On real GPUs: the heap, every schedule against the f64 reference, and how a stall ends. Without a GPU each test says
 //! that it was skipped. On a machine without Rust, the built binary runs alone.
 
+#[path = "../runtime/tests/common/mod.rs"]
+mod nvidia;
+
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::pipeline::{self, Pipeline};
 use counterflow::codegen::verify;
@@ -18,7 +21,7 @@ fn gpus_here() -> Option<u32> {
     match opened {
         Ok(count) => Some(count),
         Err(error) => {
-            eprintln!("SKIPPED: {error}");
+            nvidia::skipped(&error.to_string());
             None
         }
     }
@@ -169,6 +172,19 @@ fn ranks_that_disagree_are_told_and_a_full_heap_says_what_to_reserve() {
         );
         let error = Communicator::each(&ranks, |rank| rank.reserve(1 << 50)).expect_err("too much");
         assert_eq!(error.kind(), "too_large", "{error}");
+        let error = Communicator::each(&ranks, |rank| {
+            if rank.rank() == 0 {
+                rank.barrier()
+            } else {
+                rank.reserve(1)
+            }
+        });
+        assert!(
+            error
+                .expect_err("different calls")
+                .to_string()
+                .contains("rank 0 meets, rank 1 reserves 1 bytes")
+        );
         // They can go on.
         fine(Communicator::each(&ranks, |rank| {
             rank.allocate::<u8>(100).map(drop)

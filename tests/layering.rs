@@ -125,6 +125,29 @@ fn codegen_is_pure() {
     }
 }
 
+/// Device pointers and other libraries' functions stay where they are looked at: each use says why it is sound.
+#[test]
+fn unsafe_code_has_few_places_and_a_reason_each() {
+    for path in files("runtime/src", &[".rs"]) {
+        let name = short(&path);
+        let allowed = name.starts_with("runtime/src/cuda/")
+            || ["runtime/src/jit/nvrtc.rs", "runtime/src/launch.rs"].contains(&name.as_str());
+        let uses = code(&path)
+            .lines()
+            .filter(|line| line.contains("unsafe {") || line.contains("unsafe impl"))
+            .count();
+        let reasons = text(&path).matches("// SAFETY:").count();
+        assert!(allowed || uses == 0, "{name} has unsafe code");
+        assert!(reasons >= uses, "{name}: {uses} uses, {reasons} reasons");
+    }
+    let lib = text(&root().join("runtime/src/lib.rs"));
+    assert!(lib.contains("clippy::undocumented_unsafe_blocks"));
+    // A multicast object can put machines out of service that others share: nothing here makes one.
+    for path in files("runtime/src", &[".rs"]) {
+        assert!(!code(&path).contains("Multicast"), "{}", short(&path));
+    }
+}
+
 #[test]
 fn only_codegen_knows_the_ir_and_only_diag_formats_its_errors() {
     for path in files("codegen/src", &[".rs"]) {

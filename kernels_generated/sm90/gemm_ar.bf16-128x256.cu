@@ -84,7 +84,7 @@ gemm_ar(
     const u32 steps = ceil_div(plan.k, TILE_K);
 
     if (warp < 4) {
-        registers_give<72>();
+        registers_give<56>();
         if (warp == 0 && elect_one()) {  // load
             u32 index = blockIdx.x, first = 0;
             u32 stage = 0, stage_parity = 0;
@@ -231,7 +231,7 @@ gemm_ar(
             tma_wait<0>();
         }
     } else {  // multiply
-        registers_take<216>();
+        registers_take<224>();
         const u32 consumer = warp / 4 - 1;
         const u64 x_tile = wgmma_descriptor(base + X_AT) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(base + W_AT);

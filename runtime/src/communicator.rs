@@ -7,6 +7,7 @@ use crate::cuda::{Address, CudaStream, Element, Gpu, Record, Slots, Watch, fill,
 use crate::error::{Error, Stall};
 use crate::user_buffer::{Allocation, UserBuffer};
 use range_alloc::RangeAllocator;
+use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -68,6 +69,18 @@ enum Request {
     Meet,
     Reserve(u64),
     Allocate(u64),
+    Launch { plan: u64, m: u32 },
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Request::Meet => write!(f, "meets"),
+            Request::Reserve(bytes) => write!(f, "reserves {bytes} bytes"),
+            Request::Allocate(bytes) => write!(f, "allocates {bytes} bytes"),
+            Request::Launch { plan, m } => write!(f, "launches plan {plan:016x} of {m} rows"),
+        }
+    }
 }
 
 type Answer = Result<Option<Arc<Allocation>>, Refusal>;
@@ -250,6 +263,11 @@ impl Communicator {
         self.meet(Request::Meet).map(|_| ())
     }
 
+    /// Compares the plan that this rank is about to launch with its peers'. Collective.
+    pub(crate) fn agree(&self, plan: u64, m: u32) -> Result<(), Error> {
+        self.meet(Request::Launch { plan, m }).map(|_| ())
+    }
+
     /// Waits for this rank's stream.
     ///
     /// # Errors
@@ -335,7 +353,7 @@ impl Communicator {
                 let stall = Stall {
                     rank: self.rank,
                     role: "the host".into(),
-                    waited_on: format!("ranks in {request:?}"),
+                    waited_on: format!("ranks: this one {request}; ranks that came"),
                     seen: here as u64,
                     wanted: meeting.asked.len() as u64,
                     ..Stall::default()
@@ -369,15 +387,15 @@ impl Group {
             let each: Vec<String> = asked
                 .iter()
                 .enumerate()
-                .map(|(rank, asked)| format!("rank {rank} {asked:?}"))
+                .map(|(rank, asked)| format!("rank {rank} {asked}"))
                 .collect();
             return Err(Refusal::Mismatch(format!(
-                "the ranks ask for different things: {}",
+                "the ranks do different things: {}",
                 each.join(", ")
             )));
         }
         match request {
-            Request::Meet => Ok(None),
+            Request::Meet | Request::Launch { .. } => Ok(None),
             Request::Reserve(bytes) => {
                 let mut heap = lock(&self.heap);
                 let before = heap.slots.backed();

@@ -102,7 +102,7 @@ pub fn run_only(
     Communicator::each(ranks, |rank| {
         let (loaded, memory, tensors) = load(rank, compiler, pipeline, &[plan])?;
         prepare(rank, kernel, plan, 0, 1, &memory)?;
-        rank.barrier()?;
+        loaded.agree(rank, plan)?;
         if rank.rank() != only {
             return Ok(());
         }

@@ -13,6 +13,7 @@ use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{CounterId, TensorId, TensorKind};
 use counterflow_codegen::shape::{Geometry, Item};
 use counterflow_codegen::verify::Checked;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a counter cell: a line of its own, with its base beside it.
@@ -49,6 +50,8 @@ pub struct Loaded {
     finished: Local<u32>,
     /// The plan whose arrivals are on the GPU.
     current: Mutex<Option<u64>>,
+    /// Plans that all ranks were seen to launch.
+    agreed: Mutex<BTreeSet<u64>>,
 }
 
 /// Where a kernel's tensors are.
@@ -150,6 +153,7 @@ impl Loaded {
             arrivals: Local::zeros(rank.stream(), cells as usize)?,
             finished: Local::zeros(rank.stream(), 32)?,
             current: Mutex::new(None),
+            agreed: Mutex::default(),
             pipeline: pipeline.clone(),
             source,
             function,
@@ -184,10 +188,24 @@ impl Loaded {
         )
     }
 
+    /// Compares a plan with those of the other ranks, the first time this one is asked about it. Collective then;
+    /// [`Loaded::launch`] does it where it was not done.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] where a rank has another variant, shape or order; [`Error::Stalled`] where one does not come.
+    pub fn agree(&self, rank: &Communicator, plan: &Plan) -> Result<(), Error> {
+        let mut agreed = self.agreed.lock().unwrap_or_else(PoisonError::into_inner);
+        if rank.world() > 1 && !agreed.contains(&plan.hash) {
+            rank.agree(plan.hash, plan.shape.m)?;
+            agreed.insert(plan.hash);
+        }
+        Ok(())
+    }
+
     /// Launches on the rank's stream. Returns at once; [`Communicator::synchronize`] tells how it ended.
     ///
     /// # Errors
-    /// A plan or tensors of another kernel, world or GPU; [`Error::Stalled`] if a launch before gave up.
+    /// [`Error::Mismatch`] where the ranks launch different plans for the first time; a plan or tensors of another kernel, world or GPU; [`Error::Stalled`] if a launch before gave up.
     pub fn launch(
         &self,
         rank: &Communicator,
@@ -195,6 +213,7 @@ impl Loaded {
         tensors: &Tensors,
     ) -> Result<(), Error> {
         rank.alive()?;
+        self.agree(rank, plan)?;
         let ctas = plan.grid.gemm + plan.grid.comm;
         if plan.geometry.world != rank.world() || ctas > rank.gpu().sms() {
             return Err(Error::Usage {

@@ -4,9 +4,11 @@
 use counterflow_runtime::Error;
 use counterflow_runtime::jit::sass::Sass;
 use counterflow_runtime::jit::{Cache, Compiler};
+use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Once;
+use std::sync::{Mutex, Once, PoisonError};
 
 /// Where a missing tool must fail the test.
 fn required() -> bool {
@@ -35,9 +37,18 @@ fn or_skip<T>(get: impl Fn() -> Result<T, Error>) -> Option<T> {
         Ok(found) => Some(found),
         Err(_) if required() => panic!("{first}\n{}", first.help().unwrap_or_default()),
         Err(_) => {
-            eprintln!("SKIPPED: {first}\n  {}", first.help().unwrap_or_default());
+            skipped(&format!("{first}\n  {}", first.help().unwrap_or_default()));
             None
         }
+    }
+}
+
+/// Says so once, past the test harness, which keeps what a passing test prints to itself.
+pub fn skipped(why: &str) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if said.insert(why.into()) {
+        let _ = std::io::stderr().write_all(format!("\nSKIPPED: {why}\n").as_bytes());
     }
 }
 

@@ -101,9 +101,14 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         dtype: product.dtype,
         tile,
         comm,
-        // What the loading warpgroup gives up, the multiplying ones share: at most 504 in all, and a fused kernel's
-        // loading thread needs more for the schedule's arithmetic.
-        registers: if plain { (40, 232) } else { (72, 216) },
+        // What the loading warpgroup gives up, the multiplying ones share: at most 504 in all. A fused kernel's loading
+        // thread needs more for the schedule's arithmetic, most of all where it moves data itself; a sum over ranks
+        // needs more in the multiplying ones. Measured: other splits spill.
+        registers: match (plain, comm.is_some()) {
+            (true, _) => (40, 232),
+            (false, true) => (72, 216),
+            (false, false) => (56, 224),
+        },
         maps,
         rings,
         lets,
