@@ -3,14 +3,18 @@
 use counterflow::codegen::cuda::{self, CudaSource, expected};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::pipeline::{self, Pipeline};
+use counterflow::codegen::program::Setting;
 use counterflow::codegen::verify;
 use counterflow::{Checked, Dtype, Program, Variant, schedules};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-fn pipeline(program: &Program, dtype: Dtype, tile: (u32, u32)) -> Checked<Pipeline> {
-    let variant = Variant::new(4).dtype(dtype).set("tiles", tile);
+fn pipeline(program: &Program, dtype: Dtype, tile: (u32, u32), knob: Knob) -> Checked<Pipeline> {
+    let mut variant = Variant::new(4).dtype(dtype).set("tiles", tile);
+    if let Some((name, setting, _)) = knob {
+        variant = variant.set(name, setting);
+    }
     let kernel = lower(program, &variant).and_then(verify::kernel);
     let pipeline = kernel
         .and_then(|kernel| pipeline::build(&kernel))
@@ -18,16 +22,24 @@ fn pipeline(program: &Program, dtype: Dtype, tile: (u32, u32)) -> Checked<Pipeli
     pipeline.unwrap_or_else(|found| panic!("{}: {found}", program.name))
 }
 
-type Kind = (fn() -> Program, Dtype, (u32, u32));
+/// One more choice, and what the file's name says of it.
+type Knob = Option<(&'static str, Setting, &'static str)>;
+
+type Kind = (fn() -> Program, Dtype, (u32, u32), Knob);
+
+const PING_PONG: Knob = Some(("gemm.ping_pong", Setting::One(1), "ping_pong"));
 
 /// The first of each kind.
-const KERNELS: [Kind; 6] = [
-    (schedules::gemm, Dtype::Bf16, (128, 256)),
-    (schedules::gemm, Dtype::F16, (128, 128)),
-    (schedules::ag_gemm, Dtype::Bf16, (128, 256)),
-    (schedules::ag_gemm_pull, Dtype::Bf16, (128, 256)),
-    (schedules::gemm_rs, Dtype::Bf16, (128, 256)),
-    (schedules::gemm_ar, Dtype::Bf16, (128, 256)),
+const KERNELS: [Kind; 9] = [
+    (schedules::gemm, Dtype::Bf16, (128, 256), None),
+    (schedules::gemm, Dtype::Bf16, (128, 224), None),
+    (schedules::gemm, Dtype::Bf16, (128, 160), PING_PONG),
+    (schedules::gemm, Dtype::Bf16, (64, 64), None),
+    (schedules::gemm, Dtype::F16, (128, 128), None),
+    (schedules::ag_gemm, Dtype::Bf16, (128, 256), None),
+    (schedules::ag_gemm_pull, Dtype::Bf16, (128, 256), None),
+    (schedules::gemm_rs, Dtype::Bf16, (128, 256), None),
+    (schedules::gemm_ar, Dtype::Bf16, (128, 256), None),
 ];
 
 #[test]
@@ -45,10 +57,11 @@ fn kernels_are_as_emitted() {
         }
         claimed.insert(name);
     };
-    for (schedule, dtype, (rows, columns)) in KERNELS {
+    for (schedule, dtype, (rows, columns), knob) in KERNELS {
         let program = schedule();
-        let pipeline = pipeline(&program, dtype, (rows, columns));
-        let name = format!("sm90/{}.{dtype}-{rows}x{columns}.cu", program.name);
+        let pipeline = pipeline(&program, dtype, (rows, columns), knob);
+        let knob = knob.map_or(String::new(), |(.., name)| format!("-{name}"));
+        let name = format!("sm90/{}.{dtype}-{rows}x{columns}{knob}.cu", program.name);
         check(name.clone(), &cuda::emit(&pipeline).text);
         let expected = expected::instructions(&pipeline).into_iter();
         let expected = expected.map(|(what, step, least)| format!("\"{what}\": [{step}, {least}]"));
@@ -81,9 +94,9 @@ fn kernels_are_as_emitted() {
 fn every_schedule_of_the_library_has_a_pipeline_in_both_types_and_tiles() {
     for schedule in schedules::ALL {
         for dtype in [Dtype::Bf16, Dtype::F16] {
-            for tile in [(128, 256), (128, 192), (128, 128)] {
+            for tile in [(128, 256), (128, 192), (128, 128), (128, 224), (256, 128)] {
                 let program = schedule();
-                let pipeline = pipeline(&program, dtype, tile);
+                let pipeline = pipeline(&program, dtype, tile, None);
                 let CudaSource {
                     text,
                     entry,

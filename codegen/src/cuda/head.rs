@@ -2,7 +2,7 @@
 
 use super::{PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
-use crate::pipeline::{Expr, Field, Node, Part, Pipeline, Place, View};
+use crate::pipeline::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Part, Pipeline, Place, View};
 use std::collections::BTreeSet;
 
 impl Text<'_> {
@@ -37,7 +37,20 @@ impl Text<'_> {
             "constexpr u32 TILE_M = {}, TILE_N = {}, TILE_K = {};",
             tile.rows, tile.columns, tile.k
         ));
-        self.line("constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each");
+        let blocks = pipeline.blocks();
+        self.line(if pipeline.in_turn {
+            "constexpr u32 CONSUMERS = 2;  // warpgroups, which take tiles in turn".into()
+        } else {
+            format!(
+                "constexpr u32 CONSUMERS = 2;  // warpgroups, {} rows each",
+                blocks * BLOCK_ROWS
+            )
+        });
+        if blocks > 1 {
+            self.line(format!(
+                "constexpr u32 BLOCKS = {blocks};  // of 64 rows, which a consumer multiplies"
+            ));
+        }
         for ring in &pipeline.rings {
             let upper = ring.name.to_uppercase();
             let what = ring
@@ -51,6 +64,8 @@ impl Text<'_> {
                 format!("stages of {what} in flight")
             } else if ring.name == "box" {
                 "boxes that a CTA which moves data holds, where stages and panels will be".into()
+            } else if ring.sets > 1 {
+                format!("output {}s in flight, for each consumer", ring.name)
             } else {
                 format!("output {}s in flight", ring.name)
             };
@@ -98,9 +113,12 @@ impl Text<'_> {
             let upper = ring.name.to_uppercase();
             self.line(format!(
                 "constexpr u32 {upper}_FULL_AT = {at}, {upper}_EMPTY_AT = {};",
-                at + ring.slots * 8
+                at + ring.all() * 8
             ));
-            at += ring.slots * 16;
+            at += ring.all() * 16;
+        }
+        if pipeline.in_turn {
+            self.line(format!("constexpr u32 TURN_AT = {at};"));
         }
         self.line(format!(
             "constexpr u32 SHARED_BYTES = {};",
@@ -300,8 +318,9 @@ impl Text<'_> {
             for ring in &pipeline.rings {
                 let (name, upper) = (ring.name, ring.name.to_uppercase());
                 let es = if name.ends_with('x') { "ES" } else { "S" };
+                let sets = if ring.sets > 1 { "CONSUMERS * " } else { "" };
                 text.block(
-                    format!("for (u32 {name} = 0; {name} < {upper}{es}; ++{name})"),
+                    format!("for (u32 {name} = 0; {name} < {sets}{upper}{es}; ++{name})"),
                     |text| {
                         text.line(format!(
                             "mbarrier_init(base + {upper}_FULL_AT + {name} * 8, {});",
@@ -313,6 +332,9 @@ impl Text<'_> {
                         ));
                     },
                 );
+            }
+            if pipeline.in_turn {
+                text.line("for (u32 consumer = 0; consumer < CONSUMERS; ++consumer) mbarrier_init(base + TURN_AT + consumer * 8, 4);");
             }
             text.line("mbarrier_init_fence();");
         });
@@ -328,14 +350,27 @@ impl Text<'_> {
         self.line(format!("registers_give<{give}>();"));
         let mut open = String::new();
         for warp in &pipeline.warps {
-            let Place::Thread { warp: index } = warp.place else {
-                continue;
+            let (test, consumer) = match warp.place {
+                Place::Thread { warp } => (format!("warp == {warp}"), None),
+                Place::Threads { first } => {
+                    let last = first + CONSUMERS - 1;
+                    (
+                        format!("warp >= {first} && warp <= {last}"),
+                        Some(format!(
+                            "const u32 consumer = warp - {first};  // whose panels"
+                        )),
+                    )
+                }
+                Place::Groups => continue,
             };
             self.line(format!(
-                "{open}if (warp == {index} && elect_one()) {{  // {}",
+                "{open}if ({test} && elect_one()) {{  // {}",
                 warp.name
             ));
             self.depth += 1;
+            if let Some(consumer) = consumer {
+                self.line(consumer);
+            }
             self.warp(warp.name, false, &warp.body);
             self.depth -= 1;
             open = "} else ".into();
@@ -348,16 +383,28 @@ impl Text<'_> {
             self.depth += 1;
             self.line(format!("registers_take<{take}>();"));
             self.line("const u32 consumer = warp / 4 - 1;");
+            // A shared tile is halved: its first rows are the first consumer's.
+            let (rows_of_mine, first_row) = match (pipeline.in_turn, pipeline.blocks()) {
+                (true, _) => ("", String::new()),
+                (false, 1) => (
+                    " + consumer * WGMMA_64_ROWS",
+                    format!("consumer * {BLOCK_ROWS} + "),
+                ),
+                (false, _) => (
+                    " + consumer * BLOCKS * WGMMA_64_ROWS",
+                    format!("consumer * BLOCKS * {BLOCK_ROWS} + "),
+                ),
+            };
             let [x, w] = [0, 1].map(|part| pipeline.rings[0].parts[part].name.clone());
             self.line(format!(
-                "const u64 {x}_tile = wgmma_descriptor(base + {}_AT) + consumer * WGMMA_64_ROWS;",
+                "const u64 {x}_tile = wgmma_descriptor(base + {}_AT){rows_of_mine};",
                 x.to_uppercase()
             ));
             self.line(format!(
                 "const u64 {w}_tile = wgmma_descriptor(base + {}_AT);",
                 w.to_uppercase()
             ));
-            self.line("const u32 first_row = consumer * 64 + warp % 4 * 16;");
+            self.line(format!("const u32 first_row = {first_row}warp % 4 * 16;"));
             self.warp(warp.name, true, &warp.body);
             self.depth -= 1;
         }
@@ -399,7 +446,7 @@ fn meaning(name: &str) -> &'static str {
         "UNIT" => "  // boxes of a piece that one CTA sends and signals together",
         "BOX_N" => "  // columns of such a box",
         "PANEL_N" => "  // columns of an output panel",
-        "CARRIED" => "  // stored panels that fit in a stage where w would be",
+        "CARRIED" => "  // stored panels that one stage holds",
         _ => "",
     }
 }
