@@ -25,7 +25,7 @@ const TILE: u32 = 256;
 
 /// When each tile that a rank stored was complete in memory.
 fn tiles(events: &[Event]) -> Vec<u64> {
-    // One thread's events are in the order of its clock; a wait that follows a store completes it.
+    // A wait that follows a store completes it.
     let mut threads: BTreeMap<(u32, u32), Vec<&Event>> = BTreeMap::new();
     for event in events {
         threads
@@ -33,19 +33,19 @@ fn tiles(events: &[Event]) -> Vec<u64> {
             .or_default()
             .push(event);
     }
-    let mut panels: BTreeMap<(u32, u32, u32, u32), Vec<u64>> = BTreeMap::new();
-    for events in threads.values_mut() {
-        events.sort_by_key(|event| (event.time, !matches!(event.what, Seen::Store { .. })));
+    let mut panels: BTreeMap<[u32; 5], Vec<u64>> = BTreeMap::new();
+    for events in threads.values() {
         let mut open = Vec::new();
         for event in events {
             match event.what {
                 Seen::Store {
+                    map,
                     column,
                     row,
                     chunk,
                     rank,
                 } => {
-                    open.push((rank, chunk, row, column / TILE));
+                    open.push([map, rank, chunk, row, column / TILE]);
                 }
                 // What a comm role passes on is no tile.
                 Seen::Sent => open.clear(),
@@ -96,6 +96,7 @@ fn is_fused(schedule: fn() -> Program) {
         let scratch = Memory::scratch(rank, kernel, &[plan])?;
         let memory = Memory::new(rank, kernel, plan, 0, Fill::Uniform(5), &scratch)?;
         let tensors = memory.tensors();
+        loaded.agree(rank, plan)?;
         let mut best: Option<(usize, usize, u64)> = None;
         // Each rank is late once: the others must have finished tiles before anything of it arrives.
         for late in 0..rank.world() {

@@ -32,6 +32,8 @@ pub struct Event {
 pub enum Seen {
     /// It handed TMA a box for this place.
     Store {
+        /// Through which map: the same number, the same map.
+        map: u32,
         /// First column.
         column: u32,
         /// First row within the chunk.
@@ -55,7 +57,8 @@ pub enum Seen {
 }
 
 impl Function {
-    /// What happened since it was last asked, in no particular order. Waits for the stream.
+    /// What happened since it was last asked: the events of one thread in its order, mixed with the others'. Waits for
+    /// the stream.
     ///
     /// # Errors
     /// [`Error::Usage`] if the kernel was compiled without [`Probes::trace`](crate::jit::Probes), or saw more than it
@@ -77,6 +80,7 @@ impl Function {
             .filter_map(|words| {
                 let what = match words[2] {
                     0 => Seen::Store {
+                        map: words[9],
                         column: words[5],
                         row: words[6],
                         chunk: words[7],
