@@ -28,6 +28,7 @@ fn one_tile_of_each_sort_passes_the_gates() {
         ((256, 128), false),
         ((128, 160), true),
         ((64, 64), true),
+        ((8, 64), true),
     ]));
 }
 
@@ -37,6 +38,7 @@ fn every_tile_passes_the_gates() {
     let mut kinds = Vec::new();
     for columns in (16..=256).step_by(16) {
         kinds.push(((64, columns), true));
+        kinds.push(((16, columns), true));
         kinds.push(((128, columns), false));
         if columns <= 160 {
             kinds.push(((128, columns), true));

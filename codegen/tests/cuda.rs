@@ -46,8 +46,8 @@ fn what_hopper_cannot_do_is_refused_with_the_numbers() {
             .text(&|_| String::new())
     };
     insta::assert_snapshot!(refused(variant(Dtype::Bf16, (256, 192))), @"
-    error[resources]: tiles of 256x192, shared
-      help: 128 or 256 rows, and a multiple of 16 columns: of 128 rows at most 256, else 176
+    error[resources]: tiles of 256x192
+      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 176
     ");
     insta::assert_snapshot!(refused(variant(Dtype::F32, (128, 256))), @"
     error[resources]: a product of f32

@@ -8,7 +8,7 @@ use counterflow::{Dtype, Program, Shape, Variant, schedules};
 type Knobs = &'static [(&'static str, u32)];
 
 /// Tiles with what else is chosen.
-const TILES: [((u32, u32), Knobs); 12] = [
+const TILES: [((u32, u32), Knobs); 15] = [
     ((128, 224), &[]),
     ((128, 144), &[]),
     ((128, 16), &[]),
@@ -21,6 +21,9 @@ const TILES: [((u32, u32), Knobs); 12] = [
     ((64, 64), &[]),
     ((64, 32), &[]),
     ((64, 256), &[]),
+    ((8, 64), &[]),
+    ((16, 32), &[]),
+    ((32, 128), &[]),
 ];
 const PING_PONG: Knobs = &[("gemm.ping_pong", 1)];
 const SIZES: [(u32, u32); 5] = [(8, 8), (264, 72), (1032, 1000), (2056, 520), (256, 2048)];

@@ -175,7 +175,8 @@ impl Pipeline {
 impl Tile {
     /// Blocks of 64 rows that a warpgroup multiplies.
     pub const fn blocks(&self, in_turn: bool) -> u32 {
-        self.rows / BLOCK_ROWS / if in_turn { 1 } else { CONSUMERS }
+        let all = self.rows.div_ceil(BLOCK_ROWS);
+        if in_turn { all } else { all / CONSUMERS }
     }
 }
 

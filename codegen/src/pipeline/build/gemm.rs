@@ -1,6 +1,6 @@
 //! A loop over tiles, as each of the three GEMM roles runs it.
 
-use super::super::{At, CONSUMERS, Expr, Node, Phase, Side, Slot, Test};
+use super::super::{At, BLOCK_ROWS, CONSUMERS, Expr, Node, Phase, Side, Slot, Test};
 use super::item::{Leaf, Sorted, leaves, sort};
 use super::walk::{Bound, Walk, Which};
 use super::{PANELS, STAGES, refuse};
@@ -155,6 +155,10 @@ impl Walk<'_, '_> {
             self.map(b.buffer, tile.columns, tile.k),
         );
         let bytes = [(a, tile.rows), (b, tile.columns)].map(|(region, rows)| {
+            if rows < BLOCK_ROWS && region.buffer == a.buffer {
+                // The box leaves a part of its slot as it is.
+                return Expr::symbol("TILE_M", rows) * Expr::symbol("TILE_K", tile.k) * 2;
+            }
             let name = &self.b.kernel.buffers[region.buffer.index()].name;
             Expr::symbol(format!("{}_BYTES", name.to_uppercase()), rows * tile.k * 2)
         });

@@ -157,7 +157,12 @@ struct Product {
 impl Product {
     /// Bytes of an output panel.
     const fn panel_bytes(&self) -> u32 {
-        self.tile.rows * self.fit.panel_columns * 2
+        let rows = if self.tile.rows < BLOCK_ROWS {
+            BLOCK_ROWS
+        } else {
+            self.tile.rows
+        };
+        rows * self.fit.panel_columns * 2
     }
 }
 
@@ -239,21 +244,26 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
     }
     let tile = Tile { rows, columns, k };
     let in_turn = kind.in_turn(rows);
-    let few = BLOCK_ROWS * if in_turn { 1 } else { CONSUMERS };
-    // A block of 64 rows has half as many accumulators a thread as columns. Registers for the rest: in turn there are
-    // two more rings to keep track of.
+    let (rows_known, how): (&[u32], _) = if in_turn {
+        (
+            &[8, 16, 32, 64, 128],
+            "8, 16, 32, 64 or 128 rows in turn by a multiple of 16 columns: at most 256, of 128 rows 160",
+        )
+    } else {
+        (
+            &[128, 256],
+            "128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 176",
+        )
+    };
+    // A block of 64 rows has half as many accumulators a thread as columns. Registers for the rest: in turn there is
+    // one more ring to keep track of.
     let most = match (tile.blocks(in_turn), in_turn) {
         (0 | 1, _) => 256,
         (_, false) => 176,
         (_, true) => 160,
     };
-    if ![few, 2 * few].contains(&rows) || columns % 16 != 0 || columns > most {
-        let how = if in_turn { "in turn" } else { "shared" };
-        found.push(refuse(
-            Some(at),
-            format!("tiles of {rows}x{columns}, {how}"),
-            format!("{few} or {} rows, and a multiple of 16 columns: of {few} rows at most 256, else {}", 2 * few, if in_turn { 160 } else { 176 }),
-        ));
+    if !rows_known.contains(&rows) || columns % 16 != 0 || columns > most {
+        found.push(refuse(Some(at), format!("tiles of {rows}x{columns}"), how));
     }
     if k != 64 {
         found.push(refuse(
@@ -365,7 +375,7 @@ fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
         parts: vec![
             Part {
                 name: name(product.x),
-                bytes: bytes(tile.rows),
+                bytes: bytes(tile.rows.max(BLOCK_ROWS)),
             },
             Part {
                 name: name(product.w),
