@@ -15,6 +15,10 @@ fn variant((tile, ping_pong): Kind) -> Variant {
         .set("gemm.ping_pong", ping_pong)
 }
 
+fn clustered(kind: Kind, cluster: (u32, u32)) -> (Program, Variant) {
+    (schedules::gemm(), variant(kind).set("gemm.cluster", cluster))
+}
+
 fn gemm(kinds: &[Kind]) -> Vec<(Program, Variant)> {
     let case = |kind: &Kind| (schedules::gemm(), variant(*kind));
     kinds.iter().map(case).collect()
@@ -30,6 +34,10 @@ fn one_tile_of_each_sort_passes_the_gates() {
         ((64, 64), true),
         ((8, 64), true),
     ]));
+    all_pass(&[
+        clustered(((128, 256), false), (2, 1)),
+        clustered(((128, 144), true), (1, 2)),
+    ]);
 }
 
 #[test]
@@ -53,5 +61,38 @@ fn every_tile_passes_the_gates() {
             .into_iter()
             .map(|(program, variant)| (program, variant.dtype(Dtype::F16))),
     );
+    all_pass(&cases);
+}
+
+#[test]
+#[ignore = "minutes of compiling"]
+fn every_tile_that_the_library_offers_passes_the_gates() {
+    let mut cases = Vec::new();
+    for program in schedules::ALL.map(|schedule| schedule()) {
+        let tiles = &program
+            .tunables
+            .iter()
+            .find(|choice| choice.name == "tiles");
+        let tiles = tiles.expect("tiles are a choice").options.clone();
+        let in_turn = program
+            .tunables
+            .iter()
+            .any(|choice| choice.name == "gemm.ping_pong");
+        for dtype in [Dtype::Bf16, Dtype::F16] {
+            let variant = Variant::new(4).dtype(dtype);
+            let tiles = tiles.iter().map(|tile| variant.clone().set("tiles", *tile));
+            cases.extend(tiles.map(|variant| (program.clone(), variant)));
+            for tile in [(128, 160), (128, 144), (128, 128)]
+                .iter()
+                .filter(|_| in_turn)
+            {
+                let variant = variant
+                    .clone()
+                    .set("tiles", *tile)
+                    .set("gemm.ping_pong", true);
+                cases.push((program.clone(), variant));
+            }
+        }
+    }
     all_pass(&cases);
 }

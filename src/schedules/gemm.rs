@@ -17,10 +17,10 @@ pub fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
         (64, 128),
         (64, 64),
         (16, 64),
-        (8, 64)
+        (8, 64),
     ));
 
-    #[gemm(ping_pong = tune(false, true))]
+    #[gemm(cluster = tune((1, 1), (2, 1), (1, 2)), ping_pong = tune(false, true))]
     for t in tiles.grouped() {
         y[t] = dot(x[t], w[t]);
     }

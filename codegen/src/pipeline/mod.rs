@@ -43,6 +43,8 @@ pub struct Pipeline {
     pub in_turn: bool,
     /// Columns of an output panel.
     pub panel_columns: u32,
+    /// CTAs of a cluster, along rows and columns of tiles: one, or two that share an operand.
+    pub cluster: (u32, u32),
     /// CTAs that move data before they multiply: the first ones.
     pub comm: Option<Comm>,
     /// Registers a thread of the first warpgroup keeps, and one of the others takes.
@@ -161,6 +163,11 @@ impl Pipeline {
     /// Blocks of 64 rows that a warpgroup multiplies for a tile.
     pub const fn blocks(&self) -> u32 {
         self.tile.blocks(self.in_turn)
+    }
+
+    /// CTAs of a cluster.
+    pub const fn ctas(&self) -> u32 {
+        self.cluster.0 * self.cluster.1
     }
 
     /// How many run a role in a CTA: one, or one a warpgroup that multiplies.

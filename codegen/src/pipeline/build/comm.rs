@@ -160,6 +160,7 @@ impl Walk<'_, '_> {
                 index: 0.into(),
                 map,
                 at,
+                multicast: false,
             },
             Node::Advance {
                 ring: BOXES,

@@ -3,7 +3,7 @@
 use super::super::{At, BLOCK_ROWS, CONSUMERS, Expr, Node, Phase, Side, Slot, Test};
 use super::item::{Leaf, Sorted, leaves, sort};
 use super::walk::{Bound, Walk, Which};
-use super::{PANELS, STAGES, refuse};
+use super::{PANELS, Product, STAGES, refuse};
 use crate::kernel::{Op, OpKind, Region};
 use crate::order::TileOrder;
 use crate::program::{PartitionId, Pick, StoreMode, Var};
@@ -41,7 +41,11 @@ impl Walk<'_, '_> {
         let mut nodes = Vec::new();
         let rows = self
             .rows(partition, chunk.as_ref())
-            .ceil_div(Expr::symbol("TILE_M", tile.rows));
+            .ceil_div(Product::clustered(
+                "TILE_M",
+                tile.rows,
+                self.b.product.cluster.0,
+            ));
         let of = if mine { "my_" } else { "" };
         let tiles_m = self.name(&mut nodes, &format!("{of}tiles_m"), rows);
         let tiles = self.name(
@@ -51,8 +55,8 @@ impl Walk<'_, '_> {
         );
         let name = self.ident(var);
         let (row, column) = (
-            Expr::var(format!("{name}.row")),
-            Expr::var(format!("{name}.column")),
+            self.of_cta(format!("{name}.row"), self.b.product.cluster.0),
+            self.of_cta(format!("{name}.column"), self.b.product.cluster.1),
         );
         self.bind(
             var,
@@ -110,6 +114,15 @@ impl Walk<'_, '_> {
         nodes
     }
 
+    /// A tile's row or column among all: with `ctas` of a cluster along it, a place is theirs together.
+    fn of_cta(&self, place: String, ctas: u32) -> Expr {
+        if ctas > 1 {
+            Expr::var(place) * Expr::symbol("CLUSTER", ctas) + Expr::var("cta")
+        } else {
+            Expr::var(place)
+        }
+    }
+
     /// Refuses a value that is not the sum of what the item added up.
     fn check(&mut self, sorted: &Sorted<'_>) {
         let mut known: Vec<AccId> = Vec::new();
@@ -150,9 +163,11 @@ impl Walk<'_, '_> {
             return Vec::new();
         };
         let tile = self.b.product.tile;
+        // What the CTAs of a cluster share, each loads a part of: those along rows have the same columns.
+        let (down, across) = self.b.product.cluster;
         let (x, w) = (
-            self.map(a.buffer, tile.rows, tile.k),
-            self.map(b.buffer, tile.columns, tile.k),
+            self.map(a.buffer, tile.rows / across, tile.k),
+            self.map(b.buffer, tile.columns / down, tile.k),
         );
         let bytes = [(a, tile.rows), (b, tile.columns)].map(|(region, rows)| {
             if rows < BLOCK_ROWS && region.buffer == a.buffer {
@@ -167,9 +182,20 @@ impl Walk<'_, '_> {
         let mut at = |region: &Region, map| {
             let (axis, var) = side(region)?;
             let (_, _, row, column) = self.item(var)?;
+            let part = |start: Expr, whole: Expr, ctas: u32| {
+                if ctas > 1 {
+                    start + Expr::var("cta") * (whole / Expr::symbol("CLUSTER", ctas))
+                } else {
+                    start
+                }
+            };
+            let (tile_m, tile_n) = (
+                Expr::symbol("TILE_M", tile.rows),
+                Expr::symbol("TILE_N", tile.columns),
+            );
             let start = match axis {
-                Operand::Rows => row * Expr::symbol("TILE_M", tile.rows),
-                Operand::Columns => column * Expr::symbol("TILE_N", tile.columns),
+                Operand::Rows => part(row * tile_m.clone(), tile_m, across),
+                Operand::Columns => part(column * tile_n.clone(), tile_n, down),
             };
             let (row, chunk, rank) = match axis {
                 Operand::Rows => self.place(region, map, var, start, None),
@@ -185,12 +211,13 @@ impl Walk<'_, '_> {
         let (Some(x_at), Some(w_at)) = (at(a, x), at(b, w)) else {
             return Vec::new();
         };
-        let load = |part, map, at| Node::Load {
+        let load = |part: usize, map, at| Node::Load {
             ring: STAGES,
             part,
             index: 0.into(),
             map,
             at,
+            multicast: [across, down][part] > 1,
         };
         let mut body = vec![
             Node::Await {
@@ -277,6 +304,7 @@ impl Walk<'_, '_> {
                 chunk,
                 rank,
             },
+            multicast: false,
         };
         let part = vec![
             Node::Await {

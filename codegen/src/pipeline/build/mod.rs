@@ -92,7 +92,10 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         warps.push(Warp { name, place, body });
     }
     let tails: Vec<&Block> = [mover, gemm].into_iter().flatten().flat_map(tail).collect();
-    let end = Walk::new(&mut builder, Which::End).end(&tails);
+    let mut end = Walk::new(&mut builder, Which::End).end(&tails);
+    if product.ctas() > 1 {
+        end.push(Node::SyncCluster);
+    }
     let rings = rings(&product, comm.is_some(), kernel);
     let Builder {
         maps, scale, found, ..
@@ -107,6 +110,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         tile,
         in_turn: product.in_turn,
         panel_columns: product.fit.panel_columns,
+        cluster: product.cluster,
         comm,
         // What the loading warpgroup gives up, the multiplying ones share: at most 504 in all. A fused kernel's loading
         // thread needs more for the schedule's arithmetic, most of all where it moves data itself; a sum over ranks
@@ -150,11 +154,27 @@ struct Product {
     dtype: crate::dtype::Dtype,
     tile: Tile,
     in_turn: bool,
+    cluster: (u32, u32),
     fit: Fit,
     partition: crate::program::PartitionId,
 }
 
 impl Product {
+    /// CTAs of a cluster.
+    const fn ctas(&self) -> u32 {
+        self.cluster.0 * self.cluster.1
+    }
+
+    /// Rows or columns of the tiles of a cluster.
+    fn clustered(name: &str, size: u32, ctas: u32) -> Expr {
+        let size = Expr::symbol(name, size);
+        if ctas > 1 {
+            size * Expr::symbol("CLUSTER", ctas)
+        } else {
+            size
+        }
+    }
+
     /// Bytes of an output panel.
     const fn panel_bytes(&self) -> u32 {
         let rows = if self.tile.rows < BLOCK_ROWS {
@@ -272,9 +292,21 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
             "64: one 128-byte swizzle atom",
         ));
     }
-    if cluster != (1, 1) {
+    let ctas = cluster.0.saturating_mul(cluster.1);
+    if ctas > 2 {
         let message = format!("a cluster of {}x{}", cluster.0, cluster.1);
-        found.push(refuse(Some(at), message, "1x1"));
+        found.push(refuse(Some(at), message, "1x1, 2x1 or 1x2"));
+    } else if ctas == 2 && !kernel.counters.is_empty() {
+        // A cluster's tiles count as one, and the last may lie outside: no cell of a counter is for it.
+        let message = format!(
+            "a cluster of {}x{} in a kernel that signals",
+            cluster.0, cluster.1
+        );
+        found.push(refuse(
+            Some(at),
+            message,
+            "1x1: clusters are for GEMMs alone",
+        ));
     }
     let needs = Needs {
         tile: (rows, columns),
@@ -295,6 +327,7 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         dtype,
         tile,
         in_turn,
+        cluster,
         fit,
         partition,
     })
@@ -352,7 +385,11 @@ fn lets(kernel: &Kernel, product: &Product) -> Vec<(String, Expr)> {
     vec![
         (
             "tiles_n".into(),
-            n.ceil_div(Expr::symbol("TILE_N", product.tile.columns)),
+            n.ceil_div(Product::clustered(
+                "TILE_N",
+                product.tile.columns,
+                product.cluster.1,
+            )),
         ),
         (
             "steps".into(),
@@ -383,8 +420,9 @@ fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
             },
         ],
         at: 0,
+        ctas: product.ctas(),
         full: 1,
-        empty: warps,
+        empty: warps * product.ctas(),
     };
     let panels = Ring {
         name: "panel",
@@ -395,6 +433,7 @@ fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
             bytes: product.panel_bytes(),
         }],
         at: stages.slots * stages.slot_bytes(),
+        ctas: 1,
         full: warps,
         empty: 1,
     };
@@ -411,6 +450,7 @@ fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
                 bytes,
             }],
             at: 0,
+            ctas: 1,
             full: 1,
             empty: 1,
         });

@@ -58,30 +58,48 @@ impl Machine<'_> {
         held.map(|(_, content)| content.clone()).collect()
     }
 
-    fn put(&mut self, cta: usize, area: Area, content: Content) {
+    /// The box that an area holds: one, or several with the rows of one after those of another.
+    fn boxed(&self, cta: usize, area: Area) -> Option<Box4> {
+        let mut held: Vec<_> = self.ctas[cta]
+            .held
+            .iter()
+            .filter(|(at, _)| at.overlaps(area))
+            .collect();
+        held.sort_by_key(|(at, _)| at.start);
+        let mut all: Option<Box4> = None;
+        for (_, content) in held {
+            let Content::Box(next) = content else {
+                return None;
+            };
+            all = Some(match all {
+                None => *next,
+                Some(all) if all.rows.1 == next.rows.0 && all.columns == next.columns => Box4 {
+                    rows: (all.rows.0, next.rows.1),
+                    ..all
+                },
+                Some(_) => return None,
+            });
+        }
+        all
+    }
+
+    pub(super) fn put(&mut self, cta: usize, area: Area, content: Content) {
         let held = &mut self.ctas[cta].held;
         held.retain(|(at, _)| !at.overlaps(area));
         held.push((area, content));
     }
 
-    /// A load lands.
-    pub(super) fn loaded(&mut self, index: usize, area: Area, from: Box4) {
-        let cta = self.agents[index].cta;
-        self.put(cta, area, Content::Box(from));
-    }
-
     /// A multiply takes its operands.
     pub(super) fn multiplied(&mut self, index: usize, areas: [Area; 2], fresh: bool) -> Verdict {
         let cta = self.agents[index].cta;
-        let [x, w] = areas.map(|area| self.held(cta, area));
-        let ([Content::Box(x)], [Content::Box(w)]) = (x.as_slice(), w.as_slice()) else {
+        let [Some(x), Some(w)] = areas.map(|area| self.boxed(cta, area)) else {
             return Err(Box::new(story::wrong(
                 self,
                 index,
-                "a stage does not hold one box of each operand",
+                "a stage does not hold the rows of each operand",
             )));
         };
-        let at = (self.row(x), w.rows.0);
+        let at = (self.row(&x), w.rows.0);
         let product = &mut self.agents[index].product;
         if fresh {
             *product = Product {
