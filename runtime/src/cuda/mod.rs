@@ -20,7 +20,7 @@ pub use memory::{Element, Local, address_of};
 pub use module::{Arguments, Function, Grid, Module};
 pub use trace::{Enqueued, Event, Seen, enqueued};
 
-pub(crate) use memory::{fill, read, read_words, write};
+pub(crate) use memory::{copy, fill, read, read_words, write};
 pub(crate) use vmm::Slots;
 pub(crate) use watch::{Record, Watch};
 
