@@ -9,7 +9,7 @@ use counterflow::codegen::lower::lower;
 use counterflow::codegen::pipeline::{self, Pipeline};
 use counterflow::codegen::verify;
 use counterflow::jit::{Compiled, Probes, Source, Target, gates};
-use counterflow::{Checked, Dtype, Error, Program, Variant, launch, schedules};
+use counterflow::{Checked, Dtype, Error, Layout, Program, Variant, launch, schedules};
 use std::time::Duration;
 
 fn checked(program: &Program, variant: &Variant) -> Checked<Pipeline> {
@@ -98,6 +98,8 @@ fn one_of_each_kind_passes_the_gates() {
     let variant = Variant::new(4).set("tiles", (128, 256));
     all_pass(&[
         (schedules::gemm(), variant.clone()),
+        (schedules::gemm(), variant.clone().layout(Layout::Nn)),
+        (schedules::gemm(), variant.clone().layout(Layout::Tn)),
         (schedules::ag_gemm(), variant.clone()),
         (schedules::gemm_rs(), variant.clone()),
         (schedules::gemm_ar(), variant),
@@ -162,10 +164,12 @@ fn every_tile_and_type_passes_the_gates() {
         for dtype in [Dtype::Bf16, Dtype::F16] {
             for tile in [(128, 128), (128, 256)] {
                 // The world is a parameter of the text.
-                cases.push((
-                    program.clone(),
-                    Variant::new(4).dtype(dtype).set("tiles", tile),
-                ));
+                let variant = Variant::new(4).dtype(dtype).set("tiles", tile);
+                cases.push((program.clone(), variant.clone()));
+                cases.push((program.clone(), variant.clone().layout(Layout::Nn)));
+                if !program.name.starts_with("ag_") {
+                    cases.push((program.clone(), variant.layout(Layout::Tn)));
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::gpus;
 use crate::memory::{Heap, Memory};
 use counterflow::codegen::cuda;
 use counterflow::codegen::kernel::Purpose;
-use counterflow::cuda::{Enqueued, Event, Seen, enqueued};
+use counterflow::cuda::{Enqueued, Seen, Sighting, enqueued};
 use counterflow::jit::{Compiler, Probes};
 use counterflow::launch::Loaded;
 use counterflow::{Communicator, Dtype, Program, Shape};
@@ -24,9 +24,9 @@ const PANEL: u32 = 64;
 const TILE: u32 = 256;
 
 /// When each tile that a rank stored was complete in memory.
-fn tiles(events: &[Event]) -> Vec<u64> {
+fn tiles(events: &[Sighting]) -> Vec<u64> {
     // A wait that follows a store completes it.
-    let mut threads: BTreeMap<(u32, u32), Vec<&Event>> = BTreeMap::new();
+    let mut threads: BTreeMap<(u32, u32), Vec<&Sighting>> = BTreeMap::new();
     for event in events {
         threads
             .entry((event.block, event.thread))
@@ -67,7 +67,7 @@ fn tiles(events: &[Event]) -> Vec<u64> {
 }
 
 /// When a piece that a peer sends was last seen missing.
-fn last_missing(events: &[Event], data: &[u32]) -> Option<u64> {
+fn last_missing(events: &[Sighting], data: &[u32]) -> Option<u64> {
     let late = events
         .iter()
         .filter(|event| matches!(event.what, Seen::Late { what, .. } if data.contains(&what)));
