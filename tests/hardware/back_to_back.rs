@@ -11,7 +11,7 @@ use crate::case::{Case, Fill, in_parallel, variant};
 use crate::fine;
 use crate::gpus::{self, dawdle};
 use crate::memory::{Heap, Memory, numbers};
-use crate::right::{JITTER, VARIANTS};
+use crate::right::{JITTER, KINDS};
 use counterflow::codegen::interp::{self, Numbers, Outcome, Output, Policy};
 use counterflow::codegen::program::TensorId;
 use counterflow::jit::{Compiler, Probes};
@@ -81,13 +81,7 @@ fn back_to_back(schedule: Schedule, probes: Probes, (launches, late): (usize, u6
             Fill::Uniform(3)
         };
         let shapes = ROWS.map(|m| Shape::new(m, 264, 200).up_to(1000));
-        let (dtype, tile) = VARIANTS[0];
-        let case = Case::new(
-            &program,
-            &variant(ranks, dtype, tile),
-            &shapes,
-            world.sharing,
-        );
+        let case = Case::new(&program, &variant(ranks, KINDS[0]), &shapes, world.sharing);
         let compiler = fine(Compiler::find()).with_probes(probes);
         let each = |rank: &Communicator| on_rank(&case, rank, &compiler, fill, (launches, late));
         let held = fine(Communicator::each(&world.ranks, each));

@@ -12,7 +12,7 @@ use counterflow::codegen::verify;
 use counterflow::jit::{Compiler, Probes};
 use counterflow::launch::Loaded;
 use counterflow::{
-    Checked, Communicator, Dtype, Error, Kernel, Machine, Plan, Program, Shape, Variant,
+    Checked, Communicator, Dtype, Error, Kernel, Layout, Machine, Plan, Program, Shape, Variant,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -94,8 +94,12 @@ pub fn machine(sharing: u32) -> Machine {
     }
 }
 
-pub fn variant(world: u32, dtype: Dtype, tile: (u32, u32)) -> Variant {
-    Variant::new(world).dtype(dtype).set("tiles", tile)
+/// What kernels of a schedule differ in.
+pub type Kind = (Dtype, (u32, u32), Layout);
+
+pub fn variant(world: u32, (dtype, tile, layout): Kind) -> Variant {
+    let variant = Variant::new(world).dtype(dtype).layout(layout);
+    variant.set("tiles", tile)
 }
 
 pub fn checked(program: &Program, variant: &Variant) -> (Checked<Kernel>, Checked<Pipeline>) {

@@ -5,12 +5,13 @@ use crate::case::{self, Case, Fill};
 use crate::fine;
 use crate::gpus;
 use crate::memory::{Heap, Memory};
+use crate::right::KINDS;
 use counterflow::codegen::cuda;
 use counterflow::codegen::kernel::Purpose;
 use counterflow::cuda::{Enqueued, Seen, Sighting, enqueued};
 use counterflow::jit::{Compiler, Probes};
 use counterflow::launch::Loaded;
-use counterflow::{Communicator, Dtype, Program, Shape};
+use counterflow::{Communicator, Program, Shape};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -82,7 +83,7 @@ fn is_fused(schedule: fn() -> Program) {
     };
     let compiler = fine(Compiler::find()).with_probes(TRACE);
     let shape = [Shape::new(256 * ranks, 512, 1024)];
-    let variant = case::variant(ranks, Dtype::Bf16, (128, TILE));
+    let variant = case::variant(ranks, KINDS[0]);
     let case = Case::new(&schedule(), &variant, &shape, world.sharing);
     let (kernel, plan) = (&case.kernel, &case.plans[0]);
     let barriers = cuda::emit(&case.pipeline).waits.len() - kernel.counters.len();

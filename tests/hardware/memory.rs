@@ -105,9 +105,12 @@ impl<'a> Memory<'a> {
                     columns,
                 };
                 inputs(input, &mut numbers);
-                let at = rows.start as usize * columns as usize;
-                for (place, number) in values[at..].iter_mut().zip(numbers) {
-                    *place = bits(number, buffer.dtype);
+                let mut numbers = numbers.into_iter();
+                for row in rows.range() {
+                    for column in 0..columns as usize {
+                        let number = numbers.next().unwrap_or(f32::NAN);
+                        values[at(plan, buffer, row, column)] = bits(number, buffer.dtype);
+                    }
                 }
             }
             own.push(Some(Local::of(rank.stream(), &values)?));
@@ -178,6 +181,17 @@ impl<'a> Memory<'a> {
             }
         };
         Ok(self.raw()?.into_iter().map(output).collect())
+    }
+}
+
+/// Where an element is: rows one after another, or in each chunk columns one after another.
+fn at(plan: &Plan, buffer: &Buffer, row: usize, column: usize) -> usize {
+    let columns = plan.geometry.size(buffer.columns) as usize;
+    if buffer.rows_contiguous {
+        let chunk = plan.geometry.chunk_rows(buffer.rows) as usize;
+        (row / chunk * columns + column) * chunk + row % chunk
+    } else {
+        row * columns + column
     }
 }
 
