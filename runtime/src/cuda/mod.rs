@@ -11,6 +11,7 @@ mod gpu;
 mod map;
 mod memory;
 mod module;
+mod nccl;
 mod numbers;
 mod vmm;
 mod watch;
@@ -22,6 +23,7 @@ pub use gpu::Gpu;
 pub use map::{MapSpec, TensorMap};
 pub use memory::{Element, Local, address_of};
 pub use module::{Arguments, Function, Grid, Module};
+pub use nccl::Nccl;
 pub use numbers::{Compare, Difference, Draw, Numbers};
 
 pub(crate) use memory::{fill, read, read_words, write};
