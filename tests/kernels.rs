@@ -6,7 +6,7 @@ mod gates;
 
 use counterflow::codegen::cuda;
 use counterflow::jit::{Compiled, Probes, Source, Target};
-use counterflow::{Dtype, Error, Variant, launch, schedules};
+use counterflow::{Dtype, Error, Layout, Variant, launch, schedules};
 use gates::{all_pass, checked, nvidia};
 
 #[test]
@@ -14,6 +14,8 @@ fn one_of_each_kind_passes_the_gates() {
     let variant = Variant::new(4).set("tiles", (128, 256));
     all_pass(&[
         (schedules::gemm(), variant.clone()),
+        (schedules::gemm(), variant.clone().layout(Layout::Nn)),
+        (schedules::gemm(), variant.clone().layout(Layout::Tn)),
         (schedules::ag_gemm(), variant.clone()),
         (schedules::gemm_rs(), variant.clone()),
         (schedules::gemm_ar(), variant),
@@ -78,10 +80,12 @@ fn every_tile_and_type_passes_the_gates() {
         for dtype in [Dtype::Bf16, Dtype::F16] {
             for tile in [(128, 128), (128, 256)] {
                 // The world is a parameter of the text.
-                cases.push((
-                    program.clone(),
-                    Variant::new(4).dtype(dtype).set("tiles", tile),
-                ));
+                let variant = Variant::new(4).dtype(dtype).set("tiles", tile);
+                cases.push((program.clone(), variant.clone()));
+                cases.push((program.clone(), variant.clone().layout(Layout::Nn)));
+                if !program.name.starts_with("ag_") {
+                    cases.push((program.clone(), variant.layout(Layout::Tn)));
+                }
             }
         }
     }

@@ -5,13 +5,22 @@ use counterflow::codegen::lower::lower;
 use counterflow::codegen::pipeline::{self, Pipeline};
 use counterflow::codegen::program::Setting;
 use counterflow::codegen::verify;
-use counterflow::{Checked, Dtype, Program, Variant, schedules};
+use counterflow::{Checked, Dtype, Layout, Program, Variant, schedules};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-fn pipeline(program: &Program, dtype: Dtype, tile: (u32, u32), knob: Knob) -> Checked<Pipeline> {
-    let mut variant = Variant::new(4).dtype(dtype).set("tiles", tile);
+fn pipeline(
+    program: &Program,
+    dtype: Dtype,
+    tile: (u32, u32),
+    layout: Layout,
+    knob: Knob,
+) -> Checked<Pipeline> {
+    let mut variant = Variant::new(4)
+        .dtype(dtype)
+        .layout(layout)
+        .set("tiles", tile);
     if let Some((name, setting, _)) = knob {
         variant = variant.set(name, setting);
     }
@@ -25,21 +34,61 @@ fn pipeline(program: &Program, dtype: Dtype, tile: (u32, u32), knob: Knob) -> Ch
 /// One more choice, and what the file's name says of it.
 type Knob = Option<(&'static str, Setting, &'static str)>;
 
-type Kind = (fn() -> Program, Dtype, (u32, u32), Knob);
+type Kind = (fn() -> Program, Dtype, (u32, u32), Layout, Knob);
 
-const PING_PONG: Knob = Some(("gemm.ping_pong", Setting::One(1), "ping_pong"));
+const PING_PONG: Knob = Some(("gemm.ping_pong", Setting::One(1), "-ping_pong"));
+const CLUSTER: Knob = Some(("gemm.cluster", Setting::Pair(2, 1), "-cluster"));
 
 /// The first of each kind.
-const KERNELS: [Kind; 9] = [
-    (schedules::gemm, Dtype::Bf16, (128, 256), None),
-    (schedules::gemm, Dtype::Bf16, (128, 224), None),
-    (schedules::gemm, Dtype::Bf16, (128, 160), PING_PONG),
-    (schedules::gemm, Dtype::Bf16, (64, 64), None),
-    (schedules::gemm, Dtype::F16, (128, 128), None),
-    (schedules::ag_gemm, Dtype::Bf16, (128, 256), None),
-    (schedules::ag_gemm_pull, Dtype::Bf16, (128, 256), None),
-    (schedules::gemm_rs, Dtype::Bf16, (128, 256), None),
-    (schedules::gemm_ar, Dtype::Bf16, (128, 256), None),
+const KERNELS: [Kind; 12] = [
+    (schedules::gemm, Dtype::Bf16, (128, 256), Layout::Nt, None),
+    (schedules::gemm, Dtype::Bf16, (128, 256), Layout::Nn, None),
+    (schedules::gemm, Dtype::Bf16, (128, 256), Layout::Tn, None),
+    (
+        schedules::gemm,
+        Dtype::Bf16,
+        (128, 256),
+        Layout::Nt,
+        CLUSTER,
+    ),
+    (schedules::gemm, Dtype::Bf16, (128, 224), Layout::Nt, None),
+    (
+        schedules::gemm,
+        Dtype::Bf16,
+        (128, 160),
+        Layout::Nt,
+        PING_PONG,
+    ),
+    (schedules::gemm, Dtype::Bf16, (64, 64), Layout::Nt, None),
+    (schedules::gemm, Dtype::F16, (128, 128), Layout::Nt, None),
+    (
+        schedules::ag_gemm,
+        Dtype::Bf16,
+        (128, 256),
+        Layout::Nt,
+        None,
+    ),
+    (
+        schedules::ag_gemm_pull,
+        Dtype::Bf16,
+        (128, 256),
+        Layout::Nt,
+        None,
+    ),
+    (
+        schedules::gemm_rs,
+        Dtype::Bf16,
+        (128, 256),
+        Layout::Nt,
+        None,
+    ),
+    (
+        schedules::gemm_ar,
+        Dtype::Bf16,
+        (128, 256),
+        Layout::Nt,
+        None,
+    ),
 ];
 
 #[test]
@@ -57,11 +106,19 @@ fn kernels_are_as_emitted() {
         }
         claimed.insert(name);
     };
-    for (schedule, dtype, (rows, columns), knob) in KERNELS {
+    for (schedule, dtype, (rows, columns), layout, knob) in KERNELS {
         let program = schedule();
-        let pipeline = pipeline(&program, dtype, (rows, columns), knob);
-        let knob = knob.map_or(String::new(), |(.., name)| format!("-{name}"));
-        let name = format!("sm90/{}.{dtype}-{rows}x{columns}{knob}.cu", program.name);
+        let pipeline = pipeline(&program, dtype, (rows, columns), layout, knob);
+        let layout = match layout {
+            Layout::Nt => "",
+            Layout::Nn => "-nn",
+            Layout::Tn => "-tn",
+        };
+        let knob = knob.map_or("", |(.., name)| name);
+        let name = format!(
+            "sm90/{}.{dtype}-{rows}x{columns}{layout}{knob}.cu",
+            program.name
+        );
         check(name.clone(), &cuda::emit(&pipeline).text);
         let expected = expected::instructions(&pipeline).into_iter();
         let expected = expected.map(|(what, step, least)| format!("\"{what}\": [{step}, {least}]"));
@@ -96,7 +153,7 @@ fn every_schedule_of_the_library_has_a_pipeline_in_both_types_and_tiles() {
         for dtype in [Dtype::Bf16, Dtype::F16] {
             for tile in [(128, 256), (128, 192), (128, 128), (128, 224), (256, 128)] {
                 let program = schedule();
-                let pipeline = pipeline(&program, dtype, tile, None);
+                let pipeline = pipeline(&program, dtype, tile, Layout::Nt, None);
                 let CudaSource {
                     text,
                     entry,

@@ -3,7 +3,7 @@
 #[path = "common/gates.rs"]
 mod gates;
 
-use counterflow::{Dtype, Program, Variant, schedules};
+use counterflow::{Dtype, Layout, Program, Variant, schedules};
 use gates::all_pass;
 
 /// A tile and whether it is taken in turn.
@@ -16,7 +16,10 @@ fn variant((tile, ping_pong): Kind) -> Variant {
 }
 
 fn clustered(kind: Kind, cluster: (u32, u32)) -> (Program, Variant) {
-    (schedules::gemm(), variant(kind).set("gemm.cluster", cluster))
+    (
+        schedules::gemm(),
+        variant(kind).set("gemm.cluster", cluster),
+    )
 }
 
 fn gemm(kinds: &[Kind]) -> Vec<(Program, Variant)> {
@@ -37,6 +40,12 @@ fn one_tile_of_each_sort_passes_the_gates() {
     all_pass(&[
         clustered(((128, 256), false), (2, 1)),
         clustered(((128, 144), true), (1, 2)),
+    ]);
+    let laid_out = |kind, layout| (schedules::gemm(), variant(kind).layout(layout));
+    all_pass(&[
+        laid_out(((128, 160), true), Layout::Nn),
+        laid_out(((256, 128), false), Layout::Tn),
+        laid_out(((8, 64), true), Layout::Tn),
     ]);
 }
 

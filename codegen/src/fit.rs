@@ -1,7 +1,7 @@
 //! How a CTA's shared memory is divided between stages of operands and panels of results: the one place that decides.
 
 use crate::kernel::GemmKind;
-use crate::pipeline::BLOCK_ROWS;
+use crate::pipeline::{BLOCK, BLOCK_ROWS};
 
 /// What the two warpgroups that multiply need room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,6 +14,8 @@ pub struct Needs {
     pub result: u32,
     /// Whether warpgroups take tiles in turn, each with panels of its own.
     pub in_turn: bool,
+    /// Whether rows of the operands are contiguous, instead of K: then they come in blocks of 64.
+    pub rows_contiguous: [bool; 2],
 }
 
 /// The division of a CTA's shared memory.
@@ -42,7 +44,17 @@ impl Needs {
 
     /// Bytes of a stage.
     fn stage(&self) -> u32 {
-        (self.rows() + self.tile.1) * self.step.0 * self.step.1
+        let operands = [self.rows(), self.tile.1]
+            .into_iter()
+            .zip(self.rows_contiguous);
+        let rows = operands.map(|(rows, contiguous)| {
+            if contiguous {
+                rows.next_multiple_of(BLOCK)
+            } else {
+                rows
+            }
+        });
+        rows.sum::<u32>() * self.step.0 * self.step.1
     }
 
     /// Columns of a panel: what one TMA box stores. The widest swizzle that divides the tile, since a box beyond the

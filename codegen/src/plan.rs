@@ -445,6 +445,7 @@ fn tile_fits(
         step: (k, dtype.bytes()),
         result: result_bytes(kernel, body),
         in_turn,
+        rows_contiguous: kernel.variant.layout.rows_contiguous(),
     };
     match needs.divide(kind, kernel.variant.arch.shared_memory()) {
         Ok(fit) => {

@@ -185,14 +185,19 @@ impl Text<'_> {
                 at,
                 multicast,
             } => {
-                let shared = if *multicast {
-                    let slot = self.shared(*ring, *part, index);
+                let blocked = self.pipeline.rows_contiguous(*map);
+                let mut shared = self.shared(*ring, *part, index, blocked);
+                if *multicast {
                     let part = self.pipeline.ring(*ring).parts[*part].name.to_uppercase();
-                    format!("{slot} + cta * ({part}_BYTES / CLUSTER)")
+                    shared.push_str(&format!(" + cta * ({part}_BYTES / CLUSTER)"));
+                }
+                // The contiguous dimension comes first.
+                let [inner, outer] = if blocked {
+                    [&at.row, &at.column]
                 } else {
-                    self.shared(*ring, *part, index)
+                    [&at.column, &at.row]
                 };
-                let at = [&at.column, &at.row, &at.chunk, &at.rank]
+                let at = [inner, outer, &at.chunk, &at.rank]
                     .map(|expr| self.expr(expr))
                     .join(", ");
                 let map = &self.pipeline.map(*map).name;
@@ -208,7 +213,7 @@ impl Text<'_> {
                 at,
                 mode,
             } => {
-                let shared = self.shared(*ring, 0, &Expr::Const(0));
+                let shared = self.shared(*ring, 0, &Expr::Const(0), false);
                 let (map, tail) = (&self.pipeline.map(*map).name, self.pipeline.map(*map).tail);
                 let chunk = if tail {
                     format!("{map}_chunk")
@@ -278,7 +283,8 @@ impl Text<'_> {
                 self.line("u32 previous = 0;");
             }
             Node::WritePanel { ring, part } => {
-                let (shared, part) = (self.shared(*ring, 0, &Expr::Const(0)), self.factor(part));
+                let shared = self.shared(*ring, 0, &Expr::Const(0), false);
+                let part = self.factor(part);
                 self.panel("panel_store", &part, &shared);
             }
             Node::AddPanel {
@@ -287,7 +293,7 @@ impl Text<'_> {
                 index,
                 part,
             } => {
-                let shared = self.shared(*ring, *slot_part, index);
+                let shared = self.shared(*ring, *slot_part, index, false);
                 let part = self.factor(part);
                 self.panel("panel_add", &part, &shared);
             }
@@ -470,11 +476,25 @@ impl Text<'_> {
             )
         };
         let (xs, ws, fresh) = (at(&x), at(&w), self.expr(fresh));
+        let rows = self.pipeline.kernel.variant.layout.rows_contiguous();
+        let [x_step, w_step] = rows.map(|rows| {
+            if rows {
+                "WGMMA_ROWS_K_STEP"
+            } else {
+                "WGMMA_K_STEP"
+            }
+        });
+        let has = match rows {
+            [false, false] => "",
+            [false, true] => "<K_CONTIGUOUS, ROWS_CONTIGUOUS>",
+            [true, false] => "<ROWS_CONTIGUOUS, K_CONTIGUOUS>",
+            [true, true] => "<ROWS_CONTIGUOUS, ROWS_CONTIGUOUS>",
+        };
         self.line(format!("const u64 {xs}, {ws};"));
         self.line("#pragma unroll");
         let step = |acc: &str, rows: &str| {
             format!(
-                "wgmma_m64k16({acc}, {x}s + k * WGMMA_K_STEP{rows}, {w}s + k * WGMMA_K_STEP, {fresh} + k != 0, T());"
+                "wgmma_m64k16{has}({acc}, {x}s + k * {x_step}{rows}, {w}s + k * {w_step}, {fresh} + k != 0, T());"
             )
         };
         let each = "for (u32 k = 0; k < TILE_K / 16; ++k)";
@@ -483,11 +503,21 @@ impl Text<'_> {
         } else {
             self.block(each, |text| {
                 text.line("#pragma unroll");
-                let step = step("acc[block]", " + block * WGMMA_64_ROWS");
+                let step = step("acc[block]", &format!(" + block * {}", text.rows_step()));
                 text.line(format!(
                     "for (u32 block = 0; block < BLOCKS; ++block) {step}"
                 ));
             });
+        }
+    }
+
+    /// From 64 rows of `x` to the next, in a descriptor.
+    pub(super) fn rows_step(&self) -> &'static str {
+        let [x_rows, _] = self.pipeline.kernel.variant.layout.rows_contiguous();
+        if x_rows {
+            "(BLOCK_BYTES >> 4)"
+        } else {
+            "WGMMA_64_ROWS"
         }
     }
 
@@ -557,13 +587,14 @@ impl Text<'_> {
         }
     }
 
-    /// The address of a box in a part of the current slot.
-    fn shared(&self, ring: RingId, part: usize, index: &Expr) -> String {
+    /// The address of a box in a part of the current slot: an operand's block, or a panel.
+    fn shared(&self, ring: RingId, part: usize, index: &Expr, block: bool) -> String {
         let ring = self.pipeline.ring(ring);
         let (slot, upper) = (ring.name, ring.parts[part].name.to_uppercase());
         let mut text = format!("base + {upper}_AT + {slot} * {upper}_BYTES");
         if *index != Expr::Const(0) {
-            text.push_str(&format!(" + {} * PANEL_BYTES", self.factor(index)));
+            let bytes = if block { "BLOCK_BYTES" } else { "PANEL_BYTES" };
+            text.push_str(&format!(" + {} * {bytes}", self.factor(index)));
         }
         text
     }

@@ -117,6 +117,8 @@ pub const CONSUMERS: u32 = 2;
 pub const BLOCK_ROWS: u32 = 64;
 /// Columns of a box on its way to a peer: one 128-byte swizzle atom of 16-bit elements.
 pub const BOX_COLUMNS: u32 = 64;
+/// Rows of an operand's block where its rows are contiguous: one 128-byte swizzle atom of 16-bit elements.
+pub const BLOCK: u32 = 64;
 /// Boxes of a piece that are sent and signalled together.
 pub const UNIT: u32 = 16;
 /// Stores of a sending thread that may still be reading their slots.
@@ -131,6 +133,11 @@ impl Pipeline {
     /// The map of that id.
     pub fn map(&self, map: MapId) -> &Map {
         &self.maps[usize::from(map.0)]
+    }
+
+    /// Whether the contiguous dimension of a map is its tensor's rows.
+    pub fn rows_contiguous(&self, map: MapId) -> bool {
+        self.kernel.buffers[self.map(map).tensor.index()].rows_contiguous
     }
 
     /// Where the barriers start in shared memory: after the rings' slots.

@@ -16,7 +16,7 @@ const TRACED: u32 = 1 << 17;
 
 /// What one thread of a kernel saw.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Event {
+pub struct Sighting {
     /// Nanoseconds on its GPU's clock.
     pub time: u64,
     /// Its CTA.
@@ -63,7 +63,7 @@ impl Function {
     /// # Errors
     /// [`Error::Usage`] if the kernel was compiled without [`Probes::trace`](crate::jit::Probes), or saw more than it
     /// keeps.
-    pub fn trace(&self, stream: &CudaStream) -> Result<Vec<Event>, Error> {
+    pub fn trace(&self, stream: &CudaStream) -> Result<Vec<Sighting>, Error> {
         let (count_at, _) = self.global(c"trace_count")?;
         let (events_at, bytes) = self.global(c"trace_events")?;
         let count = read::<u32>(stream, count_at, 1)?[0];
@@ -94,7 +94,7 @@ impl Function {
                     },
                     _ => return None,
                 };
-                Some(Event {
+                Some(Sighting {
                     time: u64::from(words[0]) | u64::from(words[1]) << 32,
                     block: words[3],
                     thread: words[4],

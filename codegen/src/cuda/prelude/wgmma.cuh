@@ -14,6 +14,17 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 shared) {
 constexpr u64 WGMMA_K_STEP = 32 >> 4;
 constexpr u64 WGMMA_64_ROWS = 64 * 128 >> 4;
 
+// What is contiguous in an operand's memory: K, or its rows (then the multiply transposes it on the way in).
+enum Contiguous : u32 { K_CONTIGUOUS, ROWS_CONTIGUOUS };
+
+// Descriptor of a tile whose rows are contiguous: blocks of 64 of them, `block` bytes each, with a line of 128 bytes for
+// every K; eight lines (1024 bytes) from one swizzle atom to the next. Steps of 16 along K add 16 lines, of 64 rows a block.
+__device__ __forceinline__ u64 wgmma_descriptor_rows(u32 shared, u32 block) {
+    const u32 low = __shfl_sync(~0u, (shared >> 4) | (block >> 4 << 16), 0);
+    return 0x4000004000000000ull | low;
+}
+constexpr u64 WGMMA_ROWS_K_STEP = 16 * 128 >> 4;
+
 // Before the first multiply of a batch: the accumulators' earlier register accesses are done. From here to the wait no
 // instruction may name an accumulator.
 __device__ __forceinline__ void wgmma_fence() {
@@ -68,34 +79,36 @@ __device__ __forceinline__ void wgmma_wait() {
 #define NAMES256 NAMES240 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
 // accumulate = false starts from zero and saves clearing the registers. The last argument only picks the type.
-// The number of accumulators picks n: a thread holds n / 2 of them. a, b and p number the operands after them.
-#define WGMMA_OF(type, n, a_at, b_at, p_at) \
+// The number of accumulators picks n: a thread holds n / 2 of them. The *_at number the operands after them. Operands
+// have K contiguous unless said otherwise.
+#define WGMMA_OF(type, n, a_at, b_at, p_at, a_has_at, b_has_at) \
+    template <u32 a_has = K_CONTIGUOUS, u32 b_has = K_CONTIGUOUS> \
     __device__ __forceinline__ void wgmma_m64k16(float (&d)[n / 2], u64 a, u64 b, bool accumulate, type) { \
         asm volatile( \
             "{ .reg .pred p; setp.ne.b32 p, %" #p_at ", 0;\n\t" \
             "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type " {" NAMES##n "}, " \
-            "%" #a_at ", %" #b_at ", p, 1, 1, 0, 0; }" \
+            "%" #a_at ", %" #b_at ", p, 1, 1, %" #a_has_at ", %" #b_has_at "; }" \
             : OUT##n \
-            : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate))); \
+            : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate)), "n"(a_has), "n"(b_has)); \
     }
-#define WGMMA(n, a_at, b_at, p_at) WGMMA_OF(bf16, n, a_at, b_at, p_at) WGMMA_OF(f16, n, a_at, b_at, p_at)
+#define WGMMA(n, a_at, b_at, p_at, a_has_at, b_has_at) WGMMA_OF(bf16, n, a_at, b_at, p_at, a_has_at, b_has_at) WGMMA_OF(f16, n, a_at, b_at, p_at, a_has_at, b_has_at)
 
-WGMMA(16, 8, 9, 10)
-WGMMA(32, 16, 17, 18)
-WGMMA(48, 24, 25, 26)
-WGMMA(64, 32, 33, 34)
-WGMMA(80, 40, 41, 42)
-WGMMA(96, 48, 49, 50)
-WGMMA(112, 56, 57, 58)
-WGMMA(128, 64, 65, 66)
-WGMMA(144, 72, 73, 74)
-WGMMA(160, 80, 81, 82)
-WGMMA(176, 88, 89, 90)
-WGMMA(192, 96, 97, 98)
-WGMMA(208, 104, 105, 106)
-WGMMA(224, 112, 113, 114)
-WGMMA(240, 120, 121, 122)
-WGMMA(256, 128, 129, 130)
+WGMMA(16, 8, 9, 10, 11, 12)
+WGMMA(32, 16, 17, 18, 19, 20)
+WGMMA(48, 24, 25, 26, 27, 28)
+WGMMA(64, 32, 33, 34, 35, 36)
+WGMMA(80, 40, 41, 42, 43, 44)
+WGMMA(96, 48, 49, 50, 51, 52)
+WGMMA(112, 56, 57, 58, 59, 60)
+WGMMA(128, 64, 65, 66, 67, 68)
+WGMMA(144, 72, 73, 74, 75, 76)
+WGMMA(160, 80, 81, 82, 83, 84)
+WGMMA(176, 88, 89, 90, 91, 92)
+WGMMA(192, 96, 97, 98, 99, 100)
+WGMMA(208, 104, 105, 106, 107, 108)
+WGMMA(224, 112, 113, 114, 115, 116)
+WGMMA(240, 120, 121, 122, 123, 124)
+WGMMA(256, 128, 129, 130, 131, 132)
 
 #undef WGMMA
 #undef WGMMA_OF

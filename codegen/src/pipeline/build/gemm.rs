@@ -3,7 +3,7 @@
 use super::super::{At, BLOCK_ROWS, CONSUMERS, Expr, Node, Phase, Side, Slot, Test};
 use super::item::{Leaf, Sorted, leaves, sort};
 use super::walk::{Bound, Walk, Which};
-use super::{PANELS, Product, STAGES, refuse};
+use super::{PANELS, Product, STAGES, operand, refuse};
 use crate::kernel::{Op, OpKind, Region};
 use crate::order::TileOrder;
 use crate::program::{PartitionId, Pick, StoreMode, Var};
@@ -163,62 +163,16 @@ impl Walk<'_, '_> {
             return Vec::new();
         };
         let tile = self.b.product.tile;
-        // What the CTAs of a cluster share, each loads a part of: those along rows have the same columns.
-        let (down, across) = self.b.product.cluster;
-        let (x, w) = (
-            self.map(a.buffer, tile.rows / across, tile.k),
-            self.map(b.buffer, tile.columns / down, tile.k),
-        );
-        let bytes = [(a, tile.rows), (b, tile.columns)].map(|(region, rows)| {
-            if rows < BLOCK_ROWS && region.buffer == a.buffer {
+        let [x_bytes, w_bytes] = [(a, tile.rows), (b, tile.columns)].map(|(region, rows)| {
+            let buffer = &self.b.kernel.buffers[region.buffer.index()];
+            if rows < BLOCK_ROWS && region.buffer == a.buffer && !buffer.rows_contiguous {
                 // The box leaves a part of its slot as it is.
                 return Expr::symbol("TILE_M", rows) * Expr::symbol("TILE_K", tile.k) * 2;
             }
-            let name = &self.b.kernel.buffers[region.buffer.index()].name;
-            Expr::symbol(format!("{}_BYTES", name.to_uppercase()), rows * tile.k * 2)
+            let bytes = operand::bytes(rows, tile.k, buffer.rows_contiguous);
+            Expr::symbol(format!("{}_BYTES", buffer.name.to_uppercase()), bytes)
         });
-        let [x_bytes, w_bytes] = bytes;
-        let depth = Expr::var("step") * Expr::symbol("TILE_K", tile.k);
-        let mut at = |region: &Region, map| {
-            let (axis, var) = side(region)?;
-            let (_, _, row, column) = self.item(var)?;
-            let part = |start: Expr, whole: Expr, ctas: u32| {
-                if ctas > 1 {
-                    start + Expr::var("cta") * (whole / Expr::symbol("CLUSTER", ctas))
-                } else {
-                    start
-                }
-            };
-            let (tile_m, tile_n) = (
-                Expr::symbol("TILE_M", tile.rows),
-                Expr::symbol("TILE_N", tile.columns),
-            );
-            let start = match axis {
-                Operand::Rows => part(row * tile_m.clone(), tile_m, across),
-                Operand::Columns => part(column * tile_n.clone(), tile_n, down),
-            };
-            let (row, chunk, rank) = match axis {
-                Operand::Rows => self.place(region, map, var, start, None),
-                Operand::Columns => (start, 0.into(), 0.into()),
-            };
-            Some(At {
-                column: depth.clone(),
-                row,
-                chunk,
-                rank,
-            })
-        };
-        let (Some(x_at), Some(w_at)) = (at(a, x), at(b, w)) else {
-            return Vec::new();
-        };
-        let load = |part: usize, map, at| Node::Load {
-            ring: STAGES,
-            part,
-            index: 0.into(),
-            map,
-            at,
-            multicast: [across, down][part] > 1,
-        };
+        let (x, w) = (self.operand(0, a), self.operand(1, b));
         let mut body = vec![
             Node::Await {
                 ring: STAGES,
@@ -232,14 +186,12 @@ impl Walk<'_, '_> {
         ];
         let waits = self.waits(&sorted.load_waits);
         if waits.is_empty() {
-            body.extend([load(0, x, x_at), load(1, w, w_at)]);
+            body.extend(x.into_iter().chain(w));
         } else {
             let test = Test::Equal(Expr::var("step"), 0.into());
-            body.extend([
-                load(1, w, w_at),
-                Node::If { test, body: waits },
-                load(0, x, x_at),
-            ]);
+            body.extend(w);
+            body.push(Node::If { test, body: waits });
+            body.extend(x);
         }
         body.push(Node::Advance {
             ring: STAGES,
@@ -476,12 +428,12 @@ impl Walk<'_, '_> {
 }
 
 /// Which way an operand lies: its rows are the tile's rows or the tile's columns.
-enum Operand {
+pub(super) enum Operand {
     Rows,
     Columns,
 }
 
-fn side(region: &Region) -> Option<(Operand, Var)> {
+pub(super) fn side(region: &Region) -> Option<(Operand, Var)> {
     use crate::kernel::Axis;
     match region.rows {
         Axis::RowsOf(var) => Some((Operand::Rows, var)),

@@ -7,6 +7,7 @@ mod comm;
 mod gemm;
 mod item;
 mod multiply;
+mod operand;
 mod walk;
 
 use super::{
@@ -17,7 +18,7 @@ use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::fit::{Fit, Needs};
 use crate::kernel::{Block, Kernel, OpKind, Region, Role, RoleKind, visit};
 use crate::program::{CellIndex, CounterId, Loc, TensorId};
-use crate::variant::{Arch, Layout};
+use crate::variant::Arch;
 use crate::verify::Checked;
 use item::Counters;
 use std::collections::BTreeSet;
@@ -212,10 +213,6 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         let message = format!("no pipeline for {}", kernel.variant.arch.name());
         found.push(refuse(None, message, "pipelines are for sm90"));
     }
-    if kernel.variant.layout != Layout::Nt {
-        let message = format!("operands in layout {}", kernel.variant.layout.name());
-        found.push(refuse(None, message, "both operands have K contiguous: nt"));
-    }
     if let Some(spare) = role(kernel, |kind| kind == RoleKind::SpareWarps) {
         let message = format!("a #[{}] loop", spare.kind.name());
         found.push(refuse(
@@ -308,11 +305,26 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
             "1x1: clusters are for GEMMs alone",
         ));
     }
+    let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
+    if cluster.0 == 2 && w_rows || cluster.1 == 2 && x_rows {
+        let message = format!(
+            "a cluster of {}x{} in layout {}",
+            cluster.0,
+            cluster.1,
+            kernel.variant.layout.name()
+        );
+        found.push(refuse(
+            Some(at),
+            message,
+            "what its CTAs share has K contiguous",
+        ));
+    }
     let needs = Needs {
         tile: (rows, columns),
         step: (k, 2),
         result: 2,
         in_turn,
+        rows_contiguous: kernel.variant.layout.rows_contiguous(),
     };
     let fit = match needs.divide(&kind, kernel.variant.arch.shared_memory()) {
         Ok(fit) => fit,
@@ -402,7 +414,7 @@ fn lets(kernel: &Kernel, product: &Product) -> Vec<(String, Expr)> {
 fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
     let tile = product.tile;
     let name = |id: TensorId| kernel.buffers[id.index()].name.clone();
-    let bytes = |rows: u32| rows * tile.k * 2;
+    let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
     // One lane of each warp that takes part in a tile arrives for it.
     let warps = if product.in_turn { 4 } else { CONSUMERS * 4 };
     let stages = Ring {
@@ -412,11 +424,11 @@ fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
         parts: vec![
             Part {
                 name: name(product.x),
-                bytes: bytes(tile.rows.max(BLOCK_ROWS)),
+                bytes: operand::bytes(tile.rows.max(BLOCK_ROWS), tile.k, x_rows),
             },
             Part {
                 name: name(product.w),
-                bytes: bytes(tile.columns),
+                bytes: operand::bytes(tile.columns, tile.k, w_rows),
             },
         ],
         at: 0,

@@ -341,13 +341,16 @@ impl<'a> Flattener<'a> {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let parts = &self.case.pipeline.ring(*ring).parts;
                 // Each group reads its rows of x and all of w.
-                let (offset, bytes) = self.share(parts[0].bytes);
+                let line = self.case.pipeline.tile.k * self.case.pipeline.dtype.bytes();
+                let loaded = parts[0].bytes.min(self.case.pipeline.tile.rows * line);
+                let (offset, bytes) = self.share(loaded);
                 let x = self.area(*ring, 0, slot, offset, bytes);
                 let w = self.area(*ring, 1, slot, 0, parts[1].bytes);
                 self.push(
                     node,
                     Kind::Mma {
                         areas: [x, w],
+                        row: self.share(self.case.pipeline.tile.rows).0,
                         fresh: self.value(fresh) == 0,
                     },
                 );
@@ -562,6 +565,7 @@ impl<'a> Flattener<'a> {
             chunk,
             rows: (row.min(rows), (row + map.box_rows).min(rows)),
             columns: (column.min(columns), (column + map.box_columns).min(columns)),
+            origin: (row, column),
             allowed,
             view: map.view,
         }
