@@ -2,6 +2,7 @@
 
 mod library;
 
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::cuda::{self, Param};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::lower::lower;
@@ -59,6 +60,34 @@ fn what_hopper_cannot_do_is_refused_with_the_numbers() {
     error[resources]: #[comm] moves `x`, whose rows are contiguous
       help: tensors whose columns are: layout nt, or nn where it is `a` of the dot
     ");
+}
+
+/// A GEMM with tiles and clusters of those shapes.
+fn refused_cluster(tile: (u32, u32), cluster: (u32, u32), layout: Layout) -> String {
+    let mut s = ScheduleBuilder::new("gemm");
+    let (x, w) = (s.local("x", Dtype::Bf16), s.local("w", Dtype::Bf16));
+    let y = s.out("y", Dtype::Bf16);
+    let tiles = s.tiles("tiles", y, tile);
+    let options = GemmOptions {
+        cluster: Some(cluster.into()),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.row_major(), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), acc);
+        });
+    });
+    let kernel = lower(&s.finish(), &Variant::new(1).layout(layout)).and_then(verify::kernel);
+    let found = pipeline::build(&kernel.expect("a kernel")).expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+#[test]
+fn clusters_that_hopper_does_not_have_are_refused() {
+    insta::assert_snapshot!(refused_cluster((128, 128), (2, 2), Layout::Nt), @"");
+    insta::assert_snapshot!(refused_cluster((16, 64), (1, 2), Layout::Nt), @"");
+    insta::assert_snapshot!(refused_cluster((128, 128), (2, 1), Layout::Nn), @"");
 }
 
 #[test]

@@ -305,6 +305,13 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
             "1x1: clusters are for GEMMs alone",
         ));
     }
+    if cluster.1 == 2 && rows < BLOCK_ROWS {
+        found.push(refuse(
+            Some(at),
+            format!("a cluster that shares the rows of tiles of {rows}"),
+            format!("tiles of {BLOCK_ROWS} rows or more: its CTAs load whole swizzle atoms"),
+        ));
+    }
     let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
     if cluster.0 == 2 && w_rows || cluster.1 == 2 && x_rows {
         let message = format!(
