@@ -1,5 +1,6 @@
 //! The text above the role bodies: constants, the plan's struct, orders, the signature, barriers.
 
+use super::node::ONCE;
 use super::{PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
 use crate::pipeline::{Expr, Field, Node, Part, Pipeline, Place, View};
@@ -21,6 +22,7 @@ impl Text<'_> {
             pipeline.rings[0].slots
         ));
         self.line("// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.");
+        self.line("// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.");
         self.line(format!("#include \"{PRELUDE}\""));
         self.line("");
         self.constants();
@@ -32,7 +34,10 @@ impl Text<'_> {
     fn constants(&mut self) {
         let pipeline = self.pipeline;
         let tile = pipeline.tile;
-        self.line(format!("typedef {} T;", pipeline.dtype));
+        self.line(format!(
+            "typedef {} T;  // of operands and results",
+            pipeline.dtype
+        ));
         self.line(format!(
             "constexpr u32 TILE_M = {}, TILE_N = {}, TILE_K = {};",
             tile.rows, tile.columns, tile.k
@@ -121,26 +126,27 @@ impl Text<'_> {
 
     fn plan(&mut self, params: &[Param]) {
         let pipeline = self.pipeline;
-        self.block("struct Plan", |text| {
-            for param in params {
-                let Param::Plan { fields, .. } = param else {
-                    continue;
-                };
-                if fields.iter().any(|at| at.field == Field::Heap) {
-                    text.line("Cells cells;");
-                }
-                for at in fields.iter().filter(|at| !at.field.wide()) {
-                    text.line(format!(
-                        "u32 {};  // {}",
-                        at.name,
-                        describe(pipeline, at.field)
-                    ));
-                }
+        self.line("// What the host passes for one launch.");
+        self.line("struct Plan {");
+        self.depth += 1;
+        for param in params {
+            let Param::Plan { fields, .. } = param else {
+                continue;
+            };
+            if fields.iter().any(|at| at.field == Field::Heap) {
+                self.line("Cells cells;");
             }
-        });
-        let end = self.out.trim_end().len();
-        self.out.truncate(end);
-        self.out.push_str(";\n\n");
+            for at in fields.iter().filter(|at| !at.field.wide()) {
+                self.line(format!(
+                    "u32 {};  // {}",
+                    at.name,
+                    describe(pipeline, at.field)
+                ));
+            }
+        }
+        self.depth -= 1;
+        self.line("};");
+        self.line("");
     }
 
     fn rows_functions(&mut self) {
@@ -300,6 +306,7 @@ impl Text<'_> {
             for ring in &pipeline.rings {
                 let (name, upper) = (ring.name, ring.name.to_uppercase());
                 let es = if name.ends_with('x') { "ES" } else { "S" };
+                text.line(ONCE);
                 text.block(
                     format!("for (u32 {name} = 0; {name} < {upper}{es}; ++{name})"),
                     |text| {
@@ -357,7 +364,7 @@ impl Text<'_> {
                 "const u64 {w}_tile = wgmma_descriptor(base + {}_AT);",
                 w.to_uppercase()
             ));
-            self.line("const u32 first_row = consumer * 64 + warp % 4 * 16;");
+            self.line("const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile");
             self.warp(warp.name, true, &warp.body);
             self.depth -= 1;
         }
@@ -395,8 +402,8 @@ fn view(view: View) -> &'static str {
 fn meaning(name: &str) -> &'static str {
     match name {
         "COMM_CTAS" => "  // the first blocks move data before they multiply",
-        "PIECE" => "  // rows that travel and are signalled together",
-        "UNIT" => "  // boxes of a piece that one CTA sends and signals together",
+        "PIECE" => "  // rows that have one counter cell",
+        "UNIT" => "  // boxes of a piece that one CTA sends, with one signal",
         "BOX_N" => "  // columns of such a box",
         "PANEL_N" => "  // columns of an output panel",
         "CARRIED" => "  // stored panels that fit in a stage where w would be",
@@ -407,15 +414,23 @@ fn meaning(name: &str) -> &'static str {
 fn describe(pipeline: &Pipeline, field: Field) -> String {
     let dim = |id: crate::kernel::DimId| pipeline.kernel.dims[usize::from(id.0)].name.clone();
     match field {
-        Field::Size(id) => format!("size of {}", dim(id)),
-        Field::ChunkRows(_) => "in a full chunk".into(),
+        Field::Size(id) => match dim(id).as_str() {
+            "m" => "rows of the product, over all chunks".into(),
+            "n" => "its columns".into(),
+            "k" => "its depth".into(),
+            other => format!("size of {other}"),
+        },
+        Field::ChunkRows(id) => format!("of {}, in a full chunk", dim(id)),
         Field::Tail(_) => {
             "the chunk that has some rows, but not all: it has a map of its own".into()
         }
         Field::Me => "this rank".into(),
         Field::World => "how many ranks there are".into(),
-        Field::First(_) => "its first cell".into(),
-        Field::CellRows(_) => "rows of cells that a chunk has".into(),
+        Field::First(_) => "a counter: its first cell".into(),
+        Field::CellRows(id) => format!(
+            "rows of {} in a chunk, each with its cells",
+            pipeline.kernel.partitions[id.index()].name
+        ),
         Field::Join => "waves of items before the first blocks take part".into(),
         Field::Heap | Field::Stride | Field::Counters | Field::Arrivals | Field::Finished => {
             String::new()

@@ -5,6 +5,10 @@ use super::head::order_name;
 use crate::pipeline::{Deal, Expr, Node, Phase, RingId, Side, Slot};
 use crate::program::{CounterId, StoreMode};
 
+/// Before a loop whose body is to stand once in the machine code: a copy would only cost compile time and
+/// instruction cache, and tests count instructions.
+pub(super) const ONCE: &str = "#pragma unroll 1";
+
 impl Text<'_> {
     /// All that one role does.
     pub(super) fn warp(&mut self, name: &'static str, group: bool, body: &[Node]) {
@@ -14,15 +18,20 @@ impl Text<'_> {
     }
 
     pub(super) fn list(&mut self, nodes: &[Node]) {
+        let outer = self.origin;
         for (index, node) in nodes.iter().enumerate() {
             self.node(node, &nodes[index + 1..]);
         }
+        self.origin = outer;
     }
 
     /// One node; `rest` are those after it in its list.
     fn node(&mut self, node: &Node, rest: &[Node]) {
         match node {
-            Node::Note(words) => self.line(format!("// {words}")),
+            Node::Note(note) => {
+                self.origin = note.loc;
+                self.line(format!("// {}", note.words));
+            }
             Node::Let { name, value } => {
                 self.line(format!("const u32 {name} = {};", self.expr(value)))
             }
@@ -35,6 +44,7 @@ impl Text<'_> {
                 body,
             } => {
                 let count = self.expr(count);
+                self.line(ONCE);
                 self.block(
                     format!("for (u32 {step} = 0; {step} < {count}; ++{step})"),
                     |text| {
@@ -46,6 +56,7 @@ impl Text<'_> {
                 );
             }
             Node::Others { var, body } => {
+                self.line(ONCE);
                 self.block(
                     format!("for (u32 {var} = 0; {var} < world; ++{var})"),
                     |text| {
@@ -78,9 +89,7 @@ impl Text<'_> {
                 unrolled,
                 body,
             } => {
-                if *unrolled {
-                    self.line("#pragma unroll");
-                }
+                self.line(if *unrolled { "#pragma unroll" } else { ONCE });
                 let step = match by {
                     Expr::Const(1) => format!("++{var}"),
                     by => format!("{var} += {}", self.expr(by)),
@@ -204,12 +213,19 @@ impl Text<'_> {
                 ));
             }
             Node::Commit => self.line("tma_commit();"),
-            Node::AwaitRead { pending } => self.line(format!("tma_wait_read<{pending}>();")),
+            Node::AwaitRead { pending } => {
+                let why = if *pending == 0 {
+                    String::new()
+                } else {
+                    format!("  // at most {pending} stores still read their boxes")
+                };
+                self.line(format!("tma_wait_read<{pending}>();{why}"));
+            }
             Node::AwaitStores { pending } => {
                 let why = if *pending == 0 {
                     ""
                 } else {
-                    "  // all but this one's stores are complete"
+                    "  // all but the latest item's stores are complete"
                 };
                 self.line(format!("tma_wait<{pending}>();{why}"));
             }
@@ -225,7 +241,7 @@ impl Text<'_> {
                 self.line(format!("wgmma_wait<{pending}>();{why}"));
             }
             Node::Accumulators => {
-                self.line("float acc[TILE_N / 2];");
+                self.line("float acc[TILE_N / 2];  // this thread's of the 64 rows");
                 self.line("u32 previous = 0;");
             }
             Node::WritePanel { ring, part } => {
@@ -299,7 +315,7 @@ impl Text<'_> {
                 self.line("unsignalled = nullptr;");
             }
             Node::SyncCta => {
-                self.line("__syncwarp();");
+                self.line("__syncwarp();  // the one thread of a role meets its warp again");
                 self.line("__syncthreads();");
             }
             Node::LastCta { of, body, advance } => self.last_cta(of, body, advance),
@@ -332,7 +348,12 @@ impl Text<'_> {
             Deal::Others => "blockIdx.x - COMM_CTAS",
             Deal::Join => "first_item(plan.join, COMM_CTAS)",
         };
-        self.line(format!("u32 index = {start}{first};"));
+        let why = if self.counts_items {
+            "  // this CTA's next item of the loops below, and how many the loops before had"
+        } else {
+            "  // this CTA's next item"
+        };
+        self.line(format!("u32 index = {start}{first};{why}"));
         self.next = match deal {
             Deal::All => "index += gridDim.x",
             Deal::Comm => "index += COMM_CTAS",
