@@ -104,6 +104,7 @@ ag_gemm(
     if (warp < 4) {
         registers_give<72>();
         if (warp == 0 && elect_one()) {  // load
+            // The first CTAs move data before they take items of the GEMM.
             if (blockIdx.x < COMM_CTAS) {
                 u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
                 u32 box = 0, box_parity = 0;
@@ -135,7 +136,7 @@ ag_gemm(
                     }
                     first += items;
                 }
-                // all boxes have left: stages and panels may lie over them
+                // All boxes have left: stages and panels may lie over them.
                 #pragma unroll 1
                 for (u32 i = 0; i < BOXES; ++i) {
                     mbarrier_wait(base + BOX_EMPTY_AT + box * 8, box_parity ^ 1, watch, LOAD, BOX_EMPTY, box);
@@ -171,6 +172,7 @@ ag_gemm(
                 first += tiles;
             }
         } else if (warp == 1 && elect_one()) {  // store
+            // The first CTAs move data before they take items of the GEMM.
             if (blockIdx.x < COMM_CTAS) {
                 u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
                 u32 box = 0, box_parity = 0;
@@ -182,7 +184,7 @@ ag_gemm(
                     const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
                     const u32 units = ceil_div(ceil_div(plan.k, BOX_N), UNIT);
                     const u32 items = pieces * units;
-                    // without items here there is nothing to wait for
+                    // Without items here there is nothing to wait for.
                     if (index - first < items) {
                         // wait ready_x[peer] (credit: its x may be touched)
                         counter_wait(plan.cells, me, plan.ready_x + peer, watch, STORE, READY_X);
@@ -213,11 +215,12 @@ ag_gemm(
                         unsignalled = counter_on(plan.cells, peer, plan.arrived + arrived_cell);
                     }
                     first += items;
+                    // Nothing stays unsignalled across a wait for the next peer.
                     tma_wait<0>();
                     if (unsignalled) counter_add(unsignalled, 1);
                     unsignalled = nullptr;
                 }
-                // all stores are complete: the last boxes go back
+                // All stores are complete: the last boxes go back.
                 for (; held > 0; --held) {
                     mbarrier_arrive(base + BOX_EMPTY_AT + oldest * 8);
                     if (++oldest == BOXES) oldest = 0;

@@ -155,7 +155,7 @@ gemm_rs(
                 const u32 owner = (me + 1 + hop) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
-                // without items here there is nothing to wait for
+                // Without items here there is nothing to wait for.
                 if (index - first < tiles) {
                     // wait free_partial[owner] (credit: partial was read in the last launch)
                     counter_wait_before(plan.cells, me, plan.free_partial + owner, watch, STORE, FREE_PARTIAL);
@@ -181,6 +181,7 @@ gemm_rs(
                     unsignalled = counter_on(plan.cells, owner, plan.landed + landed_cell);
                 }
                 first += tiles;
+                // Nothing stays unsignalled past the loop: what comes next may wait for a peer that waits for this.
                 tma_wait<0>();
                 if (unsignalled) counter_add(unsignalled, 1);
                 unsignalled = nullptr;

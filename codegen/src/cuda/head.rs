@@ -162,7 +162,7 @@ impl Text<'_> {
             self.line(
                 "// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.",
             );
-            let name = self.rows_of(dim);
+            let name = self.rows_function(dim);
             self.block(
                 format!("__device__ __forceinline__ u32 {name}(const Plan& plan, u32 chunk)"),
                 |text| {

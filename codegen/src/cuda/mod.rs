@@ -138,17 +138,8 @@ impl Text<'_> {
         self.line("}");
     }
 
-    /// A field's name in the text.
-    fn field(&self, field: Field) -> String {
-        match field {
-            Field::Me => "me".into(),
-            Field::World => "world".into(),
-            other => format!("plan.{}", params::name(self.pipeline, other)),
-        }
-    }
-
     /// The function that gives a chunk's rows.
-    fn rows_of(&self, dim: DimId) -> String {
+    fn rows_function(&self, dim: DimId) -> String {
         let name = params::name(self.pipeline, Field::ChunkRows(dim));
         format!("{name}_of")
     }

@@ -3,6 +3,7 @@
 use super::Text;
 use super::head::order_name;
 use crate::pipeline::{Deal, Expr, Node, Phase, RingId, Side, Slot};
+use crate::print::{Spelling, factor};
 use crate::program::{CounterId, StoreMode};
 
 /// Before a loop whose body is to stand once in the machine code: a copy would only cost compile time and
@@ -475,20 +476,7 @@ impl Text<'_> {
 
     /// A number as a factor.
     fn factor(&self, expr: &Expr) -> String {
-        match expr {
-            Expr::Binary(..) => format!("({})", self.expr(expr)),
-            Expr::Const(_)
-            | Expr::Symbol(..)
-            | Expr::Var(_)
-            | Expr::Field(_)
-            | Expr::Block
-            | Expr::Blocks
-            | Expr::Min(..)
-            | Expr::CeilDiv(..)
-            | Expr::RowsOf(..)
-            | Expr::Within
-            | Expr::Named(..) => self.expr(expr),
-        }
+        factor(expr, self)
     }
 
     fn cell(&self, counter: CounterId, cell: &Expr) -> String {

@@ -59,7 +59,7 @@ Verbs:
   list     the schedules of this binary, with what each leaves open
 
 Exit codes: 0 good, 1 rejected or wrong, 2 usage.
-DUMP=program,kernel,plan,cuda prints those stages to stderr; DUMP=plan:NAME only for that schedule.";
+DUMP=program,kernel,pipeline,plan,cuda prints those stages to stderr; DUMP=plan:NAME only for that schedule.";
 
 /// Check, run and time schedules.
 #[derive(Parser, Debug)]

@@ -135,7 +135,9 @@ impl Walk<'_, '_> {
             body: work,
         });
         if sends {
-            // Nothing stays unsignalled across a wait for the next peer.
+            nodes.push(why(
+                "Nothing stays unsignalled across a wait for the next peer.",
+            ));
             nodes.push(Node::AwaitStores { pending: 0 });
             nodes.push(Node::Flush { amount: 1 });
         }
@@ -288,7 +290,7 @@ impl Walk<'_, '_> {
         ];
         let slots = super::rings(self.b.product, true, self.b.kernel)[usize::from(BOXES.0)].slots;
         vec![
-            why("all boxes have left: stages and panels may lie over them"),
+            why("All boxes have left: stages and panels may lie over them."),
             count("i", Expr::symbol("BOXES", slots), 1.into(), false, body),
         ]
     }
@@ -296,7 +298,7 @@ impl Walk<'_, '_> {
     /// At the end of sending, when all stores are complete: the slots still held go back.
     pub fn all_given_back(&mut self) -> Vec<Node> {
         vec![
-            why("all stores are complete: the last boxes go back"),
+            why("All stores are complete: the last boxes go back."),
             Node::GiveBack {
                 ring: BOXES,
                 held: 0,

@@ -340,7 +340,7 @@ impl Walk<'_, '_> {
             return body;
         }
         vec![
-            why("without items here there is nothing to wait for"),
+            why("Without items here there is nothing to wait for."),
             Node::If {
                 test: Test::Less(Expr::Within, count.clone()),
                 body,
