@@ -28,12 +28,7 @@ fn passes(name: &str, pipeline: &Checked<Pipeline>) -> Option<Vec<String>> {
         counterflow::launch::compile(&compiler, &source).unwrap_or_else(|error| panic!("{error}"));
     let sass = nvidia::sass(&compiled.cubin)?;
     let mut found = gates::findings(&compiled, Some(&sass));
-    for (what, wanted) in expected::instructions(pipeline) {
-        let count = sass.count(what);
-        if count != wanted as usize {
-            found.push(format!("{count} {what}, but the variant has {wanted}"));
-        }
-    }
+    found.extend(gates::in_counts(&sass, &expected::instructions(pipeline)));
     let facts = &compiled.facts[0];
     // The ceiling of 384 threads: setmaxnreg deals registers out from there.
     if facts.registers > 168 || facts.threads != Some(source.threads) {

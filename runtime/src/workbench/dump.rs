@@ -51,6 +51,18 @@ impl Dump {
         })
     }
 
+    /// Refuses a value of `DUMP` that names no schedule of this binary: it would print nothing, and not say why.
+    pub(super) fn names_one(console: &Console<'_>, names: &[String]) -> Result<(), Error> {
+        let filter = console.dump().and_then(|value| value.split_once(':'));
+        match filter {
+            Some((_, filter)) if !names.iter().any(|name| name == filter) => Err(Error::Usage {
+                what: format!("DUMP names the schedule `{filter}`"),
+                legal: format!("this binary has {}", names.join(", ")),
+            }),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     pub(super) fn wants_plan(self) -> bool {
         self.plan
     }
