@@ -9,7 +9,7 @@ constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
 constexpr u32 STAGES = 3;  // stages of x and w in flight
 constexpr u32 PANELS = 4;  // output panels in flight
 constexpr u32 PANEL_N = 64;  // columns of an output panel
-constexpr u32 CARRIED = 2;  // stored panels that fit in a stage where w would be
+constexpr u32 CARRIED = 2;  // stored panels that one stage holds
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
 constexpr u32 X_AT = 0, X_BYTES = 16384;
@@ -274,7 +274,7 @@ gemm_ar(
             const u32 tiles = tiles_m * tiles_n;
             for (; index - first < tiles; index += gridDim.x) {
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
-                float acc[TILE_N / 2];  // this thread's of the 64 rows
+                float acc[TILE_N / 2];  // this thread's of 64 rows
                 u32 previous = 0;
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
@@ -308,7 +308,7 @@ gemm_ar(
         const u32 my_tiles = my_tiles_m * tiles_n;
         for (; index - first < my_tiles; index += gridDim.x) {
             // acc1 += dot(x[t.rows, :], w[t.columns, :])
-            float acc[TILE_N / 2];  // this thread's of the 64 rows
+            float acc[TILE_N / 2];  // this thread's of 64 rows
             u32 previous = 0;
             #pragma unroll 1
             for (u32 step = 0; step < steps; ++step) {

@@ -4,13 +4,14 @@
 use crate::case::{self, Case, Fill};
 use crate::fine;
 use crate::gpus;
-use crate::memory::{self, Memory};
+use crate::memory::{Heap, Memory};
+use crate::right::KINDS;
 use counterflow::codegen::cuda;
 use counterflow::codegen::kernel::Purpose;
 use counterflow::cuda::{Enqueued, Seen, Sighting, enqueued};
 use counterflow::jit::{Compiler, Probes};
 use counterflow::launch::Loaded;
-use counterflow::{Communicator, Dtype, Program, Shape};
+use counterflow::{Communicator, Program, Shape};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -82,7 +83,7 @@ fn is_fused(schedule: fn() -> Program) {
     };
     let compiler = fine(Compiler::find()).with_probes(TRACE);
     let shape = [Shape::new(256 * ranks, 512, 1024)];
-    let variant = case::variant(ranks, Dtype::Bf16, (128, TILE));
+    let variant = case::variant(ranks, KINDS[0]);
     let case = Case::new(&schedule(), &variant, &shape, world.sharing);
     let (kernel, plan) = (&case.kernel, &case.plans[0]);
     let barriers = cuda::emit(&case.pipeline).waits.len() - kernel.counters.len();
@@ -91,15 +92,16 @@ fn is_fused(schedule: fn() -> Program) {
         .map(|(index, _)| (barriers + index) as u32)
         .collect();
     let seen = Communicator::each(&world.ranks, |rank| {
-        rank.reserve(memory::heap_bytes(kernel, plan) + memory::cell_bytes(&[plan]))?;
+        let heap = Heap::new(rank, kernel, &[plan])?;
         let loaded = Loaded::load(rank, &compiler, &case.pipeline, &[plan])?;
-        let scratch = Memory::scratch(rank, kernel, &[plan])?;
-        let memory = Memory::new(rank, kernel, plan, 0, Fill::Uniform(5), &scratch)?;
+        let memory = Memory::new(rank, &heap, plan, 0, Fill::Uniform(5))?;
         let tensors = memory.tensors();
         loaded.agree(rank, plan)?;
         let mut best: Option<(usize, usize, u64)> = None;
         // Each rank is late once: the others must have finished tiles before anything of it arrives.
         for late in 0..rank.world() {
+            memory.before()?;
+            rank.synchronize()?;
             rank.barrier()?;
             if rank.rank() == late {
                 std::thread::sleep(Duration::from_millis(1));

@@ -11,6 +11,7 @@ mod gpu;
 mod map;
 mod memory;
 mod module;
+mod nccl;
 mod numbers;
 mod trace;
 mod vmm;
@@ -23,10 +24,11 @@ pub use gpu::Gpu;
 pub use map::{MapSpec, TensorMap};
 pub use memory::{Element, Local, address_of};
 pub use module::{Arguments, Function, Grid, Module};
+pub use nccl::Nccl;
 pub use numbers::{Compare, Difference, Draw, Numbers};
 pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
-pub(crate) use memory::{fill, read, read_words, write};
+pub(crate) use memory::{copy, fill, read, read_words, write};
 pub(crate) use vmm::Slots;
 pub(crate) use watch::{Record, Watch};
 
