@@ -11,6 +11,7 @@ mod gpu;
 mod map;
 mod memory;
 mod module;
+mod nccl;
 mod numbers;
 mod trace;
 mod vmm;
@@ -23,6 +24,7 @@ pub use gpu::Gpu;
 pub use map::{MapSpec, TensorMap};
 pub use memory::{Element, Local, address_of};
 pub use module::{Arguments, Function, Grid, Module};
+pub use nccl::Nccl;
 pub use numbers::{Compare, Difference, Draw, Numbers};
 pub use trace::{Enqueued, Seen, Sighting, enqueued};
 

@@ -1,5 +1,6 @@
 //! `bench`: kernels of ours beside cuBLASLt, in one process, in turns, on random data, checked before they are timed.
 
+mod contenders;
 mod meter;
 mod station;
 mod stats;
@@ -12,6 +13,7 @@ use super::Outcome;
 use super::args::Request;
 use super::render::Console;
 use crate::communicator::Communicator;
+use crate::cuda::Nccl;
 use crate::error::Error;
 use crate::gpus;
 use crate::jit::Compiler;
@@ -42,12 +44,18 @@ pub(super) struct Options {
     /// Samples of each contender
     #[arg(long, value_name = "S", default_value = "30", value_parser = samples)]
     samples: usize,
+    /// Turns before the samples, until the clocks have settled
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    warm: f64,
     /// Besides, each contender alone back to back for so long
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     sustained: Option<f64>,
     /// Which of a schedule's variants: all, or how many of those that the model ranks best
     #[arg(long, value_name = "all|N", value_parser = variants::many)]
     variants: Option<Many>,
+    /// NCCL and cuBLASLt one after the other, too; NCCL_NVLS_ENABLE=0 must be set
+    #[arg(long)]
+    nccl: bool,
     /// Write the JSON object to a file, too
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
@@ -107,7 +115,10 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
         )?),
         (_, _) => None,
     };
-    let setup = Setup::new(world, &request.machine)?;
+    let mut setup = Setup::new(world, &request.machine)?;
+    if options.nccl && side.is_some() {
+        setup.add_nccl()?;
+    }
     console.say(setup.describe());
     let many = options.variants.unwrap_or(Many::All);
     let bar = console.bar(cases.len() as u64, "measuring");
@@ -142,6 +153,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     measured["world"] = world.into();
     measured["ranks_sharing_a_gpu"] = setup.sharing.into();
     measured["cublaslt"] = setup.stations[0].blas.version().into();
+    measured["nccl"] = setup.stations[0].nccl.as_ref().map(Nccl::version).into();
     measured["left_out"] = json!(notes);
     if let Some(path) = &options.save {
         std::fs::write(path, format!("{measured}\n")).map_err(|source| Error::File {
@@ -230,6 +242,17 @@ impl Setup {
         })
     }
 
+    fn add_nccl(&mut self) -> Result<(), Error> {
+        let ranks = self.ranks.iter();
+        let ranks: Vec<_> = ranks
+            .map(|rank| (rank.gpu().clone(), rank.stream().clone()))
+            .collect();
+        for (station, nccl) in self.stations.iter_mut().zip(Nccl::all(&ranks)?) {
+            station.nccl = Some(nccl);
+        }
+        Ok(())
+    }
+
     fn describe(&self) -> String {
         let gpu = self.ranks[0].gpu().name();
         let place = match (self.ranks.len(), self.sharing) {
@@ -244,6 +267,9 @@ impl Setup {
             self.stations[0].blas.version(),
             self.compiler.describe()
         );
+        if let Some(nccl) = &self.stations[0].nccl {
+            text.push_str(&format!(", NCCL {}", nccl.version()));
+        }
         if let Err(why) = meter::library() {
             text.push_str(&format!("\n  no clocks and no power: {why}"));
         }
@@ -267,6 +293,7 @@ impl Setup {
             alone,
             compiler: &self.compiler,
             samples: request.bench.samples,
+            warm: request.bench.warm,
             sustained: request.bench.sustained,
             seed: request.seed,
             exchange: &self.exchange,
@@ -277,6 +304,14 @@ impl Setup {
         let mut names = vec![(table::CUBLAS.to_owned(), false)];
         names.extend(alone.map(|alone| (format!("{} alone", alone.built.kernel.name), false)));
         names.extend(ours.iter().map(|planned| (planned.name(), true)));
+        if self.stations[0].nccl.is_some() {
+            let name = if variants::side(&request.program) == Some(suite::Side::Columns) {
+                "NCCL, then cuBLASLt"
+            } else {
+                "cuBLASLt, then NCCL"
+            };
+            names.push((name.into(), false));
+        }
         let link = (self.ranks.len() > 1).then(|| {
             let bytes = Volume::of(kernel, &first.plan).least_of_a_link();
             bytes as f64 / self.machine.link_copy_engine

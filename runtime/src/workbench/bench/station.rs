@@ -1,18 +1,19 @@
 //! One rank's side of a measurement: its operands, everyone's turn, and the check that they all compute the same.
 
+use super::contenders::{Peer, Ready, Written};
 use super::meter::{self, Reading};
 use super::stats::Spread;
 use super::suite::Case;
 use super::turns::{Contender, Exchange, Turns};
 use super::variants::Planned;
 use crate::communicator::Communicator;
-use crate::cuda::{self, Blas, Compare, Difference, Draw, Numbers, Operands, Problem};
+use crate::cuda::{self, Blas, Compare, Difference, Draw, Nccl, Numbers, Operands, Problem};
 use crate::error::Error;
 use crate::gpus::{Memory, POISON};
 use crate::jit::Compiler;
-use crate::launch::{Loaded, Tensors};
+use crate::launch::Loaded;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_codegen::program::TensorKind;
 use counterflow_codegen::variant::Layout;
 use std::cell::Cell;
 
@@ -31,13 +32,15 @@ pub(super) struct Task<'a> {
     pub alone: Option<&'a Planned<'a>>,
     pub compiler: &'a Compiler,
     pub samples: usize,
+    /// Seconds of turns before them.
+    pub warm: f64,
     /// Seconds of each contender back to back, besides.
     pub sustained: Option<f64>,
     pub seed: u64,
     pub exchange: &'a Exchange,
 }
 
-/// What one rank measured, contender by contender: cuBLASLt, ours alone if asked for, then ours.
+/// What one rank measured, contender by contender: cuBLASLt, ours alone if asked for, ours, NCCL's if asked for.
 pub(super) struct Measured {
     /// Seconds a launch, sample by sample.
     pub seconds: Vec<Vec<f64>>,
@@ -55,23 +58,24 @@ pub(super) struct Measured {
 /// What one rank keeps from product to product.
 pub(super) struct Station {
     pub blas: Blas,
+    pub nccl: Option<Nccl>,
     numbers: Numbers,
 }
 
 /// One set of operands and results.
-struct Set {
+pub(super) struct Set {
     /// The schedule's own.
-    x: Memory,
-    w: Memory,
-    y: Memory,
+    pub x: Memory,
+    pub w: Memory,
+    pub y: Memory,
     /// All rows of a gathered `x`, not by way of a peer.
-    whole: Option<Memory>,
-    /// The product of this rank alone.
-    product: Memory,
+    pub whole: Option<Memory>,
+    /// The product of this rank alone, with room for equal chunks.
+    pub product: Memory,
 }
 
 impl Set {
-    fn operands(&self) -> Operands {
+    pub(super) fn operands(&self) -> Operands {
         Operands {
             x: self.whole.as_ref().unwrap_or(&self.x).address(),
             w: self.w.address(),
@@ -84,6 +88,7 @@ impl Station {
     pub(super) fn new(rank: &Communicator, compiler: &Compiler) -> Result<Station, Error> {
         Ok(Station {
             blas: Blas::open(rank.gpu(), rank.stream())?,
+            nccl: None,
             numbers: Numbers::load(rank.gpu(), rank.stream(), compiler)?,
         })
     }
@@ -102,26 +107,39 @@ impl Station {
         let operands: Vec<Operands> = sets.iter().map(Set::operands).collect();
         let product = self.blas.product(problem, &operands)?;
         let alone = task.alone.into_iter().map(|planned| (planned, true));
-        let loaded = alone
+        let kernels = alone
             .chain(task.ours.iter().map(|planned| (planned, false)))
             .map(|(planned, alone)| Ready::new(rank, task.compiler, planned, &sets, alone))
             .collect::<Result<Vec<_>, _>>()?;
+        let peer = self
+            .nccl
+            .as_ref()
+            .map(|nccl| Peer::new(rank, nccl, &product, task, &sets));
         let mut contenders = vec![Contender {
             launch: Box::new(|set| product.run(&operands[set])),
             together: false,
         }];
-        for ready in &loaded {
+        let mut checks = Vec::new();
+        for ready in &kernels {
+            checks.push(ready.result(rank, &sets[0]));
             contenders.push(Contender {
                 launch: Box::new(|set| ready.launch(rank, set)),
-                together: rank.world() > 1 && ready.collective,
+                together: rank.world() > 1 && ready.collective(),
+            });
+        }
+        if let Some(peer) = &peer {
+            checks.push(peer.result(rank, &sets[0]));
+            contenders.push(Contender {
+                launch: Box::new(|set| peer.launch(set)),
+                together: true,
             });
         }
         rank.barrier()?;
 
-        let mut differences = vec![Difference::default()];
         (contenders[0].launch)(0)?;
-        for ready in &loaded {
-            differences.push(self.check(rank, task, ready, &sets[0])?);
+        let mut differences = vec![Difference::default()];
+        for (contender, result) in contenders[1..].iter().zip(&checks) {
+            differences.push(self.check(rank, task, contender, result, &sets[0])?);
         }
         let turns = Turns {
             rank,
@@ -131,7 +149,7 @@ impl Station {
             next: Cell::new(0),
         };
         let launches = turns.launches()?;
-        turns.settle(&launches)?;
+        turns.settle(&launches, task.warm)?;
         let (seconds, reading) =
             meter::watch(rank.gpu(), || turns.samples(&launches, task.samples));
         let seconds = seconds?;
@@ -159,7 +177,8 @@ impl Station {
     fn sets(&self, rank: &Communicator, task: &Task<'_>) -> Result<Vec<Set>, Error> {
         let [m, n, k] = task.case.size.map(u64::from);
         let width = u64::from(task.dtype.bytes());
-        let [of_x, of_w, of_y] = [m * k, n * k, m * n].map(|elements| elements * width);
+        let padded = m.next_multiple_of(u64::from(rank.world()));
+        let [of_x, of_w, of_y] = [m * k, n * k, padded * n].map(|elements| elements * width);
         let count = (ROTATED.div_ceil(of_x + of_w + of_y) + 1).min(MOST_SETS);
         let first = &task.ours[0];
         let (kernel, roles) = (&first.built.kernel, first.built.roles);
@@ -250,100 +269,34 @@ impl Station {
         &self,
         rank: &Communicator,
         task: &Task<'_>,
-        ready: &Ready<'_>,
+        contender: &Contender<'_>,
+        result: &Written,
         set: &Set,
     ) -> Result<Difference, Error> {
-        let (kernel, plan) = (&ready.planned.built.kernel, &ready.planned.plan);
-        let tensor = ready.planned.built.roles.y;
-        let y = &kernel.buffers[tensor.index()];
-        let own = ready.mine.iter().find(|(held, _)| *held == tensor);
-        let result = own.map_or(&set.y, |(_, own)| own).address();
-        let (bytes, _) = Loaded::needs(kernel, plan, tensor);
-        cuda::fill(rank.stream(), result, POISON, bytes)?;
+        cuda::fill(rank.stream(), result.at, POISON, result.bytes)?;
         rank.synchronize()?;
         rank.barrier()?;
-        ready.launch(rank, 0)?;
+        (contender.launch)(0)?;
         rank.synchronize()?;
         rank.barrier()?;
-        let rows = plan.geometry.held(y, rank.rank());
         let n = u64::from(task.case.size[1]);
-        let skipped = u64::from(rows.start) * n * u64::from(task.dtype.bytes());
+        let before = u64::from(result.rows.start) * n * u64::from(task.dtype.bytes());
         let (want, stride, parts) = match &set.product {
-            Memory::Heap(product) if ready.collective => {
-                (product.on(0), rank.stride(), rank.world())
-            }
+            Memory::Heap(product) if result.summed => (product.on(0), rank.stride(), rank.world()),
             own => (own.address(), 0, 1),
         };
-        // Rows of a scattered result lie at the front of its memory.
-        let got = if y.chunk_only() { 0 } else { skipped };
         let found = self.numbers.differ(
             task.dtype,
             Compare {
-                got: result.plus(got),
-                want: want.plus(skipped),
+                got: result.at.plus(if result.at_front { 0 } else { before }),
+                want: want.plus(before),
                 stride,
                 parts,
-                count: u64::from(rows.len()) * n,
+                count: u64::from(result.rows.len()) * n,
                 depth: task.case.size[2],
             },
         )?;
         rank.barrier()?;
         Ok(found)
-    }
-}
-
-/// A kernel of ours with all it needs on a rank.
-struct Ready<'a> {
-    planned: &'a Planned<'a>,
-    loaded: Loaded,
-    /// Set by set.
-    tensors: Vec<Tensors>,
-    collective: bool,
-    /// Scratch is a kernel's own: its credits say when it is free. So is the result of a kernel beside the schedule's.
-    mine: Vec<(TensorId, Memory)>,
-}
-
-impl<'a> Ready<'a> {
-    fn new(
-        rank: &Communicator,
-        compiler: &Compiler,
-        planned: &'a Planned<'a>,
-        sets: &[Set],
-        alone: bool,
-    ) -> Result<Ready<'a>, Error> {
-        let (kernel, roles) = (&planned.built.kernel, planned.built.roles);
-        let loaded = Loaded::load(rank, compiler, &planned.built.pipeline, &[&planned.plan])?;
-        let mut tensors = vec![Tensors::new(); sets.len()];
-        let mut mine = Vec::new();
-        for index in 0..kernel.buffers.len() {
-            let tensor = TensorId(index as u16);
-            let (bytes, in_heap) = Loaded::needs(kernel, &planned.plan, tensor);
-            let own = kernel.buffers[index].is_scratch() || (tensor == roles.y && alone);
-            if own {
-                mine.push((tensor, Memory::new(rank, bytes, in_heap)?));
-            }
-            for (set, tensors) in sets.iter().zip(&mut tensors) {
-                let memory = match mine.last().filter(|(held, _)| *held == tensor) {
-                    Some((_, own)) => own,
-                    None if tensor == roles.w => &set.w,
-                    None if tensor == roles.y => &set.y,
-                    None if alone => set.whole.as_ref().unwrap_or(&set.x),
-                    None => &set.x,
-                };
-                memory.hold(tensor, bytes, tensors);
-            }
-        }
-        Ok(Ready {
-            planned,
-            loaded,
-            tensors,
-            collective: kernel.buffers.iter().any(|buffer| buffer.kind.symmetric()),
-            mine,
-        })
-    }
-
-    fn launch(&self, rank: &Communicator, set: usize) -> Result<(), Error> {
-        self.loaded
-            .launch(rank, &self.planned.plan, &self.tensors[set])
     }
 }

@@ -8,6 +8,7 @@ use crate::cuda::Event;
 use crate::error::Error;
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 /// One that takes turns.
 pub(super) struct Contender<'a> {
@@ -108,22 +109,23 @@ impl Turns<'_> {
             .collect()
     }
 
-    /// Rounds until the clock has found its level: three in a row that take the same within 1 %.
-    pub(super) fn settle(&self, launches: &[u32]) -> Result<(), Error> {
-        const MOST: usize = 40;
-        let (mut before, mut same) = (0.0, 0);
-        for round in 0..MOST {
+    /// Rounds until the clock has found its level: for so many seconds, which is what a GPU takes to notice that it
+    /// draws too much, and then until three in a row take the same within 1 %; at most twice as long.
+    pub(super) fn settle(&self, launches: &[u32], seconds: f64) -> Result<(), Error> {
+        let (mut before, mut same, mut round) = (0.0, 0, 0);
+        let begin = Instant::now();
+        loop {
             let now: f64 = self.round(round, launches)?.iter().sum();
-            let change = self
-                .exchange
-                .most(self.rank, (now - before).abs() / now.max(1e-9))?;
+            let change = (now - before).abs() / now.max(1e-9);
+            let change = self.exchange.most(self.rank, change)?;
+            let elapsed = begin.elapsed().as_secs_f64();
+            let elapsed = self.exchange.most(self.rank, elapsed)?;
             same = if change < 0.01 { same + 1 } else { 0 };
-            before = now;
-            if same == 3 {
-                break;
+            (before, round) = (now, round + 1);
+            if elapsed >= 2.0 * seconds || (elapsed >= seconds && same >= 3) {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// So many samples of each contender, in seconds a launch.
