@@ -3,7 +3,12 @@
 use super::Text;
 use super::head::order_name;
 use crate::pipeline::{Deal, Expr, Node, Phase, RingId, Side, Slot};
+use crate::print::{Spelling, factor};
 use crate::program::{CounterId, StoreMode};
+
+/// Before a loop whose body is to stand once in the machine code: a copy would only cost compile time and
+/// instruction cache, and tests count instructions.
+pub(super) const ONCE: &str = "#pragma unroll 1";
 
 impl Text<'_> {
     /// All that one role does.
@@ -14,15 +19,20 @@ impl Text<'_> {
     }
 
     pub(super) fn list(&mut self, nodes: &[Node]) {
+        let outer = self.origin;
         for (index, node) in nodes.iter().enumerate() {
             self.node(node, &nodes[index + 1..]);
         }
+        self.origin = outer;
     }
 
     /// One node; `rest` are those after it in its list.
     fn node(&mut self, node: &Node, rest: &[Node]) {
         match node {
-            Node::Note(words) => self.line(format!("// {words}")),
+            Node::Note(note) => {
+                self.origin = note.loc;
+                self.line(format!("// {}", note.words));
+            }
             Node::Let { name, value } => {
                 self.line(format!("const u32 {name} = {};", self.expr(value)))
             }
@@ -35,6 +45,7 @@ impl Text<'_> {
                 body,
             } => {
                 let count = self.expr(count);
+                self.line(ONCE);
                 self.block(
                     format!("for (u32 {step} = 0; {step} < {count}; ++{step})"),
                     |text| {
@@ -46,6 +57,7 @@ impl Text<'_> {
                 );
             }
             Node::Others { var, body } => {
+                self.line(ONCE);
                 self.block(
                     format!("for (u32 {var} = 0; {var} < world; ++{var})"),
                     |text| {
@@ -78,9 +90,7 @@ impl Text<'_> {
                 unrolled,
                 body,
             } => {
-                if *unrolled {
-                    self.line("#pragma unroll");
-                }
+                self.line(if *unrolled { "#pragma unroll" } else { ONCE });
                 let step = match by {
                     Expr::Const(1) => format!("++{var}"),
                     by => format!("{var} += {}", self.expr(by)),
@@ -238,12 +248,19 @@ impl Text<'_> {
                 ));
             }
             Node::Commit => self.line("tma_commit();"),
-            Node::AwaitRead { pending } => self.line(format!("tma_wait_read<{pending}>();")),
+            Node::AwaitRead { pending } => {
+                let why = if *pending == 0 {
+                    String::new()
+                } else {
+                    format!("  // at most {pending} stores still read their boxes")
+                };
+                self.line(format!("tma_wait_read<{pending}>();{why}"));
+            }
             Node::AwaitStores { pending } => {
                 let why = if *pending == 0 {
                     ""
                 } else {
-                    "  // all but this one's stores are complete"
+                    "  // all but the latest item's stores are complete"
                 };
                 self.line(format!("tma_wait<{pending}>();{why}"));
             }
@@ -260,9 +277,9 @@ impl Text<'_> {
             }
             Node::Accumulators => {
                 self.line(if self.pipeline.blocks() > 1 {
-                    "float acc[BLOCKS][TILE_N / 2];"
+                    "float acc[BLOCKS][TILE_N / 2];  // this thread's of each 64 rows"
                 } else {
-                    "float acc[TILE_N / 2];"
+                    "float acc[TILE_N / 2];  // this thread's of the 64 rows"
                 });
                 self.line("u32 previous = 0;");
             }
@@ -336,7 +353,7 @@ impl Text<'_> {
                 self.line("unsignalled = nullptr;");
             }
             Node::SyncCta => {
-                self.line("__syncwarp();");
+                self.line("__syncwarp();  // the one thread of a role meets its warp again");
                 self.line("__syncthreads();");
             }
             Node::LastCta { of, body, advance } => self.last_cta(of, body, advance),
@@ -373,10 +390,15 @@ impl Text<'_> {
             Deal::Others => ("blockIdx.x - COMM_CTAS", "(gridDim.x - COMM_CTAS)"),
             Deal::Join => ("first_item(plan.join, COMM_CTAS)", ""),
         };
+        let why = if self.counts_items {
+            "  // this CTA's next item of the loops below, and how many the loops before had"
+        } else {
+            "  // this CTA's next item"
+        };
         let joins = deal == Deal::Join;
         self.line(match (in_turn, joins) {
-            (true, false) => format!("u32 index = {start} + consumer * {all}{first};"),
-            (true, true) | (false, _) => format!("u32 index = {start}{first};"),
+            (true, false) => format!("u32 index = {start} + consumer * {all}{first};{why}"),
+            (true, true) | (false, _) => format!("u32 index = {start}{first};{why}"),
         });
         if in_turn && joins {
             self.line(format!("if (consumer != 0) index = {JOINED};"));
@@ -555,20 +577,7 @@ impl Text<'_> {
 
     /// A number as a factor.
     fn factor(&self, expr: &Expr) -> String {
-        match expr {
-            Expr::Binary(..) => format!("({})", self.expr(expr)),
-            Expr::Const(_)
-            | Expr::Symbol(..)
-            | Expr::Var(_)
-            | Expr::Field(_)
-            | Expr::Block
-            | Expr::Blocks
-            | Expr::Min(..)
-            | Expr::CeilDiv(..)
-            | Expr::RowsOf(..)
-            | Expr::Within
-            | Expr::Named(..) => self.expr(expr),
-        }
+        factor(expr, self)
     }
 
     fn cell(&self, counter: CounterId, cell: &Expr) -> String {

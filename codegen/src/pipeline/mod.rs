@@ -22,7 +22,7 @@ pub use crate::verify::pipeline as verify;
 pub use build::build;
 pub use expr::{Expr, Field, Op, Test, Values};
 pub use host::MapShape;
-pub use node::{At, Deal, Map, MapId, Node, Part, Phase, Ring, RingId, Side, Slot, View};
+pub use node::{At, Deal, Map, MapId, Node, Note, Part, Phase, Ring, RingId, Side, Slot, View};
 pub(crate) use run::findings;
 
 use crate::dtype::Dtype;
