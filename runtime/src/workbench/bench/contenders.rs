@@ -93,12 +93,6 @@ impl<'a> Ready<'a> {
             .launch(rank, &self.planned.plan, &self.tensors[set])
     }
 
-    /// Whether it waits for its peers.
-    pub(super) fn collective(&self) -> bool {
-        let mut buffers = self.planned.built.kernel.buffers.iter();
-        buffers.any(|buffer| buffer.kind.symmetric())
-    }
-
     pub(super) fn result(&self, rank: &Communicator, set: &Set) -> Written {
         let y = self.planned.built.roles.y;
         let own = self.mine.iter().find(|(held, _)| *held == y);

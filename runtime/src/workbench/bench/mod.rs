@@ -11,14 +11,16 @@ mod variants;
 
 use super::Outcome;
 use super::args::Request;
-use super::render::Console;
+use super::render::{self, Console};
 use crate::communicator::Communicator;
 use crate::cuda::Nccl;
 use crate::error::Error;
 use crate::gpus;
 use crate::jit::Compiler;
+use crate::tuned::{self, Key, Tuned};
 use counterflow_codegen::model::{Machine, Volume};
 use counterflow_codegen::program::{Program, Setting};
+use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use serde_json::{Map, json};
 use station::{Station, Task};
@@ -53,6 +55,12 @@ pub(super) struct Options {
     /// Which of a schedule's variants: all, or how many of those that the model ranks best
     #[arg(long, value_name = "all|N", value_parser = variants::many)]
     variants: Option<Many>,
+    /// Measure the model's favourites and write down which won, for later runs to choose
+    #[arg(long)]
+    sweep: bool,
+    /// Where to write winners, instead of the user's cache
+    #[arg(long, value_name = "FILE")]
+    tuned: Option<PathBuf>,
     /// NCCL and cuBLASLt one after the other, too; NCCL_NVLS_ENABLE=0 must be set
     #[arg(long)]
     nccl: bool,
@@ -100,43 +108,39 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
         1
     };
     let cases = cases(request, side, world)?;
-    let base = Variant {
-        world,
-        ..request.variant.clone()
-    };
-    let all = built(&request.program, &base, options)?;
-    let alone = match (&request.yardstick, side) {
-        (Some(program), Some(_)) => Some(variants::build(
-            program,
-            &Variant {
-                choices: BTreeMap::new(),
-                ..base.clone()
-            },
-        )?),
-        (_, _) => None,
-    };
     let mut setup = Setup::new(world, &request.machine)?;
     if options.nccl && side.is_some() {
         setup.add_nccl()?;
     }
     console.say(setup.describe());
-    let many = options.variants.unwrap_or(Many::All);
+    let base = Variant {
+        world,
+        ..request.variant.clone()
+    };
+    let mut field = Field::new(&request.program, base.clone(), options)?;
+    // The product on each rank by itself, where the schedule does more.
+    let free = Variant {
+        choices: BTreeMap::new(),
+        ..base
+    };
+    let alone = request.yardstick.as_ref().filter(|_| side.is_some());
+    let mut alone = alone.map(|program| Field::chosen(program, free));
     let bar = console.bar(cases.len() as u64, "measuring");
     let mut results = Vec::new();
     let mut notes = Vec::new();
     for case in &cases {
         bar.say(&case.to_string());
-        let (ours, refused) = variants::contenders(&all, case, &setup.machine, many);
+        let (ours, refused) = field.take(case, &setup)?;
         match refused {
             Some(error) if ours.is_empty() => return Err(error),
             Some(error) => notes.push(format!("{case}: {error}")),
             None => {}
         }
-        let alone = alone
-            .as_ref()
-            .map(|built| built.plan(case, &setup.machine))
-            .transpose()?;
-        results.push(setup.measure(request, case, &ours, alone.as_ref())?);
+        let beside = match &mut alone {
+            Some(field) => field.take(case, &setup)?.0,
+            None => Vec::new(),
+        };
+        results.push(setup.measure(request, case, &ours, beside.first())?);
         bar.step();
     }
     drop(bar);
@@ -148,8 +152,11 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     for note in &notes {
         console.say(format!("  left out at {note}"));
     }
+    if options.sweep {
+        console.say(setup.keep(request, world, &results)?);
+    }
     let mut measured = table::object(&results);
-    measured["gpu"] = setup.ranks[0].gpu().name().into();
+    measured["gpu"] = setup.gpu().into();
     measured["world"] = world.into();
     measured["ranks_sharing_a_gpu"] = setup.sharing.into();
     measured["cublaslt"] = setup.stations[0].blas.version().into();
@@ -186,24 +193,119 @@ fn cases(request: &Request, side: Option<suite::Side>, world: u32) -> Result<Vec
     Ok(cases)
 }
 
-/// The kernels that may take part. A variant that no stage refuses is enough.
-fn built(program: &Program, base: &Variant, options: &Options) -> Result<Vec<Built>, Error> {
-    let open = options.variants.is_some();
-    let mut all = Vec::new();
-    let mut refused = None;
-    for variant in variants::combinations(program, base, &options.open, open) {
-        match variants::build(program, &variant) {
-            Ok(built) => all.push(built),
-            Err(error) => {
-                refused.get_or_insert(error);
+/// The kernels of one schedule that may take part.
+struct Field<'a> {
+    program: &'a Program,
+    base: Variant,
+    built: Vec<Built>,
+    many: Option<Many>,
+}
+
+impl<'a> Field<'a> {
+    /// As the command line says: given choices, all of them or the model's favourites; otherwise what is chosen for
+    /// each shape.
+    fn new(program: &'a Program, base: Variant, given: &Options) -> Result<Field<'a>, Error> {
+        let many = match given.variants {
+            Some(many) => Some(many),
+            None if given.sweep => Some(FAVOURITES),
+            None if !given.open.is_empty() => Some(Many::All),
+            None => return Ok(Field::chosen(program, base)),
+        };
+        let every = given.variants.is_some() || given.sweep;
+        let known = tuned::choices(program);
+        if let Some(name) = given
+            .open
+            .keys()
+            .find(|name| !known.contains_key(&name[..]))
+        {
+            return Err(Error::Usage {
+                what: format!("{} has no choice `{name}`", program.name),
+                legal: format!(
+                    "it has {}",
+                    known.into_keys().collect::<Vec<_>>().join(", ")
+                ),
+            });
+        }
+        let mut base = base;
+        for (name, options) in known {
+            if !every
+                && !given.open.contains_key(name)
+                && let Some(first) = options.first()
+            {
+                base.choices.entry(name.into()).or_insert(*first);
             }
         }
+        let mut built = Vec::new();
+        let mut refused = None;
+        for variant in tuned::combinations(program, &base, &given.open) {
+            match variants::build(program, &variant) {
+                Ok(one) => built.push(one),
+                Err(error) => {
+                    refused.get_or_insert(error);
+                }
+            }
+        }
+        match refused {
+            Some(error) if built.is_empty() || !every => Err(error),
+            Some(_) | None => Ok(Field {
+                program,
+                base,
+                built,
+                many,
+            }),
+        }
     }
-    match refused {
-        Some(error) if all.is_empty() || !open => Err(error),
-        Some(_) | None => Ok(all),
+
+    /// One variant for each shape: what was measured nearby, or the model's favourite.
+    fn chosen(program: &'a Program, base: Variant) -> Field<'a> {
+        Field {
+            program,
+            base,
+            built: Vec::new(),
+            many: None,
+        }
+    }
+
+    /// Those for one product, and the first refusal, if any.
+    fn take(
+        &mut self,
+        case: &Case,
+        setup: &Setup,
+    ) -> Result<(Vec<Planned<'_>>, Option<Error>), Error> {
+        if let Some(many) = self.many {
+            return Ok(variants::contenders(
+                &self.built,
+                case,
+                &setup.machine,
+                many,
+            ));
+        }
+        let [m, n, k] = case.size;
+        let shape = Shape::new(m, n, k);
+        let (tables, gpu) = (&setup.tables, setup.gpu());
+        let choice = tuned::select(
+            tables,
+            gpu,
+            self.program,
+            &self.base,
+            &shape,
+            &setup.machine,
+        )?;
+        let same = |built: &Built| built.kernel.variant == choice.variant;
+        let at = match self.built.iter().position(same) {
+            Some(at) => at,
+            None => {
+                self.built
+                    .push(variants::build(self.program, &choice.variant)?);
+                self.built.len() - 1
+            }
+        };
+        Ok((vec![self.built[at].plan(case, &setup.machine)?], None))
     }
 }
+
+/// How many of the model's favourites a sweep measures, unless it is said.
+const FAVOURITES: Many = Many::Best(6);
 
 /// GPUs, compiler and libraries, for all products.
 struct Setup {
@@ -215,6 +317,8 @@ struct Setup {
     sharing: usize,
     /// As much of a GPU as a rank has.
     machine: Machine,
+    /// What was measured before: the user's, then the package's.
+    tables: [Tuned; 2],
 }
 
 impl Setup {
@@ -239,6 +343,7 @@ impl Setup {
             compiler,
             sharing,
             machine,
+            tables: [Tuned::of_user()?, Tuned::embedded()?],
         })
     }
 
@@ -253,8 +358,45 @@ impl Setup {
         Ok(())
     }
 
+    fn gpu(&self) -> &str {
+        self.ranks[0].gpu().name()
+    }
+
+    /// Writes down who won.
+    fn keep(
+        &self,
+        request: &Request,
+        world: u32,
+        results: &[table::Result],
+    ) -> Result<String, Error> {
+        if self.sharing > 1 {
+            return Ok(
+                "  nobody won: times of ranks that share a GPU say nothing of others".into(),
+            );
+        }
+        let given = request.bench.tuned.clone();
+        let path = given.or_else(Tuned::place).ok_or_else(|| Error::Usage {
+            what: "there is no place for the winners".into(),
+            legal: "--tuned FILE, or a folder in COUNTERFLOW_CACHE".into(),
+        })?;
+        let variant = Variant {
+            world,
+            ..request.variant.clone()
+        };
+        let key = Key::new(self.gpu(), &request.program, &variant);
+        let mut tuned = Tuned::read(&path)?;
+        let winners = results.iter().filter_map(|result| result.kept(&key));
+        winners.for_each(|winner| tuned.put(winner));
+        tuned.write(&path)?;
+        Ok(format!(
+            "  **{}** known in {}",
+            render::plural(tuned.len() as u64, "winner"),
+            path.display()
+        ))
+    }
+
     fn describe(&self) -> String {
-        let gpu = self.ranks[0].gpu().name();
+        let gpu = self.gpu();
         let place = match (self.ranks.len(), self.sharing) {
             (1, _) => gpu.to_owned(),
             (count, 1) => format!("{count} x {gpu}"),
@@ -301,16 +443,19 @@ impl Setup {
         let measured = Communicator::each(&self.ranks, |rank| {
             self.stations[rank.rank() as usize].measure(rank, &task)
         })?;
-        let mut names = vec![(table::CUBLAS.to_owned(), false)];
-        names.extend(alone.map(|alone| (format!("{} alone", alone.built.kernel.name), false)));
-        names.extend(ours.iter().map(|planned| (planned.name(), true)));
+        let mut names = vec![(table::CUBLAS.to_owned(), None)];
+        names.extend(alone.map(|alone| (format!("{} alone", alone.name()), None)));
+        names.extend(
+            ours.iter()
+                .map(|planned| (planned.name(), Some(planned.built.choices.clone()))),
+        );
         if self.stations[0].nccl.is_some() {
             let name = if variants::side(&request.program) == Some(suite::Side::Columns) {
                 "NCCL, then cuBLASLt"
             } else {
                 "cuBLASLt, then NCCL"
             };
-            names.push((name.into(), false));
+            names.push((name.into(), None));
         }
         let link = (self.ranks.len() > 1).then(|| {
             let bytes = Volume::of(kernel, &first.plan).least_of_a_link();

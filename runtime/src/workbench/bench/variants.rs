@@ -2,10 +2,11 @@
 
 use super::suite::Case;
 use crate::error::Error;
+use crate::tuned;
 use crate::workbench::size;
 use counterflow_codegen::kernel::{Buffer, Kernel};
 use counterflow_codegen::lower;
-use counterflow_codegen::model::{self, Machine};
+use counterflow_codegen::model::Machine;
 use counterflow_codegen::pipeline::{self, Pipeline};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, Setting, TensorId, TensorKind};
@@ -107,44 +108,6 @@ pub(super) fn side(program: &Program) -> Option<super::suite::Side> {
     }
 }
 
-/// Every combination of the choices left open, the first options first. `open` replaces a choice's options.
-pub(super) fn combinations(
-    program: &Program,
-    base: &Variant,
-    open: &BTreeMap<String, Vec<Setting>>,
-    all: bool,
-) -> Vec<Variant> {
-    let mut found = vec![base.clone()];
-    let named = program.tunables.iter().map(|tunable| tunable.name.clone());
-    let unknown = open.keys().filter(|name| {
-        !program
-            .tunables
-            .iter()
-            .any(|tunable| tunable.name == **name)
-    });
-    for name in named.chain(unknown.cloned()) {
-        if base.choices.contains_key(&name) {
-            continue;
-        }
-        let tunable = program.tunables.iter().find(|tunable| tunable.name == name);
-        let options = match (open.get(&name), tunable) {
-            (Some(options), _) => options.clone(),
-            (None, Some(tunable)) if all => tunable.options.clone(),
-            (None, _) => continue,
-        };
-        found = found
-            .iter()
-            .flat_map(|variant| {
-                let name = name.clone();
-                options
-                    .iter()
-                    .map(move |option| variant.clone().set(&name, *option))
-            })
-            .collect();
-    }
-    found
-}
-
 /// The kernel of a variant, checked on both levels.
 ///
 /// # Errors
@@ -152,21 +115,15 @@ pub(super) fn combinations(
 pub(super) fn build(program: &Program, variant: &Variant) -> Result<Built, Error> {
     let kernel = verify::kernel(lower::lower(program, variant)?)?;
     let pipeline = pipeline::verify(pipeline::build(&kernel)?)?;
-    let choices: BTreeMap<String, Setting> = program
-        .tunables
-        .iter()
-        .filter_map(|tunable| {
-            let chosen = variant
-                .choices
-                .get(&tunable.name)
-                .or(tunable.options.first())?;
-            Some((tunable.name.clone(), *chosen))
+    let choices: BTreeMap<String, Setting> = tuned::choices(program)
+        .into_iter()
+        .filter_map(|(name, options)| {
+            let chosen = variant.choices.get(name).or(options.first())?;
+            Some((name.to_owned(), *chosen))
         })
         .collect();
-    let words = program
-        .tunables
-        .iter()
-        .filter_map(|tunable| Some(format!("{}={}", tunable.name, choices.get(&tunable.name)?)));
+    let words = choices.iter();
+    let words = words.map(|(name, setting)| format!("{name}={setting}"));
     Ok(Built {
         name: words.collect::<Vec<_>>().join(" "),
         roles: Roles::of(&kernel)?,
@@ -215,7 +172,12 @@ pub(super) fn contenders<'a>(
     {
         let mut ranked: Vec<(f64, Planned<'a>)> = legal
             .into_iter()
-            .map(|planned| (predicted(&planned, machine), planned))
+            .map(|planned| {
+                (
+                    tuned::predicted(&planned.built.kernel, &planned.plan, machine),
+                    planned,
+                )
+            })
             .collect();
         ranked.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         legal = ranked
@@ -225,10 +187,4 @@ pub(super) fn contenders<'a>(
             .collect();
     }
     (legal, refused)
-}
-
-/// What the model says a launch takes, in seconds; what it cannot predict comes last.
-pub(super) fn predicted(planned: &Planned<'_>, machine: &Machine) -> f64 {
-    let timeline = model::predict(&planned.built.kernel, &planned.plan, machine);
-    timeline.map_or(f64::INFINITY, |timeline| timeline.total)
 }
