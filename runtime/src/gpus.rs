@@ -271,13 +271,22 @@ fn prepare(
             columns,
         };
         inputs(input, &mut values);
-        let pitch = pitch(plan, buffer);
-        let start = u64::from(rows.start) * pitch as u64;
-        cuda::write(
-            rank.stream(),
-            to.plus(start),
-            &pack(&values, buffer.dtype, columns as usize, pitch),
-        )?;
+        let (pitch, columns) = (pitch(plan, buffer), columns as usize);
+        if buffer.rows_contiguous {
+            // Every chunk is a matrix of its own, a line for each column.
+            let chunk = plan.geometry.chunk_rows(buffer.rows).max(1) as usize;
+            let first = rows.start as usize / chunk;
+            for (index, values) in values.chunks(chunk * columns.max(1)).enumerate() {
+                let lines = transposed(values, columns);
+                let bytes = pack(&lines, buffer.dtype, values.len() / columns.max(1), pitch);
+                let start = (first + index) * columns * pitch;
+                cuda::write(rank.stream(), to.plus(start as u64), &bytes)?;
+            }
+        } else {
+            let bytes = pack(&values, buffer.dtype, columns, pitch);
+            let start = u64::from(rows.start) * pitch as u64;
+            cuda::write(rank.stream(), to.plus(start), &bytes)?;
+        }
     }
     Ok(())
 }
@@ -309,6 +318,12 @@ fn pitch(plan: &Plan, buffer: &Buffer) -> usize {
     let given = plan.shape.ld.get(&buffer.name).copied();
     let elements = given.unwrap_or_else(|| plan.geometry.contiguous(buffer));
     (elements * buffer.dtype.bytes()) as usize
+}
+
+/// Rows of numbers, column by column.
+fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
+    let column = |at| values.iter().skip(at).step_by(columns.max(1)).copied();
+    (0..columns).flat_map(column).collect()
 }
 
 /// Rows of numbers as bytes, `pitch` apart; between them poison.
@@ -378,5 +393,6 @@ mod tests {
         assert_eq!(&bytes[4..8], &[POISON; 4]);
         assert_eq!(unpack(&bytes, Dtype::Bf16, 2, 8), values);
         assert!(unpack(&[POISON; 2], Dtype::F16, 1, 2)[0].is_nan());
+        assert_eq!(transposed(&values, 2), [1.0, 0.5, -2.0, 3.0]);
     }
 }

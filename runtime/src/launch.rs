@@ -171,7 +171,11 @@ impl Loaded {
         let buffer = &kernel.buffers[tensor.index()];
         let geometry = &plan.geometry;
         let chunk = u64::from(geometry.chunk_rows(buffer.rows));
-        let rows = match buffer.kind {
+        let lines = match buffer.kind {
+            // Every chunk is a matrix of its own, a line for each column.
+            _ if buffer.rows_contiguous => {
+                u64::from(geometry.size(buffer.columns) * geometry.chunks(buffer.rows))
+            }
             _ if buffer.chunk_only() => chunk,
             TensorKind::Scratch { .. }
             | TensorKind::Gathered
@@ -183,7 +187,7 @@ impl Loaded {
         };
         let slots = u64::from(buffer.slots(geometry.world));
         (
-            rows * pitch(plan, kernel, tensor) * slots,
+            lines * pitch(plan, kernel, tensor) * slots,
             buffer.kind.symmetric(),
         )
     }
@@ -355,21 +359,28 @@ impl Loaded {
                 });
             }
         };
+        // A map of nothing is legal for TMA's user, not for its encoder: one row that nobody visits.
+        let (mut size, mut tile) = ([columns, rows.max(1)], [map.box_columns, map.box_rows]);
+        let mut lines = chunk;
+        if buffer.rows_contiguous {
+            size.reverse();
+            tile.reverse();
+            lines = columns;
+        }
         let spec = MapSpec {
             dtype: buffer.dtype,
-            // A map of nothing is legal for TMA's user, not for its encoder: one row that nobody visits.
             size: [
-                columns,
-                rows.max(1),
+                size[0],
+                size[1],
                 middle.max(1),
                 if shared { world } else { 1 },
             ],
             stride: [
                 pitch,
-                chunk * pitch,
-                if shared { rank.stride() } else { chunk * pitch },
+                lines * pitch,
+                if shared { rank.stride() } else { lines * pitch },
             ],
-            tile: [map.box_columns, map.box_rows],
+            tile,
         };
         // Where there is no tail, its map is never used and needs only to be legal.
         spec.encode(base.plus(if rows == 0 { 0 } else { start }))
@@ -430,7 +441,7 @@ fn names(pipeline: &Pipeline, source: &CudaSource, first: &[u32]) -> Names {
     }
 }
 
-/// Bytes from a row to the next.
+/// Bytes from a row to the next, or from a column where rows are contiguous.
 fn pitch(plan: &Plan, kernel: &Kernel, tensor: TensorId) -> u64 {
     let buffer = &kernel.buffers[tensor.index()];
     let given = plan.shape.ld.get(&buffer.name).copied();

@@ -10,7 +10,7 @@ use crate::program::CounterId;
 /// The numbers of a tensor map, in elements and bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapShape {
-    /// {columns, rows in a chunk, chunks or slots, ranks}.
+    /// {columns, rows in a chunk, chunks or slots, ranks}; the first two change places where rows are contiguous.
     pub dims: [u64; 4],
     /// Bytes from a row to the next and from a chunk to the next; from a rank to the next it is the heap's stride.
     pub strides: [u64; 2],
@@ -99,6 +99,13 @@ impl Pipeline {
             boxed: [map.box_columns, map.box_rows, 1, 1],
             offset: 0,
         };
+        if buffer.rows_contiguous {
+            let ld = plan.shape.ld.get(&buffer.name).copied();
+            let ld = u64::from(ld.unwrap_or_else(|| geometry.contiguous(buffer)));
+            shape.dims.swap(0, 1);
+            shape.boxed.swap(0, 1);
+            shape.strides = [ld * bytes, columns * ld * bytes];
+        }
         let chunk = tail(plan, buffer.rows);
         if short && chunk < geometry.world {
             shape.dims[1] = u64::from(geometry.chunk(buffer.rows, chunk).len());

@@ -13,6 +13,7 @@ mod memory;
 mod module;
 mod nccl;
 mod numbers;
+mod trace;
 mod vmm;
 mod watch;
 
@@ -23,9 +24,10 @@ pub use map::{MapSpec, TensorMap};
 pub use memory::{Element, Local, address_of};
 pub use module::{Arguments, Function, Grid, Module};
 pub use numbers::Numbers;
+pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
 pub(crate) use blas::{Blas, Operands, Problem, Product};
-pub(crate) use memory::{fill, read, read_words, write};
+pub(crate) use memory::{copy, fill, read, read_words, write};
 pub(crate) use nccl::Nccl;
 pub(crate) use numbers::{Compare, Difference, Draw};
 pub(crate) use vmm::Slots;

@@ -167,9 +167,7 @@ pub(super) fn contenders<'a>(
             }
         }
     }
-    if let Many::Best(count) = many
-        && legal.len() > count
-    {
+    if let Many::Best(count) = many {
         let mut ranked: Vec<(f64, Planned<'a>)> = legal
             .into_iter()
             .map(|planned| {
