@@ -82,7 +82,9 @@ pub fn select(
     if let Some(settings) = measured {
         let mut variant = base.clone();
         variant.choices.extend(settings);
-        if planned(program, &variant, shape, machine).is_ok() {
+        let legal = planned(program, &variant, shape, machine)
+            .is_ok_and(|(kernel, _)| pipeline::build(&kernel).and_then(pipeline::verify).is_ok());
+        if legal {
             return Ok(Choice {
                 variant,
                 measured: true,
@@ -90,34 +92,39 @@ pub fn select(
         }
     }
     let mut refused = None;
-    let mut best: Option<(f64, Variant)> = None;
+    let mut ranked = Vec::new();
     for variant in combinations(program, base, &BTreeMap::new()) {
         match planned(program, &variant, shape, machine) {
             Ok((kernel, plan)) => {
-                let time = predicted(&kernel, &plan, machine);
-                if best.as_ref().is_none_or(|(least, _)| time < *least) {
-                    best = Some((time, variant));
-                }
+                ranked.push((predicted(&kernel, &plan, machine), variant, kernel));
             }
             Err(error) => {
                 refused.get_or_insert(error);
             }
         }
     }
-    match (best, refused) {
-        (Some((_, variant)), _) => Ok(Choice {
-            variant,
-            measured: false,
-        }),
-        (None, Some(error)) => Err(error),
-        (None, None) => Err(Error::Usage {
-            what: format!("{} has no variant", program.name),
-            legal: "a choice offers at least one option".into(),
-        }),
+    ranked.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
+    // The warp level takes longest to check: down the list until one passes.
+    for (_, variant, kernel) in ranked {
+        match pipeline::build(&kernel).and_then(pipeline::verify) {
+            Ok(_) => {
+                return Ok(Choice {
+                    variant,
+                    measured: false,
+                });
+            }
+            Err(error) => {
+                refused.get_or_insert(error.into());
+            }
+        }
     }
+    Err(refused.unwrap_or_else(|| Error::Usage {
+        what: format!("{} has no variant", program.name),
+        legal: "a choice offers at least one option".into(),
+    }))
 }
 
-/// A variant through all stages, text aside.
+/// A variant up to the checked plan.
 fn planned(
     program: &Program,
     variant: &Variant,
@@ -125,7 +132,6 @@ fn planned(
     machine: &Machine,
 ) -> Result<(Checked<Kernel>, Checked<Plan>), Error> {
     let kernel = verify::kernel(lower::lower(program, variant)?)?;
-    pipeline::verify(pipeline::build(&kernel)?)?;
     let plan = verify::plan(&kernel, shape, machine)?;
     Ok((kernel, plan))
 }
