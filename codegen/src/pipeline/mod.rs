@@ -10,6 +10,7 @@
 //! (*multiply*), 64 rows each. Operands pass through a ring of stages, results through a ring of panels.
 
 mod build;
+mod enqueue;
 mod expr;
 mod host;
 mod node;
@@ -18,6 +19,7 @@ mod visit;
 
 pub use crate::verify::pipeline as verify;
 pub use build::build;
+pub use enqueue::{HostOp, HostOpKind, Lines};
 pub use expr::{Expr, Field, Op, Test, Values};
 pub use host::MapShape;
 pub use node::{At, Deal, Map, MapId, Node, Part, Phase, Ring, RingId, Side, Slot, View};

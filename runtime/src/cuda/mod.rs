@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 mod driver;
+mod enqueue;
 mod gpu;
 mod map;
 mod memory;
@@ -12,15 +13,16 @@ mod module;
 mod vmm;
 mod watch;
 
-pub use cudarc::driver::{CudaSlice, CudaStream};
+pub use cudarc::driver::{CudaEvent, CudaSlice, CudaStream};
 pub use gpu::Gpu;
 pub use map::{MapSpec, TensorMap};
 pub use memory::{Element, Local, address_of};
 pub use module::{Arguments, Function, Grid, Module};
 
+pub(crate) use enqueue::{Copy2d, MemoryOp, copy, memory_ops};
 pub(crate) use memory::{fill, read, read_words, write};
 pub(crate) use vmm::Slots;
-pub(crate) use watch::{Record, Watch};
+pub(crate) use watch::{Pinned, Record, Watch};
 
 /// Where something is in a GPU's memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
