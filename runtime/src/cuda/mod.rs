@@ -10,6 +10,7 @@ mod gpu;
 mod map;
 mod memory;
 mod module;
+mod trace;
 mod vmm;
 mod watch;
 
@@ -18,6 +19,7 @@ pub use gpu::Gpu;
 pub use map::{MapSpec, TensorMap};
 pub use memory::{Element, Local, address_of};
 pub use module::{Arguments, Function, Grid, Module};
+pub use trace::{Enqueued, Event, Seen, enqueued};
 
 pub(crate) use enqueue::{Copy2d, MemoryOp, copy, memory_ops};
 pub(crate) use memory::{fill, read, read_words, write};
