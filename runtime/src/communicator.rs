@@ -7,6 +7,7 @@ use crate::cuda::{Address, CudaStream, Element, Gpu, Record, Slots, Watch, fill,
 use crate::error::{Error, Stall};
 use crate::launch::CopyStream;
 use crate::user_buffer::{Allocation, UserBuffer};
+use counterflow_codegen::kernel::Kernel;
 use range_alloc::RangeAllocator;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -225,6 +226,20 @@ impl Communicator {
         &self.group.gpus[self.rank as usize]
     }
 
+    /// SMs that the CTAs of a kernel on this rank may take, all at once: the GPU's, shared with the other ranks on it.
+    /// Plan for as many.
+    ///
+    /// Copies within a GPU are kernels of the driver, whatever one asks for: one SM is left to them, since the kernels
+    /// that wait for the copies leave theirs only afterwards.
+    pub fn sms(&self, kernel: &Kernel) -> u32 {
+        let gpus = self.group.gpus.iter();
+        let sharing = gpus
+            .filter(|gpu| gpu.ordinal() == self.gpu().ordinal())
+            .count() as u32;
+        let copied = sharing > 1 && kernel.roles.iter().any(|role| role.kind.sequential());
+        (self.gpu().sms() - u32::from(copied)) / sharing
+    }
+
     /// This rank's stream.
     pub fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
@@ -336,10 +351,7 @@ impl Communicator {
 
     /// Refuses if a rank gave up before.
     pub(crate) fn alive(&self) -> Result<(), Error> {
-        match &lock(&self.group.meeting).dead {
-            Some(stall) => Err(Error::Stalled(Box::new(stall.clone()))),
-            None => Ok(()),
-        }
+        self.group.alive()
     }
 
     /// The first words of this rank's slot: abort flag and claim, for tests of both.
@@ -399,9 +411,12 @@ impl Group {
         self.timeout
     }
 
-    /// Whether a rank gave up.
-    pub(crate) fn dead(&self) -> bool {
-        lock(&self.meeting).dead.is_some()
+    /// Refuses if a rank gave up before.
+    pub(crate) fn alive(&self) -> Result<(), Error> {
+        match &lock(&self.meeting).dead {
+            Some(stall) => Err(Error::Stalled(Box::new(stall.clone()))),
+            None => Ok(()),
+        }
     }
 
     /// Nothing goes on after this: every rank is told at its next call. The first story stays.
@@ -479,7 +494,7 @@ impl Group {
     }
 
     /// The story of a kernel that gave up: this rank's own, or a peer's.
-    fn stall(&self, rank: u32) -> Option<Stall> {
+    pub(crate) fn stall(&self, rank: u32) -> Option<Stall> {
         let own = std::iter::once(rank as usize);
         let (told, names) = own.chain(0..self.records.len()).find_map(|rank| {
             Some((

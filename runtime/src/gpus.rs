@@ -186,7 +186,7 @@ fn load(
     let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
     let needs: Vec<(TensorId, u64, bool)> = ids
         .map(|id| {
-            let bytes = plans.iter().map(|plan| pipeline.bytes(plan, id)).max();
+            let bytes = plans.iter().map(|plan| plan.bytes(kernel, id)).max();
             let in_heap = kernel.buffers[id.index()].kind.symmetric();
             (id, bytes.unwrap_or(0), in_heap)
         })
@@ -280,7 +280,7 @@ fn prepare(
     for (index, buffer) in pipeline.kernel.buffers.iter().enumerate() {
         let tensor = TensorId(index as u16);
         let to = memory[index].address();
-        let bytes = pipeline.bytes(plan, tensor);
+        let bytes = plan.bytes(&pipeline.kernel, tensor);
         if !buffer.is_scratch() {
             cuda::fill(rank.stream(), to, POISON, bytes)?;
         }
@@ -302,7 +302,7 @@ fn prepare(
             columns,
         };
         inputs(input, &mut values);
-        let pitch = pipeline.pitch(plan, tensor) as usize;
+        let pitch = plan.pitch(&pipeline.kernel, tensor) as usize;
         let start = u64::from(rows.start) * pitch as u64;
         cuda::write(
             rank.stream(),
@@ -324,7 +324,7 @@ fn output(
     let buffer = &pipeline.kernel.buffers[tensor.index()];
     let rows = plan.geometry.held(buffer, rank.rank());
     let columns = plan.geometry.size(buffer.columns) as usize;
-    let pitch = pipeline.pitch(plan, tensor) as usize;
+    let pitch = plan.pitch(&pipeline.kernel, tensor) as usize;
     let bytes = cuda::read(rank.stream(), memory.address(), rows.len() as usize * pitch)?;
     let values = unpack(&bytes, buffer.dtype, columns, pitch);
     Ok(Output {

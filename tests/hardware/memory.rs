@@ -5,7 +5,7 @@ use counterflow::codegen::interp::{Input, Output};
 use counterflow::codegen::kernel::Buffer;
 use counterflow::codegen::program::{TensorId, TensorKind};
 use counterflow::cuda::Local;
-use counterflow::launch::{Loaded, Tensors};
+use counterflow::launch::Tensors;
 use counterflow::{Checked, Communicator, Dtype, Error, Kernel, Plan, UserBuffer};
 use half::{bf16, f16};
 
@@ -31,9 +31,8 @@ pub struct Memory<'a> {
 
 /// Bytes of the heap that a launch needs.
 pub fn heap_bytes(kernel: &Kernel, plan: &Plan) -> u64 {
-    let needs = ids(kernel).map(|id| Loaded::needs(kernel, plan, id));
-    let heap = needs.filter(|(_, in_heap)| *in_heap);
-    heap.map(|(bytes, _)| bytes + 1024).sum()
+    let heap = ids(kernel).filter(|id| kernel.buffers[id.index()].kind.symmetric());
+    heap.map(|id| plan.bytes(kernel, id) + 1024).sum()
 }
 
 /// Bytes of the heap that counters need, with something to spare.
@@ -47,7 +46,7 @@ fn ids(kernel: &Kernel) -> impl Iterator<Item = TensorId> {
 }
 
 fn words(kernel: &Kernel, plan: &Plan, id: TensorId) -> usize {
-    (Loaded::needs(kernel, plan, id).0 / 2) as usize
+    (plan.bytes(kernel, id) / 2) as usize
 }
 
 impl Memory<'_> {

@@ -175,7 +175,7 @@ impl Pipeline {
         let buffer = &self.kernel.buffers[span.buffer.index()];
         let geometry = &plan.geometry;
         let element = u64::from(buffer.dtype.bytes());
-        let pitch = self.pitch(plan, span.buffer);
+        let pitch = plan.pitch(&self.kernel, span.buffer);
         let chunk_rows = geometry.chunk_rows(buffer.rows).max(1);
         let home = u32::from(span.home);
         let row = span.rows.start - geometry.held(buffer, home).start;

@@ -2,7 +2,7 @@
 //! host's own.
 
 use super::{Expr, Field, MapId, Pipeline, Values, View};
-use crate::kernel::{DimId, OpKind, visit};
+use crate::kernel::{DimId, Kernel, OpKind, visit};
 use crate::model::Machine;
 use crate::plan::Plan;
 use crate::program::{CounterId, TensorId, TensorKind};
@@ -74,42 +74,13 @@ impl Pipeline {
         })
     }
 
-    /// Bytes from a line of a tensor to the next.
-    pub fn pitch(&self, plan: &Plan, tensor: TensorId) -> u64 {
-        let buffer = &self.kernel.buffers[tensor.index()];
-        let given = match plan.shape.ld.is_empty() {
-            true => None,
-            false => plan.shape.ld.get(&buffer.name).copied(),
-        };
-        let elements = given.unwrap_or_else(|| plan.geometry.contiguous(buffer));
-        u64::from(elements) * u64::from(buffer.dtype.bytes())
-    }
-
-    /// Bytes that a tensor needs on every rank, with what pads its last chunk where peers address it.
-    pub fn bytes(&self, plan: &Plan, tensor: TensorId) -> u64 {
-        let buffer = &self.kernel.buffers[tensor.index()];
-        let geometry = &plan.geometry;
-        let chunk = u64::from(geometry.chunk_rows(buffer.rows));
-        let rows = match buffer.kind {
-            _ if buffer.chunk_only() => chunk,
-            TensorKind::Scratch { .. }
-            | TensorKind::Gathered
-            | TensorKind::Reduced
-            | TensorKind::Scattered => chunk * u64::from(geometry.chunks(buffer.rows)),
-            TensorKind::Local | TensorKind::Vector | TensorKind::Out => {
-                u64::from(geometry.size(buffer.rows))
-            }
-        };
-        rows * self.pitch(plan, tensor) * u64::from(buffer.slots(geometry.world))
-    }
-
     /// A map's numbers on `rank`. The sibling for the short chunk has some shape even where there is no such chunk.
     pub fn map_shape(&self, map: MapId, short: bool, plan: &Plan, rank: u32) -> MapShape {
         let map = self.map(map);
         let buffer = &self.kernel.buffers[map.tensor.index()];
         let geometry = &plan.geometry;
         let columns = u64::from(geometry.size(buffer.columns));
-        let pitch = self.pitch(plan, map.tensor);
+        let pitch = plan.pitch(&self.kernel, map.tensor);
         let chunk_rows = u64::from(geometry.chunk_rows(buffer.rows));
         let (world, chunks) = (
             u64::from(geometry.world),
@@ -185,6 +156,37 @@ impl Pipeline {
         )]
         let waves = waves.ceil().clamp(0.0, 65535.0) as u32;
         waves
+    }
+}
+
+impl Plan {
+    /// Bytes from a line of a tensor to the next.
+    pub fn pitch(&self, kernel: &Kernel, tensor: TensorId) -> u64 {
+        let buffer = &kernel.buffers[tensor.index()];
+        let given = match self.shape.ld.is_empty() {
+            true => None,
+            false => self.shape.ld.get(&buffer.name).copied(),
+        };
+        let elements = given.unwrap_or_else(|| self.geometry.contiguous(buffer));
+        u64::from(elements) * u64::from(buffer.dtype.bytes())
+    }
+
+    /// Bytes that a tensor needs on every rank, with what pads its last chunk where peers address it.
+    pub fn bytes(&self, kernel: &Kernel, tensor: TensorId) -> u64 {
+        let buffer = &kernel.buffers[tensor.index()];
+        let geometry = &self.geometry;
+        let chunk = u64::from(geometry.chunk_rows(buffer.rows));
+        let rows = match buffer.kind {
+            _ if buffer.chunk_only() => chunk,
+            TensorKind::Scratch { .. }
+            | TensorKind::Gathered
+            | TensorKind::Reduced
+            | TensorKind::Scattered => chunk * u64::from(geometry.chunks(buffer.rows)),
+            TensorKind::Local | TensorKind::Vector | TensorKind::Out => {
+                u64::from(geometry.size(buffer.rows))
+            }
+        };
+        rows * self.pitch(kernel, tensor) * u64::from(buffer.slots(geometry.world))
     }
 }
 

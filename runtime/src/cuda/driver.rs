@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 /// What we call, beyond what every driver has: a missing one would be a panic at its first use.
-const NEEDED: [&CStr; 10] = [
+const NEEDED: [&CStr; 12] = [
     c"cuMemAddressReserve",
     c"cuMemCreate",
     c"cuMemMap",
@@ -19,6 +19,8 @@ const NEEDED: [&CStr; 10] = [
     c"cuFuncLoad",
     c"cuDevicePrimaryCtxRetain",
     c"cuStreamBatchMemOp_v2",
+    c"cuMemcpyBatchAsync_v2",
+    c"cuMemcpy3DBatchAsync_v2",
 ];
 
 /// How many GPUs there are, with a driver that can do what we need.

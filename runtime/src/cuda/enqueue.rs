@@ -82,41 +82,69 @@ pub(crate) struct Copy2d {
     pub lines: u64,
 }
 
-/// Copies between GPUs that reach each other, or within one, in the order of the stream.
+/// Copies between GPUs that reach each other, or within one, in the order of the stream. Asks for a copy engine: a
+/// kernel of the driver finds no room beside one that takes every SM until the copy is done.
 pub(crate) fn copy(stream: &CudaStream, copy: &Copy2d) -> Result<(), Error> {
     checked("select the GPU", stream.context().bind_to_thread())?;
-    let Copy2d {
-        to,
-        from,
-        bytes,
-        lines,
-    } = *copy;
-    let code = if lines == 1 {
-        // SAFETY: both ranges lie in tensors whose sizes were compared with what the plan needs.
-        unsafe { sys::cuMemcpyDtoDAsync_v2(to.0.0, from.0.0, bytes as usize, stream.cu_stream()) }
+    let beside = sys::CUmemcpyFlags::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE as u32;
+    let order = sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    let anywhere = sys::CUmemLocation {
+        type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID,
+        id: 0,
+    };
+    let code = if copy.lines == 1 {
+        let (mut to, mut from, mut bytes) = (copy.to.0.0, copy.from.0.0, copy.bytes as usize);
+        let mut how = sys::CUmemcpyAttributes {
+            srcAccessOrder: order,
+            srcLocHint: anywhere,
+            dstLocHint: anywhere,
+            flags: beside,
+        };
+        let mut first = 0;
+        // SAFETY: one copy with one way to do it, all places ours; both ranges lie in tensors whose sizes were compared
+        // with what the plan needs.
+        unsafe {
+            sys::cuMemcpyBatchAsync_v2(
+                &raw mut to,
+                &raw mut from,
+                &raw mut bytes,
+                1,
+                &raw mut how,
+                &raw mut first,
+                1,
+                stream.cu_stream(),
+            )
+        }
     } else {
-        let copy = sys::CUDA_MEMCPY2D {
-            srcXInBytes: 0,
-            srcY: 0,
-            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
-            srcHost: std::ptr::null(),
-            srcDevice: from.0.0,
-            srcArray: std::ptr::null_mut(),
-            srcPitch: from.1 as usize,
-            dstXInBytes: 0,
-            dstY: 0,
-            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
-            dstHost: std::ptr::null_mut(),
-            dstDevice: to.0.0,
-            dstArray: std::ptr::null_mut(),
-            dstPitch: to.1 as usize,
-            WidthInBytes: bytes as usize,
-            Height: lines as usize,
+        let operand = |(start, pitch): (Address, u64)| sys::CUmemcpy3DOperand {
+            type_: sys::CUmemcpy3DOperandType::CU_MEMCPY_OPERAND_TYPE_POINTER,
+            op: sys::CUmemcpy3DOperand_st__bindgen_ty_1 {
+                ptr: sys::CUmemcpy3DOperand_st__bindgen_ty_1__bindgen_ty_1 {
+                    ptr: start.0,
+                    rowLength: pitch as usize,
+                    layerHeight: copy.lines as usize,
+                    locHint: anywhere,
+                },
+            },
+        };
+        let mut op = sys::CUDA_MEMCPY3D_BATCH_OP {
+            src: operand(copy.from),
+            dst: operand(copy.to),
+            extent: sys::CUextent3D {
+                width: copy.bytes as usize,
+                height: copy.lines as usize,
+                depth: 1,
+            },
+            srcAccessOrder: order,
+            flags: beside,
         };
         // SAFETY: as above, line by line.
-        unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, stream.cu_stream()) }
+        unsafe { sys::cuMemcpy3DBatchAsync_v2(1, &raw mut op, 0, stream.cu_stream()) }
     };
-    check(format_args!("copy {lines} x {bytes} bytes"), code)
+    check(
+        format_args!("copy {} x {} bytes", copy.lines, copy.bytes),
+        code,
+    )
 }
 
 impl Gpu {

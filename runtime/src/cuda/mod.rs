@@ -22,7 +22,7 @@ pub use module::{Arguments, Function, Grid, Module};
 pub use trace::{Enqueued, Event, Seen, enqueued};
 
 pub(crate) use enqueue::{Copy2d, MemoryOp, copy, memory_ops};
-pub(crate) use memory::{fill, read, read_words, write};
+pub(crate) use memory::{fill, finished, read, read_words, write};
 pub(crate) use vmm::Slots;
 pub(crate) use watch::{Pinned, Record, Watch};
 

@@ -12,16 +12,17 @@ use crate::error::Error;
 use counterflow_codegen::pipeline::{HostOp, HostOpKind, Lines};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::CounterId;
+use cudarc::driver::sys::CUstreamCaptureStatus;
 use std::sync::Arc;
 
 /// A rank's stream of copies.
 #[derive(Debug)]
 pub(crate) struct CopyStream {
-    stream: Arc<CudaStream>,
+    pub(super) stream: Arc<CudaStream>,
     /// Of the rank's stream: what copies come after; and of this: what comes after the copies.
     before: CudaEvent,
     after: CudaEvent,
-    waits: Arc<Waits>,
+    pub(super) waits: Arc<Waits>,
 }
 
 impl CopyStream {
@@ -89,9 +90,18 @@ impl Loaded {
         let Some((_, ops)) = &state.ops else {
             return Ok(());
         };
+        let capturing = rank.stream().capture_status();
+        if capturing
+            .is_ok_and(|status| status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+        {
+            return Err(Error::NotYet {
+                what: "capturing copies by copy engine: what they wait for and signal changes from launch to launch".into(),
+                help: "launch it uncaptured, or move the data in a #[comm] loop".into(),
+            });
+        }
+        let mut batch = vec![waits.begin()?];
         enqueued(before.record(rank.stream()))?;
         enqueued(stream.wait(before))?;
-        let mut batch = vec![waits.begin()];
         for op in ops {
             match op.kind {
                 HostOpKind::Wait {

@@ -202,16 +202,18 @@ impl Loaded {
 
     /// Refuses a plan whose CTAs or counters are not those of this communicator and kernel.
     fn fits(&self, rank: &Communicator, plan: &Plan) -> Result<(), Error> {
-        let ctas = plan.grid.gemm + plan.grid.comm;
-        if plan.geometry.world != rank.world() || ctas > rank.gpu().sms() {
+        let (ctas, sms) = (
+            plan.grid.gemm + plan.grid.comm,
+            rank.sms(&self.pipeline.kernel),
+        );
+        if plan.geometry.world != rank.world() || ctas > sms {
             return Err(Error::Usage {
                 what: format!(
-                    "a plan for {} ranks and {ctas} CTAs on {} ranks of {} SMs",
+                    "a plan for {} ranks and {ctas} CTAs on {} ranks of {sms} SMs",
                     plan.geometry.world,
                     rank.world(),
-                    rank.gpu().sms()
                 ),
-                legal: "plan for this communicator: all CTAs of a launch run at once".into(),
+                legal: "plan for this communicator and `Communicator::sms`: all CTAs of a launch run at once".into(),
             });
         }
         let mut next = 0;

@@ -90,7 +90,7 @@ impl Loaded {
         tensor: TensorId,
     ) -> Result<Place, Error> {
         let place = tensors.places.get(tensor.index()).copied().flatten();
-        let needs = self.pipeline.bytes(plan, tensor);
+        let needs = plan.bytes(&self.pipeline.kernel, tensor);
         place
             .filter(|place| place.bytes >= needs)
             .ok_or_else(|| Error::Usage {

@@ -3,7 +3,7 @@
 //! kernel to give up, and stores what is waited for, so that the stream drains and nothing hangs.
 
 use crate::communicator::Group;
-use crate::cuda::{Address, CudaStream, Gpu, MemoryOp, Pinned, memory_ops, read, write};
+use crate::cuda::{Address, CudaStream, Gpu, MemoryOp, Pinned, finished, memory_ops, read, write};
 use crate::error::{Error, Stall};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 
 /// How often the thread looks, at least.
 const TICK: Duration = Duration::from_millis(100);
+/// How many launches the host is ahead of the stream, at most. A stream takes a thousand operations or so; beyond that
+/// the driver would wait in the middle of a call, and ranks that share a context could not go on meanwhile.
+const AHEAD: usize = 8;
 /// What releases any wait: the largest number that the comparison, which is of signed differences, takes for more.
 const RELEASE: u64 = i64::MAX as u64;
 
@@ -43,10 +46,12 @@ pub(super) struct Waits {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Marks given out: one when a launch's operations begin, one after every wait.
+    /// Marks given out: one when a launch's operations begin, one before and one after every wait.
     marks: u64,
     /// Waits that may not be over, each with the mark that follows it.
     pending: VecDeque<(u64, Wait)>,
+    /// Marks of the latest launches' beginnings.
+    launches: VecDeque<u64>,
 }
 
 impl Waits {
@@ -68,9 +73,18 @@ impl Waits {
         })
     }
 
-    /// The operation that marks where a launch begins.
-    pub fn begin(&self) -> MemoryOp {
+    /// The operation that marks where a launch begins; once the stream has come to the launch [`AHEAD`] before.
+    pub fn begin(&self) -> Result<MemoryOp, Error> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.launches.len() == AHEAD {
+            let reached = queue.launches.pop_front().unwrap_or(0);
+            while self.passed.get() < reached {
+                drop(queue);
+                self.alive()?;
+                std::thread::sleep(Duration::from_micros(20));
+                queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            }
+        }
         let passed = self.passed.get();
         while queue
             .pending
@@ -80,20 +94,33 @@ impl Waits {
             queue.pending.pop_front();
         }
         queue.marks += 1;
-        self.mark(queue.marks)
+        let mark = queue.marks;
+        queue.launches.push_back(mark);
+        Ok(self.mark(mark))
     }
 
-    /// The operations of a wait.
-    pub fn wait(&self, wait: Wait) -> [MemoryOp; 2] {
+    /// Refuses where nothing will go on: a rank gave up, or the GPU's context is dead, which an idle stream tells.
+    fn alive(&self) -> Result<(), Error> {
+        if let Some(group) = self.group.upgrade() {
+            group.alive()?;
+            if let Some(stall) = group.stall(self.rank) {
+                return Err(Error::Stalled(Box::new(group.die(stall))));
+            }
+        }
+        finished(&self.rescue)
+    }
+
+    /// The operations of a wait, with a mark before it: a stream that does not get through a copy does not wait.
+    pub fn wait(&self, wait: Wait) -> [MemoryOp; 3] {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.marks += 1;
+        queue.marks += 2;
         let mark = queue.marks;
         let wanted = MemoryOp::AtLeast {
             cell: wait.cell,
             value: wait.wanted,
         };
         queue.pending.push_back((mark, wait));
-        [wanted, self.mark(mark)]
+        [self.mark(mark - 1), wanted, self.mark(mark)]
     }
 
     fn mark(&self, mark: u64) -> MemoryOp {
@@ -103,7 +130,7 @@ impl Waits {
         }
     }
 
-    /// The mark after the wait that the stream has come to: all marks before it are there.
+    /// The mark after the wait at which the stream stands: it left the one before.
     fn standing(&self) -> Option<u64> {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = self.passed.get();
@@ -141,7 +168,7 @@ impl Waits {
             value: RELEASE,
         });
         let _ = memory_ops(&self.rescue, &cells.collect::<Vec<_>>());
-        let _ = self.rescue.synchronize();
+        let _ = finished(&self.rescue);
     }
 }
 
@@ -156,7 +183,10 @@ fn watch(waits: &Weak<Waits>, limit: Duration) {
         let standing = waits.standing();
         match (standing, since) {
             (Some(mark), Some((known, start))) if mark == known => {
-                let dead = waits.group.upgrade().is_none_or(|group| group.dead());
+                let dead = waits
+                    .group
+                    .upgrade()
+                    .is_none_or(|group| group.alive().is_err());
                 if dead || start.elapsed() > limit {
                     waits.give_up(mark);
                     // A launch that was under way may have enqueued more: they are released in their turn.
@@ -165,5 +195,57 @@ fn watch(waits: &Weak<Waits>, limit: Duration) {
             }
             (mark, _) => since = mark.map(|mark| (mark, Instant::now())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CopyStream;
+    use super::*;
+    use crate::communicator::Communicator;
+    use crate::user_buffer::UserBuffer;
+    use std::panic::Location;
+
+    /// No kernel waits, so none can tell: the host does, and the GPU can be used afterwards.
+    #[test]
+    fn a_stream_that_waits_for_nobody_is_let_go_and_named() -> Result<(), Error> {
+        let ranks = match Communicator::loopback(1) {
+            Err(Error::NoDevice { why, .. }) => {
+                eprintln!("SKIPPED: {why}");
+                return Ok(());
+            }
+            made => made?,
+        };
+        let rank = &ranks[0];
+        let cells: UserBuffer<u64> = rank.allocate(32)?;
+        let CopyStream { stream, waits, .. } = rank.copies()?;
+        let at = Location::caller();
+        let wait = |index: u32| {
+            waits.wait(Wait {
+                cell: cells.address().plus(u64::from(index) * 128),
+                wanted: 3,
+                counter: "ready".into(),
+                index,
+                at,
+            })
+        };
+        memory_ops(stream, &[waits.begin()?])?;
+        memory_ops(stream, &wait(1))?;
+        memory_ops(stream, &wait(0))?;
+        let start = Instant::now();
+        finished(stream)?;
+        let took = start.elapsed();
+        assert!(
+            took > rank.timeout() && took < rank.timeout() * 2,
+            "{took:?}"
+        );
+        let told = rank.synchronize().expect_err("told").to_string();
+        let line = format!("{}:{}", at.file(), at.line());
+        assert_eq!(
+            told,
+            format!("rank 0 waited too long: copy_engine saw 0 of 3 on ready[1] ({line})")
+        );
+        assert_eq!(cells.read()?[0], RELEASE);
+        Ok(())
     }
 }
