@@ -137,3 +137,40 @@ fn a_launch_takes_the_host() {
         host("M and the counts change", &world, &case, &[0, 2]);
     }
 }
+
+/// The same product with its rows pulled by copy engines and pushed by CTAs; and alone, on rows that are there.
+#[test]
+#[ignore = "prints times"]
+fn pulled_and_pushed() {
+    let Some(count) = here() else { return };
+    let ranks = count.min(4);
+    for (n, k) in [(10240 / ranks, 8192), (28672 / ranks, 8192)] {
+        for (schedule, ranks) in [
+            (schedules::gemm as fn() -> Program, 1),
+            (schedules::ag_gemm_pull, ranks),
+            (schedules::ag_gemm, ranks),
+        ] {
+            let Some(world) = world(ranks) else { return };
+            let shapes = [2048, 8192].map(|m| Shape::new(m, n, k).up_to(8192));
+            let variant = case::variant(ranks, Dtype::Bf16, (128, 256));
+            let case = Case::new(&schedule(), &variant, &shapes, world.sharing);
+            let compiler = fine(Compiler::find());
+            let launched = fine(gpus::run(
+                &world.ranks,
+                &compiler,
+                &case.pipeline,
+                case.plans.iter().collect(),
+                &case.kernel,
+                3,
+            ));
+            for (shape, time) in shapes.iter().zip(launched.times) {
+                println!(
+                    "  {:13} {:24} {shape}: {:.1} us",
+                    case.kernel.name,
+                    world.told(),
+                    time.as_secs_f64() * 1e6
+                );
+            }
+        }
+    }
+}

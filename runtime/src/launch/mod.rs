@@ -62,6 +62,8 @@ pub struct Loaded {
     heap: Address,
     stride: u64,
     watch: [u8; 48],
+    /// How many CTAs a launch may have.
+    sms: u32,
     /// Whether the host moves data.
     copies: bool,
     state: Mutex<State>,
@@ -122,6 +124,7 @@ impl Loaded {
             heap: rank.heap(),
             stride: rank.stride(),
             watch: rank.watch(limit),
+            sms: rank.sms(&pipeline.kernel),
             copies: copies && rank.world() > 1,
             state: Mutex::new(State {
                 arguments: Arguments::new(),
@@ -202,10 +205,7 @@ impl Loaded {
 
     /// Refuses a plan whose CTAs or counters are not those of this communicator and kernel.
     fn fits(&self, rank: &Communicator, plan: &Plan) -> Result<(), Error> {
-        let (ctas, sms) = (
-            plan.grid.gemm + plan.grid.comm,
-            rank.sms(&self.pipeline.kernel),
-        );
+        let (ctas, sms) = (plan.grid.gemm + plan.grid.comm, self.sms);
         if plan.geometry.world != rank.world() || ctas > sms {
             return Err(Error::Usage {
                 what: format!(
