@@ -4,13 +4,21 @@ use counterflow::codegen::cuda::{self, CudaSource, expected};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::pipeline::{self, Pipeline};
 use counterflow::codegen::verify;
-use counterflow::{Checked, Dtype, Program, Variant, schedules};
+use counterflow::{Checked, Dtype, Layout, Program, Variant, schedules};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-fn pipeline(program: &Program, dtype: Dtype, tile: (u32, u32)) -> Checked<Pipeline> {
-    let variant = Variant::new(4).dtype(dtype).set("tiles", tile);
+fn pipeline(
+    program: &Program,
+    dtype: Dtype,
+    tile: (u32, u32),
+    layout: Layout,
+) -> Checked<Pipeline> {
+    let variant = Variant::new(4)
+        .dtype(dtype)
+        .layout(layout)
+        .set("tiles", tile);
     let kernel = lower(program, &variant).and_then(verify::kernel);
     let pipeline = kernel
         .and_then(|kernel| pipeline::build(&kernel))
@@ -18,16 +26,18 @@ fn pipeline(program: &Program, dtype: Dtype, tile: (u32, u32)) -> Checked<Pipeli
     pipeline.unwrap_or_else(|found| panic!("{}: {found}", program.name))
 }
 
-type Kind = (fn() -> Program, Dtype, (u32, u32));
+type Kind = (fn() -> Program, Dtype, (u32, u32), Layout);
 
 /// The first of each kind.
-const KERNELS: [Kind; 6] = [
-    (schedules::gemm, Dtype::Bf16, (128, 256)),
-    (schedules::gemm, Dtype::F16, (128, 128)),
-    (schedules::ag_gemm, Dtype::Bf16, (128, 256)),
-    (schedules::ag_gemm_pull, Dtype::Bf16, (128, 256)),
-    (schedules::gemm_rs, Dtype::Bf16, (128, 256)),
-    (schedules::gemm_ar, Dtype::Bf16, (128, 256)),
+const KERNELS: [Kind; 8] = [
+    (schedules::gemm, Dtype::Bf16, (128, 256), Layout::Nt),
+    (schedules::gemm, Dtype::Bf16, (128, 256), Layout::Nn),
+    (schedules::gemm, Dtype::Bf16, (128, 256), Layout::Tn),
+    (schedules::gemm, Dtype::F16, (128, 128), Layout::Nt),
+    (schedules::ag_gemm, Dtype::Bf16, (128, 256), Layout::Nt),
+    (schedules::ag_gemm_pull, Dtype::Bf16, (128, 256), Layout::Nt),
+    (schedules::gemm_rs, Dtype::Bf16, (128, 256), Layout::Nt),
+    (schedules::gemm_ar, Dtype::Bf16, (128, 256), Layout::Nt),
 ];
 
 #[test]
@@ -45,10 +55,15 @@ fn kernels_are_as_emitted() {
         }
         claimed.insert(name);
     };
-    for (schedule, dtype, (rows, columns)) in KERNELS {
+    for (schedule, dtype, (rows, columns), layout) in KERNELS {
         let program = schedule();
-        let pipeline = pipeline(&program, dtype, (rows, columns));
-        let name = format!("sm90/{}.{dtype}-{rows}x{columns}.cu", program.name);
+        let pipeline = pipeline(&program, dtype, (rows, columns), layout);
+        let layout = match layout {
+            Layout::Nt => "",
+            Layout::Nn => "-nn",
+            Layout::Tn => "-tn",
+        };
+        let name = format!("sm90/{}.{dtype}-{rows}x{columns}{layout}.cu", program.name);
         check(name.clone(), &cuda::emit(&pipeline).text);
         let expected = expected::instructions(&pipeline).into_iter();
         let expected = expected.map(|(what, step, least)| format!("\"{what}\": [{step}, {least}]"));
@@ -83,7 +98,7 @@ fn every_schedule_of_the_library_has_a_pipeline_in_both_types_and_tiles() {
         for dtype in [Dtype::Bf16, Dtype::F16] {
             for tile in [(128, 256), (128, 192), (128, 128)] {
                 let program = schedule();
-                let pipeline = pipeline(&program, dtype, tile);
+                let pipeline = pipeline(&program, dtype, tile, Layout::Nt);
                 let CudaSource {
                     text,
                     entry,

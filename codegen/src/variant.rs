@@ -65,6 +65,15 @@ impl Layout {
     /// Every layout.
     pub const ALL: [Layout; 3] = [Layout::Nt, Layout::Nn, Layout::Tn];
 
+    /// Whether the rows of `a` and of `b` are contiguous, instead of K.
+    pub const fn rows_contiguous(self) -> [bool; 2] {
+        match self {
+            Layout::Nt => [false, false],
+            Layout::Nn => [false, true],
+            Layout::Tn => [true, true],
+        }
+    }
+
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {

@@ -53,10 +53,34 @@ fn what_hopper_cannot_do_is_refused_with_the_numbers() {
     error[resources]: a product of f32
       help: bf16 or f16
     ");
-    insta::assert_snapshot!(refused(variant(Dtype::Bf16, (128, 256)).layout(Layout::Nn)), @"
-    error[resources]: operands in layout nn
-      help: both operands have K contiguous: nt
+    let wgrad = variant(Dtype::Bf16, (128, 256)).layout(Layout::Tn);
+    let found = build("ag_gemm", &wgrad).expect_err("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[resources]: #[comm] moves `x`, whose rows are contiguous
+      help: tensors whose columns are: layout nt, or nn where it is `a` of the dot
     ");
+}
+
+#[test]
+fn operands_may_have_their_rows_contiguous() {
+    for (name, layouts) in [
+        ("gemm", &Layout::ALL[..]),
+        ("ag_gemm", &[Layout::Nn]),
+        ("gemm_rs", &Layout::ALL),
+        ("gemm_ar", &Layout::ALL),
+    ] {
+        for layout in layouts {
+            let variant = variant(Dtype::F16, (128, 256)).layout(*layout);
+            let pipeline = build(name, &variant)
+                .and_then(pipeline::verify)
+                .unwrap_or_else(|e| panic!("{name} {layout:?}: {e}"));
+            let text = cuda::emit(&pipeline).text;
+            assert_eq!(
+                *layout != Layout::Nt,
+                text.contains("wgmma_descriptor_rows")
+            );
+        }
+    }
 }
 
 #[test]

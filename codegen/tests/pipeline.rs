@@ -4,7 +4,7 @@ mod library;
 
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::pipeline::{self, Node, Phase, Pipeline, Side};
-use counterflow_codegen::variant::Variant;
+use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
 
 fn good(name: &str) -> Pipeline {
@@ -68,6 +68,29 @@ enum Edit {
 
 fn remove(is: impl Fn(&Node) -> bool) -> impl Fn(&mut Node) -> Option<Edit> {
     move |node| is(node).then_some(Edit::Remove)
+}
+
+#[test]
+fn blocks_of_an_operand_that_are_all_the_same() {
+    let variant = Variant::new(4).layout(Layout::Nn).set("tiles", (128, 128));
+    let mut pipeline = library::all()
+        .iter()
+        .find(|program| program.name == "gemm")
+        .map(|program| lower(program, &variant).and_then(verify::kernel))
+        .and_then(|kernel| pipeline::build(&kernel.expect("a kernel")).ok())
+        .expect("a pipeline");
+    pipeline.lists(&mut |list| {
+        for node in list {
+            if let Node::Load { part: 1, at, .. } = node {
+                at.row = 0.into();
+            }
+        }
+    });
+    let found = pipeline::verify(pipeline).expect_err("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[coverage]: multiply of block 0 on rank 0 multiplies x of stage 0 by w of stage 0
+      = a stage does not hold one tile of each operand
+    ");
 }
 
 #[test]

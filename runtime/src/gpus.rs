@@ -2,7 +2,7 @@
 
 use crate::communicator::Communicator;
 use crate::cpu::Run;
-use crate::cuda::{self, Address, Gpu, Local};
+use crate::cuda::{self, Address, Event, Gpu, Local};
 use crate::error::Error;
 use crate::jit::{Compiler, Facts};
 use crate::launch::{Loaded, Tensors};
@@ -14,12 +14,11 @@ use counterflow_codegen::pipeline::Pipeline;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{TensorId, TensorKind};
 use counterflow_codegen::verify::Checked;
-use cudarc::driver::sys::CUevent_flags;
 use half::{bf16, f16};
 use std::time::{Duration, Instant};
 
 /// A byte that makes every 16-bit float a NaN: what no kernel wrote does not pass for a result.
-const POISON: u8 = 0xff;
+pub(crate) const POISON: u8 = 0xff;
 
 /// The ranks of a world on this machine: a GPU each, or all on the first if there are fewer.
 ///
@@ -161,16 +160,33 @@ struct OneRank {
 }
 
 /// A tensor's memory.
-enum Memory {
+pub(crate) enum Memory {
     Own(Local<u8>),
     Heap(UserBuffer<u8>),
 }
 
 impl Memory {
-    fn address(&self) -> Address {
+    /// So many bytes, zeroed. Collective if in the heap, which must have them reserved.
+    pub(crate) fn new(rank: &Communicator, bytes: u64, in_heap: bool) -> Result<Memory, Error> {
+        Ok(if in_heap {
+            Memory::Heap(rank.allocate(bytes as usize)?)
+        } else {
+            Memory::Own(Local::zeros(rank.stream(), bytes as usize)?)
+        })
+    }
+
+    pub(crate) fn address(&self) -> Address {
         match self {
             Memory::Own(local) => local.address(),
             Memory::Heap(buffer) => buffer.address(),
+        }
+    }
+
+    /// Says that the tensor is here.
+    pub(crate) fn hold(&self, tensor: TensorId, bytes: u64, tensors: &mut Tensors) {
+        match self {
+            Memory::Own(local) => tensors.local(tensor, local.address(), bytes),
+            Memory::Heap(buffer) => tensors.shared(tensor, buffer),
         }
     }
 }
@@ -186,9 +202,9 @@ fn load(
     let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
     let needs: Vec<(TensorId, u64, bool)> = ids
         .map(|id| {
-            let bytes = plans.iter().map(|plan| plan.bytes(kernel, id)).max();
-            let in_heap = kernel.buffers[id.index()].kind.symmetric();
-            (id, bytes.unwrap_or(0), in_heap)
+            let all = plans.iter().map(|plan| Loaded::needs(kernel, plan, id));
+            let (bytes, in_heap) = all.max().unwrap_or((0, false));
+            (id, bytes, in_heap)
         })
         .collect();
     let heap = needs.iter().filter(|(.., in_heap)| *in_heap);
@@ -198,15 +214,9 @@ fn load(
     let loaded = Loaded::load(rank, compiler, pipeline, plans)?;
     let (mut memory, mut tensors) = (Vec::new(), Tensors::new());
     for (id, bytes, in_heap) in needs {
-        memory.push(if in_heap {
-            let buffer = rank.allocate::<u8>(bytes as usize)?;
-            tensors.shared(id, &buffer);
-            Memory::Heap(buffer)
-        } else {
-            let local = Local::<u8>::zeros(rank.stream(), bytes as usize)?;
-            tensors.local(id, local.address(), bytes);
-            Memory::Own(local)
-        });
+        let place = Memory::new(rank, bytes, in_heap)?;
+        place.hold(id, bytes, &mut tensors);
+        memory.push(place);
     }
     rank.barrier()?;
     Ok((loaded, memory, tensors))
@@ -280,7 +290,7 @@ fn prepare(
     for (index, buffer) in pipeline.kernel.buffers.iter().enumerate() {
         let tensor = TensorId(index as u16);
         let to = memory[index].address();
-        let bytes = plan.bytes(&pipeline.kernel, tensor);
+        let bytes = Loaded::needs(&pipeline.kernel, plan, tensor).0;
         if !buffer.is_scratch() {
             cuda::fill(rank.stream(), to, POISON, bytes)?;
         }
@@ -303,12 +313,22 @@ fn prepare(
         };
         inputs(input, &mut values);
         let pitch = plan.pitch(&pipeline.kernel, tensor) as usize;
-        let start = u64::from(rows.start) * pitch as u64;
-        cuda::write(
-            rank.stream(),
-            to.plus(start),
-            &pack(&values, buffer.dtype, columns as usize, pitch),
-        )?;
+        let columns = columns as usize;
+        if buffer.rows_contiguous {
+            // Every chunk is a matrix of its own, a line for each column.
+            let chunk = plan.geometry.chunk_rows(buffer.rows).max(1) as usize;
+            let first = rows.start as usize / chunk;
+            for (index, values) in values.chunks(chunk * columns.max(1)).enumerate() {
+                let lines = transposed(values, columns);
+                let bytes = pack(&lines, buffer.dtype, values.len() / columns.max(1), pitch);
+                let start = (first + index) * columns * pitch;
+                cuda::write(rank.stream(), to.plus(start as u64), &bytes)?;
+            }
+        } else {
+            let bytes = pack(&values, buffer.dtype, columns, pitch);
+            let start = u64::from(rows.start) * pitch as u64;
+            cuda::write(rank.stream(), to.plus(start), &bytes)?;
+        }
     }
     Ok(())
 }
@@ -334,6 +354,12 @@ fn output(
         rows,
         values,
     })
+}
+
+/// Rows of numbers, column by column.
+fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
+    let column = |at| values.iter().skip(at).step_by(columns.max(1)).copied();
+    (0..columns).flat_map(column).collect()
 }
 
 /// Rows of numbers as bytes, `pitch` apart; between them poison.
@@ -373,31 +399,18 @@ fn unpack(bytes: &[u8], dtype: Dtype, columns: usize, pitch: usize) -> Vec<f32> 
 fn time(rank: &Communicator, launch: impl Fn() -> Result<(), Error>) -> Result<Duration, Error> {
     const GROUP: u32 = 10;
     const GROUPS: usize = 7;
-    let event = || {
-        let event = rank
-            .stream()
-            .record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
-        event.map_err(|error| Error::Driver {
-            what: "record an event".into(),
-            code: format!("{:?}", error.0),
-            help: "an earlier kernel died: start a new process".into(),
-        })
-    };
     let mut times = Vec::new();
     for group in 0..=GROUPS {
         rank.barrier()?;
-        let start = event()?;
+        let start = Event::record(rank.stream())?;
         for _ in 0..GROUP {
             launch()?;
         }
-        let end = event()?;
+        let end = Event::record(rank.stream())?;
         rank.synchronize()?;
-        let milliseconds = start.elapsed_ms(&end).unwrap_or(f32::NAN);
         // The first warms up.
-        if group > 0 && milliseconds.is_finite() {
-            times.push(Duration::from_secs_f32(
-                milliseconds / 1000.0 / GROUP as f32,
-            ));
+        if group > 0 {
+            times.push(end.since(&start)? / GROUP);
         }
     }
     times.sort_unstable();
@@ -416,5 +429,6 @@ mod tests {
         assert_eq!(&bytes[4..8], &[POISON; 4]);
         assert_eq!(unpack(&bytes, Dtype::Bf16, 2, 8), values);
         assert!(unpack(&[POISON; 2], Dtype::F16, 1, 2)[0].is_nan());
+        assert_eq!(transposed(&values, 2), [1.0, 0.5, -2.0, 3.0]);
     }
 }

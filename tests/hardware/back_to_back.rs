@@ -1,16 +1,17 @@
 //! A thousand launches in a row, without waiting between them: what a faster rank's next launch does to a slower one.
 //!
-//! M cycles through five values and the inputs through four sets. Every launch has inputs and outputs of its own, full
-//! of NaN before, so that every element of every launch is compared: the first of each M and set with the f64
-//! reference, the others with it bit for bit, as these schedules add in a fixed order. The one that does not is given
-//! integers. Counters and scratch are shared by all launches, as in use. What this cannot see: a launch that is right
-//! only because the host was slow; the pauses are for that.
+//! M cycles through five values and the inputs through four sets. Counters, scratch and what peers address are shared
+//! by all launches, as in use; parameters that peers write are filled before and kept after each launch by copies in
+//! the order of the stream. Operands and outputs of one rank alone are fresh, and NaN before. So every element of every
+//! launch is compared: the first of each M and set with the f64 reference, the others with it bit for bit, as these
+//! schedules add in a fixed order. The one that does not is given integers. What this cannot see: what goes right only
+//! because this machine is as fast as it is; the pauses are for that.
 
 use crate::case::{Case, Fill, in_parallel, variant};
 use crate::fine;
 use crate::gpus::{self, dawdle};
-use crate::memory::{self, Memory, numbers};
-use crate::right::{JITTER, VARIANTS};
+use crate::memory::{Heap, Memory, numbers};
+use crate::right::{JITTER, KINDS};
 use counterflow::codegen::interp::{self, Numbers, Outcome, Output, Policy};
 use counterflow::codegen::program::TensorId;
 use counterflow::jit::{Compiler, Probes};
@@ -36,25 +37,12 @@ fn on_rank(
     fill: Fill,
     (launches, late): (usize, u64),
 ) -> Result<Held, Error> {
-    let (kernel, plans) = (&case.kernel, case.plans.iter().collect::<Vec<_>>());
+    let plans = case.plans.iter().collect::<Vec<_>>();
     let plan = |launch| plans[of_launch(launch).0];
-    let needs: u64 = (0..launches)
-        .map(|launch| memory::heap_bytes(kernel, plan(launch)))
-        .sum();
-    rank.reserve(needs + memory::cell_bytes(&plans))?;
+    let heap = Heap::new(rank, &case.kernel, &plans)?;
     let loaded = Loaded::load(rank, compiler, &case.pipeline, &plans)?;
-    let scratch = Memory::scratch(rank, kernel, &plans)?;
     let memory = (0..launches)
-        .map(|launch| {
-            Memory::new(
-                rank,
-                kernel,
-                plan(launch),
-                of_launch(launch).1,
-                fill,
-                &scratch,
-            )
-        })
+        .map(|launch| Memory::new(rank, &heap, plan(launch), of_launch(launch).1, fill))
         .collect::<Result<Vec<_>, _>>()?;
     for plan in &plans {
         loaded.agree(rank, plan)?;
@@ -66,14 +54,13 @@ fn on_rank(
         if numbers.below(16) == 0 {
             dawdle(&mut numbers, late);
         }
+        memory.before()?;
         loaded.launch(rank, plan(launch), &memory.tensors())?;
+        memory.after()?;
     }
     rank.synchronize()?;
     rank.barrier()?;
-    let held = memory.iter().map(|memory| memory.raw(kernel)).collect();
-    // Nobody gives memory back while a peer may still read it.
-    rank.barrier()?;
-    held
+    memory.iter().map(Memory::raw).collect()
 }
 
 fn back_to_back(schedule: Schedule, probes: Probes, (launches, late): (usize, u64)) {
@@ -94,13 +81,7 @@ fn back_to_back(schedule: Schedule, probes: Probes, (launches, late): (usize, u6
             Fill::Uniform(3)
         };
         let shapes = ROWS.map(|m| Shape::new(m, 264, 200).up_to(1000));
-        let (dtype, tile) = VARIANTS[0];
-        let case = Case::new(
-            &program,
-            &variant(ranks, dtype, tile),
-            &shapes,
-            world.sharing,
-        );
+        let case = Case::new(&program, &variant(ranks, KINDS[0]), &shapes, world.sharing);
         let compiler = fine(Compiler::find()).with_probes(probes);
         let each = |rank: &Communicator| on_rank(&case, rank, &compiler, fill, (launches, late));
         let held = fine(Communicator::each(&world.ranks, each));

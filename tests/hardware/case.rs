@@ -2,7 +2,7 @@
 
 use crate::fine;
 use crate::gpus::{World, dawdle};
-use crate::memory::{self, Memory};
+use crate::memory::{Heap, Memory};
 use counterflow::codegen::interp::{
     self, Disagreement, Expected, Input, Numbers, Options, Outcome, Output, Policy,
 };
@@ -12,7 +12,7 @@ use counterflow::codegen::verify;
 use counterflow::jit::{Compiler, Probes};
 use counterflow::launch::Loaded;
 use counterflow::{
-    Checked, Communicator, Dtype, Error, Kernel, Machine, Plan, Program, Shape, Variant,
+    Checked, Communicator, Dtype, Error, Kernel, Layout, Machine, Plan, Program, Shape, Variant,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -95,8 +95,12 @@ pub fn machine(kernel: &Kernel, sharing: u32) -> Machine {
     }
 }
 
-pub fn variant(world: u32, dtype: Dtype, tile: (u32, u32)) -> Variant {
-    Variant::new(world).dtype(dtype).set("tiles", tile)
+/// What kernels of a schedule differ in.
+pub type Kind = (Dtype, (u32, u32), Layout);
+
+pub fn variant(world: u32, (dtype, tile, layout): Kind) -> Variant {
+    let variant = Variant::new(world).dtype(dtype).layout(layout);
+    variant.set("tiles", tile)
 }
 
 pub fn checked(program: &Program, variant: &Variant) -> (Checked<Kernel>, Checked<Pipeline>) {
@@ -163,25 +167,23 @@ impl Case {
         late: u64,
     ) -> Result<Vec<Output>, Error> {
         let plans: Vec<_> = self.plans.iter().collect();
-        let most = plans
-            .iter()
-            .map(|plan| memory::heap_bytes(&self.kernel, plan));
-        rank.reserve(2 * most.max().unwrap_or(0) + memory::cell_bytes(&plans))?;
+        let heap = Heap::new(rank, &self.kernel, &plans)?;
         let loaded = Loaded::load(rank, compiler, &self.pipeline, &plans)?;
-        let scratch = Memory::scratch(rank, &self.kernel, &plans)?;
         let mut numbers = Numbers::new(fill.seed() ^ u64::from(rank.rank()) << 32);
         let mut outputs = Vec::new();
         for (launch, plan) in plans.iter().enumerate() {
-            let memory = Memory::new(rank, &self.kernel, plan, launch, fill, &scratch)?;
+            let memory = Memory::new(rank, &heap, plan, launch, fill)?;
             // Nobody's kernel runs: nothing that a launch before left can pass for a result of this one.
-            scratch.poison()?;
+            heap.poison_scratch()?;
+            memory.before()?;
             rank.synchronize()?;
             rank.barrier()?;
             dawdle(&mut numbers, late);
             loaded.launch(rank, plan, &memory.tensors())?;
+            memory.after()?;
             rank.synchronize()?;
             rank.barrier()?;
-            outputs.extend(memory.outputs(rank, &self.kernel, plan, launch)?);
+            outputs.extend(memory.outputs(rank, plan, launch)?);
         }
         Ok(outputs)
     }

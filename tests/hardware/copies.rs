@@ -3,6 +3,7 @@
 use crate::case::{self, Case};
 use crate::fine;
 use crate::gpus::{World, here, loopback, world};
+use crate::right::KINDS;
 use counterflow::cuda::MapSpec;
 use counterflow::jit::Compiler;
 use counterflow::{Checked, Dtype, Plan, Program, Shape, gpus, schedules};
@@ -16,7 +17,7 @@ fn copies_that_wait_for_a_rank_that_never_launches_name_it() {
         return;
     }
     let Some(world) = world(2) else { return };
-    let variant = case::variant(2, Dtype::Bf16, (128, 256));
+    let variant = case::variant(2, KINDS[0]);
     let shape = [Shape::new(512, 512, 512)];
     let case = Case::new(&schedules::ag_gemm_pull(), &variant, &shape, world.sharing);
     let compiler = fine(Compiler::find());
@@ -40,7 +41,7 @@ fn rows_that_lie_apart_are_copied_too() {
         let Some(world) = world(ranks) else { return };
         let shape = |m| Shape::new(m, 264, 200).up_to(4097).ld("x", 328);
         let shapes = [1000, 4097, 3, 640].map(shape);
-        let variant = case::variant(ranks, Dtype::Bf16, (128, 256));
+        let variant = case::variant(ranks, KINDS[0]);
         let case = Case::new(&schedules::ag_gemm_pull(), &variant, &shapes, world.sharing);
         let compiler = fine(Compiler::find());
         let plans: Vec<_> = case.plans.iter().chain(&case.plans).collect();
@@ -52,13 +53,9 @@ fn rows_that_lie_apart_are_copied_too() {
             &case.kernel,
             11,
         ));
-        for launch in 0..plans.len() {
+        for (launch, plan) in plans.iter().enumerate() {
             let compared = fine(launched.run.compare(launch)).expect("a reference");
-            assert!(
-                compared.relative < 4e-3,
-                "{}: {compared:?}",
-                plans[launch].shape
-            );
+            assert!(compared.relative < 4e-3, "{}: {compared:?}", plan.shape);
         }
         println!(
             "  {:13} {:32} {:5} launches right, rows apart",
@@ -129,7 +126,7 @@ fn a_launch_takes_the_host() {
         };
         // The first two have the same tiles and pieces in every chunk, the third has fewer.
         let shapes = [1000, 990, 500].map(|m| Shape::new(m, 512, 512).up_to(1000));
-        let variant = case::variant(ranks, Dtype::Bf16, (128, 256));
+        let variant = case::variant(ranks, KINDS[0]);
         let case = Case::new(&schedule(), &variant, &shapes, world.sharing);
         tensor_map();
         host("the same M", &world, &case, &[0]);
@@ -152,7 +149,7 @@ fn pulled_and_pushed() {
         ] {
             let Some(world) = world(ranks) else { return };
             let shapes = [2048, 8192].map(|m| Shape::new(m, n, k).up_to(8192));
-            let variant = case::variant(ranks, Dtype::Bf16, (128, 256));
+            let variant = case::variant(ranks, KINDS[0]);
             let case = Case::new(&schedule(), &variant, &shapes, world.sharing);
             let compiler = fine(Compiler::find());
             let launched = fine(gpus::run(

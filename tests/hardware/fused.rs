@@ -4,13 +4,14 @@
 use crate::case::{self, Case, Fill};
 use crate::fine;
 use crate::gpus;
-use crate::memory::{self, Memory};
+use crate::memory::{Heap, Memory};
+use crate::right::KINDS;
 use counterflow::codegen::cuda;
 use counterflow::codegen::kernel::Purpose;
-use counterflow::cuda::{Enqueued, Event, Seen, enqueued};
+use counterflow::cuda::{Enqueued, Seen, Sighting, enqueued};
 use counterflow::jit::{Compiler, Probes};
 use counterflow::launch::Loaded;
-use counterflow::{Communicator, Dtype, Program, Shape};
+use counterflow::{Communicator, Program, Shape};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -24,28 +25,28 @@ const PANEL: u32 = 64;
 const TILE: u32 = 256;
 
 /// When each tile that a rank stored was complete in memory.
-fn tiles(events: &[Event]) -> Vec<u64> {
-    // One thread's events are in the order of its clock; a wait that follows a store completes it.
-    let mut threads: BTreeMap<(u32, u32), Vec<&Event>> = BTreeMap::new();
+fn tiles(events: &[Sighting]) -> Vec<u64> {
+    // A wait that follows a store completes it.
+    let mut threads: BTreeMap<(u32, u32), Vec<&Sighting>> = BTreeMap::new();
     for event in events {
         threads
             .entry((event.block, event.thread))
             .or_default()
             .push(event);
     }
-    let mut panels: BTreeMap<(u32, u32, u32, u32), Vec<u64>> = BTreeMap::new();
-    for events in threads.values_mut() {
-        events.sort_by_key(|event| (event.time, !matches!(event.what, Seen::Store { .. })));
+    let mut panels: BTreeMap<[u32; 5], Vec<u64>> = BTreeMap::new();
+    for events in threads.values() {
         let mut open = Vec::new();
         for event in events {
             match event.what {
                 Seen::Store {
+                    map,
                     column,
                     row,
                     chunk,
                     rank,
                 } => {
-                    open.push((rank, chunk, row, column / TILE));
+                    open.push([map, rank, chunk, row, column / TILE]);
                 }
                 // What a comm role passes on is no tile.
                 Seen::Sent => open.clear(),
@@ -67,7 +68,7 @@ fn tiles(events: &[Event]) -> Vec<u64> {
 }
 
 /// When a piece that a peer sends was last seen missing.
-fn last_missing(events: &[Event], data: &[u32]) -> Option<u64> {
+fn last_missing(events: &[Sighting], data: &[u32]) -> Option<u64> {
     let late = events
         .iter()
         .filter(|event| matches!(event.what, Seen::Late { what, .. } if data.contains(&what)));
@@ -82,7 +83,7 @@ fn is_fused(schedule: fn() -> Program) {
     };
     let compiler = fine(Compiler::find()).with_probes(TRACE);
     let shape = [Shape::new(256 * ranks, 512, 1024)];
-    let variant = case::variant(ranks, Dtype::Bf16, (128, TILE));
+    let variant = case::variant(ranks, KINDS[0]);
     let case = Case::new(&schedule(), &variant, &shape, world.sharing);
     let (kernel, plan) = (&case.kernel, &case.plans[0]);
     let barriers = cuda::emit(&case.pipeline).waits.len() - kernel.counters.len();
@@ -91,14 +92,16 @@ fn is_fused(schedule: fn() -> Program) {
         .map(|(index, _)| (barriers + index) as u32)
         .collect();
     let seen = Communicator::each(&world.ranks, |rank| {
-        rank.reserve(memory::heap_bytes(kernel, plan) + memory::cell_bytes(&[plan]))?;
+        let heap = Heap::new(rank, kernel, &[plan])?;
         let loaded = Loaded::load(rank, &compiler, &case.pipeline, &[plan])?;
-        let scratch = Memory::scratch(rank, kernel, &[plan])?;
-        let memory = Memory::new(rank, kernel, plan, 0, Fill::Uniform(5), &scratch)?;
+        let memory = Memory::new(rank, &heap, plan, 0, Fill::Uniform(5))?;
         let tensors = memory.tensors();
+        loaded.agree(rank, plan)?;
         let mut best: Option<(usize, usize, u64)> = None;
         // Each rank is late once: the others must have finished tiles before anything of it arrives.
         for late in 0..rank.world() {
+            memory.before()?;
+            rank.synchronize()?;
             rank.barrier()?;
             if rank.rank() == late {
                 std::thread::sleep(Duration::from_millis(1));

@@ -3,10 +3,11 @@
 use crate::case::{self, Case, Fill};
 use crate::fine;
 use crate::gpus::both_ways;
-use crate::memory::{self, Memory};
+use crate::memory::{Heap, Memory};
+use crate::right::KINDS;
 use counterflow::jit::Compiler;
 use counterflow::launch::Loaded;
-use counterflow::{Communicator, Dtype, Shape, UserBuffer, schedules};
+use counterflow::{Communicator, Shape, UserBuffer, schedules};
 
 #[test]
 fn the_heap_is_one_range_that_grows_and_never_moves() {
@@ -103,15 +104,14 @@ fn ranks_that_launch_different_shapes_are_told_before_any_kernel_runs() {
     for world in both_ways(2) {
         let compiler = fine(Compiler::find());
         let shapes = [512, 384].map(|m| Shape::new(m, 256, 256).up_to(512));
-        let variant = case::variant(2, Dtype::Bf16, (128, 256));
+        let variant = case::variant(2, KINDS[0]);
         let case = Case::new(&schedules::ag_gemm(), &variant, &shapes, world.sharing);
         let plans: Vec<_> = case.plans.iter().collect();
         let told = Communicator::each(&world.ranks, |rank| {
-            rank.reserve(memory::heap_bytes(&case.kernel, plans[0]) + memory::cell_bytes(&plans))?;
+            let heap = Heap::new(rank, &case.kernel, &plans)?;
             let loaded = Loaded::load(rank, &compiler, &case.pipeline, &plans)?;
-            let scratch = Memory::scratch(rank, &case.kernel, &plans)?;
             let fill = Fill::Uniform(1);
-            let memory = Memory::new(rank, &case.kernel, plans[0], 0, fill, &scratch)?;
+            let memory = Memory::new(rank, &heap, plans[0], 0, fill)?;
             let mine = plans[rank.rank() as usize];
             let error = loaded
                 .launch(rank, mine, &memory.tensors())

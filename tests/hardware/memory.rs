@@ -1,44 +1,28 @@
-//! The tensors of one launch on one rank: fresh memory, NaN wherever no input is.
+//! The tensors of one launch on one rank: NaN wherever no input is.
 
 use crate::case::Fill;
 use counterflow::codegen::interp::{Input, Output};
 use counterflow::codegen::kernel::Buffer;
 use counterflow::codegen::program::{TensorId, TensorKind};
 use counterflow::cuda::Local;
-use counterflow::launch::Tensors;
+use counterflow::launch::{Loaded, Tensors};
 use counterflow::{Checked, Communicator, Dtype, Error, Kernel, Plan, UserBuffer};
 use half::{bf16, f16};
 
 /// A NaN of both 16-bit types.
 const POISON: u16 = 0xffff;
 
-enum Place {
-    /// With its bytes.
-    Own(Local<u16>, u64),
-    Heap(UserBuffer<u16>),
+/// What peers address: one buffer a tensor for all launches, so that a peer which comes too early or too late with one
+/// spoils another.
+pub struct Heap<'a> {
+    kernel: &'a Kernel,
+    buffers: Vec<Option<UserBuffer<u16>>>,
 }
 
-/// Scratch that all launches share: what one leaves there, the next finds.
-pub struct Scratch {
-    buffers: Vec<(TensorId, UserBuffer<u16>)>,
-}
-
-/// The tensors of one launch.
+/// The tensors of one launch, those in the heap as copies: filled before, and with the results after.
 pub struct Memory<'a> {
-    places: Vec<(TensorId, Place)>,
-    scratch: &'a Scratch,
-}
-
-/// Bytes of the heap that a launch needs.
-pub fn heap_bytes(kernel: &Kernel, plan: &Plan) -> u64 {
-    let heap = ids(kernel).filter(|id| kernel.buffers[id.index()].kind.symmetric());
-    heap.map(|id| plan.bytes(kernel, id) + 1024).sum()
-}
-
-/// Bytes of the heap that counters need, with something to spare.
-pub fn cell_bytes(plans: &[&Checked<Plan>]) -> u64 {
-    let cells = plans.iter().map(|plan| plan.arrivals.len() as u64 * 128);
-    2 * cells.max().unwrap_or(0) + (4 << 20)
+    heap: &'a Heap<'a>,
+    own: Vec<Option<Local<u16>>>,
 }
 
 fn ids(kernel: &Kernel) -> impl Iterator<Item = TensorId> {
@@ -46,54 +30,62 @@ fn ids(kernel: &Kernel) -> impl Iterator<Item = TensorId> {
 }
 
 fn words(kernel: &Kernel, plan: &Plan, id: TensorId) -> usize {
-    (plan.bytes(kernel, id) / 2) as usize
+    (Loaded::needs(kernel, plan, id).0 / 2) as usize
 }
 
-impl Memory<'_> {
-    /// Scratch for every plan.
-    pub fn scratch(
+impl<'a> Heap<'a> {
+    /// For every plan, full of NaN, with room for a kernel's counters. Collective.
+    pub fn new(
         rank: &Communicator,
-        kernel: &Kernel,
+        kernel: &'a Kernel,
         plans: &[&Checked<Plan>],
-    ) -> Result<Scratch, Error> {
-        let mut buffers = Vec::new();
-        for id in ids(kernel).filter(|id| kernel.buffers[id.index()].is_scratch()) {
-            let words = plans.iter().map(|plan| words(kernel, plan, id)).max();
-            buffers.push((id, rank.allocate(words.unwrap_or(0))?));
+    ) -> Result<Heap<'a>, Error> {
+        let symmetric = |id: &TensorId| kernel.buffers[id.index()].kind.symmetric();
+        let most = |id| plans.iter().map(|plan| words(kernel, plan, id)).max();
+        let bytes = ids(kernel).filter(symmetric).filter_map(most);
+        let bytes: u64 = bytes.map(|words| words as u64 * 2 + 1024).sum();
+        let cells = plans.iter().map(|plan| plan.arrivals.len() as u64 * 128);
+        rank.reserve(bytes + 2 * cells.max().unwrap_or(0) + (4 << 20))?;
+        let buffer = |id: TensorId| {
+            let words = most(id).filter(|_| symmetric(&id));
+            words.map(|words| rank.allocate(words)).transpose()
+        };
+        let buffers = ids(kernel).map(buffer).collect::<Result<Vec<_>, _>>()?;
+        for buffer in buffers.iter().flatten() {
+            buffer.fill(POISON.to_le_bytes()[0])?;
         }
-        let scratch = Scratch { buffers };
-        scratch.poison()?;
         rank.synchronize()?;
         rank.barrier()?;
-        Ok(scratch)
+        Ok(Heap { kernel, buffers })
     }
-}
 
-impl Scratch {
-    /// NaN everywhere on this rank.
-    pub fn poison(&self) -> Result<(), Error> {
-        for (_, buffer) in &self.buffers {
-            buffer.fill(POISON.to_le_bytes()[0])?;
+    /// NaN in all of this rank's scratch.
+    pub fn poison_scratch(&self) -> Result<(), Error> {
+        for (buffer, heap) in self.kernel.buffers.iter().zip(&self.buffers) {
+            if let Some(heap) = heap.as_ref().filter(|_| buffer.is_scratch()) {
+                heap.fill(POISON.to_le_bytes()[0])?;
+            }
         }
         Ok(())
     }
 }
 
 impl<'a> Memory<'a> {
-    /// Inputs of launch `launch`, and outputs full of NaN. Collective.
+    /// Inputs of launch `launch`, and NaN elsewhere.
     pub fn new(
         rank: &Communicator,
-        kernel: &Kernel,
+        heap: &'a Heap<'a>,
         plan: &Plan,
         launch: usize,
         fill: Fill,
-        scratch: &'a Scratch,
     ) -> Result<Memory<'a>, Error> {
+        let kernel = heap.kernel;
         let mut inputs = fill.inputs();
-        let mut places = Vec::new();
+        let mut own = Vec::new();
         for id in ids(kernel) {
             let buffer = &kernel.buffers[id.index()];
             if buffer.is_scratch() {
+                own.push(None);
                 continue;
             }
             let mut values = vec![POISON; words(kernel, plan, id)];
@@ -113,54 +105,58 @@ impl<'a> Memory<'a> {
                     columns,
                 };
                 inputs(input, &mut numbers);
-                let at = rows.start as usize * columns as usize;
-                for (place, number) in values[at..].iter_mut().zip(numbers) {
-                    *place = bits(number, buffer.dtype);
+                let mut numbers = numbers.into_iter();
+                for row in rows.range() {
+                    for column in 0..columns as usize {
+                        let number = numbers.next().unwrap_or(f32::NAN);
+                        values[at(plan, buffer, row, column)] = bits(number, buffer.dtype);
+                    }
                 }
             }
-            let place = if buffer.kind.symmetric() {
-                let heap = rank.allocate(values.len())?;
-                heap.write(&values)?;
-                Place::Heap(heap)
-            } else {
-                Place::Own(Local::of(rank.stream(), &values)?, values.len() as u64 * 2)
-            };
-            places.push((id, place));
+            own.push(Some(Local::of(rank.stream(), &values)?));
         }
-        Ok(Memory { places, scratch })
+        Ok(Memory { heap, own })
     }
 
-    /// For a launch.
+    /// What a launch takes.
     pub fn tensors(&self) -> Tensors {
         let mut tensors = Tensors::new();
-        for (id, place) in &self.places {
-            match place {
-                Place::Own(own, bytes) => tensors.local(*id, own.address(), *bytes),
-                Place::Heap(heap) => tensors.shared(*id, heap),
+        for (id, (own, heap)) in ids(self.heap.kernel).zip(self.own.iter().zip(&self.heap.buffers))
+        {
+            match (heap, own) {
+                (Some(heap), _) => tensors.shared(id, heap),
+                (None, Some(own)) => tensors.local(id, own.address(), own.len() as u64 * 2),
+                (None, None) => {}
             }
-        }
-        for (id, heap) in &self.scratch.buffers {
-            tensors.shared(*id, heap);
         }
         tensors
     }
 
+    /// Parameters in the heap get what they hold before the launch, in the order of the stream.
+    pub fn before(&self) -> Result<(), Error> {
+        let mut both = self.both();
+        both.try_for_each(|(heap, own)| heap.copy_from(own))
+    }
+
+    /// What they hold after it is kept.
+    pub fn after(&self) -> Result<(), Error> {
+        let mut both = self.both();
+        both.try_for_each(|(heap, own)| heap.copy_to(own))
+    }
+
+    /// Parameters in the heap, with their copies.
+    fn both(&self) -> impl Iterator<Item = (&UserBuffer<u16>, &Local<u16>)> {
+        let both = self.heap.buffers.iter().zip(&self.own);
+        both.filter_map(|(heap, own)| Some((heap.as_ref()?, own.as_ref()?)))
+    }
+
     /// What is compared, as it is on the GPU: the outputs, and what was gathered.
-    pub fn raw(&self, kernel: &Kernel) -> Result<Vec<(TensorId, Vec<u16>)>, Error> {
-        let shown = self
-            .places
-            .iter()
-            .filter(|(id, _)| shown(&kernel.buffers[id.index()]));
-        shown
-            .map(|(id, place)| {
-                Ok((
-                    *id,
-                    match place {
-                        Place::Own(own, _) => own.read()?,
-                        Place::Heap(heap) => heap.read()?,
-                    },
-                ))
-            })
+    pub fn raw(&self) -> Result<Vec<(TensorId, Vec<u16>)>, Error> {
+        let kernel = self.heap.kernel;
+        let all = ids(kernel).zip(&self.own);
+        let all = all.filter(|(id, _)| shown(&kernel.buffers[id.index()]));
+        all.filter_map(|(id, own)| Some((id, own.as_ref()?)))
+            .map(|(id, own)| Ok((id, own.read()?)))
             .collect()
     }
 
@@ -168,13 +164,11 @@ impl<'a> Memory<'a> {
     pub fn outputs(
         &self,
         rank: &Communicator,
-        kernel: &Kernel,
         plan: &Plan,
         launch: usize,
     ) -> Result<Vec<Output>, Error> {
-        let raw = self.raw(kernel)?;
         let output = |(tensor, bits): (TensorId, Vec<u16>)| {
-            let buffer = &kernel.buffers[tensor.index()];
+            let buffer = &self.heap.kernel.buffers[tensor.index()];
             let rows = plan.geometry.held(buffer, rank.rank());
             let columns = plan.geometry.size(buffer.columns);
             let elements = rows.len() as usize * columns as usize;
@@ -186,7 +180,18 @@ impl<'a> Memory<'a> {
                 values: numbers(&bits[..elements], buffer.dtype),
             }
         };
-        Ok(raw.into_iter().map(output).collect())
+        Ok(self.raw()?.into_iter().map(output).collect())
+    }
+}
+
+/// Where an element is: rows one after another, or in each chunk columns one after another.
+fn at(plan: &Plan, buffer: &Buffer, row: usize, column: usize) -> usize {
+    let columns = plan.geometry.size(buffer.columns) as usize;
+    if buffer.rows_contiguous {
+        let chunk = plan.geometry.chunk_rows(buffer.rows) as usize;
+        (row / chunk * columns + column) * chunk + row % chunk
+    } else {
+        row * columns + column
     }
 }
 

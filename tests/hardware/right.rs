@@ -1,24 +1,35 @@
 //! One body for every schedule: results are right in worlds 1 to 4, for both types and tiles, for shapes that nothing
 //! divides, with new data and a new M at every launch. The emulator runs it on small shapes.
 
-use crate::case::{Case, Device, Fill, in_parallel, on, variant};
+use crate::case::{Case, Device, Fill, Kind, in_parallel, on, variant};
 use crate::gpus;
 use counterflow::codegen::interp::Outcome;
 use counterflow::jit::Probes;
-use counterflow::{Dtype, Program, Shape};
+use counterflow::{Dtype, Layout, Program, Shape};
 
 type Schedule = fn() -> Program;
 
-/// What kernels differ in.
-pub const VARIANTS: [(Dtype, (u32, u32)); 4] = [
-    (Dtype::Bf16, (128, 256)),
-    (Dtype::Bf16, (128, 128)),
-    (Dtype::F16, (128, 256)),
-    (Dtype::F16, (128, 128)),
+pub const KINDS: [Kind; 4] = [
+    (Dtype::Bf16, (128, 256), Layout::Nt),
+    (Dtype::Bf16, (128, 128), Layout::Nt),
+    (Dtype::F16, (128, 256), Layout::Nt),
+    (Dtype::F16, (128, 128), Layout::Nt),
 ];
 
 /// Of them, those that also run with pauses.
-pub const JITTERED: [(Dtype, (u32, u32)); 2] = [VARIANTS[0], VARIANTS[3]];
+pub const JITTERED: [Kind; 2] = [KINDS[0], KINDS[3]];
+
+/// Operands whose rows are contiguous: the second.
+pub const NN: [Kind; 2] = [
+    (Dtype::Bf16, (128, 256), Layout::Nn),
+    (Dtype::F16, (128, 128), Layout::Nn),
+];
+
+/// Both of them; not what a `#[comm]` loop moves.
+pub const TN: [Kind; 2] = [
+    (Dtype::Bf16, (128, 256), Layout::Tn),
+    (Dtype::F16, (128, 128), Layout::Tn),
+];
 
 pub const JITTER: Probes = Probes {
     jitter: Some(0x5eed),
@@ -39,7 +50,7 @@ const SIZES: [(u32, u32); 2] = [(264, 1096), (520, 72)];
 
 /// What a test runs in one world.
 struct Matrix {
-    variants: &'static [(Dtype, (u32, u32))],
+    kinds: &'static [Kind],
     sizes: &'static [(u32, u32)],
     rows: &'static [u32],
     fills: &'static [fn(u64) -> Fill],
@@ -54,11 +65,11 @@ impl Matrix {
         ranks: u32,
     ) -> Vec<(Case, Fill, Outcome)> {
         let mut ran = Vec::new();
-        for (dtype, tile) in self.variants {
+        for kind in self.kinds {
             for size in self.sizes {
                 let shapes = shapes(self.rows, *size);
                 for fill in self.fills {
-                    let case = on(device, &schedule(), &variant(ranks, *dtype, *tile), &shapes);
+                    let case = on(device, &schedule(), &variant(ranks, *kind), &shapes);
                     let fill = fill(u64::from(ranks) << 16 | ran.len() as u64);
                     let outcome = case.run(device, fill);
                     ran.push((case, fill, outcome));
@@ -116,7 +127,7 @@ impl Matrix {
 
 fn agrees(schedule: Schedule) {
     let matrix = Matrix {
-        variants: &VARIANTS,
+        kinds: &KINDS,
         sizes: &SIZES,
         rows: &ROWS,
         fills: &[Fill::Uniform],
@@ -128,10 +139,39 @@ mod agrees {
     crate::each_schedule!(super::agrees);
 }
 
+fn layout_nn(schedule: Schedule) {
+    let matrix = Matrix {
+        kinds: &NN,
+        sizes: &[(264, 1096)],
+        rows: &[1000, 1, 127, 2049],
+        fills: &[Fill::Uniform, Fill::Integers],
+    };
+    matrix.on_gpus(schedule, "nn", (Probes::default(), 0));
+}
+
+mod layout_nn {
+    crate::each_schedule!(super::layout_nn);
+}
+
+/// Columns of M are multiples of 16 bytes in every world.
+fn layout_tn(schedule: Schedule) {
+    let matrix = Matrix {
+        kinds: &TN,
+        sizes: &[(264, 1096)],
+        rows: &[960, 96, 2016],
+        fills: &[Fill::Uniform, Fill::Integers],
+    };
+    matrix.on_gpus(schedule, "tn", (Probes::default(), 0));
+}
+
+mod layout_tn {
+    crate::each_schedule!(super::layout_tn: gemm, gemm_rs, gemm_rs_add, gemm_ar, bulk);
+}
+
 /// Small integers, whose sums are exact in any order: the same bits as the reference and the emulator.
 fn same_bits(schedule: Schedule) {
     let matrix = Matrix {
-        variants: &VARIANTS,
+        kinds: &KINDS,
         sizes: &[(264, 200)],
         rows: &[1, 1000, 127, 514],
         fills: &[Fill::Integers],
@@ -146,7 +186,7 @@ mod same_bits {
 /// With random pauses inside every role, and ranks that come late.
 fn jitter(schedule: Schedule) {
     let matrix = Matrix {
-        variants: &JITTERED,
+        kinds: &JITTERED,
         sizes: &[(520, 1096)],
         rows: &[514, 1, 1000, 129, 2049, 640, 127, 1000],
         fills: &[Fill::Uniform, Fill::Integers],
@@ -161,7 +201,7 @@ mod jitter {
 /// Few and small, and ranks on one GPU: what the sanitizers watch.
 fn small(schedule: Schedule) {
     let matrix = Matrix {
-        variants: &JITTERED,
+        kinds: &JITTERED,
         sizes: &[(136, 200)],
         rows: &[257, 1, 130],
         fills: &[Fill::Uniform],
@@ -182,19 +222,33 @@ mod small {
 }
 
 /// The same on emulated ranks.
-fn emulated(schedule: Schedule) {
+fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u32]) {
     let matrix = Matrix {
-        variants: &VARIANTS,
+        kinds,
         sizes: &[(136, 72)],
-        rows: &[300, 1, 127, 7],
+        rows,
         fills: &[Fill::Uniform, Fill::Integers],
     };
     for ranks in 1..=4 {
         let ran = matrix.run(&Device::Cpu, schedule, ranks);
-        matrix.compare(&ran, &format!("world {ranks} emulated"));
+        let layout = kinds[0].2.name();
+        matrix.compare(&ran, &format!("world {ranks} emulated, {layout}"));
     }
+}
+
+fn emulated(schedule: Schedule) {
+    emulated_as(schedule, &KINDS, &[300, 1, 127, 7]);
+    emulated_as(schedule, &NN, &[300, 1, 127, 7]);
 }
 
 mod emulated {
     crate::each_schedule!(super::emulated);
+}
+
+fn emulated_tn(schedule: Schedule) {
+    emulated_as(schedule, &TN, &[288, 96]);
+}
+
+mod emulated_tn {
+    crate::each_schedule!(super::emulated_tn: gemm, gemm_rs, gemm_rs_add, gemm_ar, bulk);
 }

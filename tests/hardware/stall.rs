@@ -3,8 +3,9 @@
 use crate::case::{self, Case};
 use crate::fine;
 use crate::gpus::{here, world};
+use crate::right::KINDS;
 use counterflow::jit::Compiler;
-use counterflow::{Dtype, Shape, gpus, schedules};
+use counterflow::{Shape, gpus, schedules};
 
 /// Ends the GPU's context, so it has a process of its own: `--ignored --exact`, with UB_TIMEOUT of a second.
 #[test]
@@ -14,7 +15,7 @@ fn a_rank_that_never_launches_is_named() {
         return;
     }
     let Some(world) = world(2) else { return };
-    let variant = case::variant(2, Dtype::Bf16, (128, 256));
+    let variant = case::variant(2, KINDS[0]);
     let shape = [Shape::new(512, 512, 512)];
     let case = Case::new(&schedules::ag_gemm(), &variant, &shape, world.sharing);
     let compiler = fine(Compiler::find());

@@ -71,8 +71,12 @@ impl Text<'_> {
                 symbols.push((name.clone(), *value));
             }
         });
+        let symbols_block = symbols.iter().any(|(name, _)| name == "BLOCK");
         for (name, value) in symbols {
             self.line(format!("constexpr u32 {name} = {value};{}", meaning(&name)));
+        }
+        if symbols_block {
+            self.line("constexpr u32 BLOCK_BYTES = BLOCK * TILE_K * 2;");
         }
         self.line("");
         self.line("// Shared memory, from a 1024-byte aligned base (the swizzle's period).");
@@ -349,14 +353,22 @@ impl Text<'_> {
             self.line(format!("registers_take<{take}>();"));
             self.line("const u32 consumer = warp / 4 - 1;");
             let [x, w] = [0, 1].map(|part| pipeline.rings[0].parts[part].name.clone());
-            self.line(format!(
-                "const u64 {x}_tile = wgmma_descriptor(base + {}_AT) + consumer * WGMMA_64_ROWS;",
-                x.to_uppercase()
-            ));
-            self.line(format!(
-                "const u64 {w}_tile = wgmma_descriptor(base + {}_AT);",
-                w.to_uppercase()
-            ));
+            let [x_rows, w_rows] = pipeline.kernel.variant.layout.rows_contiguous();
+            let descriptor = |name: &str, rows: bool| {
+                let at = format!("base + {}_AT", name.to_uppercase());
+                if rows {
+                    format!("const u64 {name}_tile = wgmma_descriptor_rows({at}, BLOCK_BYTES)")
+                } else {
+                    format!("const u64 {name}_tile = wgmma_descriptor({at})")
+                }
+            };
+            let half = if x_rows {
+                "(BLOCK_BYTES >> 4)"
+            } else {
+                "WGMMA_64_ROWS"
+            };
+            self.line(format!("{} + consumer * {half};", descriptor(&x, x_rows)));
+            self.line(format!("{};", descriptor(&w, w_rows)));
             self.line("const u32 first_row = consumer * 64 + warp % 4 * 16;");
             self.warp(warp.name, true, &warp.body);
             self.depth -= 1;
@@ -395,6 +407,7 @@ fn view(view: View) -> &'static str {
 fn meaning(name: &str) -> &'static str {
     match name {
         "COMM_CTAS" => "  // the first blocks move data before they multiply",
+        "BLOCK" => "  // rows of an operand that are contiguous: one 128-byte line for each k",
         "PIECE" => "  // rows that travel and are signalled together",
         "UNIT" => "  // boxes of a piece that one CTA sends and signals together",
         "BOX_N" => "  // columns of such a box",

@@ -150,8 +150,15 @@ impl Text<'_> {
                 map,
                 at,
             } => {
-                let shared = self.shared(*ring, *part, index);
-                let at = [&at.column, &at.row, &at.chunk, &at.rank]
+                let blocked = self.pipeline.rows_contiguous(*map);
+                let shared = self.shared(*ring, *part, index, blocked);
+                // The contiguous dimension comes first.
+                let [inner, outer] = if blocked {
+                    [&at.row, &at.column]
+                } else {
+                    [&at.column, &at.row]
+                };
+                let at = [inner, outer, &at.chunk, &at.rank]
                     .map(|expr| self.expr(expr))
                     .join(", ");
                 let map = &self.pipeline.map(*map).name;
@@ -163,7 +170,7 @@ impl Text<'_> {
                 at,
                 mode,
             } => {
-                let shared = self.shared(*ring, 0, &Expr::Const(0));
+                let shared = self.shared(*ring, 0, &Expr::Const(0), false);
                 let (map, tail) = (&self.pipeline.map(*map).name, self.pipeline.map(*map).tail);
                 let chunk = if tail {
                     format!("{map}_chunk")
@@ -229,7 +236,8 @@ impl Text<'_> {
                 self.line("u32 previous = 0;");
             }
             Node::WritePanel { ring, part } => {
-                let (shared, part) = (self.shared(*ring, 0, &Expr::Const(0)), self.factor(part));
+                let shared = self.shared(*ring, 0, &Expr::Const(0), false);
+                let part = self.factor(part);
                 self.line(format!("panel_store<T, PANEL_N>(acc + {part} * PANEL_N / 2, {shared}, first_row, lane);"));
             }
             Node::AddPanel {
@@ -238,7 +246,7 @@ impl Text<'_> {
                 index,
                 part,
             } => {
-                let shared = self.shared(*ring, *slot_part, index);
+                let shared = self.shared(*ring, *slot_part, index, false);
                 let part = self.factor(part);
                 self.line(format!(
                     "panel_add<T, PANEL_N>(acc + {part} * PANEL_N / 2, {shared}, first_row, lane);"
@@ -393,10 +401,24 @@ impl Text<'_> {
             )
         };
         let (xs, ws, fresh) = (at(&x), at(&w), self.expr(fresh));
+        let rows = self.pipeline.kernel.variant.layout.rows_contiguous();
+        let [x_step, w_step] = rows.map(|rows| {
+            if rows {
+                "WGMMA_ROWS_K_STEP"
+            } else {
+                "WGMMA_K_STEP"
+            }
+        });
+        let has = match rows {
+            [false, false] => "",
+            [false, true] => "<K_CONTIGUOUS, ROWS_CONTIGUOUS>",
+            [true, false] => "<ROWS_CONTIGUOUS, K_CONTIGUOUS>",
+            [true, true] => "<ROWS_CONTIGUOUS, ROWS_CONTIGUOUS>",
+        };
         self.line(format!("const u64 {xs}, {ws};"));
         self.line("#pragma unroll");
         self.line(format!(
-            "for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, {x}s + k * WGMMA_K_STEP, {w}s + k * WGMMA_K_STEP, {fresh} + k != 0, T());"
+            "for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16{has}(acc, {x}s + k * {x_step}, {w}s + k * {w_step}, {fresh} + k != 0, T());"
         ));
     }
 
@@ -441,13 +463,14 @@ impl Text<'_> {
         }
     }
 
-    /// The address of a box in a part of the current slot.
-    fn shared(&self, ring: RingId, part: usize, index: &Expr) -> String {
+    /// The address of a box in a part of the current slot: an operand's block, or a panel.
+    fn shared(&self, ring: RingId, part: usize, index: &Expr, block: bool) -> String {
         let ring = self.pipeline.ring(ring);
         let (slot, upper) = (ring.name, ring.parts[part].name.to_uppercase());
         let mut text = format!("base + {upper}_AT + {slot} * {upper}_BYTES");
         if *index != Expr::Const(0) {
-            text.push_str(&format!(" + {} * PANEL_BYTES", self.factor(index)));
+            let bytes = if block { "BLOCK_BYTES" } else { "PANEL_BYTES" };
+            text.push_str(&format!(" + {} * {bytes}", self.factor(index)));
         }
         text
     }

@@ -7,7 +7,7 @@ use crate::kernel::{Buffer, Dim, DimId, Partition};
 use crate::program::{
     Block, CounterDim, Loc, Place, Program, Slots, Stmt, StmtKind, TensorId, TensorKind, Var,
 };
-use crate::variant::{Layout, Variant};
+use crate::variant::Variant;
 use std::collections::HashMap;
 
 /// Tensors and partitions over matched dimensions.
@@ -283,11 +283,7 @@ fn layouts(
 ) -> Vec<bool> {
     let mut contiguous: Vec<Option<bool>> = vec![None; program.tensors.len()];
     for Product { a, b, at, .. } in products {
-        let (a_rows, b_rows) = match variant.layout {
-            Layout::Nt => (false, false),
-            Layout::Nn => (false, true),
-            Layout::Tn => (true, true),
-        };
+        let [a_rows, b_rows] = variant.layout.rows_contiguous();
         for (tensor, rows) in [(a, a_rows), (b, b_rows)] {
             let entry = &mut contiguous[tensor.index()];
             if *entry.get_or_insert(rows) != rows {

@@ -10,7 +10,7 @@ use crate::program::{CounterId, TensorId, TensorKind};
 /// The numbers of a tensor map, in elements and bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapShape {
-    /// {columns, rows in a chunk, chunks or slots, ranks}.
+    /// {columns, rows in a chunk, chunks or slots, ranks}; the first two change places where rows are contiguous.
     pub dims: [u64; 4],
     /// Bytes from a row to the next and from a chunk to the next; from a rank to the next it is the heap's stride.
     pub strides: [u64; 2],
@@ -107,14 +107,25 @@ impl Pipeline {
                 (rows.into(), 1, u64::from(tail))
             }
         };
-        let plane = chunk_rows.max(1) * pitch;
-        MapShape {
+        // Where rows are contiguous, every chunk is a matrix of its own, whose lines are its columns.
+        let lines = if buffer.rows_contiguous {
+            columns
+        } else {
+            chunk_rows
+        };
+        let plane = lines.max(1) * pitch;
+        let mut shape = MapShape {
             // A map of nothing is legal for TMA's user, not for its encoder: one row that nobody visits.
             dims: [columns, rows.max(1), middle.max(1), ranks],
             strides: [pitch, plane],
             boxed: [map.box_columns, map.box_rows, 1, 1],
             offset: first * plane,
+        };
+        if buffer.rows_contiguous {
+            shape.dims.swap(0, 1);
+            shape.boxed.swap(0, 1);
         }
+        shape
     }
 
     /// Waves of tiles that pass while the CTAs that move data are busy.
@@ -160,7 +171,7 @@ impl Pipeline {
 }
 
 impl Plan {
-    /// Bytes from a line of a tensor to the next.
+    /// Bytes from a row of a tensor to the next, or from a column where rows are contiguous.
     pub fn pitch(&self, kernel: &Kernel, tensor: TensorId) -> u64 {
         let buffer = &kernel.buffers[tensor.index()];
         let given = match self.shape.ld.is_empty() {
@@ -176,7 +187,11 @@ impl Plan {
         let buffer = &kernel.buffers[tensor.index()];
         let geometry = &self.geometry;
         let chunk = u64::from(geometry.chunk_rows(buffer.rows));
-        let rows = match buffer.kind {
+        let lines = match buffer.kind {
+            // Every chunk is a matrix of its own, a line for each column.
+            _ if buffer.rows_contiguous => {
+                u64::from(geometry.size(buffer.columns)) * u64::from(geometry.chunks(buffer.rows))
+            }
             _ if buffer.chunk_only() => chunk,
             TensorKind::Scratch { .. }
             | TensorKind::Gathered
@@ -186,7 +201,7 @@ impl Plan {
                 u64::from(geometry.size(buffer.rows))
             }
         };
-        rows * self.pitch(kernel, tensor) * u64::from(buffer.slots(geometry.world))
+        lines * self.pitch(kernel, tensor) * u64::from(buffer.slots(geometry.world))
     }
 }
 

@@ -104,6 +104,8 @@ pub enum Place {
 pub const CONSUMERS: u32 = 2;
 /// Columns of an output panel: one 128-byte swizzle atom of 16-bit elements.
 pub const PANEL_COLUMNS: u32 = 64;
+/// Rows of an operand's block where its rows are contiguous: one 128-byte swizzle atom of 16-bit elements.
+pub const BLOCK: u32 = 64;
 /// Boxes of a piece that are sent and signalled together.
 pub const UNIT: u32 = 16;
 /// Stores of a sending thread that may still be reading their slots.
@@ -118,6 +120,11 @@ impl Pipeline {
     /// The map of that id.
     pub fn map(&self, map: MapId) -> &Map {
         &self.maps[usize::from(map.0)]
+    }
+
+    /// Whether the contiguous dimension of a map is its tensor's rows.
+    pub fn rows_contiguous(&self, map: MapId) -> bool {
+        self.kernel.buffers[self.map(map).tensor.index()].rows_contiguous
     }
 
     /// Where the barriers start in shared memory: after the rings' slots.

@@ -71,7 +71,7 @@ fn param(op: &MemoryOp) -> sys::CUstreamBatchMemOpParams {
 
 /// Lines of bytes, so far apart at either end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Copy2d {
+pub(crate) struct Lines2d {
     /// Where the first goes, and bytes from one to the next.
     pub to: (Address, u64),
     /// Where the first is, and bytes from one to the next.
@@ -84,7 +84,7 @@ pub(crate) struct Copy2d {
 
 /// Copies between GPUs that reach each other, or within one, in the order of the stream. Asks for a copy engine: a
 /// kernel of the driver finds no room beside one that takes every SM until the copy is done.
-pub(crate) fn copy(stream: &CudaStream, copy: &Copy2d) -> Result<(), Error> {
+pub(crate) fn copy_lines(stream: &CudaStream, copy: &Lines2d) -> Result<(), Error> {
     checked("select the GPU", stream.context().bind_to_thread())?;
     let beside = sys::CUmemcpyFlags::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE as u32;
     let order = sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;

@@ -16,7 +16,7 @@ const TRACED: u32 = 1 << 17;
 
 /// What one thread of a kernel saw.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Event {
+pub struct Sighting {
     /// Nanoseconds on its GPU's clock.
     pub time: u64,
     /// Its CTA.
@@ -32,6 +32,8 @@ pub struct Event {
 pub enum Seen {
     /// It handed TMA a box for this place.
     Store {
+        /// Through which map: the same number, the same map.
+        map: u32,
         /// First column.
         column: u32,
         /// First row within the chunk.
@@ -55,12 +57,13 @@ pub enum Seen {
 }
 
 impl Function {
-    /// What happened since it was last asked, in no particular order. Waits for the stream.
+    /// What happened since it was last asked: the events of one thread in its order, mixed with the others'. Waits for
+    /// the stream.
     ///
     /// # Errors
     /// [`Error::Usage`] if the kernel was compiled without [`Probes::trace`](crate::jit::Probes), or saw more than it
     /// keeps.
-    pub fn trace(&self, stream: &CudaStream) -> Result<Vec<Event>, Error> {
+    pub fn trace(&self, stream: &CudaStream) -> Result<Vec<Sighting>, Error> {
         let (count_at, _) = self.global(c"trace_count")?;
         let (events_at, bytes) = self.global(c"trace_events")?;
         let count = read::<u32>(stream, count_at, 1)?[0];
@@ -77,6 +80,7 @@ impl Function {
             .filter_map(|words| {
                 let what = match words[2] {
                     0 => Seen::Store {
+                        map: words[9],
                         column: words[5],
                         row: words[6],
                         chunk: words[7],
@@ -90,7 +94,7 @@ impl Function {
                     },
                     _ => return None,
                 };
-                Some(Event {
+                Some(Sighting {
                     time: u64::from(words[0]) | u64::from(words[1]) << 32,
                     block: words[3],
                     thread: words[4],

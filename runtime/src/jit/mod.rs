@@ -27,6 +27,7 @@ pub use options::{Probes, Target};
 
 use crate::error::Error;
 use nvrtc::Nvrtc;
+pub(crate) use nvrtc::preload;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

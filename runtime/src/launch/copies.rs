@@ -7,7 +7,7 @@
 use super::waits::{Wait, Waits};
 use super::{Loaded, Tensors};
 use crate::communicator::{Communicator, Group};
-use crate::cuda::{Copy2d, CudaEvent, CudaStream, Gpu, MemoryOp, copy, memory_ops};
+use crate::cuda::{CudaEvent, CudaStream, Gpu, Lines2d, MemoryOp, copy_lines, memory_ops};
 use crate::error::Error;
 use counterflow_codegen::pipeline::{HostOp, HostOpKind, Lines};
 use counterflow_codegen::plan::Plan;
@@ -139,9 +139,9 @@ impl Loaded {
                         Ok::<_, Error>((start.plus(at.offset), at.pitch))
                     };
                     let (to, from) = (place(to)?, place(from)?);
-                    copy(
+                    copy_lines(
                         stream,
-                        &Copy2d {
+                        &Lines2d {
                             to,
                             from,
                             bytes,

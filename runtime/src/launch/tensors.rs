@@ -5,6 +5,7 @@ use crate::communicator::Communicator;
 use crate::cuda::{Address, Element, MapSpec, TensorMap};
 use crate::error::Error;
 use crate::user_buffer::UserBuffer;
+use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::pipeline::{MapId, View};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::TensorId;
@@ -82,6 +83,12 @@ fn alone(name: &str) -> Error {
 }
 
 impl Loaded {
+    /// Bytes a tensor needs on a rank, with what pads its last chunk in the heap; and whether it is in the heap.
+    pub fn needs(kernel: &Kernel, plan: &Plan, tensor: TensorId) -> (u64, bool) {
+        let symmetric = kernel.buffers[tensor.index()].kind.symmetric();
+        (plan.bytes(kernel, tensor), symmetric)
+    }
+
     /// Where a tensor is, if it is as large as the plan needs.
     pub(super) fn place(
         &self,
@@ -90,7 +97,7 @@ impl Loaded {
         tensor: TensorId,
     ) -> Result<Place, Error> {
         let place = tensors.places.get(tensor.index()).copied().flatten();
-        let needs = plan.bytes(&self.pipeline.kernel, tensor);
+        let (needs, _) = Loaded::needs(&self.pipeline.kernel, plan, tensor);
         place
             .filter(|place| place.bytes >= needs)
             .ok_or_else(|| Error::Usage {

@@ -22,8 +22,7 @@ struct Event {
     u32 kind;
     u32 block;
     u32 thread;
-    u32 at[4];  // STORE: column, row, chunk, rank; LATE: what, cell
-    u32 unused;
+    u32 at[5];  // STORE: column, row, chunk, rank, which map; LATE: what, cell
 };
 enum EventKind : u32 { EVENT_STORE, EVENT_STORED, EVENT_SENT, EVENT_LATE };
 constexpr u32 TRACED = 1 << 17;  // later ones are counted, not kept
@@ -31,16 +30,16 @@ extern "C" {
 __device__ u32 trace_count;
 __device__ Event trace_events[TRACED];
 }
-__device__ __forceinline__ void trace(u64 time, u32 kind, u32 a, u32 b, u32 c, u32 d) {
+__device__ __forceinline__ void trace(u64 time, u32 kind, u32 a = 0, u32 b = 0, u32 c = 0, u32 d = 0, u32 e = 0) {
     const u32 index = atomicAdd(&trace_count, 1u);
-    if (index < TRACED) trace_events[index] = {time, kind, blockIdx.x, threadIdx.x, {a, b, c, d}, 0};
+    if (index < TRACED) trace_events[index] = {time, kind, blockIdx.x, threadIdx.x, {a, b, c, d, e}};
 }
 #endif
 
 // A box was handed to TMA.
-__device__ __forceinline__ void trace_store(u32 column, u32 row, u32 chunk, u32 rank) {
+__device__ __forceinline__ void trace_store(const TensorMap& map, u32 column, u32 row, u32 chunk, u32 rank) {
 #ifdef TRACE
-    trace(global_nanoseconds(), EVENT_STORE, column, row, chunk, rank);
+    trace(global_nanoseconds(), EVENT_STORE, column, row, chunk, rank, static_cast<u32>(reinterpret_cast<u64>(&map)));
 #endif
 }
 
@@ -50,7 +49,7 @@ template <u32 pending>
 __device__ __forceinline__ void trace_read() {
 #ifdef TRACE
     if constexpr (pending == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-    trace(global_nanoseconds(), pending == 0 ? EVENT_STORED : EVENT_SENT, 0, 0, 0, 0);
+    trace(global_nanoseconds(), pending == 0 ? EVENT_STORED : EVENT_SENT);
 #endif
 }
 
@@ -64,6 +63,6 @@ __device__ __forceinline__ u64 trace_clock() {
 }
 __device__ __forceinline__ void trace_late(u64 time, u32 what, u32 cell) {
 #ifdef TRACE
-    trace(time, EVENT_LATE, what, cell, 0, 0);
+    trace(time, EVENT_LATE, what, cell);
 #endif
 }

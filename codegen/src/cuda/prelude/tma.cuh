@@ -19,7 +19,7 @@ __device__ __forceinline__ void tma_load(u32 shared, const TensorMap& map, u32 b
 // Shared to global (any GPU of the map). The shared data must be visible to the async proxy: see fence_async_shared.
 __device__ __forceinline__ void tma_store(const TensorMap& map, u32 shared, u32 column, u32 row, u32 chunk, u32 rank) {
     jitter();
-    trace_store(column, row, chunk, rank);
+    trace_store(map, column, row, chunk, rank);
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                  "r"(shared), "r"(column), "r"(row), "r"(chunk), "r"(rank)
                  : "memory");
@@ -28,7 +28,7 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, u32 shared, u32 
 // The same, added to what is there, in the map's type, one rounding an add; unordered among senders.
 __device__ __forceinline__ void tma_reduce_add(const TensorMap& map, u32 shared, u32 column, u32 row, u32 chunk, u32 rank) {
     jitter();
-    trace_store(column, row, chunk, rank);
+    trace_store(map, column, row, chunk, rank);
     asm volatile("cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                  "r"(shared), "r"(column), "r"(row), "r"(chunk), "r"(rank)
                  : "memory");

@@ -55,6 +55,19 @@ impl Walk<'_, '_> {
             .iter()
             .filter(|leaf| matches!(leaf.op.kind, OpKind::Copy { .. }))
             .collect();
+        for copy in &copies {
+            if let OpKind::Copy { dst, src } = &copy.op.kind
+                && let Some(buffer) = [dst, src]
+                    .map(|region| &self.b.kernel.buffers[region.buffer.index()])
+                    .into_iter()
+                    .find(|buffer| buffer.rows_contiguous)
+            {
+                let message = format!("#[comm] moves `{}`, whose rows are contiguous", buffer.name);
+                let at = Some(self.b.kernel.loc(copy.op.id));
+                let hint = "tensors whose columns are: layout nt, or nn where it is `a` of the dot";
+                self.b.found.push(refuse(at, message, hint));
+            }
+        }
         let mut nodes = Vec::new();
         let piece_rows = Expr::symbol("PIECE", rows);
         let all = self

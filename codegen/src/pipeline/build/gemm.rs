@@ -3,7 +3,7 @@
 use super::super::{At, CONSUMERS, Expr, Node, PANEL_COLUMNS, Phase, Side, Slot, Test};
 use super::item::{Leaf, Sorted, leaves, sort};
 use super::walk::{Bound, Walk, Which};
-use super::{PANELS, STAGES, refuse};
+use super::{PANELS, STAGES, operand, refuse};
 use crate::kernel::{Op, OpKind, Region};
 use crate::order::TileOrder;
 use crate::program::{PartitionId, Pick, StoreMode, Var};
@@ -150,44 +150,12 @@ impl Walk<'_, '_> {
             return Vec::new();
         };
         let tile = self.b.product.tile;
-        let (x, w) = (
-            self.map(a.buffer, tile.rows, tile.k),
-            self.map(b.buffer, tile.columns, tile.k),
-        );
-        let bytes = [(a, tile.rows), (b, tile.columns)].map(|(region, rows)| {
-            let name = &self.b.kernel.buffers[region.buffer.index()].name;
-            Expr::symbol(format!("{}_BYTES", name.to_uppercase()), rows * tile.k * 2)
+        let [x_bytes, w_bytes] = [(a, tile.rows), (b, tile.columns)].map(|(region, rows)| {
+            let buffer = &self.b.kernel.buffers[region.buffer.index()];
+            let bytes = operand::bytes(rows, tile.k, buffer.rows_contiguous);
+            Expr::symbol(format!("{}_BYTES", buffer.name.to_uppercase()), bytes)
         });
-        let [x_bytes, w_bytes] = bytes;
-        let depth = Expr::var("step") * Expr::symbol("TILE_K", tile.k);
-        let mut at = |region: &Region, map| {
-            let (axis, var) = side(region)?;
-            let (_, _, row, column) = self.item(var)?;
-            let start = match axis {
-                Operand::Rows => row * Expr::symbol("TILE_M", tile.rows),
-                Operand::Columns => column * Expr::symbol("TILE_N", tile.columns),
-            };
-            let (row, chunk, rank) = match axis {
-                Operand::Rows => self.place(region, map, var, start, None),
-                Operand::Columns => (start, 0.into(), 0.into()),
-            };
-            Some(At {
-                column: depth.clone(),
-                row,
-                chunk,
-                rank,
-            })
-        };
-        let (Some(x_at), Some(w_at)) = (at(a, x), at(b, w)) else {
-            return Vec::new();
-        };
-        let load = |part, map, at| Node::Load {
-            ring: STAGES,
-            part,
-            index: 0.into(),
-            map,
-            at,
-        };
+        let (x, w) = (self.operand(0, a), self.operand(1, b));
         let mut body = vec![
             Node::Await {
                 ring: STAGES,
@@ -201,14 +169,12 @@ impl Walk<'_, '_> {
         ];
         let waits = self.waits(&sorted.load_waits);
         if waits.is_empty() {
-            body.extend([load(0, x, x_at), load(1, w, w_at)]);
+            body.extend(x.into_iter().chain(w));
         } else {
             let test = Test::Equal(Expr::var("step"), 0.into());
-            body.extend([
-                load(1, w, w_at),
-                Node::If { test, body: waits },
-                load(0, x, x_at),
-            ]);
+            body.extend(w);
+            body.push(Node::If { test, body: waits });
+            body.extend(x);
         }
         body.push(Node::Advance {
             ring: STAGES,
@@ -428,12 +394,12 @@ impl Walk<'_, '_> {
 }
 
 /// Which way an operand lies: its rows are the tile's rows or the tile's columns.
-enum Operand {
+pub(super) enum Operand {
     Rows,
     Columns,
 }
 
-fn side(region: &Region) -> Option<(Operand, Var)> {
+pub(super) fn side(region: &Region) -> Option<(Operand, Var)> {
     use crate::kernel::Axis;
     match region.rows {
         Axis::RowsOf(var) => Some((Operand::Rows, var)),

@@ -7,6 +7,7 @@ mod comm;
 mod gemm;
 mod item;
 mod multiply;
+mod operand;
 mod walk;
 
 use super::{
@@ -16,7 +17,7 @@ use super::{
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Block, Kernel, OpKind, Region, Role, RoleKind, visit};
 use crate::program::{CellIndex, CounterId, Loc, TensorId};
-use crate::variant::{Arch, Layout};
+use crate::variant::Arch;
 use crate::verify::Checked;
 use item::Counters;
 use std::collections::BTreeSet;
@@ -171,10 +172,6 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         let message = format!("no pipeline for {}", kernel.variant.arch.name());
         found.push(refuse(None, message, "pipelines are for sm90"));
     }
-    if kernel.variant.layout != Layout::Nt {
-        let message = format!("operands in layout {}", kernel.variant.layout.name());
-        found.push(refuse(None, message, "both operands have K contiguous: nt"));
-    }
     if let Some(spare) = role(kernel, |kind| kind == RoleKind::SpareWarps) {
         let message = format!("a #[{}] loop", spare.kind.name());
         found.push(refuse(
@@ -242,7 +239,8 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         .arch
         .shared_memory()
         .saturating_sub(rows * columns * 2 + 1024);
-    let stage = (rows + columns) * k * 2;
+    let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
+    let stage = operand::bytes(rows, k, x_rows) + operand::bytes(columns, k, w_rows);
     let most = room / stage.max(1);
     let stages = stages.unwrap_or(most.min(8));
     if stages < 2 || stages > most {
@@ -331,7 +329,7 @@ fn lets(kernel: &Kernel, product: &Product) -> Vec<(String, Expr)> {
 fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
     let tile = product.tile;
     let name = |id: TensorId| kernel.buffers[id.index()].name.clone();
-    let bytes = |rows: u32| rows * tile.k * 2;
+    let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
     let warps = CONSUMERS * 4;
     let stages = Ring {
         name: "stage",
@@ -339,11 +337,11 @@ fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
         parts: vec![
             Part {
                 name: name(product.x),
-                bytes: bytes(tile.rows),
+                bytes: operand::bytes(tile.rows, tile.k, x_rows),
             },
             Part {
                 name: name(product.w),
-                bytes: bytes(tile.columns),
+                bytes: operand::bytes(tile.columns, tile.k, w_rows),
             },
         ],
         at: 0,

@@ -300,7 +300,9 @@ impl<'b, 'a> Walk<'b, 'a> {
                 "_boxes"
             });
         }
-        let tail = view == View::Chunks;
+        // Only stores mind a short chunk's end: what a load has beyond it is multiplied into rows that nobody stores.
+        let tail =
+            view == View::Chunks && self.b.kernel.buffers[tensor.index()].kind == TensorKind::Out;
         maps.push(Map {
             name,
             tensor,
@@ -349,6 +351,8 @@ impl Builder<'_> {
         let buffer = &self.kernel.buffers[tensor.index()];
         let chunked = self.kernel.dims[usize::from(buffer.rows.0)].chunked;
         match buffer.kind {
+            // Where rows are contiguous, every chunk is a matrix of its own.
+            TensorKind::Local if chunked && buffer.rows_contiguous => View::Chunks,
             TensorKind::Local | TensorKind::Vector => View::Flat,
             TensorKind::Out if chunked => View::Chunks,
             TensorKind::Out => View::Flat,

@@ -46,7 +46,18 @@ impl<'a> Case<'a> {
                 pipeline.rings[0].slots * tile.k + 8
             },
         );
-        let shape = Shape::new(rows * WORLD - 2, n, k);
+        let mut shape = Shape::new(rows * WORLD - 2, n, k);
+        for buffer in kernel
+            .buffers
+            .iter()
+            .filter(|buffer| buffer.rows_contiguous)
+        {
+            // Lines of whole 16 bytes, however many rows there are.
+            shape.ld.insert(
+                buffer.name.clone(),
+                (rows * WORLD).max(n).next_multiple_of(8),
+            );
+        }
         let plan = Plan::new(&kernel, &shape, &Machine::h200())?;
         let mut first = Vec::new();
         let mut cells = 0;

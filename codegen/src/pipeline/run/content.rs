@@ -32,21 +32,33 @@ pub(super) enum Content {
     Panel(Product, u32),
 }
 
+/// Part of an operand's tile.
+struct Operand {
+    /// Its first row among all rows.
+    row: u32,
+    /// Which part of K it has.
+    columns: (u32, u32),
+}
+
 type Verdict = Result<(), Box<Diagnostic>>;
 
 impl Machine<'_> {
     /// The first row of a box among all rows of its tensor.
     fn row(&self, at: &Box4) -> u32 {
+        self.row_in_all(at, at.rows.0)
+    }
+
+    fn row_in_all(&self, at: &Box4, row: u32) -> u32 {
         let rows = self
             .case
             .plan
             .geometry
             .chunk_rows(self.case.pipeline.kernel.buffers[at.tensor.index()].rows);
         match at.view {
-            View::Flat => at.rows.0,
-            View::Chunks | View::SharedChunks => at.chunk * rows + at.rows.0,
+            View::Flat => row,
+            View::Chunks | View::SharedChunks => at.chunk * rows + row,
             // A chunk's owner is the rank whose memory it is in.
-            View::SharedSlots | View::SharedChunk => at.rank * rows + at.rows.0,
+            View::SharedSlots | View::SharedChunk => at.rank * rows + row,
         }
     }
 
@@ -70,18 +82,55 @@ impl Machine<'_> {
         self.put(cta, area, Content::Box(from));
     }
 
-    /// A multiply takes its operands.
-    pub(super) fn multiplied(&mut self, index: usize, areas: [Area; 2], fresh: bool) -> Verdict {
+    /// The operand that a piece of a stage holds: boxes whose rows follow each other, of the same columns.
+    fn operand(&self, cta: usize, area: Area) -> Option<Operand> {
+        let mut held: Vec<(Area, &Box4)> = Vec::new();
+        for (at, content) in &self.ctas[cta].held {
+            match content {
+                Content::Box(from) if at.overlaps(area) => held.push((*at, from)),
+                Content::Panel(..) if at.overlaps(area) => return None,
+                Content::Box(_) | Content::Panel(..) => {}
+            }
+        }
+        held.sort_by_key(|(at, _)| at.start);
+        let (first, from) = held.first()?;
+        let line = self.case.pipeline.tile.k * self.case.pipeline.dtype.bytes();
+        let row = self.row_in_all(from, from.origin.0)
+            + (area.start.max(first.start) - first.start) / line;
+        let mut covered = area.start;
+        for (at, next) in &held {
+            let starts = self.row_in_all(next, next.origin.0);
+            let here = at.start.max(area.start);
+            let follows = starts + (here - at.start) / line == row + (here - area.start) / line;
+            if here != covered || !follows || next.columns != from.columns {
+                return None;
+            }
+            covered = at.end;
+        }
+        (covered >= area.end).then_some(Operand {
+            row,
+            columns: from.columns,
+        })
+    }
+
+    /// A multiply takes its operands; the rows of the first start so far into the tile's.
+    pub(super) fn multiplied(
+        &mut self,
+        index: usize,
+        areas: [Area; 2],
+        row: u32,
+        fresh: bool,
+    ) -> Verdict {
         let cta = self.agents[index].cta;
-        let [x, w] = areas.map(|area| self.held(cta, area));
-        let ([Content::Box(x)], [Content::Box(w)]) = (x.as_slice(), w.as_slice()) else {
+        let [x, w] = areas.map(|area| self.operand(cta, area));
+        let (Some(x), Some(w)) = (x, w) else {
             return Err(Box::new(story::wrong(
                 self,
                 index,
-                "a stage does not hold one box of each operand",
+                "a stage does not hold one tile of each operand",
             )));
         };
-        let at = (self.row(x), w.rows.0);
+        let at = (x.row.wrapping_sub(row), w.row);
         let product = &mut self.agents[index].product;
         if fresh {
             *product = Product {

@@ -389,12 +389,12 @@ impl<'a> Machine<'a> {
                 }
                 agent.read = agent.read.saturating_sub(done);
             }
-            Kind::Mma { areas, fresh } => {
+            Kind::Mma { areas, row, fresh } => {
                 for area in areas {
                     let id = self.touch_shared(index, area, false, true)?;
                     self.agents[index].open_mma.push(id);
                 }
-                self.multiplied(index, areas, fresh)?;
+                self.multiplied(index, areas, row, fresh)?;
             }
             Kind::MmaCommit => {
                 let agent = &mut self.agents[index];

@@ -305,6 +305,7 @@ impl<'a> Flattener<'a> {
                     node,
                     Kind::Mma {
                         areas: [x, w],
+                        row: self.group.unwrap_or(0) * (self.case.pipeline.tile.rows / CONSUMERS),
                         fresh: self.value(fresh) == 0,
                     },
                 );
@@ -481,6 +482,7 @@ impl<'a> Flattener<'a> {
             chunk,
             rows: (row.min(rows), (row + map.box_rows).min(rows)),
             columns: (column.min(columns), (column + map.box_columns).min(columns)),
+            origin: (row, column),
             allowed,
             view: map.view,
         }

@@ -140,6 +140,7 @@ impl Machine<'_> {
                     chunk,
                     rows: (0, rows),
                     columns: (0, self.case.plan.geometry.size(buffer.columns)),
+                    origin: (0, 0),
                     allowed,
                     view: map.view,
                 };

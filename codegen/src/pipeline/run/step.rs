@@ -46,6 +46,8 @@ pub(super) enum Kind {
     },
     Mma {
         areas: [Area; 2],
+        /// Where in the tile the first one's rows start.
+        row: u32,
         fresh: bool,
     },
     MmaCommit,
@@ -107,6 +109,8 @@ pub(super) struct Box4 {
     pub chunk: u32,
     pub rows: (u32, u32),
     pub columns: (u32, u32),
+    /// Its first row and column before it was clipped.
+    pub origin: (u32, u32),
     /// Rows beyond which a store may not go.
     pub allowed: u32,
     /// How the tensor's rows lie in the map.

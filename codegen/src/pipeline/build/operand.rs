@@ -1,0 +1,77 @@
+//! The operands of a product: how a tile of one lies in a stage, and the loads that put it there.
+//!
+//! Where K is contiguous, a tile is one box, its rows 128 bytes each. Where its rows are contiguous (`w` of a dgrad,
+//! both operands of a wgrad), it is blocks of [`BLOCK`] rows, each a box of a 128-byte line for every K.
+
+use super::super::{At, BLOCK, Expr, Node};
+use super::STAGES;
+use super::gemm::{Operand, count, side};
+use super::walk::Walk;
+use crate::kernel::Region;
+
+impl Walk<'_, '_> {
+    /// The loads of a product's tile of `region` into that part of the stage; none where it is no tile's.
+    pub(super) fn operand(&mut self, part: usize, region: &Region) -> Vec<Node> {
+        let tile = self.b.product.tile;
+        let Some((axis, var)) = side(region) else {
+            return Vec::new();
+        };
+        let Some((_, _, row, column)) = self.item(var) else {
+            return Vec::new();
+        };
+        let (rows, start) = match axis {
+            Operand::Rows => (tile.rows, row * Expr::symbol("TILE_M", tile.rows)),
+            Operand::Columns => (tile.columns, column * Expr::symbol("TILE_N", tile.columns)),
+        };
+        let blocked = self.b.kernel.buffers[region.buffer.index()].rows_contiguous;
+        let (boxed, block) = if blocked {
+            (BLOCK, Expr::var("block"))
+        } else {
+            (rows, 0.into())
+        };
+        let map = self.map(region.buffer, boxed, tile.k);
+        let start = start + block.clone() * Expr::symbol("BLOCK", BLOCK);
+        let (row, chunk, rank) = match axis {
+            Operand::Rows => self.place(region, map, var, start, None),
+            Operand::Columns => (start, 0.into(), 0.into()),
+        };
+        let load = Node::Load {
+            ring: STAGES,
+            part,
+            index: block,
+            map,
+            at: At {
+                column: Expr::var("step") * Expr::symbol("TILE_K", tile.k),
+                row,
+                chunk,
+                rank,
+            },
+        };
+        if blocked {
+            vec![count(
+                "block",
+                blocks(rows).into(),
+                1.into(),
+                false,
+                vec![load],
+            )]
+        } else {
+            vec![load]
+        }
+    }
+}
+
+/// Blocks that hold so many rows; the last may be partly of the next tile's.
+pub(super) const fn blocks(rows: u32) -> u32 {
+    rows.div_ceil(BLOCK)
+}
+
+/// Bytes of a tile of an operand in a stage.
+pub(super) const fn bytes(rows: u32, k: u32, rows_contiguous: bool) -> u32 {
+    let rows = if rows_contiguous {
+        blocks(rows) * BLOCK
+    } else {
+        rows
+    };
+    rows * k * 2
+}
