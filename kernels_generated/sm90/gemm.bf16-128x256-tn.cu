@@ -7,9 +7,9 @@ constexpr u32 TILE_M = 128, TILE_N = 256, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
 constexpr u32 STAGES = 3;  // stages of x and w in flight
 constexpr u32 PANELS = 4;  // output panels in flight
-constexpr u32 BLOCK = 64;  // rows of an operand that are contiguous: one 128-byte line for each k
+constexpr u32 BLOCK_ROWS = 64;  // rows of an operand that are contiguous: one 128-byte line for each k
 constexpr u32 PANEL_N = 64;  // columns of an output panel
-constexpr u32 BLOCK_BYTES = BLOCK * TILE_K * 2;
+constexpr u32 BLOCK_BYTES = BLOCK_ROWS * TILE_K * 2;
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
 constexpr u32 X_AT = 0, X_BYTES = 16384;
@@ -85,10 +85,10 @@ gemm(
                     const u32 full = base + STAGE_FULL_AT + stage * 8;
                     mbarrier_expect(full, X_BYTES + W_BYTES);
                     for (u32 block = 0; block < 2; ++block) {
-                        tma_load(base + X_AT + stage * X_BYTES + block * BLOCK_BYTES, x, full, t.row * TILE_M + block * BLOCK, step * TILE_K, 0, 0);
+                        tma_load(base + X_AT + stage * X_BYTES + block * BLOCK_BYTES, x, full, t.row * TILE_M + block * BLOCK_ROWS, step * TILE_K, 0, 0);
                     }
                     for (u32 block = 0; block < 4; ++block) {
-                        tma_load(base + W_AT + stage * W_BYTES + block * BLOCK_BYTES, w, full, t.column * TILE_N + block * BLOCK, step * TILE_K, 0, 0);
+                        tma_load(base + W_AT + stage * W_BYTES + block * BLOCK_BYTES, w, full, t.column * TILE_N + block * BLOCK_ROWS, step * TILE_K, 0, 0);
                     }
                     if (++stage == STAGES) stage = 0, stage_parity ^= 1;
                 }

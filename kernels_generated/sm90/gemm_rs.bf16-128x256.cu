@@ -8,7 +8,7 @@ constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
 constexpr u32 STAGES = 3;  // stages of x and w in flight
 constexpr u32 PANELS = 4;  // output panels in flight
 constexpr u32 PANEL_N = 64;  // columns of an output panel
-constexpr u32 CARRIED = 2;  // stored panels that fit in a stage where w would be
+constexpr u32 CARRIED = 2;  // stored panels that one stage holds
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
 constexpr u32 X_AT = 0, X_BYTES = 16384;

@@ -18,6 +18,7 @@ mod memory;
 mod prebuilt;
 mod right;
 mod stall;
+mod tiles;
 mod times;
 
 use counterflow::Error;

@@ -1,17 +1,23 @@
 //! How many instructions of each kind a kernel's machine code must have: worked out from the tile, not from the text.
 
-use crate::kernel::{OpKind, visit};
-use crate::pipeline::{CONSUMERS, Pipeline};
+use crate::kernel::{OpKind, RoleKind, visit};
+use crate::pipeline::Pipeline;
 use crate::program::StoreMode;
 
 /// (SASS mnemonic, the count is a multiple of, and at least). ptxas peels and unrolls loops, so only what cannot be
 /// split has an exact count.
 pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32, u32)> {
     let tile = pipeline.tile;
-    // A consumer multiplies 64 rows of a tile at a time, 16 deep.
-    let mma = tile.rows / CONSUMERS / 64 * (tile.k / 16);
-    // stmatrix.x4 writes 16 rows by 16 columns of a warp.
-    let writes = tile.rows * tile.columns / (CONSUMERS * 4 * 256);
+    // Two warpgroups share a tile, or each has one of its own.
+    let in_turn =
+        pipeline.kernel.roles.iter().any(
+            |role| matches!(role.kind, RoleKind::Gemm(gemm) if gemm.ping_pong || tile.rows == 64),
+        );
+    let rows = if in_turn { tile.rows } else { tile.rows / 2 };
+    // wgmma multiplies 64 rows at a time, 16 deep.
+    let mma = rows / 64 * (tile.k / 16);
+    // stmatrix.x4 writes 16 rows by 16 columns of a warp, of which four have the rows.
+    let writes = rows * tile.columns / (4 * 256);
     let (mut stores, mut adds, mut sums, mut copies) = (0, 0, 0, 0);
     for role in &pipeline.kernel.roles {
         visit(&role.body, &mut |op| {

@@ -1,8 +1,9 @@
 //! The text above the role bodies: constants, the plan's struct, orders, the signature, barriers.
 
+use super::node::next_block;
 use super::{PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
-use crate::pipeline::{Expr, Field, Node, Part, Pipeline, Place, View};
+use crate::pipeline::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Part, Pipeline, Place, View};
 use std::collections::BTreeSet;
 
 impl Text<'_> {
@@ -37,7 +38,20 @@ impl Text<'_> {
             "constexpr u32 TILE_M = {}, TILE_N = {}, TILE_K = {};",
             tile.rows, tile.columns, tile.k
         ));
-        self.line("constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each");
+        let blocks = pipeline.blocks();
+        self.line(if pipeline.in_turn {
+            "constexpr u32 CONSUMERS = 2;  // warpgroups, which take tiles in turn".into()
+        } else {
+            format!(
+                "constexpr u32 CONSUMERS = 2;  // warpgroups, {} rows each",
+                blocks * BLOCK_ROWS
+            )
+        });
+        if blocks > 1 {
+            self.line(format!(
+                "constexpr u32 BLOCKS = {blocks};  // of 64 rows, which a consumer multiplies"
+            ));
+        }
         for ring in &pipeline.rings {
             let upper = ring.name.to_uppercase();
             let what = ring
@@ -51,6 +65,8 @@ impl Text<'_> {
                 format!("stages of {what} in flight")
             } else if ring.name == "box" {
                 "boxes that a CTA which moves data holds, where stages and panels will be".into()
+            } else if ring.sets > 1 {
+                format!("output {}s in flight, for each consumer", ring.name)
             } else {
                 format!("output {}s in flight", ring.name)
             };
@@ -71,12 +87,12 @@ impl Text<'_> {
                 symbols.push((name.clone(), *value));
             }
         });
-        let symbols_block = symbols.iter().any(|(name, _)| name == "BLOCK");
+        let symbols_block = symbols.iter().any(|(name, _)| name == "BLOCK_ROWS");
         for (name, value) in symbols {
             self.line(format!("constexpr u32 {name} = {value};{}", meaning(&name)));
         }
         if symbols_block {
-            self.line("constexpr u32 BLOCK_BYTES = BLOCK * TILE_K * 2;");
+            self.line("constexpr u32 BLOCK_BYTES = BLOCK_ROWS * TILE_K * 2;");
         }
         self.line("");
         self.line("// Shared memory, from a 1024-byte aligned base (the swizzle's period).");
@@ -102,9 +118,12 @@ impl Text<'_> {
             let upper = ring.name.to_uppercase();
             self.line(format!(
                 "constexpr u32 {upper}_FULL_AT = {at}, {upper}_EMPTY_AT = {};",
-                at + ring.slots * 8
+                at + ring.all() * 8
             ));
-            at += ring.slots * 16;
+            at += ring.all() * 16;
+        }
+        if pipeline.in_turn {
+            self.line(format!("constexpr u32 TURN_AT = {at};"));
         }
         self.line(format!(
             "constexpr u32 SHARED_BYTES = {};",
@@ -304,8 +323,9 @@ impl Text<'_> {
             for ring in &pipeline.rings {
                 let (name, upper) = (ring.name, ring.name.to_uppercase());
                 let es = if name.ends_with('x') { "ES" } else { "S" };
+                let sets = if ring.sets > 1 { "CONSUMERS * " } else { "" };
                 text.block(
-                    format!("for (u32 {name} = 0; {name} < {upper}{es}; ++{name})"),
+                    format!("for (u32 {name} = 0; {name} < {sets}{upper}{es}; ++{name})"),
                     |text| {
                         text.line(format!(
                             "mbarrier_init(base + {upper}_FULL_AT + {name} * 8, {});",
@@ -317,6 +337,9 @@ impl Text<'_> {
                         ));
                     },
                 );
+            }
+            if pipeline.in_turn {
+                text.line("for (u32 consumer = 0; consumer < CONSUMERS; ++consumer) mbarrier_init(base + TURN_AT + consumer * 8, 4);");
             }
             text.line("mbarrier_init_fence();");
         });
@@ -332,14 +355,27 @@ impl Text<'_> {
         self.line(format!("registers_give<{give}>();"));
         let mut open = String::new();
         for warp in &pipeline.warps {
-            let Place::Thread { warp: index } = warp.place else {
-                continue;
+            let (test, consumer) = match warp.place {
+                Place::Thread { warp } => (format!("warp == {warp}"), None),
+                Place::Threads { first } => {
+                    let last = first + CONSUMERS - 1;
+                    (
+                        format!("warp >= {first} && warp <= {last}"),
+                        Some(format!(
+                            "const u32 consumer = warp - {first};  // whose panels"
+                        )),
+                    )
+                }
+                Place::Groups => continue,
             };
             self.line(format!(
-                "{open}if (warp == {index} && elect_one()) {{  // {}",
+                "{open}if ({test} && elect_one()) {{  // {}",
                 warp.name
             ));
             self.depth += 1;
+            if let Some(consumer) = consumer {
+                self.line(consumer);
+            }
             self.warp(warp.name, false, &warp.body);
             self.depth -= 1;
             open = "} else ".into();
@@ -352,6 +388,12 @@ impl Text<'_> {
             self.depth += 1;
             self.line(format!("registers_take<{take}>();"));
             self.line("const u32 consumer = warp / 4 - 1;");
+            // A shared tile is halved: its first rows are the first consumer's.
+            let first_row = match (pipeline.in_turn, pipeline.blocks()) {
+                (true, _) => String::new(),
+                (false, 1) => format!("consumer * {BLOCK_ROWS} + "),
+                (false, _) => format!("consumer * BLOCKS * {BLOCK_ROWS} + "),
+            };
             let [x, w] = [0, 1].map(|part| pipeline.rings[0].parts[part].name.clone());
             let [x_rows, w_rows] = pipeline.kernel.variant.layout.rows_contiguous();
             let descriptor = |name: &str, rows: bool| {
@@ -362,14 +404,14 @@ impl Text<'_> {
                     format!("const u64 {name}_tile = wgmma_descriptor({at})")
                 }
             };
-            let half = if x_rows {
-                "(BLOCK_BYTES >> 4)"
-            } else {
-                "WGMMA_64_ROWS"
+            let first_block = match (pipeline.in_turn, pipeline.blocks()) {
+                (true, _) => String::new(),
+                (false, 1) => format!(" + consumer * {}", next_block(x_rows)),
+                (false, _) => format!(" + consumer * BLOCKS * {}", next_block(x_rows)),
             };
-            self.line(format!("{} + consumer * {half};", descriptor(&x, x_rows)));
+            self.line(format!("{}{first_block};", descriptor(&x, x_rows)));
             self.line(format!("{};", descriptor(&w, w_rows)));
-            self.line("const u32 first_row = consumer * 64 + warp % 4 * 16;");
+            self.line(format!("const u32 first_row = {first_row}warp % 4 * 16;"));
             self.warp(warp.name, true, &warp.body);
             self.depth -= 1;
         }
@@ -407,12 +449,12 @@ fn view(view: View) -> &'static str {
 fn meaning(name: &str) -> &'static str {
     match name {
         "COMM_CTAS" => "  // the first blocks move data before they multiply",
-        "BLOCK" => "  // rows of an operand that are contiguous: one 128-byte line for each k",
+        "BLOCK_ROWS" => "  // rows of an operand that are contiguous: one 128-byte line for each k",
         "PIECE" => "  // rows that travel and are signalled together",
         "UNIT" => "  // boxes of a piece that one CTA sends and signals together",
         "BOX_N" => "  // columns of such a box",
         "PANEL_N" => "  // columns of an output panel",
-        "CARRIED" => "  // stored panels that fit in a stage where w would be",
+        "CARRIED" => "  // stored panels that one stage holds",
         _ => "",
     }
 }

@@ -70,7 +70,7 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
         out: String::new(),
         depth: 0,
         counts_items: false,
-        next: "",
+        next: String::new(),
         role: "",
         group: false,
     };
@@ -102,7 +102,7 @@ struct Text<'a> {
     /// Whether the current warp has several loops over items, and so counts those of earlier ones.
     counts_items: bool,
     /// How the current warp goes on to its next item.
-    next: &'static str,
+    next: String,
     /// The current role, as stall records name it.
     role: &'static str,
     /// Whether warpgroups run it, not one thread.
@@ -160,6 +160,9 @@ impl Text<'_> {
                 ]
             })
             .collect();
+        if self.pipeline.in_turn {
+            names.push("turn".into());
+        }
         names.extend(
             self.pipeline
                 .kernel

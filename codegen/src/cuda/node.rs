@@ -26,7 +26,7 @@ impl Text<'_> {
             Node::Let { name, value } => {
                 self.line(format!("const u32 {name} = {};", self.expr(value)))
             }
-            Node::Deal(deal) => self.deal(*deal, rest),
+            Node::Deal { deal, in_turn } => self.deal(*deal, *in_turn, rest),
             Node::Ranks {
                 step,
                 count,
@@ -138,9 +138,36 @@ impl Text<'_> {
                 if *keep {
                     self.line(format!("previous = {name};"));
                 }
+                let (first, end) = if ring.sets > 1 {
+                    (
+                        format!("consumer * {slots}"),
+                        format!("(consumer + 1) * {slots}"),
+                    )
+                } else {
+                    ("0".into(), slots)
+                };
                 self.line(format!(
-                    "if (++{name} == {slots}) {name} = 0, {name}_parity ^= 1;"
+                    "if (++{name} == {end}) {name} = {first}, {name}_parity ^= 1;"
                 ));
+            }
+            Node::Skip { ring, by } => {
+                let name = self.pipeline.ring(*ring).name;
+                let (slots, by) = (slots(name), self.factor(by));
+                self.line(format!(
+                    "{name} += {by} % {slots}, {name}_parity ^= {by} / {slots} % 2;  // past the other consumer's tile"
+                ));
+                self.line(format!(
+                    "if ({name} >= {slots}) {name} -= {slots}, {name}_parity ^= 1;"
+                ));
+            }
+            Node::AwaitTurn => {
+                let role = self.role.to_uppercase();
+                self.line("// From here on, the waits below are within a lap of the ring, where a parity names one phase.");
+                self.line(format!("mbarrier_wait(base + TURN_AT + consumer * 8, turn_parity, watch, {role}, TURN, consumer);"));
+                self.line("turn_parity ^= 1;");
+            }
+            Node::PassTurn => {
+                self.line("if (lane == 0) mbarrier_arrive(base + TURN_AT + (consumer ^ 1) * 8);")
             }
             Node::GiveBack { ring, held } => self.give_back(*ring, *held),
             Node::Load {
@@ -232,13 +259,17 @@ impl Text<'_> {
                 self.line(format!("wgmma_wait<{pending}>();{why}"));
             }
             Node::Accumulators => {
-                self.line("float acc[TILE_N / 2];");
+                self.line(if self.pipeline.blocks() > 1 {
+                    "float acc[BLOCKS][TILE_N / 2];"
+                } else {
+                    "float acc[TILE_N / 2];"
+                });
                 self.line("u32 previous = 0;");
             }
             Node::WritePanel { ring, part } => {
                 let shared = self.shared(*ring, 0, &Expr::Const(0), false);
                 let part = self.factor(part);
-                self.line(format!("panel_store<T, PANEL_N>(acc + {part} * PANEL_N / 2, {shared}, first_row, lane);"));
+                self.panel("panel_store", &part, &shared);
             }
             Node::AddPanel {
                 ring,
@@ -248,9 +279,7 @@ impl Text<'_> {
             } => {
                 let shared = self.shared(*ring, *slot_part, index, false);
                 let part = self.factor(part);
-                self.line(format!(
-                    "panel_add<T, PANEL_N>(acc + {part} * PANEL_N / 2, {shared}, first_row, lane);"
-                ));
+                self.panel("panel_add", &part, &shared);
             }
             Node::FenceShared => self.line("fence_async_shared();"),
             Node::SyncWarp => self.line("__syncwarp();"),
@@ -315,9 +344,10 @@ impl Text<'_> {
     }
 
     /// Where this CTA's items start, and the role's place in each ring it uses.
-    fn deal(&mut self, deal: Deal, rest: &[Node]) {
+    fn deal(&mut self, deal: Deal, in_turn: bool, rest: &[Node]) {
         let (mut loops, mut looped, mut rings, mut defers, mut gives) =
             (0, false, Vec::new(), false, false);
+        let mut turns = false;
         for node in rest {
             let outer = matches!(node, Node::Ranks { .. });
             node.visit(&mut |node| {
@@ -331,32 +361,50 @@ impl Text<'_> {
                 }
                 defers |= matches!(node, Node::Defer { .. });
                 gives |= matches!(node, Node::GiveBack { .. });
+                turns |= matches!(node, Node::AwaitTurn);
             });
         }
         self.counts_items = loops > 1 || looped;
         let first = if self.counts_items { ", first = 0" } else { "" };
-        let start = match deal {
-            Deal::All | Deal::Comm => "blockIdx.x",
-            Deal::Others => "blockIdx.x - COMM_CTAS",
-            Deal::Join => "first_item(plan.join, COMM_CTAS)",
+        const JOINED: &str = "next_item(index, plan.join, COMM_CTAS)";
+        let (start, all) = match deal {
+            Deal::All => ("blockIdx.x", "gridDim.x"),
+            Deal::Comm => ("blockIdx.x", "COMM_CTAS"),
+            Deal::Others => ("blockIdx.x - COMM_CTAS", "(gridDim.x - COMM_CTAS)"),
+            Deal::Join => ("first_item(plan.join, COMM_CTAS)", ""),
         };
-        self.line(format!("u32 index = {start}{first};"));
-        self.next = match deal {
-            Deal::All => "index += gridDim.x",
-            Deal::Comm => "index += COMM_CTAS",
-            Deal::Others => "index += gridDim.x - COMM_CTAS",
-            Deal::Join => "index = next_item(index, plan.join, COMM_CTAS)",
+        let joins = deal == Deal::Join;
+        self.line(match (in_turn, joins) {
+            (true, false) => format!("u32 index = {start} + consumer * {all}{first};"),
+            (true, true) | (false, _) => format!("u32 index = {start}{first};"),
+        });
+        if in_turn && joins {
+            self.line(format!("if (consumer != 0) index = {JOINED};"));
+        }
+        self.next = match (in_turn, joins) {
+            (false, false) => format!("index += {}", all.trim_matches(['(', ')'])),
+            (false, true) => format!("index = {JOINED}"),
+            (true, false) => format!("index += CONSUMERS * {all}"),
+            (true, true) => format!("index = {}", JOINED.replace("index", JOINED)),
         };
         rings.sort();
         let cursors: Vec<String> = rings
             .iter()
             .map(|ring| {
-                let name = self.pipeline.ring(*ring).name;
-                format!("{name} = 0, {name}_parity = 0")
+                let ring = self.pipeline.ring(*ring);
+                let (name, slots) = (ring.name, slots(ring.name));
+                if ring.sets > 1 {
+                    format!("{name} = consumer * {slots}, {name}_parity = 0")
+                } else {
+                    format!("{name} = 0, {name}_parity = 0")
+                }
             })
             .collect();
         if !cursors.is_empty() {
             self.line(format!("u32 {};", cursors.join(", ")));
+        }
+        if turns {
+            self.line("u32 turn_parity = consumer ^ 1;  // the first turn is the first consumer's");
         }
         if gives {
             self.line("u32 held = 0, oldest = 0;  // stores whose boxes may not have been read, and the first of those boxes");
@@ -367,7 +415,11 @@ impl Text<'_> {
     }
 
     fn items(&mut self, count: &Expr, body: &[Node]) {
-        let (next, within, all) = (self.next, self.expr(&Expr::Within), self.expr(count));
+        let (next, within, all) = (
+            self.next.clone(),
+            self.expr(&Expr::Within),
+            self.expr(count),
+        );
         let head = format!("for (; {within} < {all}; {next})");
         if body.is_empty() {
             self.line(format!("{head} {{}}"));
@@ -417,9 +469,35 @@ impl Text<'_> {
         };
         self.line(format!("const u64 {xs}, {ws};"));
         self.line("#pragma unroll");
-        self.line(format!(
-            "for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16{has}(acc, {x}s + k * {x_step}, {w}s + k * {w_step}, {fresh} + k != 0, T());"
-        ));
+        let step = |acc: &str, rows: &str| {
+            format!(
+                "wgmma_m64k16{has}({acc}, {x}s + k * {x_step}{rows}, {w}s + k * {w_step}, {fresh} + k != 0, T());"
+            )
+        };
+        let each = "for (u32 k = 0; k < TILE_K / 16; ++k)";
+        if self.pipeline.blocks() == 1 {
+            self.line(format!("{each} {}", step("acc", "")));
+        } else {
+            self.block(each, |text| {
+                text.line("#pragma unroll");
+                let step = step("acc[block]", &format!(" + block * {}", next_block(rows[0])));
+                text.line(format!(
+                    "for (u32 block = 0; block < BLOCKS; ++block) {step}"
+                ));
+            });
+        }
+    }
+
+    /// Between this warp's rows of a panel and its accumulators.
+    fn panel(&mut self, verb: &str, part: &str, shared: &str) {
+        if self.pipeline.blocks() == 1 {
+            self.line(format!(
+                "{verb}<T, PANEL_N>(acc + {part} * PANEL_N / 2, {shared}, first_row, lane);"
+            ));
+        } else {
+            self.line("#pragma unroll");
+            self.line(format!("for (u32 block = 0; block < BLOCKS; ++block) {verb}<T, PANEL_N>(acc[block] + {part} * PANEL_N / 2, {shared}, first_row + block * 64, lane);"));
+        }
     }
 
     fn last_cta(&mut self, of: &Expr, body: &[Node], advance: &[(CounterId, Expr)]) {
@@ -514,4 +592,13 @@ fn uses(node: &Node, var: &str) -> bool {
         }
     });
     found
+}
+
+/// How far an operand's descriptor goes on for the next 64 rows.
+pub(super) fn next_block(rows_contiguous: bool) -> &'static str {
+    if rows_contiguous {
+        "(BLOCK_BYTES >> 4)"
+    } else {
+        "WGMMA_64_ROWS"
+    }
 }

@@ -98,7 +98,9 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Expr::Named(..) => {}
     });
     pipeline.visit(|node| match node {
-        Node::Deal(Deal::Join) => {
+        Node::Deal {
+            deal: Deal::Join, ..
+        } => {
             used.insert(Field::Join);
         }
         Node::Others { .. } => used.extend([Field::Me, Field::World]),
@@ -116,7 +118,7 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         }
         Node::Note(_)
         | Node::Let { .. }
-        | Node::Deal(Deal::All | Deal::Comm | Deal::Others)
+        | Node::Deal { .. }
         | Node::Ranks { .. }
         | Node::Items { .. }
         | Node::Place { .. }
@@ -126,7 +128,10 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Node::Expect { .. }
         | Node::Arrive { .. }
         | Node::Advance { .. }
+        | Node::Skip { .. }
         | Node::GiveBack { .. }
+        | Node::AwaitTurn
+        | Node::PassTurn
         | Node::Load { .. }
         | Node::Store { .. }
         | Node::Commit

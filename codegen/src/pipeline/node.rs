@@ -29,7 +29,12 @@ pub enum Node {
         value: Expr,
     },
     /// Once a warp, before its first items: where in the running order of items this CTA starts, and how it goes on.
-    Deal(Deal),
+    Deal {
+        /// Which of all items are this CTA's.
+        deal: Deal,
+        /// Whether this consumer takes every second one of them, beginning with the one of its number.
+        in_turn: bool,
+    },
     /// A loop over ranks in an order: `step` counts, `var` is the rank at that step.
     Ranks {
         /// Counts the steps.
@@ -129,6 +134,13 @@ pub enum Node {
         /// Whether the slot left behind is still needed, as [`Slot::Previous`].
         keep: bool,
     },
+    /// Goes on by so many slots, which the other consumer has.
+    Skip {
+        /// The ring.
+        ring: RingId,
+        /// How many slots.
+        by: Expr,
+    },
     /// Gives back the slots of all but the latest `held` stores of this thread; they must have been read.
     GiveBack {
         /// The ring.
@@ -136,6 +148,16 @@ pub enum Node {
         /// How many slots stay held.
         held: u32,
     },
+
+    // --- Turns: two consumers, each with tiles of its own.
+    /// Blocks until it is this consumer's turn to multiply; the first turn is the first consumer's. Acquire at CTA
+    /// scope.
+    ///
+    /// CUDA: `mbarrier_wait` on the consumer's barrier. Meaning: all steps of the tile before are under way. A parity
+    /// names a phase of a stage within one lap around the ring only; from here on, this consumer is within that lap.
+    AwaitTurn,
+    /// Arrives at the other consumer's barrier: the next turn is its. Release at CTA scope.
+    PassTurn,
 
     // --- TMA.
     /// Starts a load into a part of the current slot; it completes on the slot's full barrier, with all its bytes.
@@ -357,6 +379,8 @@ pub struct Ring {
     pub name: &'static str,
     /// How many slots.
     pub slots: u32,
+    /// How many sets of so many slots: one, or one a consumer.
+    pub sets: u32,
     /// What a slot holds: part after part, each as an array over slots.
     pub parts: Vec<Part>,
     /// Where in shared memory its first part starts.
@@ -367,7 +391,7 @@ pub struct Ring {
     pub empty: u32,
 }
 
-/// A tensor map: 4-D {columns, rows in a chunk, chunk or slot, rank}, 128-byte swizzle.
+/// A tensor map: 4-D {columns, rows in a chunk, chunk or slot, rank}, swizzled by a box's width: 128, 64 or 32 bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Map {
     /// Its name in the text.

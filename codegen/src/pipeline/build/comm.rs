@@ -2,7 +2,7 @@
 //!
 //! A piece travels in units of [`UNIT`] boxes, each sent and signalled by one CTA; units go round the CTAs.
 
-use super::super::{At, Expr, Field, Node, PANEL_COLUMNS, Phase, SENDING, Side, UNIT};
+use super::super::{At, BOX_COLUMNS, Expr, Field, Node, Phase, SENDING, Side, UNIT};
 use super::gemm::count;
 use super::item::{Leaf, leaves};
 use super::walk::{Bound, Walk, Which};
@@ -78,8 +78,8 @@ impl Walk<'_, '_> {
         let (unit, row, units) = if copies.is_empty() {
             (None, Expr::Within, pieces)
         } else {
-            let boxes = Expr::Field(Field::Size(item.columns))
-                .ceil_div(Expr::symbol("BOX_N", PANEL_COLUMNS));
+            let boxes =
+                Expr::Field(Field::Size(item.columns)).ceil_div(Expr::symbol("BOX_N", BOX_COLUMNS));
             let units = boxes.ceil_div(Expr::symbol("UNIT", UNIT));
             let units = self.name(&mut nodes, "units", units);
             (
@@ -159,7 +159,7 @@ impl Walk<'_, '_> {
             return Vec::new();
         };
         let (map, at) = self.box_at(var, src);
-        let bytes = Expr::symbol("BOX_BYTES", box_rows(self.b.kernel) * PANEL_COLUMNS * 2);
+        let bytes = Expr::symbol("BOX_BYTES", box_rows(self.b.kernel) * BOX_COLUMNS * 2);
         let body = vec![
             Node::Await {
                 ring: BOXES,
@@ -267,13 +267,13 @@ impl Walk<'_, '_> {
     /// The box of the current unit, `i`-th of it.
     fn box_at(&mut self, var: Var, region: &crate::kernel::Region) -> (super::super::MapId, At) {
         let rows = box_rows(self.b.kernel);
-        let map = self.map(region.buffer, rows, PANEL_COLUMNS);
+        let map = self.map(region.buffer, rows, BOX_COLUMNS);
         let start = self.item(var).map_or(Expr::Const(0), |(_, _, row, _)| {
             row * Expr::symbol("PIECE", rows)
         });
         let (row, chunk, rank) = self.place(region, map, var, start, None);
         let column = (Expr::var("unit") * Expr::symbol("UNIT", UNIT) + Expr::var("i"))
-            * Expr::symbol("BOX_N", PANEL_COLUMNS);
+            * Expr::symbol("BOX_N", BOX_COLUMNS);
         (
             map,
             At {

@@ -1,6 +1,6 @@
 //! A loop over tiles, as each of the three GEMM roles runs it.
 
-use super::super::{At, CONSUMERS, Expr, Node, PANEL_COLUMNS, Phase, Side, Slot, Test};
+use super::super::{At, CONSUMERS, Expr, Node, Phase, Side, Slot, Test};
 use super::item::{Leaf, Sorted, leaves, sort};
 use super::walk::{Bound, Walk, Which};
 use super::{PANELS, STAGES, operand, refuse};
@@ -188,13 +188,20 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// Loads stored tiles through the stages: as many panels as fit where `w` would be.
+    /// Loads stored tiles through the stages: as many panels as fit where the larger operand would be.
     fn others(&mut self, sum: &Leaf<'_>, waits: &[Leaf<'_>]) -> Vec<Node> {
         let OpKind::Reduce { from, .. } = &sum.op.kind else {
             return Vec::new();
         };
         let tile = self.b.product.tile;
         let at = self.b.kernel.loc(sum.op.id);
+        if self.b.product.in_turn {
+            self.b.found.push(refuse(
+                Some(at),
+                "a sum of stored tiles, with tiles taken in turn",
+                "it goes through the stages, after the turn has passed: tiles that are shared",
+            ));
+        }
         if !matches!(from.slot, Some(Pick::Others)) || from.home.is_remote() {
             self.b.found.push(refuse(
                 Some(at),
@@ -209,7 +216,7 @@ impl Walk<'_, '_> {
         let Some((_, _, row, column)) = self.item(var) else {
             return Vec::new();
         };
-        let map = self.map(from.buffer, tile.rows, PANEL_COLUMNS);
+        let map = self.map(from.buffer, tile.rows, self.b.product.fit.panel_columns);
         let slot = Expr::var("from");
         let (row, chunk, rank) = self.place(
             from,
@@ -218,13 +225,12 @@ impl Walk<'_, '_> {
             row * Expr::symbol("TILE_M", tile.rows),
             Some(slot),
         );
-        let panel = Expr::symbol("PANEL_BYTES", tile.rows * PANEL_COLUMNS * 2);
+        let panel = Expr::symbol("PANEL_BYTES", self.b.product.panel_bytes());
         let first = column * Expr::symbol("TILE_N", tile.columns);
-        let column =
-            first + (Expr::var("part") + Expr::var("i")) * Expr::symbol("PANEL_N", PANEL_COLUMNS);
+        let column = first + (Expr::var("part") + Expr::var("i")) * self.panel_columns();
         let load = Node::Load {
             ring: STAGES,
-            part: 1,
+            part: self.carrier(),
             index: Expr::var("i"),
             map,
             at: At {
@@ -314,7 +320,7 @@ impl Walk<'_, '_> {
         if lag {
             // All but this tile's stores are complete: the tile before can be announced.
             nodes.push(Node::AwaitStores {
-                pending: self.b.product.tile.columns / PANEL_COLUMNS,
+                pending: self.b.product.tile.columns / self.b.product.fit.panel_columns,
             });
             nodes.push(Node::Flush {
                 amount: amount(&sorted.signals[0]),
@@ -342,7 +348,7 @@ impl Walk<'_, '_> {
         chunk: Option<&Expr>,
     ) -> Vec<Node> {
         let tile = self.b.product.tile;
-        let map = self.map(dst.buffer, tile.rows, PANEL_COLUMNS);
+        let map = self.map(dst.buffer, tile.rows, self.b.product.fit.panel_columns);
         let Some((_, var)) = side(dst) else {
             return Vec::new();
         };
@@ -364,7 +370,7 @@ impl Walk<'_, '_> {
             });
         }
         let column = column * Expr::symbol("TILE_N", tile.columns)
-            + Expr::var("part") * Expr::symbol("PANEL_N", PANEL_COLUMNS);
+            + Expr::var("part") * self.panel_columns();
         vec![Node::Store {
             ring: PANELS,
             map,
@@ -380,16 +386,26 @@ impl Walk<'_, '_> {
 
     pub(super) fn panels(&self) -> Expr {
         let tile = self.b.product.tile;
-        Expr::symbol("TILE_N", tile.columns) / Expr::symbol("PANEL_N", PANEL_COLUMNS)
+        Expr::symbol("TILE_N", tile.columns) / self.panel_columns()
     }
 
-    /// Panels that fit in a stage where `w` would be.
-    pub(super) fn carried(&self) -> Expr {
+    fn panel_columns(&self) -> Expr {
+        Expr::symbol("PANEL_N", self.b.product.fit.panel_columns)
+    }
+
+    /// Which part of a stage carries stored panels: the larger operand's.
+    pub(super) fn carrier(&self) -> usize {
         let tile = self.b.product.tile;
-        Expr::symbol(
-            "CARRIED",
-            tile.columns * tile.k / (tile.rows * PANEL_COLUMNS),
-        )
+        usize::from(tile.columns >= tile.rows)
+    }
+
+    /// Panels that a stage carries: as many as fit there and divide the tile.
+    pub(super) fn carried(&self) -> Expr {
+        let (tile, fit) = (self.b.product.tile, self.b.product.fit);
+        let fits = tile.columns.max(tile.rows) * tile.k * 2 / self.b.product.panel_bytes();
+        let panels = tile.columns / fit.panel_columns;
+        let divides = (1..=fits.max(1)).rfind(|few| panels.is_multiple_of(*few));
+        Expr::symbol("CARRIED", divides.unwrap_or(1))
     }
 }
 

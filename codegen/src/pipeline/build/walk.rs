@@ -68,7 +68,14 @@ impl<'b, 'a> Walk<'b, 'a> {
             (_, None) => Deal::All,
         };
         if nodes.iter().any(has_items) {
-            nodes.insert(0, Node::Deal(deal));
+            let in_turn =
+                self.b.product.in_turn && matches!(self.which, Which::Store | Which::Multiply);
+            nodes.insert(0, Node::Deal { deal, in_turn });
+            if in_turn && self.which == Which::Multiply {
+                let test = Test::Differ(Expr::var("consumer"), 0.into());
+                let body = vec![super::multiply::skip()];
+                nodes.insert(1, Node::If { test, body });
+            }
         }
         match self.which {
             Which::Load | Which::Multiply | Which::End => {}

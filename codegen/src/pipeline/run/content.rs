@@ -9,7 +9,7 @@ use super::step::{Area, Box4};
 use super::story;
 use crate::diag::Diagnostic;
 use crate::kernel::{OpKind, visit};
-use crate::pipeline::{Node, PANEL_COLUMNS, View};
+use crate::pipeline::{Node, View};
 use crate::program::{StoreMode, TensorKind};
 
 /// A tile product so far.
@@ -154,7 +154,7 @@ impl Machine<'_> {
         let Agent {
             cta, ref product, ..
         } = self.agents[index];
-        let column = product.at.1 + part * PANEL_COLUMNS;
+        let column = product.at.1 + part * self.case.pipeline.panel_columns;
         if write {
             let content = Content::Panel(product.clone(), column);
             self.put(cta, area, content);
