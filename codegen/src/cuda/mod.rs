@@ -5,6 +5,7 @@
 pub mod expected;
 mod expr;
 mod head;
+mod items;
 mod lines;
 mod node;
 mod params;
