@@ -5,6 +5,7 @@
 mod gates;
 
 use counterflow::codegen::cuda;
+use counterflow::jit::gates::findings;
 use counterflow::jit::{Compiled, Probes, Source, Target};
 use counterflow::{Dtype, Error, Layout, Variant, launch, schedules};
 use gates::{all_pass, checked, nvidia};
@@ -117,10 +118,7 @@ fn the_kernels_people_read_compile_as_they_stand() {
         let Some(sass) = nvidia::sass(&compiled.cubin) else {
             return;
         };
-        assert_eq!(
-            counterflow::jit::gates::findings(&compiled, Some(&sass)),
-            [] as [&str; 0]
-        );
+        assert_eq!(findings(&compiled, Some(&sass)), [] as [&str; 0]);
         assert!(!text.contains("#line"), "{name}");
         // What names the schedule's lines changes no instruction.
         if name == "ag_gemm.bf16-128x256" {

@@ -217,6 +217,29 @@ fn run_refuses_a_device_that_is_not_there() {
 }
 
 #[test]
+fn bench_says_what_is_missing_and_which_words_have_no_meaning() {
+    for (words, wanted) in [
+        ("bench --suite llama7b-tp4", ["llama7b-tp4", "llama70b"]),
+        ("bench --suite gpt3-tp3", ["gpt3-tp3", "-tp2"]),
+        ("bench --shape 4096", ["4096", "--help"]),
+        ("bench --shape 1x2x3x4", ["1x2x3x4", "--help"]),
+        ("bench --samples 0", ["0", "--help"]),
+        ("bench --variants some", ["some", "--help"]),
+        ("bench --sustained -1", ["-1", "--help"]),
+    ] {
+        bad(&tell(GEMM, words), USAGE, &wanted);
+    }
+    let other = tell(AG, "bench --world 2 --suite llama70b-tp4");
+    bad(&other, USAGE, &["for 4 ranks", "--world 4"]);
+    if counterflow::cuda::Gpu::count().is_ok() {
+        eprintln!("SKIPPED: this machine has a GPU");
+        return;
+    }
+    let told = tell(GEMM, "bench --shape 512x512x512");
+    bad(&told, REJECTED, &["cuda", "driver"]);
+}
+
+#[test]
 fn run_refuses_what_does_not_fit_in_memory() {
     let told = tell(GEMM, "run --m 1000000 --n 8 --k 1000");
     bad(&told, REJECTED, &["elements", "at most", "--m"]);

@@ -267,7 +267,7 @@ ag_gemm(
             const u32 tiles = tiles_m * tiles_n;
             for (; index - first < tiles; index = next_item(index, plan.join, COMM_CTAS)) {
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
-                float acc[TILE_N / 2];  // this thread's of the 64 rows
+                float acc[TILE_N / 2];  // this thread's of 64 rows
                 u32 previous = 0;
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {

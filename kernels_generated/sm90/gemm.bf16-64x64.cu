@@ -132,7 +132,7 @@ gemm(
         const u32 tiles = tiles_m * tiles_n;
         for (; index < tiles; index += CONSUMERS * gridDim.x) {
             // acc0 += dot(x[t.rows, :], w[t.columns, :])
-            float acc[TILE_N / 2];  // this thread's of the 64 rows
+            float acc[TILE_N / 2];  // this thread's of 64 rows
             u32 previous = 0;
             // From here on, the waits below are within a lap of the ring, where a parity names one phase.
             mbarrier_wait(base + TURN_AT + consumer * 8, turn_parity, watch, MULTIPLY, TURN, consumer);

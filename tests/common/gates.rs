@@ -8,7 +8,7 @@ use counterflow::codegen::lower::lower;
 use counterflow::codegen::pipeline::{self, Pipeline};
 use counterflow::codegen::verify;
 use counterflow::jit::gates;
-use counterflow::{Checked, Program, Variant};
+use counterflow::{Checked, Program, Variant, launch};
 
 pub fn checked(program: &Program, variant: &Variant) -> Checked<Pipeline> {
     let kernel = lower(program, variant).and_then(verify::kernel);
@@ -22,8 +22,7 @@ pub fn checked(program: &Program, variant: &Variant) -> Checked<Pipeline> {
 fn passes(name: &str, pipeline: &Checked<Pipeline>) -> Option<Vec<String>> {
     let compiler = nvidia::compiler()?;
     let source = cuda::emit(pipeline);
-    let compiled =
-        counterflow::launch::compile(&compiler, &source).unwrap_or_else(|error| panic!("{error}"));
+    let compiled = launch::compile(&compiler, &source).unwrap_or_else(|error| panic!("{error}"));
     let sass = nvidia::sass(&compiled.cubin)?;
     let mut found = gates::findings(&compiled, Some(&sass));
     found.extend(gates::in_counts(&sass, &expected::instructions(pipeline)));

@@ -279,7 +279,7 @@ impl Text<'_> {
                 self.line(if self.pipeline.blocks() > 1 {
                     "float acc[BLOCKS][TILE_N / 2];  // this thread's of each 64 rows"
                 } else {
-                    "float acc[TILE_N / 2];  // this thread's of the 64 rows"
+                    "float acc[TILE_N / 2];  // this thread's of 64 rows"
                 });
                 self.line("u32 previous = 0;");
             }

@@ -21,10 +21,9 @@ impl Pipeline {
         for warp in &self.warps {
             let place = match warp.place {
                 Place::Thread { warp } => format!("one thread of warp {warp}"),
-                Place::Threads { first } => format!(
-                    "one thread of warp {first} for the first consumer, one of warp {} for the second",
-                    first + 1
-                ),
+                Place::Threads { first } => {
+                    format!("one thread of each warp from {first} on, one a consumer")
+                }
                 Place::Groups => "the warpgroups after the first".into(),
             };
             printer.page.line("");
@@ -142,22 +141,21 @@ impl Printer<'_> {
             Node::Let { name, value } => format!("{name} = {}", number(value)),
             Node::Deal { deal, in_turn } => {
                 let to = match deal {
-                    Deal::All => "deal to all CTAs".into(),
-                    Deal::Comm => "deal to the CTAs that move data".into(),
-                    Deal::Others => "deal to the CTAs that move no data".into(),
+                    Deal::All => "all CTAs".into(),
+                    Deal::Comm => "the CTAs that move data".into(),
+                    Deal::Others => "the CTAs that move no data".into(),
                     Deal::Join => format!(
-                        "deal to the CTAs that move no data, after {} waves to all",
+                        "the CTAs that move no data, after {} waves to all",
                         self.field(Field::Join)
                     ),
                 };
-                let turns = if *in_turn { ", every second one" } else { "" };
-                format!("{to}{turns}")
+                let turn = if *in_turn {
+                    ", their consumers in turn"
+                } else {
+                    ""
+                };
+                format!("deal to {to}{turn}")
             }
-            Node::Skip { ring, by } => {
-                format!("skip {} of {}", number(by), self.pipeline.ring(*ring).name)
-            }
-            Node::AwaitTurn => "await my turn".into(),
-            Node::PassTurn => "pass the turn".into(),
             Node::Ranks {
                 step,
                 count,
@@ -225,6 +223,13 @@ impl Printer<'_> {
                 let keep = if *keep { ", keep the slot" } else { "" };
                 format!("next {}{keep}", self.ring(*ring))
             }
+            Node::Skip { ring, by } => format!(
+                "skip {} of {}: the other consumer's",
+                number(by),
+                self.ring(*ring)
+            ),
+            Node::AwaitTurn => "await my turn".into(),
+            Node::PassTurn => "pass the turn".into(),
             Node::GiveBack { ring, held } => {
                 format!("give back all but {held} of {}", self.ring(*ring))
             }

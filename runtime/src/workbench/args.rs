@@ -133,6 +133,7 @@ struct Args {
 struct Named<T>(T);
 
 /// What the user asked for, all names resolved.
+#[derive(Clone)]
 pub(super) struct Request {
     pub verb: Verb,
     pub program: Program,
