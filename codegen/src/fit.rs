@@ -1,21 +1,30 @@
 //! How a CTA's shared memory is divided between stages of operands and panels of results: the one place that decides.
 
 use crate::kernel::GemmKind;
-use crate::pipeline::{BLOCK, BLOCK_ROWS};
+use crate::pipeline::BLOCK_ROWS;
 
 /// What the two warpgroups that multiply need room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Needs {
     /// Rows and columns of a tile.
     pub tile: (u32, u32),
+    /// Rows of each operand in a stage: [`staged_rows`] of the tile's.
+    pub staged: (u32, u32),
     /// Depth of a step, and bytes of an operand's element.
     pub step: (u32, u32),
     /// Bytes of a result's element.
     pub result: u32,
     /// Whether warpgroups take tiles in turn, each with panels of its own.
     pub in_turn: bool,
-    /// Whether rows of the operands are contiguous, instead of K: then they come in blocks of 64.
-    pub rows_contiguous: [bool; 2],
+}
+
+/// Rows that a stage has for so many of an operand: where rows are contiguous, they lie in whole blocks of 64.
+pub const fn staged_rows(rows: u32, rows_contiguous: bool) -> u32 {
+    if rows_contiguous {
+        rows.next_multiple_of(64)
+    } else {
+        rows
+    }
 }
 
 /// The division of a CTA's shared memory.
@@ -43,18 +52,8 @@ impl Needs {
     }
 
     /// Bytes of a stage.
-    fn stage(&self) -> u32 {
-        let operands = [self.rows(), self.tile.1]
-            .into_iter()
-            .zip(self.rows_contiguous);
-        let rows = operands.map(|(rows, contiguous)| {
-            if contiguous {
-                rows.next_multiple_of(BLOCK)
-            } else {
-                rows
-            }
-        });
-        rows.sum::<u32>() * self.step.0 * self.step.1
+    pub const fn stage(&self) -> u32 {
+        (self.staged.0 + self.staged.1) * self.step.0 * self.step.1
     }
 
     /// Columns of a panel: what one TMA box stores. The widest swizzle that divides the tile, since a box beyond the

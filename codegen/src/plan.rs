@@ -2,7 +2,7 @@
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::dtype::Dtype;
-use crate::fit::Needs;
+use crate::fit::{Needs, staged_rows};
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, RoleKind, visit_ops};
 use crate::model::Machine;
 use crate::program::{CounterId, Loc, PartitionId};
@@ -440,12 +440,16 @@ fn tile_fits(
             "at most 192: use smaller tiles or fewer products an item",
         );
     }
+    let [a_rows, b_rows] = kernel.variant.layout.rows_contiguous();
     let needs = Needs {
         tile: (rows, columns),
+        staged: (
+            staged_rows(rows.max(64), a_rows),
+            staged_rows(columns, b_rows),
+        ),
         step: (k, dtype.bytes()),
         result: result_bytes(kernel, body),
         in_turn,
-        rows_contiguous: kernel.variant.layout.rows_contiguous(),
     };
     match needs.divide(kind, kernel.variant.arch.shared_memory()) {
         Ok(fit) => {

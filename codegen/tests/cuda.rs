@@ -73,7 +73,7 @@ fn refused_cluster(tile: (u32, u32), cluster: (u32, u32), layout: Layout) -> Str
         ..GemmOptions::default()
     };
     s.gemm(options, |s| {
-        s.for_items("t", tiles.row_major(), |s, t| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
             let acc = s.dot(x.at(t), w.at(t));
             s.store(y.at(t), acc);
         });
@@ -85,9 +85,18 @@ fn refused_cluster(tile: (u32, u32), cluster: (u32, u32), layout: Layout) -> Str
 
 #[test]
 fn clusters_that_hopper_does_not_have_are_refused() {
-    insta::assert_snapshot!(refused_cluster((128, 128), (2, 2), Layout::Nt), @"");
-    insta::assert_snapshot!(refused_cluster((16, 64), (1, 2), Layout::Nt), @"");
-    insta::assert_snapshot!(refused_cluster((128, 128), (2, 1), Layout::Nn), @"");
+    insta::assert_snapshot!(refused_cluster((128, 128), (2, 2), Layout::Nt), @"
+    error[resources]: a cluster of 2x2
+      help: 1x1, 2x1 or 1x2
+    ");
+    insta::assert_snapshot!(refused_cluster((16, 64), (1, 2), Layout::Nt), @"
+    error[resources]: a cluster that shares the rows of tiles of 16
+      help: tiles of 64 rows or more: its CTAs load whole swizzle atoms
+    ");
+    insta::assert_snapshot!(refused_cluster((128, 128), (2, 1), Layout::Nn), @"
+    error[resources]: a cluster of 2x1 in layout nn
+      help: what its CTAs share has K contiguous
+    ");
 }
 
 #[test]
@@ -156,7 +165,7 @@ fn the_host_is_told_every_number() {
     plan: 88 bytes
       heap at 0: an address
       stride at 8: an address
-      offset at 16: 1024
+      offset at 16: an address
       arrivals at 24: an address
       finished at 32: an address
       m at 40: 1000

@@ -12,6 +12,7 @@
 //! a ring of stages, results through a ring of panels.
 
 mod build;
+mod enqueue;
 mod expr;
 mod host;
 mod node;
@@ -20,9 +21,10 @@ mod visit;
 
 pub use crate::verify::pipeline as verify;
 pub use build::build;
+pub use enqueue::{HostOp, HostOpKind, Lines};
 pub use expr::{Expr, Field, Op, Test, Values};
 pub use host::MapShape;
-pub use node::{At, Deal, Map, MapId, Node, Part, Phase, Ring, RingId, Side, Slot, View};
+pub use node::{At, Deal, Map, MapId, Node, Note, Part, Phase, Ring, RingId, Side, Slot, View};
 pub(crate) use run::findings;
 
 use crate::dtype::Dtype;
@@ -113,12 +115,11 @@ pub enum Place {
 
 /// Warpgroups that multiply.
 pub const CONSUMERS: u32 = 2;
-/// Rows that one multiply of a warpgroup has.
+/// Rows that one multiply of a warpgroup has, and of a block of an operand whose rows are contiguous: one 128-byte
+/// swizzle atom of 16-bit elements.
 pub const BLOCK_ROWS: u32 = 64;
 /// Columns of a box on its way to a peer: one 128-byte swizzle atom of 16-bit elements.
 pub const BOX_COLUMNS: u32 = 64;
-/// Rows of an operand's block where its rows are contiguous: one 128-byte swizzle atom of 16-bit elements.
-pub const BLOCK: u32 = 64;
 /// Boxes of a piece that are sent and signalled together.
 pub const UNIT: u32 = 16;
 /// Stores of a sending thread that may still be reading their slots.

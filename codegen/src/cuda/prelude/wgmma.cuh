@@ -79,19 +79,19 @@ __device__ __forceinline__ void wgmma_wait() {
 #define NAMES256 NAMES240 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
 // accumulate = false starts from zero and saves clearing the registers. The last argument only picks the type.
-// The number of accumulators picks n: a thread holds n / 2 of them. The *_at number the operands after them. Operands
-// have K contiguous unless said otherwise.
-#define WGMMA_OF(type, n, a_at, b_at, p_at, a_has_at, b_has_at) \
-    template <u32 a_has = K_CONTIGUOUS, u32 b_has = K_CONTIGUOUS> \
+// The number of accumulators picks n: a thread holds n / 2 of them. Operands have K contiguous unless said otherwise.
+// a, b, p, a_is and b_is number the operands after the accumulators.
+#define WGMMA_OF(type, n, a_at, b_at, p_at, a_is_at, b_is_at) \
+    template <u32 a_is = K_CONTIGUOUS, u32 b_is = K_CONTIGUOUS> \
     __device__ __forceinline__ void wgmma_m64k16(float (&d)[n / 2], u64 a, u64 b, bool accumulate, type) { \
         asm volatile( \
             "{ .reg .pred p; setp.ne.b32 p, %" #p_at ", 0;\n\t" \
             "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type " {" NAMES##n "}, " \
-            "%" #a_at ", %" #b_at ", p, 1, 1, %" #a_has_at ", %" #b_has_at "; }" \
+            "%" #a_at ", %" #b_at ", p, 1, 1, %" #a_is_at ", %" #b_is_at "; }" \
             : OUT##n \
-            : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate)), "n"(a_has), "n"(b_has)); \
+            : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate)), "n"(a_is), "n"(b_is)); \
     }
-#define WGMMA(n, a_at, b_at, p_at, a_has_at, b_has_at) WGMMA_OF(bf16, n, a_at, b_at, p_at, a_has_at, b_has_at) WGMMA_OF(f16, n, a_at, b_at, p_at, a_has_at, b_has_at)
+#define WGMMA(n, a, b, p, a_is, b_is) WGMMA_OF(bf16, n, a, b, p, a_is, b_is) WGMMA_OF(f16, n, a, b, p, a_is, b_is)
 
 WGMMA(16, 8, 9, 10, 11, 12)
 WGMMA(32, 16, 17, 18, 19, 20)

@@ -1,7 +1,7 @@
 //! A loop over tiles, as each of the three GEMM roles runs it.
 
 use super::super::{At, BLOCK_ROWS, CONSUMERS, Expr, Node, Phase, Side, Slot, Test};
-use super::item::{Leaf, Sorted, leaves, sort};
+use super::item::{Leaf, Sorted, leaves, sort, why};
 use super::walk::{Bound, Walk, Which};
 use super::{PANELS, Product, STAGES, operand, refuse};
 use crate::kernel::{Op, OpKind, Region};
@@ -105,7 +105,9 @@ impl Walk<'_, '_> {
             body: item,
         });
         if self.which == Which::Store && lag {
-            // Nothing stays unsignalled past the loop: what comes next may wait for a peer that waits for this.
+            nodes.push(why(
+                "Nothing stays unsignalled past the loop: what comes next may wait for a peer that waits for this.",
+            ));
             nodes.push(Node::AwaitStores { pending: 0 });
             nodes.push(Node::Flush {
                 amount: amount(&sorted.signals[0]),
@@ -117,7 +119,7 @@ impl Walk<'_, '_> {
     /// A tile's row or column among all: with `ctas` of a cluster along it, a place is theirs together.
     fn of_cta(&self, place: String, ctas: u32) -> Expr {
         if ctas > 1 {
-            Expr::var(place) * Expr::symbol("CLUSTER", ctas) + Expr::var("cta")
+            Expr::var(place) * Expr::symbol("CLUSTER", ctas) + Expr::var("half")
         } else {
             Expr::var(place)
         }

@@ -15,12 +15,12 @@ use super::{
     Test, Tile, UNIT, Warp,
 };
 use crate::diag::{Diagnostic, Diagnostics, Rule};
-use crate::fit::{Fit, Needs};
+use crate::fit::{self, Fit, Needs};
 use crate::kernel::{Block, Kernel, OpKind, Region, Role, RoleKind, visit};
 use crate::program::{CellIndex, CounterId, Loc, TensorId};
 use crate::variant::Arch;
 use crate::verify::Checked;
-use item::Counters;
+use item::{Counters, why};
 use std::collections::BTreeSet;
 use walk::{Walk, Which};
 
@@ -80,6 +80,11 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
                 moved = vec![Node::If { test, body: moved }];
             }
             let test = Test::Less(Expr::Block, Expr::symbol("COMM_CTAS", comm.ctas));
+            body.push(why(if comm.joins {
+                "The first CTAs move data before they take items of the GEMM."
+            } else {
+                "The first CTAs move data."
+            }));
             body.push(Node::If { test, body: moved });
         }
         let mut work = gemm.map_or_else(Vec::new, |gemm| {
@@ -328,10 +333,13 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
     }
     let needs = Needs {
         tile: (rows, columns),
+        staged: (
+            fit::staged_rows(rows.max(BLOCK_ROWS), x_rows),
+            fit::staged_rows(columns, w_rows),
+        ),
         step: (k, 2),
         result: 2,
         in_turn,
-        rows_contiguous: kernel.variant.layout.rows_contiguous(),
     };
     let fit = match needs.divide(&kind, kernel.variant.arch.shared_memory()) {
         Ok(fit) => fit,

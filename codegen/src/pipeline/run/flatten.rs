@@ -54,7 +54,7 @@ pub(super) fn flatten<'a>(
         steps: Vec::new(),
     };
     flat.set("consumer", runner);
-    flat.set("cta", block % case.pipeline.ctas());
+    flat.set("half", block % case.pipeline.ctas());
     flat.list(&warp.body);
     flat.item = None;
     let first = matches!(warp.place, Place::Thread { warp: 0 });
@@ -293,7 +293,7 @@ impl<'a> Flattener<'a> {
                 let boxed = self.case.pipeline.map(*map);
                 let bytes = boxed.box_rows * boxed.box_columns * self.case.pipeline.dtype.bytes();
                 let index = if *multicast {
-                    self.env.var("cta")
+                    self.env.var("half")
                 } else {
                     self.value(index)
                 };
@@ -350,7 +350,7 @@ impl<'a> Flattener<'a> {
                     node,
                     Kind::Mma {
                         areas: [x, w],
-                        row: self.share(self.case.pipeline.tile.rows).0,
+                        row: offset / line,
                         fresh: self.value(fresh) == 0,
                     },
                 );
@@ -517,7 +517,7 @@ impl<'a> Flattener<'a> {
         let slots = self.case.pipeline.ring(ring).slots;
         let cursor = &mut self.cursors[usize::from(ring.0)];
         cursor.slot += 1;
-        if cursor.slot % slots == 0 {
+        if cursor.slot.is_multiple_of(slots) {
             cursor.slot -= slots;
             cursor.lap += 1;
         }
