@@ -127,7 +127,7 @@ fn the_host_is_told_every_number() {
     plan: 88 bytes
       heap at 0: an address
       stride at 8: an address
-      offset at 16: 1024
+      offset at 16: an address
       arrivals at 24: an address
       finished at 32: an address
       m at 40: 1000

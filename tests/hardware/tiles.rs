@@ -30,8 +30,10 @@ fn variant(dtype: Dtype, tile: (u32, u32), knobs: Knobs) -> Variant {
     knobs.iter().fold(variant, set)
 }
 
-/// What runs: a kernel each.
-fn kernels() -> Vec<(Variant, &'static [(u32, u32)], Fill)> {
+/// A kernel, for sizes N by K, and what it is given.
+type Run = (Variant, &'static [(u32, u32)], Fill);
+
+fn kernels() -> Vec<Run> {
     let bf16 = TILES.map(|(tile, knobs)| {
         let variant = variant(Dtype::Bf16, tile, knobs);
         (variant, &SIZES[..], Fill::Uniform(7))

@@ -12,6 +12,7 @@
 //! a ring of stages, results through a ring of panels.
 
 mod build;
+mod enqueue;
 mod expr;
 mod host;
 mod node;
@@ -20,6 +21,7 @@ mod visit;
 
 pub use crate::verify::pipeline as verify;
 pub use build::build;
+pub use enqueue::{HostOp, HostOpKind, Lines};
 pub use expr::{Expr, Field, Op, Test, Values};
 pub use host::MapShape;
 pub use node::{At, Deal, Map, MapId, Node, Note, Part, Phase, Ring, RingId, Side, Slot, View};
