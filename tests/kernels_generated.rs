@@ -1,6 +1,6 @@
 //! The kernels people read: equal to what is emitted. `UPDATE_KERNELS=1` writes them.
 
-use counterflow::codegen::cuda::{self, CudaSource, expected};
+use counterflow::codegen::cuda::{self, CudaSource};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::pipeline::{self, Pipeline};
 use counterflow::codegen::program::Setting;
@@ -65,7 +65,7 @@ const KERNELS: [Kind; 11] = [
 fn kernels_are_as_emitted() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels_generated");
     let update = std::env::var("UPDATE_KERNELS").is_ok();
-    let (mut claimed, mut counts, mut wrong) = (BTreeSet::new(), Vec::new(), Vec::new());
+    let (mut claimed, mut wrong) = (BTreeSet::new(), Vec::new());
     let mut check = |name: String, text: &str| {
         let path = root.join(&name);
         if update {
@@ -85,18 +85,8 @@ fn kernels_are_as_emitted() {
             Knob::Choice(.., name) => format!("-{name}"),
         };
         let name = format!("sm90/{}.{dtype}-{rows}x{columns}{knob}.cu", program.name);
-        check(name.clone(), &cuda::emit(&pipeline).text);
-        let expected = expected::instructions(&pipeline).into_iter();
-        let expected = expected.map(|(what, step, least)| format!("\"{what}\": [{step}, {least}]"));
-        counts.push(format!(
-            "  \"{name}\": {{{}}}",
-            expected.collect::<Vec<_>>().join(", ")
-        ));
+        check(name, &cuda::emit(&pipeline).text);
     }
-    check(
-        "expected.json".into(),
-        &format!("{{\n{}\n}}\n", counts.join(",\n")),
-    );
     for entry in fs::read_dir(root.join("sm90")).expect("a folder") {
         let name = format!(
             "sm90/{}",

@@ -229,10 +229,11 @@ fn a_lagged_signal_held_across_a_wait() {
         if let Some(at) = list
             .iter()
             .position(|node| matches!(node, Node::Items { .. }))
-            && list.get(at + 1).is_some_and(last)
-            && matches!(list.get(at + 2), Some(Node::Flush { .. }))
+            && matches!(list.get(at + 1), Some(Node::Note(_)))
+            && list.get(at + 2).is_some_and(last)
+            && matches!(list.get(at + 3), Some(Node::Flush { .. }))
         {
-            list.remove(at + 2);
+            list.remove(at + 3);
         }
     });
     let found = pipeline::verify(pipeline).expect_err("refused");

@@ -34,6 +34,9 @@ pub enum Device<'a> {
     },
 }
 
+/// Fills a launch's inputs, one after another.
+pub type Inputs = dyn FnMut(Input<'_>, &mut [f32]);
+
 /// What inputs hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fill {
@@ -44,7 +47,7 @@ pub enum Fill {
 }
 
 impl Fill {
-    pub fn inputs(self) -> Box<dyn FnMut(Input<'_>, &mut [f32])> {
+    pub fn inputs(self) -> Box<Inputs> {
         match self {
             Fill::Uniform(seed) => Box::new(interp::uniform(seed)),
             Fill::Integers(seed) => Box::new(interp::integers(seed)),

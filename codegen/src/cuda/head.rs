@@ -1,6 +1,6 @@
 //! The text above the role bodies: constants, the plan's struct, orders, the signature, barriers.
 
-use super::node::next_block;
+use super::node::{ONCE, next_block};
 use super::{PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
 use crate::pipeline::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Part, Pipeline, Place, View};
@@ -22,6 +22,7 @@ impl Text<'_> {
             pipeline.rings[0].slots
         ));
         self.line("// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.");
+        self.line("// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.");
         self.line(format!("#include \"{PRELUDE}\""));
         self.line("");
         self.constants();
@@ -33,7 +34,10 @@ impl Text<'_> {
     fn constants(&mut self) {
         let pipeline = self.pipeline;
         let tile = pipeline.tile;
-        self.line(format!("typedef {} T;", pipeline.dtype));
+        self.line(format!(
+            "typedef {} T;  // of operands and results",
+            pipeline.dtype
+        ));
         self.line(format!(
             "constexpr u32 TILE_M = {}, TILE_N = {}, TILE_K = {};",
             tile.rows, tile.columns, tile.k
@@ -144,26 +148,27 @@ impl Text<'_> {
 
     fn plan(&mut self, params: &[Param]) {
         let pipeline = self.pipeline;
-        self.block("struct Plan", |text| {
-            for param in params {
-                let Param::Plan { fields, .. } = param else {
-                    continue;
-                };
-                if fields.iter().any(|at| at.field == Field::Heap) {
-                    text.line("Cells cells;");
-                }
-                for at in fields.iter().filter(|at| !at.field.wide()) {
-                    text.line(format!(
-                        "u32 {};  // {}",
-                        at.name,
-                        describe(pipeline, at.field)
-                    ));
-                }
+        self.line("// What the host passes for one launch.");
+        self.line("struct Plan {");
+        self.depth += 1;
+        for param in params {
+            let Param::Plan { fields, .. } = param else {
+                continue;
+            };
+            if fields.iter().any(|at| at.field == Field::Heap) {
+                self.line("Cells cells;");
             }
-        });
-        let end = self.out.trim_end().len();
-        self.out.truncate(end);
-        self.out.push_str(";\n\n");
+            for at in fields.iter().filter(|at| !at.field.wide()) {
+                self.line(format!(
+                    "u32 {};  // {}",
+                    at.name,
+                    describe(pipeline, at.field)
+                ));
+            }
+        }
+        self.depth -= 1;
+        self.line("};");
+        self.line("");
     }
 
     fn rows_functions(&mut self) {
@@ -179,7 +184,7 @@ impl Text<'_> {
             self.line(
                 "// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.",
             );
-            let name = self.rows_of(dim);
+            let name = self.rows_function(dim);
             self.block(
                 format!("__device__ __forceinline__ u32 {name}(const Plan& plan, u32 chunk)"),
                 |text| {
@@ -324,6 +329,7 @@ impl Text<'_> {
                 let (name, upper) = (ring.name, ring.name.to_uppercase());
                 let es = if name.ends_with('x') { "ES" } else { "S" };
                 let sets = if ring.sets > 1 { "CONSUMERS * " } else { "" };
+                text.line(ONCE);
                 text.block(
                     format!("for (u32 {name} = 0; {name} < {sets}{upper}{es}; ++{name})"),
                     |text| {
@@ -411,7 +417,9 @@ impl Text<'_> {
             };
             self.line(format!("{}{first_block};", descriptor(&x, x_rows)));
             self.line(format!("{};", descriptor(&w, w_rows)));
-            self.line(format!("const u32 first_row = {first_row}warp % 4 * 16;"));
+            self.line(format!(
+                "const u32 first_row = {first_row}warp % 4 * 16;  // of this warp's 16 in a tile"
+            ));
             self.warp(warp.name, true, &warp.body);
             self.depth -= 1;
         }
@@ -450,8 +458,8 @@ fn meaning(name: &str) -> &'static str {
     match name {
         "COMM_CTAS" => "  // the first blocks move data before they multiply",
         "BLOCK_ROWS" => "  // rows of an operand that are contiguous: one 128-byte line for each k",
-        "PIECE" => "  // rows that travel and are signalled together",
-        "UNIT" => "  // boxes of a piece that one CTA sends and signals together",
+        "PIECE" => "  // rows that have one counter cell",
+        "UNIT" => "  // boxes of a piece that one CTA sends, with one signal",
         "BOX_N" => "  // columns of such a box",
         "PANEL_N" => "  // columns of an output panel",
         "CARRIED" => "  // stored panels that one stage holds",
@@ -462,15 +470,23 @@ fn meaning(name: &str) -> &'static str {
 fn describe(pipeline: &Pipeline, field: Field) -> String {
     let dim = |id: crate::kernel::DimId| pipeline.kernel.dims[usize::from(id.0)].name.clone();
     match field {
-        Field::Size(id) => format!("size of {}", dim(id)),
-        Field::ChunkRows(_) => "in a full chunk".into(),
+        Field::Size(id) => match dim(id).as_str() {
+            "m" => "rows of the product, over all chunks".into(),
+            "n" => "its columns".into(),
+            "k" => "its depth".into(),
+            other => format!("size of {other}"),
+        },
+        Field::ChunkRows(id) => format!("of {}, in a full chunk", dim(id)),
         Field::Tail(_) => {
             "the chunk that has some rows, but not all: it has a map of its own".into()
         }
         Field::Me => "this rank".into(),
         Field::World => "how many ranks there are".into(),
-        Field::First(_) => "its first cell".into(),
-        Field::CellRows(_) => "rows of cells that a chunk has".into(),
+        Field::First(_) => "a counter: its first cell".into(),
+        Field::CellRows(id) => format!(
+            "rows of {} in a chunk, each with its cells",
+            pipeline.kernel.partitions[id.index()].name
+        ),
         Field::Join => "waves of items before the first blocks take part".into(),
         Field::Heap | Field::Stride | Field::Counters | Field::Arrivals | Field::Finished => {
             String::new()

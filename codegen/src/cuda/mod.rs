@@ -5,6 +5,8 @@
 pub mod expected;
 mod expr;
 mod head;
+mod items;
+mod lines;
 mod node;
 mod params;
 
@@ -12,6 +14,7 @@ pub use params::{FieldAt, Param};
 
 use crate::kernel::DimId;
 use crate::pipeline::{Field, Pipeline};
+use crate::program::Loc;
 use crate::variant::Arch;
 use crate::verify::Checked;
 
@@ -40,6 +43,8 @@ pub fn prelude() -> String {
 pub struct CudaSource {
     /// The text; it includes [`PRELUDE`].
     pub text: String,
+    /// For each line of the text, the schedule's statement it is of, if it is of one.
+    pub origins: Vec<Option<Loc>>,
     /// The kernel's symbol.
     pub entry: String,
     /// The architecture to compile for.
@@ -68,6 +73,8 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
     let mut text = Text {
         pipeline,
         out: String::new(),
+        origins: Vec::new(),
+        origin: None,
         depth: 0,
         counts_items: false,
         next: String::new(),
@@ -90,6 +97,7 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
         params,
         roles: text.roles(),
         waits: text.waits(),
+        origins: text.origins,
         text: text.out,
     }
 }
@@ -98,6 +106,10 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
 struct Text<'a> {
     pipeline: &'a Pipeline,
     out: String,
+    /// The statement of each line so far.
+    origins: Vec<Option<Loc>>,
+    /// The statement that is being printed.
+    origin: Option<Loc>,
     depth: usize,
     /// Whether the current warp has several loops over items, and so counts those of earlier ones.
     counts_items: bool,
@@ -117,6 +129,7 @@ impl Text<'_> {
             self.out.push_str(line);
         }
         self.out.push('\n');
+        self.origins.push(self.origin);
     }
 
     fn block(&mut self, head: impl AsRef<str>, body: impl FnOnce(&mut Self)) {
@@ -127,17 +140,8 @@ impl Text<'_> {
         self.line("}");
     }
 
-    /// A field's name in the text.
-    fn field(&self, field: Field) -> String {
-        match field {
-            Field::Me => "me".into(),
-            Field::World => "world".into(),
-            other => format!("plan.{}", params::name(self.pipeline, other)),
-        }
-    }
-
     /// The function that gives a chunk's rows.
-    fn rows_of(&self, dim: DimId) -> String {
+    fn rows_function(&self, dim: DimId) -> String {
         let name = params::name(self.pipeline, Field::ChunkRows(dim));
         format!("{name}_of")
     }

@@ -2,8 +2,13 @@
 
 use super::Text;
 use super::head::order_name;
-use crate::pipeline::{Deal, Expr, Node, Phase, RingId, Side, Slot};
+use crate::pipeline::{Expr, Node, Phase, RingId, Side, Slot};
+use crate::print::{Spelling, factor};
 use crate::program::{CounterId, StoreMode};
+
+/// Before a loop whose body is to stand once in the machine code: a copy would only cost compile time and
+/// instruction cache, and tests count instructions.
+pub(super) const ONCE: &str = "#pragma unroll 1";
 
 impl Text<'_> {
     /// All that one role does.
@@ -14,15 +19,20 @@ impl Text<'_> {
     }
 
     pub(super) fn list(&mut self, nodes: &[Node]) {
+        let outer = self.origin;
         for (index, node) in nodes.iter().enumerate() {
             self.node(node, &nodes[index + 1..]);
         }
+        self.origin = outer;
     }
 
     /// One node; `rest` are those after it in its list.
     fn node(&mut self, node: &Node, rest: &[Node]) {
         match node {
-            Node::Note(words) => self.line(format!("// {words}")),
+            Node::Note(note) => {
+                self.origin = note.loc;
+                self.line(format!("// {}", note.words));
+            }
             Node::Let { name, value } => {
                 self.line(format!("const u32 {name} = {};", self.expr(value)))
             }
@@ -35,6 +45,7 @@ impl Text<'_> {
                 body,
             } => {
                 let count = self.expr(count);
+                self.line(ONCE);
                 self.block(
                     format!("for (u32 {step} = 0; {step} < {count}; ++{step})"),
                     |text| {
@@ -46,6 +57,7 @@ impl Text<'_> {
                 );
             }
             Node::Others { var, body } => {
+                self.line(ONCE);
                 self.block(
                     format!("for (u32 {var} = 0; {var} < world; ++{var})"),
                     |text| {
@@ -78,9 +90,7 @@ impl Text<'_> {
                 unrolled,
                 body,
             } => {
-                if *unrolled {
-                    self.line("#pragma unroll");
-                }
+                self.line(if *unrolled { "#pragma unroll" } else { ONCE });
                 let step = match by {
                     Expr::Const(1) => format!("++{var}"),
                     by => format!("{var} += {}", self.expr(by)),
@@ -238,12 +248,19 @@ impl Text<'_> {
                 ));
             }
             Node::Commit => self.line("tma_commit();"),
-            Node::AwaitRead { pending } => self.line(format!("tma_wait_read<{pending}>();")),
+            Node::AwaitRead { pending } => {
+                let why = if *pending == 0 {
+                    String::new()
+                } else {
+                    format!("  // at most {pending} stores still read their boxes")
+                };
+                self.line(format!("tma_wait_read<{pending}>();{why}"));
+            }
             Node::AwaitStores { pending } => {
                 let why = if *pending == 0 {
                     ""
                 } else {
-                    "  // all but this one's stores are complete"
+                    "  // all but the latest item's stores are complete"
                 };
                 self.line(format!("tma_wait<{pending}>();{why}"));
             }
@@ -260,9 +277,9 @@ impl Text<'_> {
             }
             Node::Accumulators => {
                 self.line(if self.pipeline.blocks() > 1 {
-                    "float acc[BLOCKS][TILE_N / 2];"
+                    "float acc[BLOCKS][TILE_N / 2];  // this thread's of each 64 rows"
                 } else {
-                    "float acc[TILE_N / 2];"
+                    "float acc[TILE_N / 2];  // this thread's of 64 rows"
                 });
                 self.line("u32 previous = 0;");
             }
@@ -336,98 +353,10 @@ impl Text<'_> {
                 self.line("unsignalled = nullptr;");
             }
             Node::SyncCta => {
-                self.line("__syncwarp();");
+                self.line("__syncwarp();  // the one thread of a role meets its warp again");
                 self.line("__syncthreads();");
             }
             Node::LastCta { of, body, advance } => self.last_cta(of, body, advance),
-        }
-    }
-
-    /// Where this CTA's items start, and the role's place in each ring it uses.
-    fn deal(&mut self, deal: Deal, in_turn: bool, rest: &[Node]) {
-        let (mut loops, mut looped, mut rings, mut defers, mut gives) =
-            (0, false, Vec::new(), false, false);
-        let mut turns = false;
-        for node in rest {
-            let outer = matches!(node, Node::Ranks { .. });
-            node.visit(&mut |node| {
-                let items = matches!(node, Node::Items { .. });
-                loops += u32::from(items);
-                looped |= outer && items;
-                if let Node::Await { ring, .. } = node
-                    && !rings.contains(ring)
-                {
-                    rings.push(*ring);
-                }
-                defers |= matches!(node, Node::Defer { .. });
-                gives |= matches!(node, Node::GiveBack { .. });
-                turns |= matches!(node, Node::AwaitTurn);
-            });
-        }
-        self.counts_items = loops > 1 || looped;
-        let first = if self.counts_items { ", first = 0" } else { "" };
-        const JOINED: &str = "next_item(index, plan.join, COMM_CTAS)";
-        let (start, all) = match deal {
-            Deal::All => ("blockIdx.x", "gridDim.x"),
-            Deal::Comm => ("blockIdx.x", "COMM_CTAS"),
-            Deal::Others => ("blockIdx.x - COMM_CTAS", "(gridDim.x - COMM_CTAS)"),
-            Deal::Join => ("first_item(plan.join, COMM_CTAS)", ""),
-        };
-        let joins = deal == Deal::Join;
-        self.line(match (in_turn, joins) {
-            (true, false) => format!("u32 index = {start} + consumer * {all}{first};"),
-            (true, true) | (false, _) => format!("u32 index = {start}{first};"),
-        });
-        if in_turn && joins {
-            self.line(format!("if (consumer != 0) index = {JOINED};"));
-        }
-        self.next = match (in_turn, joins) {
-            (false, false) => format!("index += {}", all.trim_matches(['(', ')'])),
-            (false, true) => format!("index = {JOINED}"),
-            (true, false) => format!("index += CONSUMERS * {all}"),
-            (true, true) => format!("index = {}", JOINED.replace("index", JOINED)),
-        };
-        rings.sort();
-        let cursors: Vec<String> = rings
-            .iter()
-            .map(|ring| {
-                let ring = self.pipeline.ring(*ring);
-                let (name, slots) = (ring.name, slots(ring.name));
-                if ring.sets > 1 {
-                    format!("{name} = consumer * {slots}, {name}_parity = 0")
-                } else {
-                    format!("{name} = 0, {name}_parity = 0")
-                }
-            })
-            .collect();
-        if !cursors.is_empty() {
-            self.line(format!("u32 {};", cursors.join(", ")));
-        }
-        if turns {
-            self.line("u32 turn_parity = consumer ^ 1;  // the first turn is the first consumer's");
-        }
-        if gives {
-            self.line("u32 held = 0, oldest = 0;  // stores whose boxes may not have been read, and the first of those boxes");
-        }
-        if defers {
-            self.line("Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight");
-        }
-    }
-
-    fn items(&mut self, count: &Expr, body: &[Node]) {
-        let (next, within, all) = (
-            self.next.clone(),
-            self.expr(&Expr::Within),
-            self.expr(count),
-        );
-        let head = format!("for (; {within} < {all}; {next})");
-        if body.is_empty() {
-            self.line(format!("{head} {{}}"));
-        } else {
-            self.block(head, |text| text.list(body));
-        }
-        if self.counts_items {
-            self.line(format!("first += {all};"));
         }
     }
 
@@ -555,20 +484,7 @@ impl Text<'_> {
 
     /// A number as a factor.
     fn factor(&self, expr: &Expr) -> String {
-        match expr {
-            Expr::Binary(..) => format!("({})", self.expr(expr)),
-            Expr::Const(_)
-            | Expr::Symbol(..)
-            | Expr::Var(_)
-            | Expr::Field(_)
-            | Expr::Block
-            | Expr::Blocks
-            | Expr::Min(..)
-            | Expr::CeilDiv(..)
-            | Expr::RowsOf(..)
-            | Expr::Within
-            | Expr::Named(..) => self.expr(expr),
-        }
+        factor(expr, self)
     }
 
     fn cell(&self, counter: CounterId, cell: &Expr) -> String {
@@ -578,7 +494,7 @@ impl Text<'_> {
 }
 
 /// The constant that says how many slots a ring has.
-fn slots(name: &str) -> String {
+pub(super) fn slots(name: &str) -> String {
     let es = if name.ends_with('x') { "ES" } else { "S" };
     format!("{}{es}", name.to_uppercase())
 }

@@ -1,7 +1,7 @@
 //! What the host passes: tensor maps, the numbers of one launch, and where to report a stall.
 
-use crate::kernel::DimId;
 use crate::pipeline::{Deal, Expr, Field, MapId, Node, Pipeline};
+pub(super) use crate::print::field_name as name;
 use std::collections::BTreeSet;
 
 /// A kernel parameter.
@@ -160,27 +160,4 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         ]);
     }
     used
-}
-
-/// A field's name.
-pub(super) fn name(pipeline: &Pipeline, field: Field) -> String {
-    let kernel = &pipeline.kernel;
-    let dim = |dim: DimId| kernel.dims[usize::from(dim.0)].name.replace('.', "_");
-    match field {
-        Field::Size(id) => dim(id),
-        Field::ChunkRows(id) if dim(id) == "m" => "rows".into(),
-        Field::ChunkRows(id) => format!("{}_chunk", dim(id)),
-        Field::Tail(id) if dim(id) == "m" => "tail".into(),
-        Field::Tail(id) => format!("{}_tail", dim(id)),
-        Field::Me => "me".into(),
-        Field::World => "world".into(),
-        Field::First(counter) => kernel.counters[counter.index()].name.clone(),
-        Field::CellRows(partition) => format!("{}_m", kernel.partitions[partition.index()].name),
-        Field::Join => "join".into(),
-        Field::Heap => "heap".into(),
-        Field::Stride => "stride".into(),
-        Field::Counters => "offset".into(),
-        Field::Arrivals => "arrivals".into(),
-        Field::Finished => "finished".into(),
-    }
 }

@@ -24,7 +24,7 @@ pub use build::build;
 pub use enqueue::{HostOp, HostOpKind, Lines};
 pub use expr::{Expr, Field, Op, Test, Values};
 pub use host::MapShape;
-pub use node::{At, Deal, Map, MapId, Node, Part, Phase, Ring, RingId, Side, Slot, View};
+pub use node::{At, Deal, Map, MapId, Node, Note, Part, Phase, Ring, RingId, Side, Slot, View};
 pub(crate) use run::findings;
 
 use crate::dtype::Dtype;

@@ -5,7 +5,7 @@
 
 use super::expr::{Expr, Test};
 use crate::order::TileOrder;
-use crate::program::{CounterId, StoreMode, TensorId};
+use crate::program::{CounterId, Loc, StoreMode, TensorId};
 
 /// An index into [`super::Pipeline::maps`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -19,8 +19,8 @@ pub struct RingId(pub u16);
 #[derive(Clone, PartialEq, Debug)]
 pub enum Node {
     // --- Control.
-    /// Words for the reader: what of the schedule the next nodes are.
-    Note(String),
+    /// Words for the reader: what the nodes after it in its list are.
+    Note(Note),
     /// `const u32 name = value;`
     Let {
         /// The variable.
@@ -308,6 +308,15 @@ pub enum Node {
         /// them in this launch any more.
         advance: Vec<(CounterId, Expr)>,
     },
+}
+
+/// What a list of nodes is, from a note on.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Note {
+    /// The schedule's statement, or why the nodes are there.
+    pub words: String,
+    /// Where the statement stands, if it is one: what a compiler's message about these nodes names.
+    pub loc: Option<Loc>,
 }
 
 /// How items are dealt out to CTAs.

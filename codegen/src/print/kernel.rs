@@ -68,7 +68,10 @@ pub(crate) fn statement(kernel: &Kernel, op: &Op) -> String {
         texts: None,
     };
     printer.op(op);
-    printer.page.text.trim().replace("   # ", ": ")
+    match printer.page.text.trim().split_once("   # ") {
+        Some((statement, why)) => format!("{} ({why})", statement.trim_end()),
+        None => printer.page.text.trim().into(),
+    }
 }
 
 /// `gemm(k = 64, cluster = 2x1)`.

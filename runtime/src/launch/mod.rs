@@ -40,7 +40,7 @@ pub fn compile(compiler: &Compiler, source: &CudaSource) -> Result<Compiled, Err
     let prelude = text::prelude();
     let headers = [(text::PRELUDE, prelude.as_str())];
     compiler.compile(
-        &Source::new(&source.entry, &source.text).with(&headers),
+        &Source::new(&source.entry, &source.with_lines()).with(&headers),
         target,
     )
 }

@@ -1,7 +1,7 @@
 //! A loop over tiles, as each of the three GEMM roles runs it.
 
 use super::super::{At, CONSUMERS, Expr, Node, Phase, Side, Slot, Test};
-use super::item::{Leaf, Sorted, leaves, sort};
+use super::item::{Leaf, Sorted, leaves, sort, why};
 use super::walk::{Bound, Walk, Which};
 use super::{PANELS, STAGES, operand, refuse};
 use crate::kernel::{Op, OpKind, Region};
@@ -101,7 +101,9 @@ impl Walk<'_, '_> {
             body: item,
         });
         if self.which == Which::Store && lag {
-            // Nothing stays unsignalled past the loop: what comes next may wait for a peer that waits for this.
+            nodes.push(why(
+                "Nothing stays unsignalled past the loop: what comes next may wait for a peer that waits for this.",
+            ));
             nodes.push(Node::AwaitStores { pending: 0 });
             nodes.push(Node::Flush {
                 amount: amount(&sorted.signals[0]),

@@ -20,7 +20,7 @@ use crate::kernel::{Block, Kernel, OpKind, Region, Role, RoleKind, visit};
 use crate::program::{CellIndex, CounterId, Loc, TensorId};
 use crate::variant::Arch;
 use crate::verify::Checked;
-use item::Counters;
+use item::{Counters, why};
 use std::collections::BTreeSet;
 use walk::{Walk, Which};
 
@@ -80,6 +80,11 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
                 moved = vec![Node::If { test, body: moved }];
             }
             let test = Test::Less(Expr::Block, Expr::symbol("COMM_CTAS", comm.ctas));
+            body.push(why(if comm.joins {
+                "The first CTAs move data before they take items of the GEMM."
+            } else {
+                "The first CTAs move data."
+            }));
             body.push(Node::If { test, body: moved });
         }
         let mut work = gemm.map_or_else(Vec::new, |gemm| {

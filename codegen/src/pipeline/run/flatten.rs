@@ -491,7 +491,7 @@ impl<'a> Flattener<'a> {
         let slots = self.case.pipeline.ring(ring).slots;
         let cursor = &mut self.cursors[usize::from(ring.0)];
         cursor.slot += 1;
-        if cursor.slot % slots == 0 {
+        if cursor.slot.is_multiple_of(slots) {
             cursor.slot -= slots;
             cursor.lap += 1;
         }
