@@ -36,10 +36,10 @@ fn a_measurement_nearby_decides() {
     let program = schedules::ag_gemm();
     let slow = measured(&program, 4, &[("tiles", "128x128"), ("comm.ctas", "2")]);
     let base = Variant::new(4);
-    let near = select(&[slow.clone()], &program, &base, 2100);
+    let near = select(std::slice::from_ref(&slow), &program, &base, 2100);
     assert!(near.measured);
     assert_eq!(near.variant.choices["comm.ctas"].to_string(), "2");
-    let far = select(&[slow.clone()], &program, &base, 8192);
+    let far = select(std::slice::from_ref(&slow), &program, &base, 8192);
     assert!(
         !far.measured,
         "no measurement speaks for four times the rows"
@@ -53,7 +53,7 @@ fn what_the_user_settles_stays() {
     let program = schedules::gemm();
     let wide = measured(&program, 1, &[("tiles", "128x256")]);
     let base = Variant::new(1).set("tiles", (128, 128));
-    let choice = select(&[wide.clone()], &program, &base, 2048);
+    let choice = select(std::slice::from_ref(&wide), &program, &base, 2048);
     assert_eq!(choice.variant.choices["tiles"].to_string(), "128x128");
     assert!(!choice.measured);
     // Who moves nothing does not care for how many ranks it was measured.
