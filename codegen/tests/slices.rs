@@ -116,7 +116,7 @@ fn excerpts(
         }
         let ends =
             |next: &&str| depth(next) < depth(line) || depth(next) == depth(line) && note(next);
-        let count = lines[at..].iter().position(|next| ends(next)).unwrap_or(0);
+        let count = lines[at..].iter().position(ends).unwrap_or(0);
         let became = &lines[at..at + count];
         let became: Vec<&str> = became.iter().map(|next| &next[depth(line)..]).collect();
         at += count;
