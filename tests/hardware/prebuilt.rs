@@ -6,7 +6,7 @@ use crate::{SCHEDULES, fine, fused, tiles};
 use counterflow::Layout;
 use counterflow::codegen::cuda::{self, CudaSource};
 use counterflow::jit::{Compiler, Probes};
-use counterflow::{launch, schedules};
+use counterflow::launch;
 use std::time::Instant;
 
 /// Fills the cache that `COUNTERFLOW_CACHE` names and seals it.
@@ -43,8 +43,8 @@ fn kernels_of_the_suite() {
             }
         }
     }
-    for variant in tiles::variants() {
-        let (_, pipeline) = checked(&schedules::gemm(), &variant);
+    for (program, variant) in tiles::variants() {
+        let (_, pipeline) = checked(&program, &variant);
         wanted.push((none, cuda::emit(&pipeline)));
     }
     let compiled = crate::case::in_parallel(wanted.len(), |index| {

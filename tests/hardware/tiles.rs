@@ -4,7 +4,7 @@ use crate::case::{Device, Fill, in_parallel, on};
 use crate::gpus;
 use counterflow::codegen::program::Setting::{self, One, Pair};
 use counterflow::jit::Probes;
-use counterflow::{Dtype, Shape, Variant, schedules};
+use counterflow::{Dtype, Layout, Program, Shape, Variant, schedules};
 
 type Knobs = &'static [(&'static str, Setting)];
 
@@ -33,6 +33,17 @@ const TILES: [((u32, u32), Knobs); 16] = [
 const PING_PONG: Knobs = &[("gemm.ping_pong", One(1))];
 const SIZES: [(u32, u32); 5] = [(8, 8), (264, 72), (1032, 1000), (2056, 520), (256, 2048)];
 const ROWS: [u32; 6] = [1, 7, 127, 129, 1000, 2049];
+/// Where columns of M are lines of memory, they are whole 16 bytes.
+const EVEN: [u32; 6] = [8, 56, 120, 136, 1000, 2056];
+/// Operands whose rows are contiguous, in blocks that the tile does not fill.
+const LAID_OUT: [(Layout, (u32, u32), Knobs); 6] = [
+    (Layout::Nn, (128, 224), &[]),
+    (Layout::Nn, (128, 144), PING_PONG),
+    (Layout::Nn, (16, 32), &[]),
+    (Layout::Tn, (256, 128), &[]),
+    (Layout::Tn, (128, 160), PING_PONG),
+    (Layout::Tn, (8, 64), &[]),
+];
 
 fn variant(dtype: Dtype, tile: (u32, u32), knobs: Knobs) -> Variant {
     let variant = Variant::new(1).dtype(dtype).set("tiles", tile);
@@ -40,51 +51,105 @@ fn variant(dtype: Dtype, tile: (u32, u32), knobs: Knobs) -> Variant {
     knobs.iter().fold(variant, set)
 }
 
-/// A kernel, for sizes N by K, and what it is given.
-type Run = (Variant, &'static [(u32, u32)], Fill);
+/// A kernel, for sizes N by K, for those M, and what it is given.
+type Run = (Variant, &'static [(u32, u32)], &'static [u32; 6], Fill);
 
 fn kernels() -> Vec<Run> {
     let bf16 = TILES.map(|(tile, knobs)| {
         let variant = variant(Dtype::Bf16, tile, knobs);
-        (variant, &SIZES[..], Fill::Uniform(7))
+        (variant, &SIZES[..], &ROWS, Fill::Uniform(7))
     });
     let f16 = [((128, 160), PING_PONG), ((128, 224), &[])].map(|(tile, knobs)| {
         let variant = variant(Dtype::F16, tile, knobs);
-        (variant, &SIZES[2..3], Fill::Integers(7))
+        (variant, &SIZES[2..3], &ROWS, Fill::Integers(7))
     });
-    bf16.into_iter().chain(f16).collect()
+    let laid_out = LAID_OUT.map(|(layout, tile, knobs)| {
+        let variant = variant(Dtype::Bf16, tile, knobs).layout(layout);
+        (variant, &SIZES[1..4], &EVEN, Fill::Uniform(7))
+    });
+    bf16.into_iter().chain(f16).chain(laid_out).collect()
 }
 
-/// The variants, for what compiles them ahead.
-pub fn variants() -> impl Iterator<Item = Variant> {
-    kernels().into_iter().map(|(variant, ..)| variant)
+/// All of them, for what compiles them ahead.
+pub fn variants() -> impl Iterator<Item = (Program, Variant)> {
+    let alone = kernels().into_iter();
+    let alone = alone.map(|(variant, ..)| (schedules::gemm(), variant));
+    alone.chain(FUSED.map(|(schedule, tile, knobs)| (schedule(), fused(tile, knobs))))
+}
+
+/// Of two ranks.
+fn fused(tile: (u32, u32), knobs: Knobs) -> Variant {
+    Variant {
+        world: 2,
+        ..variant(Dtype::Bf16, tile, knobs)
+    }
+}
+
+/// Runs them all, then compares every launch; a line of the table. False without a GPU.
+fn right(
+    ranks: u32,
+    program: &Program,
+    variant: &Variant,
+    (sizes, rows): (&[(u32, u32)], &[u32; 6]),
+    fill: Fill,
+) -> bool {
+    let Some(world) = gpus::world(ranks) else {
+        return false;
+    };
+    let device = Device::gpus(&world, Probes::default(), 0);
+    let most = rows.iter().copied().max().unwrap_or(0);
+    let ran: Vec<_> = (sizes.iter())
+        .map(|(n, k)| {
+            let shapes = rows.map(|m| Shape::new(m, *n, *k).up_to(most));
+            let case = on(&device, program, variant, &shapes);
+            let outcome = case.run(&device, fill);
+            (case, outcome)
+        })
+        .collect();
+    let told = world.told();
+    drop(world);
+    let launches = ran.len() * rows.len();
+    let worst = in_parallel(launches, |index| {
+        let (case, outcome) = &ran[index / rows.len()];
+        case.compare(outcome, index % rows.len(), fill)
+    });
+    println!(
+        "  {:13} {:32} {launches:5} launches right, {variant}: at most {:.0} % of what rounding allows",
+        program.name,
+        told,
+        worst.into_iter().fold(0.0, f64::max) * 100.0
+    );
+    true
 }
 
 #[test]
 fn every_sort_of_tile_agrees_with_the_reference_on_ragged_shapes() {
-    for (variant, sizes, fill) in kernels() {
-        let Some(world) = gpus::world(1) else { return };
-        let device = Device::gpus(&world, Probes::default(), 0);
-        let ran: Vec<_> = (sizes.iter())
-            .map(|(n, k)| {
-                let shapes = ROWS.map(|m| Shape::new(m, *n, *k));
-                let case = on(&device, &schedules::gemm(), &variant, &shapes);
-                let outcome = case.run(&device, fill);
-                (case, outcome)
-            })
-            .collect();
-        let told = world.told();
-        drop(world);
-        let launches = ran.len() * ROWS.len();
-        let worst = in_parallel(launches, |index| {
-            let (case, outcome) = &ran[index / ROWS.len()];
-            case.compare(outcome, index % ROWS.len(), fill)
-        });
-        println!(
-            "  {:13} {:32} {launches:5} launches right, {variant}: at most {:.0} % of what rounding allows",
-            "gemm",
-            told,
-            worst.into_iter().fold(0.0, f64::max) * 100.0
-        );
+    for (variant, sizes, rows, fill) in kernels() {
+        if !right(1, &schedules::gemm(), &variant, (sizes, rows), fill) {
+            return;
+        }
+    }
+}
+
+/// Kernels that move data, too.
+const FUSED: [(fn() -> Program, (u32, u32), Knobs); 8] = [
+    (schedules::ag_gemm, (128, 224), &[]),
+    (schedules::ag_gemm, (256, 128), &[]),
+    (schedules::ag_gemm, (128, 160), PING_PONG),
+    (schedules::ag_gemm_ring, (128, 128), PING_PONG),
+    (schedules::bulk, (128, 144), PING_PONG),
+    (schedules::gemm_rs, (128, 160), &[]),
+    (schedules::gemm_rs, (256, 128), &[]),
+    (schedules::gemm_ar, (128, 160), &[]),
+];
+
+#[test]
+fn fused_kernels_agree_in_the_same_tiles() {
+    for (schedule, tile, knobs) in FUSED {
+        let variant = fused(tile, knobs);
+        let sizes = (&[(264, 1096)][..], &ROWS);
+        if !right(2, &schedule(), &variant, sizes, Fill::Uniform(7)) {
+            return;
+        }
     }
 }
