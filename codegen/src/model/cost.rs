@@ -2,6 +2,7 @@
 
 use super::Machine;
 use crate::kernel::{Block, Kernel, Op, OpId, OpKind, RoleKind};
+use crate::pipeline::BLOCK_ROWS;
 use crate::program::PartitionId;
 use crate::unroll::Span;
 
@@ -111,7 +112,9 @@ impl<'a> Costs<'a> {
         let k = f64::from(a.columns.len().next_multiple_of(self.k_step));
         let dtype = self.kernel.buffers[a.buffer.index()].dtype;
         let sms = f64::from(self.machine.sms);
-        let tensor = 2.0 * rows * columns * k / (self.machine.flops_of(dtype) / sms);
+        // Fewer rows than a multiply has cost as many.
+        let multiplied = rows.max(f64::from(BLOCK_ROWS));
+        let tensor = 2.0 * multiplied * columns * k / (self.machine.flops_of(dtype) / sms);
         let (down, across) = (f64::from(self.cluster.0), f64::from(self.cluster.1));
         let read = (rows / across + columns / down) * k * f64::from(dtype.bytes());
         let feed = read / (self.machine.l2 / sms);
