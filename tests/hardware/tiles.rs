@@ -131,8 +131,10 @@ fn every_sort_of_tile_agrees_with_the_reference_on_ragged_shapes() {
     }
 }
 
+type Fused = (fn() -> Program, (u32, u32), Knobs);
+
 /// Kernels that move data, too.
-const FUSED: [(fn() -> Program, (u32, u32), Knobs); 8] = [
+const FUSED: [Fused; 8] = [
     (schedules::ag_gemm, (128, 224), &[]),
     (schedules::ag_gemm, (256, 128), &[]),
     (schedules::ag_gemm, (128, 160), PING_PONG),
