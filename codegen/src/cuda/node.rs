@@ -104,10 +104,8 @@ impl Text<'_> {
             Node::If { test, body } => {
                 let test = self.test(test);
                 if let ([Node::Arrive { ring, side, slot }], true) = (body.as_slice(), self.group) {
-                    let barrier = self.barrier(*ring, *side, *slot);
-                    self.line(format!(
-                        "if ({test} && lane == 0) mbarrier_arrive({barrier});"
-                    ));
+                    let (lanes, arrive) = self.arrive(*ring, *side, *slot);
+                    self.line(format!("if ({test} && {lanes}) {arrive}"));
                 } else {
                     self.block(format!("if ({test})"), |text| text.list(body));
                 }
@@ -125,8 +123,14 @@ impl Text<'_> {
                     self.what(*ring, *side),
                 );
                 let role = self.role.to_uppercase();
+                // What other CTAs say was read by tensor cores alone.
+                let relaxed = if *side == Side::Empty && self.pipeline.ring(*ring).ctas > 1 {
+                    "_relaxed"
+                } else {
+                    ""
+                };
                 self.line(format!(
-                    "mbarrier_wait({barrier}, {name}_parity{flip}, watch, {role}, {what}, {name});"
+                    "mbarrier_wait{relaxed}({barrier}, {name}_parity{flip}, watch, {role}, {what}, {name});"
                 ));
             }
             Node::Expect { ring, bytes } => {
@@ -138,9 +142,12 @@ impl Text<'_> {
                 self.line(format!("mbarrier_expect(full, {bytes});"));
             }
             Node::Arrive { ring, side, slot } => {
-                let barrier = self.barrier(*ring, *side, *slot);
-                let who = if self.group { "if (lane == 0) " } else { "" };
-                self.line(format!("{who}mbarrier_arrive({barrier});"));
+                let (lanes, arrive) = self.arrive(*ring, *side, *slot);
+                if self.group {
+                    self.line(format!("if ({lanes}) {arrive}"));
+                } else {
+                    self.line(arrive);
+                }
             }
             Node::Advance { ring, keep } => {
                 let ring = self.pipeline.ring(*ring);
@@ -186,9 +193,14 @@ impl Text<'_> {
                 index,
                 map,
                 at,
+                multicast,
             } => {
                 let blocked = self.pipeline.rows_contiguous(*map);
-                let shared = self.shared(*ring, *part, index, blocked);
+                let mut shared = self.shared(*ring, *part, index, blocked);
+                if *multicast {
+                    let part = self.pipeline.ring(*ring).parts[*part].name.to_uppercase();
+                    shared.push_str(&format!(" + half * ({part}_BYTES / CLUSTER)"));
+                }
                 // The contiguous dimension comes first.
                 let [inner, outer] = if blocked {
                     [&at.row, &at.column]
@@ -199,7 +211,11 @@ impl Text<'_> {
                     .map(|expr| self.expr(expr))
                     .join(", ");
                 let map = &self.pipeline.map(*map).name;
-                self.line(format!("tma_load({shared}, {map}, full, {at});"));
+                self.line(if *multicast {
+                    format!("tma_load_multicast({shared}, {map}, full, {at}, (1 << CLUSTER) - 1);")
+                } else {
+                    format!("tma_load({shared}, {map}, full, {at});")
+                });
             }
             Node::Store {
                 ring,
@@ -356,6 +372,10 @@ impl Text<'_> {
                 self.line("__syncwarp();  // the one thread of a role meets its warp again");
                 self.line("__syncthreads();");
             }
+            Node::SyncCluster => {
+                self.line("__syncwarp();");
+                self.line("cluster_sync();");
+            }
             Node::LastCta { of, body, advance } => self.last_cta(of, body, advance),
         }
     }
@@ -447,6 +467,19 @@ impl Text<'_> {
                 }
             });
         });
+    }
+
+    /// Which lanes arrive, and how: a lane for each CTA of a cluster.
+    fn arrive(&self, ring: RingId, side: Side, slot: Slot) -> (&'static str, String) {
+        let barrier = self.barrier(ring, side, slot);
+        if side == Side::Empty && self.pipeline.ring(ring).ctas > 1 {
+            (
+                "lane < CLUSTER",
+                format!("mbarrier_arrive_cluster({barrier}, lane);"),
+            )
+        } else {
+            ("lane == 0", format!("mbarrier_arrive({barrier});"))
+        }
     }
 
     fn barrier(&self, ring: RingId, side: Side, slot: Slot) -> String {

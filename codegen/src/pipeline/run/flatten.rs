@@ -3,7 +3,7 @@
 use super::super::{At, CONSUMERS, Deal, Expr, MapId, Node, Phase, Place, RingId, Side, Slot};
 use super::case::{Case, Env, WORLD, comm_ctas};
 use super::step::{Area, Box4, Kind, Step};
-use crate::pipeline::View;
+use crate::pipeline::{Values, View};
 
 /// Where a role stands in a ring.
 #[derive(Clone, Copy, Default)]
@@ -54,6 +54,7 @@ pub(super) fn flatten<'a>(
         steps: Vec::new(),
     };
     flat.set("consumer", runner);
+    flat.set("half", block % case.pipeline.ctas());
     flat.list(&warp.body);
     flat.item = None;
     let first = matches!(warp.place, Place::Thread { warp: 0 });
@@ -233,6 +234,7 @@ impl<'a> Flattener<'a> {
                     Kind::Arrive {
                         barrier: self.barrier(*ring, *side, slot),
                         count,
+                        everywhere: *side == Side::Empty && self.case.pipeline.ring(*ring).ctas > 1,
                     },
                 );
             }
@@ -253,7 +255,14 @@ impl<'a> Flattener<'a> {
             }
             Node::PassTurn => {
                 let barrier = self.turn_of(self.runner ^ 1);
-                self.push(node, Kind::Arrive { barrier, count: 4 });
+                self.push(
+                    node,
+                    Kind::Arrive {
+                        barrier,
+                        count: 4,
+                        everywhere: false,
+                    },
+                );
             }
             Node::GiveBack { ring, held } => {
                 while self.cursors[usize::from(ring.0)].held > *held {
@@ -263,6 +272,7 @@ impl<'a> Flattener<'a> {
                         Kind::Arrive {
                             barrier: self.barrier(*ring, Side::Empty, cursor.oldest),
                             count: 1,
+                            everywhere: false,
                         },
                     );
                     let slots = self.case.pipeline.ring(*ring).slots;
@@ -277,15 +287,22 @@ impl<'a> Flattener<'a> {
                 index,
                 map,
                 at,
+                multicast,
             } => {
                 let cursor = self.cursors[usize::from(ring.0)];
                 let boxed = self.case.pipeline.map(*map);
                 let bytes = boxed.box_rows * boxed.box_columns * self.case.pipeline.dtype.bytes();
-                let area = self.area(*ring, *part, cursor.slot, self.value(index) * bytes, bytes);
+                let index = if *multicast {
+                    self.env.var("half")
+                } else {
+                    self.value(index)
+                };
+                let area = self.area(*ring, *part, cursor.slot, index * bytes, bytes);
                 let from = self.global(*map, at);
                 self.push(
                     node,
                     Kind::Load {
+                        everywhere: *multicast,
                         area,
                         barrier: self.barrier(*ring, Side::Full, cursor.slot),
                         bytes,
@@ -323,9 +340,10 @@ impl<'a> Flattener<'a> {
             Node::Mma { ring, fresh } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let parts = &self.case.pipeline.ring(*ring).parts;
-                let line = self.case.pipeline.tile.k * self.case.pipeline.dtype.bytes();
                 // Each group reads its rows of x and all of w.
-                let (offset, bytes) = self.share(parts[0].bytes);
+                let line = self.case.pipeline.tile.k * self.case.pipeline.dtype.bytes();
+                let loaded = parts[0].bytes.min(self.case.pipeline.tile.rows * line);
+                let (offset, bytes) = self.share(loaded);
                 let x = self.area(*ring, 0, slot, offset, bytes);
                 let w = self.area(*ring, 1, slot, 0, parts[1].bytes);
                 self.push(
@@ -422,12 +440,13 @@ impl<'a> Flattener<'a> {
                 );
             }
             Node::Flush { .. } => self.push(node, Kind::Flush),
-            Node::SyncCta => self.push(node, Kind::SyncCta),
+            Node::SyncCta => self.push(node, Kind::Sync { everywhere: false }),
+            Node::SyncCluster => self.push(node, Kind::Sync { everywhere: true }),
         }
     }
 
     fn start(&self) -> u32 {
-        let (block, blocks) = crate::pipeline::Values::block(&self.env);
+        let (block, blocks) = self.cluster();
         let comm = comm_ctas(self.case.pipeline);
         match self.deal.0 {
             Deal::All | Deal::Comm => block,
@@ -436,6 +455,13 @@ impl<'a> Flattener<'a> {
             Deal::Join if block >= comm => block - comm,
             Deal::Join => blocks - comm + block,
         }
+    }
+
+    /// Which cluster, and how many there are: items are dealt to clusters.
+    fn cluster(&self) -> (u32, u32) {
+        let (block, blocks) = self.env.block();
+        let ctas = self.case.pipeline.ctas();
+        (block / ctas, blocks / ctas)
     }
 
     /// The index of this runner's next item.
@@ -448,7 +474,7 @@ impl<'a> Flattener<'a> {
 
     /// The index of the CTA's next item.
     fn next_of_all(&self) -> u32 {
-        let (block, blocks) = crate::pipeline::Values::block(&self.env);
+        let (block, blocks) = self.cluster();
         let comm = comm_ctas(self.case.pipeline);
         let (index, others) = (self.env.index, blocks - comm);
         match self.deal.0 {
