@@ -17,6 +17,7 @@ fn measured(program: &Program, world: u32, choices: &[(&str, &str)]) -> Tuned {
         p10: 99.0,
         p90: 101.0,
         cublaslt: 90.0,
+        among: tuned::offered(program),
         choices: choices
             .iter()
             .map(|(name, setting)| ((*name).to_owned(), (*setting).to_owned()))
@@ -68,6 +69,11 @@ fn what_is_no_longer_legal_is_not_taken() {
         let choice = select(&[stale], &program, &Variant::new(1), 2048);
         assert!(!choice.measured, "{choices:?}");
     }
+    // Measured when there was less to choose from.
+    let mut fewer = program.clone();
+    fewer.tunables[0].options.pop();
+    let stale = measured(&fewer, 1, &[("tiles", "128x128")]);
+    assert!(!select(&[stale], &program, &Variant::new(1), 2048).measured);
 }
 
 #[test]
@@ -82,12 +88,7 @@ fn the_model_chooses_for_every_schedule_that_has_text() {
         let base = Variant::new(4);
         let all = tuned::combinations(&program, &base, &BTreeMap::new());
         let open = tuned::choices(&program);
-        assert_eq!(
-            all.len(),
-            open.values()
-                .map(|options| options.len())
-                .product::<usize>()
-        );
+        assert_eq!(all.len(), tuned::offered(&program));
         let start = std::time::Instant::now();
         let choice = select(&[], &program, &base, 8192);
         println!(

@@ -30,6 +30,14 @@ pub fn choices(program: &Program) -> BTreeMap<&str, &[Setting]> {
         .collect()
 }
 
+/// How many variants a schedule offers.
+pub fn offered(program: &Program) -> usize {
+    choices(program)
+        .values()
+        .map(|options| options.len())
+        .product()
+}
+
 /// Every combination of the choices that `base` leaves open, the first options first. `open` replaces a choice's
 /// options.
 pub fn combinations(

@@ -5,7 +5,7 @@
 
 mod choose;
 
-pub use choose::{Choice, choices, combinations, predicted, select};
+pub use choose::{Choice, choices, combinations, offered, predicted, select};
 
 use crate::error::Error;
 use crate::jit::Cache;
@@ -57,6 +57,8 @@ pub struct Winner {
     pub p90: f64,
     /// cuBLASLt's median for the product alone, in the same run.
     pub cublaslt: f64,
+    /// How many variants the schedule offered then. Once it offers others, this winner says nothing any more.
+    pub among: usize,
     /// The choices, as `--set` takes them.
     pub choices: BTreeMap<String, String>,
 }
@@ -86,8 +88,11 @@ impl Key {
 }
 
 impl Winner {
-    /// Its choices, if they are choices of that schedule still.
+    /// Its choices, if the schedule offers what it did.
     pub fn settings(&self, program: &Program) -> Option<BTreeMap<String, Setting>> {
+        if self.among != offered(program) {
+            return None;
+        }
         let known = |name: &str| program.tunables.iter().any(|tunable| tunable.name == name);
         let choices = self.choices.iter();
         choices
@@ -219,6 +224,7 @@ mod tests {
             p10: 99.0,
             p90: 102.0,
             cublaslt: 101.0,
+            among: 9,
             choices: BTreeMap::from([("tiles".into(), tiles.into())]),
         }
     }

@@ -10,7 +10,7 @@ use crate::cuda::Nccl;
 use crate::error::Error;
 use crate::gpus;
 use crate::jit::Compiler;
-use crate::tuned::{Key, Tuned};
+use crate::tuned::{self, Key, Tuned};
 use crate::workbench::args::Request;
 use crate::workbench::render;
 use counterflow_codegen::model::{Machine, Volume};
@@ -94,7 +94,8 @@ impl Setup {
         };
         let key = Key::new(self.gpu(), &request.program, &variant);
         let mut tuned = Tuned::read(&path)?;
-        let winners = results.iter().filter_map(|result| result.kept(&key));
+        let among = tuned::offered(&request.program);
+        let winners = results.iter().filter_map(|result| result.kept(&key, among));
         winners.for_each(|winner| tuned.put(winner));
         tuned.write(&path)?;
         Ok(format!(

@@ -100,7 +100,7 @@ impl Result {
     }
 
     /// The one to be kept.
-    pub(super) fn kept(&self, key: &Key) -> Option<Winner> {
+    pub(super) fn kept(&self, key: &Key, among: usize) -> Option<Winner> {
         let [m, n, k] = self.case.size;
         let row = self.winner()?;
         let micros = |seconds: f64| (seconds * 1e7).round() / 10.0;
@@ -114,6 +114,7 @@ impl Result {
             p10: micros(row.seconds.low),
             p90: micros(row.seconds.high),
             cublaslt: micros(self.cublas()),
+            among,
             choices: choices
                 .map(|(name, setting)| (name.clone(), setting.to_string()))
                 .collect(),
