@@ -22,7 +22,7 @@ def compile(lib, text, name, arch):
     headers = (ctypes.c_char_p * 1)(prelude().encode())
     names = (ctypes.c_char_p * 1)(b"prelude.cuh")
     assert lib.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 1, headers, names) == 0
-    options = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v", "--ptxas-options=--warn-on-spills"]
+    options = [f"--gpu-architecture={arch}", "--std=c++17", "--prec-div=false", "--prec-sqrt=false", "--ptxas-options=-v", "--ptxas-options=--warn-on-spills"]
     array = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
     result = lib.nvrtcCompileProgram(program, len(options), array)
     size = ctypes.c_size_t()

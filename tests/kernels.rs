@@ -4,6 +4,9 @@
 #[path = "../runtime/tests/common/mod.rs"]
 mod nvidia;
 
+#[path = "common/epilogues.rs"]
+mod epilogues;
+
 use counterflow::codegen::cuda::{self, expected};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::pipeline::{self, Pipeline};
@@ -105,6 +108,15 @@ fn one_of_each_kind_passes_the_gates() {
         (schedules::gemm_rs(), variant.clone()),
         (schedules::gemm_ar(), variant),
     ]);
+}
+
+/// 128x256 leaves the fewest registers: no word for the math after the dot may spill there.
+#[test]
+fn every_epilogue_passes_the_gates() {
+    let library = [schedules::linear_gelu, schedules::linear_residual];
+    let all = library.iter().chain(&epilogues::ALL);
+    let cases: Vec<_> = all.map(|program| (program(), Variant::new(4))).collect();
+    all_pass(&cases);
 }
 
 #[test]

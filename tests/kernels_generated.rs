@@ -29,11 +29,18 @@ fn pipeline(
 type Kind = (fn() -> Program, Dtype, (u32, u32), Layout);
 
 /// The first of each kind.
-const KERNELS: [Kind; 8] = [
+const KERNELS: [Kind; 10] = [
     (schedules::gemm, Dtype::Bf16, (128, 256), Layout::Nt),
     (schedules::gemm, Dtype::Bf16, (128, 256), Layout::Nn),
     (schedules::gemm, Dtype::Bf16, (128, 256), Layout::Tn),
     (schedules::gemm, Dtype::F16, (128, 128), Layout::Nt),
+    (schedules::linear_gelu, Dtype::Bf16, (128, 256), Layout::Nt),
+    (
+        schedules::linear_residual,
+        Dtype::Bf16,
+        (128, 256),
+        Layout::Nt,
+    ),
     (schedules::ag_gemm, Dtype::Bf16, (128, 256), Layout::Nt),
     (schedules::ag_gemm_pull, Dtype::Bf16, (128, 256), Layout::Nt),
     (schedules::gemm_rs, Dtype::Bf16, (128, 256), Layout::Nt),

@@ -91,8 +91,8 @@ pub enum Compare {
 pub struct ScalarFn {
     /// Its name in the user's program.
     pub name: &'static str,
-    /// How many arguments it takes.
-    pub params: u16,
+    /// The names of its arguments.
+    pub params: &'static [&'static str],
     /// Its body over [`Value::Arg`].
     pub body: Box<Value>,
 }
@@ -228,6 +228,16 @@ impl Value {
             }
         });
         found
+    }
+
+    /// The terms of the sum that it is, in order; itself if it is none.
+    pub fn summands<'a>(&'a self, terms: &mut Vec<&'a Value>) {
+        if let Value::Binary(Binary::Add, a, b) = self {
+            a.summands(terms);
+            b.summands(terms);
+        } else {
+            terms.push(self);
+        }
     }
 
     /// Calls `f` on this and every part of it, functions' bodies excepted.

@@ -245,7 +245,10 @@ impl Loaded {
                 Param::Plan { bytes, fields } => {
                     let mut numbers = vec![0; *bytes as usize];
                     for at in fields {
-                        let value = self.field(at.field, rank, plan);
+                        let value = match at.field {
+                            Field::Vector(tensor) => self.vector(tensor, plan, tensors)?,
+                            field => self.field(field, rank, plan),
+                        };
                         let width = if at.field.wide() { 8 } else { 4 };
                         numbers[at.offset as usize..][..width].copy_from_slice(&value[..width]);
                     }
@@ -312,18 +315,7 @@ impl Loaded {
     ) -> Result<TensorMap, Error> {
         let kernel = &self.pipeline.kernel;
         let buffer = &kernel.buffers[map.tensor.index()];
-        let place = tensors.places.get(map.tensor.index()).copied().flatten();
-        let (needs, _) = Loaded::needs(kernel, plan, map.tensor);
-        let Some(place) = place.filter(|place| place.bytes >= needs) else {
-            return Err(Error::Usage {
-                what: format!(
-                    "{} has {} bytes",
-                    buffer.name,
-                    place.map_or(0, |place| place.bytes)
-                ),
-                legal: format!("{needs} bytes for {}", plan.shape),
-            });
-        };
+        let place = self.place(map.tensor, plan, tensors)?;
         let geometry = &plan.geometry;
         let pitch = pitch(plan, kernel, map.tensor);
         let columns = u64::from(geometry.size(buffer.columns));
@@ -386,6 +378,36 @@ impl Loaded {
         spec.encode(base.plus(if rows == 0 { 0 } else { start }))
     }
 
+    /// Where a vector is.
+    fn vector(&self, tensor: TensorId, plan: &Plan, tensors: &Tensors) -> Result<[u8; 8], Error> {
+        let place = self.place(tensor, plan, tensors)?;
+        let name = &self.pipeline.kernel.buffers[tensor.index()].name;
+        if u64::from_le_bytes(place.own.to_bytes()).is_multiple_of(16) {
+            return Ok(place.own.to_bytes());
+        }
+        Err(Error::Usage {
+            what: format!("{name} is at an address that is no multiple of 16"),
+            legal: "vectors start on 16 bytes".into(),
+        })
+    }
+
+    /// A tensor's place, if it has as many bytes as the plan needs.
+    fn place(&self, tensor: TensorId, plan: &Plan, tensors: &Tensors) -> Result<Place, Error> {
+        let kernel = &self.pipeline.kernel;
+        let place = tensors.places.get(tensor.index()).copied().flatten();
+        let (needs, _) = Loaded::needs(kernel, plan, tensor);
+        place
+            .filter(|place| place.bytes >= needs)
+            .ok_or_else(|| Error::Usage {
+                what: format!(
+                    "{} has {} bytes",
+                    kernel.buffers[tensor.index()].name,
+                    place.map_or(0, |place| place.bytes)
+                ),
+                legal: format!("{needs} bytes for {}", plan.shape),
+            })
+    }
+
     fn field(&self, field: Field, rank: &Communicator, plan: &Plan) -> [u8; 8] {
         let number = |number: u32| u64::from(number).to_le_bytes();
         match field {
@@ -401,6 +423,7 @@ impl Loaded {
             | Field::ChunkRows(_)
             | Field::Tail(_)
             | Field::World
+            | Field::Vector(_)
             | Field::CellRows(_) => number(
                 Numbers {
                     pipeline: &self.pipeline,
@@ -538,7 +561,8 @@ impl Values for Numbers<'_> {
             | Field::Stride
             | Field::Counters
             | Field::Arrivals
-            | Field::Finished => 0,
+            | Field::Finished
+            | Field::Vector(_) => 0,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::kernel::{OpKind, visit};
 use crate::pipeline::{CONSUMERS, Pipeline};
-use crate::program::StoreMode;
+use crate::program::{StoreMode, TensorKind};
 
 /// (SASS mnemonic, the count is a multiple of, and at least). ptxas peels and unrolls loops, so only what cannot be
 /// split has an exact count.
@@ -12,7 +12,7 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32, u32)> {
     let mma = tile.rows / CONSUMERS / 64 * (tile.k / 16);
     // stmatrix.x4 writes 16 rows by 16 columns of a warp.
     let writes = tile.rows * tile.columns / (CONSUMERS * 4 * 256);
-    let (mut stores, mut adds, mut sums, mut copies) = (0, 0, 0, 0);
+    let (mut stores, mut adds, mut sums, mut copies, mut tiles) = (0, 0, 0, 0, 0);
     for role in &pipeline.kernel.roles {
         visit(&role.body, &mut |op| {
             if let OpKind::Store { mode, .. } = op.kind {
@@ -22,10 +22,14 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32, u32)> {
                 }
             }
             sums += u32::from(matches!(op.kind, OpKind::Reduce { .. }));
+            if let OpKind::Load { from, .. } = &op.kind {
+                let vector = TensorKind::Vector;
+                tiles += u32::from(pipeline.kernel.buffers[from.buffer.index()].kind != vector);
+            }
             copies += u32::from(matches!(op.kind, OpKind::Copy { .. }) && !role.kind.sequential());
         });
     }
-    let loads = 2 + sums + copies;
+    let loads = 2 + sums + tiles + copies;
     let mut all = vec![
         ("HGMMA", mma, mma),
         ("UTMALDG", 1, loads),
@@ -36,7 +40,7 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32, u32)> {
     if adds > 0 {
         all.push(("UTMAREDG", 1, adds));
     }
-    if sums > 0 {
+    if sums + tiles > 0 {
         all.push(("LDSM", writes, writes));
     }
     all

@@ -1,6 +1,7 @@
 //! The text above the role bodies: constants, the plan's struct, orders, the signature, barriers.
 
 use super::{PRELUDE, Param, Text, params};
+use crate::dtype::Dtype;
 use crate::order::TileOrder;
 use crate::pipeline::{Expr, Field, Node, Part, Pipeline, Place, View};
 use std::collections::BTreeSet;
@@ -27,6 +28,7 @@ impl Text<'_> {
         self.plan(params);
         self.rows_functions();
         self.orders();
+        self.epilogue_functions();
     }
 
     fn constants(&mut self) {
@@ -132,6 +134,19 @@ impl Text<'_> {
                 };
                 if fields.iter().any(|at| at.field == Field::Heap) {
                     text.line("Cells cells;");
+                }
+                for at in fields {
+                    if let Field::Vector(tensor) = at.field {
+                        let dtype = pipeline.kernel.buffers[tensor.index()].dtype;
+                        let element = match dtype {
+                            Dtype::F32 => "float".into(),
+                            Dtype::Bf16 | Dtype::F16 => dtype.to_string(),
+                        };
+                        text.line(format!(
+                            "const {element}* {};  // a number a column",
+                            at.name
+                        ));
+                    }
                 }
                 for at in fields.iter().filter(|at| !at.field.wide()) {
                     text.line(format!(
@@ -430,8 +445,11 @@ fn describe(pipeline: &Pipeline, field: Field) -> String {
         Field::First(_) => "its first cell".into(),
         Field::CellRows(_) => "rows of cells that a chunk has".into(),
         Field::Join => "waves of items before the first blocks take part".into(),
-        Field::Heap | Field::Stride | Field::Counters | Field::Arrivals | Field::Finished => {
-            String::new()
-        }
+        Field::Heap
+        | Field::Stride
+        | Field::Counters
+        | Field::Arrivals
+        | Field::Finished
+        | Field::Vector(_) => String::new(),
     }
 }

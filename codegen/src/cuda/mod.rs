@@ -7,6 +7,7 @@ mod expr;
 mod head;
 mod node;
 mod params;
+mod value;
 
 pub use params::{FieldAt, Param};
 
@@ -30,6 +31,7 @@ pub fn prelude() -> String {
         include_str!("prelude/counters.cuh"),
         include_str!("prelude/wgmma.cuh"),
         include_str!("prelude/epilogue.cuh"),
+        include_str!("prelude/math.cuh"),
     ];
     files.join("\n")
 }

@@ -2,7 +2,7 @@
 
 use super::Text;
 use super::head::order_name;
-use crate::pipeline::{Deal, Expr, Node, Phase, RingId, Side, Slot};
+use crate::pipeline::{Deal, Expr, Field, Node, Phase, RingId, Side, Slot};
 use crate::program::{CounterId, StoreMode};
 
 impl Text<'_> {
@@ -202,7 +202,7 @@ impl Text<'_> {
                 let map_of = self.pipeline.map(*map);
                 let dim = self.pipeline.kernel.buffers[map_of.tensor.index()].rows;
                 let (map, chunk) = (&map_of.name, self.expr(chunk));
-                let tail = self.field(crate::pipeline::Field::Tail(dim));
+                let tail = self.field(Field::Tail(dim));
                 self.line(format!(
                     "const TensorMap& {map}_out = {chunk} == {tail} ? {map}_tail : {map};"
                 ));
@@ -235,10 +235,51 @@ impl Text<'_> {
                 self.line("float acc[TILE_N / 2];");
                 self.line("u32 previous = 0;");
             }
-            Node::WritePanel { ring, part } => {
-                let shared = self.shared(*ring, 0, &Expr::Const(0), false);
+            Node::ReadPanel {
+                ring,
+                name,
+                slot_part,
+                index,
+                ..
+            } => {
+                let shared = self.shared(*ring, *slot_part, index, false);
+                self.line(format!("float {name}[PANEL_N / 2];"));
+                self.line(format!(
+                    "panel_read<T, PANEL_N>({name}, {shared}, first_row, lane);"
+                ));
+            }
+            Node::ReadVector {
+                name,
+                tensor,
+                column,
+                ..
+            } => {
+                let columns = self.pipeline.kernel.buffers[tensor.index()].columns;
+                let [vector, columns] =
+                    [Field::Vector(*tensor), Field::Size(columns)].map(|field| self.field(field));
+                let column = self.expr(column);
+                self.line(format!("float {name}[PANEL_N / 4];"));
+                self.line(format!(
+                    "vector_read<PANEL_N>({name}, {vector}, {column}, {columns}, lane);"
+                ));
+            }
+            Node::Apply { epilogue, part } => {
                 let part = self.factor(part);
-                self.line(format!("panel_store<T, PANEL_N>(acc + {part} * PANEL_N / 2, {shared}, first_row, lane);"));
+                self.apply(*epilogue, &part);
+            }
+            Node::WritePanel {
+                ring,
+                part,
+                epilogue,
+            } => {
+                let shared = self.shared(*ring, 0, &Expr::Const(0), false);
+                let from = match epilogue {
+                    Some(index) => super::value::results(&self.pipeline.epilogues[*index]),
+                    None => format!("acc + {} * PANEL_N / 2", self.factor(part)),
+                };
+                self.line(format!(
+                    "panel_store<T, PANEL_N>({from}, {shared}, first_row, lane);"
+                ));
             }
             Node::AddPanel {
                 ring,
@@ -494,7 +535,7 @@ impl Text<'_> {
     }
 
     fn cell(&self, counter: CounterId, cell: &Expr) -> String {
-        let first = Expr::Field(crate::pipeline::Field::First(counter));
+        let first = Expr::Field(Field::First(counter));
         self.expr(&(first + cell.clone()))
     }
 }

@@ -114,6 +114,10 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
             used.extend(advance.iter().map(|(counter, _)| Field::First(*counter)));
             used.insert(Field::Me);
         }
+        Node::ReadVector { tensor, .. } => {
+            let columns = pipeline.kernel.buffers[tensor.index()].columns;
+            used.extend([Field::Vector(*tensor), Field::Size(columns)]);
+        }
         Node::Note(_)
         | Node::Let { .. }
         | Node::Deal(Deal::All | Deal::Comm | Deal::Others)
@@ -137,6 +141,8 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Node::MmaCommit
         | Node::MmaWait { .. }
         | Node::Accumulators
+        | Node::ReadPanel { .. }
+        | Node::Apply { .. }
         | Node::WritePanel { .. }
         | Node::AddPanel { .. }
         | Node::FenceShared
@@ -177,5 +183,22 @@ pub(super) fn name(pipeline: &Pipeline, field: Field) -> String {
         Field::Counters => "offset".into(),
         Field::Arrivals => "arrivals".into(),
         Field::Finished => "finished".into(),
+        Field::Vector(tensor) => {
+            // Behind the counters and before the sizes, by names that neither has.
+            let name = &kernel.buffers[tensor.index()].name;
+            let taken = |name: &str| {
+                ["cells", "rows", "tail", "me", "world", "join"].contains(&name)
+                    || kernel
+                        .dims
+                        .iter()
+                        .any(|dim| dim.name.replace('.', "_") == name)
+                    || kernel.counters.iter().any(|counter| counter.name == name)
+            };
+            if taken(name) {
+                format!("{name}_vector")
+            } else {
+                name.clone()
+            }
+        }
     }
 }

@@ -41,7 +41,9 @@ impl Pipeline {
             }
             Field::Join => self.join(plan, machine).into(),
             Field::Counters => self.counters_at(plan),
-            Field::Heap | Field::Stride | Field::Arrivals | Field::Finished => return None,
+            Field::Heap | Field::Stride | Field::Arrivals | Field::Finished | Field::Vector(_) => {
+                return None;
+            }
         })
     }
 
@@ -219,7 +221,8 @@ impl Values for Numbers<'_> {
             | Field::Stride
             | Field::Counters
             | Field::Arrivals
-            | Field::Finished => 0,
+            | Field::Finished
+            | Field::Vector(_) => 0,
         }
     }
     fn rows_of(&self, dim: DimId, chunk: u32) -> u32 {

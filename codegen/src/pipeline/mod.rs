@@ -20,7 +20,10 @@ pub use crate::verify::pipeline as verify;
 pub use build::build;
 pub use expr::{Expr, Field, Op, Test, Values};
 pub use host::MapShape;
-pub use node::{At, Deal, Map, MapId, Node, Part, Phase, Ring, RingId, Side, Slot, View};
+pub use node::{
+    At, Deal, Epilogue, Map, MapId, Node, Param, Part, Phase, Ring, RingId, Side, Slot, Source,
+    View,
+};
 pub(crate) use run::findings;
 
 use crate::dtype::Dtype;
@@ -47,6 +50,8 @@ pub struct Pipeline {
     pub rings: Vec<Ring>,
     /// Numbers that all warps use.
     pub lets: Vec<(String, Expr)>,
+    /// The math after the dot, by [`Node::Apply`].
+    pub epilogues: Vec<Epilogue>,
     /// Counters whose cells get several arrivals for each the kernel counts: by how many.
     pub scale: Vec<(CounterId, Expr)>,
     /// What each warp does.

@@ -71,3 +71,44 @@ __device__ __forceinline__ void panel_add(float* d, u32 panel, u32 row, u32 lane
         v[4] += c.x, v[5] += c.y, v[6] += e.x, v[7] += e.y;
     }
 }
+
+// A panel's width of a warp's 16 rows of a stored panel, in the order of its accumulators.
+template <typename T, u32 columns>
+__device__ __forceinline__ void panel_read(float* d, u32 panel, u32 row, u32 lane) {
+#pragma unroll
+    for (u32 block = 0; block < columns / 16; ++block) {
+        float* v = d + 8 * block;
+        const uint4 p = ldmatrix(panel_address<columns>(panel, row + lane % 16, 2 * block + lane / 16));
+        const float2 a = unpack(p.x, T()), b = unpack(p.y, T()), c = unpack(p.z, T()), e = unpack(p.w, T());
+        v[0] = a.x, v[1] = a.y, v[2] = b.x, v[3] = b.y;
+        v[4] = c.x, v[5] = c.y, v[6] = e.x, v[7] = e.y;
+    }
+}
+
+// Vectors along the columns, which no one writes during the launch. Two neighbours at an even place; what is not there
+// is zero.
+template <typename V>
+__device__ __forceinline__ float2 vector_pair(const V* vector, u32 column, u32 columns) {
+    const u16* at = reinterpret_cast<const u16*>(vector) + column;
+    u32 pair = 0;
+    if (column + 1 < columns) pair = __ldg(reinterpret_cast<const u32*>(at));
+    else if (column < columns) pair = __ldg(at);
+    return unpack(pair, V());
+}
+__device__ __forceinline__ float2 vector_pair(const float* vector, u32 column, u32 columns) {
+    if (column + 1 < columns) return __ldg(reinterpret_cast<const float2*>(vector + column));
+    return make_float2(column < columns ? __ldg(vector + column) : 0.0f, 0.0f);
+}
+
+// A lane's part of a panel's width: of accumulator i of the panel, the column's element is d[vector_index(i)].
+template <u32 width, typename V>
+__device__ __forceinline__ void vector_read(float* d, const V* vector, u32 first, u32 columns, u32 lane) {
+#pragma unroll
+    for (u32 block = 0; block < width / 8; ++block) {
+        const float2 pair = vector_pair(vector, first + 8 * block + 2 * (lane % 4), columns);
+        d[2 * block] = pair.x, d[2 * block + 1] = pair.y;
+    }
+}
+__device__ __forceinline__ constexpr u32 vector_index(u32 i) {
+    return i / 4 * 2 + i % 2;
+}

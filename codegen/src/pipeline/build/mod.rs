@@ -4,6 +4,7 @@
 
 mod cells;
 mod comm;
+mod epilogue;
 mod gemm;
 mod item;
 mod multiply;
@@ -11,8 +12,8 @@ mod operand;
 mod walk;
 
 use super::{
-    CONSUMERS, Comm, Expr, Map, Node, PANEL_COLUMNS, Part, Pipeline, Place, Ring, RingId, Test,
-    Tile, UNIT, Warp,
+    CONSUMERS, Comm, Epilogue, Expr, Map, Node, PANEL_COLUMNS, Part, Pipeline, Place, Ring, RingId,
+    Test, Tile, UNIT, Warp,
 };
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Block, Kernel, OpKind, Region, Role, RoleKind, visit};
@@ -50,6 +51,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         comm,
         counters,
         maps: Vec::new(),
+        epilogues: Vec::new(),
         scale: Vec::new(),
         found: Vec::new(),
     };
@@ -91,7 +93,11 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     let end = Walk::new(&mut builder, Which::End).end(&tails);
     let rings = rings(&product, comm.is_some(), kernel);
     let Builder {
-        maps, scale, found, ..
+        maps,
+        epilogues,
+        scale,
+        found,
+        ..
     } = builder;
     Diagnostics::check(found, ())?;
     let tile = product.tile;
@@ -113,6 +119,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         maps,
         rings,
         lets,
+        epilogues,
         scale,
         warps,
         end,
@@ -132,6 +139,7 @@ struct Builder<'a> {
     comm: Option<Comm>,
     counters: Counters,
     maps: Vec<Map>,
+    epilogues: Vec<Epilogue>,
     scale: Vec<(CounterId, Expr)>,
     found: Vec<Diagnostic>,
 }

@@ -408,11 +408,31 @@ impl<'a> Machine<'a> {
                     agent.knows.shared.both(read);
                 }
             }
-            Kind::Plain { area, write, part } => {
+            Kind::Plain {
+                area,
+                write,
+                part,
+                epilogue,
+            } => {
                 let id = self.touch_shared(index, area, write, false)?;
                 self.agents[index].knows.shared.plain.add(id);
-                self.paneled(index, area, write, part)?;
+                if write {
+                    self.written_panel(index, area, part, epilogue)?;
+                } else {
+                    self.added(index, area, part)?;
+                }
             }
+            Kind::ReadPanel { area, acc } => {
+                let id = self.touch_shared(index, area, false, false)?;
+                self.agents[index].knows.shared.plain.add(id);
+                self.read_panel(index, area, acc)?;
+            }
+            Kind::ReadVector {
+                acc,
+                tensor,
+                column,
+            } => self.read_vector(index, acc, tensor, column)?,
+            Kind::Apply { epilogue, part } => self.applied(index, epilogue, part)?,
             Kind::FenceShared => self.agents[index].knows.shared.fence(),
             Kind::FenceGlobal => self.agents[index].knows.global.fence(),
             Kind::CounterWait { cell, lag } => {

@@ -317,7 +317,42 @@ impl<'a> Flattener<'a> {
                     pending: *pending as usize,
                 },
             ),
-            Node::WritePanel { ring, part } => {
+            Node::ReadPanel {
+                ring,
+                acc,
+                slot_part,
+                index,
+                ..
+            } => {
+                let slot = self.cursors[usize::from(ring.0)].slot;
+                let area = self.half(*ring, *slot_part, slot, self.value(index));
+                self.push(node, Kind::ReadPanel { area, acc: *acc });
+            }
+            Node::ReadVector {
+                acc,
+                tensor,
+                column,
+                ..
+            } => {
+                let (acc, tensor, column) = (*acc, *tensor, self.value(column));
+                self.push(
+                    node,
+                    Kind::ReadVector {
+                        acc,
+                        tensor,
+                        column,
+                    },
+                );
+            }
+            Node::Apply { epilogue, part } => {
+                let (epilogue, part) = (*epilogue, self.value(part));
+                self.push(node, Kind::Apply { epilogue, part });
+            }
+            Node::WritePanel {
+                ring,
+                part,
+                epilogue,
+            } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let area = self.half(*ring, 0, slot, 0);
                 self.push(
@@ -326,6 +361,7 @@ impl<'a> Flattener<'a> {
                         area,
                         write: true,
                         part: self.value(part),
+                        epilogue: *epilogue,
                     },
                 );
             }
@@ -343,6 +379,7 @@ impl<'a> Flattener<'a> {
                         area,
                         write: false,
                         part: self.value(part),
+                        epilogue: None,
                     },
                 );
             }
