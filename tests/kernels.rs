@@ -11,8 +11,8 @@ use counterflow::codegen::cuda::{self, expected};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::pipeline::{self, Pipeline};
 use counterflow::codegen::verify;
-use counterflow::jit::gates;
-use counterflow::{Checked, Dtype, Layout, Program, Variant, schedules};
+use counterflow::jit::{Compiled, Probes, Source, Target, gates};
+use counterflow::{Checked, Dtype, Error, Layout, Program, Variant, launch, schedules};
 use std::time::Duration;
 
 fn checked(program: &Program, variant: &Variant) -> Checked<Pipeline> {
@@ -27,8 +27,7 @@ fn checked(program: &Program, variant: &Variant) -> Checked<Pipeline> {
 fn passes(name: &str, pipeline: &Checked<Pipeline>) -> Option<Vec<String>> {
     let compiler = nvidia::compiler()?;
     let source = cuda::emit(pipeline);
-    let compiled =
-        counterflow::launch::compile(&compiler, &source).unwrap_or_else(|error| panic!("{error}"));
+    let compiled = launch::compile(&compiler, &source).unwrap_or_else(|error| panic!("{error}"));
     let sass = nvidia::sass(&compiled.cubin)?;
     let mut found = gates::findings(&compiled, Some(&sass));
     for (what, multiple, least) in expected::instructions(pipeline) {
@@ -117,6 +116,49 @@ fn every_epilogue_passes_the_gates() {
     let all = library.iter().chain(&epilogues::ALL);
     let cases: Vec<_> = all.map(|program| (program(), Variant::new(4))).collect();
     all_pass(&cases);
+}
+
+/// What tests add to a kernel is not in others: the same instructions as from a prelude without a word of it.
+#[test]
+fn probes_leave_no_instruction_where_they_are_off() {
+    let Some(compiler) = nvidia::compiler() else {
+        return;
+    };
+    let source = cuda::emit(&checked(
+        &schedules::gemm_rs(),
+        &Variant::new(4).set("tiles", (128, 256)),
+    ));
+    let prelude = cuda::prelude();
+    let probe = |line: &&str| {
+        ["jitter();", "trace_store(", "trace_read<", "trace_late("]
+            .iter()
+            .any(|call| line.trim_start().starts_with(call))
+    };
+    let (probes, rest): (Vec<&str>, Vec<&str>) = prelude.lines().partition(probe);
+    assert!(probes.len() > 10, "{probes:?}");
+    let bare = rest.join("\n");
+    let headers = [(cuda::PRELUDE, bare.as_str())];
+    let bare = Source::new(&source.entry, &source.text).with(&headers);
+    let bare = compiler.compile(&bare, Target::Sm90a);
+    let sass = |compiled: Result<Compiled, Error>| {
+        nvidia::sass(&compiled.unwrap_or_else(|error| panic!("{error}")).cubin)
+    };
+    let with = |probes| launch::compile(&compiler.clone().with_probes(probes), &source);
+    let jitter = Probes {
+        jitter: Some(1),
+        trace: false,
+    };
+    let (Some(bare), Some(off), Some(on)) = (
+        sass(bare),
+        sass(with(Probes::default())),
+        sass(with(jitter)),
+    ) else {
+        return;
+    };
+    assert!(bare == off, "probes cost instructions");
+    let pauses = [&off, &on].map(|sass| sass.count("NANOSLEEP"));
+    println!("{pauses:?} pauses");
+    assert!(pauses[1] > pauses[0] + 30, "{pauses:?} pauses");
 }
 
 #[test]

@@ -44,6 +44,15 @@ __device__ __forceinline__ u32 rows_of(const Plan& plan, u32 chunk) {
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
+// Item `index` of a grid, grouped(8).
+__device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
+    const u32 sweep = 8 * columns;
+    const u32 first = index / sweep * 8;
+    const u32 within = index % sweep;
+    const u32 height = min(rows - first, 8);
+    return {first + within % height, within / height};
+}
+
 // Item `index` of a grid, row_major.
 __device__ __forceinline__ Place row_major(u32 index, u32 rows, u32 columns) {
     return {index / columns, index % columns};
@@ -100,7 +109,7 @@ gemm_ar(
                 const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; index - first < tiles; index += gridDim.x) {
-                    const Place t = row_major(index - first, tiles_m, tiles_n);
+                    const Place t = grouped_8(index - first, tiles_m, tiles_n);
                     // acc0 += dot(x[t.rows, :], w[t.columns, :])
                     for (u32 step = 0; step < steps; ++step) {
                         mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
@@ -116,7 +125,7 @@ gemm_ar(
             const u32 my_tiles_m = ceil_div(rows_of(plan, me), TILE_M);
             const u32 my_tiles = my_tiles_m * tiles_n;
             for (; index - first < my_tiles; index += gridDim.x) {
-                const Place t = row_major(index - first, my_tiles_m, tiles_n);
+                const Place t = grouped_8(index - first, my_tiles_m, tiles_n);
                 // acc1 += dot(x[t.rows, :], w[t.columns, :])
                 for (u32 step = 0; step < steps; ++step) {
                     mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
@@ -173,7 +182,7 @@ gemm_ar(
                     fence_async_global();
                 }
                 for (; index - first < tiles; index += gridDim.x) {
-                    const Place t = row_major(index - first, tiles_m, tiles_n);
+                    const Place t = grouped_8(index - first, tiles_m, tiles_n);
                     // partial.on(owner)[me][t] = acc0
                     for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                         mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
@@ -198,7 +207,7 @@ gemm_ar(
             const u32 my_tiles_m = ceil_div(rows_of(plan, me), TILE_M);
             const u32 my_tiles = my_tiles_m * tiles_n;
             for (; index - first < my_tiles; index += gridDim.x) {
-                const Place t = row_major(index - first, my_tiles_m, tiles_n);
+                const Place t = grouped_8(index - first, my_tiles_m, tiles_n);
                 // wait ready_y[peer]: credit: its y may be touched
                 for (u32 hop = 0; hop < world - 1; ++hop) {
                     const u32 peer = (me + 1 + hop) % world;

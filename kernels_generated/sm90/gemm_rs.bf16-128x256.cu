@@ -42,9 +42,13 @@ __device__ __forceinline__ u32 rows_of(const Plan& plan, u32 chunk) {
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
-// Item `index` of a grid, row_major.
-__device__ __forceinline__ Place row_major(u32 index, u32 rows, u32 columns) {
-    return {index / columns, index % columns};
+// Item `index` of a grid, grouped(8).
+__device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
+    const u32 sweep = 8 * columns;
+    const u32 first = index / sweep * 8;
+    const u32 within = index % sweep;
+    const u32 height = min(rows - first, 8);
+    return {first + within % height, within / height};
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1)
@@ -91,7 +95,7 @@ gemm_rs(
                 const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; index - first < tiles; index += gridDim.x) {
-                    const Place t = row_major(index - first, tiles_m, tiles_n);
+                    const Place t = grouped_8(index - first, tiles_m, tiles_n);
                     // acc0 += dot(x[t.rows, :], w[t.columns, :])
                     for (u32 step = 0; step < steps; ++step) {
                         mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
@@ -107,7 +111,7 @@ gemm_rs(
             const u32 my_tiles_m = ceil_div(rows_of(plan, me), TILE_M);
             const u32 my_tiles = my_tiles_m * tiles_n;
             for (; index - first < my_tiles; index += gridDim.x) {
-                const Place t = row_major(index - first, my_tiles_m, tiles_n);
+                const Place t = grouped_8(index - first, my_tiles_m, tiles_n);
                 // acc1 += dot(x[t.rows, :], w[t.columns, :])
                 for (u32 step = 0; step < steps; ++step) {
                     mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
@@ -150,7 +154,7 @@ gemm_rs(
                     fence_async_global();
                 }
                 for (; index - first < tiles; index += gridDim.x) {
-                    const Place t = row_major(index - first, tiles_m, tiles_n);
+                    const Place t = grouped_8(index - first, tiles_m, tiles_n);
                     // partial.on(owner)[me][t] = acc0
                     for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                         mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
@@ -175,7 +179,7 @@ gemm_rs(
             const u32 my_tiles_m = ceil_div(rows_of(plan, me), TILE_M);
             const u32 my_tiles = my_tiles_m * tiles_n;
             for (; index - first < my_tiles; index += gridDim.x) {
-                const Place t = row_major(index - first, my_tiles_m, tiles_n);
+                const Place t = grouped_8(index - first, my_tiles_m, tiles_n);
                 // y[t] = acc1 + acc2
                 for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                     mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);

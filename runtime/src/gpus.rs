@@ -2,7 +2,7 @@
 
 use crate::communicator::Communicator;
 use crate::cpu::Run;
-use crate::cuda::{self, Address, Gpu, Local};
+use crate::cuda::{self, Address, Event, Gpu, Local};
 use crate::error::Error;
 use crate::jit::{Compiler, Facts};
 use crate::launch::{Loaded, Tensors};
@@ -14,12 +14,11 @@ use counterflow_codegen::pipeline::Pipeline;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{TensorId, TensorKind};
 use counterflow_codegen::verify::Checked;
-use cudarc::driver::sys::CUevent_flags;
 use half::{bf16, f16};
 use std::time::{Duration, Instant};
 
 /// A byte that makes every 16-bit float a NaN: what no kernel wrote does not pass for a result.
-const POISON: u8 = 0xff;
+pub(crate) const POISON: u8 = 0xff;
 
 /// The ranks of a world on this machine: a GPU each, or all on the first if there are fewer.
 ///
@@ -120,16 +119,33 @@ struct OneRank {
 }
 
 /// A tensor's memory.
-enum Memory {
+pub(crate) enum Memory {
     Own(Local<u8>),
     Heap(UserBuffer<u8>),
 }
 
 impl Memory {
-    fn address(&self) -> Address {
+    /// So many bytes, zeroed. Collective if in the heap, which must have them reserved.
+    pub(crate) fn new(rank: &Communicator, bytes: u64, in_heap: bool) -> Result<Memory, Error> {
+        Ok(if in_heap {
+            Memory::Heap(rank.allocate(bytes as usize)?)
+        } else {
+            Memory::Own(Local::zeros(rank.stream(), bytes as usize)?)
+        })
+    }
+
+    pub(crate) fn address(&self) -> Address {
         match self {
             Memory::Own(local) => local.address(),
             Memory::Heap(buffer) => buffer.address(),
+        }
+    }
+
+    /// Says that the tensor is here.
+    pub(crate) fn hold(&self, tensor: TensorId, bytes: u64, tensors: &mut Tensors) {
+        match self {
+            Memory::Own(local) => tensors.local(tensor, local.address(), bytes),
+            Memory::Heap(buffer) => tensors.shared(tensor, buffer),
         }
     }
 }
@@ -157,15 +173,9 @@ fn load(
     let loaded = Loaded::load(rank, compiler, pipeline, plans)?;
     let (mut memory, mut tensors) = (Vec::new(), Tensors::new());
     for (id, bytes, in_heap) in needs {
-        memory.push(if in_heap {
-            let buffer = rank.allocate::<u8>(bytes as usize)?;
-            tensors.shared(id, &buffer);
-            Memory::Heap(buffer)
-        } else {
-            let local = Local::<u8>::zeros(rank.stream(), bytes as usize)?;
-            tensors.local(id, local.address(), bytes);
-            Memory::Own(local)
-        });
+        let place = Memory::new(rank, bytes, in_heap)?;
+        place.hold(id, bytes, &mut tensors);
+        memory.push(place);
     }
     rank.barrier()?;
     Ok((loaded, memory, tensors))
@@ -353,31 +363,18 @@ fn unpack(bytes: &[u8], dtype: Dtype, columns: usize, pitch: usize) -> Vec<f32> 
 fn time(rank: &Communicator, launch: impl Fn() -> Result<(), Error>) -> Result<Duration, Error> {
     const GROUP: u32 = 10;
     const GROUPS: usize = 7;
-    let event = || {
-        let event = rank
-            .stream()
-            .record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
-        event.map_err(|error| Error::Driver {
-            what: "record an event".into(),
-            code: format!("{:?}", error.0),
-            help: "an earlier kernel died: start a new process".into(),
-        })
-    };
     let mut times = Vec::new();
     for group in 0..=GROUPS {
         rank.barrier()?;
-        let start = event()?;
+        let start = Event::record(rank.stream())?;
         for _ in 0..GROUP {
             launch()?;
         }
-        let end = event()?;
+        let end = Event::record(rank.stream())?;
         rank.synchronize()?;
-        let milliseconds = start.elapsed_ms(&end).unwrap_or(f32::NAN);
         // The first warms up.
-        if group > 0 && milliseconds.is_finite() {
-            times.push(Duration::from_secs_f32(
-                milliseconds / 1000.0 / GROUP as f32,
-            ));
+        if group > 0 {
+            times.push(end.since(&start)? / GROUP);
         }
     }
     times.sort_unstable();

@@ -1,7 +1,7 @@
 //! Memory of the symmetric heap: the same offset on every rank, addressed by every GPU.
 
 use crate::communicator::Group;
-use crate::cuda::{self, Address, CudaStream, Element};
+use crate::cuda::{self, Address, CudaStream, Element, Local};
 use crate::error::Error;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -91,17 +91,38 @@ impl<T: Element> UserBuffer<T> {
     /// # Errors
     /// As [`UserBuffer::write`].
     pub fn write_on(&self, rank: u32, values: &[T]) -> Result<(), Error> {
-        if values.len() > self.len {
+        self.fits(values.len(), "written to")?;
+        cuda::write(&self.stream, self.on(rank), values)
+    }
+
+    /// Copies elements of this rank's GPU to its front, in the order of its stream.
+    ///
+    /// # Errors
+    /// As [`UserBuffer::write`].
+    pub fn copy_from(&self, from: &Local<T>) -> Result<(), Error> {
+        self.fits(from.len(), "copied to")?;
+        let bytes = (from.len() * size_of::<T>()) as u64;
+        cuda::copy(&self.stream, self.address(), from.address(), bytes)
+    }
+
+    /// Copies as many elements from its front as `to` has, in the order of this rank's stream.
+    ///
+    /// # Errors
+    /// As [`UserBuffer::write`].
+    pub fn copy_to(&self, to: &Local<T>) -> Result<(), Error> {
+        self.fits(to.len(), "copied from")?;
+        let bytes = (to.len() * size_of::<T>()) as u64;
+        cuda::copy(&self.stream, to.address(), self.address(), bytes)
+    }
+
+    fn fits(&self, len: usize, done: &str) -> Result<(), Error> {
+        if len > self.len {
             return Err(Error::Usage {
-                what: format!(
-                    "{} elements written to a buffer of {}",
-                    values.len(),
-                    self.len
-                ),
+                what: format!("{len} elements {done} a buffer of {}", self.len),
                 legal: "at most as many as it has".into(),
             });
         }
-        cuda::write(&self.stream, self.on(rank), values)
+        Ok(())
     }
 
     /// Sets all bytes of this rank's, in the order of its stream.

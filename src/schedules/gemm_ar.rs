@@ -13,13 +13,13 @@ pub fn gemm_ar(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
 
     #[gemm]
     for owner in ranks().after_me() {
-        for t in tiles.of(owner) {
+        for t in tiles.of(owner).grouped() {
             partial.on(owner)[me()][t] = dot(x[t], w[t]);
             landed.on(owner)[me()][t].add(1);
         }
     }
     #[gemm]
-    for t in tiles.of(me()) {
+    for t in tiles.of(me()).grouped() {
         let sum = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum();
         y[t] = sum;
         for peer in ranks().after_me() {

@@ -12,13 +12,13 @@ pub fn gemm_rs(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
 
     #[gemm]
     for owner in ranks().after_me() {
-        for t in tiles.of(owner) {
+        for t in tiles.of(owner).grouped() {
             partial.on(owner)[me()][t] = dot(x[t], w[t]);
             landed.on(owner)[me()][t].add(1);
         }
     }
     #[gemm]
-    for t in tiles.of(me()) {
+    for t in tiles.of(me()).grouped() {
         y[t] = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum();
     }
 }

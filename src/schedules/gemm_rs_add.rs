@@ -11,7 +11,7 @@ pub fn gemm_rs_add(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
     let landed = counters(world(), tiles);
 
     #[gemm]
-    for t in tiles.of(me()) {
+    for t in tiles.of(me()).grouped() {
         y[t] = dot(x[t], w[t]);
         for peer in ranks().after_me() {
             begun.on(peer)[t].add(1);
@@ -19,7 +19,7 @@ pub fn gemm_rs_add(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
     }
     #[gemm]
     for owner in ranks().after_me() {
-        for t in tiles.of(owner) {
+        for t in tiles.of(owner).grouped() {
             let partial = dot(x[t], w[t]);
             begun[t].wait();
             y.on(owner)[t] += partial;

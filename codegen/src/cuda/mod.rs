@@ -26,6 +26,7 @@ pub fn prelude() -> String {
         include_str!("prelude/warps.cuh"),
         include_str!("prelude/items.cuh"),
         include_str!("prelude/watch.cuh"),
+        include_str!("prelude/probes.cuh"),
         include_str!("prelude/mbarrier.cuh"),
         include_str!("prelude/tma.cuh"),
         include_str!("prelude/counters.cuh"),

@@ -60,6 +60,21 @@ impl Gpu {
         self.context.ordinal() as u32
     }
 
+    /// Its name among all GPUs, as NVIDIA's tools write it: `GPU-…`.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn uuid(&self) -> Result<String, Error> {
+        let uuid = checked("ask the GPU's identity", self.context.uuid())?;
+        let hex: String = uuid
+            .bytes
+            .iter()
+            .map(|byte| format!("{:02x}", *byte as u8))
+            .collect();
+        let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &hex[part]);
+        Ok(format!("GPU-{a}-{b}-{c}-{d}-{e}"))
+    }
+
     /// Its streaming multiprocessors.
     pub fn sms(&self) -> u32 {
         self.sms

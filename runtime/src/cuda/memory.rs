@@ -41,6 +41,7 @@ elements!(
 #[derive(Debug)]
 pub struct Local<T> {
     slice: CudaSlice<T>,
+    len: usize,
     stream: Arc<CudaStream>,
 }
 
@@ -53,6 +54,7 @@ impl<T: Element> Local<T> {
         let slice = checked("allocate on the GPU", stream.alloc_zeros(len.max(1)))?;
         Ok(Local {
             slice,
+            len,
             stream: stream.clone(),
         })
     }
@@ -72,7 +74,17 @@ impl<T: Element> Local<T> {
     /// # Errors
     /// What the kernels before ended with.
     pub fn read(&self) -> Result<Vec<T>, Error> {
-        read(&self.stream, self.address(), self.slice.len())
+        read(&self.stream, self.address(), self.len)
+    }
+
+    /// How many elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Where it is.
@@ -132,6 +144,23 @@ pub(crate) fn read<T: Element>(
     }
     checked("wait for the GPU", stream.synchronize())?;
     Ok(values)
+}
+
+/// Copies within the GPUs' memory, in the order of the stream.
+pub(crate) fn copy(
+    stream: &CudaStream,
+    to: Address,
+    from: Address,
+    bytes: u64,
+) -> Result<(), Error> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    checked("select the GPU", stream.context().bind_to_thread())?;
+    // SAFETY: both ranges belong to allocations of the caller's.
+    let code =
+        unsafe { sys::cuMemcpyDtoDAsync_v2(to.0, from.0, bytes as usize, stream.cu_stream()) };
+    check("copy on the GPU", code)
 }
 
 /// As [`read`], for words a dead context may no longer give: then nothing.

@@ -4,21 +4,31 @@
 //! call's result is checked, and nothing here panics where there is no driver.
 #![allow(unsafe_code)]
 
+mod blas;
 mod driver;
+mod event;
 mod gpu;
 mod map;
 mod memory;
 mod module;
+mod nccl;
+mod numbers;
+mod trace;
 mod vmm;
 mod watch;
 
+pub use blas::{Blas, Operands, Problem, Product};
 pub use cudarc::driver::{CudaSlice, CudaStream};
+pub use event::Event;
 pub use gpu::Gpu;
 pub use map::{MapSpec, TensorMap};
 pub use memory::{Element, Local, address_of};
 pub use module::{Arguments, Function, Grid, Module};
+pub use nccl::Nccl;
+pub use numbers::{Compare, Difference, Draw, Numbers};
+pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
-pub(crate) use memory::{fill, read, read_words, write};
+pub(crate) use memory::{copy, fill, read, read_words, write};
 pub(crate) use vmm::Slots;
 pub(crate) use watch::{Record, Watch};
 

@@ -172,6 +172,16 @@ impl Address {
 }
 
 impl Function {
+    /// The module it is in.
+    pub(super) fn module(&self) -> sys::CUmodule {
+        self.module.raw
+    }
+
+    /// Makes its GPU the one this thread speaks to.
+    pub(super) fn bind(&self) -> Result<(), Error> {
+        self.module.gpu.bind()
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name

@@ -5,6 +5,8 @@
 //! that compile the same both write the same bytes.
 
 use super::Source;
+use super::libraries::NVRTC;
+use crate::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,6 +15,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const VARIABLE: &str = "COUNTERFLOW_CACHE";
 /// The first bytes of an entry. Changes with the format.
 const MAGIC: &[u8; 16] = b"counterflow jit1";
+/// The file that says which compiler filled a cache that others use without one.
+const SEAL: &str = "compiler";
 const HEAD: usize = 16 + 32 + 32 + 8;
 
 /// Where compiled kernels are kept.
@@ -94,6 +98,32 @@ impl Cache {
         self.dir.as_ref().map(|dir| dir.join(name))
     }
 
+    /// Notes which compiler filled it.
+    pub(super) fn seal(&self, compiler: &str) -> Result<(), Error> {
+        let Some(dir) = self.dir() else {
+            return Err(unsealed("the cache is off".into()));
+        };
+        let written = fs::create_dir_all(dir).and_then(|()| fs::write(dir.join(SEAL), compiler));
+        written.map_err(|error| unsealed(format!("{}: {error}", dir.join(SEAL).display())))
+    }
+
+    /// Which compiler filled it, if somebody sealed it.
+    pub(super) fn sealed_by(&self) -> Result<String, Error> {
+        let Some(dir) = self.dir() else {
+            return Err(unsealed("the cache is off".into()));
+        };
+        fs::read_to_string(dir.join(SEAL))
+            .map_err(|error| unsealed(format!("{}: {error}", dir.join(SEAL).display())))
+    }
+
+    /// What there is to say where nothing can be compiled and the cache has not got it.
+    pub(super) fn lacks(&self, name: &str) -> Error {
+        let dir = self.dir().unwrap_or(Path::new("")).display();
+        unsealed(format!(
+            "{dir} has no {name} of this text and these options"
+        ))
+    }
+
     /// Machine code and log, if a sound entry is there.
     pub(super) fn get(&self, key: &Key) -> Option<(Vec<u8>, String)> {
         let bytes = fs::read(self.path(key)?).ok()?;
@@ -137,6 +167,15 @@ impl Cache {
                 Cached::Not(format!("{}: {error}", path.display()))
             }
         }
+    }
+}
+
+fn unsealed(what: String) -> Error {
+    Error::Toolkit {
+        what: format!("without a compiler ({NVRTC}=off): {what}"),
+        help: format!(
+            "{VARIABLE} names a folder that was filled and sealed with the same version of the program; or unset {NVRTC}, so that NVRTC compiles here"
+        ),
     }
 }
 
@@ -201,6 +240,17 @@ mod tests {
         // Another entry under this name.
         fs::write(cache.path(&of("b")).expect("on"), &good).expect("written");
         assert_eq!(cache.get(&of("b")), None);
+        let _ = fs::remove_dir_all(cache.dir().expect("on"));
+    }
+
+    #[test]
+    fn a_sealed_cache_names_its_compiler_and_an_open_one_says_what_to_do() {
+        let cache = fresh("seal");
+        let error = cache.sealed_by().expect_err("open");
+        assert!(error.help().is_some_and(|help| help.contains(VARIABLE)));
+        cache.seal("nvrtc 13.0 1 2").expect("written");
+        assert_eq!(cache.sealed_by().expect("sealed"), "nvrtc 13.0 1 2");
+        assert_eq!(Cache::off().seal("x").expect_err("off").kind(), "toolkit");
         let _ = fs::remove_dir_all(cache.dir().expect("on"));
     }
 

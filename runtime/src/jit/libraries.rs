@@ -59,6 +59,20 @@ fn missing(what: String) -> Error {
     }
 }
 
+/// The first file of that name in the search order: another library of NVIDIA's than the compiler. Python packages
+/// keep those that are no part of a toolkit in folders of their own.
+pub(super) fn other(variable: Variable<'_>, here: &Path, name: &str) -> Option<PathBuf> {
+    let places = places(variable, here);
+    let packages = places
+        .iter()
+        .filter(|dir| dir.ends_with("nvidia/cu13/lib"))
+        .filter_map(|dir| Some(dir.ancestors().nth(2)?.join("nccl/lib")));
+    packages
+        .chain(places.iter().cloned())
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+}
+
 /// Every folder that may have them, in order: a toolkit the user named, `.cuda/` here or above, an installed toolkit,
 /// Python packages.
 fn places(variable: Variable<'_>, here: &Path) -> Vec<PathBuf> {

@@ -23,10 +23,11 @@ pub mod sass;
 pub use cache::{Cache, Cached};
 pub use excerpt::{CompileError, Excerpt};
 pub use facts::Facts;
-pub use options::Target;
+pub use options::{Probes, Target};
 
 use crate::error::Error;
 use nvrtc::Nvrtc;
+pub(crate) use nvrtc::preload;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -74,23 +75,54 @@ pub struct Compiled {
     pub took: Duration,
 }
 
-/// NVRTC and a cache.
+/// NVRTC and a cache; or a cache alone, which another machine filled.
 #[derive(Clone, Debug)]
 pub struct Compiler {
-    nvrtc: Arc<Nvrtc>,
+    with: With,
     cache: Cache,
+    probes: Probes,
+}
+
+#[derive(Clone, Debug)]
+enum With {
+    Nvrtc(Arc<Nvrtc>),
+    /// None here: what the cache has from the compiler of that name.
+    Sealed(String),
 }
 
 impl Compiler {
-    /// The compiler this machine has, with the user's cache.
+    /// The compiler this machine has, with the user's cache. `COUNTERFLOW_NVRTC=off` asks for none: then the cache has
+    /// everything, and was sealed where it was filled.
     ///
     /// # Errors
     /// [`Error::Toolkit`] if there is none, with where it was looked for and how to get it.
     pub fn find() -> Result<Compiler, Error> {
+        let cache = Cache::of_user();
+        let with = if std::env::var_os(libraries::NVRTC).is_some_and(|value| value == "off") {
+            With::Sealed(cache.sealed_by()?)
+        } else {
+            With::Nvrtc(Nvrtc::shared()?)
+        };
         Ok(Compiler {
-            nvrtc: Nvrtc::shared()?,
-            cache: Cache::of_user(),
+            with,
+            cache,
+            probes: Probes::default(),
         })
+    }
+
+    /// Notes in the cache which compiler filled it, so that a machine without one can use it.
+    ///
+    /// # Errors
+    /// [`Error::Toolkit`] if the cache is off or cannot be written.
+    pub fn seal(&self) -> Result<(), Error> {
+        self.cache.seal(self.identity())
+    }
+
+    /// The same compiler, with what tests add to a kernel.
+    #[must_use]
+    pub fn with_probes(mut self, probes: Probes) -> Compiler {
+        self.probes = probes;
+        self
     }
 
     /// The same compiler with another cache.
@@ -102,7 +134,17 @@ impl Compiler {
 
     /// Which compiler: its version and where it was found.
     pub fn describe(&self) -> String {
-        self.nvrtc.describe()
+        match &self.with {
+            With::Nvrtc(nvrtc) => nvrtc.describe(),
+            With::Sealed(by) => format!("a cache that {by} filled"),
+        }
+    }
+
+    fn identity(&self) -> &str {
+        match &self.with {
+            With::Nvrtc(nvrtc) => nvrtc.identity(),
+            With::Sealed(by) => by,
+        }
     }
 
     /// Compiles, or takes from the cache what was compiled before.
@@ -111,8 +153,8 @@ impl Compiler {
     /// [`Error::Compile`] with the schedule's line, the generated lines around it and the log.
     pub fn compile(&self, source: &Source<'_>, target: Target) -> Result<Compiled, Error> {
         let start = Instant::now();
-        let options = options::options(target);
-        let key = cache::key(source, &options, self.nvrtc.identity());
+        let options = options::options(target, self.probes);
+        let key = cache::key(source, &options, self.identity());
         if let Some((cubin, log)) = self.cache.get(&key)
             && let Ok(facts) = facts::read(&cubin)
         {
@@ -124,7 +166,10 @@ impl Compiler {
                 took: start.elapsed(),
             });
         }
-        let (cubin, log) = self.nvrtc.compile(source, &options)?;
+        let With::Nvrtc(nvrtc) = &self.with else {
+            return Err(self.cache.lacks(source.name));
+        };
+        let (cubin, log) = nvrtc.compile(source, &options)?;
         let facts = facts::read(&cubin)?;
         let cached = self.cache.put(&key, &cubin, &log);
         Ok(Compiled {

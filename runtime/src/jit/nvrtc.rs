@@ -230,6 +230,14 @@ fn keep(path: &Path) -> Result<&'static Library, Error> {
     }
 }
 
+/// Loads another of NVIDIA's libraries by its path, if this machine has it: the loader then finds it under its bare
+/// name, wherever it lies.
+pub(crate) fn preload(name: &str) -> Option<Result<&'static Library, Error>> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let here = std::env::current_dir().unwrap_or_default();
+    libraries::other(&variable, &here, name).map(|path| keep(&path))
+}
+
 fn no_zeros(text: &str) -> Result<CString, Error> {
     CString::new(text).map_err(|_| Error::Usage {
         what: "the source has a zero byte".into(),

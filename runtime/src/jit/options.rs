@@ -25,8 +25,17 @@ impl Target {
     }
 }
 
-pub(super) fn options(target: Target) -> Vec<String> {
-    vec![
+/// What is compiled into a kernel to test it, and never into one that is used or timed. The kernel's text is the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Probes {
+    /// Random pauses wherever only luck could put two agents in order; the seed of their draws.
+    pub jitter: Option<u32>,
+    /// A record of what happened when: [`Function::trace`](crate::cuda::Function::trace) reads it.
+    pub trace: bool,
+}
+
+pub(super) fn options(target: Target, probes: Probes) -> Vec<String> {
+    let mut options = vec![
         format!("--gpu-architecture={}", target.name()),
         "--std=c++17".into(),
         // Quotients and roots within two units of f32's last place, in a few instructions: see math.cuh.
@@ -37,5 +46,10 @@ pub(super) fn options(target: Target) -> Vec<String> {
         "--ptxas-options=--warn-on-spills".into(),
         // So that profilers and sanitizers name lines.
         "--generate-line-info".into(),
-    ]
+    ];
+    let jitter = probes.jitter.map(|seed| format!("JITTER={seed}u"));
+    let trace = probes.trace.then(|| "TRACE".to_owned());
+    let defines = jitter.into_iter().chain(trace);
+    options.extend(defines.map(|define| format!("--define-macro={define}")));
+    options
 }

@@ -1,6 +1,7 @@
 //! The command line: words and options, each refused with the value, the rule and what would be legal.
 
 use super::Schedule;
+use super::bench;
 use crate::device::Device;
 use crate::error::Error;
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser};
@@ -21,17 +22,19 @@ pub(super) enum Verb {
     Compile,
     Run,
     Predict,
+    Bench,
     List,
 }
 
 impl Verb {
-    const ALL: [Verb; 7] = [
+    const ALL: [Verb; 8] = [
         Verb::Demo,
         Verb::Check,
         Verb::Emit,
         Verb::Compile,
         Verb::Run,
         Verb::Predict,
+        Verb::Bench,
         Verb::List,
     ];
 
@@ -43,6 +46,7 @@ impl Verb {
             Verb::Compile => "compile",
             Verb::Run => "run",
             Verb::Predict => "predict",
+            Verb::Bench => "bench",
             Verb::List => "list",
         }
     }
@@ -56,6 +60,7 @@ Verbs:
   predict  the timeline on the machine
   emit     the kernel as CUDA text, for sm90
   compile  that text to machine code, without a GPU: registers, spills, instructions, and what makes code slow
+  bench    time it on GPUs beside cuBLASLt, on random data, after checking the results
   list     the schedules of this binary, with what each leaves open
 
 Exit codes: 0 good, 1 rejected or wrong, 2 usage.
@@ -65,7 +70,7 @@ DUMP=program,kernel,plan,cuda prints those stages to stderr; DUMP=plan:NAME only
 #[derive(Parser, Debug)]
 #[command(disable_help_subcommand = true, after_help = AFTER)]
 struct Args {
-    /// What to do, and with several schedules with which: demo, check, run, predict, emit, compile, list
+    /// What to do, and with several schedules with which: demo, check, run, predict, emit, compile, bench, list
     #[arg(value_name = "VERB|SCHEDULE")]
     words: Vec<String>,
     /// Which schedule, if there are several
@@ -98,7 +103,7 @@ struct Args {
     /// What the kernel is for: sm90, or cpu (tiles of any shape, nothing to fit)
     #[arg(long, value_name = "ARCH", default_value = "sm90", value_parser = arch)]
     arch: Arch,
-    /// Settle a choice, such as tiles=128x256; may be repeated
+    /// Settle a choice, such as tiles=128x256; may be repeated (bench: also for one choice, to compare)
     #[arg(long = "set", value_name = "CHOICE=VALUE", value_parser = setting)]
     set: Vec<(String, Setting)>,
     /// Where to run: cpu, cuda
@@ -119,6 +124,8 @@ struct Args {
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    bench: bench::Options,
 }
 
 /// A value the user chose by name.
@@ -136,6 +143,9 @@ pub(super) struct Request {
     pub launches: u32,
     pub seed: u64,
     pub trace: Option<PathBuf>,
+    pub bench: bench::Options,
+    /// The binary's `gemm`, if it has one: the product on each rank by itself.
+    pub yardstick: Option<Program>,
 }
 
 /// What comes of a command line.
@@ -177,10 +187,19 @@ pub(super) fn parse(
     if verb == Verb::List {
         return Ok(Parsed::List);
     }
+    let yardstick = programs
+        .iter()
+        .find(|program| program.name == "gemm")
+        .cloned();
     let program = pick(named, programs)?;
+    let mut bench = args.bench;
+    let set = match verb {
+        Verb::Bench => bench.take_open(args.set),
+        _ => args.set,
+    };
     let mut variant = Variant::new(args.world).layout(args.layout).arch(args.arch);
     variant.dtype = args.dtype;
-    variant.choices = once(args.set, "--set")?;
+    variant.choices = once(set, "--set")?;
     let mut shape = Shape::new(args.m, args.n, args.k);
     shape.dims = once(args.dims, "--dim")?;
     shape.ld = once(args.lds, "--ld")?;
@@ -194,6 +213,8 @@ pub(super) fn parse(
         launches: args.launches,
         seed: args.seed,
         trace: args.trace,
+        bench,
+        yardstick,
     })))
 }
 
@@ -323,7 +344,7 @@ fn once<T>(
     Ok(map)
 }
 
-fn number(text: &str) -> Result<u32, String> {
+pub(super) fn number(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(value) if value <= i32::MAX as u32 => Ok(value),
         _ => Err("it is a whole number up to 2147483647".into()),

@@ -9,6 +9,7 @@
 //! ```
 
 mod args;
+mod bench;
 mod check;
 mod compile;
 mod demo;
@@ -142,6 +143,7 @@ fn dispatch(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Err
         Verb::Compile => compile::compile(request, console),
         Verb::Run => run::run(request, console),
         Verb::Predict => predict::predict(request, console),
+        Verb::Bench => bench::bench(request, console),
         Verb::List => Err(Error::Usage {
             what: "`list` takes no schedule".into(),
             legal: "list".into(),

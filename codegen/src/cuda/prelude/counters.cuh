@@ -23,6 +23,7 @@ __device__ __forceinline__ Counter* counter_on(const Cells& cells, u32 rank, u32
 // Release at system scope: what this thread did, or saw complete (tma_wait, never tma_wait_read), happens before the
 // add. Pairs with counter_wait on the rank that owns the cell.
 __device__ __forceinline__ void counter_add(Counter* counter, u64 amount) {
+    jitter();
     asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(&counter->count), "l"(amount) : "memory");
 }
 __device__ __forceinline__ void counter_add(const Cells& cells, u32 rank, u32 cell, u64 amount) {
@@ -35,17 +36,22 @@ __device__ __forceinline__ void counter_add(const Cells& cells, u32 rank, u32 ce
 __device__ __forceinline__ void counter_wait_for(const Cells& cells, u32 me, u32 cell, u64 arrivals, const Watch& watch, u32 role, u32 what) {
     const Counter* counter = counter_on(cells, me, cell);
     const u64 wanted = *reinterpret_cast<const volatile u64*>(&counter->base) + arrivals;
-    u64 seen;
+    u64 seen, late = 0;
+    jitter();
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(&counter->count) : "memory");
     if (seen >= wanted) return;
     const u64 start = global_nanoseconds();
     for (;;) {
+        const u64 look = trace_clock();
         asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(&counter->count) : "memory");
         if (seen >= wanted) break;
+        late = look;
         if (aborted(watch) || global_nanoseconds() - start > watch.timeout_ns) stalled(watch, role, what, cell, seen, wanted);
         __nanosleep(32);
     }
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(&counter->count) : "memory");
+    trace_late(late, what, cell);
+    jitter();
 }
 
 // For all that arrives in this launch.
@@ -60,6 +66,7 @@ __device__ __forceinline__ void counter_wait_before(const Cells& cells, u32 me, 
 
 // After the last wait of this launch on the cell: by its waiter if there is one, else by the launch's last CTA.
 __device__ __forceinline__ void counter_advance(const Cells& cells, u32 me, u32 cell) {
+    jitter();
     volatile u64* base = &counter_on(cells, me, cell)->base;
     *base = *base + cells.arrivals[cell];
 }
@@ -72,6 +79,7 @@ __device__ __forceinline__ void counters_advance(const Cells& cells, u32 me, u32
 // True in the thread that comes last of `total`, which then sees what the others did before; resets itself. Decides who
 // speaks for all CTAs.
 __device__ __forceinline__ bool last_of(u32* finished, u32 total) {
+    jitter();
     __threadfence();
     const bool last = atomicAdd(finished, 1u) == total - 1;
     if (last) {

@@ -14,12 +14,14 @@ __device__ __forceinline__ void mbarrier_init_fence() {
 
 // Release at CTA scope: what this thread did before is ordered before what a waiter of this phase does after.
 __device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
+    jitter();
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // One arrival that also announces `bytes` of TMA data; the phase ends when they have landed, and the data is then
 // visible to every waiter (TMA's complete_tx pairs with the wait, no proxy fence needed on the reading side).
 __device__ __forceinline__ void mbarrier_expect(u32 barrier, u32 bytes) {
+    jitter();
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
@@ -37,6 +39,7 @@ __device__ __forceinline__ bool mbarrier_try_wait(u32 barrier, u32 parity) {
 // Acquire at CTA scope. Bounded, at twice the counters' limit: when a counter is late, the counter is what gets named.
 // The clock is read only after a try_wait failed, so the usual path is one instruction and a branch.
 __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity, const Watch& watch, u32 role, u32 what, u32 stage) {
+    jitter();
     if (mbarrier_try_wait(barrier, parity)) return;
     const u64 start = global_nanoseconds();
     while (!mbarrier_try_wait(barrier, parity)) {

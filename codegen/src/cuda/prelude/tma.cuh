@@ -9,6 +9,7 @@ __device__ __forceinline__ void tma_prefetch_map(const TensorMap& map) {
 
 // Global (any GPU of the map) to shared. Completes on `barrier` with the whole box's bytes, clipped or not.
 __device__ __forceinline__ void tma_load(u32 shared, const TensorMap& map, u32 barrier, u32 column, u32 row, u32 chunk, u32 rank) {
+    jitter();
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared),
         "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(chunk), "r"(rank)
@@ -17,6 +18,8 @@ __device__ __forceinline__ void tma_load(u32 shared, const TensorMap& map, u32 b
 
 // Shared to global (any GPU of the map). The shared data must be visible to the async proxy: see fence_async_shared.
 __device__ __forceinline__ void tma_store(const TensorMap& map, u32 shared, u32 column, u32 row, u32 chunk, u32 rank) {
+    jitter();
+    trace_store(map, column, row, chunk, rank);
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                  "r"(shared), "r"(column), "r"(row), "r"(chunk), "r"(rank)
                  : "memory");
@@ -24,6 +27,8 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, u32 shared, u32 
 
 // The same, added to what is there, in the map's type, one rounding an add; unordered among senders.
 __device__ __forceinline__ void tma_reduce_add(const TensorMap& map, u32 shared, u32 column, u32 row, u32 chunk, u32 rank) {
+    jitter();
+    trace_store(map, column, row, chunk, rank);
     asm volatile("cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                  "r"(shared), "r"(column), "r"(row), "r"(chunk), "r"(rank)
                  : "memory");
@@ -39,6 +44,8 @@ __device__ __forceinline__ void tma_commit() {
 template <u32 pending>
 __device__ __forceinline__ void tma_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
+    trace_read<pending>();
+    jitter();
 }
 
 // All but the latest `pending` groups are complete: their writes are visible to this thread, and so to whoever
@@ -46,11 +53,13 @@ __device__ __forceinline__ void tma_wait_read() {
 template <u32 pending>
 __device__ __forceinline__ void tma_wait() {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(pending) : "memory");
+    jitter();
 }
 
 // Ordinary accesses of shared memory by this thread, before; TMA or wgmma on it, after. Run by each accessing thread
 // before it arrives on the barrier the TMA-issuing thread waits for. The unqualified form would fence the whole GPU.
 __device__ __forceinline__ void fence_async_shared() {
+    jitter();
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 

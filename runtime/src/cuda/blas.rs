@@ -1,0 +1,339 @@
+//! cuBLASLt, the GEMM that ours are compared with: the fastest of the algorithms its heuristic offers.
+
+use super::{Address, Event, Gpu, Local};
+use crate::error::Error;
+use crate::jit;
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::variant::Layout;
+use cudarc::cublaslt::sys::{self, cublasStatus_t};
+use cudarc::driver::CudaStream;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes an algorithm may use for itself: what cuBLASLt's own guide gives Hopper, twice.
+const WORKSPACE: usize = 64 << 20;
+/// Answers asked of the heuristic.
+const ANSWERS: usize = 16;
+/// The library's major version that our bindings are written for.
+const FILE: &str = "libcublasLt.so.13";
+
+/// cuBLASLt on one GPU, with memory to work in.
+#[derive(Debug)]
+pub struct Blas {
+    handle: sys::cublasLtHandle_t,
+    workspace: Local<u8>,
+    stream: Arc<CudaStream>,
+}
+
+// SAFETY: a handle may be used from any thread, one call at a time: calls take `&self` of a value that one rank owns.
+unsafe impl Send for Blas {}
+// SAFETY: cuBLASLt's calls are thread-safe for one handle; the workspace is used in the order of one stream.
+unsafe impl Sync for Blas {}
+
+impl Blas {
+    /// The library, on that GPU; products run in the order of `stream`.
+    ///
+    /// # Errors
+    /// [`Error::Toolkit`] where the library is missing; what it refuses.
+    pub fn open(gpu: &Gpu, stream: &Arc<CudaStream>) -> Result<Blas, Error> {
+        jit::preload(FILE).transpose()?;
+        // SAFETY: it loads the library, which runs no code of ours, and looks whether that worked.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(Error::Toolkit {
+                what: format!("there is no cuBLASLt ({FILE}) to compare with"),
+                help: "install CUDA 13's libcublas, or `pip install nvidia-cublas` and put its folder on LD_LIBRARY_PATH".into(),
+            });
+        }
+        gpu.bind()?;
+        let mut handle = ptr::null_mut();
+        // SAFETY: the handle's place is ours, and the GPU is the thread's current one.
+        check("start cuBLASLt", unsafe {
+            sys::cublasLtCreate(&raw mut handle)
+        })?;
+        Ok(Blas {
+            handle,
+            workspace: Local::zeros(stream, WORKSPACE)?,
+            stream: stream.clone(),
+        })
+    }
+
+    /// Its version, as it numbers itself.
+    pub fn version(&self) -> usize {
+        // SAFETY: the library is loaded.
+        unsafe { sys::cublasLtGetVersion() }
+    }
+
+    /// The fastest way to multiply so, of what the heuristic answers, each tried on those operands.
+    ///
+    /// # Errors
+    /// [`Error::NotYet`] for types that are not compared; what the library refuses.
+    pub fn product(&self, problem: Problem, operands: &[Operands]) -> Result<Product<'_>, Error> {
+        let mut product = Product::new(self, problem)?;
+        let answers = product.answers()?;
+        let mut best: Option<(Duration, sys::cublasLtMatmulAlgo_t)> = None;
+        let mut tried = 0;
+        // Three laps: a clock that still climbs must not decide who wins.
+        for lap in 0..3 {
+            for answer in &answers {
+                product.algorithm = *answer;
+                let Ok(took) = product.time(operands) else {
+                    continue;
+                };
+                tried += usize::from(lap == 0);
+                if best.is_none_or(|(least, _)| took < least) {
+                    best = Some((took, *answer));
+                }
+            }
+        }
+        let Some((_, algorithm)) = best else {
+            return Err(Error::Toolkit {
+                what: format!("cuBLASLt has no algorithm for {problem:?}"),
+                help: "give another shape".into(),
+            });
+        };
+        product.algorithm = algorithm;
+        product.tried = tried;
+        Ok(product)
+    }
+}
+
+impl Drop for Blas {
+    fn drop(&mut self) {
+        // SAFETY: products borrow the handle, so none is left.
+        unsafe { sys::cublasLtDestroy(self.handle) };
+    }
+}
+
+/// A multiplication: sizes, types, and how the operands lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Problem {
+    /// Rows, columns, depth.
+    pub size: [u32; 3],
+    /// Of all three matrices; sums are in f32.
+    pub dtype: Dtype,
+    /// As for our own kernels.
+    pub layout: Layout,
+}
+
+/// Where the matrices are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Operands {
+    /// The left one.
+    pub x: Address,
+    /// The right one.
+    pub w: Address,
+    /// The result.
+    pub y: Address,
+}
+
+/// One multiplication as cuBLASLt does it.
+#[derive(Debug)]
+pub struct Product<'a> {
+    blas: &'a Blas,
+    work: sys::cublasLtMatmulDesc_t,
+    a: sys::cublasLtMatrixLayout_t,
+    b: sys::cublasLtMatrixLayout_t,
+    c: sys::cublasLtMatrixLayout_t,
+    algorithm: sys::cublasLtMatmulAlgo_t,
+    tried: usize,
+}
+
+impl<'a> Product<'a> {
+    fn new(blas: &'a Blas, problem: Problem) -> Result<Product<'a>, Error> {
+        let Problem {
+            size: [m, n, k],
+            dtype,
+            layout,
+        } = problem;
+        let number = match dtype {
+            Dtype::Bf16 => sys::cudaDataType::CUDA_R_16BF,
+            Dtype::F16 => sys::cudaDataType::CUDA_R_16F,
+            Dtype::F32 => {
+                return Err(Error::NotYet {
+                    what: "f32 beside cuBLASLt".into(),
+                    help: "--dtype bf16 and f16 are compared".into(),
+                });
+            }
+        };
+        let mut product = Product {
+            blas,
+            work: ptr::null_mut(),
+            a: ptr::null_mut(),
+            b: ptr::null_mut(),
+            c: ptr::null_mut(),
+            algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
+            tried: 0,
+        };
+        let single = sys::cudaDataType::CUDA_R_32F;
+        let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
+        // SAFETY: the place is ours.
+        check("describe a product", unsafe {
+            sys::cublasLtMatmulDescCreate(&raw mut product.work, compute, single)
+        })?;
+        // cuBLAS counts columns first: it multiplies the transposes, w to the left of x.
+        let (w, x, transposed) = match layout {
+            Layout::Nt => ([k, n], [k, m], [true, false]),
+            Layout::Nn => ([n, k], [k, m], [false, false]),
+            Layout::Tn => ([n, k], [m, k], [false, true]),
+        };
+        use sys::cublasLtMatmulDescAttributes_t::{
+            CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB,
+        };
+        for (attribute, transposed) in [CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB]
+            .into_iter()
+            .zip(transposed)
+        {
+            let operation = u32::from(transposed);
+            // SAFETY: the attribute is a 32-bit word (0: as it is, 1: transposed), which is there.
+            check("describe a product", unsafe {
+                sys::cublasLtMatmulDescSetAttribute(
+                    product.work,
+                    attribute,
+                    ptr::from_ref(&operation).cast(),
+                    size_of::<u32>(),
+                )
+            })?;
+        }
+        for (place, [rows, columns]) in [
+            (&mut product.a, w),
+            (&mut product.b, x),
+            (&mut product.c, [n, m]),
+        ] {
+            // SAFETY: the place is ours.
+            check("describe a matrix", unsafe {
+                sys::cublasLtMatrixLayoutCreate(
+                    place,
+                    number,
+                    rows.into(),
+                    columns.into(),
+                    rows.into(),
+                )
+            })?;
+        }
+        Ok(product)
+    }
+
+    /// What the heuristic answers, its favourite first.
+    fn answers(&self) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, Error> {
+        let mut preference = ptr::null_mut();
+        // SAFETY: the place is ours.
+        check("say what cuBLASLt may use", unsafe {
+            sys::cublasLtMatmulPreferenceCreate(&raw mut preference)
+        })?;
+        use sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+        // SAFETY: the attribute is a size, which is there.
+        let said = unsafe {
+            sys::cublasLtMatmulPreferenceSetAttribute(
+                preference,
+                CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                ptr::from_ref(&WORKSPACE).cast(),
+                size_of::<usize>(),
+            )
+        };
+        // SAFETY: plain numbers, of which zero is a value.
+        let mut answers: [sys::cublasLtMatmulHeuristicResult_t; ANSWERS] =
+            unsafe { std::mem::zeroed() };
+        let mut count = 0;
+        // SAFETY: all descriptions are made above, and there is room for as many answers as are asked for.
+        let asked = unsafe {
+            sys::cublasLtMatmulAlgoGetHeuristic(
+                self.blas.handle,
+                self.work,
+                self.a,
+                self.b,
+                self.c,
+                self.c,
+                preference,
+                ANSWERS as i32,
+                answers.as_mut_ptr(),
+                &raw mut count,
+            )
+        };
+        // SAFETY: nobody else has it.
+        unsafe { sys::cublasLtMatmulPreferenceDestroy(preference) };
+        check("say what cuBLASLt may use", said)?;
+        check("ask cuBLASLt for algorithms", asked)?;
+        let count = usize::try_from(count).unwrap_or(0).min(ANSWERS);
+        Ok(answers[..count].iter().map(|answer| answer.algo).collect())
+    }
+
+    /// How many algorithms were tried.
+    pub fn tried(&self) -> usize {
+        self.tried
+    }
+
+    /// Multiplies, in the order of the stream.
+    ///
+    /// # Errors
+    /// What the library refuses.
+    pub fn run(&self, operands: &Operands) -> Result<(), Error> {
+        let (one, zero) = (1f32, 0f32);
+        let at = |address: Address| address.0 as *mut c_void;
+        // SAFETY: the descriptions are this product's, the operands are at least as large as they say (the caller
+        // made them for this problem), the workspace has the size it is said to have, and the stream is of this GPU.
+        check("multiply with cuBLASLt", unsafe {
+            sys::cublasLtMatmul(
+                self.blas.handle,
+                self.work,
+                ptr::from_ref(&one).cast(),
+                at(operands.w),
+                self.a,
+                at(operands.x),
+                self.b,
+                ptr::from_ref(&zero).cast(),
+                at(operands.y),
+                self.c,
+                at(operands.y),
+                self.c,
+                &raw const self.algorithm,
+                at(self.blas.workspace.address()),
+                WORKSPACE,
+                self.blas.stream.cu_stream().cast(),
+            )
+        })
+    }
+
+    /// A few of them in a row, for choosing.
+    fn time(&self, operands: &[Operands]) -> Result<Duration, Error> {
+        const ROW: u32 = 3;
+        let all = (0..).zip(operands.iter().cycle());
+        self.run(&operands[0])?;
+        let start = Event::record(&self.blas.stream)?;
+        for (_, operands) in all.take(ROW as usize) {
+            self.run(operands)?;
+        }
+        Ok(Event::record(&self.blas.stream)?.since(&start)? / ROW)
+    }
+}
+
+impl Drop for Product<'_> {
+    fn drop(&mut self) {
+        for layout in [self.a, self.b, self.c] {
+            if !layout.is_null() {
+                // SAFETY: made by this product, and nobody else has it.
+                unsafe { sys::cublasLtMatrixLayoutDestroy(layout) };
+            }
+        }
+        if !self.work.is_null() {
+            // SAFETY: as above.
+            unsafe { sys::cublasLtMatmulDescDestroy(self.work) };
+        }
+    }
+}
+
+fn check(what: &str, status: cublasStatus_t) -> Result<(), Error> {
+    if status == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+        return Ok(());
+    }
+    Err(Error::Driver {
+        what: what.into(),
+        code: format!("{status:?}")
+            .trim_start_matches("CUBLAS_STATUS_")
+            .to_lowercase()
+            .replace('_', " "),
+        help: "cuBLASLt's manual explains it; rows of all matrices are multiples of 16 bytes"
+            .into(),
+    })
+}

@@ -1,0 +1,65 @@
+// Numbers for measurements, made and compared where they are.
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// A bijection of 64 bits that looks random (Steele, Lea and Flood's finaliser).
+__device__ u64 mix(u64 z) {
+    z += 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+__device__ u16 narrow(float value, u32 half) {
+    u16 bits;
+    if (half) {
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    } else {
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    }
+    return bits;
+}
+__device__ float widen(u16 bits, u32 half) {
+    float value;
+    if (half) {
+        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+        return value;
+    }
+    return __uint_as_float((u32)bits << 16);
+}
+
+// Elements first .. first + count of the endless normal sequence of `seed`.
+extern "C" __global__ void normal(u16* to, u64 count, u64 seed, u64 first, u32 half) {
+    u64 step = (u64)gridDim.x * blockDim.x;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        u64 bits = mix(mix(seed) + first + i);
+        float a = ((u32)(bits >> 40) + 1) * (1.0f / 16777217.0f);
+        float b = (u32)(bits & 0xffffff) * (1.0f / 16777216.0f);
+        to[i] = narrow(sqrtf(-2.0f * logf(a)) * cospif(2.0f * b), half);
+    }
+}
+
+struct Found {
+    u32 wrong, worst; // the worst in units of what is allowed, as the bits of a float
+};
+
+// `got` beside the sum of `parts` matrices that lie `stride` bytes apart. NaN is wrong.
+extern "C" __global__ void differ(const u16* got, const char* want, u64 stride, u32 parts, u64 count, u32 half,
+                                  float relative, float absolute, Found* found) {
+    u64 step = (u64)gridDim.x * blockDim.x;
+    u32 wrong = 0;
+    float worst = 0;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        float sum = 0, size = 0;
+        for (u32 part = 0; part < parts; ++part) {
+            float value = widen(((const u16*)(want + part * stride))[i], half);
+            sum += value;
+            size += fabsf(value);
+        }
+        float off = fabsf(widen(got[i], half) - sum) / (relative * size + absolute);
+        wrong += !(off <= 1.0f);
+        worst = fmaxf(worst, off);
+    }
+    atomicMax(&found->worst, __float_as_uint(worst));
+    if (wrong) atomicAdd(&found->wrong, wrong);
+}

@@ -1,0 +1,150 @@
+//! Numbers for measurements, made and compared on the GPU: operands of gigabytes would take the host minutes.
+
+use super::{Address, Arguments, Function, Gpu, Grid, Local, Module};
+use crate::error::Error;
+use crate::jit::{Compiled, Compiler, Source, Target};
+use counterflow_codegen::dtype::Dtype;
+use cudarc::driver::CudaStream;
+use std::sync::Arc;
+
+const TEXT: &str = include_str!("numbers.cu");
+const GRID: Grid = Grid {
+    ctas: 528,
+    threads: 256,
+    cluster: 1,
+};
+
+/// Random numbers and comparisons on one GPU.
+#[derive(Debug)]
+pub struct Numbers {
+    normal: Function,
+    differ: Function,
+    stream: Arc<CudaStream>,
+}
+
+/// A run of elements of a random sequence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Draw {
+    /// Which sequence.
+    pub seed: u64,
+    /// Its first element here.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+}
+
+/// Matrices to compare: one, and those that it should be the sum of.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Compare {
+    /// What is looked at.
+    pub got: Address,
+    /// The first part of what it should be.
+    pub want: Address,
+    /// Bytes from a part to the next.
+    pub stride: u64,
+    /// How many parts.
+    pub parts: u32,
+    /// Elements of each.
+    pub count: u64,
+    /// Products in each part's elements.
+    pub depth: u32,
+}
+
+/// How two results differ.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Difference {
+    /// Elements further off than rounding allows, NaN among them.
+    pub wrong: u32,
+    /// The largest distance in units of what rounding allows; NaNs aside.
+    pub worst: f32,
+}
+
+impl Numbers {
+    /// Compiles and loads what makes and compares them.
+    ///
+    /// # Errors
+    /// What the compiler or the driver refuses.
+    pub fn load(
+        gpu: &Arc<Gpu>,
+        stream: &Arc<CudaStream>,
+        compiler: &Compiler,
+    ) -> Result<Numbers, Error> {
+        let module = Module::load(gpu, &Numbers::compile(compiler)?)?;
+        Ok(Numbers {
+            normal: module.function("normal", 0)?,
+            differ: module.function("differ", 0)?,
+            stream: stream.clone(),
+        })
+    }
+
+    /// The machine code of both.
+    ///
+    /// # Errors
+    /// What the compiler refuses.
+    pub fn compile(compiler: &Compiler) -> Result<Compiled, Error> {
+        compiler.compile(&Source::new("numbers", TEXT), Target::Sm90a)
+    }
+
+    /// Writes normally distributed numbers of mean 0 and variance 1. The caller's memory must hold them.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn normal(&self, to: Address, dtype: Dtype, draw: Draw) -> Result<(), Error> {
+        let half = half(dtype)?;
+        let mut arguments = Arguments::new();
+        arguments.address(to);
+        for number in [draw.count, draw.seed, draw.first] {
+            arguments.bytes(&number.to_le_bytes());
+        }
+        arguments.number(half);
+        // SAFETY: it writes `count` elements at `to`, which the caller's memory holds, and waits for nothing.
+        unsafe { self.normal.launch(&self.stream, GRID, &arguments) }
+    }
+
+    /// Compares, once the stream is done.
+    ///
+    /// Both sides were rounded to the type after sums in f32 of another order, so an element may differ by one unit
+    /// in the last place: 2 half units, relative to its size. In a sum of parts each part was rounded so, and the sum
+    /// itself once more. f32 sums of `depth` products of normal numbers differ by some of their own roundings, which
+    /// shows where the result is near zero.
+    ///
+    /// # Errors
+    /// What the kernels before ended with.
+    pub fn differ(&self, dtype: Dtype, compare: Compare) -> Result<Difference, Error> {
+        let half = half(dtype)?;
+        let unit = 2.0 * dtype.unit_roundoff() as f32;
+        // A tenth more: the size is that of the rounded values.
+        let relative = 1.1 * unit * if compare.parts > 1 { 1.5 } else { 1.0 };
+        let absolute = 1e-4 * (compare.depth as f32).sqrt() * compare.parts as f32;
+        let found: Local<u32> = Local::zeros(&self.stream, 2)?;
+        let mut arguments = Arguments::new();
+        arguments.address(compare.got);
+        arguments.address(compare.want);
+        arguments.bytes(&compare.stride.to_le_bytes());
+        arguments.number(compare.parts);
+        arguments.bytes(&compare.count.to_le_bytes());
+        arguments.number(half);
+        arguments.bytes(&relative.to_le_bytes());
+        arguments.bytes(&absolute.to_le_bytes());
+        arguments.address(found.address());
+        // SAFETY: it reads `count` elements of each matrix, which the caller's memory holds, and writes what was found.
+        unsafe { self.differ.launch(&self.stream, GRID, &arguments) }?;
+        let found = found.read()?;
+        Ok(Difference {
+            wrong: found[0],
+            worst: f32::from_bits(found[1]),
+        })
+    }
+}
+
+/// Whether the 16-bit type is f16.
+fn half(dtype: Dtype) -> Result<u32, Error> {
+    match dtype {
+        Dtype::Bf16 => Ok(0),
+        Dtype::F16 => Ok(1),
+        Dtype::F32 => Err(Error::NotYet {
+            what: "measuring f32".into(),
+            help: "--dtype bf16 and f16 are measured".into(),
+        }),
+    }
+}

@@ -1,0 +1,194 @@
+//! Those that take turns beside cuBLASLt: kernels of ours, and NCCL before or after cuBLASLt.
+
+use super::station::{Set, Task};
+use super::variants::Planned;
+use crate::communicator::Communicator;
+use crate::cuda::{Address, Nccl, Operands, Product};
+use crate::error::Error;
+use crate::gpus::Memory;
+use crate::jit::Compiler;
+use crate::launch::{Loaded, Tensors};
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_codegen::shape::Extent;
+
+/// Where a contender writes what on a rank.
+pub(super) struct Written {
+    pub at: Address,
+    pub bytes: u64,
+    /// Of the whole result.
+    pub rows: Extent,
+    /// Whether those rows lie at the front of the memory, whichever they are.
+    pub at_front: bool,
+    /// Whether it is the sum of all ranks' products, not this rank's alone.
+    pub summed: bool,
+}
+
+impl Written {
+    /// As a schedule's kernel writes its result there.
+    fn of(rank: &Communicator, planned: &Planned<'_>, at: Address) -> Written {
+        let (kernel, plan) = (&planned.built.kernel, &planned.plan);
+        let tensor = planned.built.roles.y;
+        let y = &kernel.buffers[tensor.index()];
+        Written {
+            at,
+            bytes: Loaded::needs(kernel, plan, tensor).0,
+            rows: plan.geometry.held(y, rank.rank()),
+            at_front: y.chunk_only(),
+            summed: matches!(y.kind, TensorKind::Scattered | TensorKind::Reduced),
+        }
+    }
+}
+
+/// A kernel of ours with all it needs on a rank.
+pub(super) struct Ready<'a> {
+    planned: &'a Planned<'a>,
+    loaded: Loaded,
+    /// Set by set.
+    tensors: Vec<Tensors>,
+    /// Scratch is a kernel's own: its credits say when it is free. So is the result of a kernel beside the schedule's.
+    mine: Vec<(TensorId, Memory)>,
+}
+
+impl<'a> Ready<'a> {
+    pub(super) fn new(
+        rank: &Communicator,
+        compiler: &Compiler,
+        planned: &'a Planned<'a>,
+        sets: &[Set],
+        alone: bool,
+    ) -> Result<Ready<'a>, Error> {
+        let (kernel, roles) = (&planned.built.kernel, planned.built.roles);
+        let loaded = Loaded::load(rank, compiler, &planned.built.pipeline, &[&planned.plan])?;
+        let mut tensors = vec![Tensors::new(); sets.len()];
+        let mut mine = Vec::new();
+        for index in 0..kernel.buffers.len() {
+            let tensor = TensorId(index as u16);
+            let (bytes, in_heap) = Loaded::needs(kernel, &planned.plan, tensor);
+            let own = kernel.buffers[index].is_scratch() || (tensor == roles.y && alone);
+            if own {
+                mine.push((tensor, Memory::new(rank, bytes, in_heap)?));
+            }
+            for (set, tensors) in sets.iter().zip(&mut tensors) {
+                let memory = match mine.last().filter(|(held, _)| *held == tensor) {
+                    Some((_, own)) => own,
+                    None if tensor == roles.w => &set.w,
+                    None if tensor == roles.y => &set.y,
+                    None if alone => set.whole.as_ref().unwrap_or(&set.x),
+                    None => &set.x,
+                };
+                memory.hold(tensor, bytes, tensors);
+            }
+        }
+        Ok(Ready {
+            planned,
+            loaded,
+            tensors,
+            mine,
+        })
+    }
+
+    pub(super) fn launch(&self, rank: &Communicator, set: usize) -> Result<(), Error> {
+        self.loaded
+            .launch(rank, &self.planned.plan, &self.tensors[set])
+    }
+
+    /// Whether it waits for its peers.
+    pub(super) fn collective(&self) -> bool {
+        let mut buffers = self.planned.built.kernel.buffers.iter();
+        buffers.any(|buffer| buffer.kind.symmetric())
+    }
+
+    pub(super) fn result(&self, rank: &Communicator, set: &Set) -> Written {
+        let y = self.planned.built.roles.y;
+        let own = self.mine.iter().find(|(held, _)| *held == y);
+        let at = own.map_or(&set.y, |(_, own)| own).address();
+        Written::of(rank, self.planned, at)
+    }
+}
+
+/// NCCL moves, cuBLASLt multiplies, one after the other.
+pub(super) struct Peer<'a> {
+    nccl: &'a Nccl,
+    product: &'a Product<'a>,
+    sets: &'a [Set],
+    /// The schedule that does the same.
+    like: &'a Planned<'a>,
+    dtype: Dtype,
+    rank: u32,
+    /// Rows of a rank's chunk, and elements of a row that is moved.
+    moved: [u64; 2],
+    how: How,
+}
+
+/// What NCCL does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Gather,
+    Scatter,
+    Reduce,
+}
+
+impl<'a> Peer<'a> {
+    pub(super) fn new(
+        rank: &Communicator,
+        nccl: &'a Nccl,
+        product: &'a Product<'a>,
+        task: &'a Task<'a>,
+        sets: &'a [Set],
+    ) -> Peer<'a> {
+        let like = &task.ours[0];
+        let [m, n, k] = task.case.size.map(u64::from);
+        let y = like.built.kernel.buffers[like.built.roles.y.index()].kind;
+        let (how, columns) = match y {
+            TensorKind::Scattered => (How::Scatter, n),
+            TensorKind::Reduced => (How::Reduce, n),
+            TensorKind::Gathered
+            | TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Out
+            | TensorKind::Scratch { .. } => (How::Gather, k),
+        };
+        Peer {
+            nccl,
+            product,
+            sets,
+            like,
+            dtype: task.dtype,
+            rank: rank.rank(),
+            moved: [m.div_ceil(u64::from(rank.world())), columns],
+            how,
+        }
+    }
+
+    pub(super) fn launch(&self, set: usize) -> Result<(), Error> {
+        let set = &self.sets[set];
+        let [rows, columns] = self.moved;
+        let count = rows * columns;
+        let y = set.y.address();
+        match self.how {
+            How::Gather => {
+                let x = set.x.address();
+                let own = u64::from(self.rank) * count * u64::from(self.dtype.bytes());
+                self.nccl.all_gather(x.plus(own), x, count, self.dtype)?;
+                let w = set.w.address();
+                self.product.run(&Operands { x, w, y })
+            }
+            How::Scatter => {
+                self.product.run(&set.operands())?;
+                let product = set.product.address();
+                self.nccl.reduce_scatter(product, y, count, self.dtype)
+            }
+            How::Reduce => {
+                self.product.run(&set.operands())?;
+                let all = u64::from(self.like.plan.shape.m) * columns;
+                let product = set.product.address();
+                self.nccl.all_reduce(product, y, all, self.dtype)
+            }
+        }
+    }
+
+    pub(super) fn result(&self, rank: &Communicator, set: &Set) -> Written {
+        Written::of(rank, self.like, set.y.address())
+    }
+}

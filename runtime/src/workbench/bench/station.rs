@@ -1,0 +1,302 @@
+//! One rank's side of a measurement: its operands, everyone's turn, and the check that they all compute the same.
+
+use super::contenders::{Peer, Ready, Written};
+use super::meter::{self, Reading};
+use super::stats::Spread;
+use super::suite::Case;
+use super::turns::{Contender, Exchange, Turns};
+use super::variants::Planned;
+use crate::communicator::Communicator;
+use crate::cuda::{self, Blas, Compare, Difference, Draw, Nccl, Numbers, Operands, Problem};
+use crate::error::Error;
+use crate::gpus::{Memory, POISON};
+use crate::jit::Compiler;
+use crate::launch::Loaded;
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::program::TensorKind;
+use counterflow_codegen::variant::Layout;
+use std::cell::Cell;
+
+/// Bytes that the operands' sets have together at least: several times what the L2 cache holds.
+const ROTATED: u64 = 256 << 20;
+const MOST_SETS: u64 = 16;
+
+/// What all ranks are to do.
+pub(super) struct Task<'a> {
+    pub case: &'a Case,
+    pub dtype: Dtype,
+    pub layout: Layout,
+    /// Kernels of the schedule.
+    pub ours: &'a [Planned<'a>],
+    /// The product on each rank by itself, by a kernel of ours.
+    pub alone: Option<&'a Planned<'a>>,
+    pub compiler: &'a Compiler,
+    pub samples: usize,
+    /// Seconds of turns before them.
+    pub warm: f64,
+    /// Seconds of each contender back to back, besides.
+    pub sustained: Option<f64>,
+    pub seed: u64,
+    pub exchange: &'a Exchange,
+}
+
+/// What one rank measured, contender by contender: cuBLASLt, ours alone if asked for, ours, NCCL's if asked for.
+pub(super) struct Measured {
+    /// Seconds a launch, sample by sample.
+    pub seconds: Vec<Vec<f64>>,
+    /// How ours differ from cuBLASLt; the first is cuBLASLt itself.
+    pub differences: Vec<Difference>,
+    /// Launches in a sample.
+    pub launches: Vec<u32>,
+    pub reading: Option<Reading>,
+    /// Seconds a launch and the GPU's state, back to back.
+    pub sustained: Vec<(f64, Option<Reading>)>,
+    /// Algorithms of cuBLASLt that were tried.
+    pub algorithms: usize,
+}
+
+/// What one rank keeps from product to product.
+pub(super) struct Station {
+    pub blas: Blas,
+    pub nccl: Option<Nccl>,
+    numbers: Numbers,
+}
+
+/// One set of operands and results.
+pub(super) struct Set {
+    /// The schedule's own.
+    pub x: Memory,
+    pub w: Memory,
+    pub y: Memory,
+    /// All rows of a gathered `x`, not by way of a peer.
+    pub whole: Option<Memory>,
+    /// The product of this rank alone, with room for equal chunks.
+    pub product: Memory,
+}
+
+impl Set {
+    pub(super) fn operands(&self) -> Operands {
+        Operands {
+            x: self.whole.as_ref().unwrap_or(&self.x).address(),
+            w: self.w.address(),
+            y: self.product.address(),
+        }
+    }
+}
+
+impl Station {
+    pub(super) fn new(rank: &Communicator, compiler: &Compiler) -> Result<Station, Error> {
+        Ok(Station {
+            blas: Blas::open(rank.gpu(), rank.stream())?,
+            nccl: None,
+            numbers: Numbers::load(rank.gpu(), rank.stream(), compiler)?,
+        })
+    }
+
+    /// Does the task on this rank. Collective.
+    ///
+    /// # Errors
+    /// What the compiler or the driver refuses; a rank that gave up.
+    pub(super) fn measure(&self, rank: &Communicator, task: &Task<'_>) -> Result<Measured, Error> {
+        let sets = self.sets(rank, task)?;
+        let problem = Problem {
+            size: task.case.size,
+            dtype: task.dtype,
+            layout: task.layout,
+        };
+        let operands: Vec<Operands> = sets.iter().map(Set::operands).collect();
+        let product = self.blas.product(problem, &operands)?;
+        let alone = task.alone.into_iter().map(|planned| (planned, true));
+        let kernels = alone
+            .chain(task.ours.iter().map(|planned| (planned, false)))
+            .map(|(planned, alone)| Ready::new(rank, task.compiler, planned, &sets, alone))
+            .collect::<Result<Vec<_>, _>>()?;
+        let peer = self
+            .nccl
+            .as_ref()
+            .map(|nccl| Peer::new(rank, nccl, &product, task, &sets));
+        let mut contenders = vec![Contender {
+            launch: Box::new(|set| product.run(&operands[set])),
+            together: false,
+        }];
+        let mut checks = Vec::new();
+        for ready in &kernels {
+            checks.push(ready.result(rank, &sets[0]));
+            contenders.push(Contender {
+                launch: Box::new(|set| ready.launch(rank, set)),
+                together: rank.world() > 1 && ready.collective(),
+            });
+        }
+        if let Some(peer) = &peer {
+            checks.push(peer.result(rank, &sets[0]));
+            contenders.push(Contender {
+                launch: Box::new(|set| peer.launch(set)),
+                together: true,
+            });
+        }
+        rank.barrier()?;
+
+        (contenders[0].launch)(0)?;
+        let mut differences = vec![Difference::default()];
+        for (contender, result) in contenders[1..].iter().zip(&checks) {
+            differences.push(self.check(rank, task, contender, result, &sets[0])?);
+        }
+        let turns = Turns {
+            rank,
+            exchange: task.exchange,
+            contenders: &contenders,
+            sets: sets.len(),
+            next: Cell::new(0),
+        };
+        let launches = turns.launches()?;
+        turns.settle(&launches, task.warm)?;
+        let (seconds, reading) =
+            meter::watch(rank.gpu(), || turns.samples(&launches, task.samples));
+        let seconds = seconds?;
+        let sustained = match task.sustained {
+            Some(long) => {
+                let each = seconds.iter().map(|samples| Spread::of(samples).median);
+                turns.sustained(long, &each.collect::<Vec<_>>())?
+            }
+            None => Vec::new(),
+        };
+        rank.synchronize()?;
+        // Nobody gives memory back while a peer's kernel may still use it.
+        rank.barrier()?;
+        Ok(Measured {
+            seconds,
+            differences,
+            launches,
+            reading,
+            sustained,
+            algorithms: product.tried(),
+        })
+    }
+
+    /// Memory with random numbers, as many sets as do not stay in the cache.
+    fn sets(&self, rank: &Communicator, task: &Task<'_>) -> Result<Vec<Set>, Error> {
+        let [m, n, k] = task.case.size.map(u64::from);
+        let width = u64::from(task.dtype.bytes());
+        let padded = m.next_multiple_of(u64::from(rank.world()));
+        let [of_x, of_w, of_y] = [m * k, n * k, padded * n].map(|elements| elements * width);
+        let count = (ROTATED.div_ceil(of_x + of_w + of_y) + 1).min(MOST_SETS);
+        let first = &task.ours[0];
+        let (kernel, roles) = (&first.built.kernel, first.built.roles);
+        let needs = |tensor| Loaded::needs(kernel, &first.plan, tensor);
+        // A sum over ranks is compared with all ranks' products.
+        let y_kind = kernel.buffers[roles.y.index()].kind;
+        let summed = matches!(y_kind, TensorKind::Scattered | TensorKind::Reduced);
+        let mut heap: u64 = 0;
+        for tensor in [roles.x, roles.w, roles.y] {
+            let (bytes, in_heap) = needs(tensor);
+            heap += if in_heap { bytes + 2048 } else { 0 } * count;
+        }
+        heap += if summed { of_y + 2048 } else { 0 } * count;
+        for planned in task.alone.into_iter().chain(task.ours) {
+            heap += planned.plan.heap.bytes + planned.plan.arrivals.len() as u64 * 256 + 65536;
+        }
+        rank.reserve(heap + (16 << 20))?;
+        let place = |tensor| -> Result<Memory, Error> {
+            let (bytes, in_heap) = needs(tensor);
+            Memory::new(rank, bytes, in_heap)
+        };
+        let gathered = kernel.buffers[roles.x.index()].kind == TensorKind::Gathered;
+        let rows = if gathered {
+            first
+                .plan
+                .geometry
+                .chunk(kernel.buffers[roles.x.index()].rows, rank.rank())
+        } else {
+            first
+                .plan
+                .geometry
+                .held(&kernel.buffers[roles.x.index()], rank.rank())
+        };
+        let mut sets = Vec::new();
+        for set in 0..count {
+            let made = Set {
+                x: place(roles.x)?,
+                w: place(roles.w)?,
+                y: place(roles.y)?,
+                whole: gathered
+                    .then(|| Memory::new(rank, of_x, false))
+                    .transpose()?,
+                product: Memory::new(rank, of_y, summed)?,
+            };
+            // What is gathered is the same matrix on every rank; all else differs.
+            let seed = |which: u64, own: bool| {
+                let rank = if own { u64::from(rank.rank()) + 1 } else { 0 };
+                task.seed
+                    .wrapping_mul(1 << 20)
+                    .wrapping_add((set << 12) + (which << 8) + rank)
+            };
+            let seed_x = seed(0, !gathered);
+            if gathered {
+                let (bytes, _) = needs(roles.x);
+                cuda::fill(rank.stream(), made.x.address(), POISON, bytes)?;
+            }
+            let first = if gathered {
+                u64::from(rows.start) * k
+            } else {
+                0
+            };
+            let own = if gathered {
+                u64::from(rows.len()) * k
+            } else {
+                m * k
+            };
+            let draw = |seed, first, count| Draw { seed, first, count };
+            self.numbers.normal(
+                made.x.address().plus(first * width),
+                task.dtype,
+                draw(seed_x, first, own),
+            )?;
+            if let Some(whole) = &made.whole {
+                self.numbers
+                    .normal(whole.address(), task.dtype, draw(seed_x, 0, m * k))?;
+            }
+            self.numbers
+                .normal(made.w.address(), task.dtype, draw(seed(1, true), 0, n * k))?;
+            sets.push(made);
+        }
+        rank.synchronize()?;
+        rank.barrier()?;
+        Ok(sets)
+    }
+
+    /// One launch on a poisoned result, compared with cuBLASLt's. Collective.
+    fn check(
+        &self,
+        rank: &Communicator,
+        task: &Task<'_>,
+        contender: &Contender<'_>,
+        result: &Written,
+        set: &Set,
+    ) -> Result<Difference, Error> {
+        cuda::fill(rank.stream(), result.at, POISON, result.bytes)?;
+        rank.synchronize()?;
+        rank.barrier()?;
+        (contender.launch)(0)?;
+        rank.synchronize()?;
+        rank.barrier()?;
+        let n = u64::from(task.case.size[1]);
+        let before = u64::from(result.rows.start) * n * u64::from(task.dtype.bytes());
+        let (want, stride, parts) = match &set.product {
+            Memory::Heap(product) if result.summed => (product.on(0), rank.stride(), rank.world()),
+            own => (own.address(), 0, 1),
+        };
+        let found = self.numbers.differ(
+            task.dtype,
+            Compare {
+                got: result.at.plus(if result.at_front { 0 } else { before }),
+                want: want.plus(before),
+                stride,
+                parts,
+                count: u64::from(result.rows.len()) * n,
+                depth: task.case.size[2],
+            },
+        )?;
+        rank.barrier()?;
+        Ok(found)
+    }
+}

@@ -1,0 +1,85 @@
+//! What samples amount to.
+
+/// The middle of some samples and how far they spread: the 10th and 90th percentile.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(super) struct Spread {
+    pub median: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Spread {
+    /// Of any number of samples; of none, all zero.
+    pub(super) fn of(samples: &[f64]) -> Spread {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let at = |tenths: usize| {
+            let index = sorted.len() * tenths / 10;
+            sorted.get(index).or(sorted.last()).copied().unwrap_or(0.0)
+        };
+        Spread {
+            median: at(5),
+            low: at(1),
+            high: at(9),
+        }
+    }
+}
+
+/// Sample by sample the slowest rank's: what the caller of a collective kernel waits for.
+pub(super) fn slowest(ranks: &[&[f64]]) -> Vec<f64> {
+    let most = ranks.iter().map(|rank| rank.len()).min().unwrap_or(0);
+    (0..most)
+        .map(|sample| ranks.iter().map(|rank| rank[sample]).fold(0.0, f64::max))
+        .collect()
+}
+
+/// The geometric mean; of nothing, none.
+pub(super) fn geometric_mean(ratios: &[f64]) -> Option<f64> {
+    let sum: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
+    (!ratios.is_empty()).then(|| (sum / ratios.len() as f64).exp())
+}
+
+/// Launches in a sample, so that it lasts long beside what an event takes.
+pub(super) fn launches(seconds: f64, least: u32) -> u32 {
+    const SAMPLE: f64 = 1e-3;
+    const MOST: f64 = 64.0;
+    (SAMPLE / seconds.max(1e-9))
+        .ceil()
+        .clamp(1.0, MOST)
+        .max(f64::from(least)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_is_the_middle_and_the_tenths() {
+        let samples: Vec<f64> = (0..30).rev().map(f64::from).collect();
+        let spread = Spread::of(&samples);
+        assert_eq!((spread.median, spread.low, spread.high), (15.0, 3.0, 27.0));
+        assert_eq!(Spread::of(&[7.0]).high, 7.0);
+        assert_eq!(Spread::of(&[]), Spread::default());
+    }
+
+    #[test]
+    fn the_slowest_rank_of_each_sample_counts() {
+        assert_eq!(slowest(&[&[1.0, 5.0, 2.0], &[3.0, 4.0]]), [3.0, 5.0]);
+        assert!(slowest(&[]).is_empty());
+    }
+
+    #[test]
+    fn geometric_means_weigh_ratios() {
+        let mean = geometric_mean(&[2.0, 0.5, 1.0]).expect("a mean");
+        assert!((mean - 1.0).abs() < 1e-12);
+        assert_eq!(geometric_mean(&[]), None);
+    }
+
+    #[test]
+    fn samples_last_a_millisecond() {
+        assert_eq!(launches(84e-6, 1), 12);
+        assert_eq!(launches(5e-3, 1), 1);
+        assert_eq!(launches(5e-3, 5), 5);
+        assert_eq!(launches(1e-6, 1), 64);
+    }
+}

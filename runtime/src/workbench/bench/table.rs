@@ -1,0 +1,403 @@
+//! Results as tables and JSON.
+
+use super::meter::Reading;
+use super::station::Measured;
+use super::stats::{Spread, geometric_mean, slowest};
+use super::suite::Case;
+use crate::cuda::Difference;
+use crate::workbench::render;
+use serde_json::{Value as Json, json};
+
+/// What every other contender is compared with.
+pub(super) const CUBLAS: &str = "cuBLASLt";
+
+/// One contender at one product.
+pub(super) struct Row {
+    pub contender: String,
+    /// Seconds a launch, of the slowest rank.
+    pub seconds: Spread,
+    pub samples: usize,
+    /// Launches in a sample.
+    pub launches: u32,
+    pub difference: Difference,
+    /// Seconds a launch back to back, and the GPU's state meanwhile.
+    pub sustained: Option<(f64, Option<Reading>)>,
+    /// Whether it is a kernel of the measured schedule.
+    pub ours: bool,
+}
+
+/// All contenders at one product; the first is cuBLASLt.
+pub(super) struct Result {
+    pub case: Case,
+    pub rows: Vec<Row>,
+    /// Seconds that the least bytes take on the busiest link; none where nothing is moved.
+    pub link: Option<f64>,
+    pub reading: Option<Reading>,
+    pub algorithms: usize,
+}
+
+impl Result {
+    /// From what the ranks measured. `names` are the contenders', with whether they are the schedule's kernels.
+    pub(super) fn of(
+        case: &Case,
+        names: &[(String, bool)],
+        ranks: &[Measured],
+        link: Option<f64>,
+    ) -> Result {
+        let rows = names.iter().enumerate().map(|(which, (name, ours))| {
+            let each: Vec<&[f64]> = ranks.iter().map(|rank| &rank.seconds[which][..]).collect();
+            let samples = slowest(&each);
+            let differences = ranks.iter().map(|rank| rank.differences[which]);
+            let sustained = ranks
+                .iter()
+                .filter_map(|rank| rank.sustained.get(which).copied())
+                .max_by(|(a, _), (b, _)| a.total_cmp(b));
+            Row {
+                contender: name.clone(),
+                seconds: Spread::of(&samples),
+                samples: samples.len(),
+                launches: ranks.first().map_or(0, |rank| rank.launches[which]),
+                difference: differences.fold(Difference::default(), |all, one| Difference {
+                    wrong: all.wrong.saturating_add(one.wrong),
+                    worst: all.worst.max(one.worst),
+                }),
+                sustained,
+                ours: *ours,
+            }
+        });
+        Result {
+            case: case.clone(),
+            rows: rows.collect(),
+            link,
+            // The GPU with the lowest clock is the one the others wait for.
+            reading: ranks
+                .iter()
+                .filter_map(|rank| rank.reading)
+                .min_by(|a, b| a.clock.median.total_cmp(&b.clock.median)),
+            algorithms: ranks.first().map_or(0, |rank| rank.algorithms),
+        }
+    }
+
+    fn cublas(&self) -> f64 {
+        self.rows.first().map_or(0.0, |row| row.seconds.median)
+    }
+
+    /// Seconds below which no schedule can come that moves its data beside cuBLASLt's product.
+    fn bound(&self) -> f64 {
+        self.cublas().max(self.link.unwrap_or(0.0))
+    }
+
+    fn ratio(&self, row: &Row) -> f64 {
+        match self.link {
+            Some(_) => row.seconds.median / self.bound(),
+            None => self.cublas() / row.seconds.median,
+        }
+    }
+}
+
+/// Whether any element was further off than rounding allows.
+pub(super) fn wrong(results: &[Result]) -> bool {
+    let mut rows = results.iter().flat_map(|result| &result.rows);
+    rows.any(|row| row.difference.wrong > 0)
+}
+
+fn micros(seconds: f64) -> String {
+    format!("{:.1}", seconds * 1e6)
+}
+
+/// A line for each contender of each product.
+pub(super) fn text(results: &[Result]) -> String {
+    let fused = results.iter().any(|result| result.link.is_some());
+    let ratio = if fused { "of bound" } else { "x cuBLASLt" };
+    let header = [
+        "product",
+        "contender",
+        "µs",
+        "p10..p90",
+        "TFLOP/s",
+        ratio,
+        "of rounding",
+        "MHz",
+        "W",
+    ];
+    let mut lines = Vec::new();
+    for result in results {
+        let state = result.reading.map_or(["-".into(), "-".into()], |reading| {
+            [
+                format!("{:.0}..{:.0}", reading.clock.low, reading.clock.high),
+                format!("{:.0}", reading.power.median),
+            ]
+        });
+        for (index, row) in result.rows.iter().enumerate() {
+            let first = |text: String| if index == 0 { text } else { String::new() };
+            let found = match (index, row.difference.wrong) {
+                (0, _) => "-".into(),
+                (_, 0) => format!("{:.0} %", row.difference.worst * 100.0),
+                (_, wrong) => format!("WRONG: {wrong}"),
+            };
+            lines.push(vec![
+                first(result.case.to_string()),
+                row.contender.clone(),
+                micros(row.seconds.median),
+                format!("{}..{}", micros(row.seconds.low), micros(row.seconds.high)),
+                format!("{:.0}", result.case.flop() / row.seconds.median / 1e12),
+                format!("{:.3}", result.ratio(row)),
+                found,
+                first(state[0].clone()),
+                first(state[1].clone()),
+            ]);
+        }
+        if let Some(link) = result.link {
+            let mut line = vec![
+                String::new(),
+                format!("least bytes over a link"),
+                micros(link),
+            ];
+            line.resize(header.len(), String::new());
+            lines.push(line);
+        }
+    }
+    render::table(&header, lines, &[2, 3, 4, 5, 6, 7, 8])
+}
+
+/// Back to back for seconds: rate, clock and power of each contender.
+pub(super) fn sustained(results: &[Result]) -> Option<String> {
+    let mut lines = Vec::new();
+    for result in results {
+        let base = result.rows.first().and_then(|row| row.sustained);
+        for (index, row) in result.rows.iter().enumerate() {
+            let (Some((seconds, reading)), Some((base, _))) = (row.sustained, base) else {
+                continue;
+            };
+            let state = |of: fn(&Reading) -> f64| {
+                reading
+                    .as_ref()
+                    .map_or("-".into(), |reading| format!("{:.0}", of(reading)))
+            };
+            lines.push(vec![
+                if index == 0 {
+                    result.case.to_string()
+                } else {
+                    String::new()
+                },
+                row.contender.clone(),
+                format!("{:.0}", result.case.flop() / seconds / 1e12),
+                format!("{:.3}", base / seconds),
+                state(|reading| reading.clock.median),
+                state(|reading| reading.power.median),
+            ]);
+        }
+    }
+    let header = [
+        "back to back",
+        "contender",
+        "TFLOP/s",
+        "x cuBLASLt",
+        "MHz",
+        "W",
+    ];
+    (!lines.is_empty()).then(|| render::table(&header, lines, &[2, 3, 4, 5]))
+}
+
+/// A contender over all products: the geometric mean of its ratios, and the worst with where it was.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Summary {
+    pub contender: String,
+    pub products: usize,
+    pub mean: f64,
+    pub worst: (f64, String),
+}
+
+/// Of the best of ours at each product, then of every contender that took part in all of them.
+pub(super) fn summaries(results: &[Result]) -> Vec<Summary> {
+    // Beside a bound, less is better; beside cuBLASLt, more is.
+    let fused = results.iter().any(|result| result.link.is_some());
+    let better = |a: f64, b: f64| if fused { a < b } else { a > b };
+    let summary = |contender: &str, ratios: Vec<(f64, String)>| {
+        let numbers: Vec<f64> = ratios.iter().map(|(ratio, _)| *ratio).collect();
+        let worst = ratios
+            .into_iter()
+            .reduce(|a, b| if better(a.0, b.0) { b } else { a })?;
+        Some(Summary {
+            contender: contender.into(),
+            products: numbers.len(),
+            mean: geometric_mean(&numbers)?,
+            worst,
+        })
+    };
+    let best = results.iter().filter_map(|result| {
+        let ours = result
+            .rows
+            .iter()
+            .filter(|row| row.ours && row.difference.wrong == 0);
+        let ratios = ours.map(|row| result.ratio(row));
+        let ratio = ratios.reduce(|a, b| if better(a, b) { a } else { b })?;
+        Some((ratio, result.case.to_string()))
+    });
+    let mut found: Vec<Summary> = summary("best of ours", best.collect())
+        .into_iter()
+        .collect();
+    let names = results.first().map_or(&[][..], |result| &result.rows[1..]);
+    for name in names.iter().map(|row| &row.contender) {
+        let of = |result: &Result| {
+            let row = result.rows.iter().find(|row| row.contender == *name)?;
+            Some((result.ratio(row), result.case.to_string()))
+        };
+        let ratios: Vec<_> = results.iter().filter_map(of).collect();
+        if ratios.len() == results.len() {
+            found.extend(summary(name, ratios));
+        }
+    }
+    found
+}
+
+pub(super) fn summary_text(results: &[Result]) -> String {
+    let fused = results.iter().any(|result| result.link.is_some());
+    let header = [
+        if fused {
+            "time over bound"
+        } else {
+            "speed over cuBLASLt"
+        },
+        "products",
+        "geometric mean",
+        "worst",
+        "at",
+    ];
+    let lines = summaries(results).into_iter().map(|summary| {
+        vec![
+            summary.contender,
+            summary.products.to_string(),
+            format!("{:.3}", summary.mean),
+            format!("{:.3}", summary.worst.0),
+            summary.worst.1,
+        ]
+    });
+    render::table(&header, lines.collect(), &[1, 2, 3])
+}
+
+fn spread(spread: Spread) -> Json {
+    json!({ "median": spread.median, "p10": spread.low, "p90": spread.high })
+}
+
+fn reading(reading: &Reading) -> Json {
+    json!({ "sm_mhz": spread(reading.clock), "watts": spread(reading.power) })
+}
+
+/// All of it, for machines: times in seconds.
+pub(super) fn object(results: &[Result]) -> Json {
+    let each = results.iter().map(|result| {
+        let [m, n, k] = result.case.size;
+        let rows = result.rows.iter().map(|row| {
+            json!({
+                "contender": row.contender,
+                "ours": row.ours,
+                "seconds": spread(row.seconds),
+                "samples": row.samples,
+                "launches_a_sample": row.launches,
+                "flop_per_second": result.case.flop() / row.seconds.median,
+                "wrong_elements": row.difference.wrong,
+                "of_rounding": row.difference.worst,
+                "over_cublas": result.cublas() / row.seconds.median,
+                "of_bound": result.link.map(|_| row.seconds.median / result.bound()),
+                "sustained": row.sustained.as_ref().map(|(seconds, state)| json!({
+                    "seconds": seconds,
+                    "flop_per_second": result.case.flop() / seconds,
+                    "state": state.as_ref().map(reading),
+                })),
+            })
+        });
+        json!({
+            "layer": result.case.layer,
+            "m": m, "n": n, "k": k,
+            "least_link_seconds": result.link,
+            "bound_seconds": result.link.map(|_| result.bound()),
+            "cublas_algorithms_tried": result.algorithms,
+            "state": result.reading.as_ref().map(reading),
+            "contenders": rows.collect::<Vec<_>>(),
+        })
+    });
+    let means = summaries(results).into_iter().map(|summary| {
+        json!({
+            "contender": summary.contender,
+            "products": summary.products,
+            "geometric_mean": summary.mean,
+            "worst": summary.worst.0,
+            "worst_at": summary.worst.1,
+        })
+    });
+    json!({ "products": each.collect::<Vec<_>>(), "means": means.collect::<Vec<_>>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workbench::bench::suite;
+
+    fn result(size: [u32; 3], link: Option<f64>, micros: &[(&str, f64)]) -> Result {
+        let names: Vec<(String, bool)> = micros
+            .iter()
+            .enumerate()
+            .map(|(index, (name, _))| ((*name).to_owned(), index > 0))
+            .collect();
+        let measured = Measured {
+            seconds: micros
+                .iter()
+                .map(|(_, micros)| vec![micros * 1e-6; 30])
+                .collect(),
+            differences: vec![Difference::default(); micros.len()],
+            launches: vec![4; micros.len()],
+            reading: None,
+            sustained: Vec::new(),
+            algorithms: 8,
+        };
+        Result::of(&suite::single(size), &names, &[measured], link)
+    }
+
+    #[test]
+    fn speed_is_cublas_over_ours_and_the_worst_is_the_slowest() {
+        let results = [
+            result(
+                [512; 3],
+                None,
+                &[(CUBLAS, 100.0), ("a", 80.0), ("b", 110.0)],
+            ),
+            result([1024; 3], None, &[(CUBLAS, 100.0), ("a", 125.0)]),
+        ];
+        let all = summaries(&results);
+        assert_eq!(all.len(), 2, "b took part once only");
+        assert!((all[0].mean - 1.0).abs() < 1e-9, "{all:?}");
+        assert!((all[0].worst.0 - 0.8).abs() < 1e-9);
+        assert_eq!(all[0].worst.1, "1024x1024x1024");
+        let text = text(&results);
+        assert!(
+            text.contains("1.250") && text.contains("80.0..80.0"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn fused_times_are_over_the_larger_of_link_and_gemm() {
+        let results = [
+            result([512; 3], Some(50e-6), &[(CUBLAS, 100.0), ("a", 120.0)]),
+            result([512; 3], Some(200e-6), &[(CUBLAS, 100.0), ("a", 260.0)]),
+        ];
+        let best = &summaries(&results)[0];
+        assert!((best.worst.0 - 1.3).abs() < 1e-9, "{best:?}");
+        assert!((best.mean - (1.2f64 * 1.3).sqrt()).abs() < 1e-9);
+        assert!(text(&results).contains("200.0"), "the link is shown");
+    }
+
+    #[test]
+    fn a_wrong_element_is_seen() {
+        let mut results = [result([512; 3], None, &[(CUBLAS, 100.0), ("a", 80.0)])];
+        assert!(!wrong(&results));
+        results[0].rows[1].difference.wrong = 3;
+        assert!(wrong(&results) && text(&results).contains("WRONG: 3"));
+        assert_eq!(
+            summaries(&results).first().map(|s| &s.contender[..]),
+            Some("a"),
+            "no best"
+        );
+    }
+}

@@ -1,0 +1,229 @@
+//! A checked schedule with its plans, and where it runs: one body of every test for the emulator and for GPUs.
+
+use crate::fine;
+use crate::gpus::{World, dawdle};
+use crate::memory::{Heap, Memory};
+use counterflow::codegen::interp::{
+    self, Disagreement, Expected, Input, Numbers, Options, Outcome, Output, Policy,
+};
+use counterflow::codegen::lower::lower;
+use counterflow::codegen::pipeline::{self, Pipeline};
+use counterflow::codegen::verify;
+use counterflow::jit::{Compiler, Probes};
+use counterflow::launch::Loaded;
+use counterflow::{
+    Checked, Communicator, Dtype, Error, Kernel, Layout, Machine, Plan, Program, Shape, Variant,
+};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A schedule, checked, and its plans.
+pub struct Case {
+    pub kernel: Checked<Kernel>,
+    pub pipeline: Checked<Pipeline>,
+    pub plans: Vec<Checked<Plan>>,
+}
+
+/// Where a case runs.
+pub enum Device<'a> {
+    Cpu,
+    /// With kernels that the compiler makes, and ranks that come up to so many microseconds late.
+    Gpus {
+        world: &'a World,
+        compiler: Compiler,
+        late: u64,
+    },
+}
+
+/// What inputs hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fill {
+    /// Between -1 and 1, compared within what rounding allows.
+    Uniform(u64),
+    /// So that every sum is exact, compared bit for bit.
+    Integers(u64),
+}
+
+impl Fill {
+    pub fn inputs(self) -> Box<dyn FnMut(Input<'_>, &mut [f32])> {
+        match self {
+            Fill::Uniform(seed) => Box::new(interp::uniform(seed)),
+            Fill::Integers(seed) => Box::new(interp::integers(seed)),
+        }
+    }
+
+    /// The largest error, by what rounding allows.
+    pub fn compare(self, outcome: &Outcome, expected: &Expected) -> Result<f64, Box<Disagreement>> {
+        let compared = match self {
+            Fill::Uniform(_) => interp::compare(outcome, expected),
+            Fill::Integers(_) => interp::compare_exactly(outcome, expected),
+        };
+        compared.map(|agreement| agreement.max_of_bound)
+    }
+
+    fn seed(self) -> u64 {
+        match self {
+            Fill::Uniform(seed) | Fill::Integers(seed) => seed,
+        }
+    }
+}
+
+impl Device<'_> {
+    pub fn gpus(world: &World, probes: Probes, late: u64) -> Device<'_> {
+        Device::Gpus {
+            world,
+            compiler: fine(Compiler::find()).with_probes(probes),
+            late,
+        }
+    }
+
+    /// For how many ranks a GPU's SMs are.
+    fn sharing(&self) -> u32 {
+        match self {
+            Device::Cpu => 1,
+            Device::Gpus { world, .. } => world.sharing,
+        }
+    }
+}
+
+/// For ranks of which so many share a GPU.
+pub fn machine(sharing: u32) -> Machine {
+    let machine = Machine::h200();
+    Machine {
+        sms: machine.sms / sharing,
+        ..machine
+    }
+}
+
+/// What kernels of a schedule differ in.
+pub type Kind = (Dtype, (u32, u32), Layout);
+
+pub fn variant(world: u32, (dtype, tile, layout): Kind) -> Variant {
+    let variant = Variant::new(world).dtype(dtype).layout(layout);
+    variant.set("tiles", tile)
+}
+
+pub fn checked(program: &Program, variant: &Variant) -> (Checked<Kernel>, Checked<Pipeline>) {
+    let name = &program.name;
+    let kernel = lower(program, variant)
+        .and_then(verify::kernel)
+        .unwrap_or_else(|error| panic!("{name}: {error}"));
+    let pipeline = pipeline::build(&kernel)
+        .and_then(pipeline::verify)
+        .unwrap_or_else(|error| panic!("{name}: {error}"));
+    (kernel, pipeline)
+}
+
+impl Case {
+    pub fn new(program: &Program, variant: &Variant, shapes: &[Shape], sharing: u32) -> Case {
+        let (kernel, pipeline) = checked(program, variant);
+        let machine = machine(sharing);
+        let plan = |shape| {
+            verify::plan(&kernel, shape, &machine)
+                .unwrap_or_else(|error| panic!("{}: {error}", program.name))
+        };
+        Case {
+            plans: shapes.iter().map(plan).collect(),
+            pipeline,
+            kernel,
+        }
+    }
+
+    /// Every output of every launch, one after another, each with inputs of its own.
+    pub fn run(&self, device: &Device<'_>, fill: Fill) -> Outcome {
+        match device {
+            Device::Cpu => {
+                let plans: Vec<_> = self.plans.iter().collect();
+                interp::run(
+                    &self.kernel,
+                    &plans,
+                    &Options::seed(fill.seed()),
+                    fill.inputs(),
+                )
+                .unwrap_or_else(|failure| panic!("{}: {failure}", self.kernel.name))
+            }
+            Device::Gpus {
+                world,
+                compiler,
+                late,
+            } => {
+                let ranks = &world.ranks;
+                let each = |rank: &Communicator| self.on_rank(rank, compiler, fill, *late);
+                let outputs = fine(Communicator::each(ranks, each));
+                Outcome {
+                    outputs: outputs.into_iter().flatten().collect(),
+                    steps: 0,
+                    policy: Policy::of_seed(0, 1, 1),
+                }
+            }
+        }
+    }
+
+    fn on_rank(
+        &self,
+        rank: &Communicator,
+        compiler: &Compiler,
+        fill: Fill,
+        late: u64,
+    ) -> Result<Vec<Output>, Error> {
+        let plans: Vec<_> = self.plans.iter().collect();
+        let heap = Heap::new(rank, &self.kernel, &plans)?;
+        let loaded = Loaded::load(rank, compiler, &self.pipeline, &plans)?;
+        let mut numbers = Numbers::new(fill.seed() ^ u64::from(rank.rank()) << 32);
+        let mut outputs = Vec::new();
+        for (launch, plan) in plans.iter().enumerate() {
+            let memory = Memory::new(rank, &heap, plan, launch, fill)?;
+            // Nobody's kernel runs: nothing that a launch before left can pass for a result of this one.
+            heap.poison_scratch()?;
+            memory.before()?;
+            rank.synchronize()?;
+            rank.barrier()?;
+            dawdle(&mut numbers, late);
+            loaded.launch(rank, plan, &memory.tensors())?;
+            memory.after()?;
+            rank.synchronize()?;
+            rank.barrier()?;
+            outputs.extend(memory.outputs(rank, plan, launch)?);
+        }
+        Ok(outputs)
+    }
+
+    /// Compares every element of every output of a launch; the largest error, by what rounding allows.
+    pub fn compare(&self, outcome: &Outcome, launch: usize, fill: Fill) -> f64 {
+        let plan = &self.plans[launch];
+        let expected = interp::reference(&self.kernel, plan, launch, fill.inputs())
+            .unwrap_or_else(|error| panic!("{}: {error}", self.kernel.name));
+        fill.compare(outcome, &expected)
+            .unwrap_or_else(|off| panic!("{} {} {fill:?}: {off}", self.kernel.name, plan.shape))
+    }
+}
+
+/// Cases of a device have plans for as many SMs as a rank of it has.
+pub fn on(device: &Device<'_>, program: &Program, variant: &Variant, shapes: &[Shape]) -> Case {
+    Case::new(program, variant, shapes, device.sharing())
+}
+
+/// `f` of every number below `count`, on as many threads as there are cores.
+pub fn in_parallel<T: Send>(count: usize, f: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                return done;
+            }
+            done.push((index, f(index)));
+        }
+    };
+    let mut done: Vec<(usize, T)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores.min(count)).map(|_| scope.spawn(work)).collect();
+        let joined = threads.into_iter().map(|thread| match thread.join() {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        joined.flatten().collect()
+    });
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, value)| value).collect()
+}

@@ -1,0 +1,156 @@
+//! The symmetric heap, and what ranks are told that do different things.
+
+use crate::case::{self, Case, Fill};
+use crate::fine;
+use crate::gpus::both_ways;
+use crate::memory::{Heap, Memory};
+use crate::right::KINDS;
+use counterflow::jit::Compiler;
+use counterflow::launch::Loaded;
+use counterflow::{Communicator, Shape, UserBuffer, gpus, schedules};
+
+#[test]
+fn the_heap_is_one_range_that_grows_and_never_moves() {
+    for world in (1..=4).flat_map(both_ways) {
+        let ranks = &world.ranks;
+        fine(Communicator::each(ranks, |rank| {
+            let (me, world) = (rank.rank(), rank.world());
+            rank.reserve(8 << 20)?;
+            let first: UserBuffer<u32> = rank.allocate(1000)?;
+            assert!(
+                first.read()?.iter().all(|value| *value == 0),
+                "memory comes zeroed"
+            );
+            let mine: Vec<u32> = (0..1000).map(|index| index * 10 + me).collect();
+            first.write(&mine)?;
+            rank.stream().synchronize().expect("written");
+            rank.barrier()?;
+            let address = first.address();
+            rank.reserve(64 << 20)?;
+            let second: UserBuffer<u64> = rank.allocate(4 << 20)?;
+            assert_eq!(first.address(), address, "an address moved");
+            for peer in 0..world {
+                assert_eq!(
+                    first.on(peer),
+                    first.on(0).plus(u64::from(peer) * rank.stride())
+                );
+                let theirs = first.read_on(peer)?;
+                assert!(
+                    (0..1000).all(|index| theirs[index as usize] == index * 10 + peer),
+                    "rank {peer} seen from {me}"
+                );
+            }
+            // Writes to a peer arrive there, at both ends of what was reserved later.
+            let next = (me + 1) % world;
+            second.write_on(next, &vec![u64::from(me) + 5; 4 << 20])?;
+            rank.stream().synchronize().expect("written");
+            rank.barrier()?;
+            let got = second.read()?;
+            let from = u64::from((me + world - 1) % world) + 5;
+            assert!(got.iter().all(|value| *value == from));
+            // What all dropped is given out again, zeroed; while one rank holds on, it is not.
+            let offset = second.offset();
+            rank.barrier()?;
+            drop(second);
+            rank.barrier()?;
+            let again: UserBuffer<u64> = rank.allocate(4 << 20)?;
+            assert_eq!(again.offset(), offset);
+            assert!(again.read()?.iter().all(|value| *value == 0));
+            rank.barrier()
+        }));
+        println!("  the heap: {}", world.told());
+    }
+}
+
+#[test]
+fn ranks_that_disagree_are_told_and_a_full_heap_says_what_to_reserve() {
+    for world in both_ways(2) {
+        let ranks = &world.ranks;
+        let error = Communicator::each(ranks, |rank| {
+            rank.reserve(4 << 20)?;
+            rank.allocate::<u8>(100 + rank.rank() as usize)
+        });
+        assert_eq!(error.expect_err("different sizes").kind(), "mismatch");
+        let error =
+            Communicator::each(ranks, |rank| rank.allocate::<u8>(64 << 20)).expect_err("too much");
+        assert!(
+            error.help().is_some_and(|help| help.contains("reserve")),
+            "{error}"
+        );
+        let error = Communicator::each(ranks, |rank| rank.reserve(1 << 50)).expect_err("too much");
+        assert_eq!(error.kind(), "too_large", "{error}");
+        let error = Communicator::each(ranks, |rank| {
+            if rank.rank() == 0 {
+                rank.barrier()
+            } else {
+                rank.reserve(1)
+            }
+        });
+        assert!(
+            error
+                .expect_err("different calls")
+                .to_string()
+                .contains("rank 0 meets, rank 1 reserves 1 bytes")
+        );
+        // They can go on.
+        fine(Communicator::each(ranks, |rank| {
+            rank.allocate::<u8>(100).map(drop)
+        }));
+    }
+}
+
+#[test]
+fn ranks_that_launch_different_shapes_are_told_before_any_kernel_runs() {
+    for world in both_ways(2) {
+        let compiler = fine(Compiler::find());
+        let shapes = [512, 384].map(|m| Shape::new(m, 256, 256).up_to(512));
+        let variant = case::variant(2, KINDS[0]);
+        let case = Case::new(&schedules::ag_gemm(), &variant, &shapes, world.sharing);
+        let plans: Vec<_> = case.plans.iter().collect();
+        let told = Communicator::each(&world.ranks, |rank| {
+            let heap = Heap::new(rank, &case.kernel, &plans)?;
+            let loaded = Loaded::load(rank, &compiler, &case.pipeline, &plans)?;
+            let fill = Fill::Uniform(1);
+            let memory = Memory::new(rank, &heap, plans[0], 0, fill)?;
+            let mine = plans[rank.rank() as usize];
+            let error = loaded
+                .launch(rank, mine, &memory.tensors())
+                .expect_err("different");
+            // Nothing runs, so the ranks can go on.
+            rank.synchronize()?;
+            rank.barrier()?;
+            loaded.launch(rank, plans[0], &memory.tensors())?;
+            rank.synchronize()?;
+            rank.barrier()?;
+            Ok((error.kind(), error.to_string()))
+        });
+        for (kind, text) in fine(told) {
+            assert_eq!(kind, "mismatch");
+            assert!(
+                text.contains("512 rows") && text.contains("384 rows"),
+                "{text}"
+            );
+        }
+        println!("  different shapes are told: {}", world.told());
+    }
+}
+
+#[test]
+fn what_the_host_would_have_to_copy_is_refused() {
+    for world in both_ways(2) {
+        let shape = [Shape::new(512, 512, 512)];
+        let variant = case::variant(2, KINDS[0]);
+        let case = Case::new(&schedules::ag_gemm_pull(), &variant, &shape, world.sharing);
+        let compiler = fine(Compiler::find());
+        let plans = case.plans.iter().collect();
+        let run = gpus::run(
+            &world.ranks,
+            &compiler,
+            &case.pipeline,
+            plans,
+            &case.kernel,
+            7,
+        );
+        assert_eq!(run.map(drop).expect_err("refused").kind(), "not_yet");
+    }
+}

@@ -1,0 +1,56 @@
+//! On real GPUs: the heap, every schedule against the f64 reference and the emulator, with pauses where only luck could
+//! order anything, a thousand launches in a row, that kernels are fused, and how a stall ends.
+//!
+//! Without a GPU the emulator runs the same bodies on small shapes, and the rest says that it was skipped; with
+//! `REQUIRE_GPU=n` a machine of fewer GPUs fails instead. On a machine without Rust the built binary runs alone:
+//! `.ci/pack` makes a folder that has it, with its kernels.
+
+#[path = "../../runtime/tests/common/mod.rs"]
+mod nvidia;
+
+mod back_to_back;
+mod case;
+mod fused;
+mod gpus;
+mod heap;
+mod memory;
+mod prebuilt;
+mod right;
+mod stall;
+mod times;
+
+use counterflow::Error;
+
+fn fine<T>(result: Result<T, Error>) -> T {
+    result.unwrap_or_else(|error| panic!("{error}\n{}", error.help().unwrap_or_default()))
+}
+
+/// A test of each schedule that GPUs run: `body` with its constructor.
+macro_rules! each_schedule {
+    ($body:path) => {
+        crate::each_schedule!($body: gemm, ag_gemm, ag_gemm_ring, gemm_rs, gemm_rs_add, gemm_ar, bulk);
+    };
+    ($body:path: $($name:ident),*) => {
+        $(
+            #[test]
+            fn $name() {
+                $body(counterflow::schedules::$name);
+            }
+        )*
+    };
+}
+pub(crate) use each_schedule;
+
+/// The same list, for what compiles all of them.
+const SCHEDULES: [fn() -> counterflow::Program; 7] = {
+    use counterflow::schedules::*;
+    [
+        gemm,
+        ag_gemm,
+        ag_gemm_ring,
+        gemm_rs,
+        gemm_rs_add,
+        gemm_ar,
+        bulk,
+    ]
+};

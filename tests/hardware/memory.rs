@@ -1,0 +1,221 @@
+//! The tensors of one launch on one rank: NaN wherever no input is.
+
+use crate::case::Fill;
+use counterflow::codegen::interp::{Input, Output};
+use counterflow::codegen::kernel::Buffer;
+use counterflow::codegen::program::{TensorId, TensorKind};
+use counterflow::cuda::Local;
+use counterflow::launch::{Loaded, Tensors};
+use counterflow::{Checked, Communicator, Dtype, Error, Kernel, Plan, UserBuffer};
+use half::{bf16, f16};
+
+/// A NaN of both 16-bit types.
+const POISON: u16 = 0xffff;
+
+/// What peers address: one buffer a tensor for all launches, so that a peer which comes too early or too late with one
+/// spoils another.
+pub struct Heap<'a> {
+    kernel: &'a Kernel,
+    buffers: Vec<Option<UserBuffer<u16>>>,
+}
+
+/// The tensors of one launch, those in the heap as copies: filled before, and with the results after.
+pub struct Memory<'a> {
+    heap: &'a Heap<'a>,
+    own: Vec<Option<Local<u16>>>,
+}
+
+fn ids(kernel: &Kernel) -> impl Iterator<Item = TensorId> {
+    (0..kernel.buffers.len()).map(|index| TensorId(index as u16))
+}
+
+fn words(kernel: &Kernel, plan: &Plan, id: TensorId) -> usize {
+    (Loaded::needs(kernel, plan, id).0 / 2) as usize
+}
+
+impl<'a> Heap<'a> {
+    /// For every plan, full of NaN, with room for a kernel's counters. Collective.
+    pub fn new(
+        rank: &Communicator,
+        kernel: &'a Kernel,
+        plans: &[&Checked<Plan>],
+    ) -> Result<Heap<'a>, Error> {
+        let symmetric = |id: &TensorId| kernel.buffers[id.index()].kind.symmetric();
+        let most = |id| plans.iter().map(|plan| words(kernel, plan, id)).max();
+        let bytes = ids(kernel).filter(symmetric).filter_map(most);
+        let bytes: u64 = bytes.map(|words| words as u64 * 2 + 1024).sum();
+        let cells = plans.iter().map(|plan| plan.arrivals.len() as u64 * 128);
+        rank.reserve(bytes + 2 * cells.max().unwrap_or(0) + (4 << 20))?;
+        let buffer = |id: TensorId| {
+            let words = most(id).filter(|_| symmetric(&id));
+            words.map(|words| rank.allocate(words)).transpose()
+        };
+        let buffers = ids(kernel).map(buffer).collect::<Result<Vec<_>, _>>()?;
+        for buffer in buffers.iter().flatten() {
+            buffer.fill(POISON.to_le_bytes()[0])?;
+        }
+        rank.synchronize()?;
+        rank.barrier()?;
+        Ok(Heap { kernel, buffers })
+    }
+
+    /// NaN in all of this rank's scratch.
+    pub fn poison_scratch(&self) -> Result<(), Error> {
+        for (buffer, heap) in self.kernel.buffers.iter().zip(&self.buffers) {
+            if let Some(heap) = heap.as_ref().filter(|_| buffer.is_scratch()) {
+                heap.fill(POISON.to_le_bytes()[0])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Memory<'a> {
+    /// Inputs of launch `launch`, and NaN elsewhere.
+    pub fn new(
+        rank: &Communicator,
+        heap: &'a Heap<'a>,
+        plan: &Plan,
+        launch: usize,
+        fill: Fill,
+    ) -> Result<Memory<'a>, Error> {
+        let kernel = heap.kernel;
+        let mut inputs = fill.inputs();
+        let mut own = Vec::new();
+        for id in ids(kernel) {
+            let buffer = &kernel.buffers[id.index()];
+            if buffer.is_scratch() {
+                own.push(None);
+                continue;
+            }
+            let mut values = vec![POISON; words(kernel, plan, id)];
+            if buffer.kind.is_input() {
+                let rows = match buffer.kind {
+                    TensorKind::Gathered => plan.geometry.chunk(buffer.rows, rank.rank()),
+                    _ => plan.geometry.held(buffer, rank.rank()),
+                };
+                let columns = plan.geometry.size(buffer.columns);
+                let mut numbers = vec![0.0; rows.len() as usize * columns as usize];
+                let input = Input {
+                    launch,
+                    rank: rank.rank(),
+                    tensor: id,
+                    name: &buffer.name,
+                    rows,
+                    columns,
+                };
+                inputs(input, &mut numbers);
+                let mut numbers = numbers.into_iter();
+                for row in rows.range() {
+                    for column in 0..columns as usize {
+                        let number = numbers.next().unwrap_or(f32::NAN);
+                        values[at(plan, buffer, row, column)] = bits(number, buffer.dtype);
+                    }
+                }
+            }
+            own.push(Some(Local::of(rank.stream(), &values)?));
+        }
+        Ok(Memory { heap, own })
+    }
+
+    /// What a launch takes.
+    pub fn tensors(&self) -> Tensors {
+        let mut tensors = Tensors::new();
+        for (id, (own, heap)) in ids(self.heap.kernel).zip(self.own.iter().zip(&self.heap.buffers))
+        {
+            match (heap, own) {
+                (Some(heap), _) => tensors.shared(id, heap),
+                (None, Some(own)) => tensors.local(id, own.address(), own.len() as u64 * 2),
+                (None, None) => {}
+            }
+        }
+        tensors
+    }
+
+    /// Parameters in the heap get what they hold before the launch, in the order of the stream.
+    pub fn before(&self) -> Result<(), Error> {
+        let mut both = self.both();
+        both.try_for_each(|(heap, own)| heap.copy_from(own))
+    }
+
+    /// What they hold after it is kept.
+    pub fn after(&self) -> Result<(), Error> {
+        let mut both = self.both();
+        both.try_for_each(|(heap, own)| heap.copy_to(own))
+    }
+
+    /// Parameters in the heap, with their copies.
+    fn both(&self) -> impl Iterator<Item = (&UserBuffer<u16>, &Local<u16>)> {
+        let both = self.heap.buffers.iter().zip(&self.own);
+        both.filter_map(|(heap, own)| Some((heap.as_ref()?, own.as_ref()?)))
+    }
+
+    /// What is compared, as it is on the GPU: the outputs, and what was gathered.
+    pub fn raw(&self) -> Result<Vec<(TensorId, Vec<u16>)>, Error> {
+        let kernel = self.heap.kernel;
+        let all = ids(kernel).zip(&self.own);
+        let all = all.filter(|(id, _)| shown(&kernel.buffers[id.index()]));
+        all.filter_map(|(id, own)| Some((id, own.as_ref()?)))
+            .map(|(id, own)| Ok((id, own.read()?)))
+            .collect()
+    }
+
+    /// The same as numbers.
+    pub fn outputs(
+        &self,
+        rank: &Communicator,
+        plan: &Plan,
+        launch: usize,
+    ) -> Result<Vec<Output>, Error> {
+        let output = |(tensor, bits): (TensorId, Vec<u16>)| {
+            let buffer = &self.heap.kernel.buffers[tensor.index()];
+            let rows = plan.geometry.held(buffer, rank.rank());
+            let columns = plan.geometry.size(buffer.columns);
+            let elements = rows.len() as usize * columns as usize;
+            Output {
+                launch,
+                rank: rank.rank(),
+                tensor,
+                rows,
+                values: numbers(&bits[..elements], buffer.dtype),
+            }
+        };
+        Ok(self.raw()?.into_iter().map(output).collect())
+    }
+}
+
+/// Where an element is: rows one after another, or in each chunk columns one after another.
+fn at(plan: &Plan, buffer: &Buffer, row: usize, column: usize) -> usize {
+    let columns = plan.geometry.size(buffer.columns) as usize;
+    if buffer.rows_contiguous {
+        let chunk = plan.geometry.chunk_rows(buffer.rows) as usize;
+        (row / chunk * columns + column) * chunk + row % chunk
+    } else {
+        row * columns + column
+    }
+}
+
+fn shown(buffer: &Buffer) -> bool {
+    !matches!(
+        buffer.kind,
+        TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. }
+    )
+}
+
+fn bits(number: f32, dtype: Dtype) -> u16 {
+    match dtype {
+        Dtype::Bf16 => bf16::from_f32(number).to_bits(),
+        Dtype::F16 => f16::from_f32(number).to_bits(),
+        Dtype::F32 => panic!("no kernel for GPUs takes f32"),
+    }
+}
+
+/// 16-bit floats as numbers.
+pub fn numbers(bits: &[u16], dtype: Dtype) -> Vec<f32> {
+    let number = |bits: &u16| match dtype {
+        Dtype::Bf16 => bf16::from_bits(*bits).to_f32(),
+        Dtype::F16 => f16::from_bits(*bits).to_f32(),
+        Dtype::F32 => panic!("no kernel for GPUs takes f32"),
+    };
+    bits.iter().map(number).collect()
+}

@@ -1,0 +1,58 @@
+//! Every kernel of these tests, compiled ahead into a cache that a machine without a compiler can use.
+
+use crate::case::{checked, variant};
+use crate::right::{JITTER, JITTERED, KINDS, NN, TN};
+use crate::{SCHEDULES, fine, fused};
+use counterflow::Layout;
+use counterflow::codegen::cuda::{self, CudaSource};
+use counterflow::jit::{Compiler, Probes};
+use counterflow::launch;
+use std::time::Instant;
+
+/// Fills the cache that `COUNTERFLOW_CACHE` names and seals it.
+#[test]
+#[ignore = "minutes of compiling; .ci/pack runs it"]
+fn kernels_of_the_suite() {
+    let compiler = fine(Compiler::find());
+    let start = Instant::now();
+    let mut wanted: Vec<(Probes, CudaSource)> = Vec::new();
+    let none = Probes::default();
+    let kinds = [
+        (none, &KINDS[..]),
+        (none, &NN),
+        (none, &TN),
+        (JITTER, &JITTERED),
+        (fused::TRACE, &KINDS[..1]),
+    ];
+    for (probes, kinds) in kinds {
+        for schedule in SCHEDULES {
+            for kind in kinds {
+                // A world of one needs no credits; otherwise the world is a parameter of the text.
+                for world in 1..=4 {
+                    let program = schedule();
+                    let moved = kind.2 == Layout::Tn && program.name.starts_with("ag_gemm");
+                    if moved {
+                        continue;
+                    }
+                    let (_, pipeline) = checked(&program, &variant(world, *kind));
+                    let kernel = (probes, cuda::emit(&pipeline));
+                    if !wanted.contains(&kernel) {
+                        wanted.push(kernel);
+                    }
+                }
+            }
+        }
+    }
+    let compiled = crate::case::in_parallel(wanted.len(), |index| {
+        let (probes, source) = &wanted[index];
+        launch::compile(&compiler.clone().with_probes(*probes), source).map(|made| made.cubin.len())
+    });
+    let bytes: usize = compiled.into_iter().map(fine).sum();
+    fine(compiler.seal());
+    println!(
+        "  {} kernels, {} KiB of machine code, {:.0} s",
+        wanted.len(),
+        bytes >> 10,
+        start.elapsed().as_secs_f64()
+    );
+}

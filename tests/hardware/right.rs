@@ -1,0 +1,254 @@
+//! One body for every schedule: results are right in worlds 1 to 4, for both types and tiles, for shapes that nothing
+//! divides, with new data and a new M at every launch. The emulator runs it on small shapes.
+
+use crate::case::{Case, Device, Fill, Kind, in_parallel, on, variant};
+use crate::gpus;
+use counterflow::codegen::interp::Outcome;
+use counterflow::jit::Probes;
+use counterflow::{Dtype, Layout, Program, Shape};
+
+type Schedule = fn() -> Program;
+
+pub const KINDS: [Kind; 4] = [
+    (Dtype::Bf16, (128, 256), Layout::Nt),
+    (Dtype::Bf16, (128, 128), Layout::Nt),
+    (Dtype::F16, (128, 256), Layout::Nt),
+    (Dtype::F16, (128, 128), Layout::Nt),
+];
+
+/// Of them, those that also run with pauses.
+pub const JITTERED: [Kind; 2] = [KINDS[0], KINDS[3]];
+
+/// Operands whose rows are contiguous: the second.
+pub const NN: [Kind; 2] = [
+    (Dtype::Bf16, (128, 256), Layout::Nn),
+    (Dtype::F16, (128, 128), Layout::Nn),
+];
+
+/// Both of them; not what a `#[comm]` loop moves.
+pub const TN: [Kind; 2] = [
+    (Dtype::Bf16, (128, 256), Layout::Tn),
+    (Dtype::F16, (128, 128), Layout::Tn),
+];
+
+pub const JITTER: Probes = Probes {
+    jitter: Some(0x5eed),
+    trace: false,
+};
+
+/// One row, less than a tile, one less than a tile, several tiles and a part: in every world some ranks have no rows.
+const ROWS: [u32; 6] = [1000, 1, 4097, 7, 127, 4097];
+
+fn shapes(rows: &[u32], (n, k): (u32, u32)) -> Vec<Shape> {
+    let most = rows.iter().copied().max().unwrap_or(0);
+    let shape = |m: &u32| Shape::new(*m, n, k).up_to(most);
+    rows.iter().map(shape).collect()
+}
+
+/// No tile divides the columns, no step the depth; the first has two units of a copied piece, the second one.
+const SIZES: [(u32, u32); 2] = [(264, 1096), (520, 72)];
+
+/// What a test runs in one world.
+struct Matrix {
+    kinds: &'static [Kind],
+    sizes: &'static [(u32, u32)],
+    rows: &'static [u32],
+    fills: &'static [fn(u64) -> Fill],
+}
+
+impl Matrix {
+    /// Every case on a device.
+    fn run(
+        &self,
+        device: &Device<'_>,
+        schedule: Schedule,
+        ranks: u32,
+    ) -> Vec<(Case, Fill, Outcome)> {
+        let mut ran = Vec::new();
+        for kind in self.kinds {
+            for size in self.sizes {
+                let shapes = shapes(self.rows, *size);
+                for fill in self.fills {
+                    let case = on(device, &schedule(), &variant(ranks, *kind), &shapes);
+                    let fill = fill(u64::from(ranks) << 16 | ran.len() as u64);
+                    let outcome = case.run(device, fill);
+                    ran.push((case, fill, outcome));
+                }
+            }
+        }
+        ran
+    }
+
+    /// Compares all of them; one line of the table.
+    fn compare(&self, ran: &[(Case, Fill, Outcome)], told: &str) {
+        let launches = self.rows.len();
+        let worst = in_parallel(ran.len() * launches, |index| {
+            let (case, fill, outcome) = &ran[index / launches];
+            case.compare(outcome, index % launches, *fill)
+        });
+        let worst = worst.into_iter().fold(0.0, f64::max);
+        let name = &ran[0].0.kernel.name;
+        let launches = ran.len() * launches;
+        let how = if ran
+            .iter()
+            .all(|(_, fill, _)| matches!(fill, Fill::Integers(_)))
+        {
+            "the same bits".into()
+        } else {
+            format!("at most {:.0} % of what rounding allows", worst * 100.0)
+        };
+        println!("  {name:13} {told:32} {launches:5} launches right: {how}");
+    }
+
+    /// On GPUs of their own where there are enough.
+    fn on_gpus(&self, schedule: Schedule, what: &str, (probes, late): (Probes, u64)) {
+        for ranks in 1..=4 {
+            let Some(world) = gpus::world(ranks) else {
+                return;
+            };
+            let device = Device::gpus(&world, probes, late);
+            let (ran, told) = (self.run(&device, schedule, ranks), world.told());
+            drop(world);
+            self.compare(&ran, &format!("{told}, {what}"));
+            for (case, fill, outcome) in ran
+                .iter()
+                .filter(|(_, fill, _)| matches!(fill, Fill::Integers(_)))
+            {
+                let emulated = case.run(&Device::Cpu, *fill);
+                for output in &outcome.outputs {
+                    let same = emulated.output(output.launch, output.rank, output.tensor);
+                    let name = &case.kernel.name;
+                    assert_eq!(same, Some(output), "{name} differs from its emulation");
+                }
+            }
+        }
+    }
+}
+
+fn agrees(schedule: Schedule) {
+    let matrix = Matrix {
+        kinds: &KINDS,
+        sizes: &SIZES,
+        rows: &ROWS,
+        fills: &[Fill::Uniform],
+    };
+    matrix.on_gpus(schedule, "random", (Probes::default(), 0));
+}
+
+mod agrees {
+    crate::each_schedule!(super::agrees);
+}
+
+fn layout_nn(schedule: Schedule) {
+    let matrix = Matrix {
+        kinds: &NN,
+        sizes: &[(264, 1096)],
+        rows: &[1000, 1, 127, 2049],
+        fills: &[Fill::Uniform, Fill::Integers],
+    };
+    matrix.on_gpus(schedule, "nn", (Probes::default(), 0));
+}
+
+mod layout_nn {
+    crate::each_schedule!(super::layout_nn);
+}
+
+/// Columns of M are multiples of 16 bytes in every world.
+fn layout_tn(schedule: Schedule) {
+    let matrix = Matrix {
+        kinds: &TN,
+        sizes: &[(264, 1096)],
+        rows: &[960, 96, 2016],
+        fills: &[Fill::Uniform, Fill::Integers],
+    };
+    matrix.on_gpus(schedule, "tn", (Probes::default(), 0));
+}
+
+mod layout_tn {
+    crate::each_schedule!(super::layout_tn: gemm, gemm_rs, gemm_rs_add, gemm_ar, bulk);
+}
+
+/// Small integers, whose sums are exact in any order: the same bits as the reference and the emulator.
+fn same_bits(schedule: Schedule) {
+    let matrix = Matrix {
+        kinds: &KINDS,
+        sizes: &[(264, 200)],
+        rows: &[1, 1000, 127, 514],
+        fills: &[Fill::Integers],
+    };
+    matrix.on_gpus(schedule, "integers", (Probes::default(), 200));
+}
+
+mod same_bits {
+    crate::each_schedule!(super::same_bits);
+}
+
+/// With random pauses inside every role, and ranks that come late.
+fn jitter(schedule: Schedule) {
+    let matrix = Matrix {
+        kinds: &JITTERED,
+        sizes: &[(520, 1096)],
+        rows: &[514, 1, 1000, 129, 2049, 640, 127, 1000],
+        fills: &[Fill::Uniform, Fill::Integers],
+    };
+    matrix.on_gpus(schedule, "jitter", (JITTER, 300));
+}
+
+mod jitter {
+    crate::each_schedule!(super::jitter);
+}
+
+/// Few and small, and ranks on one GPU: what the sanitizers watch.
+fn small(schedule: Schedule) {
+    let matrix = Matrix {
+        kinds: &JITTERED,
+        sizes: &[(136, 200)],
+        rows: &[257, 1, 130],
+        fills: &[Fill::Uniform],
+    };
+    for ranks in [1, 3] {
+        let Some(world) = gpus::loopback(ranks) else {
+            return;
+        };
+        let device = Device::gpus(&world, Probes::default(), 0);
+        let (ran, told) = (matrix.run(&device, schedule, ranks), world.told());
+        drop(world);
+        matrix.compare(&ran, &format!("{told}, small"));
+    }
+}
+
+mod small {
+    crate::each_schedule!(super::small);
+}
+
+/// The same on emulated ranks.
+fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u32]) {
+    let matrix = Matrix {
+        kinds,
+        sizes: &[(136, 72)],
+        rows,
+        fills: &[Fill::Uniform, Fill::Integers],
+    };
+    for ranks in 1..=4 {
+        let ran = matrix.run(&Device::Cpu, schedule, ranks);
+        let layout = kinds[0].2.name();
+        matrix.compare(&ran, &format!("world {ranks} emulated, {layout}"));
+    }
+}
+
+fn emulated(schedule: Schedule) {
+    emulated_as(schedule, &KINDS, &[300, 1, 127, 7]);
+    emulated_as(schedule, &NN, &[300, 1, 127, 7]);
+}
+
+mod emulated {
+    crate::each_schedule!(super::emulated);
+}
+
+fn emulated_tn(schedule: Schedule) {
+    emulated_as(schedule, &TN, &[288, 96]);
+}
+
+mod emulated_tn {
+    crate::each_schedule!(super::emulated_tn: gemm, gemm_rs, gemm_rs_add, gemm_ar, bulk);
+}
