@@ -114,7 +114,8 @@ fn one_of_each_kind_passes_the_gates() {
 fn every_epilogue_passes_the_gates() {
     let library = [schedules::linear_gelu, schedules::linear_residual];
     let all = library.iter().chain(&epilogues::ALL);
-    let cases: Vec<_> = all.map(|program| (program(), Variant::new(4))).collect();
+    let mut cases: Vec<_> = all.map(|program| (program(), Variant::new(4))).collect();
+    cases.push((schedules::wgrad(), Variant::new(4).layout(Layout::Tn)));
     all_pass(&cases);
 }
 

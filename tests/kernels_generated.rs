@@ -29,7 +29,7 @@ fn pipeline(
 type Kind = (fn() -> Program, Dtype, (u32, u32), Layout);
 
 /// The first of each kind.
-const KERNELS: [Kind; 10] = [
+const KERNELS: [Kind; 11] = [
     (schedules::gemm, Dtype::Bf16, (128, 256), Layout::Nt),
     (schedules::gemm, Dtype::Bf16, (128, 256), Layout::Nn),
     (schedules::gemm, Dtype::Bf16, (128, 256), Layout::Tn),
@@ -41,6 +41,7 @@ const KERNELS: [Kind; 10] = [
         (128, 256),
         Layout::Nt,
     ),
+    (schedules::wgrad, Dtype::Bf16, (128, 256), Layout::Tn),
     (schedules::ag_gemm, Dtype::Bf16, (128, 256), Layout::Nt),
     (schedules::ag_gemm_pull, Dtype::Bf16, (128, 256), Layout::Nt),
     (schedules::gemm_rs, Dtype::Bf16, (128, 256), Layout::Nt),

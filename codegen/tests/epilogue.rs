@@ -81,11 +81,12 @@ fn a_sum_over_ranks_goes_through_its_epilogue_whole() {
 }
 
 #[test]
-fn what_an_epilogue_cannot_read_is_refused() {
-    insta::assert_snapshot!(build(&gated(F32)).expect_err("refused"), @"
-    error[resources]: a stored tile of f32 beside a product of bf16
-      help: tiles of the operands' type; vectors may have any
-    ");
+fn panels_are_as_wide_as_the_widest_type_allows() {
+    let pipeline = pipeline::verify(good(&gated(F32))).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(pipeline.panel_columns, 32);
+    let text = cuda::emit(&pipeline).text;
+    assert!(text.contains("panel_read<float, PANEL_N>(gate,"));
+    assert!(text.contains("panel_store<T, PANEL_N>(y_values,"));
 }
 
 /// What the verifier says when the first node of a kind is gone from the multiplying warps.

@@ -98,7 +98,7 @@ linear_residual(
                 for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                     mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
                     const u32 full = base + STAGE_FULL_AT + stage * 8;
-                    mbarrier_expect(full, PANEL_BYTES);
+                    mbarrier_expect(full, TILE_M * PANEL_N * 2);
                     tma_load(base + X_AT + stage * X_BYTES, residual, full, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, 0, 0);
                     if (++stage == STAGES) stage = 0, stage_parity ^= 1;
                 }

@@ -103,11 +103,31 @@ pub fn gemm_rs_gelu(x: Local<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: Scatt
     }
 }
 
-pub const ALL: [fn() -> counterflow::Program; 6] = [
+/// A result in f32 beside the same in 16 bits, with a stored tile of each type.
+#[schedule]
+pub fn both_types(
+    x: Local<bf16>,
+    w: Local<bf16>,
+    z: Local<bf16>,
+    before: Local<f32>,
+    y: Out<bf16>,
+    full: Out<f32>,
+) {
+    let tiles = y.tiles((128, 256));
+    #[gemm]
+    for t in tiles.grouped() {
+        let sum = dot(x[t], w[t]).mul(z[t]) + before[t];
+        full[t] = sum;
+        y[t] = sum;
+    }
+}
+
+pub const ALL: [fn() -> counterflow::Program; 7] = [
     linear_silu,
     gelu_tanh_mul,
     gated,
     mapped,
     waved,
     gemm_rs_gelu,
+    both_types,
 ];

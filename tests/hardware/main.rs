@@ -8,8 +8,12 @@
 #[path = "../../runtime/tests/common/mod.rs"]
 mod nvidia;
 
+#[path = "../common/epilogues.rs"]
+mod epilogues;
+
 mod back_to_back;
 mod case;
+mod epilogue;
 mod fused;
 mod gpus;
 mod heap;

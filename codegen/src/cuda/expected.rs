@@ -1,6 +1,6 @@
 //! How many instructions of each kind a kernel's machine code must have: worked out from the tile, not from the text.
 
-use crate::kernel::{OpKind, visit};
+use crate::kernel::{OpKind, Region, visit};
 use crate::pipeline::{CONSUMERS, Pipeline};
 use crate::program::{StoreMode, TensorKind};
 
@@ -13,18 +13,24 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32, u32)> {
     // stmatrix.x4 writes 16 rows by 16 columns of a warp.
     let writes = tile.rows * tile.columns / (CONSUMERS * 4 * 256);
     let (mut stores, mut adds, mut sums, mut copies, mut tiles) = (0, 0, 0, 0, 0);
+    // Matrix instructions move 16-bit elements; f32 goes by ordinary ones.
+    let (mut halves_out, mut halves_in) = (false, false);
+    let half = |region: &Region| pipeline.kernel.buffers[region.buffer.index()].dtype.bytes() == 2;
     for role in &pipeline.kernel.roles {
         visit(&role.body, &mut |op| {
-            if let OpKind::Store { mode, .. } = op.kind {
+            if let OpKind::Store { mode, dst, .. } = &op.kind {
+                halves_out |= half(dst);
                 match mode {
                     StoreMode::Write => stores += 1,
                     StoreMode::Add => adds += 1,
                 }
             }
             sums += u32::from(matches!(op.kind, OpKind::Reduce { .. }));
-            if let OpKind::Load { from, .. } = &op.kind {
-                let vector = TensorKind::Vector;
-                tiles += u32::from(pipeline.kernel.buffers[from.buffer.index()].kind != vector);
+            if let OpKind::Load { from, .. } = &op.kind
+                && pipeline.kernel.buffers[from.buffer.index()].kind != TensorKind::Vector
+            {
+                tiles += 1;
+                halves_in |= half(from);
             }
             copies += u32::from(matches!(op.kind, OpKind::Copy { .. }) && !role.kind.sequential());
         });
@@ -34,13 +40,15 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32, u32)> {
         ("HGMMA", mma, mma),
         ("UTMALDG", 1, loads),
         ("UTMASTG", 1, stores + copies),
-        ("STSM", writes, writes),
         ("USETMAXREG", 2, 2),
     ];
+    if halves_out {
+        all.push(("STSM", writes, writes));
+    }
     if adds > 0 {
         all.push(("UTMAREDG", 1, adds));
     }
-    if sums + tiles > 0 {
+    if sums > 0 || halves_in {
         all.push(("LDSM", writes, writes));
     }
     all

@@ -2,6 +2,7 @@
 
 use super::Text;
 use super::head::order_name;
+use crate::dtype::Dtype;
 use crate::pipeline::{Deal, Expr, Field, Node, Phase, RingId, Side, Slot};
 use crate::program::{CounterId, StoreMode};
 
@@ -240,12 +241,14 @@ impl Text<'_> {
                 name,
                 slot_part,
                 index,
+                dtype,
                 ..
             } => {
                 let shared = self.shared(*ring, *slot_part, index, false);
                 self.line(format!("float {name}[PANEL_N / 2];"));
                 self.line(format!(
-                    "panel_read<T, PANEL_N>({name}, {shared}, first_row, lane);"
+                    "panel_read<{}, PANEL_N>({name}, {shared}, first_row, lane);",
+                    self.element(*dtype)
                 ));
             }
             Node::ReadVector {
@@ -271,6 +274,7 @@ impl Text<'_> {
                 ring,
                 part,
                 epilogue,
+                dtype,
             } => {
                 let shared = self.shared(*ring, 0, &Expr::Const(0), false);
                 let from = match epilogue {
@@ -278,7 +282,8 @@ impl Text<'_> {
                     None => format!("acc + {} * PANEL_N / 2", self.factor(part)),
                 };
                 self.line(format!(
-                    "panel_store<T, PANEL_N>({from}, {shared}, first_row, lane);"
+                    "panel_store<{}, PANEL_N>({from}, {shared}, first_row, lane);",
+                    self.element(*dtype)
                 ));
             }
             Node::AddPanel {
@@ -514,6 +519,17 @@ impl Text<'_> {
             text.push_str(&format!(" + {} * {bytes}", self.factor(index)));
         }
         text
+    }
+
+    /// A type's name in the text.
+    fn element(&self, dtype: Dtype) -> String {
+        if dtype == self.pipeline.dtype {
+            return "T".into();
+        }
+        match dtype {
+            Dtype::F32 => "float".into(),
+            Dtype::Bf16 | Dtype::F16 => dtype.to_string(),
+        }
     }
 
     /// A number as a factor.

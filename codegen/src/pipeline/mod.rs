@@ -40,6 +40,8 @@ pub struct Pipeline {
     pub dtype: Dtype,
     /// Rows, columns and depth of a tile.
     pub tile: Tile,
+    /// Columns of a panel: 128 bytes of the widest type that is stored or read in panels.
+    pub panel_columns: u32,
     /// CTAs that move data before they multiply: the first ones.
     pub comm: Option<Comm>,
     /// Registers a thread of the first warpgroup keeps, and one of the others takes.
@@ -105,7 +107,7 @@ pub enum Place {
 
 /// Warpgroups that multiply.
 pub const CONSUMERS: u32 = 2;
-/// Columns of an output panel: one 128-byte swizzle atom of 16-bit elements.
+/// Columns of a panel and of a moved box of 16-bit elements: one 128-byte swizzle atom.
 pub const PANEL_COLUMNS: u32 = 64;
 /// Rows of an operand's block where its rows are contiguous: one 128-byte swizzle atom of 16-bit elements.
 pub const BLOCK: u32 = 64;
@@ -154,7 +156,7 @@ impl Pipeline {
 
     /// Panels of a tile.
     pub const fn panels(&self) -> u32 {
-        self.tile.columns / PANEL_COLUMNS
+        self.tile.columns / self.panel_columns
     }
 }
 

@@ -4,6 +4,7 @@
 //! that orders memory or may block is in the others: the emitter invents none of it.
 
 use super::expr::{Expr, Test};
+use crate::dtype::Dtype;
 use crate::kernel::ValueId;
 use crate::order::TileOrder;
 use crate::program::{CounterId, StoreMode, TensorId};
@@ -214,6 +215,8 @@ pub enum Node {
         acc: AccId,
         /// The registers' name.
         name: String,
+        /// The panel's type.
+        dtype: Dtype,
         /// Which part of the slot.
         slot_part: usize,
         /// Which box within the part.
@@ -246,6 +249,8 @@ pub enum Node {
         part: Expr,
         /// What was applied to it before.
         epilogue: Option<usize>,
+        /// What it is rounded to.
+        dtype: Dtype,
     },
     /// Adds a loaded panel to accumulators, in f32 (ordinary loads).
     AddPanel {

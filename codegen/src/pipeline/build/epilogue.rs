@@ -3,11 +3,12 @@
 //! Vectors are read by ordinary loads. Stored tiles come through the stages behind the item's last step, panel by panel:
 //! one slot holds a panel of each, the first where `x` would be, the others where `w` would be.
 
-use super::super::{At, Epilogue, Expr, Node, PANEL_COLUMNS, Param, Phase, Side, Slot, Source};
+use super::super::{At, Epilogue, Expr, Node, Param, Phase, Side, Slot, Source};
 use super::gemm::{count, side};
 use super::item::{Leaf, Sorted};
 use super::walk::{Walk, identifier};
 use super::{PANELS, STAGES, refuse};
+use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
 use crate::program::{TensorKind, Var};
 use crate::value::{AccId, Binary, Value};
@@ -42,14 +43,6 @@ impl Walk<'_, '_> {
             };
             let at = Some(self.b.kernel.loc(leaf.op.id));
             let to = &self.b.kernel.buffers[dst.buffer.index()];
-            if to.dtype != self.b.product.dtype {
-                let message = format!(
-                    "a store of {} after a product of {}",
-                    to.dtype, self.b.product.dtype
-                );
-                let hint = "outputs of the operands' type";
-                self.b.found.push(refuse(at, message, hint));
-            }
             let written = &self.b.kernel.values[usize::from(value.0)];
             let Some(folded) = folded(written, &sum) else {
                 self.b.found.push(refuse(
@@ -105,19 +98,10 @@ impl Walk<'_, '_> {
             let OpKind::Load { acc, from: region } = &leaf.op.kind else {
                 continue;
             };
-            let at = Some(self.b.kernel.loc(leaf.op.id));
             let buffer = &self.b.kernel.buffers[region.buffer.index()];
             let mut name = identifier(&buffer.name);
             while name == "product" || operands.iter().any(|known| known.name == name) {
                 name.push('_');
-            }
-            if from == Source::Panel && buffer.dtype != self.b.product.dtype {
-                let message = format!(
-                    "a stored tile of {} beside a product of {}",
-                    buffer.dtype, self.b.product.dtype
-                );
-                let hint = "tiles of the operands' type; vectors may have any";
-                self.b.found.push(refuse(at, message, hint));
             }
             operands.push(Param {
                 acc: *acc,
@@ -125,8 +109,8 @@ impl Walk<'_, '_> {
                 from,
             });
         }
-        let most = 1 + self.b.product.tile.columns * self.b.product.tile.k
-            / (self.b.product.tile.rows * PANEL_COLUMNS);
+        let panel = self.b.product.tile.rows * 128;
+        let most = 1 + self.b.product.tile.columns * self.b.product.tile.k * 2 / panel;
         if sorted.loads.len() > most as usize {
             let message = format!("{} stored tiles in one item", sorted.loads.len());
             let hint = format!("at most {most}: as many panels as a stage has room for");
@@ -139,6 +123,7 @@ impl Walk<'_, '_> {
     pub(super) fn load_operands(&mut self, sorted: &Sorted<'_>) -> Vec<Node> {
         let mut nodes = Vec::new();
         let mut loads = Vec::new();
+        let mut bytes = Expr::from(0);
         for (index, (waits, leaf)) in sorted.loads.iter().enumerate() {
             let OpKind::Load { from, .. } = &leaf.op.kind else {
                 continue;
@@ -146,6 +131,9 @@ impl Walk<'_, '_> {
             nodes.push(self.note(leaf.op));
             nodes.extend(self.waits(waits));
             let (part, place) = place(index);
+            let dtype = self.b.kernel.buffers[from.buffer.index()].dtype;
+            let box_ = Expr::symbol("TILE_M", self.b.product.tile.rows) * self.panel_columns();
+            bytes = bytes + box_ * dtype.bytes();
             loads.extend(self.panel_at(from).map(|(map, at)| Node::Load {
                 ring: STAGES,
                 part,
@@ -157,8 +145,6 @@ impl Walk<'_, '_> {
         if loads.is_empty() {
             return Vec::new();
         }
-        let tile = self.b.product.tile;
-        let bytes = Expr::symbol("PANEL_BYTES", tile.rows * PANEL_COLUMNS * 2);
         let mut part = vec![
             Node::Await {
                 ring: STAGES,
@@ -167,7 +153,7 @@ impl Walk<'_, '_> {
             },
             Node::Expect {
                 ring: STAGES,
-                bytes: Expr::from(loads.len() as u32) * bytes,
+                bytes,
             },
         ];
         part.extend(loads);
@@ -183,7 +169,7 @@ impl Walk<'_, '_> {
         let tile = self.b.product.tile;
         let (_, var) = side(from)?;
         let (_, _, row, column) = self.item(var)?;
-        let map = self.map(from.buffer, tile.rows, PANEL_COLUMNS);
+        let map = self.map(from.buffer, tile.rows, self.b.product.panel_columns);
         let slot = match &from.slot {
             Some(crate::program::Pick::One(slot)) => Some(self.rank(slot)),
             Some(crate::program::Pick::All | crate::program::Pick::Others) | None => None,
@@ -191,7 +177,7 @@ impl Walk<'_, '_> {
         let start = row * Expr::symbol("TILE_M", tile.rows);
         let (row, chunk, rank) = self.place(from, map, var, start, slot);
         let column = column * Expr::symbol("TILE_N", tile.columns)
-            + Expr::var("part") * Expr::symbol("PANEL_N", PANEL_COLUMNS);
+            + Expr::var("part") * self.panel_columns();
         Some((
             map,
             At {
@@ -213,12 +199,13 @@ impl Walk<'_, '_> {
                 phase: Phase::ThisLap,
             });
             for (index, (_, leaf)) in sorted.loads.iter().enumerate() {
-                if let OpKind::Load { acc, .. } = leaf.op.kind {
+                if let OpKind::Load { acc, from } = &leaf.op.kind {
                     let (slot_part, place) = place(index);
                     part.push(Node::ReadPanel {
                         ring: STAGES,
-                        acc,
-                        name: self.operand_name(acc),
+                        acc: *acc,
+                        name: self.operand_name(*acc),
+                        dtype: self.b.kernel.buffers[from.buffer.index()].dtype,
                         slot_part,
                         index: place,
                     });
@@ -247,14 +234,18 @@ impl Walk<'_, '_> {
                     name: self.operand_name(*acc),
                     tensor: from.buffer,
                     column: column.clone() * Expr::symbol("TILE_N", self.b.product.tile.columns)
-                        + Expr::var("part") * Expr::symbol("PANEL_N", PANEL_COLUMNS),
+                        + Expr::var("part") * self.panel_columns(),
                 });
             }
         }
         let mut nodes = Vec::new();
-        for (epilogue, stores) in groups(sorted) {
+        for (epilogue, stores) in groups(self, sorted) {
+            let dtype = stores
+                .first()
+                .map_or(self.b.product.dtype, |leaf| self.stored(leaf));
             nodes.extend(stores.iter().map(|leaf| self.note(leaf.op)).take(1));
-            if let Some(epilogue) = epilogue {
+            let applied = |node: &Node| matches!(node, Node::Apply { epilogue: known, .. } if Some(*known) == epilogue);
+            if let Some(epilogue) = epilogue.filter(|_| !part.iter().any(applied)) {
                 part.push(Node::Apply {
                     epilogue,
                     part: Expr::var("part"),
@@ -270,6 +261,7 @@ impl Walk<'_, '_> {
                     ring: PANELS,
                     part: Expr::var("part"),
                     epilogue,
+                    dtype,
                 },
                 Node::FenceShared,
                 Node::SyncWarp,
@@ -289,6 +281,15 @@ impl Walk<'_, '_> {
         }
         nodes.push(count("part", self.panels(), 1.into(), true, part));
         nodes
+    }
+
+    /// The type a store rounds to.
+    pub(super) fn stored(&self, leaf: &Leaf<'_>) -> Dtype {
+        if let OpKind::Store { dst, .. } = &leaf.op.kind {
+            self.b.kernel.buffers[dst.buffer.index()].dtype
+        } else {
+            self.b.product.dtype
+        }
     }
 
     /// The name an operand has where its value is used; one that no value uses needs none.
@@ -314,12 +315,16 @@ fn place(index: usize) -> (usize, Expr) {
 }
 
 /// The stores of an item, together where they write the same panel.
-pub(super) fn groups<'s, 'a>(sorted: &'s Sorted<'a>) -> Vec<(Option<usize>, &'s [Leaf<'a>])> {
+pub(super) fn groups<'s, 'a>(
+    walk: &Walk<'_, '_>,
+    sorted: &'s Sorted<'a>,
+) -> Vec<(Option<usize>, &'s [Leaf<'a>])> {
     let mut groups = Vec::new();
     let mut from = 0;
     for at in 1..=sorted.stores.len() {
         let of = |at: usize| sorted.epilogues.get(at).copied().flatten();
-        if at == sorted.stores.len() || of(at) != of(from) {
+        let stored = |at: usize| walk.stored(&sorted.stores[at]);
+        if at == sorted.stores.len() || (of(at), stored(at)) != (of(from), stored(from)) {
             groups.push((of(from), &sorted.stores[from..at]));
             from = at;
         }

@@ -173,13 +173,21 @@ impl Walk<'_, '_> {
             ));
             return Vec::new();
         }
+        if self.b.product.panel_columns != PANEL_COLUMNS {
+            self.b.found.push(refuse(
+                Some(at),
+                "a sum of stored tiles into f32",
+                "outputs of the operands' type, or tiles that are added one by one: `dot(x[t], w[t]) + z[t]`",
+            ));
+            return Vec::new();
+        }
         let Some((_, var)) = side(from) else {
             return Vec::new();
         };
         let Some((_, _, row, column)) = self.item(var) else {
             return Vec::new();
         };
-        let map = self.map(from.buffer, tile.rows, PANEL_COLUMNS);
+        let map = self.map(from.buffer, tile.rows, self.b.product.panel_columns);
         let slot = Expr::var("from");
         let (row, chunk, rank) = self.place(
             from,
@@ -190,8 +198,7 @@ impl Walk<'_, '_> {
         );
         let panel = Expr::symbol("PANEL_BYTES", tile.rows * PANEL_COLUMNS * 2);
         let first = column * Expr::symbol("TILE_N", tile.columns);
-        let column =
-            first + (Expr::var("part") + Expr::var("i")) * Expr::symbol("PANEL_N", PANEL_COLUMNS);
+        let column = first + (Expr::var("part") + Expr::var("i")) * self.panel_columns();
         let load = Node::Load {
             ring: STAGES,
             part: 1,
@@ -250,7 +257,7 @@ impl Walk<'_, '_> {
         }
         let mut nodes = self.waits(&sorted.store_waits);
         let mut part = Vec::new();
-        let groups = groups(sorted);
+        let groups = groups(self, sorted);
         let per_panel = groups.len() as u32;
         for (_, stores) in groups {
             part.push(Node::Await {
@@ -289,7 +296,7 @@ impl Walk<'_, '_> {
         if lag {
             // All but this tile's stores are complete: the tile before can be announced.
             nodes.push(Node::AwaitStores {
-                pending: self.b.product.tile.columns / PANEL_COLUMNS * per_panel,
+                pending: self.b.product.tile.columns / self.b.product.panel_columns * per_panel,
             });
             nodes.push(Node::Flush {
                 amount: amount(&sorted.signals[0]),
@@ -317,7 +324,7 @@ impl Walk<'_, '_> {
         chunk: Option<&Expr>,
     ) -> Vec<Node> {
         let tile = self.b.product.tile;
-        let map = self.map(dst.buffer, tile.rows, PANEL_COLUMNS);
+        let map = self.map(dst.buffer, tile.rows, self.b.product.panel_columns);
         let Some((_, var)) = side(dst) else {
             return Vec::new();
         };
@@ -339,7 +346,7 @@ impl Walk<'_, '_> {
             });
         }
         let column = column * Expr::symbol("TILE_N", tile.columns)
-            + Expr::var("part") * Expr::symbol("PANEL_N", PANEL_COLUMNS);
+            + Expr::var("part") * self.panel_columns();
         vec![Node::Store {
             ring: PANELS,
             map,
@@ -355,7 +362,11 @@ impl Walk<'_, '_> {
 
     pub(super) fn panels(&self) -> Expr {
         let tile = self.b.product.tile;
-        Expr::symbol("TILE_N", tile.columns) / Expr::symbol("PANEL_N", PANEL_COLUMNS)
+        Expr::symbol("TILE_N", tile.columns) / self.panel_columns()
+    }
+
+    pub(super) fn panel_columns(&self) -> Expr {
+        Expr::symbol("PANEL_N", self.b.product.panel_columns)
     }
 
     /// Panels that fit in a stage where `w` would be.

@@ -20,6 +20,7 @@ use crate::kernel::{Block, Kernel, OpKind, Region, Role, RoleKind, visit};
 use crate::program::{CellIndex, CounterId, Loc, TensorId};
 use crate::variant::Arch;
 use crate::verify::Checked;
+use epilogue::is_vector;
 use item::Counters;
 use std::collections::BTreeSet;
 use walk::{Walk, Which};
@@ -107,6 +108,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         kernel: kernel.clone(),
         dtype: product.dtype,
         tile,
+        panel_columns: product.panel_columns,
         comm,
         // What the loading warpgroup gives up, the multiplying ones share: at most 504 in all. A fused kernel's loading
         // thread needs more for the schedule's arithmetic, most of all where it moves data itself; a sum over ranks
@@ -150,6 +152,7 @@ struct Product {
     w: TensorId,
     dtype: crate::dtype::Dtype,
     tile: Tile,
+    panel_columns: u32,
     stages: u32,
     partition: crate::program::PartitionId,
 }
@@ -267,9 +270,32 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         w: b.buffer,
         dtype,
         tile,
+        panel_columns: panel_columns(kernel, &gemm.body),
         stages,
         partition,
     })
+}
+
+/// Columns of a panel: 128 bytes of the widest type that tiles are stored in or read from beside the product.
+fn panel_columns(kernel: &Kernel, body: &[Block]) -> u32 {
+    let mut widest = 2;
+    visit(body, &mut |op| {
+        let panel = match &op.kind {
+            OpKind::Store { dst, .. } => Some(dst),
+            OpKind::Load { from, .. } => Some(from).filter(|from| !is_vector(kernel, from)),
+            OpKind::Reduce { from, .. } => Some(from),
+            OpKind::ForRanks { .. }
+            | OpKind::ForSplits { .. }
+            | OpKind::If { .. }
+            | OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Dot { .. } => None,
+        };
+        let bytes = panel.map(|region| kernel.buffers[region.buffer.index()].dtype.bytes());
+        widest = widest.max(bytes.unwrap_or(0));
+    });
+    PANEL_COLUMNS * 2 / widest
 }
 
 /// The partition that dots run over.
@@ -358,6 +384,7 @@ fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
     };
     let panels = Ring {
         name: "panel",
+        // Of 16-bit elements a whole tile.
         slots: tile.columns / PANEL_COLUMNS,
         parts: vec![Part {
             name: "panel".into(),

@@ -9,7 +9,7 @@ use super::step::{Area, Box4};
 use super::story;
 use crate::diag::Diagnostic;
 use crate::kernel::{OpKind, visit};
-use crate::pipeline::{Node, PANEL_COLUMNS, View};
+use crate::pipeline::{Node, View};
 use crate::program::{StoreMode, TensorKind};
 use crate::value::AccId;
 
@@ -24,8 +24,8 @@ pub(super) struct Product {
     pub(super) added: Vec<u32>,
     /// Operands read for its epilogue: what was loaded, the row (of tiles) and the first column.
     pub(super) read: Vec<(AccId, Option<u32>, u32)>,
-    /// The epilogue applied last, and to which panel.
-    pub(super) applied: Option<(usize, u32)>,
+    /// Epilogues applied to the panel at hand, and which one that is.
+    pub(super) applied: Vec<(usize, u32)>,
 }
 
 /// What a piece of shared memory holds.
@@ -165,11 +165,11 @@ impl Machine<'_> {
         let Agent {
             cta, ref product, ..
         } = self.agents[index];
-        if epilogue.is_some_and(|epilogue| product.applied != Some((epilogue, part))) {
+        if epilogue.is_some_and(|epilogue| !product.applied.contains(&(epilogue, part))) {
             let what = "its epilogue was not applied to this panel";
             return Err(Box::new(story::wrong(self, index, what)));
         }
-        let column = product.at.1 + part * PANEL_COLUMNS;
+        let column = product.at.1 + part * self.case.pipeline.panel_columns;
         let content = Content::Panel(product.clone(), column, epilogue);
         self.put(cta, area, content);
         Ok(())
@@ -180,7 +180,7 @@ impl Machine<'_> {
         let Agent {
             cta, ref product, ..
         } = self.agents[index];
-        let column = product.at.1 + part * PANEL_COLUMNS;
+        let column = product.at.1 + part * self.case.pipeline.panel_columns;
         let held = self.held(cta, area);
         let right = |held: &Content| match held {
             Content::Box(at) => {

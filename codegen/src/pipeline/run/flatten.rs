@@ -1,10 +1,9 @@
 //! One role of one CTA in one launch, as the list of its steps: control depends on the shape and on ranks only.
 
-use super::super::{
-    At, CONSUMERS, Deal, Expr, MapId, Node, PANEL_COLUMNS, Phase, Place, RingId, Side, Slot,
-};
+use super::super::{At, CONSUMERS, Deal, Expr, Map, MapId, Node, Phase, Place, RingId, Side, Slot};
 use super::case::{Case, Env, WORLD, comm_ctas};
 use super::step::{Area, Box4, Kind, Step};
+use crate::dtype::Dtype;
 use crate::pipeline::View;
 
 /// Where a role stands in a ring.
@@ -254,8 +253,9 @@ impl<'a> Flattener<'a> {
             } => {
                 let cursor = self.cursors[usize::from(ring.0)];
                 let boxed = self.case.pipeline.map(*map);
-                let bytes = boxed.box_rows * boxed.box_columns * self.case.pipeline.dtype.bytes();
-                let area = self.area(*ring, *part, cursor.slot, self.value(index) * bytes, bytes);
+                let bytes = self.box_bytes(boxed);
+                let place = self.value(index) * self.place_bytes(*map);
+                let area = self.area(*ring, *part, cursor.slot, place, bytes);
                 let from = self.global(*map, at);
                 self.push(
                     node,
@@ -270,7 +270,7 @@ impl<'a> Flattener<'a> {
             Node::Store { ring, map, at, .. } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let boxed = self.case.pipeline.map(*map);
-                let bytes = boxed.box_rows * boxed.box_columns * self.case.pipeline.dtype.bytes();
+                let bytes = self.box_bytes(boxed);
                 let area = self.area(*ring, 0, slot, 0, bytes);
                 let to = self.global(*map, at);
                 self.push(node, Kind::Store { area, to });
@@ -322,10 +322,11 @@ impl<'a> Flattener<'a> {
                 acc,
                 slot_part,
                 index,
+                dtype,
                 ..
             } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
-                let area = self.half(*ring, *slot_part, slot, self.value(index));
+                let area = self.half(*ring, *slot_part, slot, self.value(index), *dtype);
                 self.push(node, Kind::ReadPanel { area, acc: *acc });
             }
             Node::ReadVector {
@@ -352,9 +353,10 @@ impl<'a> Flattener<'a> {
                 ring,
                 part,
                 epilogue,
+                dtype,
             } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
-                let area = self.half(*ring, 0, slot, 0);
+                let area = self.half(*ring, 0, slot, 0, *dtype);
                 self.push(
                     node,
                     Kind::Plain {
@@ -372,7 +374,8 @@ impl<'a> Flattener<'a> {
                 part,
             } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
-                let area = self.half(*ring, *slot_part, slot, self.value(index));
+                let dtype = self.case.pipeline.dtype;
+                let area = self.half(*ring, *slot_part, slot, self.value(index), dtype);
                 self.push(
                     node,
                     Kind::Plain {
@@ -482,15 +485,31 @@ impl<'a> Flattener<'a> {
         }
     }
 
+    fn box_bytes(&self, map: &Map) -> u32 {
+        let dtype = self.case.pipeline.kernel.buffers[map.tensor.index()].dtype;
+        map.box_rows * map.box_columns * dtype.bytes()
+    }
+
+    /// From a box of a part to the next: blocks lie one after another, panels each in a place for the widest type.
+    fn place_bytes(&self, map: MapId) -> u32 {
+        let pipeline = self.case.pipeline;
+        if pipeline.rows_contiguous(map) {
+            self.box_bytes(pipeline.map(map))
+        } else {
+            pipeline.tile.rows * 128
+        }
+    }
+
     /// This group's rows of a panel.
-    fn half(&self, ring: RingId, part: usize, slot: u32, index: u32) -> Area {
-        let bytes = self.case.pipeline.tile.rows * PANEL_COLUMNS * self.case.pipeline.dtype.bytes();
-        let half = bytes / CONSUMERS;
+    fn half(&self, ring: RingId, part: usize, slot: u32, index: u32, dtype: Dtype) -> Area {
+        let pipeline = self.case.pipeline;
+        let half = pipeline.tile.rows * pipeline.panel_columns * dtype.bytes() / CONSUMERS;
+        let place = index * pipeline.tile.rows * 128;
         self.area(
             ring,
             part,
             slot,
-            index * bytes + self.group.unwrap_or(0) * half,
+            place + self.group.unwrap_or(0) * half,
             half,
         )
     }

@@ -5,7 +5,7 @@ use super::execute::Machine;
 use super::step::Area;
 use super::story;
 use crate::kernel::{OpKind, visit};
-use crate::pipeline::{PANEL_COLUMNS, Source};
+use crate::pipeline::Source;
 use crate::program::TensorId;
 use crate::value::{AccId, Value};
 
@@ -66,7 +66,7 @@ impl Machine<'_> {
     /// An epilogue is applied to a panel.
     pub(super) fn applied(&mut self, index: usize, epilogue: usize, part: u32) -> Verdict {
         let product = &self.agents[index].product;
-        let column = product.at.1 + part * PANEL_COLUMNS;
+        let column = product.at.1 + part * self.case.pipeline.panel_columns;
         for param in &self.case.pipeline.epilogues[epilogue].params {
             let row = match param.from {
                 Source::Product => continue,
@@ -78,7 +78,9 @@ impl Machine<'_> {
                 return Err(Box::new(story::wrong(self, index, &what)));
             }
         }
-        self.agents[index].product.applied = Some((epilogue, part));
+        let applied = &mut self.agents[index].product.applied;
+        applied.retain(|(_, known)| *known == part);
+        applied.push((epilogue, part));
         Ok(())
     }
 
