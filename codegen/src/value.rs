@@ -113,7 +113,8 @@ impl Unary {
             Unary::Gelu => 0.5 * x * erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
             Unary::GeluTanh => {
                 let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
-                0.5 * x * (1.0 + inner.tanh())
+                // 0.5 * (1 + tanh(u)) as sigmoid(2u), which keeps the digits of a small tail.
+                x / (1.0 + (-2.0 * inner).exp())
             }
             Unary::Silu => x / (1.0 + (-x).exp()),
             Unary::Relu => x.max(0.0),
