@@ -1,8 +1,12 @@
-//! How long planning, checking, predicting and emulating take. The limits are in the README.
+//! How long planning, checking, predicting, emitting, compiling and emulating take. The limits are in the README.
 
+use counterflow::codegen::pipeline::{self, Pipeline};
 use counterflow::codegen::verify::{self, Planner};
-use counterflow::codegen::{lower, model};
-use counterflow::{Checked, Kernel, Machine, Plan, Shape, Variant, cpu, schedules};
+use counterflow::codegen::{cuda, lower, model};
+use counterflow::jit::{Cache, Compiler};
+use counterflow::{
+    Checked, Kernel, Machine, Plan, Program, Shape, Variant, cpu, launch, schedules,
+};
 use divan::{Bencher, black_box};
 
 fn main() {
@@ -90,4 +94,57 @@ fn emulator_tags_only(bencher: Bencher) {
     let kernel = kernel(4);
     let plan = plan(&kernel, &Shape::new(1024, 1024, 1024));
     bencher.bench(|| cpu::interleave(&kernel, &[&plan], 1).expect("runs"));
+}
+
+/// The library, by name.
+const KERNELS: [&str; 4] = ["gemm", "ag_gemm", "gemm_rs", "gemm_ar"];
+
+fn built(name: &str) -> Checked<Pipeline> {
+    let named = |made: &&fn() -> Program| made().name == name;
+    let program = schedules::ALL.iter().find(named).expect("a schedule")();
+    let variant = Variant::new(4).set("tiles", (128, 256));
+    let kernel = lower::lower(&program, &variant).and_then(verify::kernel);
+    kernel
+        .and_then(|kernel| pipeline::build(&kernel))
+        .and_then(pipeline::verify)
+        .expect("is safe")
+}
+
+/// CUDA text of a checked warp level.
+#[divan::bench(args = KERNELS)]
+fn emit(bencher: Bencher, name: &str) {
+    let pipeline = built(name);
+    bencher.bench(|| cuda::emit(black_box(&pipeline)));
+}
+
+/// The warp level of a checked kernel, built and checked.
+#[divan::bench(args = KERNELS, sample_count = 20)]
+fn warp_level(bencher: Bencher, name: &str) {
+    let kernel = built(name).kernel.clone();
+    bencher.bench(|| pipeline::build(black_box(&kernel)).and_then(pipeline::verify));
+}
+
+/// That text to machine code, nothing cached. Nothing where NVRTC is not there.
+#[divan::bench(args = KERNELS, sample_count = 5, sample_size = 1)]
+fn nvrtc_cold(bencher: Bencher, name: &str) {
+    let source = cuda::emit(&built(name));
+    let Ok(compiler) = Compiler::find() else {
+        return;
+    };
+    let compiler = compiler.with_cache(Cache::off());
+    bencher.bench(|| launch::compile(&compiler, black_box(&source)).expect("compiles"));
+}
+
+/// The same from the cache on disk.
+#[divan::bench(args = KERNELS)]
+fn nvrtc_cache_hit(bencher: Bencher, name: &str) {
+    let source = cuda::emit(&built(name));
+    let Ok(compiler) = Compiler::find() else {
+        return;
+    };
+    let dir = std::env::temp_dir().join(format!("counterflow-bench-{}", std::process::id()));
+    let compiler = compiler.with_cache(Cache::at(&dir));
+    launch::compile(&compiler, &source).expect("compiles");
+    bencher.bench(|| launch::compile(&compiler, black_box(&source)).expect("compiles"));
+    let _ = std::fs::remove_dir_all(dir);
 }

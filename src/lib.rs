@@ -14,7 +14,7 @@ extern crate self as counterflow;
 pub use counterflow_codegen as codegen;
 pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
-    Communicator, Device, Error, UserBuffer, cpu, cuda, gpus, jit, launch, workbench,
+    Communicator, Device, Error, UserBuffer, cpu, cuda, gpus, jit, launch, tuned, workbench,
 };
 
 pub use counterflow_codegen::diag::{Diagnostic, Diagnostics, Rule};

@@ -1,100 +1,17 @@
 //! What is emitted, compiled for Hopper, one kernel of each kind: no spill, no slow code, and as many instructions of
 //! each sort as the tile asks for. The whole matrix is compiled by the ignored test.
 
-#[path = "../runtime/tests/common/mod.rs"]
-mod nvidia;
+#[path = "common/gates.rs"]
+mod gates;
 
 #[path = "common/epilogues.rs"]
 mod epilogues;
 
-use counterflow::codegen::cuda::{self, expected};
-use counterflow::codegen::lower::lower;
-use counterflow::codegen::pipeline::{self, Pipeline};
-use counterflow::codegen::verify;
-use counterflow::jit::{Compiled, Probes, Source, Target, gates};
-use counterflow::{Checked, Dtype, Error, Layout, Program, Variant, launch, schedules};
-use std::time::Duration;
-
-fn checked(program: &Program, variant: &Variant) -> Checked<Pipeline> {
-    let kernel = lower(program, variant).and_then(verify::kernel);
-    let pipeline = kernel
-        .and_then(|kernel| pipeline::build(&kernel))
-        .and_then(pipeline::verify);
-    pipeline.unwrap_or_else(|error| panic!("{} {variant}: {error}", program.name))
-}
-
-/// Compiles and passes every gate, or says what is wrong.
-fn passes(name: &str, pipeline: &Checked<Pipeline>) -> Option<Vec<String>> {
-    let compiler = nvidia::compiler()?;
-    let source = cuda::emit(pipeline);
-    let compiled = launch::compile(&compiler, &source).unwrap_or_else(|error| panic!("{error}"));
-    let sass = nvidia::sass(&compiled.cubin)?;
-    let mut found = gates::findings(&compiled, Some(&sass));
-    for (what, multiple, least) in expected::instructions(pipeline) {
-        let count = sass.count(what);
-        if count < least as usize || count % multiple as usize != 0 {
-            found.push(format!(
-                "{count} {what}: at least {least}, in multiples of {multiple}"
-            ));
-        }
-    }
-    let facts = &compiled.facts[0];
-    // The ceiling of 384 threads: setmaxnreg deals registers out from there.
-    if facts.registers > 168 || facts.threads != Some(source.threads) {
-        found.push(format!("{facts:?}"));
-    }
-    let parameters = parameters(&source);
-    if facts.parameters != parameters || facts.parameter_count as usize != source.params.len() {
-        found.push(format!(
-            "{} bytes of parameters, but the host passes {parameters}",
-            facts.parameters
-        ));
-    }
-    println!(
-        "{name:40} {:3} registers, {} instructions, {} bytes shared, {:.0} ms",
-        facts.registers,
-        sass.instructions.len(),
-        source.shared_bytes,
-        compiled.took.as_secs_f64() * 1000.0
-    );
-    if compiled.took > Duration::from_secs(6) {
-        found.push(format!("compiled in {:?}", compiled.took));
-    }
-    Some(found)
-}
-
-/// Bytes of the parameters as the host lays them out. They start at 0x210 of the constant bank, and are aligned there.
-fn parameters(source: &cuda::CudaSource) -> u32 {
-    const BASE: u32 = 0x210;
-    let end = source.params.iter().fold(BASE, |at: u32, param| {
-        let (bytes, align) = match param {
-            cuda::Param::Map { .. } => (128, 128),
-            cuda::Param::Plan { bytes, fields } => (
-                *bytes,
-                if fields.iter().any(|at| at.field.wide()) {
-                    8
-                } else {
-                    4
-                },
-            ),
-            cuda::Param::Watch => (48, 8),
-        };
-        at.next_multiple_of(align) + bytes
-    });
-    end - BASE
-}
-
-fn all_pass(cases: &[(Program, Variant)]) {
-    let mut wrong = Vec::new();
-    for (program, variant) in cases {
-        let name = format!("{} {variant}", program.name);
-        let Some(found) = passes(&name, &checked(program, variant)) else {
-            return;
-        };
-        wrong.extend(found.into_iter().map(|found| format!("{name}: {found}")));
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
+use counterflow::codegen::cuda;
+use counterflow::jit::gates::findings;
+use counterflow::jit::{Compiled, Probes, Source, Target};
+use counterflow::{Dtype, Error, Layout, Variant, launch, schedules};
+use gates::{all_pass, checked, nvidia};
 
 #[test]
 fn one_of_each_kind_passes_the_gates() {
@@ -116,6 +33,14 @@ fn every_epilogue_passes_the_gates() {
     let all = library.iter().chain(&epilogues::ALL);
     let mut cases: Vec<_> = all.map(|program| (program(), Variant::new(4))).collect();
     cases.push((schedules::wgrad(), Variant::new(4).layout(Layout::Tn)));
+    // In turn, and with two blocks of rows a warpgroup.
+    let tall = Variant::new(4).set("tiles", (256, 128));
+    let in_turn = Variant::new(4)
+        .set("tiles", (128, 128))
+        .set("gemm.ping_pong", 1);
+    cases.push((schedules::linear_gelu(), in_turn));
+    cases.push((schedules::linear_gelu(), tall.clone()));
+    cases.push((schedules::linear_residual(), tall));
     all_pass(&cases);
 }
 
@@ -163,28 +88,103 @@ fn probes_leave_no_instruction_where_they_are_off() {
 }
 
 #[test]
-#[ignore = "a minute of compiling; f16 gemm_rs and gemm_ar at 128x256 still spill and fail it"]
-fn every_tile_and_type_passes_the_gates() {
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
+fn every_schedule_type_and_tile_passes_the_gates() {
     let mut cases = Vec::new();
-    let programs = [
-        schedules::gemm(),
-        schedules::ag_gemm(),
-        schedules::ag_gemm_pull(),
-        schedules::gemm_rs(),
-        schedules::gemm_ar(),
-    ];
-    for program in programs {
+    for schedule in schedules::ALL {
         for dtype in [Dtype::Bf16, Dtype::F16] {
             for tile in [(128, 128), (128, 256)] {
                 // The world is a parameter of the text.
                 let variant = Variant::new(4).dtype(dtype).set("tiles", tile);
-                cases.push((program.clone(), variant.clone()));
-                cases.push((program.clone(), variant.clone().layout(Layout::Nn)));
-                if !program.name.starts_with("ag_") {
-                    cases.push((program.clone(), variant.layout(Layout::Tn)));
+                cases.push((schedule(), variant.clone()));
+                cases.push((schedule(), variant.clone().layout(Layout::Nn)));
+                if !schedule().name.starts_with("ag_") {
+                    cases.push((schedule(), variant.layout(Layout::Tn)));
                 }
             }
         }
     }
     all_pass(&cases);
+}
+
+/// A kernel as people read it, in `kernels_generated`.
+fn checked_in() -> Vec<(String, String)> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels_generated/sm90");
+    let mut all: Vec<_> = std::fs::read_dir(folder)
+        .expect("a folder")
+        .map(|entry| {
+            let path = entry.expect("readable").path();
+            let name = path.file_stem().expect("a name").to_string_lossy();
+            (name.into(), std::fs::read_to_string(&path).expect("text"))
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn the_kernels_people_read_compile_as_they_stand() {
+    let Some(compiler) = nvidia::compiler() else {
+        return;
+    };
+    let prelude = cuda::prelude();
+    let headers = [(cuda::PRELUDE, prelude.as_str())];
+    let all = checked_in();
+    let sources: Vec<_> = all
+        .iter()
+        .map(|(name, text)| (Source::new(name, text).with(&headers), Target::Sm90a))
+        .collect();
+    for ((name, text), compiled) in all.iter().zip(compiler.compile_all(&sources)) {
+        let compiled = compiled.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let Some(sass) = nvidia::sass(&compiled.cubin) else {
+            return;
+        };
+        assert_eq!(findings(&compiled, Some(&sass)), [] as [&str; 0]);
+        assert!(!text.contains("#line"), "{name}");
+        // What names the schedule's lines changes no instruction.
+        if name == "ag_gemm.bf16-128x256" {
+            let variant = Variant::new(4).set("tiles", (128, 256));
+            let source = cuda::emit(&checked(&schedules::ag_gemm(), &variant));
+            assert!(source.with_lines().contains("ag_gemm.rs\"\n"));
+            let traced = launch::compile(&compiler, &source).expect("compiles");
+            assert!(
+                nvidia::sass(&traced.cubin) == Some(sass),
+                "other instructions"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_broken_statement_names_the_schedules_line() {
+    let Some(compiler) = nvidia::compiler() else {
+        return;
+    };
+    let variant = Variant::new(4).set("tiles", (128, 256));
+    let mut source = cuda::emit(&checked(&schedules::ag_gemm(), &variant));
+    let whole = "counter_wait(plan.cells, me, plan.arrived ";
+    assert!(source.text.contains(whole));
+    let broken = whole.replace("arrived", "nowhere");
+    source.text = source.text.replace(whole, &broken);
+    let error = launch::compile(&compiler, &source).expect_err("refused");
+    let schedule = include_str!("../src/schedules/ag_gemm.rs").lines();
+    let line = 1 + schedule
+        .clone()
+        .position(|line| line.contains(".wait()"))
+        .expect("a wait");
+    let told = error.to_string();
+    assert!(
+        told.contains(&format!("src/schedules/ag_gemm.rs:{line}: ")),
+        "{told}"
+    );
+    // The generated lines as the text has them, and the log.
+    let at = 1 + source
+        .text
+        .lines()
+        .position(|line| line.contains("nowhere"))
+        .expect("broken");
+    assert!(told.contains(&format!(">{at:5} | ")), "{told}");
+    assert!(told.contains("// wait arrived[t.rows]"), "{told}");
+    assert!(told.contains("1 error detected"), "{told}");
+    assert!(!told.contains("#line"), "{told}");
 }

@@ -51,7 +51,7 @@ fn ag_gemm_is_what_a_person_would_build() {
     let options = GemmOptions {
         k: Some(64.into()),
         cluster: Some((2, 1).into()),
-        stages: None,
+        ..GemmOptions::default()
     };
     s.gemm(options, |s| {
         s.for_ranks("chunk", ranks().from_me(), |s, chunk| {

@@ -181,14 +181,7 @@ pub struct Role {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RoleKind {
     /// The persistent GEMM CTAs.
-    Gemm {
-        /// Depth of one step of the K loop, in elements.
-        k: u32,
-        /// CTAs of a cluster, along rows and columns.
-        cluster: (u32, u32),
-        /// Stages of the shared-memory ring; `None`: as many as fit.
-        stages: Option<u32>,
-    },
+    Gemm(GemmKind),
     /// CTAs that only move data.
     Comm {
         /// How many.
@@ -200,11 +193,34 @@ pub enum RoleKind {
     CopyEngine,
 }
 
+/// How the persistent GEMM CTAs work.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct GemmKind {
+    /// Depth of one step of the K loop, in elements.
+    pub k: u32,
+    /// CTAs of a cluster, along rows and columns.
+    pub cluster: (u32, u32),
+    /// Stages of the shared-memory ring; `None`: as many as fit.
+    pub stages: Option<u32>,
+    /// Panels through which results leave shared memory; `None`: as many as fit.
+    pub panels: Option<u32>,
+    /// Whether the warpgroups that multiply take tiles in turn, instead of sharing each.
+    pub ping_pong: bool,
+}
+
+impl GemmKind {
+    /// Whether tiles of so many rows are taken in turn: a warpgroup multiplies 64 rows, so fewer than 128 cannot be
+    /// shared.
+    pub const fn in_turn(&self, rows: u32) -> bool {
+        self.ping_pong || rows <= 64
+    }
+}
+
 impl RoleKind {
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
-            RoleKind::Gemm { .. } => "gemm",
+            RoleKind::Gemm(_) => "gemm",
             RoleKind::Comm { .. } => "comm",
             RoleKind::SpareWarps => "spare_warps",
             RoleKind::CopyEngine => "copy_engine",
@@ -404,7 +420,7 @@ impl Kernel {
         self.roles
             .iter()
             .find_map(|role| match role.kind {
-                RoleKind::Gemm { k, .. } => Some(k),
+                RoleKind::Gemm(GemmKind { k, .. }) => Some(k),
                 RoleKind::Comm { .. } | RoleKind::SpareWarps | RoleKind::CopyEngine => None,
             })
             .unwrap_or(64)

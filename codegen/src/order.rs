@@ -111,6 +111,8 @@ pub fn affine<I: Int>(start: i32, stride: i32, me: I, step: I, world: I) -> I {
     match stride {
         0 => {}
         1 => at = at + step,
+        // What a negative start added is at least world - 1.
+        -1 if start < 0 => at = at - step,
         s if s > 0 => at = at + I::constant(s.unsigned_abs()) * step,
         s => at = at + I::constant(s.unsigned_abs()) * (world.clone() - step),
     }

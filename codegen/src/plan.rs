@@ -2,7 +2,8 @@
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::dtype::Dtype;
-use crate::kernel::{Block, Kernel, Op, OpKind, RoleKind, visit_ops};
+use crate::fit::{Needs, staged_rows};
+use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, RoleKind, visit_ops};
 use crate::model::Machine;
 use crate::program::{CounterId, Loc, PartitionId};
 use crate::shape::{Geometry, Shape};
@@ -254,15 +255,12 @@ fn grid(
     let has_gemm = kernel
         .roles
         .iter()
-        .any(|role| matches!(role.kind, RoleKind::Gemm { .. }));
+        .any(|role| matches!(role.kind, RoleKind::Gemm(_)));
     for role in &kernel.roles {
         match role.kind {
             RoleKind::Comm { ctas } => grid.comm = ctas,
-            RoleKind::Gemm {
-                cluster: (rows, columns),
-                k,
-                stages,
-            } => {
+            RoleKind::Gemm(kind) => {
+                let (rows, columns) = kind.cluster;
                 cluster = rows.saturating_mul(columns);
                 // CUDA's portable cluster size.
                 if cluster > 8 {
@@ -277,7 +275,7 @@ fn grid(
                 }
                 // A role without dots still needs a CTA to run on.
                 tiles = items(&role.body, geometry, 1, &mut |partition, body| {
-                    tile_fits(kernel, partition, body, k, stages, &mut grid, found);
+                    tile_fits(kernel, partition, body, &kind, &mut grid, found);
                 })
                 .max(1);
             }
@@ -386,8 +384,7 @@ fn tile_fits(
     kernel: &Kernel,
     partition: PartitionId,
     body: &[Op],
-    k: u32,
-    stages: Option<u32>,
+    kind: &GemmKind,
     grid: &mut Grid,
     found: &mut Vec<Diagnostic>,
 ) {
@@ -412,13 +409,14 @@ fn tile_fits(
     let mut refuse = |message: String, hint: &str| {
         found.push(Diagnostic::new(Rule::Resources, at, message).hint(hint));
     };
-    if rows % 64 != 0 || rows > 256 || columns % 8 != 0 || columns > 256 {
+    if rows % 64 != 0 || rows > 256 || columns % 16 != 0 || columns > 256 {
         refuse(
             format!("tiles of {rows}x{columns}"),
-            "sm90 multiplies 64, 128, 192 or 256 rows by a multiple of 8 columns up to 256",
+            "sm90 multiplies 64, 128, 192 or 256 rows by a multiple of 16 columns up to 256",
         );
         return;
     }
+    let k = kind.k;
     let step = k * dtype.bytes();
     if step == 0 || !step.is_multiple_of(128) {
         refuse(
@@ -427,7 +425,10 @@ fn tile_fits(
         );
         return;
     }
-    let accumulators = u64::from(accumulators(body)) * u64::from(rows) * u64::from(columns) / 256;
+    let in_turn = kind.in_turn(rows);
+    let threads = if in_turn { 128 } else { 256 };
+    let accumulators =
+        u64::from(accumulators(body)) * u64::from(rows) * u64::from(columns) / threads;
     // 232 registers a consumer thread, of which some 40 hold addresses and descriptors.
     if accumulators > 192 {
         refuse(
@@ -435,36 +436,25 @@ fn tile_fits(
             "at most 192: use smaller tiles or fewer products an item",
         );
     }
-    let stage = (rows + columns) * step;
-    let result = rows * columns * result_bytes(kernel, body);
-    let room = kernel
-        .variant
-        .arch
-        .shared_memory()
-        .saturating_sub(result + 1024);
-    let most = room / stage;
-    let chosen = stages.unwrap_or(most.min(8));
-    let room = format!("an SM has {} bytes", kernel.variant.arch.shared_memory());
-    if most < 2 {
-        refuse(
-            format!("not even 2 stages of {stage} bytes fit beside a result of {result} bytes"),
-            &format!("{room}: use smaller tiles, or a smaller k"),
-        );
-        return;
-    }
-    if chosen < 2 || chosen > most {
-        refuse(
-            format!("{chosen} stages of {stage} bytes beside a result of {result} bytes"),
-            &format!("{room}: 2 to {most} stages"),
-        );
-        return;
-    }
-    grid.stages = if grid.stages == 0 {
-        chosen
-    } else {
-        grid.stages.min(chosen)
+    let [a_rows, b_rows] = kernel.variant.layout.rows_contiguous();
+    let needs = Needs {
+        tile: (rows, columns),
+        staged: (staged_rows(rows, a_rows), staged_rows(columns, b_rows)),
+        step: (k, dtype.bytes()),
+        result: result_bytes(kernel, body),
+        in_turn,
     };
-    grid.shared_memory = grid.shared_memory.max(chosen * stage + result + 1024);
+    match needs.divide(kind, kernel.variant.arch.shared_memory()) {
+        Ok(fit) => {
+            grid.stages = if grid.stages == 0 {
+                fit.stages
+            } else {
+                grid.stages.min(fit.stages)
+            };
+            grid.shared_memory = grid.shared_memory.max(fit.bytes);
+        }
+        Err((message, hint)) => refuse(message, &hint),
+    }
 }
 
 fn first_dot(kernel: &Kernel, body: &[Op]) -> Option<(Dtype, Loc)> {

@@ -272,6 +272,10 @@ pub enum RoleKind {
         cluster: Option<Choice>,
         /// Stages of the shared-memory ring.
         stages: Option<Choice>,
+        /// Panels through which results leave shared memory.
+        panels: Option<Choice>,
+        /// Whether the warpgroups that multiply take tiles in turn.
+        ping_pong: Option<Choice>,
     },
     /// CTAs of their own that only move data; finished, they join the GEMM.
     Comm {

@@ -159,8 +159,11 @@ impl fmt::Display for Setting {
 }
 
 impl Setting {
-    /// `256` or `128x256`.
+    /// `256`, `128x256`, or `true` for 1 and `false` for 0.
     pub fn parse(text: &str) -> Option<Setting> {
+        if let Ok(flag) = text.parse::<bool>() {
+            return Some(flag.into());
+        }
         match text.split_once('x') {
             Some((a, b)) => Some(Setting::Pair(a.parse().ok()?, b.parse().ok()?)),
             None => Some(Setting::One(text.parse().ok()?)),

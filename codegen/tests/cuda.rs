@@ -45,9 +45,9 @@ fn what_hopper_cannot_do_is_refused_with_the_numbers() {
             .first()
             .text(&|_| String::new())
     };
-    insta::assert_snapshot!(refused(variant(Dtype::Bf16, (256, 128))), @"
-    error[resources]: tiles of 256x128
-      help: 128 rows by 128, 192 or 256 columns
+    insta::assert_snapshot!(refused(variant(Dtype::Bf16, (256, 192))), @"
+    error[resources]: tiles of 256x192, shared
+      help: 128 or 256 rows, and a multiple of 16 columns: of 128 rows at most 256, else 176
     ");
     insta::assert_snapshot!(refused(variant(Dtype::F32, (128, 256))), @"
     error[resources]: a product of f32
@@ -127,7 +127,7 @@ fn the_host_is_told_every_number() {
     plan: 88 bytes
       heap at 0: an address
       stride at 8: an address
-      offset at 16: 1024
+      offset at 16: an address
       arrivals at 24: an address
       finished at 32: an address
       m at 40: 1000

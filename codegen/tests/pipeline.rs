@@ -8,16 +8,26 @@ use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
 
 fn good(name: &str) -> Pipeline {
+    let tiles = if name == IN_TURN {
+        (64, 48)
+    } else {
+        (128, 128)
+    };
+    let name = name.trim_end_matches(IN_TURN_END);
     let program = library::all()
         .into_iter()
         .find(|program| program.name == name)
         .expect("a schedule");
-    let variant = Variant::new(4).set("tiles", (128, 128));
+    let variant = Variant::new(4).set("tiles", tiles);
     let kernel = lower(&program, &variant)
         .and_then(verify::kernel)
         .expect("a kernel");
     pipeline::build(&kernel).unwrap_or_else(|e| panic!("{e}"))
 }
+
+/// A GEMM whose warpgroups take tiles in turn.
+const IN_TURN: &str = "gemm in turn";
+const IN_TURN_END: &str = " in turn";
 
 /// What the verifier says after `edit` has changed the first node of the role that it can, or removed it (`true`).
 fn story(name: &str, role: &str, edit: impl Fn(&mut Node) -> Option<Edit>) -> String {
@@ -219,10 +229,11 @@ fn a_lagged_signal_held_across_a_wait() {
         if let Some(at) = list
             .iter()
             .position(|node| matches!(node, Node::Items { .. }))
-            && list.get(at + 1).is_some_and(last)
-            && matches!(list.get(at + 2), Some(Node::Flush { .. }))
+            && matches!(list.get(at + 1), Some(Node::Note(_)))
+            && list.get(at + 2).is_some_and(last)
+            && matches!(list.get(at + 3), Some(Node::Flush { .. }))
         {
-            list.remove(at + 2);
+            list.remove(at + 3);
         }
     });
     let found = pipeline::verify(pipeline).expect_err("refused");
@@ -409,5 +420,34 @@ fn no_step_can_be_left_out() {
     gemm_rs_add: FenceGlobal, AwaitStores, CounterWait, FenceGlobal, SyncCta, LastCta
     gemm_ar: FenceGlobal, AwaitStores, CounterWait, FenceGlobal, FenceGlobal, CounterWait, SyncCta
     bulk: FenceGlobal, AwaitStores, AwaitStores, SyncCta
+    ");
+}
+
+#[test]
+fn a_turn_that_is_not_awaited_or_not_passed() {
+    pipeline::verify(good(IN_TURN)).unwrap_or_else(|e| panic!("{e}"));
+    let found = story(IN_TURN, "multiply", remove(|node| *node == Node::AwaitTurn));
+    insta::assert_snapshot!(found, @"
+    error[race]: multiply of block 0 on rank 0 waits for a stage to be full
+      = nothing says that the phase before is over, and its parity is that of an earlier one
+      help: a parity names a phase only within a lap around the ring: wait for a turn first
+    ");
+    let found = story(IN_TURN, "multiply", remove(|node| *node == Node::PassTurn));
+    insta::assert_snapshot!(found, @"
+    error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (2, 0), for ever
+      = load of block 0 on rank 0 waits for a stage to be empty for tile (2, 0)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (4, 0)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (2, 0)
+      = multiply of block 0 on rank 0 waits for its turn
+      = multiply of block 0 on rank 0 waits for its turn
+    ");
+    let found = story(
+        IN_TURN,
+        "multiply",
+        remove(|node| matches!(node, Node::Skip { .. })),
+    );
+    insta::assert_snapshot!(found, @"
+    error[coverage]: multiply of block 0 on rank 0 multiplies x of stage 0 by w of stage 0
+      = its operands are not the next of its tile's along K
     ");
 }

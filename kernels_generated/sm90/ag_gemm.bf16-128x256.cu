@@ -1,17 +1,18 @@
 // ag_gemm  sm90  bf16  nt  tiles 128x256x64  3 stages
 // What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
+// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.
 #include "prelude.cuh"
 
-typedef bf16 T;
+typedef bf16 T;  // of operands and results
 constexpr u32 TILE_M = 128, TILE_N = 256, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
 constexpr u32 STAGES = 3;  // stages of x and w in flight
 constexpr u32 PANELS = 4;  // output panels in flight
 constexpr u32 BOXES = 12;  // boxes that a CTA which moves data holds, where stages and panels will be
 constexpr u32 BOX_N = 64;  // columns of such a box
-constexpr u32 UNIT = 16;  // boxes of a piece that one CTA sends and signals together
+constexpr u32 UNIT = 16;  // boxes of a piece that one CTA sends, with one signal
 constexpr u32 COMM_CTAS = 8;  // the first blocks move data before they multiply
-constexpr u32 PIECE = 128;  // rows that travel and are signalled together
+constexpr u32 PIECE = 128;  // rows that have one counter cell
 constexpr u32 PANEL_N = 64;  // columns of an output panel
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
@@ -29,18 +30,19 @@ static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
 enum Role : u32 { LOAD, STORE, MULTIPLY };
 enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, PANEL_EMPTY, BOX_FULL, BOX_EMPTY, ARRIVED, READY_X };
 
+// What the host passes for one launch.
 struct Plan {
     Cells cells;
-    u32 m;  // size of m
-    u32 k;  // size of k
-    u32 n;  // size of n
-    u32 rows;  // in a full chunk
+    u32 m;  // rows of the product, over all chunks
+    u32 k;  // its depth
+    u32 n;  // its columns
+    u32 rows;  // of m, in a full chunk
     u32 tail;  // the chunk that has some rows, but not all: it has a map of its own
     u32 me;  // this rank
     u32 world;  // how many ranks there are
-    u32 arrived;  // its first cell
-    u32 ready_x;  // its first cell
-    u32 pieces_m;  // rows of cells that a chunk has
+    u32 arrived;  // a counter: its first cell
+    u32 ready_x;  // a counter: its first cell
+    u32 pieces_m;  // rows of pieces in a chunk, each with its cells
     u32 join;  // waves of items before the first blocks take part
 };
 
@@ -76,14 +78,17 @@ ag_gemm(
         tma_prefetch_map(x);
         tma_prefetch_map(w);
         tma_prefetch_map(y);
+        #pragma unroll 1
         for (u32 stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(base + STAGE_FULL_AT + stage * 8, 1);
             mbarrier_init(base + STAGE_EMPTY_AT + stage * 8, CONSUMERS * 4);
         }
+        #pragma unroll 1
         for (u32 panel = 0; panel < PANELS; ++panel) {
             mbarrier_init(base + PANEL_FULL_AT + panel * 8, CONSUMERS * 4);
             mbarrier_init(base + PANEL_EMPTY_AT + panel * 8, 1);
         }
+        #pragma unroll 1
         for (u32 box = 0; box < BOXES; ++box) {
             mbarrier_init(base + BOX_FULL_AT + box * 8, 1);
             mbarrier_init(base + BOX_EMPTY_AT + box * 8, 1);
@@ -99,23 +104,28 @@ ag_gemm(
     if (warp < 4) {
         registers_give<72>();
         if (warp == 0 && elect_one()) {  // load
+            // The first CTAs move data before they take items of the GEMM.
             if (blockIdx.x < COMM_CTAS) {
-                u32 index = blockIdx.x, first = 0;
+                u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
                 u32 box = 0, box_parity = 0;
                 if (blockIdx.x == 0) {
-                    // signal ready_x.on(peer)[me] += 1: credit: my x may be touched
+                    // signal ready_x.on(peer)[me] += 1 (credit: my x may be touched)
+                    #pragma unroll 1
                     for (u32 hop = 0; hop < world - 1; ++hop) {
                         const u32 peer = (me + 1 + hop) % world;
                         counter_add(plan.cells, peer, plan.ready_x + me, 1);
                     }
                 }
+                #pragma unroll 1
                 for (u32 hop = 0; hop < world - 1; ++hop) {
                     const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
                     const u32 units = ceil_div(ceil_div(plan.k, BOX_N), UNIT);
-                    for (; index - first < pieces * units; index += COMM_CTAS) {
+                    const u32 items = pieces * units;
+                    for (; index - first < items; index += COMM_CTAS) {
                         const u32 p_row = (index - first) / units;
                         const u32 unit = (index - first) % units;
                         // x.on(peer)[p] = x[p]
+                        #pragma unroll 1
                         for (u32 i = 0; i < UNIT; ++i) {
                             mbarrier_wait(base + BOX_EMPTY_AT + box * 8, box_parity ^ 1, watch, LOAD, BOX_EMPTY, box);
                             const u32 full = base + BOX_FULL_AT + box * 8;
@@ -124,15 +134,18 @@ ag_gemm(
                             if (++box == BOXES) box = 0, box_parity ^= 1;
                         }
                     }
-                    first += pieces * units;
+                    first += items;
                 }
+                // All boxes have left: stages and panels may lie over them.
+                #pragma unroll 1
                 for (u32 i = 0; i < BOXES; ++i) {
                     mbarrier_wait(base + BOX_EMPTY_AT + box * 8, box_parity ^ 1, watch, LOAD, BOX_EMPTY, box);
                     if (++box == BOXES) box = 0, box_parity ^= 1;
                 }
             }
-            u32 index = first_item(plan.join, COMM_CTAS), first = 0;
+            u32 index = first_item(plan.join, COMM_CTAS), first = 0;  // this CTA's next item of the loops below, and how many the loops before had
             u32 stage = 0, stage_parity = 0;
+            #pragma unroll 1
             for (u32 hop = 0; hop < world; ++hop) {
                 const u32 chunk = (me + hop) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
@@ -140,6 +153,7 @@ ag_gemm(
                 for (; index - first < tiles; index = next_item(index, plan.join, COMM_CTAS)) {
                     const Place t = grouped_8(index - first, tiles_m, tiles_n);
                     // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                    #pragma unroll 1
                     for (u32 step = 0; step < steps; ++step) {
                         mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
                         const u32 full = base + STAGE_FULL_AT + stage * 8;
@@ -158,55 +172,63 @@ ag_gemm(
                 first += tiles;
             }
         } else if (warp == 1 && elect_one()) {  // store
+            // The first CTAs move data before they take items of the GEMM.
             if (blockIdx.x < COMM_CTAS) {
-                u32 index = blockIdx.x, first = 0;
+                u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
                 u32 box = 0, box_parity = 0;
                 u32 held = 0, oldest = 0;  // stores whose boxes may not have been read, and the first of those boxes
                 Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight
+                #pragma unroll 1
                 for (u32 hop = 0; hop < world - 1; ++hop) {
-                    const u32 peer = (me + world - 1 + world - hop) % world;
+                    const u32 peer = (me + world - 1 - hop) % world;
                     const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
                     const u32 units = ceil_div(ceil_div(plan.k, BOX_N), UNIT);
-                    if (index - first < pieces * units) {
-                        // wait ready_x[peer]: credit: its x may be touched
+                    const u32 items = pieces * units;
+                    // Without items here there is nothing to wait for.
+                    if (index - first < items) {
+                        // wait ready_x[peer] (credit: its x may be touched)
                         counter_wait(plan.cells, me, plan.ready_x + peer, watch, STORE, READY_X);
                         fence_async_global();
                     }
-                    for (; index - first < pieces * units; index += COMM_CTAS) {
+                    for (; index - first < items; index += COMM_CTAS) {
                         const u32 p_row = (index - first) / units;
                         const u32 unit = (index - first) % units;
                         // x.on(peer)[p] = x[p]
+                        #pragma unroll 1
                         for (u32 i = 0; i < UNIT; ++i) {
                             mbarrier_wait(base + BOX_FULL_AT + box * 8, box_parity, watch, STORE, BOX_FULL, box);
                             tma_store(x, base + BOX_AT + box * BOX_BYTES, (unit * UNIT + i) * BOX_N, p_row * PIECE, me, peer);
                             ++held;
                             tma_commit();
                             if (++box == BOXES) box = 0, box_parity ^= 1;
-                            tma_wait_read<5>();
+                            tma_wait_read<5>();  // at most 5 stores still read their boxes
                             for (; held > 5; --held) {
                                 mbarrier_arrive(base + BOX_EMPTY_AT + oldest * 8);
                                 if (++oldest == BOXES) oldest = 0;
                             }
                         }
-                        tma_wait<16>();  // all but this one's stores are complete
+                        tma_wait<16>();  // all but the latest item's stores are complete
                         if (unsignalled) counter_add(unsignalled, 1);
                         unsignalled = nullptr;
                         // signal arrived.on(peer)[p] += 1
                         const u32 arrived_cell = me * plan.pieces_m + p_row;
                         unsignalled = counter_on(plan.cells, peer, plan.arrived + arrived_cell);
                     }
-                    first += pieces * units;
+                    first += items;
+                    // Nothing stays unsignalled across a wait for the next peer.
                     tma_wait<0>();
                     if (unsignalled) counter_add(unsignalled, 1);
                     unsignalled = nullptr;
                 }
+                // All stores are complete: the last boxes go back.
                 for (; held > 0; --held) {
                     mbarrier_arrive(base + BOX_EMPTY_AT + oldest * 8);
                     if (++oldest == BOXES) oldest = 0;
                 }
             }
-            u32 index = first_item(plan.join, COMM_CTAS), first = 0;
+            u32 index = first_item(plan.join, COMM_CTAS), first = 0;  // this CTA's next item of the loops below, and how many the loops before had
             u32 panel = 0, panel_parity = 0;
+            #pragma unroll 1
             for (u32 hop = 0; hop < world; ++hop) {
                 const u32 chunk = (me + hop) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
@@ -216,6 +238,7 @@ ag_gemm(
                 for (; index - first < tiles; index = next_item(index, plan.join, COMM_CTAS)) {
                     const Place t = grouped_8(index - first, tiles_m, tiles_n);
                     // y[t] = acc0
+                    #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                         mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
                         tma_store(y_out, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, y_chunk, 0);
@@ -234,17 +257,19 @@ ag_gemm(
         const u32 consumer = warp / 4 - 1;
         const u64 x_tile = wgmma_descriptor(base + X_AT) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(base + W_AT);
-        const u32 first_row = consumer * 64 + warp % 4 * 16;
-        u32 index = first_item(plan.join, COMM_CTAS), first = 0;
+        const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
+        u32 index = first_item(plan.join, COMM_CTAS), first = 0;  // this CTA's next item of the loops below, and how many the loops before had
         u32 stage = 0, stage_parity = 0, panel = 0, panel_parity = 0;
+        #pragma unroll 1
         for (u32 hop = 0; hop < world; ++hop) {
             const u32 chunk = (me + hop) % world;
             const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; index - first < tiles; index = next_item(index, plan.join, COMM_CTAS)) {
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
-                float acc[TILE_N / 2];
+                float acc[TILE_N / 2];  // this thread's of 64 rows
                 u32 previous = 0;
+                #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
                     wgmma_fence();
@@ -274,7 +299,7 @@ ag_gemm(
         }
     }
 
-    __syncwarp();
+    __syncwarp();  // the one thread of a role meets its warp again
     __syncthreads();
     if (warp == 0) {
         // Every CTA is done with its waits, loads and stores when the last one comes here.

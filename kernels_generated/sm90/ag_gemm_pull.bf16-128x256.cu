@@ -1,13 +1,14 @@
 // ag_gemm_pull  sm90  bf16  nt  tiles 128x256x64  3 stages
 // What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
+// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.
 #include "prelude.cuh"
 
-typedef bf16 T;
+typedef bf16 T;  // of operands and results
 constexpr u32 TILE_M = 128, TILE_N = 256, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
 constexpr u32 STAGES = 3;  // stages of x and w in flight
 constexpr u32 PANELS = 4;  // output panels in flight
-constexpr u32 PIECE = 1024;  // rows that travel and are signalled together
+constexpr u32 PIECE = 1024;  // rows that have one counter cell
 constexpr u32 PANEL_N = 64;  // columns of an output panel
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
@@ -23,19 +24,20 @@ static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
 enum Role : u32 { LOAD, STORE, MULTIPLY };
 enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, PANEL_EMPTY, ARRIVED, READY_X, RETURNED_X };
 
+// What the host passes for one launch.
 struct Plan {
     Cells cells;
-    u32 m;  // size of m
-    u32 k;  // size of k
-    u32 n;  // size of n
-    u32 rows;  // in a full chunk
+    u32 m;  // rows of the product, over all chunks
+    u32 k;  // its depth
+    u32 n;  // its columns
+    u32 rows;  // of m, in a full chunk
     u32 tail;  // the chunk that has some rows, but not all: it has a map of its own
     u32 me;  // this rank
     u32 world;  // how many ranks there are
-    u32 arrived;  // its first cell
-    u32 ready_x;  // its first cell
-    u32 returned_x;  // its first cell
-    u32 pieces_m;  // rows of cells that a chunk has
+    u32 arrived;  // a counter: its first cell
+    u32 ready_x;  // a counter: its first cell
+    u32 returned_x;  // a counter: its first cell
+    u32 pieces_m;  // rows of pieces in a chunk, each with its cells
 };
 
 // Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
@@ -70,10 +72,12 @@ ag_gemm_pull(
         tma_prefetch_map(x);
         tma_prefetch_map(w);
         tma_prefetch_map(y);
+        #pragma unroll 1
         for (u32 stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(base + STAGE_FULL_AT + stage * 8, 1);
             mbarrier_init(base + STAGE_EMPTY_AT + stage * 8, CONSUMERS * 4);
         }
+        #pragma unroll 1
         for (u32 panel = 0; panel < PANELS; ++panel) {
             mbarrier_init(base + PANEL_FULL_AT + panel * 8, CONSUMERS * 4);
             mbarrier_init(base + PANEL_EMPTY_AT + panel * 8, 1);
@@ -89,15 +93,17 @@ ag_gemm_pull(
     if (warp < 4) {
         registers_give<56>();
         if (warp == 0 && elect_one()) {  // load
-            u32 index = blockIdx.x, first = 0;
+            u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
             u32 stage = 0, stage_parity = 0;
             if (blockIdx.x == 0) {
-                // signal ready_x.on(peer)[me] += 1: credit: my x may be touched
+                // signal ready_x.on(peer)[me] += 1 (credit: my x may be touched)
+                #pragma unroll 1
                 for (u32 hop = 0; hop < world - 1; ++hop) {
                     const u32 peer = (me + 1 + hop) % world;
                     counter_add(plan.cells, peer, plan.ready_x + me, 1);
                 }
             }
+            #pragma unroll 1
             for (u32 hop = 0; hop < world; ++hop) {
                 const u32 chunk = (me + hop) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
@@ -105,6 +111,7 @@ ag_gemm_pull(
                 for (; index - first < tiles; index += gridDim.x) {
                     const Place t = grouped_8(index - first, tiles_m, tiles_n);
                     // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                    #pragma unroll 1
                     for (u32 step = 0; step < steps; ++step) {
                         mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
                         const u32 full = base + STAGE_FULL_AT + stage * 8;
@@ -123,15 +130,17 @@ ag_gemm_pull(
                 first += tiles;
             }
             if (blockIdx.x == 0) {
-                // wait returned_x[others]: credit: my x is no longer read
+                // wait returned_x[others] (credit: my x is no longer read)
+                #pragma unroll 1
                 for (u32 from = 0; from < world; ++from) {
                     if (from == me) continue;
                     counter_wait(plan.cells, me, plan.returned_x + from, watch, LOAD, RETURNED_X);
                 }
             }
         } else if (warp == 1 && elect_one()) {  // store
-            u32 index = blockIdx.x, first = 0;
+            u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
             u32 panel = 0, panel_parity = 0;
+            #pragma unroll 1
             for (u32 hop = 0; hop < world; ++hop) {
                 const u32 chunk = (me + hop) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
@@ -141,6 +150,7 @@ ag_gemm_pull(
                 for (; index - first < tiles; index += gridDim.x) {
                     const Place t = grouped_8(index - first, tiles_m, tiles_n);
                     // y[t] = acc0
+                    #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                         mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
                         tma_store(y_out, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, y_chunk, 0);
@@ -159,17 +169,19 @@ ag_gemm_pull(
         const u32 consumer = warp / 4 - 1;
         const u64 x_tile = wgmma_descriptor(base + X_AT) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(base + W_AT);
-        const u32 first_row = consumer * 64 + warp % 4 * 16;
-        u32 index = blockIdx.x, first = 0;
+        const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
+        u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
         u32 stage = 0, stage_parity = 0, panel = 0, panel_parity = 0;
+        #pragma unroll 1
         for (u32 hop = 0; hop < world; ++hop) {
             const u32 chunk = (me + hop) % world;
             const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; index - first < tiles; index += gridDim.x) {
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
-                float acc[TILE_N / 2];
+                float acc[TILE_N / 2];  // this thread's of 64 rows
                 u32 previous = 0;
+                #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
                     wgmma_fence();
@@ -199,7 +211,7 @@ ag_gemm_pull(
         }
     }
 
-    __syncwarp();
+    __syncwarp();  // the one thread of a role meets its warp again
     __syncthreads();
     if (warp == 0) {
         // Every CTA is done with its waits, loads and stores when the last one comes here.

@@ -1,8 +1,9 @@
 // gemm  sm90  f16  nt  tiles 128x128x64  6 stages
 // What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
+// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.
 #include "prelude.cuh"
 
-typedef f16 T;
+typedef f16 T;  // of operands and results
 constexpr u32 TILE_M = 128, TILE_N = 128, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
 constexpr u32 STAGES = 6;  // stages of x and w in flight
@@ -22,10 +23,11 @@ static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
 enum Role : u32 { LOAD, STORE, MULTIPLY };
 enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, PANEL_EMPTY };
 
+// What the host passes for one launch.
 struct Plan {
-    u32 m;  // size of m
-    u32 k;  // size of k
-    u32 n;  // size of n
+    u32 m;  // rows of the product, over all chunks
+    u32 k;  // its depth
+    u32 n;  // its columns
 };
 
 // Item `index` of a grid, grouped(8).
@@ -53,10 +55,12 @@ gemm(
         tma_prefetch_map(x);
         tma_prefetch_map(w);
         tma_prefetch_map(y);
+        #pragma unroll 1
         for (u32 stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(base + STAGE_FULL_AT + stage * 8, 1);
             mbarrier_init(base + STAGE_EMPTY_AT + stage * 8, CONSUMERS * 4);
         }
+        #pragma unroll 1
         for (u32 panel = 0; panel < PANELS; ++panel) {
             mbarrier_init(base + PANEL_FULL_AT + panel * 8, CONSUMERS * 4);
             mbarrier_init(base + PANEL_EMPTY_AT + panel * 8, 1);
@@ -71,13 +75,14 @@ gemm(
     if (warp < 4) {
         registers_give<40>();
         if (warp == 0 && elect_one()) {  // load
-            u32 index = blockIdx.x;
+            u32 index = blockIdx.x;  // this CTA's next item
             u32 stage = 0, stage_parity = 0;
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; index < tiles; index += gridDim.x) {
                 const Place t = grouped_8(index, tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
                     const u32 full = base + STAGE_FULL_AT + stage * 8;
@@ -88,13 +93,14 @@ gemm(
                 }
             }
         } else if (warp == 1 && elect_one()) {  // store
-            u32 index = blockIdx.x;
+            u32 index = blockIdx.x;  // this CTA's next item
             u32 panel = 0, panel_parity = 0;
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; index < tiles; index += gridDim.x) {
                 const Place t = grouped_8(index, tiles_m, tiles_n);
                 // y[t] = acc0
+                #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                     mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
                     tma_store(y, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, 0, 0);
@@ -111,15 +117,16 @@ gemm(
         const u32 consumer = warp / 4 - 1;
         const u64 x_tile = wgmma_descriptor(base + X_AT) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(base + W_AT);
-        const u32 first_row = consumer * 64 + warp % 4 * 16;
-        u32 index = blockIdx.x;
+        const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
+        u32 index = blockIdx.x;  // this CTA's next item
         u32 stage = 0, stage_parity = 0, panel = 0, panel_parity = 0;
         const u32 tiles_m = ceil_div(plan.m, TILE_M);
         const u32 tiles = tiles_m * tiles_n;
         for (; index < tiles; index += gridDim.x) {
             // acc0 += dot(x[t.rows, :], w[t.columns, :])
-            float acc[TILE_N / 2];
+            float acc[TILE_N / 2];  // this thread's of 64 rows
             u32 previous = 0;
+            #pragma unroll 1
             for (u32 step = 0; step < steps; ++step) {
                 mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
                 wgmma_fence();

@@ -1,14 +1,15 @@
 // gemm_rs  sm90  bf16  nt  tiles 128x256x64  3 stages
 // What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
+// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.
 #include "prelude.cuh"
 
-typedef bf16 T;
+typedef bf16 T;  // of operands and results
 constexpr u32 TILE_M = 128, TILE_N = 256, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
 constexpr u32 STAGES = 3;  // stages of x and w in flight
 constexpr u32 PANELS = 4;  // output panels in flight
 constexpr u32 PANEL_N = 64;  // columns of an output panel
-constexpr u32 CARRIED = 2;  // stored panels that fit in a stage where w would be
+constexpr u32 CARRIED = 2;  // stored panels that one stage holds
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
 constexpr u32 X_AT = 0, X_BYTES = 16384;
@@ -23,17 +24,18 @@ static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
 enum Role : u32 { LOAD, STORE, MULTIPLY };
 enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, PANEL_EMPTY, LANDED, FREE_PARTIAL };
 
+// What the host passes for one launch.
 struct Plan {
     Cells cells;
-    u32 m;  // size of m
-    u32 k;  // size of k
-    u32 n;  // size of n
-    u32 rows;  // in a full chunk
+    u32 m;  // rows of the product, over all chunks
+    u32 k;  // its depth
+    u32 n;  // its columns
+    u32 rows;  // of m, in a full chunk
     u32 me;  // this rank
     u32 world;  // how many ranks there are
-    u32 landed;  // its first cell
-    u32 free_partial;  // its first cell
-    u32 tiles_m;  // rows of cells that a chunk has
+    u32 landed;  // a counter: its first cell
+    u32 free_partial;  // a counter: its first cell
+    u32 tiles_m;  // rows of tiles in a chunk, each with its cells
 };
 
 // Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
@@ -69,10 +71,12 @@ gemm_rs(
         tma_prefetch_map(w);
         tma_prefetch_map(partial);
         tma_prefetch_map(y);
+        #pragma unroll 1
         for (u32 stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(base + STAGE_FULL_AT + stage * 8, 1);
             mbarrier_init(base + STAGE_EMPTY_AT + stage * 8, CONSUMERS * 4);
         }
+        #pragma unroll 1
         for (u32 panel = 0; panel < PANELS; ++panel) {
             mbarrier_init(base + PANEL_FULL_AT + panel * 8, CONSUMERS * 4);
             mbarrier_init(base + PANEL_EMPTY_AT + panel * 8, 1);
@@ -88,8 +92,9 @@ gemm_rs(
     if (warp < 4) {
         registers_give<56>();
         if (warp == 0 && elect_one()) {  // load
-            u32 index = blockIdx.x, first = 0;
+            u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
             u32 stage = 0, stage_parity = 0;
+            #pragma unroll 1
             for (u32 hop = 0; hop < world - 1; ++hop) {
                 const u32 owner = (me + 1 + hop) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
@@ -97,6 +102,7 @@ gemm_rs(
                 for (; index - first < tiles; index += gridDim.x) {
                     const Place t = grouped_8(index - first, tiles_m, tiles_n);
                     // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                    #pragma unroll 1
                     for (u32 step = 0; step < steps; ++step) {
                         mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
                         const u32 full = base + STAGE_FULL_AT + stage * 8;
@@ -113,6 +119,7 @@ gemm_rs(
             for (; index - first < my_tiles; index += gridDim.x) {
                 const Place t = grouped_8(index - first, my_tiles_m, tiles_n);
                 // acc1 += dot(x[t.rows, :], w[t.columns, :])
+                #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
                     const u32 full = base + STAGE_FULL_AT + stage * 8;
@@ -122,16 +129,19 @@ gemm_rs(
                     if (++stage == STAGES) stage = 0, stage_parity ^= 1;
                 }
                 // acc2 += sum(partial[others][t])
+                #pragma unroll 1
                 for (u32 from = 0; from < world; ++from) {
                     if (from == me) continue;
                     const u32 landed_cell = from * (world * plan.tiles_m * tiles_n) + (me * plan.tiles_m + t.row) * tiles_n + t.column;
                     counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
                     counter_advance(plan.cells, me, plan.landed + landed_cell);  // no one else waits for it
                     fence_async_global();
+                    #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / PANEL_N; part += CARRIED) {
                         mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
                         const u32 full = base + STAGE_FULL_AT + stage * 8;
                         mbarrier_expect(full, CARRIED * PANEL_BYTES);
+                        #pragma unroll 1
                         for (u32 i = 0; i < CARRIED; ++i) {
                             tma_load(base + W_AT + stage * W_BYTES + i * PANEL_BYTES, partial, full, t.column * TILE_N + (part + i) * PANEL_N, t.row * TILE_M, from, me);
                         }
@@ -141,21 +151,24 @@ gemm_rs(
             }
             first += my_tiles;
         } else if (warp == 1 && elect_one()) {  // store
-            u32 index = blockIdx.x, first = 0;
+            u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
             u32 panel = 0, panel_parity = 0;
             Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight
+            #pragma unroll 1
             for (u32 hop = 0; hop < world - 1; ++hop) {
                 const u32 owner = (me + 1 + hop) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
+                // Without items here there is nothing to wait for.
                 if (index - first < tiles) {
-                    // wait free_partial[owner]: credit: partial was read in the last launch
+                    // wait free_partial[owner] (credit: partial was read in the last launch)
                     counter_wait_before(plan.cells, me, plan.free_partial + owner, watch, STORE, FREE_PARTIAL);
                     fence_async_global();
                 }
                 for (; index - first < tiles; index += gridDim.x) {
                     const Place t = grouped_8(index - first, tiles_m, tiles_n);
                     // partial.on(owner)[me][t] = acc0
+                    #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                         mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
                         tma_store(partial, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, me, owner);
@@ -164,7 +177,7 @@ gemm_rs(
                         mbarrier_arrive(base + PANEL_EMPTY_AT + panel * 8);
                         if (++panel == PANELS) panel = 0, panel_parity ^= 1;
                     }
-                    tma_wait<4>();  // all but this one's stores are complete
+                    tma_wait<4>();  // all but the latest item's stores are complete
                     if (unsignalled) counter_add(unsignalled, 1);
                     unsignalled = nullptr;
                     // signal landed.on(owner)[me][t] += 1
@@ -172,6 +185,7 @@ gemm_rs(
                     unsignalled = counter_on(plan.cells, owner, plan.landed + landed_cell);
                 }
                 first += tiles;
+                // Nothing stays unsignalled past the loop: what comes next may wait for a peer that waits for this.
                 tma_wait<0>();
                 if (unsignalled) counter_add(unsignalled, 1);
                 unsignalled = nullptr;
@@ -181,6 +195,7 @@ gemm_rs(
             for (; index - first < my_tiles; index += gridDim.x) {
                 const Place t = grouped_8(index - first, my_tiles_m, tiles_n);
                 // y[t] = acc1 + acc2
+                #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                     mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
                     tma_store(y, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, 0, me);
@@ -198,17 +213,19 @@ gemm_rs(
         const u32 consumer = warp / 4 - 1;
         const u64 x_tile = wgmma_descriptor(base + X_AT) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(base + W_AT);
-        const u32 first_row = consumer * 64 + warp % 4 * 16;
-        u32 index = blockIdx.x, first = 0;
+        const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
+        u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
         u32 stage = 0, stage_parity = 0, panel = 0, panel_parity = 0;
+        #pragma unroll 1
         for (u32 hop = 0; hop < world - 1; ++hop) {
             const u32 owner = (me + 1 + hop) % world;
             const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; index - first < tiles; index += gridDim.x) {
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
-                float acc[TILE_N / 2];
+                float acc[TILE_N / 2];  // this thread's of 64 rows
                 u32 previous = 0;
+                #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
                     wgmma_fence();
@@ -240,8 +257,9 @@ gemm_rs(
         const u32 my_tiles = my_tiles_m * tiles_n;
         for (; index - first < my_tiles; index += gridDim.x) {
             // acc1 += dot(x[t.rows, :], w[t.columns, :])
-            float acc[TILE_N / 2];
+            float acc[TILE_N / 2];  // this thread's of 64 rows
             u32 previous = 0;
+            #pragma unroll 1
             for (u32 step = 0; step < steps; ++step) {
                 mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
                 wgmma_fence();
@@ -257,6 +275,7 @@ gemm_rs(
             wgmma_wait<0>();
             if (lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
             // acc2 += sum(partial[others][t])
+            #pragma unroll 1
             for (u32 from = 0; from < world; ++from) {
                 if (from == me) continue;
                 #pragma unroll
@@ -286,14 +305,15 @@ gemm_rs(
         first += my_tiles;
     }
 
-    __syncwarp();
+    __syncwarp();  // the one thread of a role meets its warp again
     __syncthreads();
     if (warp == 0) {
         // Every CTA is done with its waits, loads and stores when the last one comes here.
         const bool last = __shfl_sync(~0u, lane == 0 && last_of(plan.cells.finished, gridDim.x), 0);
         if (last) {
             if (lane == 0) {
-                // signal free_partial.on(peer)[me] += 1: credit: partial may be written in the next launch
+                // signal free_partial.on(peer)[me] += 1 (credit: partial may be written in the next launch)
+                #pragma unroll 1
                 for (u32 hop = 0; hop < world - 1; ++hop) {
                     const u32 peer = (me + 1 + hop) % world;
                     counter_add(plan.cells, peer, plan.free_partial + me, 1);

@@ -131,8 +131,8 @@ fn role_call(role: &Role) -> TokenStream {
                 };
                 quote_spanned!(name.span()=> #name: ::core::option::Option::Some(#value))
             });
-            // All three given leaves nothing for the rest pattern to fill, which clippy would say.
-            let rest = (options.len() < 3)
+            // All five given leaves nothing for the rest pattern to fill, which clippy would say.
+            let rest = (options.len() < 5)
                 .then(|| quote_spanned!(at=> ..::core::default::Default::default()));
             quote_spanned!(at=> #s.#word(#ty { #(#fields,)* #rest }, |#s| { #body });)
         }

@@ -5,14 +5,17 @@
 
 use crate::cuda::{Address, CudaStream, Element, Gpu, Record, Slots, Watch, fill, read_words};
 use crate::error::{Error, Stall};
+use crate::launch::CopyStream;
 use crate::user_buffer::{Allocation, UserBuffer};
+use counterflow_codegen::kernel::Kernel;
 use range_alloc::RangeAllocator;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes at the start of every slot for the abort flag (at 0) and the claim on the stall record (at 128).
 const CONTROL: u64 = 4096;
+const ABORT: u64 = 0;
 const CLAIM: u64 = 128;
 /// Allocations start on this: the swizzle's period, and a multiple of the lines that keep counters apart.
 const ALIGN: u64 = 1024;
@@ -24,6 +27,8 @@ const TIMEOUT: u64 = 110;
 pub struct Communicator {
     rank: u32,
     stream: Arc<CudaStream>,
+    /// Made for the first kernel whose data copy engines move.
+    copies: OnceLock<CopyStream>,
     group: Arc<Group>,
 }
 
@@ -177,6 +182,7 @@ impl Communicator {
                 Ok(Communicator {
                     rank: rank as u32,
                     stream: gpu.stream()?,
+                    copies: OnceLock::new(),
                     group: group.clone(),
                 })
             })
@@ -218,6 +224,20 @@ impl Communicator {
     /// This rank's GPU.
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.group.gpus[self.rank as usize]
+    }
+
+    /// SMs that the CTAs of a kernel on this rank may take, all at once: the GPU's, shared with the other ranks on it.
+    /// Plan for as many.
+    ///
+    /// Copies within a GPU are kernels of the driver, whatever one asks for: one SM is left to them, since the kernels
+    /// that wait for the copies leave theirs only afterwards.
+    pub fn sms(&self, kernel: &Kernel) -> u32 {
+        let gpus = self.group.gpus.iter();
+        let sharing = gpus
+            .filter(|gpu| gpu.ordinal() == self.gpu().ordinal())
+            .count() as u32;
+        let copied = sharing > 1 && kernel.roles.iter().any(|role| role.kind.sequential());
+        (self.gpu().sms() - u32::from(copied)) / sharing
     }
 
     /// This rank's stream.
@@ -274,10 +294,10 @@ impl Communicator {
     /// [`Error::Stalled`] with who waited for what, if a kernel gave up; else what it died of.
     pub fn synchronize(&self) -> Result<(), Error> {
         let ended = self.stream.synchronize();
+        // Who declared the group dead knows why; a kernel that ended for that reason only knows what it waited for.
+        self.alive()?;
         if let Some(stall) = self.group.stall(self.rank) {
-            lock(&self.group.meeting).dead = Some(stall.clone());
-            self.group.turn.notify_all();
-            return Err(Error::Stalled(Box::new(stall)));
+            return Err(Error::Stalled(Box::new(self.group.die(stall))));
         }
         ended.map_err(|error| Error::Driver {
             what: format!("rank {} waits for its GPU", self.rank),
@@ -296,18 +316,32 @@ impl Communicator {
         self.group.address(0, 0)
     }
 
-    /// What a kernel of this rank takes to give up when it waits too long.
-    pub(crate) fn watch(&self) -> [u8; 48] {
+    /// The stream of this rank's copies.
+    pub(crate) fn copies(&self) -> Result<&CopyStream, Error> {
+        if let Some(copies) = self.copies.get() {
+            return Ok(copies);
+        }
+        let copies = CopyStream::new(self.gpu(), self.rank, &self.group)?;
+        Ok(self.copies.get_or_init(|| copies))
+    }
+
+    /// What a kernel of this rank takes to give up when it waits too long: longer than `limit`.
+    pub(crate) fn watch(&self, limit: Duration) -> [u8; 48] {
         let group = &self.group;
         let watch = Watch {
             claim: group.address(self.rank, CLAIM),
-            abort: group.address(0, 0),
+            abort: group.address(0, ABORT),
             abort_stride: self.stride(),
-            timeout_ns: u64::try_from(group.timeout.as_nanos()).unwrap_or(u64::MAX / 4),
+            timeout_ns: u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX / 4),
             rank: self.rank,
             world: self.world(),
         };
         watch.bytes(&group.records[self.rank as usize])
+    }
+
+    /// How long a rank waits for another.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.group.timeout
     }
 
     /// The names for this rank's next stall record.
@@ -317,10 +351,7 @@ impl Communicator {
 
     /// Refuses if a rank gave up before.
     pub(crate) fn alive(&self) -> Result<(), Error> {
-        match &lock(&self.group.meeting).dead {
-            Some(stall) => Err(Error::Stalled(Box::new(stall.clone()))),
-            None => Ok(()),
-        }
+        self.group.alive()
     }
 
     /// The first words of this rank's slot: abort flag and claim, for tests of both.
@@ -374,6 +405,30 @@ impl Communicator {
 impl Group {
     pub(crate) fn address(&self, rank: u32, offset: u64) -> Address {
         lock(&self.heap).slots.address(rank, offset)
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Refuses if a rank gave up before.
+    pub(crate) fn alive(&self) -> Result<(), Error> {
+        match &lock(&self.meeting).dead {
+            Some(stall) => Err(Error::Stalled(Box::new(stall.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Nothing goes on after this: every rank is told at its next call. The first story stays.
+    pub(crate) fn die(&self, stall: Stall) -> Stall {
+        let first = lock(&self.meeting).dead.get_or_insert(stall).clone();
+        self.turn.notify_all();
+        first
+    }
+
+    /// The flags that every spinning kernel watches.
+    pub(crate) fn abort_flags(&self) -> impl Iterator<Item = Address> {
+        (0..self.gpus.len()).map(|rank| self.address(rank as u32, ABORT))
     }
 
     pub(crate) fn free(&self, range: std::ops::Range<u64>) {
@@ -439,7 +494,7 @@ impl Group {
     }
 
     /// The story of a kernel that gave up: this rank's own, or a peer's.
-    fn stall(&self, rank: u32) -> Option<Stall> {
+    pub(crate) fn stall(&self, rank: u32) -> Option<Stall> {
         let own = std::iter::once(rank as usize);
         let (told, names) = own.chain(0..self.records.len()).find_map(|rank| {
             Some((
@@ -459,7 +514,7 @@ impl Group {
         Some(Stall {
             rank: told.rank,
             role: role.unwrap_or_else(|| format!("role {}", told.role)),
-            block: told.block,
+            block: Some(told.block),
             waited_on: awaited.name,
             index: told.index.saturating_sub(awaited.first),
             seen: told.seen,

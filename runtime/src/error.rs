@@ -165,8 +165,8 @@ pub struct Stall {
     pub rank: u32,
     /// Which of its roles.
     pub role: String,
-    /// Which CTA.
-    pub block: u32,
+    /// Which CTA; none where the host waits, or lets a stream wait.
+    pub block: Option<u32>,
     /// The counter or barrier.
     pub waited_on: String,
     /// Which cell or stage of it.
@@ -195,10 +195,11 @@ impl fmt::Display for Stall {
             wanted,
             at,
         } = self;
-        write!(
-            f,
-            "rank {rank} waited too long: {role} of CTA {block} saw {seen} of {wanted} on {waited_on}[{index}]"
-        )?;
+        write!(f, "rank {rank} waited too long: {role}")?;
+        if let Some(block) = block {
+            write!(f, " of CTA {block}")?;
+        }
+        write!(f, " saw {seen} of {wanted} on {waited_on}[{index}]")?;
         match at {
             Some(at) => write!(f, " ({at})"),
             None => Ok(()),

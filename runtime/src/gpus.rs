@@ -97,10 +97,9 @@ pub fn run_only(
     plan: &Checked<Plan>,
     only: u32,
 ) -> Result<(), Error> {
-    let kernel = &pipeline.kernel;
     Communicator::each(ranks, |rank| {
         let (loaded, memory, tensors) = load(rank, compiler, pipeline, &[plan])?;
-        prepare(rank, kernel, plan, 0, 1, &memory)?;
+        prepare(rank, pipeline, plan, 0, 1, &memory)?;
         loaded.agree(rank, plan)?;
         if rank.rank() != only {
             return Ok(());
@@ -109,6 +108,48 @@ pub fn run_only(
         rank.synchronize()
     })
     .map(|_| ())
+}
+
+/// Times of the host for launches of `plans`, one after another, so many times: sorted, of the slowest rank.
+///
+/// # Errors
+/// As [`run`].
+///
+/// # Panics
+/// If a rank's thread panics.
+pub fn host_times(
+    ranks: &[Communicator],
+    compiler: &Compiler,
+    pipeline: &Checked<Pipeline>,
+    plans: &[&Checked<Plan>],
+    times: usize,
+) -> Result<Vec<Duration>, Error> {
+    // A stream takes about a thousand launches before the host must wait for the GPU.
+    const QUEUED: usize = 16;
+    let all = Communicator::each(ranks, |rank| {
+        let (loaded, memory, tensors) = load(rank, compiler, pipeline, plans)?;
+        for plan in plans {
+            prepare(rank, pipeline, plan, 0, 1, &memory)?;
+            loaded.launch(rank, plan, &tensors)?;
+            rank.synchronize()?;
+        }
+        let mut took = Vec::with_capacity(times);
+        for (launch, plan) in plans.iter().cycle().take(times).enumerate() {
+            if launch % QUEUED == 0 {
+                rank.synchronize()?;
+                rank.barrier()?;
+            }
+            let start = Instant::now();
+            loaded.launch(rank, plan, &tensors)?;
+            took.push(start.elapsed());
+        }
+        rank.synchronize()?;
+        rank.barrier()?;
+        took.sort_unstable();
+        Ok(took)
+    })?;
+    let median = |took: &Vec<Duration>| took[took.len() / 2];
+    Ok(all.into_iter().max_by_key(median).unwrap_or_default())
 }
 
 struct OneRank {
@@ -197,7 +238,7 @@ fn one(
     let mut outputs = Vec::new();
     let mut host = Duration::MAX;
     for (launch, plan) in plans.iter().enumerate() {
-        prepare(rank, kernel, plan, launch, seed, &memory)?;
+        prepare(rank, pipeline, plan, launch, seed, &memory)?;
         let start = Instant::now();
         loaded.launch(rank, plan, &tensors)?;
         host = host.min(start.elapsed());
@@ -205,7 +246,7 @@ fn one(
         for id in &ids {
             outputs.push(output(
                 rank,
-                kernel,
+                pipeline,
                 plan,
                 launch,
                 *id,
@@ -239,17 +280,17 @@ fn shown(buffer: &Buffer) -> bool {
 /// Inputs for one launch; what is no input is poisoned.
 fn prepare(
     rank: &Communicator,
-    kernel: &Kernel,
+    pipeline: &Pipeline,
     plan: &Plan,
     launch: usize,
     seed: u64,
     memory: &[Memory],
 ) -> Result<(), Error> {
     let mut inputs = interp::uniform(seed);
-    for (index, buffer) in kernel.buffers.iter().enumerate() {
+    for (index, buffer) in pipeline.kernel.buffers.iter().enumerate() {
         let tensor = TensorId(index as u16);
         let to = memory[index].address();
-        let (bytes, _) = Loaded::needs(kernel, plan, tensor);
+        let bytes = Loaded::needs(&pipeline.kernel, plan, tensor).0;
         if !buffer.is_scratch() {
             cuda::fill(rank.stream(), to, POISON, bytes)?;
         }
@@ -271,7 +312,8 @@ fn prepare(
             columns,
         };
         inputs(input, &mut values);
-        let (pitch, columns) = (pitch(plan, buffer), columns as usize);
+        let pitch = plan.pitch(&pipeline.kernel, tensor) as usize;
+        let columns = columns as usize;
         if buffer.rows_contiguous {
             // Every chunk is a matrix of its own, a line for each column.
             let chunk = plan.geometry.chunk_rows(buffer.rows).max(1) as usize;
@@ -293,16 +335,16 @@ fn prepare(
 
 fn output(
     rank: &Communicator,
-    kernel: &Kernel,
+    pipeline: &Pipeline,
     plan: &Plan,
     launch: usize,
     tensor: TensorId,
     memory: &Memory,
 ) -> Result<Output, Error> {
-    let buffer = &kernel.buffers[tensor.index()];
+    let buffer = &pipeline.kernel.buffers[tensor.index()];
     let rows = plan.geometry.held(buffer, rank.rank());
     let columns = plan.geometry.size(buffer.columns) as usize;
-    let pitch = pitch(plan, buffer);
+    let pitch = plan.pitch(&pipeline.kernel, tensor) as usize;
     let bytes = cuda::read(rank.stream(), memory.address(), rows.len() as usize * pitch)?;
     let values = unpack(&bytes, buffer.dtype, columns, pitch);
     Ok(Output {
@@ -312,12 +354,6 @@ fn output(
         rows,
         values,
     })
-}
-
-fn pitch(plan: &Plan, buffer: &Buffer) -> usize {
-    let given = plan.shape.ld.get(&buffer.name).copied();
-    let elements = given.unwrap_or_else(|| plan.geometry.contiguous(buffer));
-    (elements * buffer.dtype.bytes()) as usize
 }
 
 /// Rows of numbers, column by column.

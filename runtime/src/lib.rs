@@ -12,6 +12,7 @@ pub mod error;
 pub mod gpus;
 pub mod jit;
 pub mod launch;
+pub mod tuned;
 pub mod user_buffer;
 pub mod workbench;
 

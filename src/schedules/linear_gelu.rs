@@ -5,9 +5,15 @@ use crate::prelude::*;
 /// Use it where a bias and an activation follow the product: they cost no pass over memory of their own.
 #[schedule]
 pub fn linear_gelu(x: Local<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: Out<bf16>) {
-    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 128)));
+    let tiles = y.tiles(tune(
+        (128, 256),
+        (128, 192),
+        (128, 160),
+        (128, 128),
+        (256, 128),
+    ));
 
-    #[gemm]
+    #[gemm(ping_pong = tune(false, true))]
     for t in tiles.grouped() {
         y[t] = dot(x[t], w[t]).bias(bias).gelu();
     }

@@ -11,7 +11,13 @@ pub fn linear_residual(
     residual: Local<bf16>,
     y: Out<bf16>,
 ) {
-    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 128)));
+    let tiles = y.tiles(tune(
+        (128, 256),
+        (128, 192),
+        (128, 160),
+        (128, 128),
+        (256, 128),
+    ));
 
     #[gemm]
     for t in tiles.grouped() {

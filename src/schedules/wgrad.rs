@@ -7,7 +7,13 @@ use crate::prelude::*;
 /// stored. Products and sum are in f32, rounded once.
 #[schedule]
 pub fn wgrad(dy: Local<bf16>, x: Local<bf16>, before: Local<f32>, grad: Out<f32>) {
-    let tiles = grad.tiles(tune((128, 256), (256, 128), (128, 128)));
+    let tiles = grad.tiles(tune(
+        (128, 256),
+        (128, 192),
+        (128, 160),
+        (128, 128),
+        (256, 128),
+    ));
 
     #[gemm]
     for t in tiles.grouped() {

@@ -65,12 +65,8 @@ fn on_rank(
 
 fn back_to_back(schedule: Schedule, probes: Probes, (launches, late): (usize, u64)) {
     let Some(count) = gpus::here() else { return };
-    let worlds = if count > 1 {
-        vec![count.min(4)]
-    } else {
-        vec![2, 4]
-    };
-    for ranks in worlds {
+    let worlds: &[u32] = if count < 4 { &[2, 4] } else { &[4] };
+    for ranks in worlds.iter().copied() {
         let Some(world) = gpus::world(ranks) else {
             return;
         };

@@ -34,6 +34,9 @@ pub enum Device<'a> {
     },
 }
 
+/// Fills a launch's inputs, one after another.
+pub type Inputs = dyn FnMut(Input<'_>, &mut [f32]);
+
 /// What inputs hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fill {
@@ -44,7 +47,7 @@ pub enum Fill {
 }
 
 impl Fill {
-    pub fn inputs(self) -> Box<dyn FnMut(Input<'_>, &mut [f32])> {
+    pub fn inputs(self) -> Box<Inputs> {
         match self {
             Fill::Uniform(seed) => Box::new(interp::uniform(seed)),
             Fill::Integers(seed) => Box::new(interp::integers(seed)),
@@ -85,11 +88,12 @@ impl Device<'_> {
     }
 }
 
-/// For ranks of which so many share a GPU.
-pub fn machine(sharing: u32) -> Machine {
+/// For ranks of which so many share a GPU; an SM is left to what copies within it.
+pub fn machine(kernel: &Kernel, sharing: u32) -> Machine {
     let machine = Machine::h200();
+    let copied = sharing > 1 && kernel.roles.iter().any(|role| role.kind.sequential());
     Machine {
-        sms: machine.sms / sharing,
+        sms: (machine.sms - u32::from(copied)) / sharing,
         ..machine
     }
 }
@@ -116,7 +120,7 @@ pub fn checked(program: &Program, variant: &Variant) -> (Checked<Kernel>, Checke
 impl Case {
     pub fn new(program: &Program, variant: &Variant, shapes: &[Shape], sharing: u32) -> Case {
         let (kernel, pipeline) = checked(program, variant);
-        let machine = machine(sharing);
+        let machine = machine(&kernel, sharing);
         let plan = |shape| {
             verify::plan(&kernel, shape, &machine)
                 .unwrap_or_else(|error| panic!("{}: {error}", program.name))

@@ -33,55 +33,51 @@ pub fn here() -> Option<u32> {
 /// could fill the GPUs between them and wait for ever, and what allocates may wait for all kernels.
 pub struct World {
     pub ranks: Vec<Communicator>,
-    /// How many of them share a GPU.
+    gpus: u32,
+    /// How many of them share a GPU, at most.
     pub sharing: u32,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl World {
-    fn on(world: u32, sharing: u32) -> World {
+    /// Dealt over so many GPUs.
+    fn on(world: u32, gpus: u32) -> World {
         static TURN: Mutex<()> = Mutex::new(());
         // A test that failed does not stop the others.
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = if sharing == 1 {
-            Communicator::local(world)
-        } else {
-            Communicator::loopback(world)
-        };
+        let of_rank: Vec<u32> = (0..world).map(|rank| rank % gpus).collect();
         World {
-            ranks: fine(made),
-            sharing,
+            ranks: fine(Communicator::on(&of_rank, None)),
+            gpus: gpus.min(world),
+            sharing: world.div_ceil(gpus),
             _turn: turn,
         }
     }
 
     /// For the table.
     pub fn told(&self) -> String {
-        let ranks = self.ranks.len() as u32;
-        let gpus = ranks / self.sharing;
-        let s = if gpus == 1 { "" } else { "s" };
-        format!("world {ranks} on {gpus} GPU{s}")
+        let s = if self.gpus == 1 { "" } else { "s" };
+        format!("world {} on {} GPU{s}", self.ranks.len(), self.gpus)
     }
 }
 
-/// Ranks on a GPU each, or, where there are too few, all on one; nothing without a GPU.
+/// Ranks on a GPU each, or, where there are too few, some on the same; nothing without a GPU.
 pub fn world(world: u32) -> Option<World> {
-    let count = here()?;
-    Some(World::on(world, if count >= world { 1 } else { world }))
+    here().map(|count| World::on(world, count))
 }
 
 /// All ranks on one GPU; nothing without one.
 pub fn loopback(world: u32) -> Option<World> {
-    here().map(|_| World::on(world, world))
+    here().map(|_| World::on(world, 1))
 }
 
-/// Both ways that there are, one after the other.
+/// On one GPU, and then on all, if there are more.
 pub fn both_ways(world: u32) -> impl Iterator<Item = World> {
     let count = here();
-    let apart = count.is_some_and(|count| world > 1 && count >= world);
-    let ways = [(count.is_some(), world), (apart, 1)];
-    let ways = ways.into_iter().filter(|(can, _)| *can);
-    ways.map(move |(_, sharing)| World::on(world, sharing))
+    let one = count.map(|_| 1);
+    let all = count.filter(|count| *count > 1 && world > 1);
+    let ways = one.into_iter().chain(all);
+    ways.map(move |gpus| World::on(world, gpus))
 }
 
 /// Sometimes nothing, mostly up to so many microseconds: ranks must not come in step.

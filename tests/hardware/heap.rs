@@ -7,7 +7,7 @@ use crate::memory::{Heap, Memory};
 use crate::right::KINDS;
 use counterflow::jit::Compiler;
 use counterflow::launch::Loaded;
-use counterflow::{Communicator, Shape, UserBuffer, gpus, schedules};
+use counterflow::{Communicator, Shape, UserBuffer, schedules};
 
 #[test]
 fn the_heap_is_one_range_that_grows_and_never_moves() {
@@ -132,25 +132,5 @@ fn ranks_that_launch_different_shapes_are_told_before_any_kernel_runs() {
             );
         }
         println!("  different shapes are told: {}", world.told());
-    }
-}
-
-#[test]
-fn what_the_host_would_have_to_copy_is_refused() {
-    for world in both_ways(2) {
-        let shape = [Shape::new(512, 512, 512)];
-        let variant = case::variant(2, KINDS[0]);
-        let case = Case::new(&schedules::ag_gemm_pull(), &variant, &shape, world.sharing);
-        let compiler = fine(Compiler::find());
-        let plans = case.plans.iter().collect();
-        let run = gpus::run(
-            &world.ranks,
-            &compiler,
-            &case.pipeline,
-            plans,
-            &case.kernel,
-            7,
-        );
-        assert_eq!(run.map(drop).expect_err("refused").kind(), "not_yet");
     }
 }

@@ -13,6 +13,7 @@ mod epilogues;
 
 mod back_to_back;
 mod case;
+mod copies;
 mod epilogue;
 mod fused;
 mod gpus;
@@ -21,6 +22,7 @@ mod memory;
 mod prebuilt;
 mod right;
 mod stall;
+mod tiles;
 mod times;
 
 use counterflow::Error;
@@ -32,7 +34,7 @@ fn fine<T>(result: Result<T, Error>) -> T {
 /// A test of each schedule that GPUs run: `body` with its constructor.
 macro_rules! each_schedule {
     ($body:path) => {
-        crate::each_schedule!($body: gemm, ag_gemm, ag_gemm_ring, gemm_rs, gemm_rs_add, gemm_ar, bulk);
+        crate::each_schedule!($body: gemm, ag_gemm, ag_gemm_pull, ag_gemm_ring, gemm_rs, gemm_rs_add, gemm_ar, bulk);
     };
     ($body:path: $($name:ident),*) => {
         $(
@@ -46,11 +48,12 @@ macro_rules! each_schedule {
 pub(crate) use each_schedule;
 
 /// The same list, for what compiles all of them.
-const SCHEDULES: [fn() -> counterflow::Program; 7] = {
+const SCHEDULES: [fn() -> counterflow::Program; 8] = {
     use counterflow::schedules::*;
     [
         gemm,
         ag_gemm,
+        ag_gemm_pull,
         ag_gemm_ring,
         gemm_rs,
         gemm_rs_add,

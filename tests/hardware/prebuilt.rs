@@ -2,11 +2,11 @@
 
 use crate::case::{checked, variant};
 use crate::right::{JITTER, JITTERED, KINDS, NN, TN};
-use crate::{SCHEDULES, fine, fused};
+use crate::{SCHEDULES, fine, fused, tiles};
 use counterflow::Layout;
 use counterflow::codegen::cuda::{self, CudaSource};
 use counterflow::jit::{Compiler, Probes};
-use counterflow::launch;
+use counterflow::{launch, schedules};
 use std::time::Instant;
 
 /// Fills the cache that `COUNTERFLOW_CACHE` names and seals it.
@@ -42,6 +42,10 @@ fn kernels_of_the_suite() {
                 }
             }
         }
+    }
+    for variant in tiles::variants() {
+        let (_, pipeline) = checked(&schedules::gemm(), &variant);
+        wanted.push((none, cuda::emit(&pipeline)));
     }
     let compiled = crate::case::in_parallel(wanted.len(), |index| {
         let (probes, source) = &wanted[index];

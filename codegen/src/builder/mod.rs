@@ -232,13 +232,26 @@ impl ScheduleBuilder {
     /// A loop of the persistent GEMM CTAs.
     #[track_caller]
     pub fn gemm(&mut self, options: GemmOptions, body: impl FnOnce(&mut Self)) {
-        let GemmOptions { k, cluster, stages } = options;
+        let GemmOptions {
+            k,
+            cluster,
+            stages,
+            panels,
+            ping_pong,
+        } = options;
         // A closure has a location of its own, so the caller's is taken here.
         let at = Location::caller();
-        let k = k.map(|tune| self.choice_at("gemm.k".into(), tune, at));
-        let cluster = cluster.map(|tune| self.choice_at("gemm.cluster".into(), tune, at));
-        let stages = stages.map(|tune| self.choice_at("gemm.stages".into(), tune, at));
-        self.role(RoleKind::Gemm { k, cluster, stages }, body);
+        let mut choice = |name: &str, tune: Option<Tune>| {
+            tune.map(|tune| self.choice_at(format!("gemm.{name}"), tune, at))
+        };
+        let kind = RoleKind::Gemm {
+            k: choice("k", k),
+            cluster: choice("cluster", cluster),
+            stages: choice("stages", stages),
+            panels: choice("panels", panels),
+            ping_pong: choice("ping_pong", ping_pong),
+        };
+        self.role(kind, body);
     }
     /// A loop of `ctas` CTAs that only move data.
     #[track_caller]

@@ -97,6 +97,11 @@ impl From<u32> for Setting {
         Setting::One(value)
     }
 }
+impl From<bool> for Setting {
+    fn from(value: bool) -> Self {
+        Setting::One(value.into())
+    }
+}
 impl From<(u32, u32)> for Setting {
     fn from((rows, columns): (u32, u32)) -> Self {
         Setting::Pair(rows, columns)
@@ -104,6 +109,11 @@ impl From<(u32, u32)> for Setting {
 }
 impl From<u32> for Tune {
     fn from(value: u32) -> Self {
+        Tune(vec![value.into()])
+    }
+}
+impl From<bool> for Tune {
+    fn from(value: bool) -> Self {
         Tune(vec![value.into()])
     }
 }
@@ -122,4 +132,8 @@ pub struct GemmOptions {
     pub cluster: Option<Tune>,
     /// Stages of the shared-memory ring.
     pub stages: Option<Tune>,
+    /// Panels through which results leave shared memory.
+    pub panels: Option<Tune>,
+    /// Whether the warpgroups that multiply take tiles in turn, instead of sharing each. Tiles of 64 rows always are.
+    pub ping_pong: Option<Tune>,
 }

@@ -1,55 +1,95 @@
-//! How many instructions of each kind a kernel's machine code must have: worked out from the tile, not from the text.
+//! How many instructions of each kind a kernel's machine code must have: worked out from the variant's tile and the
+//! schedule's statements, not from the text. Loops say whether they are unrolled, so the counts are exact.
 
-use crate::kernel::{OpKind, Region, visit};
-use crate::pipeline::{CONSUMERS, Pipeline};
+use crate::kernel::{Block, Op, OpKind, Region, RoleKind, visit, visit_ops};
+use crate::pipeline::Pipeline;
 use crate::program::{StoreMode, TensorKind};
 
-/// (SASS mnemonic, the count is a multiple of, and at least). ptxas peels and unrolls loops, so only what cannot be
-/// split has an exact count.
-pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32, u32)> {
+/// (SASS mnemonic, how many).
+pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     let tile = pipeline.tile;
-    // A consumer multiplies 64 rows of a tile at a time, 16 deep.
-    let mma = tile.rows / CONSUMERS / 64 * (tile.k / 16);
-    // stmatrix.x4 writes 16 rows by 16 columns of a warp.
-    let writes = tile.rows * tile.columns / (CONSUMERS * 4 * 256);
-    let (mut stores, mut adds, mut sums, mut copies, mut tiles) = (0, 0, 0, 0, 0);
-    // Matrix instructions move 16-bit elements; f32 goes by ordinary ones.
-    let (mut halves_out, mut halves_in) = (false, false);
-    let half = |region: &Region| pipeline.kernel.buffers[region.buffer.index()].dtype.bytes() == 2;
+    // Two warpgroups share a tile, or each has one of its own.
+    let in_turn =
+        pipeline.kernel.roles.iter().any(
+            |role| matches!(role.kind, RoleKind::Gemm(gemm) if gemm.ping_pong || tile.rows == 64),
+        );
+    let rows = if in_turn { tile.rows } else { tile.rows / 2 };
+    // A consumer multiplies 64 rows at a time, 16 deep.
+    let mma = rows / 64 * (tile.k / 16);
+    // stmatrix.x4 writes, and ldmatrix.x4 reads, 16 rows by 16 columns of a warp, of which four have the rows.
+    let blocks = rows * tile.columns / (4 * 256);
+    let (mut products, mut writes, mut adds, mut sums, mut copies) = (0, 0, 0, 0, 0);
+    // Stored tiles beside a product; panels of 16 bits that are written and read by matrix instructions, f32 has others.
+    let (mut tiles, mut stored, mut read) = (0, 0, 0);
+    let halves = |region: &Region| {
+        u32::from(pipeline.kernel.buffers[region.buffer.index()].dtype.bytes() == 2)
+    };
     for role in &pipeline.kernel.roles {
-        visit(&role.body, &mut |op| {
-            if let OpKind::Store { mode, dst, .. } = &op.kind {
-                halves_out |= half(dst);
-                match mode {
-                    StoreMode::Write => stores += 1,
-                    StoreMode::Add => adds += 1,
+        visit(&role.body, &mut |op| match &op.kind {
+            OpKind::Dot { .. } => products += 1,
+            OpKind::Reduce { .. } => sums += 1,
+            OpKind::Store { mode, .. } => match mode {
+                StoreMode::Write => writes += 1,
+                StoreMode::Add => adds += 1,
+            },
+            OpKind::Load { from, .. } => {
+                let buffer = &pipeline.kernel.buffers[from.buffer.index()];
+                if buffer.kind != TensorKind::Vector {
+                    tiles += 1;
+                    read += halves(from);
                 }
             }
-            sums += u32::from(matches!(op.kind, OpKind::Reduce { .. }));
-            if let OpKind::Load { from, .. } = &op.kind
-                && pipeline.kernel.buffers[from.buffer.index()].kind != TensorKind::Vector
-            {
-                tiles += 1;
-                halves_in |= half(from);
-            }
-            copies += u32::from(matches!(op.kind, OpKind::Copy { .. }) && !role.kind.sequential());
+            // The host copies for a role without CTAs.
+            OpKind::Copy { .. } => copies += u32::from(!role.kind.sequential()),
+            OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::ForRanks { .. }
+            | OpKind::ForSplits { .. }
+            | OpKind::If { .. } => {}
         });
     }
-    let loads = 2 + sums + tiles + copies;
-    let mut all = vec![
-        ("HGMMA", mma, mma),
-        ("UTMALDG", 1, loads),
-        ("UTMASTG", 1, stores + copies),
-        ("USETMAXREG", 2, 2),
-    ];
-    if halves_out {
-        all.push(("STSM", writes, writes));
+    // What an item stores in several places is written to panels once, unless it differs in value or type.
+    for role in &pipeline.kernel.roles {
+        items(&role.body, &mut |body| {
+            let mut panels = Vec::new();
+            visit_ops(body, &mut |op| {
+                if let OpKind::Store { dst, value, .. } = &op.kind {
+                    let dtype = pipeline.kernel.buffers[dst.buffer.index()].dtype;
+                    let value = &pipeline.kernel.values[usize::from(value.0)];
+                    if !panels.contains(&(dtype, value)) {
+                        panels.push((dtype, value));
+                        stored += halves(dst);
+                    }
+                }
+            });
+        });
     }
-    if adds > 0 {
-        all.push(("UTMAREDG", 1, adds));
+    vec![
+        ("HGMMA", products * mma),
+        // Two operands a step, a panel of another rank's sum or of a stored tile, a box.
+        ("UTMALDG", 2 * products + sums + tiles + copies),
+        ("UTMASTG", writes + copies),
+        ("UTMAREDG", adds),
+        ("STSM", stored * blocks),
+        ("LDSM", (sums + read) * blocks),
+        // One gives registers, the others take them.
+        ("USETMAXREG", 2),
+    ]
+}
+
+/// Calls `f` with what each item of a role does.
+fn items(body: &[Block], f: &mut impl FnMut(&[Op])) {
+    for block in body {
+        match block {
+            Block::ForRanks { body, .. } => items(body, f),
+            Block::If {
+                then, otherwise, ..
+            } => {
+                items(then, f);
+                items(otherwise, f);
+            }
+            Block::Items { body, .. } => f(body),
+            Block::Once { .. } | Block::Join => {}
+        }
     }
-    if sums > 0 || halves_in {
-        all.push(("LDSM", writes, writes));
-    }
-    all
 }

@@ -1,9 +1,9 @@
 //! The text above the role bodies: constants, the plan's struct, orders, the signature, barriers.
 
+use super::node::{ONCE, next_block};
 use super::{PRELUDE, Param, Text, params};
-use crate::dtype::Dtype;
 use crate::order::TileOrder;
-use crate::pipeline::{Expr, Field, Node, Part, Pipeline, Place, View};
+use crate::pipeline::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Part, Pipeline, Place, View};
 use std::collections::BTreeSet;
 
 impl Text<'_> {
@@ -22,6 +22,7 @@ impl Text<'_> {
             pipeline.rings[0].slots
         ));
         self.line("// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.");
+        self.line("// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.");
         self.line(format!("#include \"{PRELUDE}\""));
         self.line("");
         self.constants();
@@ -34,12 +35,28 @@ impl Text<'_> {
     fn constants(&mut self) {
         let pipeline = self.pipeline;
         let tile = pipeline.tile;
-        self.line(format!("typedef {} T;", pipeline.dtype));
+        self.line(format!(
+            "typedef {} T;  // of operands and results",
+            pipeline.dtype
+        ));
         self.line(format!(
             "constexpr u32 TILE_M = {}, TILE_N = {}, TILE_K = {};",
             tile.rows, tile.columns, tile.k
         ));
-        self.line("constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each");
+        let blocks = pipeline.blocks();
+        self.line(if pipeline.in_turn {
+            "constexpr u32 CONSUMERS = 2;  // warpgroups, which take tiles in turn".into()
+        } else {
+            format!(
+                "constexpr u32 CONSUMERS = 2;  // warpgroups, {} rows each",
+                blocks * BLOCK_ROWS
+            )
+        });
+        if blocks > 1 {
+            self.line(format!(
+                "constexpr u32 BLOCKS = {blocks};  // of 64 rows, which a consumer multiplies"
+            ));
+        }
         for ring in &pipeline.rings {
             let upper = ring.name.to_uppercase();
             let what = ring
@@ -53,6 +70,8 @@ impl Text<'_> {
                 format!("stages of {what} in flight")
             } else if ring.name == "box" {
                 "boxes that a CTA which moves data holds, where stages and panels will be".into()
+            } else if ring.sets > 1 {
+                format!("output {}s in flight, for each consumer", ring.name)
             } else {
                 format!("output {}s in flight", ring.name)
             };
@@ -73,12 +92,12 @@ impl Text<'_> {
                 symbols.push((name.clone(), *value));
             }
         });
-        let symbols_block = symbols.iter().any(|(name, _)| name == "BLOCK");
+        let symbols_block = symbols.iter().any(|(name, _)| name == "BLOCK_ROWS");
         for (name, value) in symbols {
             self.line(format!("constexpr u32 {name} = {value};{}", meaning(&name)));
         }
         if symbols_block {
-            self.line("constexpr u32 BLOCK_BYTES = BLOCK * TILE_K * 2;");
+            self.line("constexpr u32 BLOCK_BYTES = BLOCK_ROWS * TILE_K * 2;");
         }
         self.line("");
         self.line("// Shared memory, from a 1024-byte aligned base (the swizzle's period).");
@@ -104,9 +123,12 @@ impl Text<'_> {
             let upper = ring.name.to_uppercase();
             self.line(format!(
                 "constexpr u32 {upper}_FULL_AT = {at}, {upper}_EMPTY_AT = {};",
-                at + ring.slots * 8
+                at + ring.all() * 8
             ));
-            at += ring.slots * 16;
+            at += ring.all() * 16;
+        }
+        if pipeline.in_turn {
+            self.line(format!("constexpr u32 TURN_AT = {at};"));
         }
         self.line(format!(
             "constexpr u32 SHARED_BYTES = {};",
@@ -127,39 +149,36 @@ impl Text<'_> {
 
     fn plan(&mut self, params: &[Param]) {
         let pipeline = self.pipeline;
-        self.block("struct Plan", |text| {
-            for param in params {
-                let Param::Plan { fields, .. } = param else {
-                    continue;
-                };
-                if fields.iter().any(|at| at.field == Field::Heap) {
-                    text.line("Cells cells;");
-                }
-                for at in fields {
-                    if let Field::Vector(tensor) = at.field {
-                        let dtype = pipeline.kernel.buffers[tensor.index()].dtype;
-                        let element = match dtype {
-                            Dtype::F32 => "float".into(),
-                            Dtype::Bf16 | Dtype::F16 => dtype.to_string(),
-                        };
-                        text.line(format!(
-                            "const {element}* {};  // a number a column",
-                            at.name
-                        ));
-                    }
-                }
-                for at in fields.iter().filter(|at| !at.field.wide()) {
-                    text.line(format!(
-                        "u32 {};  // {}",
-                        at.name,
-                        describe(pipeline, at.field)
+        self.line("// What the host passes for one launch.");
+        self.line("struct Plan {");
+        self.depth += 1;
+        for param in params {
+            let Param::Plan { fields, .. } = param else {
+                continue;
+            };
+            if fields.iter().any(|at| at.field == Field::Heap) {
+                self.line("Cells cells;");
+            }
+            for at in fields {
+                if let Field::Vector(tensor) = at.field {
+                    let element = self.element(pipeline.kernel.buffers[tensor.index()].dtype);
+                    self.line(format!(
+                        "const {element}* {};  // a number a column",
+                        at.name
                     ));
                 }
             }
-        });
-        let end = self.out.trim_end().len();
-        self.out.truncate(end);
-        self.out.push_str(";\n\n");
+            for at in fields.iter().filter(|at| !at.field.wide()) {
+                self.line(format!(
+                    "u32 {};  // {}",
+                    at.name,
+                    describe(pipeline, at.field)
+                ));
+            }
+        }
+        self.depth -= 1;
+        self.line("};");
+        self.line("");
     }
 
     fn rows_functions(&mut self) {
@@ -175,7 +194,7 @@ impl Text<'_> {
             self.line(
                 "// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.",
             );
-            let name = self.rows_of(dim);
+            let name = self.rows_function(dim);
             self.block(
                 format!("__device__ __forceinline__ u32 {name}(const Plan& plan, u32 chunk)"),
                 |text| {
@@ -319,8 +338,10 @@ impl Text<'_> {
             for ring in &pipeline.rings {
                 let (name, upper) = (ring.name, ring.name.to_uppercase());
                 let es = if name.ends_with('x') { "ES" } else { "S" };
+                let sets = if ring.sets > 1 { "CONSUMERS * " } else { "" };
+                text.line(ONCE);
                 text.block(
-                    format!("for (u32 {name} = 0; {name} < {upper}{es}; ++{name})"),
+                    format!("for (u32 {name} = 0; {name} < {sets}{upper}{es}; ++{name})"),
                     |text| {
                         text.line(format!(
                             "mbarrier_init(base + {upper}_FULL_AT + {name} * 8, {});",
@@ -332,6 +353,9 @@ impl Text<'_> {
                         ));
                     },
                 );
+            }
+            if pipeline.in_turn {
+                text.line("for (u32 consumer = 0; consumer < CONSUMERS; ++consumer) mbarrier_init(base + TURN_AT + consumer * 8, 4);");
             }
             text.line("mbarrier_init_fence();");
         });
@@ -347,14 +371,27 @@ impl Text<'_> {
         self.line(format!("registers_give<{give}>();"));
         let mut open = String::new();
         for warp in &pipeline.warps {
-            let Place::Thread { warp: index } = warp.place else {
-                continue;
+            let (test, consumer) = match warp.place {
+                Place::Thread { warp } => (format!("warp == {warp}"), None),
+                Place::Threads { first } => {
+                    let last = first + CONSUMERS - 1;
+                    (
+                        format!("warp >= {first} && warp <= {last}"),
+                        Some(format!(
+                            "const u32 consumer = warp - {first};  // whose panels"
+                        )),
+                    )
+                }
+                Place::Groups => continue,
             };
             self.line(format!(
-                "{open}if (warp == {index} && elect_one()) {{  // {}",
+                "{open}if ({test} && elect_one()) {{  // {}",
                 warp.name
             ));
             self.depth += 1;
+            if let Some(consumer) = consumer {
+                self.line(consumer);
+            }
             self.warp(warp.name, false, &warp.body);
             self.depth -= 1;
             open = "} else ".into();
@@ -367,6 +404,12 @@ impl Text<'_> {
             self.depth += 1;
             self.line(format!("registers_take<{take}>();"));
             self.line("const u32 consumer = warp / 4 - 1;");
+            // A shared tile is halved: its first rows are the first consumer's.
+            let first_row = match (pipeline.in_turn, pipeline.blocks()) {
+                (true, _) => String::new(),
+                (false, 1) => format!("consumer * {BLOCK_ROWS} + "),
+                (false, _) => format!("consumer * BLOCKS * {BLOCK_ROWS} + "),
+            };
             let [x, w] = [0, 1].map(|part| pipeline.rings[0].parts[part].name.clone());
             let [x_rows, w_rows] = pipeline.kernel.variant.layout.rows_contiguous();
             let descriptor = |name: &str, rows: bool| {
@@ -377,14 +420,16 @@ impl Text<'_> {
                     format!("const u64 {name}_tile = wgmma_descriptor({at})")
                 }
             };
-            let half = if x_rows {
-                "(BLOCK_BYTES >> 4)"
-            } else {
-                "WGMMA_64_ROWS"
+            let first_block = match (pipeline.in_turn, pipeline.blocks()) {
+                (true, _) => String::new(),
+                (false, 1) => format!(" + consumer * {}", next_block(x_rows)),
+                (false, _) => format!(" + consumer * BLOCKS * {}", next_block(x_rows)),
             };
-            self.line(format!("{} + consumer * {half};", descriptor(&x, x_rows)));
+            self.line(format!("{}{first_block};", descriptor(&x, x_rows)));
             self.line(format!("{};", descriptor(&w, w_rows)));
-            self.line("const u32 first_row = consumer * 64 + warp % 4 * 16;");
+            self.line(format!(
+                "const u32 first_row = {first_row}warp % 4 * 16;  // of this warp's 16 in a tile"
+            ));
             self.warp(warp.name, true, &warp.body);
             self.depth -= 1;
         }
@@ -422,12 +467,12 @@ fn view(view: View) -> &'static str {
 fn meaning(name: &str) -> &'static str {
     match name {
         "COMM_CTAS" => "  // the first blocks move data before they multiply",
-        "BLOCK" => "  // rows of an operand that are contiguous: one 128-byte line for each k",
-        "PIECE" => "  // rows that travel and are signalled together",
-        "UNIT" => "  // boxes of a piece that one CTA sends and signals together",
+        "BLOCK_ROWS" => "  // rows of an operand that are contiguous: one 128-byte line for each k",
+        "PIECE" => "  // rows that have one counter cell",
+        "UNIT" => "  // boxes of a piece that one CTA sends, with one signal",
         "BOX_N" => "  // columns of such a box",
         "PANEL_N" => "  // columns of an output panel",
-        "CARRIED" => "  // stored panels that fit in a stage where w would be",
+        "CARRIED" => "  // stored panels that one stage holds",
         _ => "",
     }
 }
@@ -435,15 +480,23 @@ fn meaning(name: &str) -> &'static str {
 fn describe(pipeline: &Pipeline, field: Field) -> String {
     let dim = |id: crate::kernel::DimId| pipeline.kernel.dims[usize::from(id.0)].name.clone();
     match field {
-        Field::Size(id) => format!("size of {}", dim(id)),
-        Field::ChunkRows(_) => "in a full chunk".into(),
+        Field::Size(id) => match dim(id).as_str() {
+            "m" => "rows of the product, over all chunks".into(),
+            "n" => "its columns".into(),
+            "k" => "its depth".into(),
+            other => format!("size of {other}"),
+        },
+        Field::ChunkRows(id) => format!("of {}, in a full chunk", dim(id)),
         Field::Tail(_) => {
             "the chunk that has some rows, but not all: it has a map of its own".into()
         }
         Field::Me => "this rank".into(),
         Field::World => "how many ranks there are".into(),
-        Field::First(_) => "its first cell".into(),
-        Field::CellRows(_) => "rows of cells that a chunk has".into(),
+        Field::First(_) => "a counter: its first cell".into(),
+        Field::CellRows(id) => format!(
+            "rows of {} in a chunk, each with its cells",
+            pipeline.kernel.partitions[id.index()].name
+        ),
         Field::Join => "waves of items before the first blocks take part".into(),
         Field::Heap
         | Field::Stride

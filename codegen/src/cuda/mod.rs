@@ -5,6 +5,8 @@
 pub mod expected;
 mod expr;
 mod head;
+mod items;
+mod lines;
 mod node;
 mod params;
 mod value;
@@ -13,6 +15,7 @@ pub use params::{FieldAt, Param};
 
 use crate::kernel::DimId;
 use crate::pipeline::{Field, Pipeline};
+use crate::program::Loc;
 use crate::variant::Arch;
 use crate::verify::Checked;
 
@@ -42,6 +45,8 @@ pub fn prelude() -> String {
 pub struct CudaSource {
     /// The text; it includes [`PRELUDE`].
     pub text: String,
+    /// For each line of the text, the schedule's statement it is of, if it is of one.
+    pub origins: Vec<Option<Loc>>,
     /// The kernel's symbol.
     pub entry: String,
     /// The architecture to compile for.
@@ -70,9 +75,11 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
     let mut text = Text {
         pipeline,
         out: String::new(),
+        origins: Vec::new(),
+        origin: None,
         depth: 0,
         counts_items: false,
-        next: "",
+        next: String::new(),
         role: "",
         group: false,
     };
@@ -92,6 +99,7 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
         params,
         roles: text.roles(),
         waits: text.waits(),
+        origins: text.origins,
         text: text.out,
     }
 }
@@ -100,11 +108,15 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
 struct Text<'a> {
     pipeline: &'a Pipeline,
     out: String,
+    /// The statement of each line so far.
+    origins: Vec<Option<Loc>>,
+    /// The statement that is being printed.
+    origin: Option<Loc>,
     depth: usize,
     /// Whether the current warp has several loops over items, and so counts those of earlier ones.
     counts_items: bool,
     /// How the current warp goes on to its next item.
-    next: &'static str,
+    next: String,
     /// The current role, as stall records name it.
     role: &'static str,
     /// Whether warpgroups run it, not one thread.
@@ -119,6 +131,7 @@ impl Text<'_> {
             self.out.push_str(line);
         }
         self.out.push('\n');
+        self.origins.push(self.origin);
     }
 
     fn block(&mut self, head: impl AsRef<str>, body: impl FnOnce(&mut Self)) {
@@ -129,17 +142,8 @@ impl Text<'_> {
         self.line("}");
     }
 
-    /// A field's name in the text.
-    fn field(&self, field: Field) -> String {
-        match field {
-            Field::Me => "me".into(),
-            Field::World => "world".into(),
-            other => format!("plan.{}", params::name(self.pipeline, other)),
-        }
-    }
-
     /// The function that gives a chunk's rows.
-    fn rows_of(&self, dim: DimId) -> String {
+    fn rows_function(&self, dim: DimId) -> String {
         let name = params::name(self.pipeline, Field::ChunkRows(dim));
         format!("{name}_of")
     }
@@ -162,6 +166,9 @@ impl Text<'_> {
                 ]
             })
             .collect();
+        if self.pipeline.in_turn {
+            names.push("turn".into());
+        }
         names.extend(
             self.pipeline
                 .kernel

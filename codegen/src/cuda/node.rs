@@ -3,8 +3,13 @@
 use super::Text;
 use super::head::order_name;
 use crate::dtype::Dtype;
-use crate::pipeline::{Deal, Expr, Field, Node, Phase, RingId, Side, Slot};
+use crate::pipeline::{Expr, Field, Node, Phase, RingId, Side, Slot};
+use crate::print::{Spelling, factor};
 use crate::program::{CounterId, StoreMode};
+
+/// Before a loop whose body is to stand once in the machine code: a copy would only cost compile time and
+/// instruction cache, and tests count instructions.
+pub(super) const ONCE: &str = "#pragma unroll 1";
 
 impl Text<'_> {
     /// All that one role does.
@@ -15,19 +20,24 @@ impl Text<'_> {
     }
 
     pub(super) fn list(&mut self, nodes: &[Node]) {
+        let outer = self.origin;
         for (index, node) in nodes.iter().enumerate() {
             self.node(node, &nodes[index + 1..]);
         }
+        self.origin = outer;
     }
 
     /// One node; `rest` are those after it in its list.
     fn node(&mut self, node: &Node, rest: &[Node]) {
         match node {
-            Node::Note(words) => self.line(format!("// {words}")),
+            Node::Note(note) => {
+                self.origin = note.loc;
+                self.line(format!("// {}", note.words));
+            }
             Node::Let { name, value } => {
                 self.line(format!("const u32 {name} = {};", self.expr(value)))
             }
-            Node::Deal(deal) => self.deal(*deal, rest),
+            Node::Deal { deal, in_turn } => self.deal(*deal, *in_turn, rest),
             Node::Ranks {
                 step,
                 count,
@@ -36,6 +46,7 @@ impl Text<'_> {
                 body,
             } => {
                 let count = self.expr(count);
+                self.line(ONCE);
                 self.block(
                     format!("for (u32 {step} = 0; {step} < {count}; ++{step})"),
                     |text| {
@@ -47,6 +58,7 @@ impl Text<'_> {
                 );
             }
             Node::Others { var, body } => {
+                self.line(ONCE);
                 self.block(
                     format!("for (u32 {var} = 0; {var} < world; ++{var})"),
                     |text| {
@@ -79,9 +91,7 @@ impl Text<'_> {
                 unrolled,
                 body,
             } => {
-                if *unrolled {
-                    self.line("#pragma unroll");
-                }
+                self.line(if *unrolled { "#pragma unroll" } else { ONCE });
                 let step = match by {
                     Expr::Const(1) => format!("++{var}"),
                     by => format!("{var} += {}", self.expr(by)),
@@ -139,9 +149,36 @@ impl Text<'_> {
                 if *keep {
                     self.line(format!("previous = {name};"));
                 }
+                let (first, end) = if ring.sets > 1 {
+                    (
+                        format!("consumer * {slots}"),
+                        format!("(consumer + 1) * {slots}"),
+                    )
+                } else {
+                    ("0".into(), slots)
+                };
                 self.line(format!(
-                    "if (++{name} == {slots}) {name} = 0, {name}_parity ^= 1;"
+                    "if (++{name} == {end}) {name} = {first}, {name}_parity ^= 1;"
                 ));
+            }
+            Node::Skip { ring, by } => {
+                let name = self.pipeline.ring(*ring).name;
+                let (slots, by) = (slots(name), self.factor(by));
+                self.line(format!(
+                    "{name} += {by} % {slots}, {name}_parity ^= {by} / {slots} % 2;  // past the other consumer's tile"
+                ));
+                self.line(format!(
+                    "if ({name} >= {slots}) {name} -= {slots}, {name}_parity ^= 1;"
+                ));
+            }
+            Node::AwaitTurn => {
+                let role = self.role.to_uppercase();
+                self.line("// From here on, the waits below are within a lap of the ring, where a parity names one phase.");
+                self.line(format!("mbarrier_wait(base + TURN_AT + consumer * 8, turn_parity, watch, {role}, TURN, consumer);"));
+                self.line("turn_parity ^= 1;");
+            }
+            Node::PassTurn => {
+                self.line("if (lane == 0) mbarrier_arrive(base + TURN_AT + (consumer ^ 1) * 8);")
             }
             Node::GiveBack { ring, held } => self.give_back(*ring, *held),
             Node::Load {
@@ -212,12 +249,19 @@ impl Text<'_> {
                 ));
             }
             Node::Commit => self.line("tma_commit();"),
-            Node::AwaitRead { pending } => self.line(format!("tma_wait_read<{pending}>();")),
+            Node::AwaitRead { pending } => {
+                let why = if *pending == 0 {
+                    String::new()
+                } else {
+                    format!("  // at most {pending} stores still read their boxes")
+                };
+                self.line(format!("tma_wait_read<{pending}>();{why}"));
+            }
             Node::AwaitStores { pending } => {
                 let why = if *pending == 0 {
                     ""
                 } else {
-                    "  // all but this one's stores are complete"
+                    "  // all but the latest item's stores are complete"
                 };
                 self.line(format!("tma_wait<{pending}>();{why}"));
             }
@@ -233,7 +277,11 @@ impl Text<'_> {
                 self.line(format!("wgmma_wait<{pending}>();{why}"));
             }
             Node::Accumulators => {
-                self.line("float acc[TILE_N / 2];");
+                self.line(if self.pipeline.blocks() > 1 {
+                    "float acc[BLOCKS][TILE_N / 2];  // this thread's of each 64 rows"
+                } else {
+                    "float acc[TILE_N / 2];  // this thread's of 64 rows"
+                });
                 self.line("u32 previous = 0;");
             }
             Node::ReadPanel {
@@ -245,11 +293,9 @@ impl Text<'_> {
                 ..
             } => {
                 let shared = self.shared(*ring, *slot_part, index, false);
-                self.line(format!("float {name}[PANEL_N / 2];"));
-                self.line(format!(
-                    "panel_read<{}, PANEL_N>({name}, {shared}, first_row, lane);",
-                    self.element(*dtype)
-                ));
+                let element = self.element(*dtype);
+                self.panel_array(name);
+                self.panel("panel_read", &element, (name, ""), &shared);
             }
             Node::ReadVector {
                 name,
@@ -277,14 +323,17 @@ impl Text<'_> {
                 dtype,
             } => {
                 let shared = self.shared(*ring, 0, &Expr::Const(0), false);
-                let from = match epilogue {
-                    Some(index) => super::value::results(&self.pipeline.epilogues[*index]),
-                    None => format!("acc + {} * PANEL_N / 2", self.factor(part)),
-                };
-                self.line(format!(
-                    "panel_store<{}, PANEL_N>({from}, {shared}, first_row, lane);",
-                    self.element(*dtype)
-                ));
+                let element = self.element(*dtype);
+                match epilogue {
+                    Some(index) => {
+                        let from = super::value::results(&self.pipeline.epilogues[*index]);
+                        self.panel("panel_store", &element, (&from, ""), &shared);
+                    }
+                    None => {
+                        let at = format!(" + {} * PANEL_N / 2", self.factor(part));
+                        self.panel("panel_store", &element, ("acc", &at), &shared);
+                    }
+                }
             }
             Node::AddPanel {
                 ring,
@@ -294,9 +343,8 @@ impl Text<'_> {
             } => {
                 let shared = self.shared(*ring, *slot_part, index, false);
                 let part = self.factor(part);
-                self.line(format!(
-                    "panel_add<T, PANEL_N>(acc + {part} * PANEL_N / 2, {shared}, first_row, lane);"
-                ));
+                let at = format!(" + {part} * PANEL_N / 2");
+                self.panel("panel_add", "T", ("acc", &at), &shared);
             }
             Node::FenceShared => self.line("fence_async_shared();"),
             Node::SyncWarp => self.line("__syncwarp();"),
@@ -353,75 +401,10 @@ impl Text<'_> {
                 self.line("unsignalled = nullptr;");
             }
             Node::SyncCta => {
-                self.line("__syncwarp();");
+                self.line("__syncwarp();  // the one thread of a role meets its warp again");
                 self.line("__syncthreads();");
             }
             Node::LastCta { of, body, advance } => self.last_cta(of, body, advance),
-        }
-    }
-
-    /// Where this CTA's items start, and the role's place in each ring it uses.
-    fn deal(&mut self, deal: Deal, rest: &[Node]) {
-        let (mut loops, mut looped, mut rings, mut defers, mut gives) =
-            (0, false, Vec::new(), false, false);
-        for node in rest {
-            let outer = matches!(node, Node::Ranks { .. });
-            node.visit(&mut |node| {
-                let items = matches!(node, Node::Items { .. });
-                loops += u32::from(items);
-                looped |= outer && items;
-                if let Node::Await { ring, .. } = node
-                    && !rings.contains(ring)
-                {
-                    rings.push(*ring);
-                }
-                defers |= matches!(node, Node::Defer { .. });
-                gives |= matches!(node, Node::GiveBack { .. });
-            });
-        }
-        self.counts_items = loops > 1 || looped;
-        let first = if self.counts_items { ", first = 0" } else { "" };
-        let start = match deal {
-            Deal::All | Deal::Comm => "blockIdx.x",
-            Deal::Others => "blockIdx.x - COMM_CTAS",
-            Deal::Join => "first_item(plan.join, COMM_CTAS)",
-        };
-        self.line(format!("u32 index = {start}{first};"));
-        self.next = match deal {
-            Deal::All => "index += gridDim.x",
-            Deal::Comm => "index += COMM_CTAS",
-            Deal::Others => "index += gridDim.x - COMM_CTAS",
-            Deal::Join => "index = next_item(index, plan.join, COMM_CTAS)",
-        };
-        rings.sort();
-        let cursors: Vec<String> = rings
-            .iter()
-            .map(|ring| {
-                let name = self.pipeline.ring(*ring).name;
-                format!("{name} = 0, {name}_parity = 0")
-            })
-            .collect();
-        if !cursors.is_empty() {
-            self.line(format!("u32 {};", cursors.join(", ")));
-        }
-        if gives {
-            self.line("u32 held = 0, oldest = 0;  // stores whose boxes may not have been read, and the first of those boxes");
-        }
-        if defers {
-            self.line("Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight");
-        }
-    }
-
-    fn items(&mut self, count: &Expr, body: &[Node]) {
-        let (next, within, all) = (self.next, self.expr(&Expr::Within), self.expr(count));
-        let head = format!("for (; {within} < {all}; {next})");
-        if body.is_empty() {
-            self.line(format!("{head} {{}}"));
-        } else {
-            self.block(head, |text| text.list(body));
-        }
-        if self.counts_items {
-            self.line(format!("first += {all};"));
         }
     }
 
@@ -463,9 +446,46 @@ impl Text<'_> {
         };
         self.line(format!("const u64 {xs}, {ws};"));
         self.line("#pragma unroll");
-        self.line(format!(
-            "for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16{has}(acc, {x}s + k * {x_step}, {w}s + k * {w_step}, {fresh} + k != 0, T());"
-        ));
+        let step = |acc: &str, rows: &str| {
+            format!(
+                "wgmma_m64k16{has}({acc}, {x}s + k * {x_step}{rows}, {w}s + k * {w_step}, {fresh} + k != 0, T());"
+            )
+        };
+        let each = "for (u32 k = 0; k < TILE_K / 16; ++k)";
+        if self.pipeline.blocks() == 1 {
+            self.line(format!("{each} {}", step("acc", "")));
+        } else {
+            self.block(each, |text| {
+                text.line("#pragma unroll");
+                let step = step("acc[block]", &format!(" + block * {}", next_block(rows[0])));
+                text.line(format!(
+                    "for (u32 block = 0; block < BLOCKS; ++block) {step}"
+                ));
+            });
+        }
+    }
+
+    /// Between this warp's rows of a panel of some type and registers: an array, of each block of rows if it has
+    /// several, and where in it.
+    fn panel(&mut self, verb: &str, element: &str, (array, at): (&str, &str), shared: &str) {
+        if self.pipeline.blocks() == 1 {
+            self.line(format!(
+                "{verb}<{element}, PANEL_N>({array}{at}, {shared}, first_row, lane);"
+            ));
+        } else {
+            self.line("#pragma unroll");
+            self.line(format!("for (u32 block = 0; block < BLOCKS; ++block) {verb}<{element}, PANEL_N>({array}[block]{at}, {shared}, first_row + block * 64, lane);"));
+        }
+    }
+
+    /// Registers for a panel's width of elements of this thread's rows.
+    pub(super) fn panel_array(&mut self, name: &str) {
+        let blocks = if self.pipeline.blocks() == 1 {
+            ""
+        } else {
+            "[BLOCKS]"
+        };
+        self.line(format!("float {name}{blocks}[PANEL_N / 2];"));
     }
 
     fn last_cta(&mut self, of: &Expr, body: &[Node], advance: &[(CounterId, Expr)]) {
@@ -522,7 +542,7 @@ impl Text<'_> {
     }
 
     /// A type's name in the text.
-    fn element(&self, dtype: Dtype) -> String {
+    pub(super) fn element(&self, dtype: Dtype) -> String {
         if dtype == self.pipeline.dtype {
             return "T".into();
         }
@@ -534,20 +554,7 @@ impl Text<'_> {
 
     /// A number as a factor.
     fn factor(&self, expr: &Expr) -> String {
-        match expr {
-            Expr::Binary(..) => format!("({})", self.expr(expr)),
-            Expr::Const(_)
-            | Expr::Symbol(..)
-            | Expr::Var(_)
-            | Expr::Field(_)
-            | Expr::Block
-            | Expr::Blocks
-            | Expr::Min(..)
-            | Expr::CeilDiv(..)
-            | Expr::RowsOf(..)
-            | Expr::Within
-            | Expr::Named(..) => self.expr(expr),
-        }
+        factor(expr, self)
     }
 
     fn cell(&self, counter: CounterId, cell: &Expr) -> String {
@@ -557,7 +564,7 @@ impl Text<'_> {
 }
 
 /// The constant that says how many slots a ring has.
-fn slots(name: &str) -> String {
+pub(super) fn slots(name: &str) -> String {
     let es = if name.ends_with('x') { "ES" } else { "S" };
     format!("{}{es}", name.to_uppercase())
 }
@@ -571,4 +578,13 @@ fn uses(node: &Node, var: &str) -> bool {
         }
     });
     found
+}
+
+/// How far an operand's descriptor goes on for the next 64 rows.
+pub(super) fn next_block(rows_contiguous: bool) -> &'static str {
+    if rows_contiguous {
+        "(BLOCK_BYTES >> 4)"
+    } else {
+        "WGMMA_64_ROWS"
+    }
 }

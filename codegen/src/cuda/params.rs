@@ -1,7 +1,7 @@
 //! What the host passes: tensor maps, the numbers of one launch, and where to report a stall.
 
-use crate::kernel::DimId;
 use crate::pipeline::{Deal, Expr, Field, MapId, Node, Pipeline};
+pub(super) use crate::print::field_name as name;
 use std::collections::BTreeSet;
 
 /// A kernel parameter.
@@ -98,7 +98,9 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Expr::Named(..) => {}
     });
     pipeline.visit(|node| match node {
-        Node::Deal(Deal::Join) => {
+        Node::Deal {
+            deal: Deal::Join, ..
+        } => {
             used.insert(Field::Join);
         }
         Node::Others { .. } => used.extend([Field::Me, Field::World]),
@@ -120,7 +122,7 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         }
         Node::Note(_)
         | Node::Let { .. }
-        | Node::Deal(Deal::All | Deal::Comm | Deal::Others)
+        | Node::Deal { .. }
         | Node::Ranks { .. }
         | Node::Items { .. }
         | Node::Place { .. }
@@ -130,7 +132,10 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Node::Expect { .. }
         | Node::Arrive { .. }
         | Node::Advance { .. }
+        | Node::Skip { .. }
         | Node::GiveBack { .. }
+        | Node::AwaitTurn
+        | Node::PassTurn
         | Node::Load { .. }
         | Node::Store { .. }
         | Node::Commit
@@ -161,44 +166,4 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         ]);
     }
     used
-}
-
-/// A field's name.
-pub(super) fn name(pipeline: &Pipeline, field: Field) -> String {
-    let kernel = &pipeline.kernel;
-    let dim = |dim: DimId| kernel.dims[usize::from(dim.0)].name.replace('.', "_");
-    match field {
-        Field::Size(id) => dim(id),
-        Field::ChunkRows(id) if dim(id) == "m" => "rows".into(),
-        Field::ChunkRows(id) => format!("{}_chunk", dim(id)),
-        Field::Tail(id) if dim(id) == "m" => "tail".into(),
-        Field::Tail(id) => format!("{}_tail", dim(id)),
-        Field::Me => "me".into(),
-        Field::World => "world".into(),
-        Field::First(counter) => kernel.counters[counter.index()].name.clone(),
-        Field::CellRows(partition) => format!("{}_m", kernel.partitions[partition.index()].name),
-        Field::Join => "join".into(),
-        Field::Heap => "heap".into(),
-        Field::Stride => "stride".into(),
-        Field::Counters => "offset".into(),
-        Field::Arrivals => "arrivals".into(),
-        Field::Finished => "finished".into(),
-        Field::Vector(tensor) => {
-            // Behind the counters and before the sizes, by names that neither has.
-            let name = &kernel.buffers[tensor.index()].name;
-            let taken = |name: &str| {
-                ["cells", "rows", "tail", "me", "world", "join"].contains(&name)
-                    || kernel
-                        .dims
-                        .iter()
-                        .any(|dim| dim.name.replace('.', "_") == name)
-                    || kernel.counters.iter().any(|counter| counter.name == name)
-            };
-            if taken(name) {
-                format!("{name}_vector")
-            } else {
-                name.clone()
-            }
-        }
-    }
 }

@@ -67,16 +67,22 @@ impl Text<'_> {
     pub(super) fn apply(&mut self, index: usize, part: &str) {
         let epilogue = &self.pipeline.epilogues[index];
         let name = identifier(&epilogue.name);
+        let one = self.pipeline.blocks() == 1;
+        let block = if one { "" } else { "[block]" };
         let arguments = epilogue.params.iter().map(|param| match param.from {
-            Source::Product => format!("acc[{part} * PANEL_N / 2 + i]"),
-            Source::Panel => format!("{}[i]", param.name),
+            Source::Product => format!("acc{block}[{part} * PANEL_N / 2 + i]"),
+            Source::Panel => format!("{}{block}[i]", param.name),
             Source::Vector => format!("{}[vector_index(i)]", param.name),
         });
         let arguments = arguments.collect::<Vec<_>>().join(", ");
-        self.line(format!("float {name}s[PANEL_N / 2];"));
+        self.panel_array(&results(epilogue));
+        if !one {
+            self.line("#pragma unroll");
+            self.line("for (u32 block = 0; block < BLOCKS; ++block)");
+        }
         self.line("#pragma unroll");
         self.line(format!(
-            "for (u32 i = 0; i < PANEL_N / 2; ++i) {name}s[i] = {name}({arguments});"
+            "for (u32 i = 0; i < PANEL_N / 2; ++i) {name}s{block}[i] = {name}({arguments});"
         ));
     }
 }

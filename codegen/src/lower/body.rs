@@ -5,7 +5,7 @@ use super::dims::Matched;
 use super::mistake;
 use super::places::Use;
 use crate::diag::Diagnostic;
-use crate::kernel::{Block, Op, OpId, OpKind, Role, RoleKind, ValueId};
+use crate::kernel::{Block, GemmKind, Op, OpId, OpKind, Role, RoleKind, ValueId};
 use crate::order::{RankOrder, TileOrder};
 use crate::program::{self, Home, ItemOrder, Loc, PartitionId, Program, Stmt, StmtKind, Var};
 use crate::rank::RankExpr;
@@ -97,7 +97,13 @@ impl<'a> Placer<'a> {
     fn role(&mut self, role: &program::Role) {
         let at = role.at;
         let kind = match role.kind {
-            program::RoleKind::Gemm { k, cluster, stages } => RoleKind::Gemm {
+            program::RoleKind::Gemm {
+                k,
+                cluster,
+                stages,
+                panels,
+                ping_pong,
+            } => RoleKind::Gemm(GemmKind {
                 k: k.map_or(self.whole_row(), |k| {
                     self.choices.one(k, "k", self.choices.at(k, at), self.found)
                 }),
@@ -109,7 +115,15 @@ impl<'a> Placer<'a> {
                     self.choices
                         .one(s, "stages", self.choices.at(s, at), self.found)
                 }),
-            },
+                panels: panels.map(|p| {
+                    self.choices
+                        .one(p, "panels", self.choices.at(p, at), self.found)
+                }),
+                ping_pong: ping_pong.is_some_and(|p| {
+                    self.choices
+                        .flag(p, "ping_pong", self.choices.at(p, at), self.found)
+                }),
+            }),
             program::RoleKind::Comm { ctas } => RoleKind::Comm {
                 ctas: self
                     .choices
@@ -345,7 +359,7 @@ impl<'a> Placer<'a> {
                 OpKind::Copy { dst: to, src: from }
             }
             StmtKind::Dot { acc, a, b } => {
-                if !matches!(self.kind, RoleKind::Gemm { .. }) {
+                if !matches!(self.kind, RoleKind::Gemm(_)) {
                     self.found.push(
                         mistake(
                             at,
@@ -534,18 +548,13 @@ impl<'a> Placer<'a> {
 /// The settings of two loops of one role, if they agree; defaults yield to what is given.
 fn same_ctas(a: RoleKind, b: RoleKind, whole_row: u32) -> Option<RoleKind> {
     match (a, b) {
-        (
-            RoleKind::Gemm { k, cluster, stages },
-            RoleKind::Gemm {
-                k: k2,
-                cluster: cluster2,
-                stages: stages2,
-            },
-        ) => Some(RoleKind::Gemm {
-            k: agreed(k, k2, whole_row)?,
-            cluster: agreed(cluster, cluster2, (1, 1))?,
-            stages: agreed(stages, stages2, None)?,
-        }),
+        (RoleKind::Gemm(a), RoleKind::Gemm(b)) => Some(RoleKind::Gemm(GemmKind {
+            k: agreed(a.k, b.k, whole_row)?,
+            cluster: agreed(a.cluster, b.cluster, (1, 1))?,
+            stages: agreed(a.stages, b.stages, None)?,
+            panels: agreed(a.panels, b.panels, None)?,
+            ping_pong: agreed(a.ping_pong, b.ping_pong, false)?,
+        })),
         (a, b) => (a == b).then_some(a),
     }
 }

@@ -139,6 +139,24 @@ impl Choices<'_> {
         }
     }
 
+    /// Yes or no.
+    pub(super) fn flag(
+        &self,
+        choice: Choice,
+        what: &str,
+        at: Loc,
+        found: &mut Vec<Diagnostic>,
+    ) -> bool {
+        let setting = self.setting(choice);
+        if !matches!(setting, Setting::One(0 | 1)) {
+            found.push(
+                Diagnostic::new(Rule::Shape, at, format!("{what} is {setting}"))
+                    .hint("it is true (1) or false (0)"),
+            );
+        }
+        setting == Setting::One(1)
+    }
+
     /// A pair of numbers of at least one.
     pub(super) fn pair(
         &self,

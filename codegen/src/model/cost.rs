@@ -43,8 +43,8 @@ impl<'a> Costs<'a> {
             k_step: kernel.k_step().max(1),
         };
         for role in &kernel.roles {
-            if let RoleKind::Gemm { cluster, .. } = role.kind {
-                costs.cluster = cluster;
+            if let RoleKind::Gemm(gemm) = role.kind {
+                costs.cluster = gemm.cluster;
             }
             costs.blocks(&role.body);
         }

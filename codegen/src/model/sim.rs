@@ -277,13 +277,11 @@ impl<'a> Sim<'a> {
                 machine.link_copy_engine,
                 machine.copy_engine_latency,
             ),
-            RoleKind::Gemm { .. } | RoleKind::Comm { .. } | RoleKind::SpareWarps => {
-                match (push, add) {
-                    (true, true) => (machine.link_reduce, machine.link_reduce_cta, 0.0),
-                    (true, false) => (machine.link_push, machine.link_push_cta, 0.0),
-                    (false, _) => (machine.link_pull, machine.link_pull_cta, 0.0),
-                }
-            }
+            RoleKind::Gemm(_) | RoleKind::Comm { .. } | RoleKind::SpareWarps => match (push, add) {
+                (true, true) => (machine.link_reduce, machine.link_reduce_cta, 0.0),
+                (true, false) => (machine.link_push, machine.link_push_cta, 0.0),
+                (false, _) => (machine.link_pull, machine.link_pull_cta, 0.0),
+            },
         };
         Path {
             link,

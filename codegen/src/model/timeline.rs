@@ -212,7 +212,7 @@ fn lanes(kernel: &Kernel, plan: &Plan) -> Vec<Lane> {
     let mut lanes = Vec::new();
     for (index, role) in (0..).zip(&kernel.roles) {
         let (cta, name) = match role.kind {
-            RoleKind::Gemm { .. } => (true, "gemm CTA"),
+            RoleKind::Gemm(_) => (true, "gemm CTA"),
             RoleKind::Comm { .. } => (true, "comm CTA"),
             RoleKind::SpareWarps => (false, "spare warps"),
             RoleKind::CopyEngine => (false, "copy engine"),
@@ -237,7 +237,7 @@ fn lanes(kernel: &Kernel, plan: &Plan) -> Vec<Lane> {
 /// How many lanes of a rank start in a role.
 pub(super) fn lane_count(role: RoleKind, plan: &Plan) -> u32 {
     match role {
-        RoleKind::Gemm { .. } => plan.grid.gemm,
+        RoleKind::Gemm(_) => plan.grid.gemm,
         RoleKind::Comm { .. } => plan.grid.comm,
         RoleKind::SpareWarps => plan.grid.gemm.max(1),
         RoleKind::CopyEngine => 1,

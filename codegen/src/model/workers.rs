@@ -56,7 +56,7 @@ pub(super) fn workers(kernel: &Kernel, plan: &Plan, mode: Mode) -> Vec<Worker> {
     let roles = kernel.roles.len() as u32;
     let gemm = (0..)
         .zip(&kernel.roles)
-        .find(|(_, role)| matches!(role.kind, RoleKind::Gemm { .. }))
+        .find(|(_, role)| matches!(role.kind, RoleKind::Gemm(_)))
         .map(|(index, _)| index);
     let mut workers = Vec::new();
     for rank in 0..plan.geometry.world {
@@ -66,7 +66,7 @@ pub(super) fn workers(kernel: &Kernel, plan: &Plan, mode: Mode) -> Vec<Worker> {
             let joins = gemm.map(|gemm| rank * roles + gemm);
             let count = lane_count(role.kind, plan);
             let (count, agent, then) = match (role.kind, mode) {
-                (RoleKind::Gemm { .. }, _) => (count, own, None),
+                (RoleKind::Gemm(_), _) => (count, own, None),
                 (RoleKind::Comm { .. }, Mode::Whole) => (count, own, joins),
                 (RoleKind::Comm { .. }, Mode::GemmAlone) => match joins {
                     Some(gemm) => (count, gemm, None),
@@ -267,7 +267,7 @@ impl Sim<'_> {
     }
 
     fn gemm(&self, w: usize) -> bool {
-        matches!(self.role(w), RoleKind::Gemm { .. })
+        matches!(self.role(w), RoleKind::Gemm(_))
     }
 
     fn role(&self, w: usize) -> RoleKind {

@@ -2,10 +2,10 @@
 //! host's own.
 
 use super::{Expr, Field, MapId, Pipeline, Values, View};
-use crate::kernel::{DimId, OpKind, visit};
+use crate::kernel::{DimId, Kernel, OpKind, visit};
 use crate::model::Machine;
-use crate::plan::{COUNTER_LINE, Plan};
-use crate::program::CounterId;
+use crate::plan::Plan;
+use crate::program::{CounterId, TensorId, TensorKind};
 
 /// The numbers of a tensor map, in elements and bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +30,7 @@ impl Pipeline {
             Field::Tail(dim) => tail(plan, dim).into(),
             Field::Me => rank.into(),
             Field::World => geometry.world.into(),
-            Field::First(counter) => self.first_cell(plan, counter),
+            Field::First(counter) => first_cell(plan, counter).into(),
             Field::CellRows(partition) => {
                 let item = &self.kernel.partitions[partition.index()];
                 let columns = item
@@ -40,33 +40,43 @@ impl Pipeline {
                 geometry.cells(partition) / u64::from(columns.max(1)) / u64::from(chunks.max(1))
             }
             Field::Join => self.join(plan, machine).into(),
-            Field::Counters => self.counters_at(plan),
-            Field::Heap | Field::Stride | Field::Arrivals | Field::Finished | Field::Vector(_) => {
+            Field::Heap
+            | Field::Stride
+            | Field::Counters
+            | Field::Arrivals
+            | Field::Finished
+            | Field::Vector(_) => {
                 return None;
             }
         })
     }
 
+    /// Cells of all counters together, on each rank: those of one follow those of the one before.
+    pub fn cells(&self, plan: &Plan) -> u32 {
+        first_cell(plan, CounterId(self.kernel.counters.len() as u16))
+    }
+
     /// How much arrives at each cell of `rank` in one launch: what [`Field::Arrivals`] points at.
     pub fn arrivals(&self, plan: &Plan, rank: u32) -> Vec<u32> {
-        let at = self.counters_at(plan);
-        let cells = plan.heap.bytes.saturating_sub(at) / COUNTER_LINE;
-        let mut table = vec![0; usize::try_from(cells).unwrap_or(0)];
+        let mut table = Vec::with_capacity(self.cells(plan) as usize);
         for index in 0..self.kernel.counters.len() {
             let counter = CounterId(index as u16);
-            let scale = self.scale.iter().find(|(scaled, _)| *scaled == counter);
-            let scale = scale.map_or(1, |(_, by)| {
-                by.eval(&Numbers {
-                    pipeline: self,
-                    plan,
-                })
-            });
-            let first = usize::try_from(self.first_cell(plan, counter)).unwrap_or(0);
-            for cell in 0..plan.geometry.counter_cells(counter) {
-                table[first + cell as usize] = plan.arrivals.of(rank as u16, counter, cell) * scale;
-            }
+            let scale = self.scale(counter, plan);
+            let cells = 0..plan.geometry.counter_cells(counter);
+            table.extend(cells.map(|cell| plan.arrivals.of(rank as u16, counter, cell) * scale));
         }
         table
+    }
+
+    /// How many arrivals a cell of the counter gets for each that the kernel counts.
+    pub fn scale(&self, counter: CounterId, plan: &Plan) -> u32 {
+        let scale = self.scale.iter().find(|(scaled, _)| *scaled == counter);
+        scale.map_or(1, |(_, by)| {
+            by.eval(&Numbers {
+                pipeline: self,
+                plan,
+            })
+        })
     }
 
     /// A map's numbers on `rank`. The sibling for the short chunk has some shape even where there is no such chunk.
@@ -74,14 +84,8 @@ impl Pipeline {
         let map = self.map(map);
         let buffer = &self.kernel.buffers[map.tensor.index()];
         let geometry = &plan.geometry;
-        let bytes = u64::from(buffer.dtype.bytes());
         let columns = u64::from(geometry.size(buffer.columns));
-        let ld = plan
-            .shape
-            .ld
-            .get(&buffer.name)
-            .copied()
-            .map_or(columns, u64::from);
+        let pitch = plan.pitch(&self.kernel, map.tensor);
         let chunk_rows = u64::from(geometry.chunk_rows(buffer.rows));
         let (world, chunks) = (
             u64::from(geometry.world),
@@ -95,53 +99,38 @@ impl Pipeline {
             View::SharedSlots => (chunk_rows, u64::from(buffer.slots(geometry.world)), world),
             View::SharedChunk => (chunk_rows, 1, world),
         };
+        let tail = tail(plan, buffer.rows);
+        let (rows, middle, first) = match (map.tail, short && tail < geometry.world) {
+            (false, _) => (rows, middle, 0),
+            // Full chunks only: the last one's box must not spill over its end.
+            (true, false) => {
+                let full = u64::from(geometry.size(buffer.rows)) / chunk_rows.max(1);
+                (rows, full.min(middle), 0)
+            }
+            (true, true) => {
+                let rows = geometry.chunk(buffer.rows, tail).len();
+                (rows.into(), 1, u64::from(tail))
+            }
+        };
+        // Where rows are contiguous, every chunk is a matrix of its own, whose lines are its columns.
+        let lines = if buffer.rows_contiguous {
+            columns
+        } else {
+            chunk_rows
+        };
+        let plane = lines.max(1) * pitch;
         let mut shape = MapShape {
-            dims: [columns, rows.max(1), middle, ranks],
-            strides: [ld * bytes, chunk_rows.max(1) * ld * bytes],
+            // A map of nothing is legal for TMA's user, not for its encoder: one row that nobody visits.
+            dims: [columns, rows.max(1), middle.max(1), ranks],
+            strides: [pitch, plane],
             boxed: [map.box_columns, map.box_rows, 1, 1],
-            offset: 0,
+            offset: first * plane,
         };
         if buffer.rows_contiguous {
-            let ld = plan.shape.ld.get(&buffer.name).copied();
-            let ld = u64::from(ld.unwrap_or_else(|| geometry.contiguous(buffer)));
             shape.dims.swap(0, 1);
             shape.boxed.swap(0, 1);
-            shape.strides = [ld * bytes, columns * ld * bytes];
-        }
-        let chunk = tail(plan, buffer.rows);
-        if short && chunk < geometry.world {
-            shape.dims[1] = u64::from(geometry.chunk(buffer.rows, chunk).len());
-            shape.dims[2] = 1;
-            shape.offset = u64::from(chunk) * shape.strides[1];
         }
         shape
-    }
-
-    /// Where the counters start in the heap: behind the symmetric buffers.
-    fn counters_at(&self, plan: &Plan) -> u64 {
-        let buffers = self
-            .kernel
-            .buffers
-            .iter()
-            .filter(|buffer| buffer.kind.symmetric())
-            .count();
-        plan.heap
-            .entries
-            .get(buffers)
-            .map_or(plan.heap.bytes, |(_, offset, _)| *offset)
-    }
-
-    fn first_cell(&self, plan: &Plan, counter: CounterId) -> u64 {
-        let buffers = self
-            .kernel
-            .buffers
-            .iter()
-            .filter(|buffer| buffer.kind.symmetric())
-            .count();
-        let entry = plan.heap.entries.get(buffers + counter.index());
-        entry.map_or(0, |(_, offset, _)| {
-            (*offset - self.counters_at(plan)) / COUNTER_LINE
-        })
     }
 
     /// Waves of tiles that pass while the CTAs that move data are busy.
@@ -184,6 +173,47 @@ impl Pipeline {
         let waves = waves.ceil().clamp(0.0, 65535.0) as u32;
         waves
     }
+}
+
+impl Plan {
+    /// Bytes from a row of a tensor to the next, or from a column where rows are contiguous.
+    pub fn pitch(&self, kernel: &Kernel, tensor: TensorId) -> u64 {
+        let buffer = &kernel.buffers[tensor.index()];
+        let given = match self.shape.ld.is_empty() {
+            true => None,
+            false => self.shape.ld.get(&buffer.name).copied(),
+        };
+        let elements = given.unwrap_or_else(|| self.geometry.contiguous(buffer));
+        u64::from(elements) * u64::from(buffer.dtype.bytes())
+    }
+
+    /// Bytes that a tensor needs on every rank, with what pads its last chunk where peers address it.
+    pub fn bytes(&self, kernel: &Kernel, tensor: TensorId) -> u64 {
+        let buffer = &kernel.buffers[tensor.index()];
+        let geometry = &self.geometry;
+        let chunk = u64::from(geometry.chunk_rows(buffer.rows));
+        let lines = match buffer.kind {
+            // Every chunk is a matrix of its own, a line for each column.
+            _ if buffer.rows_contiguous => {
+                u64::from(geometry.size(buffer.columns)) * u64::from(geometry.chunks(buffer.rows))
+            }
+            _ if buffer.chunk_only() => chunk,
+            TensorKind::Scratch { .. }
+            | TensorKind::Gathered
+            | TensorKind::Reduced
+            | TensorKind::Scattered => chunk * u64::from(geometry.chunks(buffer.rows)),
+            TensorKind::Local | TensorKind::Vector | TensorKind::Out => {
+                u64::from(geometry.size(buffer.rows))
+            }
+        };
+        lines * self.pitch(kernel, tensor) * u64::from(buffer.slots(geometry.world))
+    }
+}
+
+/// The first cell of a counter among all cells of a rank.
+fn first_cell(plan: &Plan, counter: CounterId) -> u32 {
+    let before = (0..counter.0).map(|index| plan.geometry.counter_cells(CounterId(index)));
+    before.sum()
 }
 
 /// The chunk that has some rows, but not all; the world if there is none.

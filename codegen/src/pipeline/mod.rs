@@ -7,9 +7,12 @@
 //!
 //! On Hopper a CTA has three warpgroups. In the first, warp 0's elected thread loads (*load*) and warp 1's stores
 //! (*store*); on CTAs that move data the same two threads first fetch and send. The other two warpgroups multiply
-//! (*multiply*), 64 rows each. Operands pass through a ring of stages, results through a ring of panels.
+//! (*multiply*): they share a tile, half of its rows each, or take tiles in turn, so that one rounds and hands over its
+//! tile while the other multiplies; then each has panels of its own and a thread that stores them. Operands pass through
+//! a ring of stages, results through a ring of panels.
 
 mod build;
+mod enqueue;
 mod expr;
 mod host;
 mod node;
@@ -18,11 +21,12 @@ mod visit;
 
 pub use crate::verify::pipeline as verify;
 pub use build::build;
+pub use enqueue::{HostOp, HostOpKind, Lines};
 pub use expr::{Expr, Field, Op, Test, Values};
 pub use host::MapShape;
 pub use node::{
-    At, Deal, Epilogue, Map, MapId, Node, Param, Part, Phase, Ring, RingId, Side, Slot, Source,
-    View,
+    At, Deal, Epilogue, Map, MapId, Node, Note, Param, Part, Phase, Ring, RingId, Side, Slot,
+    Source, View,
 };
 pub(crate) use run::findings;
 
@@ -40,7 +44,9 @@ pub struct Pipeline {
     pub dtype: Dtype,
     /// Rows, columns and depth of a tile.
     pub tile: Tile,
-    /// Columns of a panel: 128 bytes of the widest type that is stored or read in panels.
+    /// Whether the warpgroups that multiply take tiles in turn, instead of sharing each.
+    pub in_turn: bool,
+    /// Columns of a panel, of the widest type that is stored or read in panels.
     pub panel_columns: u32,
     /// CTAs that move data before they multiply: the first ones.
     pub comm: Option<Comm>,
@@ -101,16 +107,22 @@ pub enum Place {
         /// Which warp.
         warp: u32,
     },
-    /// The warpgroups after the first, each for 64 rows of the tile.
+    /// One elected thread in each of two warps of the first warpgroup: one for each warpgroup that multiplies.
+    Threads {
+        /// The first warp.
+        first: u32,
+    },
+    /// The warpgroups after the first.
     Groups,
 }
 
 /// Warpgroups that multiply.
 pub const CONSUMERS: u32 = 2;
-/// Columns of a panel and of a moved box of 16-bit elements: one 128-byte swizzle atom.
-pub const PANEL_COLUMNS: u32 = 64;
-/// Rows of an operand's block where its rows are contiguous: one 128-byte swizzle atom of 16-bit elements.
-pub const BLOCK: u32 = 64;
+/// Rows that one multiply of a warpgroup has, and of a block of an operand whose rows are contiguous: one 128-byte
+/// swizzle atom of 16-bit elements.
+pub const BLOCK_ROWS: u32 = 64;
+/// Columns of a box on its way to a peer: one 128-byte swizzle atom of 16-bit elements.
+pub const BOX_COLUMNS: u32 = 64;
 /// Boxes of a piece that are sent and signalled together.
 pub const UNIT: u32 = 16;
 /// Stores of a sending thread that may still be reading their slots.
@@ -134,7 +146,7 @@ impl Pipeline {
 
     /// Where the barriers start in shared memory: after the rings' slots.
     pub fn barriers_at(&self) -> u32 {
-        let end = |ring: &Ring| ring.at + ring.slots * ring.slot_bytes();
+        let end = |ring: &Ring| ring.at + ring.all() * ring.slot_bytes();
         self.rings
             .iter()
             .map(end)
@@ -143,10 +155,15 @@ impl Pipeline {
             .next_multiple_of(8)
     }
 
+    /// Where the barriers of the turns start, if there are any: after those of the rings.
+    pub fn turns_at(&self) -> u32 {
+        let barriers: u32 = self.rings.iter().map(|ring| ring.all() * 2).sum();
+        self.barriers_at() + barriers * 8
+    }
+
     /// Bytes of shared memory a CTA needs.
     pub fn shared_bytes(&self) -> u32 {
-        let barriers: u32 = self.rings.iter().map(|ring| ring.slots * 2).sum();
-        self.barriers_at() + barriers * 8
+        self.turns_at() + if self.in_turn { CONSUMERS * 8 } else { 0 }
     }
 
     /// Threads of a CTA.
@@ -154,13 +171,38 @@ impl Pipeline {
         128 * (1 + CONSUMERS)
     }
 
-    /// Panels of a tile.
-    pub const fn panels(&self) -> u32 {
-        self.tile.columns / self.panel_columns
+    /// Bytes from a panel of a part to the next: room for the widest type.
+    pub fn panel_bytes(&self) -> u32 {
+        self.rings[1].parts[0].bytes
+    }
+
+    /// Blocks of 64 rows that a warpgroup multiplies for a tile.
+    pub const fn blocks(&self) -> u32 {
+        self.tile.blocks(self.in_turn)
+    }
+
+    /// How many run a role in a CTA: one, or one a warpgroup that multiplies.
+    pub(crate) const fn runners(place: Place) -> u32 {
+        match place {
+            Place::Thread { .. } => 1,
+            Place::Threads { .. } | Place::Groups => CONSUMERS,
+        }
+    }
+}
+
+impl Tile {
+    /// Blocks of 64 rows that a warpgroup multiplies.
+    pub const fn blocks(&self, in_turn: bool) -> u32 {
+        self.rows / BLOCK_ROWS / if in_turn { 1 } else { CONSUMERS }
     }
 }
 
 impl Ring {
+    /// Slots of all sets.
+    pub const fn all(&self) -> u32 {
+        self.slots * self.sets
+    }
+
     /// Bytes of a slot.
     pub fn slot_bytes(&self) -> u32 {
         self.parts.iter().map(|part| part.bytes).sum()
@@ -169,6 +211,6 @@ impl Ring {
     /// Where in shared memory a part of a slot is.
     pub fn part_at(&self, part: usize, slot: u32) -> u32 {
         let before: u32 = self.parts[..part].iter().map(|part| part.bytes).sum();
-        self.at + self.slots * before + slot * self.parts[part].bytes
+        self.at + self.all() * before + slot * self.parts[part].bytes
     }
 }

@@ -7,7 +7,7 @@ use super::expr::{Expr, Test};
 use crate::dtype::Dtype;
 use crate::kernel::ValueId;
 use crate::order::TileOrder;
-use crate::program::{CounterId, StoreMode, TensorId};
+use crate::program::{CounterId, Loc, StoreMode, TensorId};
 use crate::value::{AccId, Value};
 
 /// An index into [`super::Pipeline::maps`].
@@ -22,8 +22,8 @@ pub struct RingId(pub u16);
 #[derive(Clone, PartialEq, Debug)]
 pub enum Node {
     // --- Control.
-    /// Words for the reader: what of the schedule the next nodes are.
-    Note(String),
+    /// Words for the reader: what the nodes after it in its list are.
+    Note(Note),
     /// `const u32 name = value;`
     Let {
         /// The variable.
@@ -32,7 +32,12 @@ pub enum Node {
         value: Expr,
     },
     /// Once a warp, before its first items: where in the running order of items this CTA starts, and how it goes on.
-    Deal(Deal),
+    Deal {
+        /// Which of all items are this CTA's.
+        deal: Deal,
+        /// Whether this consumer takes every second one of them, beginning with the one of its number.
+        in_turn: bool,
+    },
     /// A loop over ranks in an order: `step` counts, `var` is the rank at that step.
     Ranks {
         /// Counts the steps.
@@ -132,6 +137,13 @@ pub enum Node {
         /// Whether the slot left behind is still needed, as [`Slot::Previous`].
         keep: bool,
     },
+    /// Goes on by so many slots, which the other consumer has.
+    Skip {
+        /// The ring.
+        ring: RingId,
+        /// How many slots.
+        by: Expr,
+    },
     /// Gives back the slots of all but the latest `held` stores of this thread; they must have been read.
     GiveBack {
         /// The ring.
@@ -139,6 +151,16 @@ pub enum Node {
         /// How many slots stay held.
         held: u32,
     },
+
+    // --- Turns: two consumers, each with tiles of its own.
+    /// Blocks until it is this consumer's turn to multiply; the first turn is the first consumer's. Acquire at CTA
+    /// scope.
+    ///
+    /// CUDA: `mbarrier_wait` on the consumer's barrier. Meaning: all steps of the tile before are under way. A parity
+    /// names a phase of a stage within one lap around the ring only; from here on, this consumer is within that lap.
+    AwaitTurn,
+    /// Arrives at the other consumer's barrier: the next turn is its. Release at CTA scope.
+    PassTurn,
 
     // --- TMA.
     /// Starts a load into a part of the current slot; it completes on the slot's full barrier, with all its bytes.
@@ -329,6 +351,15 @@ pub enum Node {
     },
 }
 
+/// What a list of nodes is, from a note on.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Note {
+    /// The schedule's statement, or why the nodes are there.
+    pub words: String,
+    /// Where the statement stands, if it is one: what a compiler's message about these nodes names.
+    pub loc: Option<Loc>,
+}
+
 /// How items are dealt out to CTAs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deal {
@@ -433,6 +464,8 @@ pub struct Ring {
     pub name: &'static str,
     /// How many slots.
     pub slots: u32,
+    /// How many sets of so many slots: one, or one a consumer.
+    pub sets: u32,
     /// What a slot holds: part after part, each as an array over slots.
     pub parts: Vec<Part>,
     /// Where in shared memory its first part starts.
@@ -443,7 +476,7 @@ pub struct Ring {
     pub empty: u32,
 }
 
-/// A tensor map: 4-D {columns, rows in a chunk, chunk or slot, rank}, 128-byte swizzle.
+/// A tensor map: 4-D {columns, rows in a chunk, chunk or slot, rank}, swizzled by a box's width: 128, 64 or 32 bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Map {
     /// Its name in the text.

@@ -20,13 +20,16 @@ impl Node {
             | Node::LastCta { body, .. } => body,
             Node::Note(_)
             | Node::Let { .. }
-            | Node::Deal(_)
+            | Node::Deal { .. }
             | Node::Place { .. }
             | Node::Await { .. }
             | Node::Expect { .. }
             | Node::Arrive { .. }
             | Node::Advance { .. }
+            | Node::Skip { .. }
             | Node::GiveBack { .. }
+            | Node::AwaitTurn
+            | Node::PassTurn
             | Node::Load { .. }
             | Node::Store { .. }
             | Node::Tail { .. }
@@ -88,6 +91,7 @@ impl Node {
                 vec![a, b]
             }
             Node::Expect { bytes, .. } => vec![bytes],
+            Node::Skip { by, .. } => vec![by],
             Node::Load { index, at, .. } => vec![index, &at.column, &at.row, &at.chunk, &at.rank],
             Node::Store { at, .. } => vec![&at.column, &at.row, &at.chunk, &at.rank],
             Node::Tail { chunk, .. } => vec![chunk],
@@ -106,12 +110,14 @@ impl Node {
                 all
             }
             Node::Note(_)
-            | Node::Deal(_)
+            | Node::Deal { .. }
             | Node::Others { .. }
             | Node::Await { .. }
             | Node::Arrive { .. }
             | Node::Advance { .. }
             | Node::GiveBack { .. }
+            | Node::AwaitTurn
+            | Node::PassTurn
             | Node::Commit
             | Node::AwaitRead { .. }
             | Node::AwaitStores { .. }

@@ -2,8 +2,8 @@
 
 use super::{Names, Page};
 use crate::kernel::{
-    Axis, Block, Buffer, Cells, Counter, Dim, DimId, Kernel, Op, OpKind, Partition, Purpose,
-    Region, RoleKind,
+    Axis, Block, Buffer, Cells, Counter, Dim, DimId, GemmKind, Kernel, Op, OpKind, Partition,
+    Purpose, Region, RoleKind,
 };
 use crate::order::TileOrder;
 use crate::program::{Extent, PartitionId, Slots, StoreMode, TensorKind, Var};
@@ -68,19 +68,26 @@ pub(crate) fn statement(kernel: &Kernel, op: &Op) -> String {
         texts: None,
     };
     printer.op(op);
-    printer.page.text.trim().replace("   # ", ": ")
+    match printer.page.text.trim().split_once("   # ") {
+        Some((statement, why)) => format!("{} ({why})", statement.trim_end()),
+        None => printer.page.text.trim().into(),
+    }
 }
 
 /// `gemm(k = 64, cluster = 2x1)`.
 fn role_text(kind: RoleKind) -> String {
     match kind {
-        RoleKind::Gemm {
+        RoleKind::Gemm(GemmKind {
             k,
             cluster: (rows, columns),
             stages,
-        } => {
+            panels,
+            ping_pong,
+        }) => {
             let stages = stages.map_or_else(String::new, |stages| format!(", stages = {stages}"));
-            format!("gemm(k = {k}, cluster = {rows}x{columns}{stages})")
+            let panels = panels.map_or_else(String::new, |panels| format!(", panels = {panels}"));
+            let in_turn = if ping_pong { ", ping_pong" } else { "" };
+            format!("gemm(k = {k}, cluster = {rows}x{columns}{stages}{panels}{in_turn})")
         }
         RoleKind::Comm { ctas } => format!("comm(ctas = {ctas})"),
         RoleKind::SpareWarps | RoleKind::CopyEngine => kind.name().into(),

@@ -1,4 +1,4 @@
-//! Programs, kernels and plans as text for people: what `DUMP` shows and what snapshots hold.
+//! Programs, kernels, pipelines and plans as text for people: what `DUMP` shows and what snapshots hold.
 //!
 //! Reads like the language, with the user's names. Deliberately absent: source locations, hashes, addresses, and
 //! running numbers wherever the user gave a name, so that a refactoring of a schedule's file changes no text.
@@ -6,10 +6,13 @@
 #[cfg(test)]
 mod crumbs;
 mod kernel;
+mod number;
+mod pipeline;
 mod plan;
 mod program;
 
 pub(crate) use kernel::statement;
+pub(crate) use number::{Spelling, factor, field_name, number, test};
 
 use crate::program::{CellIndex, CounterDim, CounterId, Home, PartitionId, Pick, TensorId, Var};
 use crate::rank::{Cond, RankExpr};

@@ -119,8 +119,20 @@ impl Printer<'_> {
 
     fn role(&mut self, role: &Role) {
         let settings: Vec<(&str, Option<Choice>)> = match role.kind {
-            RoleKind::Gemm { k, cluster, stages } => {
-                vec![("k", k), ("cluster", cluster), ("stages", stages)]
+            RoleKind::Gemm {
+                k,
+                cluster,
+                stages,
+                panels,
+                ping_pong,
+            } => {
+                vec![
+                    ("k", k),
+                    ("cluster", cluster),
+                    ("stages", stages),
+                    ("panels", panels),
+                    ("ping_pong", ping_pong),
+                ]
             }
             RoleKind::Comm { ctas } => vec![("ctas", Some(ctas))],
             RoleKind::SpareWarps | RoleKind::CopyEngine => Vec::new(),

@@ -8,11 +8,12 @@ use proc_macro2::Ident;
 use syn::punctuated::Punctuated;
 use syn::{Expr, Lit, Token, UnOp};
 
-/// What a constant is for: one number, or a pair of rows and columns.
+/// What a constant is for: one number, a pair of rows and columns, or yes or no.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     Number,
     Pair,
+    Flag,
 }
 
 /// `slots = world()`
@@ -24,12 +25,13 @@ impl Wanted {
             Wanted::Number => "a number such as `64`",
             Wanted::Pair if of == "cluster" => "a pair such as `(2, 1)`",
             Wanted::Pair => "a pair such as `(128, 256)`",
+            Wanted::Flag => "`true` or `false`",
         }
     }
 }
 
 impl Parser<'_> {
-    /// A number or pair, or `tune` of several.
+    /// A number, pair or flag, or `tune` of several.
     pub(super) fn constant(&mut self, expr: &Expr, wanted: Wanted, of: &str) -> Option<Constant> {
         let Some((word, call)) = word_call(expr).filter(|(word, _)| *word == "tune") else {
             self.setting(expr, wanted, of)?;
@@ -170,6 +172,7 @@ fn kind(expr: &Expr) -> Option<Wanted> {
         // In an attribute, syn reads `-4` as one literal.
         Expr::Lit(lit) => match &lit.lit {
             Lit::Int(int) if !int.base10_digits().starts_with('-') => Some(Wanted::Number),
+            Lit::Bool(_) => Some(Wanted::Flag),
             _ => None,
         },
         Expr::Tuple(tuple) if tuple.elems.len() == 2 && tuple.elems.iter().all(number) => {

@@ -89,7 +89,7 @@ impl Parser<'_> {
             return None;
         }
         let allowed: &[&str] = match found.as_str() {
-            "gemm" => &["k", "cluster", "stages"],
+            "gemm" => &["k", "cluster", "stages", "panels", "ping_pong"],
             "comm" => &["ctas"],
             _ => &[],
         };
@@ -156,10 +156,10 @@ impl Parser<'_> {
                     .at(name, Mistake::TwiceNamed { name: name_text });
                 legal = false;
             }
-            let wanted = if name == "cluster" {
-                Wanted::Pair
-            } else {
-                Wanted::Number
+            let wanted = match names::text(name).as_str() {
+                "cluster" => Wanted::Pair,
+                "ping_pong" => Wanted::Flag,
+                _ => Wanted::Number,
             };
             match self.constant(&argument.value, wanted, &names::text(name)) {
                 Some(constant) => options.push((name.clone(), constant)),

@@ -21,7 +21,7 @@ const FILE: &str = "libcublasLt.so.13";
 
 /// cuBLASLt on one GPU, with memory to work in.
 #[derive(Debug)]
-pub struct Blas {
+pub(crate) struct Blas {
     handle: sys::cublasLtHandle_t,
     workspace: Local<u8>,
     stream: Arc<CudaStream>,
@@ -37,7 +37,7 @@ impl Blas {
     ///
     /// # Errors
     /// [`Error::Toolkit`] where the library is missing; what it refuses.
-    pub fn open(gpu: &Gpu, stream: &Arc<CudaStream>) -> Result<Blas, Error> {
+    pub(crate) fn open(gpu: &Gpu, stream: &Arc<CudaStream>) -> Result<Blas, Error> {
         jit::preload(FILE).transpose()?;
         // SAFETY: it loads the library, which runs no code of ours, and looks whether that worked.
         if !unsafe { sys::is_culib_present() } {
@@ -60,7 +60,7 @@ impl Blas {
     }
 
     /// Its version, as it numbers itself.
-    pub fn version(&self) -> usize {
+    pub(crate) fn version(&self) -> usize {
         // SAFETY: the library is loaded.
         unsafe { sys::cublasLtGetVersion() }
     }
@@ -69,7 +69,11 @@ impl Blas {
     ///
     /// # Errors
     /// [`Error::NotYet`] for types that are not compared; what the library refuses.
-    pub fn product(&self, problem: Problem, operands: &[Operands]) -> Result<Product<'_>, Error> {
+    pub(crate) fn product(
+        &self,
+        problem: Problem,
+        operands: &[Operands],
+    ) -> Result<Product<'_>, Error> {
         let mut product = Product::new(self, problem)?;
         let answers = product.answers()?;
         let mut best: Option<(Duration, sys::cublasLtMatmulAlgo_t)> = None;
@@ -108,29 +112,29 @@ impl Drop for Blas {
 
 /// A multiplication: sizes, types, and how the operands lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Problem {
+pub(crate) struct Problem {
     /// Rows, columns, depth.
-    pub size: [u32; 3],
+    pub(crate) size: [u32; 3],
     /// Of all three matrices; sums are in f32.
-    pub dtype: Dtype,
+    pub(crate) dtype: Dtype,
     /// As for our own kernels.
-    pub layout: Layout,
+    pub(crate) layout: Layout,
 }
 
 /// Where the matrices are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Operands {
+pub(crate) struct Operands {
     /// The left one.
-    pub x: Address,
+    pub(crate) x: Address,
     /// The right one.
-    pub w: Address,
+    pub(crate) w: Address,
     /// The result.
-    pub y: Address,
+    pub(crate) y: Address,
 }
 
 /// One multiplication as cuBLASLt does it.
 #[derive(Debug)]
-pub struct Product<'a> {
+pub(crate) struct Product<'a> {
     blas: &'a Blas,
     work: sys::cublasLtMatmulDesc_t,
     a: sys::cublasLtMatrixLayout_t,
@@ -260,7 +264,7 @@ impl<'a> Product<'a> {
     }
 
     /// How many algorithms were tried.
-    pub fn tried(&self) -> usize {
+    pub(crate) fn tried(&self) -> usize {
         self.tried
     }
 
@@ -268,7 +272,7 @@ impl<'a> Product<'a> {
     ///
     /// # Errors
     /// What the library refuses.
-    pub fn run(&self, operands: &Operands) -> Result<(), Error> {
+    pub(crate) fn run(&self, operands: &Operands) -> Result<(), Error> {
         let (one, zero) = (1f32, 0f32);
         let at = |address: Address| address.0 as *mut c_void;
         // SAFETY: the descriptions are this product's, the operands are at least as large as they say (the caller

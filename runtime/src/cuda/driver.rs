@@ -4,10 +4,11 @@ use crate::device::Device;
 use crate::error::Error;
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::CStr;
+use std::fmt;
 use std::sync::OnceLock;
 
 /// What we call, beyond what every driver has: a missing one would be a panic at its first use.
-const NEEDED: [&CStr; 9] = [
+const NEEDED: [&CStr; 12] = [
     c"cuMemAddressReserve",
     c"cuMemCreate",
     c"cuMemMap",
@@ -17,6 +18,9 @@ const NEEDED: [&CStr; 9] = [
     c"cuFuncGetParamInfo",
     c"cuFuncLoad",
     c"cuDevicePrimaryCtxRetain",
+    c"cuStreamBatchMemOp_v2",
+    c"cuMemcpyBatchAsync_v2",
+    c"cuMemcpy3DBatchAsync_v2",
 ];
 
 /// How many GPUs there are, with a driver that can do what we need.
@@ -82,13 +86,13 @@ fn name_of(code: CUresult) -> String {
         .replace('_', " ")
 }
 
-/// The answer of a call, with what was wanted of it.
-pub(super) fn check(what: impl Into<String>, code: CUresult) -> Result<(), Error> {
+/// The answer of a call, with what was wanted of it: written down only if it was refused.
+pub(super) fn check(what: impl fmt::Display, code: CUresult) -> Result<(), Error> {
     if code == CUresult::CUDA_SUCCESS {
         return Ok(());
     }
     Err(Error::Driver {
-        what: what.into(),
+        what: what.to_string(),
         code: name_of(code),
         help: help(code).into(),
     })
@@ -96,11 +100,11 @@ pub(super) fn check(what: impl Into<String>, code: CUresult) -> Result<(), Error
 
 /// The same for a call that cudarc made.
 pub(super) fn checked<T>(
-    what: impl Into<String>,
+    what: impl fmt::Display,
     result: Result<T, cudarc::driver::DriverError>,
 ) -> Result<T, Error> {
     result.map_err(|error| Error::Driver {
-        what: what.into(),
+        what: what.to_string(),
         code: name_of(error.0),
         help: help(error.0).into(),
     })

@@ -2,7 +2,7 @@
 
 use super::driver::{self, check, checked};
 use crate::error::Error;
-use cudarc::driver::{CudaContext, CudaStream, sys};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, sys};
 use std::sync::Arc;
 
 /// One GPU, with its primary context held: other libraries of the process share it.
@@ -105,6 +105,11 @@ impl Gpu {
     /// What the driver refuses.
     pub fn stream(&self) -> Result<Arc<CudaStream>, Error> {
         checked("make a stream", self.context.new_stream())
+    }
+
+    /// A new event that orders and does not time.
+    pub(crate) fn event(&self) -> Result<CudaEvent, Error> {
+        checked("make an event", self.context.new_event(None))
     }
 
     /// The context, to use with cudarc.

@@ -109,7 +109,10 @@ impl MapSpec {
                 sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )
         };
-        check(format!("describe a tensor of {:?} to TMA", self.size), code)?;
+        check(
+            format_args!("describe a tensor of {:?} to TMA", self.size),
+            code,
+        )?;
         Ok(map)
     }
 }

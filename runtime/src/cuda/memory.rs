@@ -179,6 +179,11 @@ pub(crate) fn fill(stream: &CudaStream, to: Address, byte: u8, bytes: u64) -> Re
     check("fill the GPU's memory", code)
 }
 
+/// Waits for all that the stream holds.
+pub(crate) fn finished(stream: &CudaStream) -> Result<(), Error> {
+    checked("wait for the GPU", stream.synchronize())
+}
+
 impl Gpu {
     /// Waits for everything on this GPU.
     ///

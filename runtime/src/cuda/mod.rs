@@ -6,6 +6,7 @@
 
 mod blas;
 mod driver;
+mod enqueue;
 mod event;
 mod gpu;
 mod map;
@@ -17,20 +18,22 @@ mod trace;
 mod vmm;
 mod watch;
 
-pub use blas::{Blas, Operands, Problem, Product};
-pub use cudarc::driver::{CudaSlice, CudaStream};
+pub use cudarc::driver::{CudaEvent, CudaSlice, CudaStream};
 pub use event::Event;
 pub use gpu::Gpu;
 pub use map::{MapSpec, TensorMap};
 pub use memory::{Element, Local, address_of};
 pub use module::{Arguments, Function, Grid, Module};
-pub use nccl::Nccl;
-pub use numbers::{Compare, Difference, Draw, Numbers};
+pub use numbers::Numbers;
 pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
-pub(crate) use memory::{copy, fill, read, read_words, write};
+pub(crate) use blas::{Blas, Operands, Problem, Product};
+pub(crate) use enqueue::{Lines2d, MemoryOp, copy_lines, memory_ops};
+pub(crate) use memory::{copy, fill, finished, read, read_words, write};
+pub(crate) use nccl::Nccl;
+pub(crate) use numbers::{Compare, Difference, Draw};
 pub(crate) use vmm::Slots;
-pub(crate) use watch::{Record, Watch};
+pub(crate) use watch::{Pinned, Record, Watch};
 
 /// Where something is in a GPU's memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

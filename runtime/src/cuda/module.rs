@@ -49,11 +49,11 @@ impl Module {
         let symbol = CString::new(name).unwrap_or_default();
         let mut raw = ptr::null_mut();
         // SAFETY: the module is loaded, the name ends in zero, the place is ours.
-        check(format!("find {name}"), unsafe {
+        check(format_args!("find {name}"), unsafe {
             sys::cuModuleGetFunction(&raw mut raw, self.raw, symbol.as_ptr())
         })?;
         // SAFETY: the function was just got.
-        check(format!("load {name}"), unsafe { sys::cuFuncLoad(raw) })?;
+        check(format_args!("load {name}"), unsafe { sys::cuFuncLoad(raw) })?;
         // SAFETY: as above.
         let code = unsafe {
             sys::cuFuncSetAttribute(
@@ -62,14 +62,17 @@ impl Module {
                 shared as i32,
             )
         };
-        check(format!("give {name} {shared} bytes of shared memory"), code)?;
+        check(
+            format_args!("give {name} {shared} bytes of shared memory"),
+            code,
+        )?;
         let facts = self.facts.iter().find(|facts| facts.name == name);
         let mut parameters = vec![0; facts.map_or(0, |facts| facts.parameter_count as usize)];
         for (index, size) in parameters.iter_mut().enumerate() {
             let mut offset = 0;
             // SAFETY: the function is loaded, and both places are ours.
             let code = unsafe { sys::cuFuncGetParamInfo(raw, index, &raw mut offset, size) };
-            check(format!("ask for parameter {index} of {name}"), code)?;
+            check(format_args!("ask for parameter {index} of {name}"), code)?;
         }
         Ok(Function {
             raw,
@@ -134,6 +137,12 @@ impl Arguments {
     /// None yet.
     pub fn new() -> Arguments {
         Arguments::default()
+    }
+
+    /// None again, with the memory kept.
+    pub fn clear(&mut self) {
+        self.words.clear();
+        self.parts.clear();
     }
 
     /// Adds those bytes as one parameter.
@@ -257,6 +266,6 @@ impl Function {
                 ptr::null_mut(),
             )
         };
-        check(format!("launch {}", self.name), code)
+        check(format_args!("launch {}", self.name), code)
     }
 }

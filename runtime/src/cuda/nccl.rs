@@ -46,7 +46,7 @@ struct Functions {
 }
 
 /// One rank's communicator.
-pub struct Nccl {
+pub(crate) struct Nccl {
     functions: Functions,
     comm: Comm,
     gpu: Arc<Gpu>,
@@ -81,7 +81,7 @@ impl Nccl {
     /// # Errors
     /// [`Error::Usage`] unless the environment forbids it multicast; [`Error::Toolkit`] where the library is missing;
     /// what it refuses.
-    pub fn all(ranks: &[(Arc<Gpu>, Arc<CudaStream>)]) -> Result<Vec<Nccl>, Error> {
+    pub(crate) fn all(ranks: &[(Arc<Gpu>, Arc<CudaStream>)]) -> Result<Vec<Nccl>, Error> {
         if std::env::var_os(NO_MULTICAST).is_none_or(|value| value != "0") {
             return Err(Error::Usage {
                 what: "NCCL might use multicast".into(),
@@ -127,7 +127,7 @@ impl Nccl {
     }
 
     /// Its version, as it numbers itself.
-    pub fn version(&self) -> i32 {
+    pub(crate) fn version(&self) -> i32 {
         let mut version = 0;
         // SAFETY: the place is ours.
         unsafe { (self.functions.version)(&raw mut version) };
@@ -138,7 +138,7 @@ impl Nccl {
     ///
     /// # Errors
     /// What the library refuses.
-    pub fn all_gather(
+    pub(crate) fn all_gather(
         &self,
         own: Address,
         to: Address,
@@ -165,7 +165,7 @@ impl Nccl {
     ///
     /// # Errors
     /// What the library refuses.
-    pub fn reduce_scatter(
+    pub(crate) fn reduce_scatter(
         &self,
         from: Address,
         to: Address,
@@ -179,7 +179,7 @@ impl Nccl {
     ///
     /// # Errors
     /// What the library refuses.
-    pub fn all_reduce(
+    pub(crate) fn all_reduce(
         &self,
         from: Address,
         to: Address,

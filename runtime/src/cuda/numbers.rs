@@ -24,7 +24,7 @@ pub struct Numbers {
 
 /// A run of elements of a random sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Draw {
+pub(crate) struct Draw {
     /// Which sequence.
     pub seed: u64,
     /// Its first element here.
@@ -35,7 +35,7 @@ pub struct Draw {
 
 /// Matrices to compare: one, and those that it should be the sum of.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Compare {
+pub(crate) struct Compare {
     /// What is looked at.
     pub got: Address,
     /// The first part of what it should be.
@@ -52,7 +52,7 @@ pub struct Compare {
 
 /// How two results differ.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Difference {
+pub(crate) struct Difference {
     /// Elements further off than rounding allows, NaN among them.
     pub wrong: u32,
     /// The largest distance in units of what rounding allows; NaNs aside.
@@ -64,16 +64,60 @@ impl Numbers {
     ///
     /// # Errors
     /// What the compiler or the driver refuses.
-    pub fn load(
+    pub(crate) fn load(
         gpu: &Arc<Gpu>,
         stream: &Arc<CudaStream>,
         compiler: &Compiler,
     ) -> Result<Numbers, Error> {
         let module = Module::load(gpu, &Numbers::compile(compiler)?)?;
-        Ok(Numbers {
+        let numbers = Numbers {
             normal: module.function("normal", 0)?,
             differ: module.function("differ", 0)?,
             stream: stream.clone(),
+        };
+        numbers.see_mistakes()?;
+        Ok(numbers)
+    }
+
+    /// Compares what is equal, and what is not: a comparison that cannot fail says nothing.
+    fn see_mistakes(&self) -> Result<(), Error> {
+        const COUNT: u64 = 4096;
+        let words = |seed| -> Result<Local<u16>, Error> {
+            let words = Local::zeros(&self.stream, COUNT as usize)?;
+            let draw = Draw {
+                seed,
+                first: 0,
+                count: COUNT,
+            };
+            self.normal(words.address(), Dtype::Bf16, draw)?;
+            Ok(words)
+        };
+        let (same, again, other) = (words(1)?, words(1)?, words(2)?);
+        let wrong = |got: &Local<u16>| {
+            let compare = Compare {
+                got: got.address(),
+                want: same.address(),
+                stride: 0,
+                parts: 1,
+                count: COUNT,
+                depth: 1,
+            };
+            Ok::<_, Error>(u64::from(self.differ(Dtype::Bf16, compare)?.wrong))
+        };
+        let equal = wrong(&again)?;
+        // Two draws are hardly ever as near as a unit in the last place.
+        let unequal = wrong(&other)?;
+        let all = (COUNT * size_of::<u16>() as u64, COUNT);
+        super::fill(&self.stream, again.address(), 0xff, all.0)?;
+        let nan = wrong(&again)?;
+        if equal == 0 && unequal > COUNT * 9 / 10 && nan == all.1 {
+            return Ok(());
+        }
+        Err(Error::Wrong {
+            what: format!(
+                "of {COUNT} numbers the comparison finds {equal} of the same wrong, {unequal} of others and {nan} NaNs"
+            ),
+            help: "report it with the GPU and the driver: no result can be trusted here".into(),
         })
     }
 
@@ -89,7 +133,7 @@ impl Numbers {
     ///
     /// # Errors
     /// What the driver refuses.
-    pub fn normal(&self, to: Address, dtype: Dtype, draw: Draw) -> Result<(), Error> {
+    pub(crate) fn normal(&self, to: Address, dtype: Dtype, draw: Draw) -> Result<(), Error> {
         let half = half(dtype)?;
         let mut arguments = Arguments::new();
         arguments.address(to);
@@ -110,7 +154,7 @@ impl Numbers {
     ///
     /// # Errors
     /// What the kernels before ended with.
-    pub fn differ(&self, dtype: Dtype, compare: Compare) -> Result<Difference, Error> {
+    pub(crate) fn differ(&self, dtype: Dtype, compare: Compare) -> Result<Difference, Error> {
         let half = half(dtype)?;
         let unit = 2.0 * dtype.unit_roundoff() as f32;
         // A tenth more: the size is that of the rounded values.

@@ -67,7 +67,7 @@ impl Slots {
             )
         };
         check(
-            format!(
+            format_args!(
                 "reserve addresses for {} slots of {stride} bytes",
                 owners.len()
             ),

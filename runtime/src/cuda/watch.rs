@@ -20,58 +20,72 @@ pub(crate) struct Told {
     pub wanted: u64,
 }
 
-/// One rank's record, in host memory that its GPU can write.
+/// A value in host memory that GPUs can write.
 #[derive(Debug)]
-pub(crate) struct Record {
-    host: NonNull<Told>,
+pub(crate) struct Pinned<T> {
+    host: NonNull<T>,
     device: Address,
 }
 
 // SAFETY: the host side is only read, volatile; the driver frees it from any thread.
-unsafe impl Send for Record {}
+unsafe impl<T: Send> Send for Pinned<T> {}
 // SAFETY: as above.
-unsafe impl Sync for Record {}
+unsafe impl<T: Sync> Sync for Pinned<T> {}
 
-impl Record {
-    pub(crate) fn new(gpu: &Gpu) -> Result<Record, Error> {
+impl<T: Copy + Default> Pinned<T> {
+    pub(crate) fn new(gpu: &Gpu) -> Result<Pinned<T>, Error> {
         gpu.bind()?;
         let mut host = ptr::null_mut();
         // Portable, mapped: every context may use it, and it has an address on the GPU.
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: the pointer's place is ours.
-        let code = unsafe { sys::cuMemHostAlloc(&raw mut host, size_of::<Told>(), flags) };
-        check("allocate host memory for stall records", code)?;
-        let Some(host) = NonNull::new(host.cast::<Told>()) else {
+        let code = unsafe { sys::cuMemHostAlloc(&raw mut host, size_of::<T>(), flags) };
+        check("allocate host memory that GPUs write", code)?;
+        let Some(host) = NonNull::new(host.cast::<T>()) else {
             return Err(super::driver::none(
                 "host memory at address zero",
                 "restart the process",
             ));
         };
         // SAFETY: the memory was just allocated with this size, and pages are aligned for anything.
-        unsafe { host.write_volatile(Told::default()) };
+        unsafe { host.write_volatile(T::default()) };
         let mut device = 0;
         // SAFETY: the memory was allocated mapped.
         let code =
             unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut device, host.as_ptr().cast(), 0) };
-        check("map host memory for stall records", code)?;
-        Ok(Record {
+        check("map host memory that GPUs write", code)?;
+        Ok(Pinned {
             host,
             device: Address(device),
         })
     }
 
-    /// What was told, if anything.
-    pub(crate) fn told(&self) -> Option<Told> {
-        // SAFETY: the memory lives as long as this; the GPU writes whole words, and `written` last.
-        let told = unsafe { self.host.read_volatile() };
-        (told.written != 0).then_some(told)
+    /// Where GPUs write it.
+    pub(crate) fn address(&self) -> Address {
+        self.device
+    }
+
+    /// What is there now. GPUs write whole words.
+    pub(crate) fn get(&self) -> T {
+        // SAFETY: the memory lives as long as this.
+        unsafe { self.host.read_volatile() }
     }
 }
 
-impl Drop for Record {
+impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
-        // SAFETY: allocated by cuMemHostAlloc; kernels that may write it hold the communicator that holds this.
+        // SAFETY: allocated by cuMemHostAlloc; who lets a GPU write it holds this.
         unsafe { sys::cuMemFreeHost(self.host.as_ptr().cast()) };
+    }
+}
+
+/// One rank's record.
+pub(crate) type Record = Pinned<Told>;
+
+impl Record {
+    /// What was told, if anything: a kernel sets `written` last.
+    pub(crate) fn told(&self) -> Option<Told> {
+        Some(self.get()).filter(|told| told.written != 0)
     }
 }
 
@@ -91,7 +105,7 @@ impl Watch {
     pub(crate) fn bytes(&self, record: &Record) -> [u8; 48] {
         let mut bytes = [0; 48];
         let words = [
-            record.device.0,
+            record.address().0,
             self.claim.0,
             self.abort.0,
             self.abort_stride,

@@ -37,6 +37,16 @@ pub fn in_log(log: &str) -> Vec<String> {
     found
 }
 
+/// Instructions of which there are not as many as the tile and the statements ask for:
+/// [`counterflow_codegen::cuda::expected`].
+pub fn in_counts(sass: &Sass, wanted: &[(&'static str, u32)]) -> Vec<String> {
+    let counts = wanted.iter().map(|(name, wanted)| {
+        let count = sass.count(name);
+        (count != *wanted as usize).then(|| format!("{count} {name}, but the variant has {wanted}"))
+    });
+    counts.flatten().collect()
+}
+
 fn number_before(line: &str, what: &str) -> Option<u64> {
     line[..line.find(what)?]
         .split_whitespace()

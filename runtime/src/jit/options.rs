@@ -44,7 +44,8 @@ pub(super) fn options(target: Target, probes: Probes) -> Vec<String> {
         // Registers, stack and spills into the log. One option each: joined by a comma, the second is lost.
         "--ptxas-options=-v".into(),
         "--ptxas-options=--warn-on-spills".into(),
-        // So that profilers and sanitizers name lines.
+        // So that profilers and sanitizers name lines; the instructions are the same. The lines are in the cubin, so the
+        // cache's key has them: a schedule that moved in its file is compiled again, rather than blamed at old lines.
         "--generate-line-info".into(),
     ];
     let jitter = probes.jitter.map(|seed| format!("JITTER={seed}u"));

@@ -8,7 +8,7 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::{Program, Setting};
-use counterflow_codegen::shape::Shape;
+use counterflow_codegen::shape::{MAX_WORLD, Shape};
 use counterflow_codegen::variant::{Arch, Layout, Variant};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -64,11 +64,11 @@ Verbs:
   list     the schedules of this binary, with what each leaves open
 
 Exit codes: 0 good, 1 rejected or wrong, 2 usage.
-DUMP=program,kernel,plan,cuda prints those stages to stderr; DUMP=plan:NAME only for that schedule.";
+DUMP=program,kernel,pipeline,plan,cuda prints those stages to stderr; DUMP=plan:NAME only for that schedule.";
 
 /// Check, run and time schedules.
 #[derive(Parser, Debug)]
-#[command(disable_help_subcommand = true, after_help = AFTER)]
+#[command(disable_help_subcommand = true, allow_negative_numbers = true, after_help = AFTER)]
 struct Args {
     /// What to do, and with several schedules with which: demo, check, run, predict, emit, compile, bench, list
     #[arg(value_name = "VERB|SCHEDULE")]
@@ -77,7 +77,7 @@ struct Args {
     #[arg(long, value_name = "NAME")]
     schedule: Option<String>,
     /// Ranks
-    #[arg(long, value_name = "N", default_value = "4", value_parser = number)]
+    #[arg(long, value_name = "N", default_value = "4", value_parser = world)]
     world: u32,
     /// Rows of the product over all ranks
     #[arg(long, value_name = "M", default_value = "1024", value_parser = number)]
@@ -133,6 +133,7 @@ struct Args {
 struct Named<T>(T);
 
 /// What the user asked for, all names resolved.
+#[derive(Clone)]
 pub(super) struct Request {
     pub verb: Verb,
     pub program: Program,
@@ -191,7 +192,13 @@ pub(super) fn parse(
         .iter()
         .find(|program| program.name == "gemm")
         .cloned();
-    let program = pick(named, programs)?;
+    let program = pick(verb, named, programs)?;
+    if args.trace.is_some() && !matches!(verb, Verb::Predict | Verb::Demo) {
+        return Err(Error::Usage {
+            what: format!("--trace with `{}`, which predicts no timeline", verb.name()),
+            legal: "predict and demo write a trace".into(),
+        });
+    }
     let mut bench = args.bench;
     let set = match verb {
         Verb::Bench => bench.take_open(args.set),
@@ -226,6 +233,8 @@ fn refusal(error: &clap::Error) -> Error {
     let what = what.strip_prefix("error: ").unwrap_or(what).to_string();
     let tips: Vec<_> = lines
         .filter_map(|line| line.strip_prefix("tip: "))
+        // No option is meant to be a value here.
+        .filter(|tip| !tip.starts_with("to pass "))
         .collect();
     let legal = if tips.is_empty() {
         "--help lists what there is".into()
@@ -254,11 +263,18 @@ fn words<'a>(args: &'a Args, programs: &[Program]) -> Result<(Verb, Option<&'a s
                 });
             }
         } else {
-            let mut names: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
-            names.extend(Verb::ALL.map(Verb::name));
+            let schedules: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
+            let verbs = Verb::ALL.map(Verb::name);
+            let both: Vec<&str> = schedules.iter().chain(&verbs).copied().collect();
+            let near = near(word, &both)
+                .map_or_else(String::new, |name| format!("did you mean `{name}`? "));
             return Err(Error::Usage {
                 what: format!("`{word}` is no verb and no schedule of this binary"),
-                legal: choices(word, &names),
+                legal: format!(
+                    "{near}verbs: {}; schedules: {}",
+                    verbs.join(", "),
+                    schedules.join(", ")
+                ),
             });
         }
     }
@@ -271,7 +287,7 @@ fn words<'a>(args: &'a Args, programs: &[Program]) -> Result<(Verb, Option<&'a s
     Ok((verb.unwrap_or(unsaid), named))
 }
 
-fn pick(named: Option<&str>, programs: Vec<Program>) -> Result<Program, Error> {
+fn pick(verb: Verb, named: Option<&str>, programs: Vec<Program>) -> Result<Program, Error> {
     let names: Vec<String> = programs.iter().map(|p| p.name.clone()).collect();
     let Some(name) = named else {
         let mut programs = programs.into_iter();
@@ -282,7 +298,11 @@ fn pick(named: Option<&str>, programs: Vec<Program>) -> Result<Program, Error> {
                 legal: "pass at least one to workbench::main".into(),
             }),
             (Some(_), Some(_)) => Err(Error::Usage {
-                what: format!("this binary has {} schedules", names.len()),
+                what: format!(
+                    "`{}` takes one schedule, and this binary has {}",
+                    verb.name(),
+                    names.len()
+                ),
                 legal: format!("name one: {}", names.join(", ")),
             }),
         };
@@ -300,15 +320,20 @@ fn pick(named: Option<&str>, programs: Vec<Program>) -> Result<Program, Error> {
 fn choices<S: AsRef<str>>(word: &str, names: &[S]) -> String {
     let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     let list = format!("there are {}", names.join(", "));
-    let near = names
+    match near(word, &names) {
+        Some(name) => format!("did you mean `{name}`? {list}"),
+        None => list,
+    }
+}
+
+/// The name that was probably meant.
+fn near<'a>(word: &str, names: &[&'a str]) -> Option<&'a str> {
+    names
         .iter()
         .map(|name| (distance(word, name), *name))
         .min()
-        .filter(|(distance, name)| *distance * 2 <= name.len());
-    match near {
-        Some((_, name)) => format!("did you mean `{name}`? {list}"),
-        None => list,
-    }
+        .filter(|(distance, name)| *distance * 2 <= name.len())
+        .map(|(_, name)| name)
 }
 
 /// Edits between two words: insert, delete or change a character.
@@ -348,6 +373,13 @@ pub(super) fn number(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(value) if value <= i32::MAX as u32 => Ok(value),
         _ => Err("it is a whole number up to 2147483647".into()),
+    }
+}
+
+fn world(text: &str) -> Result<u32, String> {
+    match number(text)? {
+        world @ 1..=MAX_WORLD => Ok(world),
+        _ => Err(format!("a world has 1 to {MAX_WORLD} ranks")),
     }
 }
 

@@ -38,6 +38,7 @@ pub(super) fn ready(
         dump.plan(console, &kernel, &plan);
     }
     let kernel = verify::kernel(kernel)?;
+    dump.pipeline(console, &kernel);
     dump.cuda(console, &kernel);
     bar.step();
     bar.say("checking the plan");

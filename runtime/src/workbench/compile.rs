@@ -7,15 +7,17 @@ use crate::error::Error;
 use crate::jit::sass::Sass;
 use crate::jit::{Cached, Compiler, gates};
 use crate::launch;
+use counterflow_codegen::cuda::{self, expected};
 use serde_json::{Map, json};
 
-/// What of the instructions is worth a column: multiplies, loads and stores of the tensor memory accelerator, moves
-/// between registers and shared memory, and local memory, of which there should be none.
-const SHOWN: [&str; 7] = ["HGMMA", "UTMALDG", "UTMASTG", "STSM", "LDSM", "LDL", "STL"];
+/// Local memory, of which there should be none; columns after those instructions that the variant has so many of.
+const LOCAL: [&str; 2] = ["LDL", "STL"];
 
 pub(super) fn compile(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
     let ready = check::ready(request, &request.shape, console)?;
-    let source = emit::source(&ready.kernel)?;
+    let pipeline = emit::pipeline(&ready.kernel)?;
+    let source = cuda::emit(&pipeline);
+    let mut wanted = expected::instructions(&pipeline);
     let bar = console.bar(1, "compiling");
     let compiler = Compiler::find()?;
     let compiled = launch::compile(&compiler, &source)?;
@@ -23,7 +25,11 @@ pub(super) fn compile(request: &Request, console: &mut Console<'_>) -> Result<Ou
     drop(bar);
     // Nothing but this report needs a disassembler.
     let sass = Sass::of(&compiled.cubin);
-    let found = gates::findings(&compiled, sass.as_ref().ok());
+    let mut found = gates::findings(&compiled, sass.as_ref().ok());
+    if let Ok(sass) = &sass {
+        found.extend(gates::in_counts(sass, &wanted));
+    }
+    wanted.extend(LOCAL.map(|name| (name, 0)));
     let took = compiled.took.as_secs_f64();
     let from = match &compiled.cached {
         Cached::Hit => format!("from the cache in {}", render::seconds(took)),
@@ -40,6 +46,7 @@ pub(super) fn compile(request: &Request, console: &mut Console<'_>) -> Result<Ou
         "registers",
         "frame",
         "threads",
+        "cluster",
         "shared",
         "parameters",
         "cubin",
@@ -52,19 +59,28 @@ pub(super) fn compile(request: &Request, console: &mut Console<'_>) -> Result<Ou
             facts
                 .threads
                 .map_or("-".into(), |threads| threads.to_string()),
+            facts
+                .cluster
+                .map_or("-".into(), |size| size.map(|n| n.to_string()).join("x")),
             (facts.shared + source.shared_bytes).to_string(),
             facts.parameters.to_string(),
             compiled.cubin.len().to_string(),
         ];
         if let Ok(sass) = &sass {
             row.push(sass.instructions.len().to_string());
-            row.extend(SHOWN.iter().map(|name| sass.count(name).to_string()));
+            row.extend(wanted.iter().map(|(name, _)| sass.count(name).to_string()));
         }
         rows.push(row);
     }
     if sass.is_ok() {
+        let mut row = vec!["asked for".into()];
+        row.resize(8, String::new());
+        row.extend(wanted.iter().map(|(_, count)| count.to_string()));
+        rows.push(row);
+    }
+    if sass.is_ok() {
         heads.push("instructions");
-        heads.extend(SHOWN);
+        heads.extend(wanted.iter().map(|(name, _)| *name));
     }
     let right: Vec<usize> = (0..heads.len()).collect();
     console.say(render::table(&heads, rows, &right));
@@ -75,10 +91,10 @@ pub(super) fn compile(request: &Request, console: &mut Console<'_>) -> Result<Ou
         ));
     }
     if found.is_empty() {
-        console.say("  no spill, no slow code");
+        console.say("  no spill, no slow code, the instructions that the variant has");
     }
     for problem in &found {
-        console.say(format!("  **slow**: {problem}"));
+        console.say(format!("  **wrong**: {problem}"));
     }
     let fields = json!({
         "entry": source.entry,
@@ -89,8 +105,9 @@ pub(super) fn compile(request: &Request, console: &mut Console<'_>) -> Result<Ou
         "cubin_bytes": compiled.cubin.len(),
         "registers": compiled.facts.first().map(|facts| facts.registers),
         "frame": compiled.facts.first().map(|facts| facts.frame),
+        "cluster": compiled.facts.first().and_then(|facts| facts.cluster),
         "instructions": sass.as_ref().ok().map(|sass| {
-            SHOWN.iter().map(|name| ((*name).to_owned(), sass.count(name).into())).collect::<Map<_, _>>()
+            wanted.iter().map(|(name, _)| ((*name).to_owned(), sass.count(name).into())).collect::<Map<_, _>>()
         }),
         "slow": found,
         "log": compiled.log,

@@ -7,6 +7,7 @@ use crate::error::Error;
 
 pub(super) fn demo(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
     request.device.open()?;
+    let request = &run::chosen(request, console)?;
     let ready = check::ready(request, &request.shape, console)?;
     let mut fields = check::proven(request, &ready, console);
     console.say("");

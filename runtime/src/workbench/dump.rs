@@ -1,4 +1,4 @@
-//! `DUMP=program,kernel,plan,cuda`: any stage's text on standard error. `DUMP=plan:ag_gemm` only for that schedule.
+//! `DUMP=program,kernel,pipeline,plan,cuda`: any stage's text on standard error. `DUMP=plan:ag_gemm` only for that schedule.
 
 use super::emit;
 use super::render::Console;
@@ -13,6 +13,7 @@ use counterflow_codegen::verify::Checked;
 pub(super) struct Dump {
     program: bool,
     kernel: bool,
+    pipeline: bool,
     plan: bool,
     cuda: bool,
 }
@@ -32,12 +33,13 @@ impl Dump {
             match stage {
                 "program" => dump.program = true,
                 "kernel" => dump.kernel = true,
+                "pipeline" => dump.pipeline = true,
                 "plan" => dump.plan = true,
                 "cuda" => dump.cuda = true,
                 _ => {
                     return Err(Error::Usage {
                         what: format!("DUMP names the stage `{stage}`"),
-                        legal: "stages are program, kernel, plan, cuda, separated by commas; then perhaps `:` and a schedule's name".into(),
+                        legal: "stages are program, kernel, pipeline, plan, cuda, separated by commas; then perhaps `:` and a schedule's name".into(),
                     });
                 }
             }
@@ -47,6 +49,18 @@ impl Dump {
         } else {
             Dump::default()
         })
+    }
+
+    /// Refuses a value of `DUMP` that names no schedule of this binary: it would print nothing, and not say why.
+    pub(super) fn names_one(console: &Console<'_>, names: &[String]) -> Result<(), Error> {
+        let filter = console.dump().and_then(|value| value.split_once(':'));
+        match filter {
+            Some((_, filter)) if !names.iter().any(|name| name == filter) => Err(Error::Usage {
+                what: format!("DUMP names the schedule `{filter}`"),
+                legal: format!("this binary has {}", names.join(", ")),
+            }),
+            Some(_) | None => Ok(()),
+        }
     }
 
     pub(super) fn wants_plan(self) -> bool {
@@ -62,6 +76,16 @@ impl Dump {
     pub(super) fn kernel(self, console: &mut Console<'_>, kernel: &Kernel) {
         if self.kernel {
             console.aside(&kernel.text());
+        }
+    }
+
+    /// The warp level, or why there is none: what Hopper cannot do may still be checked.
+    pub(super) fn pipeline(self, console: &mut Console<'_>, kernel: &Checked<Kernel>) {
+        if self.pipeline {
+            match emit::pipeline(kernel) {
+                Ok(pipeline) => console.aside(&pipeline.text()),
+                Err(error) => console.aside(&error.to_string()),
+            }
         }
     }
 

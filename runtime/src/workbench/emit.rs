@@ -6,7 +6,7 @@ use super::{Outcome, check};
 use crate::error::Error;
 use counterflow_codegen::cuda::{self, CudaSource};
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::pipeline;
+use counterflow_codegen::pipeline::{self, Pipeline};
 use counterflow_codegen::verify::{self, Checked};
 use serde_json::{Map, json};
 
@@ -34,6 +34,10 @@ pub(super) fn emit(request: &Request, console: &mut Console<'_>) -> Result<Outco
 
 /// The text of a checked kernel, by way of its checked warp level.
 pub(super) fn source(kernel: &Checked<Kernel>) -> Result<CudaSource, Error> {
-    let pipeline = verify::pipeline(pipeline::build(kernel)?)?;
-    Ok(cuda::emit(&pipeline))
+    Ok(cuda::emit(&pipeline(kernel)?))
+}
+
+/// Its checked warp level.
+pub(super) fn pipeline(kernel: &Checked<Kernel>) -> Result<Checked<Pipeline>, Error> {
+    Ok(verify::pipeline(pipeline::build(kernel)?)?)
 }

@@ -24,13 +24,12 @@ pub(super) fn launch(
     let ranks = gpus::ranks(kernel.variant.world)?;
     let gpu = ranks[0].gpu().clone();
     gpu.must_be_hopper()?;
-    // Ranks that share a GPU share its SMs: all their CTAs must run at once.
     let sharing = ranks
         .iter()
         .filter(|rank| rank.gpu().ordinal() == gpu.ordinal())
         .count();
     let machine = Machine {
-        sms: gpu.sms() / sharing as u32,
+        sms: ranks[0].sms(kernel),
         ..request.machine.clone()
     };
     // One series: counters keep their places while M changes.

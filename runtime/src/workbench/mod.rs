@@ -109,7 +109,10 @@ pub fn run_with(
         }
     };
     let head = header(&request);
-    match dispatch(&request, &mut console) {
+    let names: Vec<String> = schedules.iter().map(|made| made().name).collect();
+    let done =
+        dump::Dump::names_one(&console, &names).and_then(|()| dispatch(&request, &mut console));
+    match done {
         Ok(Outcome { good, fields }) => {
             let code = if good { GOOD } else { REJECTED };
             let mut object = head;

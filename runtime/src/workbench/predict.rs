@@ -41,9 +41,9 @@ pub(super) fn timeline(
     let chart: Vec<&str> = chart.lines().skip(2).collect();
     console.say(chart.join("\n"));
     if let Some(path) = &request.trace {
-        std::fs::write(path, timeline.trace()).map_err(|source| Error::File {
-            path: path.clone(),
-            source,
+        std::fs::write(path, timeline.trace()).map_err(|error| Error::Usage {
+            what: format!("--trace {}: {error}", path.display()),
+            legal: "a file that can be written, in a folder that is there".into(),
         })?;
         console.say(format!(
             "trace in {}: open it at ui.perfetto.dev or chrome://tracing",

@@ -4,8 +4,11 @@ use super::args::Request;
 use super::render::{self, Console};
 use super::{Outcome, Ready, check, gpu, size};
 use crate::cpu::{self, Compared};
+use crate::cuda::Gpu;
 use crate::device::Device;
 use crate::error::Error;
+use crate::tuned::{self, Tuned};
+use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::verify::Checked;
@@ -17,10 +20,44 @@ const INTERLEAVINGS: u64 = 8;
 
 pub(super) fn run(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
     request.device.open()?;
+    let request = &chosen(request, console)?;
     let ready = check::ready(request, &request.shape, console)?;
     let mut fields = check::proven(request, &ready, console);
     fields.extend(on_device(request, &ready, console)?);
     Ok(Outcome::good(fields))
+}
+
+/// On a GPU, what is left open becomes what is fastest there.
+pub(super) fn chosen(request: &Request, console: &mut Console<'_>) -> Result<Request, Error> {
+    let mut request = request.clone();
+    if request.device == Device::Cpu {
+        return Ok(request);
+    }
+    let gpu = Gpu::open(0)?;
+    let world = request.variant.world;
+    let sharing = if Gpu::count()? >= world { 1 } else { world };
+    let machine = Machine {
+        sms: gpu.sms() / sharing,
+        ..request.machine.clone()
+    };
+    let tables = [Tuned::of_user()?, Tuned::embedded()?];
+    let Request {
+        program,
+        variant,
+        shape,
+        ..
+    } = &request;
+    let choice = tuned::select(&tables, gpu.name(), program, variant, shape, &machine)?;
+    if !tuned::choices(program).is_empty() {
+        let why = if choice.measured {
+            "measured for a shape nearby"
+        } else {
+            "the model's, as no shape nearby was measured (`bench --sweep` does)"
+        };
+        console.say(format!("**choices** are {why}"));
+    }
+    request.variant = choice.variant;
+    Ok(request)
 }
 
 /// Runs where the user asked for it.

@@ -48,19 +48,19 @@ __device__ __forceinline__ uint4 ldmatrix(u32 address) {
     return block;
 }
 
-// The address of a lane's pair of f32 in a panel 32 columns wide: row lane / 4 of the warp's, block of 8 columns.
+// The address of a lane's pair of f32 in a block of 8 columns. Rows of f32 are swizzled as twice as many 16-bit elements.
+template <u32 columns>
 __device__ __forceinline__ u32 panel_address_f32(u32 panel, u32 row, u32 block, u32 lane) {
-    return panel + row * 128 + ((2 * block + lane % 4 / 2 ^ row % 8) << 4) + lane % 2 * 8;
+    return panel_address<2 * columns>(panel, row, 2 * block + lane % 4 / 2) + lane % 2 * 8;
 }
 
 // Round a panel's width of a warp's 16 rows into it. `d` is the first of their accumulators, `row` the warp's first.
 template <typename T, u32 columns>
 __device__ __forceinline__ void panel_store(const float* d, u32 panel, u32 row, u32 lane) {
     if constexpr (sizeof(T) == 4) {
-        static_assert(columns == 32);
 #pragma unroll
         for (u32 pair = 0; pair < columns / 4; ++pair) {
-            const u32 address = panel_address_f32(panel, row + pair % 2 * 8 + lane / 4, pair / 2, lane);
+            const u32 address = panel_address_f32<columns>(panel, row + pair % 2 * 8 + lane / 4, pair / 2, lane);
             asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(d[2 * pair]), "f"(d[2 * pair + 1]) : "memory");
         }
     } else {
@@ -90,10 +90,9 @@ __device__ __forceinline__ void panel_add(float* d, u32 panel, u32 row, u32 lane
 template <typename T, u32 columns>
 __device__ __forceinline__ void panel_read(float* d, u32 panel, u32 row, u32 lane) {
     if constexpr (sizeof(T) == 4) {
-        static_assert(columns == 32);
 #pragma unroll
         for (u32 pair = 0; pair < columns / 4; ++pair) {
-            const u32 address = panel_address_f32(panel, row + pair % 2 * 8 + lane / 4, pair / 2, lane);
+            const u32 address = panel_address_f32<columns>(panel, row + pair % 2 * 8 + lane / 4, pair / 2, lane);
             asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(d[2 * pair]), "=f"(d[2 * pair + 1]) : "r"(address) : "memory");
         }
     } else {

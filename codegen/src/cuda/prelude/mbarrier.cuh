@@ -1,6 +1,7 @@
 // mbarriers: how warps of a CTA hand each other stages of shared memory.
 // A barrier counts arrivals and outstanding TMA bytes; a phase ends when both reach zero. Waiters name a phase by its
-// parity, so a role keeps one running (stage, parity) pair and never resets a barrier.
+// parity, so a role keeps one running (stage, parity) pair and never resets a barrier. Who empties waits for the phase of
+// its own lap; who fills waits for the lap before (parity ^ 1), which is over at once in the first lap.
 
 // `arrivals` of them end a phase.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {

@@ -16,7 +16,7 @@ struct Watch {
     Stall* stall;      // host-mapped, one per rank
     u32* claim;        // device memory: the first stalled thread of the rank takes it and writes the record
     char* abort;       // rank 0's abort flag; rank r's is r * abort_stride bytes further
-    u64 abort_stride;  //
+    u64 abort_stride;
     u64 timeout_ns;
     u32 rank;
     u32 world;
@@ -38,8 +38,8 @@ __device__ __forceinline__ bool aborted(const Watch& watch) {
     return flag != 0;
 }
 
-// Never returns. The record is complete (system fence) before `written` is set and before the peers are told.
-__device__ __forceinline__ void stalled(const Watch& watch, u32 role, u32 what, u32 index, u64 seen, u64 wanted) {
+// Never returns, so a call costs its caller no register and no copy of this text. The record is complete (system fence) before `written` is set and before the peers are told.
+__device__ __noinline__ __attribute__((noreturn)) void stalled(const Watch& watch, u32 role, u32 what, u32 index, u64 seen, u64 wanted) {
     if (atomicExch(watch.claim, 1u) == 0) {
         volatile Stall* record = watch.stall;
         record->rank = watch.rank;

@@ -42,106 +42,74 @@ __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-#define ACC4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define ACC16(d, i) ACC4(d, i), ACC4(d, i + 4), ACC4(d, i + 8), ACC4(d, i + 12)
+#define ACC8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+
+// Accumulators of n columns, as operands and by their names in the instruction: eight for every 16 columns.
+#define OUT16 ACC8(0)
+#define NAMES16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define OUT32 OUT16, ACC8(8)
+#define NAMES32 NAMES16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define OUT48 OUT32, ACC8(16)
+#define NAMES48 NAMES32 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define OUT64 OUT48, ACC8(24)
+#define NAMES64 NAMES48 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define OUT80 OUT64, ACC8(32)
+#define NAMES80 NAMES64 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define OUT96 OUT80, ACC8(40)
+#define NAMES96 NAMES80 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define OUT112 OUT96, ACC8(48)
+#define NAMES112 NAMES96 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define OUT128 OUT112, ACC8(56)
+#define NAMES128 NAMES112 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define OUT144 OUT128, ACC8(64)
+#define NAMES144 NAMES128 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define OUT160 OUT144, ACC8(72)
+#define NAMES160 NAMES144 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define OUT176 OUT160, ACC8(80)
+#define NAMES176 NAMES160 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define OUT192 OUT176, ACC8(88)
+#define NAMES192 NAMES176 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define OUT208 OUT192, ACC8(96)
+#define NAMES208 NAMES192 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define OUT224 OUT208, ACC8(104)
+#define NAMES224 NAMES208 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define OUT240 OUT224, ACC8(112)
+#define NAMES240 NAMES224 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define OUT256 OUT240, ACC8(120)
+#define NAMES256 NAMES240 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
 // accumulate = false starts from zero and saves clearing the registers. The last argument only picks the type.
 // The number of accumulators picks n: a thread holds n / 2 of them. Operands have K contiguous unless said otherwise.
-template <u32 a_has = K_CONTIGUOUS, u32 b_has = K_CONTIGUOUS>
-__device__ __forceinline__ void wgmma_m64k16(float (&d)[128], u64 a, u64 b, bool accumulate, bf16) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %130, 0;\n\t"
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-        "}, %128, %129, p, 1, 1, %131, %132; }"
-        : ACC16(d, 0), ACC16(d, 16), ACC16(d, 32), ACC16(d, 48), ACC16(d, 64), ACC16(d, 80), ACC16(d, 96), ACC16(d, 112)
-        : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate)), "n"(a_has), "n"(b_has));
-}
+// a, b, p, a_is and b_is number the operands after the accumulators.
+#define WGMMA_OF(type, n, a_at, b_at, p_at, a_is_at, b_is_at) \
+    template <u32 a_is = K_CONTIGUOUS, u32 b_is = K_CONTIGUOUS> \
+    __device__ __forceinline__ void wgmma_m64k16(float (&d)[n / 2], u64 a, u64 b, bool accumulate, type) { \
+        asm volatile( \
+            "{ .reg .pred p; setp.ne.b32 p, %" #p_at ", 0;\n\t" \
+            "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type " {" NAMES##n "}, " \
+            "%" #a_at ", %" #b_at ", p, 1, 1, %" #a_is_at ", %" #b_is_at "; }" \
+            : OUT##n \
+            : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate)), "n"(a_is), "n"(b_is)); \
+    }
+#define WGMMA(n, a, b, p, a_is, b_is) WGMMA_OF(bf16, n, a, b, p, a_is, b_is) WGMMA_OF(f16, n, a, b, p, a_is, b_is)
 
-template <u32 a_has = K_CONTIGUOUS, u32 b_has = K_CONTIGUOUS>
-__device__ __forceinline__ void wgmma_m64k16(float (&d)[128], u64 a, u64 b, bool accumulate, f16) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %130, 0;\n\t"
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-        "}, %128, %129, p, 1, 1, %131, %132; }"
-        : ACC16(d, 0), ACC16(d, 16), ACC16(d, 32), ACC16(d, 48), ACC16(d, 64), ACC16(d, 80), ACC16(d, 96), ACC16(d, 112)
-        : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate)), "n"(a_has), "n"(b_has));
-}
+WGMMA(16, 8, 9, 10, 11, 12)
+WGMMA(32, 16, 17, 18, 19, 20)
+WGMMA(48, 24, 25, 26, 27, 28)
+WGMMA(64, 32, 33, 34, 35, 36)
+WGMMA(80, 40, 41, 42, 43, 44)
+WGMMA(96, 48, 49, 50, 51, 52)
+WGMMA(112, 56, 57, 58, 59, 60)
+WGMMA(128, 64, 65, 66, 67, 68)
+WGMMA(144, 72, 73, 74, 75, 76)
+WGMMA(160, 80, 81, 82, 83, 84)
+WGMMA(176, 88, 89, 90, 91, 92)
+WGMMA(192, 96, 97, 98, 99, 100)
+WGMMA(208, 104, 105, 106, 107, 108)
+WGMMA(224, 112, 113, 114, 115, 116)
+WGMMA(240, 120, 121, 122, 123, 124)
+WGMMA(256, 128, 129, 130, 131, 132)
 
-template <u32 a_has = K_CONTIGUOUS, u32 b_has = K_CONTIGUOUS>
-__device__ __forceinline__ void wgmma_m64k16(float (&d)[96], u64 a, u64 b, bool accumulate, bf16) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %98, 0;\n\t"
-        "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-        "}, %96, %97, p, 1, 1, %99, %100; }"
-        : ACC16(d, 0), ACC16(d, 16), ACC16(d, 32), ACC16(d, 48), ACC16(d, 64), ACC16(d, 80)
-        : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate)), "n"(a_has), "n"(b_has));
-}
-
-template <u32 a_has = K_CONTIGUOUS, u32 b_has = K_CONTIGUOUS>
-__device__ __forceinline__ void wgmma_m64k16(float (&d)[96], u64 a, u64 b, bool accumulate, f16) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %98, 0;\n\t"
-        "wgmma.mma_async.sync.aligned.m64n192k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-        "}, %96, %97, p, 1, 1, %99, %100; }"
-        : ACC16(d, 0), ACC16(d, 16), ACC16(d, 32), ACC16(d, 48), ACC16(d, 64), ACC16(d, 80)
-        : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate)), "n"(a_has), "n"(b_has));
-}
-
-template <u32 a_has = K_CONTIGUOUS, u32 b_has = K_CONTIGUOUS>
-__device__ __forceinline__ void wgmma_m64k16(float (&d)[64], u64 a, u64 b, bool accumulate, bf16) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %66, 0;\n\t"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, %64, %65, p, 1, 1, %67, %68; }"
-        : ACC16(d, 0), ACC16(d, 16), ACC16(d, 32), ACC16(d, 48)
-        : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate)), "n"(a_has), "n"(b_has));
-}
-
-template <u32 a_has = K_CONTIGUOUS, u32 b_has = K_CONTIGUOUS>
-__device__ __forceinline__ void wgmma_m64k16(float (&d)[64], u64 a, u64 b, bool accumulate, f16) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %66, 0;\n\t"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, %64, %65, p, 1, 1, %67, %68; }"
-        : ACC16(d, 0), ACC16(d, 16), ACC16(d, 32), ACC16(d, 48)
-        : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate)), "n"(a_has), "n"(b_has));
-}
-
-#undef ACC16
-#undef ACC4
+#undef WGMMA
+#undef WGMMA_OF
+#undef ACC8

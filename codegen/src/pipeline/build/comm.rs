@@ -2,9 +2,9 @@
 //!
 //! A piece travels in units of [`UNIT`] boxes, each sent and signalled by one CTA; units go round the CTAs.
 
-use super::super::{At, Expr, Field, Node, PANEL_COLUMNS, Phase, SENDING, Side, UNIT};
+use super::super::{At, BOX_COLUMNS, Expr, Field, Node, Phase, SENDING, Side, UNIT};
 use super::gemm::count;
-use super::item::{Leaf, leaves};
+use super::item::{Leaf, leaves, why};
 use super::walk::{Bound, Walk, Which};
 use super::{BOXES, refuse};
 use crate::kernel::{Block, Kernel, Op, OpKind, RoleKind};
@@ -75,17 +75,18 @@ impl Walk<'_, '_> {
             .ceil_div(piece_rows.clone());
         let pieces = self.name(&mut nodes, "pieces", all);
         let name = self.ident(var);
-        let (unit, row, units) = if copies.is_empty() {
+        let (unit, row, items) = if copies.is_empty() {
             (None, Expr::Within, pieces)
         } else {
-            let boxes = Expr::Field(Field::Size(item.columns))
-                .ceil_div(Expr::symbol("BOX_N", PANEL_COLUMNS));
+            let boxes =
+                Expr::Field(Field::Size(item.columns)).ceil_div(Expr::symbol("BOX_N", BOX_COLUMNS));
             let units = boxes.ceil_div(Expr::symbol("UNIT", UNIT));
             let units = self.name(&mut nodes, "units", units);
+            let items = self.name(&mut nodes, "items", pieces * units.clone());
             (
                 Some(Expr::Within % units.clone()),
-                Expr::Within / units.clone(),
-                pieces * units,
+                Expr::Within / units,
+                items,
             )
         };
         let bound = Bound::Item {
@@ -123,7 +124,7 @@ impl Walk<'_, '_> {
             }
             (Which::Send, [copy]) => {
                 let mut waits = writes(&leaves, self);
-                nodes.extend(self.hoisted(&mut waits, &units));
+                nodes.extend(self.hoisted(&mut waits, &items));
                 body = self.waits(&waits);
                 body.extend(self.send(var, copy, &leaves));
             }
@@ -143,11 +144,13 @@ impl Walk<'_, '_> {
             work.clear();
         }
         nodes.push(Node::Items {
-            count: units,
+            count: items,
             body: work,
         });
         if sends {
-            // Nothing stays unsignalled across a wait for the next peer.
+            nodes.push(why(
+                "Nothing stays unsignalled across a wait for the next peer.",
+            ));
             nodes.push(Node::AwaitStores { pending: 0 });
             nodes.push(Node::Flush { amount: 1 });
         }
@@ -159,7 +162,7 @@ impl Walk<'_, '_> {
             return Vec::new();
         };
         let (map, at) = self.box_at(var, src);
-        let bytes = Expr::symbol("BOX_BYTES", box_rows(self.b.kernel) * PANEL_COLUMNS * 2);
+        let bytes = Expr::symbol("BOX_BYTES", box_rows(self.b.kernel) * BOX_COLUMNS * 2);
         let body = vec![
             Node::Await {
                 ring: BOXES,
@@ -267,13 +270,13 @@ impl Walk<'_, '_> {
     /// The box of the current unit, `i`-th of it.
     fn box_at(&mut self, var: Var, region: &crate::kernel::Region) -> (super::super::MapId, At) {
         let rows = box_rows(self.b.kernel);
-        let map = self.map(region.buffer, rows, PANEL_COLUMNS);
+        let map = self.map(region.buffer, rows, BOX_COLUMNS);
         let start = self.item(var).map_or(Expr::Const(0), |(_, _, row, _)| {
             row * Expr::symbol("PIECE", rows)
         });
         let (row, chunk, rank) = self.place(region, map, var, start, None);
         let column = (Expr::var("unit") * Expr::symbol("UNIT", UNIT) + Expr::var("i"))
-            * Expr::symbol("BOX_N", PANEL_COLUMNS);
+            * Expr::symbol("BOX_N", BOX_COLUMNS);
         (
             map,
             At {
@@ -299,21 +302,21 @@ impl Walk<'_, '_> {
             },
         ];
         let slots = super::rings(self.b.product, true, self.b.kernel)[usize::from(BOXES.0)].slots;
-        vec![count(
-            "i",
-            Expr::symbol("BOXES", slots),
-            1.into(),
-            false,
-            body,
-        )]
+        vec![
+            why("All boxes have left: stages and panels may lie over them."),
+            count("i", Expr::symbol("BOXES", slots), 1.into(), false, body),
+        ]
     }
 
     /// At the end of sending, when all stores are complete: the slots still held go back.
     pub fn all_given_back(&mut self) -> Vec<Node> {
-        vec![Node::GiveBack {
-            ring: BOXES,
-            held: 0,
-        }]
+        vec![
+            why("All stores are complete: the last boxes go back."),
+            Node::GiveBack {
+                ring: BOXES,
+                held: 0,
+            },
+        ]
     }
 }
 

@@ -109,14 +109,50 @@ impl Walk<'_, '_> {
                 from,
             });
         }
-        let panel = self.b.product.tile.rows * 128;
-        let most = 1 + self.b.product.tile.columns * self.b.product.tile.k * 2 / panel;
+        if self.b.product.in_turn
+            && let Some((_, leaf)) = sorted.loads.first()
+        {
+            let at = Some(self.b.kernel.loc(leaf.op.id));
+            let message = "a stored tile beside the product, with tiles taken in turn";
+            let hint =
+                "it goes through the stages, after the turn has passed: tiles that are shared";
+            self.b.found.push(refuse(at, message, hint));
+        }
+        let narrow = self.b.product.fit.panel_columns < 16;
+        let halves = |leaf: &Leaf<'_>| self.stored(leaf).bytes() == 2;
+        if narrow && let Some(leaf) = sorted.stores.iter().find(|leaf| halves(leaf)) {
+            let at = Some(self.b.kernel.loc(leaf.op.id));
+            let message = format!(
+                "16-bit panels of {} columns, beside f32 of {} bytes a row",
+                self.b.product.fit.panel_columns,
+                self.b.product.fit.panel_columns * 4
+            );
+            let hint = "tiles that are shared, of a multiple of 32 columns";
+            self.b.found.push(refuse(at, message, hint));
+        }
+        let most = self.places()[0] + self.places()[1];
         if sorted.loads.len() > most as usize {
             let message = format!("{} stored tiles in one item", sorted.loads.len());
             let hint = format!("at most {most}: as many panels as a stage has room for");
             self.b.found.push(refuse(None, message, hint));
         }
         operands
+    }
+
+    /// Panels that fit in a stage where each operand would be.
+    fn places(&self) -> [u32; 2] {
+        let tile = self.b.product.tile;
+        [tile.rows, tile.columns].map(|rows| rows * tile.k * 2 / self.b.product.panel_bytes())
+    }
+
+    /// Where in a slot the panel of the n-th stored tile lies: part and place.
+    fn operand_place(&self, index: usize) -> (usize, Expr) {
+        let (index, first) = (index as u32, self.places()[0]);
+        if index < first {
+            (0, index.into())
+        } else {
+            (1, (index - first).into())
+        }
     }
 
     /// Loads the stored tiles, a panel of each at a time.
@@ -130,7 +166,7 @@ impl Walk<'_, '_> {
             };
             nodes.push(self.note(leaf.op));
             nodes.extend(self.waits(waits));
-            let (part, place) = place(index);
+            let (part, place) = self.operand_place(index);
             let dtype = self.b.kernel.buffers[from.buffer.index()].dtype;
             let box_ = Expr::symbol("TILE_M", self.b.product.tile.rows) * self.panel_columns();
             bytes = bytes + box_ * dtype.bytes();
@@ -169,7 +205,7 @@ impl Walk<'_, '_> {
         let tile = self.b.product.tile;
         let (_, var) = side(from)?;
         let (_, _, row, column) = self.item(var)?;
-        let map = self.map(from.buffer, tile.rows, self.b.product.panel_columns);
+        let map = self.map(from.buffer, tile.rows, self.b.product.fit.panel_columns);
         let slot = match &from.slot {
             Some(crate::program::Pick::One(slot)) => Some(self.rank(slot)),
             Some(crate::program::Pick::All | crate::program::Pick::Others) | None => None,
@@ -190,73 +226,43 @@ impl Walk<'_, '_> {
     }
 
     /// Turns accumulators into panels: reads the operands, computes, rounds and hands on.
+    ///
+    /// What is read or computed comes as late as it can, behind the waits: nothing but accumulators is in registers
+    /// while a warp waits.
     pub(super) fn write_panels(&mut self, sorted: &Sorted<'_>, var: Var) -> Vec<Node> {
-        let mut part = Vec::new();
-        if !sorted.loads.is_empty() {
-            part.push(Node::Await {
-                ring: STAGES,
-                side: Side::Full,
-                phase: Phase::ThisLap,
-            });
-            for (index, (_, leaf)) in sorted.loads.iter().enumerate() {
-                if let OpKind::Load { acc, from } = &leaf.op.kind {
-                    let (slot_part, place) = place(index);
-                    part.push(Node::ReadPanel {
-                        ring: STAGES,
-                        acc: *acc,
-                        name: self.operand_name(*acc),
-                        dtype: self.b.kernel.buffers[from.buffer.index()].dtype,
-                        slot_part,
-                        index: place,
-                    });
-                }
-            }
-            part.extend([
-                // These were ordinary reads; the next write to the stage is TMA's.
-                Node::FenceShared,
-                Node::SyncWarp,
-                Node::Arrive {
-                    ring: STAGES,
-                    side: Side::Empty,
-                    slot: Slot::Current,
-                },
-                Node::Advance {
-                    ring: STAGES,
-                    keep: false,
-                },
-            ]);
+        if sorted.stores.is_empty() {
+            return Vec::new();
         }
-        let column = self.item(var).map(|(.., column)| column);
-        for leaf in &sorted.vectors {
-            if let (OpKind::Load { acc, from }, Some(column)) = (&leaf.op.kind, &column) {
-                part.push(Node::ReadVector {
-                    acc: *acc,
-                    name: self.operand_name(*acc),
-                    tensor: from.buffer,
-                    column: column.clone() * Expr::symbol("TILE_N", self.b.product.tile.columns)
-                        + Expr::var("part") * self.panel_columns(),
-                });
-            }
-        }
-        let mut nodes = Vec::new();
+        let (mut nodes, mut part) = (Vec::new(), Vec::new());
+        let mut tiles = self.read_tiles(sorted);
+        let mut vectors = self.read_vectors(sorted, var);
         for (epilogue, stores) in groups(self, sorted) {
             let dtype = stores
                 .first()
                 .map_or(self.b.product.dtype, |leaf| self.stored(leaf));
             nodes.extend(stores.iter().map(|leaf| self.note(leaf.op)).take(1));
+            part.push(Node::Await {
+                ring: PANELS,
+                side: Side::Empty,
+                phase: Phase::LapBefore,
+            });
             let applied = |node: &Node| matches!(node, Node::Apply { epilogue: known, .. } if Some(*known) == epilogue);
             if let Some(epilogue) = epilogue.filter(|_| !part.iter().any(applied)) {
+                let params = &self.b.epilogues[epilogue].params;
+                if params.iter().any(|param| param.from == Source::Panel) {
+                    part.append(&mut tiles);
+                }
+                let needs = |acc: AccId| params.iter().any(|param| param.acc == acc);
+                let (now, later): (Vec<_>, Vec<_>) =
+                    vectors.into_iter().partition(|(acc, _)| needs(*acc));
+                vectors = later;
+                part.extend(now.into_iter().map(|(_, node)| node));
                 part.push(Node::Apply {
                     epilogue,
                     part: Expr::var("part"),
                 });
             }
             part.extend([
-                Node::Await {
-                    ring: PANELS,
-                    side: Side::Empty,
-                    phase: Phase::LapBefore,
-                },
                 Node::WritePanel {
                     ring: PANELS,
                     part: Expr::var("part"),
@@ -276,11 +282,80 @@ impl Walk<'_, '_> {
                 },
             ]);
         }
-        if sorted.stores.is_empty() {
-            return Vec::new();
-        }
+        // A tile that no value uses is in the stages all the same.
+        part.append(&mut tiles);
         nodes.push(count("part", self.panels(), 1.into(), true, part));
         nodes
+    }
+
+    /// Reads a panel of each stored tile from the current stage.
+    fn read_tiles(&self, sorted: &Sorted<'_>) -> Vec<Node> {
+        if sorted.loads.is_empty() {
+            return Vec::new();
+        }
+        let mut nodes = vec![Node::Await {
+            ring: STAGES,
+            side: Side::Full,
+            phase: Phase::ThisLap,
+        }];
+        for (index, (_, leaf)) in sorted.loads.iter().enumerate() {
+            if let OpKind::Load { acc, from } = &leaf.op.kind {
+                let (slot_part, place) = self.operand_place(index);
+                nodes.push(Node::ReadPanel {
+                    ring: STAGES,
+                    acc: *acc,
+                    name: self.operand_name(*acc),
+                    dtype: self.b.kernel.buffers[from.buffer.index()].dtype,
+                    slot_part,
+                    index: place,
+                });
+            }
+        }
+        nodes.extend([
+            // These were ordinary reads; the next write to the stage is TMA's.
+            Node::FenceShared,
+            Node::SyncWarp,
+            Node::Arrive {
+                ring: STAGES,
+                side: Side::Empty,
+                slot: Slot::Current,
+            },
+            Node::Advance {
+                ring: STAGES,
+                keep: false,
+            },
+        ]);
+        nodes
+    }
+
+    /// Reads a panel's width of each vector.
+    fn read_vectors(&self, sorted: &Sorted<'_>, var: Var) -> Vec<(AccId, Node)> {
+        let Some((.., column)) = self.item(var) else {
+            return Vec::new();
+        };
+        let column = column * Expr::symbol("TILE_N", self.b.product.tile.columns)
+            + Expr::var("part") * self.panel_columns();
+        let read = |leaf: &Leaf<'_>| match &leaf.op.kind {
+            OpKind::Load { acc, from } => Some((
+                *acc,
+                Node::ReadVector {
+                    acc: *acc,
+                    name: self.operand_name(*acc),
+                    tensor: from.buffer,
+                    column: column.clone(),
+                },
+            )),
+            OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Dot { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Store { .. }
+            | OpKind::ForRanks { .. }
+            | OpKind::ForSplits { .. }
+            | OpKind::If { .. } => None,
+        };
+        sorted.vectors.iter().filter_map(read).collect()
     }
 
     /// The type a store rounds to.
@@ -303,14 +378,6 @@ impl Walk<'_, '_> {
         known
             .next()
             .map_or_else(|| "unused".into(), |param| param.name.clone())
-    }
-}
-
-/// Where in a slot the panel of the n-th stored tile lies: part and place.
-fn place(index: usize) -> (usize, Expr) {
-    match index {
-        0 => (0, 0.into()),
-        index => (1, Expr::from(index as u32 - 1)),
     }
 }
 

@@ -1,8 +1,8 @@
 //! A loop over tiles, as each of the three GEMM roles runs it.
 
-use super::super::{At, CONSUMERS, Expr, Node, PANEL_COLUMNS, Phase, Side, Slot, Test};
+use super::super::{At, CONSUMERS, Expr, Node, Phase, Side, Slot, Test};
 use super::epilogue::groups;
-use super::item::{Leaf, Sorted, leaves, sort};
+use super::item::{Leaf, Sorted, leaves, sort, why};
 use super::walk::{Bound, Walk, Which};
 use super::{PANELS, STAGES, operand, refuse};
 use crate::kernel::{Op, OpKind, Region};
@@ -102,7 +102,9 @@ impl Walk<'_, '_> {
             body: item,
         });
         if self.which == Which::Store && lag {
-            // Nothing stays unsignalled past the loop: what comes next may wait for a peer that waits for this.
+            nodes.push(why(
+                "Nothing stays unsignalled past the loop: what comes next may wait for a peer that waits for this.",
+            ));
             nodes.push(Node::AwaitStores { pending: 0 });
             nodes.push(Node::Flush {
                 amount: amount(&sorted.signals[0]),
@@ -158,13 +160,20 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// Loads stored tiles through the stages: as many panels as fit where `w` would be.
+    /// Loads stored tiles through the stages: as many panels as fit where the larger operand would be.
     fn others(&mut self, sum: &Leaf<'_>, waits: &[Leaf<'_>]) -> Vec<Node> {
         let OpKind::Reduce { from, .. } = &sum.op.kind else {
             return Vec::new();
         };
         let tile = self.b.product.tile;
         let at = self.b.kernel.loc(sum.op.id);
+        if self.b.product.in_turn {
+            self.b.found.push(refuse(
+                Some(at),
+                "a sum of stored tiles, with tiles taken in turn",
+                "it goes through the stages, after the turn has passed: tiles that are shared",
+            ));
+        }
         if !matches!(from.slot, Some(Pick::Others)) || from.home.is_remote() {
             self.b.found.push(refuse(
                 Some(at),
@@ -173,7 +182,7 @@ impl Walk<'_, '_> {
             ));
             return Vec::new();
         }
-        if self.b.product.panel_columns != PANEL_COLUMNS {
+        if self.b.product.widest != 2 {
             self.b.found.push(refuse(
                 Some(at),
                 "a sum of stored tiles into f32",
@@ -187,7 +196,7 @@ impl Walk<'_, '_> {
         let Some((_, _, row, column)) = self.item(var) else {
             return Vec::new();
         };
-        let map = self.map(from.buffer, tile.rows, self.b.product.panel_columns);
+        let map = self.map(from.buffer, tile.rows, self.b.product.fit.panel_columns);
         let slot = Expr::var("from");
         let (row, chunk, rank) = self.place(
             from,
@@ -196,12 +205,12 @@ impl Walk<'_, '_> {
             row * Expr::symbol("TILE_M", tile.rows),
             Some(slot),
         );
-        let panel = Expr::symbol("PANEL_BYTES", tile.rows * PANEL_COLUMNS * 2);
+        let panel = Expr::symbol("PANEL_BYTES", self.b.product.panel_bytes());
         let first = column * Expr::symbol("TILE_N", tile.columns);
         let column = first + (Expr::var("part") + Expr::var("i")) * self.panel_columns();
         let load = Node::Load {
             ring: STAGES,
-            part: 1,
+            part: self.carrier(),
             index: Expr::var("i"),
             map,
             at: At {
@@ -296,7 +305,7 @@ impl Walk<'_, '_> {
         if lag {
             // All but this tile's stores are complete: the tile before can be announced.
             nodes.push(Node::AwaitStores {
-                pending: self.b.product.tile.columns / self.b.product.panel_columns * per_panel,
+                pending: self.b.product.tile.columns / self.b.product.fit.panel_columns * per_panel,
             });
             nodes.push(Node::Flush {
                 amount: amount(&sorted.signals[0]),
@@ -324,7 +333,7 @@ impl Walk<'_, '_> {
         chunk: Option<&Expr>,
     ) -> Vec<Node> {
         let tile = self.b.product.tile;
-        let map = self.map(dst.buffer, tile.rows, self.b.product.panel_columns);
+        let map = self.map(dst.buffer, tile.rows, self.b.product.fit.panel_columns);
         let Some((_, var)) = side(dst) else {
             return Vec::new();
         };
@@ -366,16 +375,22 @@ impl Walk<'_, '_> {
     }
 
     pub(super) fn panel_columns(&self) -> Expr {
-        Expr::symbol("PANEL_N", self.b.product.panel_columns)
+        Expr::symbol("PANEL_N", self.b.product.fit.panel_columns)
     }
 
-    /// Panels that fit in a stage where `w` would be.
-    pub(super) fn carried(&self) -> Expr {
+    /// Which part of a stage carries stored panels: the larger operand's.
+    pub(super) fn carrier(&self) -> usize {
         let tile = self.b.product.tile;
-        Expr::symbol(
-            "CARRIED",
-            tile.columns * tile.k / (tile.rows * PANEL_COLUMNS),
-        )
+        usize::from(tile.columns >= tile.rows)
+    }
+
+    /// Panels that a stage carries: as many as fit there and divide the tile.
+    pub(super) fn carried(&self) -> Expr {
+        let (tile, fit) = (self.b.product.tile, self.b.product.fit);
+        let fits = tile.columns.max(tile.rows) * tile.k * 2 / self.b.product.panel_bytes();
+        let panels = tile.columns / fit.panel_columns;
+        let divides = (1..=fits.max(1)).rfind(|few| panels.is_multiple_of(*few));
+        Expr::symbol("CARRIED", divides.unwrap_or(1))
     }
 }
 

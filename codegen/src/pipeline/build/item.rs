@@ -1,6 +1,6 @@
 //! What one item does, sorted by the warp that does it; and the waits and signals all warps share.
 
-use super::super::{Expr, Field, Node, Test};
+use super::super::{Expr, Field, Node, Note, Test};
 use super::epilogue::is_vector;
 use super::walk::{Bound, Walk};
 use super::{names_an_item, refuse};
@@ -332,7 +332,10 @@ impl Walk<'_, '_> {
 
     /// The statement as the kernel has it.
     pub fn note(&self, op: &Op) -> Node {
-        Node::Note(crate::print::statement(self.b.kernel, op))
+        Node::Note(Note {
+            words: crate::print::statement(self.b.kernel, op),
+            loc: Some(self.b.kernel.loc(op.id)),
+        })
     }
 
     /// Waits that all items of a loop have in common come once, before its first item.
@@ -351,10 +354,13 @@ impl Walk<'_, '_> {
         if body.is_empty() {
             return body;
         }
-        vec![Node::If {
-            test: Test::Less(Expr::Within, count.clone()),
-            body,
-        }]
+        vec![
+            why("Without items here there is nothing to wait for."),
+            Node::If {
+                test: Test::Less(Expr::Within, count.clone()),
+                body,
+            },
+        ]
     }
 
     /// Binds an item.
@@ -380,6 +386,14 @@ impl Walk<'_, '_> {
             }
         }
     }
+}
+
+/// A note that no statement of the schedule asks for.
+pub(super) fn why(words: &str) -> Node {
+    Node::Note(Note {
+        words: words.into(),
+        loc: None,
+    })
 }
 
 /// A name for the cell, unless it is simple.

@@ -12,16 +12,17 @@ mod operand;
 mod walk;
 
 use super::{
-    CONSUMERS, Comm, Epilogue, Expr, Map, Node, PANEL_COLUMNS, Part, Pipeline, Place, Ring, RingId,
-    Test, Tile, UNIT, Warp,
+    BLOCK_ROWS, BOX_COLUMNS, CONSUMERS, Comm, Epilogue, Expr, Map, Node, Part, Pipeline, Place,
+    Ring, RingId, Test, Tile, UNIT, Warp,
 };
 use crate::diag::{Diagnostic, Diagnostics, Rule};
+use crate::fit::{self, Fit, Needs};
 use crate::kernel::{Block, Kernel, OpKind, Region, Role, RoleKind, visit};
 use crate::program::{CellIndex, CounterId, Loc, TensorId};
 use crate::variant::Arch;
 use crate::verify::Checked;
 use epilogue::is_vector;
-use item::Counters;
+use item::{Counters, why};
 use std::collections::BTreeSet;
 use walk::{Walk, Which};
 
@@ -56,9 +57,14 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         scale: Vec::new(),
         found: Vec::new(),
     };
-    let gemm = role(kernel, |kind| matches!(kind, RoleKind::Gemm { .. }));
+    let gemm = role(kernel, |kind| matches!(kind, RoleKind::Gemm(_)));
     let mover = role(kernel, |kind| matches!(kind, RoleKind::Comm { .. }));
     let mut warps = Vec::new();
+    let store = if product.in_turn {
+        Place::Threads { first: 1 }
+    } else {
+        Place::Thread { warp: 1 }
+    };
     for (name, which, before, place) in [
         (
             "load",
@@ -66,18 +72,22 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
             Some(Which::Fetch),
             Place::Thread { warp: 0 },
         ),
-        (
-            "store",
-            Which::Store,
-            Some(Which::Send),
-            Place::Thread { warp: 1 },
-        ),
+        ("store", Which::Store, Some(Which::Send), store),
         ("multiply", Which::Multiply, None, Place::Groups),
     ] {
         let mut body = Vec::new();
         if let (Some(mover), Some(which), Some(comm)) = (mover, before, comm) {
-            let moved = Walk::new(&mut builder, which).role(head(mover));
+            let mut moved = Walk::new(&mut builder, which).role(head(mover));
+            if place == (Place::Threads { first: 1 }) {
+                let test = Test::Equal(Expr::var("consumer"), 0.into());
+                moved = vec![Node::If { test, body: moved }];
+            }
             let test = Test::Less(Expr::Block, Expr::symbol("COMM_CTAS", comm.ctas));
+            body.push(why(if comm.joins {
+                "The first CTAs move data before they take items of the GEMM."
+            } else {
+                "The first CTAs move data."
+            }));
             body.push(Node::If { test, body: moved });
         }
         let mut work = gemm.map_or_else(Vec::new, |gemm| {
@@ -108,12 +118,14 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         kernel: kernel.clone(),
         dtype: product.dtype,
         tile,
-        panel_columns: product.panel_columns,
+        in_turn: product.in_turn,
+        panel_columns: product.fit.panel_columns,
         comm,
         // What the loading warpgroup gives up, the multiplying ones share: at most 504 in all. A fused kernel's loading
         // thread needs more for the schedule's arithmetic, most of all where it moves data itself; a sum over ranks
         // needs more in the multiplying ones. Measured: other splits spill.
         registers: match (plain, comm.is_some()) {
+            (true, _) if tile.blocks(product.in_turn) * tile.columns / 2 > 160 => (24, 240),
             (true, _) => (40, 232),
             (false, true) => (72, 216),
             (false, false) => (56, 224),
@@ -152,9 +164,18 @@ struct Product {
     w: TensorId,
     dtype: crate::dtype::Dtype,
     tile: Tile,
-    panel_columns: u32,
-    stages: u32,
+    in_turn: bool,
+    fit: Fit,
+    /// Bytes of the widest element that panels hold.
+    widest: u32,
     partition: crate::program::PartitionId,
+}
+
+impl Product {
+    /// Bytes of an output panel.
+    const fn panel_bytes(&self) -> u32 {
+        self.tile.rows * self.fit.panel_columns * self.widest
+    }
 }
 
 fn refuse(at: Option<Loc>, message: impl Into<String>, hint: impl Into<String>) -> Diagnostic {
@@ -191,10 +212,11 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
             "#[gemm], #[comm] and #[copy_engine] have pipelines",
         ));
     }
-    let gemm = role(kernel, |kind| matches!(kind, RoleKind::Gemm { .. }))?;
-    let RoleKind::Gemm { k, cluster, stages } = gemm.kind else {
+    let gemm = role(kernel, |kind| matches!(kind, RoleKind::Gemm(_)))?;
+    let RoleKind::Gemm(kind) = gemm.kind else {
         return None;
     };
+    let (k, cluster) = (kind.k, kind.cluster);
     let mut dots: Vec<(Region, Region, Loc)> = Vec::new();
     visit(&gemm.body, &mut |op| {
         if let OpKind::Dot { a, b, .. } = &op.kind {
@@ -228,9 +250,23 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
             "bf16 or f16",
         ));
     }
-    if rows != 64 * CONSUMERS || ![128, 192, 256].contains(&columns) {
-        let hint = format!("{} rows by 128, 192 or 256 columns", 64 * CONSUMERS);
-        found.push(refuse(Some(at), format!("tiles of {rows}x{columns}"), hint));
+    let tile = Tile { rows, columns, k };
+    let in_turn = kind.in_turn(rows);
+    let few = BLOCK_ROWS * if in_turn { 1 } else { CONSUMERS };
+    // A block of 64 rows has half as many accumulators a thread as columns. Registers for the rest: in turn there are
+    // two more rings to keep track of.
+    let most = match (tile.blocks(in_turn), in_turn) {
+        (0 | 1, _) => 256,
+        (_, false) => 176,
+        (_, true) => 160,
+    };
+    if ![few, 2 * few].contains(&rows) || columns % 16 != 0 || columns > most {
+        let how = if in_turn { "in turn" } else { "shared" };
+        found.push(refuse(
+            Some(at),
+            format!("tiles of {rows}x{columns}, {how}"),
+            format!("{few} or {} rows, and a multiple of 16 columns: of {few} rows at most 256, else {}", 2 * few, if in_turn { 160 } else { 176 }),
+        ));
     }
     if k != 64 {
         found.push(refuse(
@@ -243,41 +279,39 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         let message = format!("a cluster of {}x{}", cluster.0, cluster.1);
         found.push(refuse(Some(at), message, "1x1"));
     }
-    let tile = Tile { rows, columns, k };
-    // Barriers come last and take less than a kilobyte.
-    let room = kernel
-        .variant
-        .arch
-        .shared_memory()
-        .saturating_sub(rows * columns * 2 + 1024);
     let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
-    let stage = operand::bytes(rows, k, x_rows) + operand::bytes(columns, k, w_rows);
-    let most = room / stage.max(1);
-    let stages = stages.unwrap_or(most.min(8));
-    if stages < 2 || stages > most {
-        let message = format!(
-            "{stages} stages of {stage} bytes beside a result of {} bytes",
-            rows * columns * 2
-        );
-        found.push(refuse(
-            Some(at),
-            message,
-            format!("at least 2 and at most {most} stages"),
-        ));
-    }
+    let widest = widest(kernel, &gemm.body);
+    let needs = Needs {
+        tile: (rows, columns),
+        staged: (
+            fit::staged_rows(rows, x_rows),
+            fit::staged_rows(columns, w_rows),
+        ),
+        step: (k, 2),
+        result: widest,
+        in_turn,
+    };
+    let fit = match needs.divide(&kind, kernel.variant.arch.shared_memory()) {
+        Ok(fit) => fit,
+        Err((message, hint)) => {
+            found.push(refuse(Some(at), message, hint));
+            return None;
+        }
+    };
     Some(Product {
         x: a.buffer,
         w: b.buffer,
         dtype,
         tile,
-        panel_columns: panel_columns(kernel, &gemm.body),
-        stages,
+        in_turn,
+        fit,
+        widest,
         partition,
     })
 }
 
-/// Columns of a panel: 128 bytes of the widest type that tiles are stored in or read from beside the product.
-fn panel_columns(kernel: &Kernel, body: &[Block]) -> u32 {
+/// Bytes of the widest type that tiles are stored in, or read from beside the product.
+fn widest(kernel: &Kernel, body: &[Block]) -> u32 {
     let mut widest = 2;
     visit(body, &mut |op| {
         let panel = match &op.kind {
@@ -295,7 +329,7 @@ fn panel_columns(kernel: &Kernel, body: &[Block]) -> u32 {
         let bytes = panel.map(|region| kernel.buffers[region.buffer.index()].dtype.bytes());
         widest = widest.max(bytes.unwrap_or(0));
     });
-    PANEL_COLUMNS * 2 / widest
+    widest
 }
 
 /// The partition that dots run over.
@@ -330,7 +364,7 @@ fn comm(kernel: &Kernel) -> Option<Comm> {
     for role in kernel
         .roles
         .iter()
-        .filter(|role| matches!(role.kind, RoleKind::Gemm { .. }))
+        .filter(|role| matches!(role.kind, RoleKind::Gemm(_)))
     {
         visit(&role.body, &mut |op| {
             if let OpKind::Signal { cells, .. } = &op.kind {
@@ -364,10 +398,12 @@ fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
     let tile = product.tile;
     let name = |id: TensorId| kernel.buffers[id.index()].name.clone();
     let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
-    let warps = CONSUMERS * 4;
+    // One lane of each warp that takes part in a tile arrives for it.
+    let warps = if product.in_turn { 4 } else { CONSUMERS * 4 };
     let stages = Ring {
         name: "stage",
-        slots: product.stages,
+        slots: product.fit.stages,
+        sets: 1,
         parts: vec![
             Part {
                 name: name(product.x),
@@ -384,23 +420,24 @@ fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
     };
     let panels = Ring {
         name: "panel",
-        // Of 16-bit elements a whole tile.
-        slots: tile.columns / PANEL_COLUMNS,
+        slots: product.fit.panels,
+        sets: if product.in_turn { CONSUMERS } else { 1 },
         parts: vec![Part {
             name: "panel".into(),
-            bytes: tile.rows * PANEL_COLUMNS * 2,
+            bytes: product.panel_bytes(),
         }],
         at: stages.slots * stages.slot_bytes(),
         full: warps,
         empty: 1,
     };
-    let room = panels.at + panels.slots * panels.slot_bytes();
+    let room = panels.at + panels.all() * panels.slot_bytes();
     let mut rings = vec![stages, panels];
     if comm {
-        let bytes = comm::box_rows(kernel) * PANEL_COLUMNS * 2;
+        let bytes = comm::box_rows(kernel) * BOX_COLUMNS * 2;
         rings.push(Ring {
             name: "box",
             slots: (room / bytes).min(12),
+            sets: 1,
             parts: vec![Part {
                 name: "box".into(),
                 bytes,

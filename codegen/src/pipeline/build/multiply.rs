@@ -7,6 +7,14 @@ use super::item::Sorted;
 use super::walk::Walk;
 use crate::program::Var;
 
+/// Past the other consumer's next tile.
+pub(super) fn skip() -> Node {
+    Node::Skip {
+        ring: STAGES,
+        by: Expr::var("steps"),
+    }
+}
+
 impl Walk<'_, '_> {
     pub(super) fn multiply(&mut self, sorted: &Sorted<'_>, var: Var) -> Vec<Node> {
         let Some(dot) = &sorted.dot else {
@@ -39,17 +47,17 @@ impl Walk<'_, '_> {
                 keep: true,
             },
         ];
-        let mut nodes = vec![
-            self.note(dot.op),
-            Node::Accumulators,
-            steps(body),
-            Node::MmaWait { pending: 0 },
-            arrive(Slot::Previous),
-        ];
+        let in_turn = |node: Node| self.b.product.in_turn.then_some(node);
+        let mut nodes = vec![self.note(dot.op), Node::Accumulators];
+        nodes.extend(in_turn(Node::AwaitTurn));
+        nodes.push(steps(body));
+        nodes.extend(in_turn(Node::PassTurn));
+        nodes.extend([Node::MmaWait { pending: 0 }, arrive(Slot::Previous)]);
+        nodes.extend(in_turn(skip()));
         for (_, sum) in &sorted.sums {
             let add = Node::AddPanel {
                 ring: STAGES,
-                slot_part: 1,
+                slot_part: self.carrier(),
                 index: Expr::var("i"),
                 part: Expr::var("part") + Expr::var("i"),
             };

@@ -1,12 +1,13 @@
 //! The operands of a product: how a tile of one lies in a stage, and the loads that put it there.
 //!
 //! Where K is contiguous, a tile is one box, its rows 128 bytes each. Where its rows are contiguous (`w` of a dgrad,
-//! both operands of a wgrad), it is blocks of [`BLOCK`] rows, each a box of a 128-byte line for every K.
+//! both operands of a wgrad), it is blocks of [`BLOCK_ROWS`] rows, each a box of a 128-byte line for every K.
 
-use super::super::{At, BLOCK, Expr, Node};
+use super::super::{At, BLOCK_ROWS, Expr, Node};
 use super::STAGES;
 use super::gemm::{Operand, count, side};
 use super::walk::Walk;
+use crate::fit;
 use crate::kernel::Region;
 
 impl Walk<'_, '_> {
@@ -25,12 +26,12 @@ impl Walk<'_, '_> {
         };
         let blocked = self.b.kernel.buffers[region.buffer.index()].rows_contiguous;
         let (boxed, block) = if blocked {
-            (BLOCK, Expr::var("block"))
+            (BLOCK_ROWS, Expr::var("block"))
         } else {
             (rows, 0.into())
         };
         let map = self.map(region.buffer, boxed, tile.k);
-        let start = start + block.clone() * Expr::symbol("BLOCK", BLOCK);
+        let start = start + block.clone() * Expr::symbol("BLOCK_ROWS", BLOCK_ROWS);
         let (row, chunk, rank) = match axis {
             Operand::Rows => self.place(region, map, var, start, None),
             Operand::Columns => (start, 0.into(), 0.into()),
@@ -63,15 +64,10 @@ impl Walk<'_, '_> {
 
 /// Blocks that hold so many rows; the last may be partly of the next tile's.
 pub(super) const fn blocks(rows: u32) -> u32 {
-    rows.div_ceil(BLOCK)
+    rows.div_ceil(BLOCK_ROWS)
 }
 
 /// Bytes of a tile of an operand in a stage.
 pub(super) const fn bytes(rows: u32, k: u32, rows_contiguous: bool) -> u32 {
-    let rows = if rows_contiguous {
-        blocks(rows) * BLOCK
-    } else {
-        rows
-    };
-    rows * k * 2
+    fit::staged_rows(rows, rows_contiguous) * k * 2
 }

@@ -39,11 +39,11 @@ pub(super) struct Walk<'b, 'a> {
 }
 
 /// Names the text uses for its own.
-const RESERVED: [&str; 34] = [
+const RESERVED: [&str; 35] = [
     "index", "first", "stage", "panel", "box", "base", "warp", "lane", "me", "world", "tiles",
     "tiles_n", "tiles_m", "steps", "step", "hop", "acc", "previous", "part", "plan", "watch",
-    "shared", "consumer", "unit", "units", "sent", "pieces", "cell", "int", "float", "T", "for",
-    "const", "auto",
+    "shared", "consumer", "unit", "units", "items", "sent", "pieces", "cell", "int", "float", "T",
+    "for", "const", "auto",
 ];
 
 impl<'b, 'a> Walk<'b, 'a> {
@@ -68,7 +68,14 @@ impl<'b, 'a> Walk<'b, 'a> {
             (_, None) => Deal::All,
         };
         if nodes.iter().any(has_items) {
-            nodes.insert(0, Node::Deal(deal));
+            let in_turn =
+                self.b.product.in_turn && matches!(self.which, Which::Store | Which::Multiply);
+            nodes.insert(0, Node::Deal { deal, in_turn });
+            if in_turn && self.which == Which::Multiply {
+                let test = Test::Differ(Expr::var("consumer"), 0.into());
+                let body = vec![super::multiply::skip()];
+                nodes.insert(1, Node::If { test, body });
+            }
         }
         match self.which {
             Which::Load | Which::Multiply | Which::End => {}

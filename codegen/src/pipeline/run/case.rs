@@ -1,6 +1,6 @@
 //! The small case that all warps run: three ranks, ragged chunks, two launches.
 
-use super::super::{CONSUMERS, Field, PANEL_COLUMNS, Pipeline, UNIT, Values, View};
+use super::super::{BOX_COLUMNS, CONSUMERS, Field, Pipeline, UNIT, Values, View};
 use crate::diag::Diagnostics;
 use crate::kernel::{DimId, OpKind, visit};
 use crate::model::Machine;
@@ -41,7 +41,7 @@ impl<'a> Case<'a> {
         let (n, k) = (
             tile.columns + 8,
             if pipeline.comm.is_some() {
-                (UNIT + 1) * PANEL_COLUMNS
+                (UNIT + 1) * BOX_COLUMNS
             } else {
                 pipeline.rings[0].slots * tile.k + 8
             },

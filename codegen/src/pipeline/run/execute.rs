@@ -11,7 +11,7 @@ use super::step::{Area, Box4, Kind, Step};
 use super::story;
 use crate::diag::Diagnostic;
 use crate::kernel::Buffer;
-use crate::pipeline::{CONSUMERS, Node, Place};
+use crate::pipeline::{CONSUMERS, Node, Pipeline};
 
 /// Who runs: a role of a CTA of a rank in a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -221,13 +221,19 @@ impl<'a> Machine<'a> {
         for block in 0..self.case.blocks {
             let barriers = pipeline.rings.iter().flat_map(|ring| {
                 let some = move |expected| {
-                    (0..ring.slots).map(move |_| Barrier {
+                    (0..ring.all()).map(move |_| Barrier {
                         expected,
                         ..Barrier::default()
                     })
                 };
                 some(ring.full).chain(some(ring.empty))
             });
+            // The turns: four warps of the other consumer arrive.
+            let turns = (0..if pipeline.in_turn { CONSUMERS } else { 0 }).map(|_| Barrier {
+                expected: 4,
+                ..Barrier::default()
+            });
+            let barriers = barriers.chain(turns);
             let cta = self.ctas.len();
             self.ctas.push(Cta {
                 barriers: barriers.collect(),
@@ -240,12 +246,7 @@ impl<'a> Machine<'a> {
                 agents: 0,
             });
             for (warp, role) in pipeline.warps.iter().enumerate() {
-                let groups = if role.place == Place::Groups {
-                    CONSUMERS
-                } else {
-                    1
-                };
-                for group in 0..groups {
+                for group in 0..Pipeline::runners(role.place) {
                     let steps = flatten(self.case, rank, block, warp, group);
                     self.ctas[cta].agents += 1;
                     self.left[rank as usize] += 1;
@@ -327,12 +328,17 @@ impl<'a> Machine<'a> {
         let (cta, who) = (self.agents[index].cta, self.agents[index].who);
         let mut skipped = 0;
         match kind {
-            Kind::Await { barrier, parity } => {
-                let barrier = &self.ctas[cta].barriers[barrier];
-                if barrier.phase % 2 == parity {
+            Kind::Await { barrier, phases } => {
+                if self.agents[index].knows.phases(barrier) + 1 < phases {
+                    return Err(Box::new(story::a_lap_behind(self, index)));
+                }
+                let at = &self.ctas[cta].barriers[barrier];
+                if at.phase % 2 == (phases + 1) % 2 {
                     return Ok(Did::Blocked);
                 }
-                self.agents[index].knows.join(&barrier.gave);
+                let knows = &mut self.agents[index].knows;
+                knows.join(&at.gave);
+                knows.over(barrier, phases);
             }
             Kind::Expect { barrier, bytes } => {
                 self.ctas[cta].barriers[barrier].bytes += i64::from(bytes);

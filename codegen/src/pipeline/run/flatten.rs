@@ -10,7 +10,8 @@ use crate::pipeline::View;
 #[derive(Clone, Copy, Default)]
 struct Cursor {
     slot: u32,
-    parity: u32,
+    /// Laps around the ring.
+    lap: u32,
     previous: u32,
     held: u32,
     oldest: u32,
@@ -20,33 +21,40 @@ pub(super) struct Flattener<'a> {
     case: &'a Case<'a>,
     env: Env<'a>,
     cursors: Vec<Cursor>,
-    group: Option<u32>,
-    deal: Deal,
+    /// Which of the role's runners, and whether it is a warpgroup.
+    runner: u32,
+    group: bool,
+    deal: (Deal, bool),
+    /// Turns passed to it that its next one needs.
+    turn: u32,
     item: Option<(u32, u32)>,
     /// Maps replaced by their sibling for the short chunk.
     tails: Vec<(MapId, u32)>,
     steps: Vec<Step<'a>>,
 }
 
-/// The steps of a role, for one consumer warpgroup if it has several.
+/// The steps of a role, for one of its runners if it has several.
 pub(super) fn flatten<'a>(
     case: &'a Case<'a>,
     rank: u32,
     block: u32,
     warp: usize,
-    group: u32,
+    runner: u32,
 ) -> Vec<Step<'a>> {
     let warp = &case.pipeline.warps[warp];
     let mut flat = Flattener {
         case,
         env: Env::new(case, rank, block),
         cursors: vec![Cursor::default(); case.pipeline.rings.len()],
-        group: (warp.place == Place::Groups).then_some(group),
-        deal: Deal::All,
+        runner,
+        group: warp.place == Place::Groups,
+        deal: (Deal::All, false),
+        turn: runner,
         item: None,
         tails: Vec::new(),
         steps: Vec::new(),
     };
+    flat.set("consumer", runner);
     flat.list(&warp.body);
     flat.item = None;
     let first = matches!(warp.place, Place::Thread { warp: 0 });
@@ -108,13 +116,24 @@ impl<'a> Flattener<'a> {
                 let value = self.value(value);
                 self.set(name, value);
             }
-            Node::Deal(deal) => {
-                self.deal = *deal;
+            Node::Deal { deal, in_turn } => {
+                self.deal = (*deal, *in_turn);
                 self.env.first = 0;
                 self.env.index = self.start();
-                let fresh = Cursor::default();
+                if *in_turn && self.runner > 0 {
+                    self.env.index = self.next_of_all();
+                }
                 // A role's rings are its own from here: the emitter declares their cursors at the deal.
-                self.cursors.iter_mut().for_each(|cursor| *cursor = fresh);
+                let rings = &self.case.pipeline.rings;
+                let fresh = rings.iter().map(|ring| Cursor {
+                    slot: if ring.sets > 1 {
+                        self.runner * ring.slots
+                    } else {
+                        0
+                    },
+                    ..Cursor::default()
+                });
+                self.cursors = fresh.collect();
             }
             Node::Ranks {
                 step,
@@ -183,15 +202,15 @@ impl<'a> Flattener<'a> {
             }
             Node::Await { ring, side, phase } => {
                 let cursor = self.cursors[usize::from(ring.0)];
-                let parity = match phase {
-                    Phase::ThisLap => cursor.parity,
-                    Phase::LapBefore => cursor.parity ^ 1,
+                let phases = match phase {
+                    Phase::ThisLap => cursor.lap + 1,
+                    Phase::LapBefore => cursor.lap,
                 };
                 self.push(
                     node,
                     Kind::Await {
                         barrier: self.barrier(*ring, *side, cursor.slot),
-                        parity,
+                        phases,
                     },
                 );
             }
@@ -209,7 +228,7 @@ impl<'a> Flattener<'a> {
                     Slot::Current => cursor.slot,
                     Slot::Previous => cursor.previous,
                 };
-                let count = if self.group.is_some() { 4 } else { 1 };
+                let count = if self.group { 4 } else { 1 };
                 self.push(
                     node,
                     Kind::Arrive {
@@ -219,14 +238,23 @@ impl<'a> Flattener<'a> {
                 );
             }
             Node::Advance { ring, .. } => {
-                let slots = self.case.pipeline.ring(*ring).slots;
-                let cursor = &mut self.cursors[usize::from(ring.0)];
-                cursor.previous = cursor.slot;
-                cursor.slot += 1;
-                if cursor.slot == slots {
-                    cursor.slot = 0;
-                    cursor.parity ^= 1;
+                self.cursors[usize::from(ring.0)].previous = self.cursors[usize::from(ring.0)].slot;
+                self.advance(*ring);
+            }
+            Node::Skip { ring, by } => {
+                for _ in 0..self.value(by) {
+                    self.advance(*ring);
                 }
+            }
+            Node::AwaitTurn => {
+                let barrier = self.turn_of(self.runner);
+                let phases = self.turn;
+                self.turn += 1;
+                self.push(node, Kind::Await { barrier, phases });
+            }
+            Node::PassTurn => {
+                let barrier = self.turn_of(self.runner ^ 1);
+                self.push(node, Kind::Arrive { barrier, count: 4 });
             }
             Node::GiveBack { ring, held } => {
                 while self.cursors[usize::from(ring.0)].held > *held {
@@ -297,15 +325,16 @@ impl<'a> Flattener<'a> {
             Node::Mma { ring, fresh } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let parts = &self.case.pipeline.ring(*ring).parts;
-                // Each group reads its half of x and all of w.
-                let half = parts[0].bytes / CONSUMERS;
-                let x = self.area(*ring, 0, slot, self.group.unwrap_or(0) * half, half);
+                let line = self.case.pipeline.tile.k * self.case.pipeline.dtype.bytes();
+                // Each group reads its rows of x and all of w.
+                let (offset, bytes) = self.share(parts[0].bytes);
+                let x = self.area(*ring, 0, slot, offset, bytes);
                 let w = self.area(*ring, 1, slot, 0, parts[1].bytes);
                 self.push(
                     node,
                     Kind::Mma {
                         areas: [x, w],
-                        row: self.group.unwrap_or(0) * (self.case.pipeline.tile.rows / CONSUMERS),
+                        row: offset / line,
                         fresh: self.value(fresh) == 0,
                     },
                 );
@@ -326,7 +355,7 @@ impl<'a> Flattener<'a> {
                 ..
             } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
-                let area = self.half(*ring, *slot_part, slot, self.value(index), *dtype);
+                let area = self.panel(*ring, *slot_part, slot, self.value(index), *dtype);
                 self.push(node, Kind::ReadPanel { area, acc: *acc });
             }
             Node::ReadVector {
@@ -356,7 +385,7 @@ impl<'a> Flattener<'a> {
                 dtype,
             } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
-                let area = self.half(*ring, 0, slot, 0, *dtype);
+                let area = self.panel(*ring, 0, slot, 0, *dtype);
                 self.push(
                     node,
                     Kind::Plain {
@@ -375,7 +404,7 @@ impl<'a> Flattener<'a> {
             } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let dtype = self.case.pipeline.dtype;
-                let area = self.half(*ring, *slot_part, slot, self.value(index), dtype);
+                let area = self.panel(*ring, *slot_part, slot, self.value(index), dtype);
                 self.push(
                     node,
                     Kind::Plain {
@@ -442,7 +471,7 @@ impl<'a> Flattener<'a> {
     fn start(&self) -> u32 {
         let (block, blocks) = crate::pipeline::Values::block(&self.env);
         let comm = comm_ctas(self.case.pipeline);
-        match self.deal {
+        match self.deal.0 {
             Deal::All | Deal::Comm => block,
             Deal::Others => block.saturating_sub(comm),
             // One wave is done by the others alone.
@@ -451,11 +480,20 @@ impl<'a> Flattener<'a> {
         }
     }
 
-    fn next(&self) -> u32 {
+    /// The index of this runner's next item.
+    fn next(&mut self) -> u32 {
+        if self.deal.1 {
+            self.env.index = self.next_of_all();
+        }
+        self.next_of_all()
+    }
+
+    /// The index of the CTA's next item.
+    fn next_of_all(&self) -> u32 {
         let (block, blocks) = crate::pipeline::Values::block(&self.env);
         let comm = comm_ctas(self.case.pipeline);
         let (index, others) = (self.env.index, blocks - comm);
-        match self.deal {
+        match self.deal.0 {
             Deal::All => index + blocks,
             Deal::Comm => index + comm,
             Deal::Others => index + others,
@@ -468,11 +506,11 @@ impl<'a> Flattener<'a> {
     fn barrier(&self, ring: RingId, side: Side, slot: u32) -> usize {
         let before: u32 = self.case.pipeline.rings[..usize::from(ring.0)]
             .iter()
-            .map(|ring| ring.slots * 2)
+            .map(|ring| ring.all() * 2)
             .sum();
         let side = match side {
             Side::Full => 0,
-            Side::Empty => self.case.pipeline.ring(ring).slots,
+            Side::Empty => self.case.pipeline.ring(ring).all(),
         };
         (before + side + slot) as usize
     }
@@ -496,22 +534,43 @@ impl<'a> Flattener<'a> {
         if pipeline.rows_contiguous(map) {
             self.box_bytes(pipeline.map(map))
         } else {
-            pipeline.tile.rows * 128
+            pipeline.panel_bytes()
+        }
+    }
+
+    /// The barrier of a consumer's turns.
+    fn turn_of(&self, consumer: u32) -> usize {
+        let rings = self.case.pipeline.rings.iter();
+        (rings.map(|ring| ring.all() * 2).sum::<u32>() + consumer) as usize
+    }
+
+    fn advance(&mut self, ring: RingId) {
+        let slots = self.case.pipeline.ring(ring).slots;
+        let cursor = &mut self.cursors[usize::from(ring.0)];
+        cursor.slot += 1;
+        if cursor.slot.is_multiple_of(slots) {
+            cursor.slot -= slots;
+            cursor.lap += 1;
+        }
+    }
+
+    /// This group's share of the rows of a part: its offset and bytes.
+    fn share(&self, bytes: u32) -> (u32, u32) {
+        if self.case.pipeline.in_turn {
+            (0, bytes)
+        } else {
+            let half = bytes / CONSUMERS;
+            (self.runner * half, half)
         }
     }
 
     /// This group's rows of a panel.
-    fn half(&self, ring: RingId, part: usize, slot: u32, index: u32, dtype: Dtype) -> Area {
+    fn panel(&self, ring: RingId, part: usize, slot: u32, index: u32, dtype: Dtype) -> Area {
         let pipeline = self.case.pipeline;
-        let half = pipeline.tile.rows * pipeline.panel_columns * dtype.bytes() / CONSUMERS;
-        let place = index * pipeline.tile.rows * 128;
-        self.area(
-            ring,
-            part,
-            slot,
-            place + self.group.unwrap_or(0) * half,
-            half,
-        )
+        let bytes = pipeline.tile.rows * pipeline.panel_columns * dtype.bytes();
+        let (offset, share) = self.share(bytes);
+        let place = index * pipeline.panel_bytes();
+        self.area(ring, part, slot, place + offset, share)
     }
 
     /// What a box covers, clipped as the map clips it.

@@ -56,9 +56,11 @@ impl Seen {
     }
 }
 
-/// Both kinds of memory.
+/// Both kinds of memory, and how far barriers are.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Knows {
+    /// By barrier of the agent's CTA: how many of its phases are over, at least.
+    phases: Vec<u32>,
     /// Shared memory of the agent's CTA.
     pub shared: Seen,
     /// Global memory of all ranks.
@@ -69,5 +71,21 @@ impl Knows {
     pub fn join(&mut self, other: &Knows) {
         self.shared.join(&other.shared);
         self.global.join(&other.global);
+        for (barrier, phases) in other.phases.iter().enumerate() {
+            self.over(barrier, *phases);
+        }
+    }
+
+    /// So many phases of a barrier are over.
+    pub fn over(&mut self, barrier: usize, phases: u32) {
+        if self.phases.len() <= barrier {
+            self.phases.resize(barrier + 1, 0);
+        }
+        self.phases[barrier] = self.phases[barrier].max(phases);
+    }
+
+    /// How many phases of a barrier are over as far as it knows.
+    pub fn phases(&self, barrier: usize) -> u32 {
+        self.phases.get(barrier).copied().unwrap_or(0)
     }
 }

@@ -16,9 +16,10 @@ pub(super) struct Step<'a> {
 /// What a step does.
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
+    /// Until so many phases are over: what it looks at is the parity of that number.
     Await {
         barrier: usize,
-        parity: u32,
+        phases: u32,
     },
     Expect {
         barrier: usize,

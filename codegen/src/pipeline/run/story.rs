@@ -33,7 +33,7 @@ impl Machine<'_> {
     /// `stage 2: x, w`.
     fn area_name(&self, area: &Area) -> String {
         for ring in &self.case.pipeline.rings {
-            for slot in 0..ring.slots {
+            for slot in 0..ring.all() {
                 for (index, part) in ring.parts.iter().enumerate() {
                     let start = ring.part_at(index, slot);
                     if start <= area.start && area.start < start + part.bytes {
@@ -71,10 +71,11 @@ impl Machine<'_> {
                         self.case.pipeline.ring(*ring).name
                     )
                 } else {
-                    "waits for a barrier".into()
+                    "waits for its turn".into()
                 }
             }
             Kind::Expect { .. } => "announces a load".into(),
+            Kind::Arrive { .. } if *step.node == Node::PassTurn => "passes the turn".into(),
             Kind::Arrive { .. } => "gives a slot on".into(),
             Kind::Load { area, from, .. } => format!(
                 "loads {} into {}",
@@ -264,6 +265,15 @@ pub(super) fn held_back(machine: &Machine<'_>, index: usize, waiting: &[usize]) 
         .hint(
             "complete the stores and flush the signal before a wait that another rank must answer",
         )
+}
+
+pub(super) fn a_lap_behind(machine: &Machine<'_>, index: usize) -> Diagnostic {
+    Diagnostic::new(Rule::Race, None, machine.now(index))
+        .note(
+            None,
+            "nothing says that the phase before is over, and its parity is that of an earlier one",
+        )
+        .hint("a parity names a phase only within a lap around the ring: wait for a turn first")
 }
 
 pub(super) fn stuck(machine: &Machine<'_>) -> Diagnostic {

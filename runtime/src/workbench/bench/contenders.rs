@@ -59,7 +59,7 @@ impl<'a> Ready<'a> {
         alone: bool,
     ) -> Result<Ready<'a>, Error> {
         let (kernel, roles) = (&planned.built.kernel, planned.built.roles);
-        let loaded = Loaded::load(rank, compiler, &planned.built.pipeline, &[&planned.plan])?;
+        let loaded = Loaded::load(rank, compiler, planned.pipeline, &[&planned.plan])?;
         let mut tensors = vec![Tensors::new(); sets.len()];
         let mut mine = Vec::new();
         for index in 0..kernel.buffers.len() {
@@ -91,12 +91,6 @@ impl<'a> Ready<'a> {
     pub(super) fn launch(&self, rank: &Communicator, set: usize) -> Result<(), Error> {
         self.loaded
             .launch(rank, &self.planned.plan, &self.tensors[set])
-    }
-
-    /// Whether it waits for its peers.
-    pub(super) fn collective(&self) -> bool {
-        let mut buffers = self.planned.built.kernel.buffers.iter();
-        buffers.any(|buffer| buffer.kind.symmetric())
     }
 
     pub(super) fn result(&self, rank: &Communicator, set: &Set) -> Written {

@@ -115,23 +115,25 @@ impl Station {
             .nccl
             .as_ref()
             .map(|nccl| Peer::new(rank, nccl, &product, task, &sets));
+        // Also those that would not need it: the rest before a sample must favour nobody.
+        let together = rank.world() > 1;
         let mut contenders = vec![Contender {
             launch: Box::new(|set| product.run(&operands[set])),
-            together: false,
+            together,
         }];
         let mut checks = Vec::new();
         for ready in &kernels {
             checks.push(ready.result(rank, &sets[0]));
             contenders.push(Contender {
                 launch: Box::new(|set| ready.launch(rank, set)),
-                together: rank.world() > 1 && ready.collective(),
+                together,
             });
         }
         if let Some(peer) = &peer {
             checks.push(peer.result(rank, &sets[0]));
             contenders.push(Contender {
                 launch: Box::new(|set| peer.launch(set)),
-                together: true,
+                together,
             });
         }
         rank.barrier()?;

@@ -5,8 +5,11 @@ use super::station::Measured;
 use super::stats::{Spread, geometric_mean, slowest};
 use super::suite::Case;
 use crate::cuda::Difference;
+use crate::tuned::{Key, Winner};
 use crate::workbench::render;
+use counterflow_codegen::program::Setting;
 use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
 
 /// What every other contender is compared with.
 pub(super) const CUBLAS: &str = "cuBLASLt";
@@ -22,9 +25,12 @@ pub(super) struct Row {
     pub difference: Difference,
     /// Seconds a launch back to back, and the GPU's state meanwhile.
     pub sustained: Option<(f64, Option<Reading>)>,
-    /// Whether it is a kernel of the measured schedule.
-    pub ours: bool,
+    /// The choices of a kernel of the measured schedule; none for the others.
+    pub ours: Option<Choices>,
 }
+
+/// A variant's choices, by name.
+pub(super) type Choices = BTreeMap<String, Setting>;
 
 /// All contenders at one product; the first is cuBLASLt.
 pub(super) struct Result {
@@ -37,10 +43,10 @@ pub(super) struct Result {
 }
 
 impl Result {
-    /// From what the ranks measured. `names` are the contenders', with whether they are the schedule's kernels.
+    /// From what the ranks measured. `names` are the contenders', with the choices of the schedule's kernels.
     pub(super) fn of(
         case: &Case,
-        names: &[(String, bool)],
+        names: &[(String, Option<Choices>)],
         ranks: &[Measured],
         link: Option<f64>,
     ) -> Result {
@@ -62,7 +68,7 @@ impl Result {
                     worst: all.worst.max(one.worst),
                 }),
                 sustained,
-                ours: *ours,
+                ours: ours.clone(),
             }
         });
         Result {
@@ -85,6 +91,45 @@ impl Result {
     /// Seconds below which no schedule can come that moves its data beside cuBLASLt's product.
     fn bound(&self) -> f64 {
         self.cublas().max(self.link.unwrap_or(0.0))
+    }
+
+    /// Kernels of the schedule, as far as they are right.
+    fn ours(&self) -> impl Iterator<Item = &Row> {
+        let rows = self.rows.iter();
+        rows.filter(|row| row.ours.is_some() && row.difference.wrong == 0)
+    }
+
+    /// The one to be kept.
+    pub(super) fn kept(&self, key: &Key) -> Option<Winner> {
+        let [m, n, k] = self.case.size;
+        let row = self.winner()?;
+        let micros = |seconds: f64| (seconds * 1e7).round() / 10.0;
+        let choices = row.ours.iter().flatten();
+        Some(Winner {
+            key: key.clone(),
+            m,
+            n,
+            k,
+            microseconds: micros(row.seconds.median),
+            p10: micros(row.seconds.low),
+            p90: micros(row.seconds.high),
+            cublaslt: micros(self.cublas()),
+            choices: choices
+                .map(|(name, setting)| (name.clone(), setting.to_string()))
+                .collect(),
+        })
+    }
+
+    /// The first, in the order in which the model likes them, that is as fast as the fastest: a difference of 1 % is
+    /// within what two runs differ by. Back to back counts where it was measured: in turns a kernel that draws more
+    /// power does so at the expense of the others.
+    fn winner(&self) -> Option<&Row> {
+        let cost = |row: &Row| {
+            row.sustained
+                .map_or(row.seconds.median, |(seconds, _)| seconds)
+        };
+        let least = self.ours().map(cost).reduce(f64::min)?;
+        self.ours().find(|row| cost(row) <= 1.01 * least)
     }
 
     fn ratio(&self, row: &Row) -> f64 {
@@ -226,10 +271,7 @@ pub(super) fn summaries(results: &[Result]) -> Vec<Summary> {
         })
     };
     let best = results.iter().filter_map(|result| {
-        let ours = result
-            .rows
-            .iter()
-            .filter(|row| row.ours && row.difference.wrong == 0);
+        let ours = result.ours();
         let ratios = ours.map(|row| result.ratio(row));
         let ratio = ratios.reduce(|a, b| if better(a, b) { a } else { b })?;
         Some((ratio, result.case.to_string()))
@@ -291,7 +333,10 @@ pub(super) fn object(results: &[Result]) -> Json {
         let rows = result.rows.iter().map(|row| {
             json!({
                 "contender": row.contender,
-                "ours": row.ours,
+                "choices": row.ours.as_ref().map(|choices| {
+                    let choices = choices.iter();
+                    choices.map(|(name, setting)| (name.clone(), setting.to_string())).collect::<BTreeMap<_, _>>()
+                }),
                 "seconds": spread(row.seconds),
                 "samples": row.samples,
                 "launches_a_sample": row.launches,
@@ -335,10 +380,10 @@ mod tests {
     use crate::workbench::bench::suite;
 
     fn result(size: [u32; 3], link: Option<f64>, micros: &[(&str, f64)]) -> Result {
-        let names: Vec<(String, bool)> = micros
+        let names: Vec<(String, Option<Choices>)> = micros
             .iter()
             .enumerate()
-            .map(|(index, (name, _))| ((*name).to_owned(), index > 0))
+            .map(|(index, (name, _))| ((*name).to_owned(), (index > 0).then(Choices::new)))
             .collect();
         let measured = Measured {
             seconds: micros
@@ -386,6 +431,22 @@ mod tests {
         assert!((best.worst.0 - 1.3).abs() < 1e-9, "{best:?}");
         assert!((best.mean - (1.2f64 * 1.3).sqrt()).abs() < 1e-9);
         assert!(text(&results).contains("200.0"), "the link is shown");
+    }
+
+    #[test]
+    fn the_model_decides_between_equals_and_back_to_back_between_others() {
+        let mut one = result(
+            [512; 3],
+            None,
+            &[(CUBLAS, 100.0), ("a", 100.5), ("b", 100.0), ("c", 98.0)],
+        );
+        let winner = |one: &Result| one.winner().map(|row| row.contender.clone());
+        assert_eq!(winner(&one).as_deref(), Some("c"));
+        one.rows[3].difference.wrong = 1;
+        assert_eq!(winner(&one).as_deref(), Some("a"));
+        one.rows[1].sustained = Some((110e-6, None));
+        one.rows[2].sustained = Some((105e-6, None));
+        assert_eq!(winner(&one).as_deref(), Some("b"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::time::Instant;
 pub(super) struct Contender<'a> {
     /// Launches once, on that set of operands.
     pub launch: Box<dyn Fn(usize) -> Result<(), Error> + 'a>,
-    /// Whether the ranks must launch it together.
+    /// Whether the ranks start its samples together.
     pub together: bool,
 }
 

@@ -2,10 +2,12 @@
 
 use super::suite::Case;
 use crate::error::Error;
+use crate::tuned;
 use crate::workbench::size;
+use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::{Buffer, Kernel};
 use counterflow_codegen::lower;
-use counterflow_codegen::model::{self, Machine};
+use counterflow_codegen::model::Machine;
 use counterflow_codegen::pipeline::{self, Pipeline};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, Setting, TensorId, TensorKind};
@@ -13,6 +15,7 @@ use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 /// How many variants take part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,14 +42,16 @@ pub(super) struct Built {
     pub name: String,
     pub choices: BTreeMap<String, Setting>,
     pub kernel: Checked<Kernel>,
-    pub pipeline: Checked<Pipeline>,
     pub roles: Roles,
+    /// Made when first needed: most variants are only ranked.
+    pipeline: OnceLock<Result<Checked<Pipeline>, Diagnostics>>,
 }
 
 /// A kernel and its numbers for one shape.
 #[derive(Debug)]
 pub(super) struct Planned<'a> {
     pub built: &'a Built,
+    pub pipeline: &'a Checked<Pipeline>,
     pub plan: Checked<Plan>,
 }
 
@@ -107,88 +112,55 @@ pub(super) fn side(program: &Program) -> Option<super::suite::Side> {
     }
 }
 
-/// Every combination of the choices left open, the first options first. `open` replaces a choice's options.
-pub(super) fn combinations(
-    program: &Program,
-    base: &Variant,
-    open: &BTreeMap<String, Vec<Setting>>,
-    all: bool,
-) -> Vec<Variant> {
-    let mut found = vec![base.clone()];
-    let named = program.tunables.iter().map(|tunable| tunable.name.clone());
-    let unknown = open.keys().filter(|name| {
-        !program
-            .tunables
-            .iter()
-            .any(|tunable| tunable.name == **name)
-    });
-    for name in named.chain(unknown.cloned()) {
-        if base.choices.contains_key(&name) {
-            continue;
-        }
-        let tunable = program.tunables.iter().find(|tunable| tunable.name == name);
-        let options = match (open.get(&name), tunable) {
-            (Some(options), _) => options.clone(),
-            (None, Some(tunable)) if all => tunable.options.clone(),
-            (None, _) => continue,
-        };
-        found = found
-            .iter()
-            .flat_map(|variant| {
-                let name = name.clone();
-                options
-                    .iter()
-                    .map(move |option| variant.clone().set(&name, *option))
-            })
-            .collect();
-    }
-    found
-}
-
-/// The kernel of a variant, checked on both levels.
+/// The kernel of a variant, checked.
 ///
 /// # Errors
-/// What any stage refuses.
+/// What lowering or the verifier refuses.
 pub(super) fn build(program: &Program, variant: &Variant) -> Result<Built, Error> {
     let kernel = verify::kernel(lower::lower(program, variant)?)?;
-    let pipeline = pipeline::verify(pipeline::build(&kernel)?)?;
-    let choices: BTreeMap<String, Setting> = program
-        .tunables
-        .iter()
-        .filter_map(|tunable| {
-            let chosen = variant
-                .choices
-                .get(&tunable.name)
-                .or(tunable.options.first())?;
-            Some((tunable.name.clone(), *chosen))
+    let choices: BTreeMap<String, Setting> = tuned::choices(program)
+        .into_iter()
+        .filter_map(|(name, options)| {
+            let chosen = variant.choices.get(name).or(options.first())?;
+            Some((name.to_owned(), *chosen))
         })
         .collect();
-    let words = program
-        .tunables
-        .iter()
-        .filter_map(|tunable| Some(format!("{}={}", tunable.name, choices.get(&tunable.name)?)));
+    let words = choices.iter();
+    let words = words.map(|(name, setting)| format!("{name}={setting}"));
     Ok(Built {
         name: words.collect::<Vec<_>>().join(" "),
         roles: Roles::of(&kernel)?,
         choices,
         kernel,
-        pipeline,
+        pipeline: OnceLock::new(),
     })
 }
 
 impl Built {
     /// Its numbers for that product on that machine.
+    fn numbers(&self, case: &Case, machine: &Machine) -> Result<Checked<Plan>, Error> {
+        let [m, n, k] = case.size;
+        let shape = Shape::new(m, n, k);
+        size::plan_fits(&self.kernel, &shape)?;
+        Ok(verify::plan(&self.kernel, &shape, machine)?)
+    }
+
+    fn with(&self, plan: Checked<Plan>) -> Result<Planned<'_>, Error> {
+        let make = || pipeline::build(&self.kernel).and_then(pipeline::verify);
+        let pipeline = self.pipeline.get_or_init(make).as_ref();
+        Ok(Planned {
+            built: self,
+            pipeline: pipeline.map_err(Clone::clone)?,
+            plan,
+        })
+    }
+
+    /// It and its numbers for that product on that machine.
     ///
     /// # Errors
     /// Where it is not legal there.
     pub(super) fn plan(&self, case: &Case, machine: &Machine) -> Result<Planned<'_>, Error> {
-        let [m, n, k] = case.size;
-        let shape = Shape::new(m, n, k);
-        size::plan_fits(&self.kernel, &shape)?;
-        Ok(Planned {
-            built: self,
-            plan: verify::plan(&self.kernel, &shape, machine)?,
-        })
+        self.with(self.numbers(case, machine)?)
     }
 }
 
@@ -201,34 +173,37 @@ pub(super) fn contenders<'a>(
     many: Many,
 ) -> (Vec<Planned<'a>>, Option<Error>) {
     let mut refused = None;
-    let mut legal = Vec::new();
+    let mut found = Vec::new();
     for built in all {
-        match built.plan(case, machine) {
+        match built.numbers(case, machine) {
+            Ok(plan) => found.push((built, plan)),
+            Err(error) => {
+                refused.get_or_insert(error);
+            }
+        }
+    }
+    let most = match many {
+        Many::All => found.len(),
+        Many::Best(count) => {
+            found.sort_by_cached_key(|(built, plan)| {
+                let seconds = tuned::predicted(&built.kernel, plan, machine);
+                // Times are positive, and the bits of positive numbers are in their order.
+                seconds.to_bits()
+            });
+            count
+        }
+    };
+    let mut legal = Vec::new();
+    for (built, plan) in found {
+        if legal.len() == most {
+            break;
+        }
+        match built.with(plan) {
             Ok(planned) => legal.push(planned),
             Err(error) => {
                 refused.get_or_insert(error);
             }
         }
     }
-    if let Many::Best(count) = many
-        && legal.len() > count
-    {
-        let mut ranked: Vec<(f64, Planned<'a>)> = legal
-            .into_iter()
-            .map(|planned| (predicted(&planned, machine), planned))
-            .collect();
-        ranked.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-        legal = ranked
-            .into_iter()
-            .take(count)
-            .map(|(_, planned)| planned)
-            .collect();
-    }
     (legal, refused)
-}
-
-/// What the model says a launch takes, in seconds; what it cannot predict comes last.
-pub(super) fn predicted(planned: &Planned<'_>, machine: &Machine) -> f64 {
-    let timeline = model::predict(&planned.built.kernel, &planned.plan, machine);
-    timeline.map_or(f64::INFINITY, |timeline| timeline.total)
 }

@@ -1,0 +1,101 @@
+//! Loops over items: which of them a CTA does, and the places in rings that go with it.
+
+use super::Text;
+use super::node::slots;
+use crate::pipeline::{Deal, Expr, Node};
+
+impl Text<'_> {
+    /// Where this CTA's items start, and the role's place in each ring it uses.
+    pub(super) fn deal(&mut self, deal: Deal, in_turn: bool, rest: &[Node]) {
+        let (mut loops, mut looped, mut rings, mut defers, mut gives) =
+            (0, false, Vec::new(), false, false);
+        let mut turns = false;
+        for node in rest {
+            let outer = matches!(node, Node::Ranks { .. });
+            node.visit(&mut |node| {
+                let items = matches!(node, Node::Items { .. });
+                loops += u32::from(items);
+                looped |= outer && items;
+                if let Node::Await { ring, .. } = node
+                    && !rings.contains(ring)
+                {
+                    rings.push(*ring);
+                }
+                defers |= matches!(node, Node::Defer { .. });
+                gives |= matches!(node, Node::GiveBack { .. });
+                turns |= matches!(node, Node::AwaitTurn);
+            });
+        }
+        self.counts_items = loops > 1 || looped;
+        let first = if self.counts_items { ", first = 0" } else { "" };
+        const JOINED: &str = "next_item(index, plan.join, COMM_CTAS)";
+        let (start, all) = match deal {
+            Deal::All => ("blockIdx.x", "gridDim.x"),
+            Deal::Comm => ("blockIdx.x", "COMM_CTAS"),
+            Deal::Others => ("blockIdx.x - COMM_CTAS", "(gridDim.x - COMM_CTAS)"),
+            Deal::Join => ("first_item(plan.join, COMM_CTAS)", ""),
+        };
+        let why = if self.counts_items {
+            "  // this CTA's next item of the loops below, and how many the loops before had"
+        } else {
+            "  // this CTA's next item"
+        };
+        let joins = deal == Deal::Join;
+        self.line(match (in_turn, joins) {
+            (true, false) => format!("u32 index = {start} + consumer * {all}{first};{why}"),
+            (true, true) | (false, _) => format!("u32 index = {start}{first};{why}"),
+        });
+        if in_turn && joins {
+            self.line(format!("if (consumer != 0) index = {JOINED};"));
+        }
+        self.next = match (in_turn, joins) {
+            (false, false) => format!("index += {}", all.trim_matches(['(', ')'])),
+            (false, true) => format!("index = {JOINED}"),
+            (true, false) => format!("index += CONSUMERS * {all}"),
+            (true, true) => format!("index = {}", JOINED.replace("index", JOINED)),
+        };
+        rings.sort();
+        let cursors: Vec<String> = rings
+            .iter()
+            .map(|ring| {
+                let ring = self.pipeline.ring(*ring);
+                let (name, slots) = (ring.name, slots(ring.name));
+                if ring.sets > 1 {
+                    format!("{name} = consumer * {slots}, {name}_parity = 0")
+                } else {
+                    format!("{name} = 0, {name}_parity = 0")
+                }
+            })
+            .collect();
+        if !cursors.is_empty() {
+            self.line(format!("u32 {};", cursors.join(", ")));
+        }
+        if turns {
+            self.line("u32 turn_parity = consumer ^ 1;  // the first turn is the first consumer's");
+        }
+        if gives {
+            self.line("u32 held = 0, oldest = 0;  // stores whose boxes may not have been read, and the first of those boxes");
+        }
+        if defers {
+            self.line("Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight");
+        }
+    }
+
+    /// A loop over this CTA's share of items.
+    pub(super) fn items(&mut self, count: &Expr, body: &[Node]) {
+        let (next, within, all) = (
+            self.next.clone(),
+            self.expr(&Expr::Within),
+            self.expr(count),
+        );
+        let head = format!("for (; {within} < {all}; {next})");
+        if body.is_empty() {
+            self.line(format!("{head} {{}}"));
+        } else {
+            self.block(head, |text| text.list(body));
+        }
+        if self.counts_items {
+            self.line(format!("first += {all};"));
+        }
+    }
+}

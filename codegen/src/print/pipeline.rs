@@ -1,0 +1,458 @@
+//! A pipeline as text: what each warp of a CTA does, one line a node.
+
+use super::{Page, Spelling, factor, field_name, number, test};
+use crate::kernel::DimId;
+use crate::pipeline::{
+    At, Deal, Expr, Field, Map, Node, Phase, Pipeline, Place, Ring, RingId, Side, Slot, Source,
+    View,
+};
+use crate::program::{CounterId, StoreMode};
+use std::fmt;
+
+impl Pipeline {
+    /// Its text: tile, maps, rings and numbers, then what each role runs, and what all run at the end.
+    ///
+    /// A line that starts with `#` is the schedule's statement that the lines below are of, or why they are there.
+    pub fn text(&self) -> String {
+        let mut printer = Printer {
+            pipeline: self,
+            page: Page::default(),
+        };
+        printer.head();
+        for warp in &self.warps {
+            let place = match warp.place {
+                Place::Thread { warp } => format!("one thread of warp {warp}"),
+                Place::Threads { first } => {
+                    format!("one thread of each warp from {first} on, one a consumer")
+                }
+                Place::Groups => "the warpgroups after the first".into(),
+            };
+            printer.page.line("");
+            printer.page.line(format!("{}: {place}", warp.name));
+            printer.nested(&warp.body);
+        }
+        if !self.end.is_empty() {
+            printer.page.line("");
+            printer.page.line("end: all warps");
+            printer.nested(&self.end);
+        }
+        printer.page.text
+    }
+}
+
+impl fmt::Display for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
+struct Printer<'a> {
+    pipeline: &'a Pipeline,
+    page: Page,
+}
+
+impl Spelling for Printer<'_> {
+    fn field(&self, field: Field) -> String {
+        field_name(self.pipeline, field)
+    }
+
+    fn rows_of(&self, dim: DimId, chunk: &str) -> String {
+        format!(
+            "{}({chunk})",
+            field_name(self.pipeline, Field::ChunkRows(dim))
+        )
+    }
+
+    fn block(&self) -> &'static str {
+        "cta"
+    }
+
+    fn blocks(&self) -> &'static str {
+        "ctas"
+    }
+
+    fn within(&self) -> &'static str {
+        "item"
+    }
+}
+
+impl Printer<'_> {
+    fn head(&mut self) {
+        let pipeline = self.pipeline;
+        let (kernel, tile) = (&pipeline.kernel, pipeline.tile);
+        let (give, take) = pipeline.registers;
+        self.page
+            .line(format!("pipeline {}  {}", kernel.name, kernel.variant));
+        self.page.line(format!(
+            "tile {}×{}×{} {}, {} threads, {give} and {take} registers, {} B shared",
+            tile.rows,
+            tile.columns,
+            tile.k,
+            pipeline.dtype,
+            pipeline.threads(),
+            pipeline.shared_bytes()
+        ));
+        if let Some(comm) = pipeline.comm {
+            let joins = if comm.joins {
+                ", then join the others"
+            } else {
+                ""
+            };
+            self.page
+                .line(format!("the first {} CTAs move data{joins}", comm.ctas));
+        }
+        self.page.line("");
+        let mut rows: Vec<Vec<String>> = pipeline.maps.iter().map(map).collect();
+        rows.extend(pipeline.rings.iter().map(ring));
+        self.page.table(&rows);
+        for (name, value) in &pipeline.lets {
+            let value = number(value, self);
+            self.page.line(format!("{name} = {value}"));
+        }
+        for (counter, by) in &pipeline.scale {
+            let (name, by) = (self.counter(*counter), number(by, self));
+            self.page
+                .line(format!("{name}: {by} arrivals for each of the kernel's"));
+        }
+    }
+
+    fn nested(&mut self, body: &[Node]) {
+        self.page.depth += 1;
+        for node in body {
+            let line = self.node(node);
+            self.page.line(line);
+            self.nested(node.body());
+            if let Node::LastCta { advance, .. } = node {
+                self.page.depth += 1;
+                for (counter, cells) in advance {
+                    let (name, cells) = (self.counter(*counter), number(cells, self));
+                    self.page.line(format!("advance {name}[0..{cells}]"));
+                }
+                self.page.depth -= 1;
+            }
+        }
+        self.page.depth -= 1;
+    }
+
+    /// A node without those it encloses.
+    fn node(&self, node: &Node) -> String {
+        let number = |expr: &Expr| number(expr, self);
+        match node {
+            Node::Note(note) => format!("# {}", note.words),
+            Node::Let { name, value } => format!("{name} = {}", number(value)),
+            Node::Deal { deal, in_turn } => {
+                let to = match deal {
+                    Deal::All => "all CTAs".into(),
+                    Deal::Comm => "the CTAs that move data".into(),
+                    Deal::Others => "the CTAs that move no data".into(),
+                    Deal::Join => format!(
+                        "the CTAs that move no data, after {} waves to all",
+                        self.field(Field::Join)
+                    ),
+                };
+                let turn = if *in_turn {
+                    ", their consumers in turn"
+                } else {
+                    ""
+                };
+                format!("deal to {to}{turn}")
+            }
+            Node::Ranks {
+                step,
+                count,
+                var,
+                rank,
+                ..
+            } => format!(
+                "for {step} in 0..{}, {var} = {}",
+                factor(count, self),
+                number(rank)
+            ),
+            Node::Others { var, .. } => format!("for {var} in others"),
+            Node::Items { count, .. } => format!("for item in my share of {}", number(count)),
+            Node::Place {
+                var,
+                order,
+                index,
+                rows,
+                columns,
+            } => format!(
+                "{var} = {order} of {}×{} at {}",
+                factor(rows, self),
+                factor(columns, self),
+                number(index)
+            ),
+            Node::For {
+                var,
+                from,
+                to,
+                by,
+                unrolled,
+                ..
+            } => {
+                let by = match by {
+                    Expr::Const(1) => String::new(),
+                    by => format!(" by {}", number(by)),
+                };
+                let unrolled = if *unrolled { ", unrolled" } else { "" };
+                format!(
+                    "for {var} in {}..{}{by}{unrolled}",
+                    factor(from, self),
+                    factor(to, self)
+                )
+            }
+            Node::If { test: asked, .. } => format!("if {}", test(asked, self)),
+            Node::Await { ring, side, phase } => {
+                let lap = match phase {
+                    Phase::ThisLap => "",
+                    Phase::LapBefore => " of the lap before",
+                };
+                format!("await {}{lap}", self.barrier(*ring, *side))
+            }
+            Node::Expect { ring, bytes } => {
+                let full = self.barrier(*ring, Side::Full);
+                format!("expect {} at {full}", number(bytes))
+            }
+            Node::Arrive { ring, side, slot } => {
+                let slot = match slot {
+                    Slot::Current => "",
+                    Slot::Previous => " of the slot before",
+                };
+                format!("arrive {}{slot}", self.barrier(*ring, *side))
+            }
+            Node::Advance { ring, keep } => {
+                let keep = if *keep { ", keep the slot" } else { "" };
+                format!("next {}{keep}", self.ring(*ring))
+            }
+            Node::Skip { ring, by } => format!(
+                "skip {} of {}: the other consumer's",
+                number(by),
+                self.ring(*ring)
+            ),
+            Node::AwaitTurn => "await my turn".into(),
+            Node::PassTurn => "pass the turn".into(),
+            Node::GiveBack { ring, held } => {
+                format!("give back all but {held} of {}", self.ring(*ring))
+            }
+            Node::Load {
+                ring,
+                part,
+                index,
+                map,
+                at,
+            } => format!(
+                "load {} <- {}{}",
+                self.part(*ring, *part, index),
+                self.pipeline.map(*map).name,
+                self.at(at)
+            ),
+            Node::Store {
+                ring,
+                map,
+                at,
+                mode,
+            } => {
+                let sign = match mode {
+                    StoreMode::Write => "->",
+                    StoreMode::Add => "-> +",
+                };
+                let (name, at) = (&self.pipeline.map(*map).name, self.at(at));
+                format!("store {} {sign} {name}{at}", self.ring(*ring))
+            }
+            Node::Tail { map, chunk } => format!(
+                "{} is the map of the short chunk if {} is it",
+                self.pipeline.map(*map).name,
+                number(chunk)
+            ),
+            Node::Commit => "commit stores".into(),
+            Node::AwaitRead { pending } => format!("await reads of all but {pending} stores"),
+            Node::AwaitStores { pending } => format!("await all but {pending} stores"),
+            Node::MmaFence => "fence registers".into(),
+            Node::Mma { ring, fresh } => {
+                let [x, w] = [0, 1].map(|part| self.part(*ring, part, &Expr::Const(0)));
+                format!("acc += {x} · {w}, from zero where {} == 0", number(fresh))
+            }
+            Node::MmaCommit => "commit products".into(),
+            Node::MmaWait { pending } => format!("await all but {pending} products"),
+            Node::Accumulators => "acc".into(),
+            Node::ReadPanel {
+                ring,
+                name,
+                dtype,
+                slot_part,
+                index,
+                ..
+            } => format!(
+                "{name} = {} as {dtype}",
+                self.part(*ring, *slot_part, index)
+            ),
+            Node::ReadVector {
+                name,
+                tensor,
+                column,
+                ..
+            } => {
+                let vector = &self.pipeline.kernel.buffers[tensor.index()].name;
+                format!("{name} = {vector}[{}..]", number(column))
+            }
+            Node::Apply { epilogue, part } => {
+                let epilogue = &self.pipeline.epilogues[*epilogue];
+                let name = |acc| {
+                    let param = epilogue.params.iter().find(|param| param.acc == acc);
+                    match param.map(|param| (param.from, &param.name)) {
+                        Some((Source::Panel | Source::Vector, name)) => name.clone(),
+                        Some((Source::Product, _)) | None => format!("acc[{}]", number(part)),
+                    }
+                };
+                format!("{} = {}", epilogue.name, epilogue.value.text(&name))
+            }
+            Node::WritePanel {
+                ring,
+                part,
+                epilogue,
+                dtype,
+            } => {
+                let from = match epilogue {
+                    Some(index) => self.pipeline.epilogues[*index].name.clone(),
+                    None => format!("acc[{}]", number(part)),
+                };
+                let to = if *dtype == self.pipeline.dtype {
+                    String::new()
+                } else {
+                    format!(" as {dtype}")
+                };
+                format!("write {} <- {from}{to}", self.ring(*ring))
+            }
+            Node::AddPanel {
+                ring,
+                slot_part,
+                index,
+                part,
+            } => format!(
+                "acc[{}] += {}",
+                number(part),
+                self.part(*ring, *slot_part, index)
+            ),
+            Node::FenceShared => "fence shared memory for TMA".into(),
+            Node::SyncWarp => "sync the warp".into(),
+            Node::CounterWait { counter, cell, lag } => {
+                let lag = if *lag == 0 {
+                    ""
+                } else {
+                    " of the launches before"
+                };
+                format!("wait {}[{}]{lag}", self.counter(*counter), number(cell))
+            }
+            Node::FenceGlobal => "fence global memory for TMA".into(),
+            Node::CounterAdvance { counter, cell } => {
+                format!("advance {}[{}]", self.counter(*counter), number(cell))
+            }
+            Node::CounterAdd {
+                counter,
+                rank,
+                cell,
+                amount,
+            } => format!("signal {}", self.signal(*counter, rank, cell, *amount)),
+            Node::Defer {
+                counter,
+                rank,
+                cell,
+                amount,
+            } => format!(
+                "remember to signal {}",
+                self.signal(*counter, rank, cell, *amount)
+            ),
+            Node::Flush { amount } => format!("signal what is remembered, += {amount}"),
+            Node::SyncCta => "sync the CTA".into(),
+            Node::LastCta { of, .. } => format!("in the last of {} CTAs", number(of)),
+        }
+    }
+
+    fn ring(&self, ring: RingId) -> &'static str {
+        self.pipeline.ring(ring).name
+    }
+
+    fn counter(&self, counter: CounterId) -> &str {
+        &self.pipeline.kernel.counters[counter.index()].name
+    }
+
+    /// `stage.full`.
+    fn barrier(&self, ring: RingId, side: Side) -> String {
+        let side = match side {
+            Side::Full => "full",
+            Side::Empty => "empty",
+        };
+        format!("{}.{side}", self.ring(ring))
+    }
+
+    /// `stage.x`, or a box within it.
+    fn part(&self, ring: RingId, part: usize, index: &Expr) -> String {
+        let ring = self.pipeline.ring(ring);
+        let part = &ring.parts[part].name;
+        let whole = if part == ring.name {
+            part.clone()
+        } else {
+            format!("{}.{part}", ring.name)
+        };
+        if *index == Expr::Const(0) {
+            whole
+        } else {
+            format!("{whole}[{}]", number(index, self))
+        }
+    }
+
+    /// `{column, row, chunk, rank}`.
+    fn at(&self, at: &At) -> String {
+        let At {
+            column,
+            row,
+            chunk,
+            rank,
+        } = at;
+        let at = [column, row, chunk, rank].map(|expr| number(expr, self));
+        format!("{{{}}}", at.join(", "))
+    }
+
+    fn signal(&self, counter: CounterId, rank: &Expr, cell: &Expr, amount: u32) -> String {
+        let (name, rank, cell) = (
+            self.counter(counter),
+            number(rank, self),
+            number(cell, self),
+        );
+        format!("{name}.on({rank})[{cell}] += {amount}")
+    }
+}
+
+fn map(map: &Map) -> Vec<String> {
+    let view = match map.view {
+        View::Flat => "mine, in one piece",
+        View::Chunks => "mine, in chunks",
+        View::SharedChunks => "everyone's chunks",
+        View::SharedSlots => "everyone's slots",
+        View::SharedChunk => "everyone's own chunk",
+    };
+    let tail = if map.tail {
+        "the short chunk apart"
+    } else {
+        ""
+    };
+    vec![
+        map.name.clone(),
+        view.into(),
+        format!("boxes of {}×{}", map.box_rows, map.box_columns),
+        tail.into(),
+    ]
+}
+
+fn ring(ring: &Ring) -> Vec<String> {
+    let parts = ring.parts.iter();
+    let parts: Vec<String> = parts
+        .map(|part| format!("{} {} B", part.name, part.bytes))
+        .collect();
+    vec![
+        ring.name.into(),
+        format!("{} slots at {}", ring.slots, ring.at),
+        parts.join(" and "),
+        format!("{} fill, {} empty", ring.full, ring.empty),
+    ]
+}

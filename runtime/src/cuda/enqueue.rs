@@ -1,0 +1,171 @@
+//! What a stream does without a kernel: copies by copy engines, and waits for and stores in a cell.
+
+use super::driver::{check, checked};
+use super::{Address, Gpu};
+use crate::error::Error;
+use cudarc::driver::{CudaStream, sys};
+use std::sync::Arc;
+
+/// One memory operation of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MemoryOp {
+    /// What follows in the stream waits until the 64 bits there are at least `value`.
+    AtLeast { cell: Address, value: u64 },
+    /// Stores 64 bits there, after a fence at system scope: all that came before in the stream is visible first.
+    Store { cell: Address, value: u64 },
+}
+
+/// The driver takes so many at once.
+const MOST: usize = 256;
+
+/// Enqueues memory operations, in order.
+pub(crate) fn memory_ops(stream: &CudaStream, ops: &[MemoryOp]) -> Result<(), Error> {
+    if ops.is_empty() {
+        return Ok(());
+    }
+    checked("select the GPU", stream.context().bind_to_thread())?;
+    for ops in ops.chunks(MOST) {
+        let mut params: Vec<_> = ops.iter().map(param).collect();
+        // SAFETY: as many filled structs as is said; the addresses are cells of the heap or pinned memory, which the
+        // types above this module keep alive while the stream runs.
+        let code = unsafe {
+            sys::cuStreamBatchMemOp_v2(
+                stream.cu_stream(),
+                params.len() as u32,
+                params.as_mut_ptr(),
+                0,
+            )
+        };
+        check("enqueue waits and signals", code)?;
+    }
+    Ok(())
+}
+
+fn param(op: &MemoryOp) -> sys::CUstreamBatchMemOpParams {
+    use sys::CUstreamBatchMemOpType as Type;
+    match *op {
+        MemoryOp::AtLeast { cell, value } => sys::CUstreamBatchMemOpParams {
+            waitValue: sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st {
+                operation: Type::CU_STREAM_MEM_OP_WAIT_VALUE_64,
+                address: cell.0,
+                __bindgen_anon_1: sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st__bindgen_ty_1 {
+                    value64: value,
+                },
+                flags: sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32,
+                alias: 0,
+            },
+        },
+        MemoryOp::Store { cell, value } => sys::CUstreamBatchMemOpParams {
+            writeValue: sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st {
+                operation: Type::CU_STREAM_MEM_OP_WRITE_VALUE_64,
+                address: cell.0,
+                __bindgen_anon_1: sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 {
+                    value64: value,
+                },
+                flags: sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32,
+                alias: 0,
+            },
+        },
+    }
+}
+
+/// Lines of bytes, so far apart at either end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lines2d {
+    /// Where the first goes, and bytes from one to the next.
+    pub to: (Address, u64),
+    /// Where the first is, and bytes from one to the next.
+    pub from: (Address, u64),
+    /// Bytes of a line.
+    pub bytes: u64,
+    /// How many.
+    pub lines: u64,
+}
+
+/// Copies between GPUs that reach each other, or within one, in the order of the stream. Asks for a copy engine: a
+/// kernel of the driver finds no room beside one that takes every SM until the copy is done.
+pub(crate) fn copy_lines(stream: &CudaStream, copy: &Lines2d) -> Result<(), Error> {
+    checked("select the GPU", stream.context().bind_to_thread())?;
+    let beside = sys::CUmemcpyFlags::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE as u32;
+    let order = sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    let anywhere = sys::CUmemLocation {
+        type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID,
+        id: 0,
+    };
+    let code = if copy.lines == 1 {
+        let (mut to, mut from, mut bytes) = (copy.to.0.0, copy.from.0.0, copy.bytes as usize);
+        let mut how = sys::CUmemcpyAttributes {
+            srcAccessOrder: order,
+            srcLocHint: anywhere,
+            dstLocHint: anywhere,
+            flags: beside,
+        };
+        let mut first = 0;
+        // SAFETY: one copy with one way to do it, all places ours; both ranges lie in tensors whose sizes were compared
+        // with what the plan needs.
+        unsafe {
+            sys::cuMemcpyBatchAsync_v2(
+                &raw mut to,
+                &raw mut from,
+                &raw mut bytes,
+                1,
+                &raw mut how,
+                &raw mut first,
+                1,
+                stream.cu_stream(),
+            )
+        }
+    } else {
+        let operand = |(start, pitch): (Address, u64)| sys::CUmemcpy3DOperand {
+            type_: sys::CUmemcpy3DOperandType::CU_MEMCPY_OPERAND_TYPE_POINTER,
+            op: sys::CUmemcpy3DOperand_st__bindgen_ty_1 {
+                ptr: sys::CUmemcpy3DOperand_st__bindgen_ty_1__bindgen_ty_1 {
+                    ptr: start.0,
+                    rowLength: pitch as usize,
+                    layerHeight: copy.lines as usize,
+                    locHint: anywhere,
+                },
+            },
+        };
+        let mut op = sys::CUDA_MEMCPY3D_BATCH_OP {
+            src: operand(copy.from),
+            dst: operand(copy.to),
+            extent: sys::CUextent3D {
+                width: copy.bytes as usize,
+                height: copy.lines as usize,
+                depth: 1,
+            },
+            srcAccessOrder: order,
+            flags: beside,
+        };
+        // SAFETY: as above, line by line.
+        unsafe { sys::cuMemcpy3DBatchAsync_v2(1, &raw mut op, 0, stream.cu_stream()) }
+    };
+    check(
+        format_args!("copy {} x {} bytes", copy.lines, copy.bytes),
+        code,
+    )
+}
+
+impl Gpu {
+    /// A stream for copies: its own, not behind the default one, and before kernels where the GPU must choose.
+    pub(crate) fn copy_stream(&self) -> Result<Arc<CudaStream>, Error> {
+        self.bind()?;
+        let wide = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;
+        let can = checked("ask the GPU", self.context().attribute(wide))?;
+        if can == 0 {
+            return Err(super::driver::none(
+                &format!("{}'s streams cannot wait for 64 bits", self.name()),
+                "a #[comm] loop moves the same data by CTAs",
+            ));
+        }
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: both places are ours, and a context is current.
+        let code = unsafe { sys::cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest) };
+        check("ask for stream priorities", code)?;
+        checked(
+            "make a stream",
+            self.context().new_stream_with_priority(greatest),
+        )
+    }
+}

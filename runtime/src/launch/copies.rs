@@ -1,0 +1,175 @@
+//! What copy engines do in a launch, on a stream of their own.
+//!
+//! The stream's operations of a launch come after all that the rank's stream holds so far (they overwrite what the
+//! launch before read) and before all that it gets afterwards, but beside the kernel. They are enqueued before it: a
+//! kernel that spins must not stand in their way.
+
+use super::waits::{Wait, Waits};
+use super::{Loaded, Tensors};
+use crate::communicator::{Communicator, Group};
+use crate::cuda::{CudaEvent, CudaStream, Gpu, Lines2d, MemoryOp, copy_lines, memory_ops};
+use crate::error::Error;
+use counterflow_codegen::pipeline::{HostOp, HostOpKind, Lines};
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::CounterId;
+use cudarc::driver::sys::CUstreamCaptureStatus;
+use std::sync::Arc;
+
+/// A rank's stream of copies.
+#[derive(Debug)]
+pub(crate) struct CopyStream {
+    pub(super) stream: Arc<CudaStream>,
+    /// Of the rank's stream: what copies come after; and of this: what comes after the copies.
+    before: CudaEvent,
+    after: CudaEvent,
+    pub(super) waits: Arc<Waits>,
+}
+
+impl CopyStream {
+    pub(crate) fn new(gpu: &Gpu, rank: u32, group: &Arc<Group>) -> Result<CopyStream, Error> {
+        Ok(CopyStream {
+            stream: gpu.copy_stream()?,
+            before: gpu.event()?,
+            after: gpu.event()?,
+            waits: Waits::watched(gpu, rank, group)?,
+        })
+    }
+}
+
+/// What the host knows of a kernel's copies between launches.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    /// What every cell of every rank counts when all that was launched is done.
+    counts: Vec<u64>,
+    /// What one launch of a plan enqueues: of the latest plan.
+    ops: Option<(u64, Vec<HostOp>)>,
+    names: Vec<Arc<str>>,
+}
+
+impl Copies {
+    /// For that kernel, with so many cells on all ranks together.
+    pub fn new(kernel: &counterflow_codegen::kernel::Kernel, cells: usize) -> Copies {
+        let names = kernel.counters.iter();
+        Copies {
+            counts: vec![0; cells],
+            ops: None,
+            names: names.map(|counter| counter.name.as_str().into()).collect(),
+        }
+    }
+
+    /// Moves the counts on by a launch: what arrives at every cell of every rank.
+    pub fn launched(&mut self, arrivals: &[u32]) {
+        for (count, arrivals) in self.counts.iter_mut().zip(arrivals) {
+            *count += u64::from(*arrivals);
+        }
+    }
+}
+
+impl Loaded {
+    /// Enqueues a launch's copies. What comes after the kernel must wait for them: [`Loaded::after_copies`].
+    pub(super) fn copy(
+        &self,
+        rank: &Communicator,
+        plan: &Plan,
+        tensors: &Tensors,
+        state: &mut Copies,
+    ) -> Result<(), Error> {
+        let CopyStream {
+            stream,
+            before,
+            after,
+            waits,
+        } = rank.copies()?;
+        if state
+            .ops
+            .as_ref()
+            .is_none_or(|(known, _)| *known != plan.hash)
+        {
+            state.ops = Some((plan.hash, self.pipeline.host_ops(plan, rank.rank())?));
+        }
+        let Some((_, ops)) = &state.ops else {
+            return Ok(());
+        };
+        let capturing = rank.stream().capture_status();
+        if capturing
+            .is_ok_and(|status| status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+        {
+            return Err(Error::NotYet {
+                what: "capturing copies by copy engine: what they wait for and signal changes from launch to launch".into(),
+                help: "launch it uncaptured, or move the data in a #[comm] loop".into(),
+            });
+        }
+        let mut batch = vec![waits.begin()?];
+        enqueued(before.record(rank.stream()))?;
+        enqueued(stream.wait(before))?;
+        for op in ops {
+            match op.kind {
+                HostOpKind::Wait {
+                    counter,
+                    cell,
+                    arrivals,
+                } => batch.extend(waits.wait(Wait {
+                    cell: self.cell(rank.rank(), counter, cell),
+                    wanted: state.counts[self.index(rank.rank(), counter, cell)]
+                        + u64::from(arrivals),
+                    counter: state.names[counter.index()].clone(),
+                    index: cell,
+                    at: self.pipeline.kernel.loc(op.op),
+                })),
+                HostOpKind::Signal {
+                    counter,
+                    home,
+                    cell,
+                    arrivals,
+                } => batch.push(MemoryOp::Store {
+                    cell: self.cell(home, counter, cell),
+                    value: state.counts[self.index(home, counter, cell)] + u64::from(arrivals),
+                }),
+                HostOpKind::Copy {
+                    to,
+                    from,
+                    bytes,
+                    lines,
+                } => {
+                    memory_ops(stream, &batch)?;
+                    batch.clear();
+                    let place = |at: Lines| {
+                        let place = self.place(tensors, plan, at.tensor)?;
+                        let start = place.on(at.home, rank, self.name(at.tensor))?;
+                        Ok::<_, Error>((start.plus(at.offset), at.pitch))
+                    };
+                    let (to, from) = (place(to)?, place(from)?);
+                    copy_lines(
+                        stream,
+                        &Lines2d {
+                            to,
+                            from,
+                            bytes,
+                            lines,
+                        },
+                    )?;
+                }
+            }
+        }
+        memory_ops(stream, &batch)?;
+        enqueued(after.record(stream))
+    }
+
+    /// What the rank's stream gets from now on comes after the copies.
+    pub(super) fn after_copies(&self, rank: &Communicator) -> Result<(), Error> {
+        enqueued(rank.stream().wait(&rank.copies()?.after))
+    }
+
+    /// A cell's place among those of all ranks.
+    fn index(&self, home: u32, counter: CounterId, cell: u32) -> usize {
+        (home * self.count + self.first[counter.index()] + cell) as usize
+    }
+}
+
+fn enqueued(result: Result<(), cudarc::driver::DriverError>) -> Result<(), Error> {
+    result.map_err(|error| Error::Driver {
+        what: "order two streams".into(),
+        code: format!("{:?}", error.0),
+        help: "an earlier kernel died: start a new process".into(),
+    })
+}

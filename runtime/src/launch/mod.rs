@@ -1,0 +1,327 @@
+//! The one launch path: a checked pipeline, compiled and loaded on a rank's GPU, and the numbers of a checked plan.
+
+mod copies;
+mod tables;
+mod tensors;
+mod waits;
+
+pub(crate) use copies::CopyStream;
+pub use tensors::Tensors;
+
+use crate::communicator::{Awaited, Communicator, Names};
+use crate::cuda::{Address, Arguments, Function, Grid, Local, Module};
+use crate::error::Error;
+use crate::jit::{Compiled, Compiler, Source, Target};
+use crate::user_buffer::UserBuffer;
+use copies::Copies;
+use counterflow_codegen::cuda::{self as text, CudaSource, Param};
+use counterflow_codegen::kernel::{OpKind, visit};
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::pipeline::{Field, Pipeline};
+use counterflow_codegen::plan::{COUNTER_LINE, Plan};
+use counterflow_codegen::program::CounterId;
+use counterflow_codegen::verify::Checked;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use tables::Tables;
+
+/// Bytes of a kernel's numbers, at most: a parameter block has 4 KiB, and tensor maps take a part of it.
+const MOST_NUMBERS: usize = 2048;
+
+/// Compiles a checked pipeline's text, or takes it from the cache.
+///
+/// # Errors
+/// [`Error::Compile`], with the text around what the compiler refuses.
+pub fn compile(compiler: &Compiler, source: &CudaSource) -> Result<Compiled, Error> {
+    let target = Target::from_name(source.arch).ok_or_else(|| Error::Usage {
+        what: format!("machine code for {:?}", source.arch),
+        legal: "sm90: the emulator's kernels have none".into(),
+    })?;
+    let prelude = text::prelude();
+    let headers = [(text::PRELUDE, prelude.as_str())];
+    compiler.compile(
+        &Source::new(&source.entry, &source.with_lines()).with(&headers),
+        target,
+    )
+}
+
+/// A checked kernel on one rank's GPU, with its counters. Launches of a rank run one after another on its stream.
+#[derive(Debug)]
+pub struct Loaded {
+    pipeline: Checked<Pipeline>,
+    source: CudaSource,
+    function: Function,
+    names: Arc<Names>,
+    machine: Machine,
+    /// The first cell of each counter among a rank's cells, and how many there are: the same in every launch.
+    first: Vec<u32>,
+    count: u32,
+    cells: UserBuffer<u64>,
+    finished: Local<u32>,
+    /// What never changes and is asked for in every launch.
+    heap: Address,
+    stride: u64,
+    watch: [u8; 48],
+    /// How many CTAs a launch may have.
+    sms: u32,
+    /// Whether the host moves data.
+    copies: bool,
+    state: Mutex<State>,
+    /// Plans that all ranks were seen to launch.
+    agreed: Mutex<BTreeSet<u64>>,
+}
+
+/// What launches leave to the next. Held while one is made: launches of a rank have an order.
+#[derive(Debug)]
+struct State {
+    arguments: Arguments,
+    tables: Tables,
+    copies: Copies,
+}
+
+impl Loaded {
+    /// Compiles and loads on this rank's GPU, with counters for every plan in `plans`: all that will be launched, or
+    /// one of each size. Collective: the counters are in the heap.
+    ///
+    /// # Errors
+    /// What the compiler or the driver refuses; a heap that is full; plans whose counters lie in different places.
+    pub fn load(
+        rank: &Communicator,
+        compiler: &Compiler,
+        pipeline: &Checked<Pipeline>,
+        plans: &[&Checked<Plan>],
+    ) -> Result<Loaded, Error> {
+        let source = text::emit(pipeline);
+        let compiled = compile(compiler, &source)?;
+        rank.gpu().must_be_hopper()?;
+        let module = Module::load(rank.gpu(), &compiled)?;
+        let function = module.function(&source.entry, source.shared_bytes)?;
+        let sets = || (0..pipeline.kernel.counters.len()).map(|index| CounterId(index as u16));
+        let mut first = Vec::new();
+        let mut count = 0;
+        for counter in sets() {
+            first.push(count);
+            count += plans
+                .first()
+                .map_or(0, |plan| plan.geometry.counter_cells(counter));
+        }
+        let copies = pipeline
+            .kernel
+            .roles
+            .iter()
+            .any(|role| role.kind.sequential());
+        let mut limit = rank.timeout();
+        if copies && rank.world() > 1 {
+            rank.copies()?;
+            // Who waits for copies waits longer than they do: the story is to be theirs.
+            limit += limit / 4;
+        }
+        let loaded = Loaded {
+            names: Arc::new(names(pipeline, &source, &first)),
+            machine: Machine::h200(),
+            cells: rank.allocate((u64::from(count) * COUNTER_LINE / 8) as usize)?,
+            finished: Local::zeros(rank.stream(), 32)?,
+            heap: rank.heap(),
+            stride: rank.stride(),
+            watch: rank.watch(limit),
+            sms: rank.sms(&pipeline.kernel),
+            copies: copies && rank.world() > 1,
+            state: Mutex::new(State {
+                arguments: Arguments::new(),
+                tables: Tables::new(rank, count as usize)?,
+                copies: Copies::new(&pipeline.kernel, (count * rank.world()) as usize),
+            }),
+            agreed: Mutex::default(),
+            pipeline: pipeline.clone(),
+            source,
+            function,
+            first,
+            count,
+        };
+        plans.iter().try_for_each(|plan| loaded.fits(rank, plan))?;
+        Ok(loaded)
+    }
+
+    /// What the machine code needs.
+    pub fn function(&self) -> &Function {
+        &self.function
+    }
+
+    /// Compares a plan with those of the other ranks, the first time this one is asked about it. Collective then;
+    /// [`Loaded::launch`] does it where it was not done.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] where a rank has another variant, shape or order; [`Error::Stalled`] where one does not come.
+    pub fn agree(&self, rank: &Communicator, plan: &Plan) -> Result<(), Error> {
+        if rank.world() == 1 {
+            return Ok(());
+        }
+        let mut agreed = self.agreed.lock().unwrap_or_else(PoisonError::into_inner);
+        if !agreed.contains(&plan.hash) {
+            rank.agree(plan.hash, plan.shape.m)?;
+            agreed.insert(plan.hash);
+        }
+        Ok(())
+    }
+
+    /// Launches on the rank's stream. Returns at once; [`Communicator::synchronize`] tells how it ended.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] where the ranks launch different plans for the first time; a plan or tensors of another
+    /// kernel, world or GPU; [`Error::Stalled`] if a launch before gave up.
+    pub fn launch(
+        &self,
+        rank: &Communicator,
+        plan: &Checked<Plan>,
+        tensors: &Tensors,
+    ) -> Result<(), Error> {
+        rank.alive()?;
+        self.agree(rank, plan)?;
+        self.fits(rank, plan)?;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State {
+            arguments,
+            tables,
+            copies,
+        } = &mut *state;
+        let (arrivals, everyone) = tables.of(rank, &self.pipeline, plan)?;
+        self.fill(arguments, rank, plan, tensors, arrivals)?;
+        rank.runs(&self.names);
+        if self.copies {
+            self.copy(rank, plan, tensors, copies)?;
+        }
+        let grid = Grid {
+            ctas: plan.grid.gemm + plan.grid.comm,
+            threads: self.source.threads,
+            cluster: 1,
+        };
+        self.start(rank, grid, arguments)?;
+        if self.copies {
+            self.after_copies(rank)?;
+            copies.launched(everyone);
+        }
+        Ok(())
+    }
+
+    /// Refuses a plan whose CTAs or counters are not those of this communicator and kernel.
+    fn fits(&self, rank: &Communicator, plan: &Plan) -> Result<(), Error> {
+        let (ctas, sms) = (plan.grid.gemm + plan.grid.comm, self.sms);
+        if plan.geometry.world != rank.world() || ctas > sms {
+            return Err(Error::Usage {
+                what: format!(
+                    "a plan for {} ranks and {ctas} CTAs on {} ranks of {sms} SMs",
+                    plan.geometry.world,
+                    rank.world(),
+                ),
+                legal: "plan for this communicator and `Communicator::sms`: all CTAs of a launch run at once".into(),
+            });
+        }
+        let mut next = 0;
+        let same = self.first.iter().enumerate().all(|(index, first)| {
+            let at = next;
+            next += plan.geometry.counter_cells(CounterId(index as u16));
+            at == *first
+        });
+        if !same || next != self.count {
+            return Err(Error::Usage {
+                what: format!("{}: its counters do not lie where those of the plans are that the kernel was loaded for", plan.shape),
+                legal: "one series: plan every shape with `up_to` the largest M, and load again for another N or K".into(),
+            });
+        }
+        Ok(())
+    }
+
+    /// The kernel's parameters.
+    fn fill(
+        &self,
+        arguments: &mut Arguments,
+        rank: &Communicator,
+        plan: &Plan,
+        tensors: &Tensors,
+        arrivals: Address,
+    ) -> Result<(), Error> {
+        arguments.clear();
+        for param in &self.source.params {
+            match param {
+                Param::Map { map, tail } => {
+                    arguments.map(&self.map(*map, *tail, rank, plan, tensors)?);
+                }
+                Param::Plan { bytes, fields } => {
+                    let mut numbers = [0; MOST_NUMBERS];
+                    for at in fields {
+                        let value = match at.field {
+                            Field::Heap => self.heap.to_bytes(),
+                            Field::Stride => self.stride.to_le_bytes(),
+                            Field::Counters => self.cells.offset().to_le_bytes(),
+                            Field::Arrivals => arrivals.to_bytes(),
+                            Field::Finished => self.finished.address().to_bytes(),
+                            Field::Vector(tensor) => self.vector(tensor, plan, tensors)?,
+                            Field::Size(_)
+                            | Field::ChunkRows(_)
+                            | Field::Tail(_)
+                            | Field::Me
+                            | Field::World
+                            | Field::First(_)
+                            | Field::CellRows(_)
+                            | Field::Join => {
+                                let value =
+                                    self.pipeline
+                                        .value(at.field, plan, &self.machine, rank.rank());
+                                value.unwrap_or(0).to_le_bytes()
+                            }
+                        };
+                        let width = if at.field.wide() { 8 } else { 4 };
+                        numbers[at.offset as usize..][..width].copy_from_slice(&value[..width]);
+                    }
+                    arguments.bytes(&numbers[..*bytes as usize]);
+                }
+                Param::Watch => arguments.bytes(&self.watch),
+            }
+        }
+        Ok(())
+    }
+
+    #[allow(unsafe_code, reason = "the door to the GPU")]
+    fn start(&self, rank: &Communicator, grid: Grid, arguments: &Arguments) -> Result<(), Error> {
+        // SAFETY: pipeline and plan are checked, so the kernel stays inside its tensors, whose places were compared
+        // with what it needs; all it waits for comes from ranks that run the same kernel, and every wait is bounded.
+        // That the tensors outlive the launch is the caller's side of `synchronize`.
+        unsafe { self.function.launch(rank.stream(), grid, arguments) }
+    }
+
+    /// Where a rank has a counter's cell.
+    fn cell(&self, home: u32, counter: CounterId, cell: u32) -> Address {
+        let cell = u64::from(self.first[counter.index()] + cell) * COUNTER_LINE;
+        self.heap
+            .plus(u64::from(home) * self.stride + self.cells.offset() + cell)
+    }
+}
+
+/// What stall records of this kernel mean.
+fn names(pipeline: &Pipeline, source: &CudaSource, first: &[u32]) -> Names {
+    let kernel = &pipeline.kernel;
+    let barriers = source.waits.len() - first.len();
+    let waits = source.waits.iter().enumerate().map(|(what, name)| {
+        let counter = what.checked_sub(barriers);
+        let mut at = None;
+        for role in kernel.roles.iter().filter(|_| counter.is_some()) {
+            visit(&role.body, &mut |op| {
+                if let OpKind::Wait { cells, .. } = &op.kind
+                    && Some(cells.counter.index()) == counter
+                {
+                    let loc = kernel.loc(op.id);
+                    at.get_or_insert_with(|| format!("{}:{}", loc.file(), loc.line()));
+                }
+            });
+        }
+        Awaited {
+            name: name.clone(),
+            first: counter.map_or(0, |counter| first[counter]),
+            at,
+        }
+    });
+    Names {
+        roles: source.roles.clone(),
+        waits: waits.collect(),
+    }
+}

@@ -1,0 +1,92 @@
+//! How much arrives at a rank's cells, on the GPU: one table for each class of shapes that was launched, so that going
+//! back to a known class copies nothing.
+
+use crate::communicator::Communicator;
+use crate::cuda::{Address, Local, write};
+use crate::error::Error;
+use counterflow_codegen::pipeline::Pipeline;
+use counterflow_codegen::plan::{Arrivals, Plan};
+use counterflow_codegen::program::CounterId;
+use std::sync::Arc;
+
+/// Classes that are remembered: a serving engine has a handful of batch sizes.
+const MOST: usize = 32;
+
+/// The tables.
+#[derive(Debug)]
+pub(super) struct Tables {
+    memory: Local<u32>,
+    cells: usize,
+    known: Vec<Table>,
+    /// The table that is given up next, once there are as many as there may be.
+    oldest: usize,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Table {
+    arrivals: Arc<Arrivals>,
+    /// Of every counter; a plan's K decides it.
+    scales: Vec<u32>,
+    /// Of every rank, where the host signals or waits; else nothing.
+    everyone: Vec<u32>,
+}
+
+impl Tables {
+    /// For ranks of so many cells.
+    pub fn new(rank: &Communicator, cells: usize) -> Result<Tables, Error> {
+        Ok(Tables {
+            memory: Local::zeros(rank.stream(), cells * MOST)?,
+            cells,
+            known: Vec::new(),
+            oldest: 0,
+        })
+    }
+
+    /// Where the GPU finds this rank's table for a plan, in the order of its stream; and what arrives on every rank.
+    pub fn of(
+        &mut self,
+        rank: &Communicator,
+        pipeline: &Pipeline,
+        plan: &Plan,
+    ) -> Result<(Address, &[u32]), Error> {
+        let counters = || (0..pipeline.kernel.counters.len()).map(|index| CounterId(index as u16));
+        let scales = || counters().map(|counter| pipeline.scale(counter, plan));
+        let same = |table: &Table| {
+            (Arc::ptr_eq(&table.arrivals, &plan.arrivals) || table.arrivals == plan.arrivals)
+                && scales().eq(table.scales.iter().copied())
+        };
+        let at = match self.known.iter().position(same) {
+            Some(at) => at,
+            None => {
+                let at = self.oldest;
+                self.oldest = (at + 1) % MOST;
+                let host = pipeline
+                    .kernel
+                    .roles
+                    .iter()
+                    .any(|role| role.kind.sequential());
+                let ranks = 0..if host { rank.world() } else { 0 };
+                let table = Table {
+                    arrivals: plan.arrivals.clone(),
+                    scales: scales().collect(),
+                    everyone: ranks
+                        .flat_map(|rank| pipeline.arrivals(plan, rank))
+                        .collect(),
+                };
+                let mine = pipeline.arrivals(plan, rank.rank());
+                write(rank.stream(), self.address(at), &mine)?;
+                match self.known.get_mut(at) {
+                    Some(known) => *known = table,
+                    None => self.known.push(table),
+                }
+                at
+            }
+        };
+        Ok((self.address(at), &self.known[at].everyone))
+    }
+
+    fn address(&self, table: usize) -> Address {
+        self.memory.address().plus((table * self.cells * 4) as u64)
+    }
+}

@@ -1,0 +1,272 @@
+//! Which variant is fastest where: what was measured, kept as data, and the model's choice where nothing was.
+//!
+//! A winner speaks for the shapes near it: those of which rows, columns and depth all lie within half an octave of
+//! its own. Among several the nearest is taken, and the user's file before what the package brings along.
+
+mod choose;
+
+pub use choose::{Choice, choices, combinations, predicted, select};
+
+use crate::error::Error;
+use crate::jit::Cache;
+use counterflow_codegen::program::{Program, Setting};
+use counterflow_codegen::variant::Variant;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What is measured on H200s and comes with the package; `bench --sweep` writes it.
+const H200: &str = include_str!("../../tuned/h200.toml");
+/// In the folder of the user's cache.
+const FILE: &str = "tuned.toml";
+/// How far a shape may be from the one that was measured, in each dimension.
+const NEAR: f64 = std::f64::consts::SQRT_2;
+
+/// What a winner is for, the shape aside.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Key {
+    /// The GPU, as its driver names it.
+    pub gpu: String,
+    /// The schedule's name.
+    pub op: String,
+    /// Ranks.
+    pub world: u32,
+    /// The element type's name.
+    pub dtype: String,
+    /// The operands' layout's name.
+    pub layout: String,
+}
+
+/// The fastest that was found for one shape.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Winner {
+    /// What for.
+    #[serde(flatten)]
+    pub key: Key,
+    /// Rows over all ranks.
+    pub m: u32,
+    /// Columns on one rank.
+    pub n: u32,
+    /// Depth on one rank.
+    pub k: u32,
+    /// Median time of a launch in microseconds.
+    pub microseconds: f64,
+    /// Its 10th percentile.
+    pub p10: f64,
+    /// Its 90th percentile.
+    pub p90: f64,
+    /// cuBLASLt's median for the product alone, in the same run.
+    pub cublaslt: f64,
+    /// The choices, as `--set` takes them.
+    pub choices: BTreeMap<String, String>,
+}
+
+/// Winners by key and shape.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Tuned {
+    #[serde(default)]
+    winner: Vec<Winner>,
+}
+
+impl Key {
+    /// Of that variant of a schedule on that GPU. `dtype` is what its first tensor has in the end.
+    pub fn new(gpu: &str, program: &Program, variant: &Variant) -> Key {
+        let first = program.tensors.first().map(|tensor| tensor.dtype);
+        let dtype = variant.dtype.or(first).map_or("", |dtype| dtype.name());
+        // Who moves nothing does not care how many others do the same.
+        let moves = program.tensors.iter().any(|tensor| tensor.kind.symmetric());
+        Key {
+            gpu: gpu.into(),
+            op: program.name.clone(),
+            world: if moves { variant.world } else { 1 },
+            dtype: dtype.into(),
+            layout: variant.layout.name().into(),
+        }
+    }
+}
+
+impl Winner {
+    /// Its choices, if they are choices of that schedule still.
+    pub fn settings(&self, program: &Program) -> Option<BTreeMap<String, Setting>> {
+        let known = |name: &str| program.tunables.iter().any(|tunable| tunable.name == name);
+        let choices = self.choices.iter();
+        choices
+            .map(|(name, text)| Some((name.clone(), Setting::parse(text).filter(|_| known(name))?)))
+            .collect()
+    }
+
+    /// How far a shape is from the measured one: the sum of its dimensions' distances; none if one is too far.
+    fn distance(&self, size: [u32; 3]) -> Option<f64> {
+        let own = [self.m, self.n, self.k];
+        let each = own.into_iter().zip(size).map(|(own, other)| {
+            let ratio = f64::from(own.max(other)) / f64::from(own.min(other).max(1));
+            (ratio <= NEAR).then(|| ratio.ln())
+        });
+        each.sum()
+    }
+}
+
+impl Tuned {
+    /// What comes with the package.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] never, unless the package is broken: a test reads it.
+    pub fn embedded() -> Result<Tuned, Error> {
+        Tuned::parse(H200, Path::new("h200.toml"))
+    }
+
+    /// The user's file, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where it is no such file.
+    pub fn of_user() -> Result<Tuned, Error> {
+        match Tuned::place() {
+            Some(path) => Tuned::read(&path),
+            None => Ok(Tuned::default()),
+        }
+    }
+
+    /// Where the user's file is: beside the compiled kernels.
+    pub fn place() -> Option<PathBuf> {
+        Cache::of_user().dir().map(|dir| dir.join(FILE))
+    }
+
+    /// That file; where there is none, no winners.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where it is no such file; [`Error::File`].
+    pub fn read(path: &Path) -> Result<Tuned, Error> {
+        match std::fs::read_to_string(path) {
+            Ok(text) => Tuned::parse(&text, path),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Tuned::default()),
+            Err(source) => Err(Error::File {
+                path: path.into(),
+                source,
+            }),
+        }
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<Tuned, Error> {
+        toml::from_str(text).map_err(|error| Error::Usage {
+            what: format!("{}: {}", path.display(), error.message()),
+            legal: "a file that `bench --sweep` wrote; delete it to measure anew".into(),
+        })
+    }
+
+    /// Writes the file whole or not at all, its folder too where there is none.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        let failed = |source| Error::File {
+            path: path.into(),
+            source,
+        };
+        let text = toml::to_string(self).map_err(|error| failed(std::io::Error::other(error)))?;
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir).map_err(failed)?;
+        }
+        let beside = path.with_extension(format!("{}.new", std::process::id()));
+        std::fs::write(&beside, text).map_err(failed)?;
+        std::fs::rename(&beside, path).map_err(failed)
+    }
+
+    /// Adds a winner, in place of what was known for its key and shape.
+    pub fn put(&mut self, winner: Winner) {
+        let place = |winner: &Winner| (winner.key.clone(), winner.n, winner.k, winner.m);
+        self.winner.retain(|known| place(known) != place(&winner));
+        self.winner.push(winner);
+        self.winner.sort_by_key(place);
+    }
+
+    /// The nearest winner for that shape.
+    pub fn find(&self, key: &Key, size: [u32; 3]) -> Option<&Winner> {
+        let known = self.winner.iter().filter(|winner| winner.key == *key);
+        known
+            .filter_map(|winner| Some((winner.distance(size)?, winner)))
+            .min_by(|(a, _), (b, _)| a.total_cmp(b))
+            .map(|(_, winner)| winner)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.winner.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.winner.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn winner(m: u32, n: u32, tiles: &str) -> Winner {
+        Winner {
+            key: Key {
+                gpu: "a GPU".into(),
+                op: "gemm".into(),
+                world: 1,
+                dtype: "bf16".into(),
+                layout: "nt".into(),
+            },
+            m,
+            n,
+            k: 8192,
+            microseconds: 100.0,
+            p10: 99.0,
+            p90: 102.0,
+            cublaslt: 101.0,
+            choices: BTreeMap::from([("tiles".into(), tiles.into())]),
+        }
+    }
+
+    #[test]
+    fn what_comes_with_the_package_can_be_read() {
+        let embedded = Tuned::embedded().unwrap_or_else(|error| panic!("{error}"));
+        let written = toml::to_string(&embedded).expect("text");
+        assert_eq!(
+            Tuned::parse(&written, Path::new("again")).expect("read"),
+            embedded
+        );
+    }
+
+    #[test]
+    fn the_nearest_within_half_an_octave_is_found() {
+        let mut tuned = Tuned::default();
+        tuned.put(winner(2048, 4096, "128x256"));
+        tuned.put(winner(4096, 4096, "128x128"));
+        let key = winner(1, 1, "").key;
+        let tiles = |size| Some(tuned.find(&key, size)?.choices["tiles"].clone());
+        assert_eq!(tiles([2300, 4096, 8192]).as_deref(), Some("128x256"));
+        assert_eq!(tiles([3000, 4096, 8192]).as_deref(), Some("128x128"));
+        assert_eq!(tiles([1000, 4096, 8192]), None, "rows are too far");
+        assert_eq!(tiles([2048, 4096, 2048]), None, "depth is too far");
+        let other = Key {
+            world: 4,
+            ..key.clone()
+        };
+        assert_eq!(tuned.find(&other, [2048, 4096, 8192]), None);
+    }
+
+    #[test]
+    fn a_new_measurement_replaces_the_old_one() {
+        let mut tuned = Tuned::default();
+        tuned.put(winner(2048, 4096, "128x256"));
+        tuned.put(winner(2048, 4096, "128x128"));
+        assert_eq!(tuned.len(), 1);
+        let dir = std::env::temp_dir().join(format!("counterflow-tuned-{}", std::process::id()));
+        let path = dir.join("deep/tuned.toml");
+        tuned.write(&path).expect("written");
+        assert_eq!(Tuned::read(&path).expect("read"), tuned);
+        std::fs::write(&path, "winner = 3").expect("written");
+        assert_eq!(
+            Tuned::read(&path).expect_err("no such file").kind(),
+            "usage"
+        );
+        let _ = std::fs::remove_dir_all(&dir);
+        assert!(Tuned::read(&path).expect("none").is_empty());
+    }
+}

@@ -1,0 +1,85 @@
+//! What a command line says about measuring.
+
+use super::suite;
+use super::variants::{self, Many};
+use counterflow_codegen::program::Setting;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// What a command line says about measuring.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Measuring")]
+pub(in crate::workbench) struct Options {
+    /// Products to measure, rows x columns x depth on a rank, such as 4096x4096x4096,8192x8192x8192
+    #[arg(long = "shape", value_name = "MxNxK", value_delimiter = ',', value_parser = suite::size)]
+    pub shapes: Vec<[u32; 3]>,
+    /// Products by name: squares, or llama70b, llama405b, gpt3 with -tp2, -tp4 or -tp8
+    #[arg(long = "suite", value_name = "NAME", value_delimiter = ',')]
+    pub suites: Vec<String>,
+    /// Rows of a suite's products instead of 512 to 16384
+    #[arg(long, value_name = "M", value_delimiter = ',', value_parser = crate::workbench::args::number)]
+    pub rows: Vec<u32>,
+    /// Samples of each contender
+    #[arg(long, value_name = "S", default_value = "30", value_parser = samples)]
+    pub samples: usize,
+    /// Turns before the samples, until the clocks have settled
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub warm: f64,
+    /// Besides, each contender alone back to back for so long
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub sustained: Option<f64>,
+    /// Which of a schedule's variants: all, or how many of those that the model ranks best
+    #[arg(long, value_name = "all|N", value_parser = variants::many)]
+    pub variants: Option<Many>,
+    /// Measure the model's favourites and write down which won, for later runs to choose
+    #[arg(long)]
+    pub sweep: bool,
+    /// Where to write winners, instead of the user's cache
+    #[arg(long, value_name = "FILE")]
+    pub tuned: Option<PathBuf>,
+    /// NCCL and cuBLASLt one after the other, too; NCCL_NVLS_ENABLE=0 must be set
+    #[arg(long)]
+    pub nccl: bool,
+    /// Write the JSON object to a file, too
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+    /// Choices given several times: each takes part
+    #[arg(skip)]
+    pub open: BTreeMap<String, Vec<Setting>>,
+}
+
+impl Options {
+    /// Seconds that each contender runs back to back. A sweep's winners are found so.
+    pub(super) fn seconds_in_a_row(&self) -> Option<f64> {
+        const SWEEP: f64 = 0.5;
+        self.sustained.or(self.sweep.then_some(SWEEP))
+    }
+
+    /// Keeps what is said more than once of a choice, and gives back what is said once.
+    pub(in crate::workbench) fn take_open(
+        &mut self,
+        said: Vec<(String, Setting)>,
+    ) -> Vec<(String, Setting)> {
+        let times = |name: &str| said.iter().filter(|(said, _)| said == name).count();
+        let (often, once): (Vec<_>, Vec<_>) =
+            said.iter().cloned().partition(|(name, _)| times(name) > 1);
+        for (name, setting) in often {
+            self.open.entry(name).or_default().push(setting);
+        }
+        once
+    }
+}
+
+fn samples(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(samples) if (1..=10_000).contains(&samples) => Ok(samples),
+        _ => Err("it is a whole number from 1 to 10000".into()),
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 600.0 => Ok(seconds),
+        _ => Err("it is a number of seconds, up to 600".into()),
+    }
+}

@@ -1,0 +1,173 @@
+//! What the host does in a launch: how long that takes, and how a stream that waits for a rank that never comes ends.
+
+use crate::case::{self, Case};
+use crate::fine;
+use crate::gpus::{World, here, loopback, world};
+use crate::right::KINDS;
+use counterflow::cuda::MapSpec;
+use counterflow::jit::Compiler;
+use counterflow::{Checked, Dtype, Plan, Program, Shape, gpus, schedules};
+use std::time::Instant;
+
+/// Ends the GPU's context, so it has a process of its own: `--ignored --exact`, with UB_TIMEOUT of a second.
+#[test]
+#[ignore = "kills the process's GPU context; run it alone, with UB_TIMEOUT=1"]
+fn copies_that_wait_for_a_rank_that_never_launches_name_it() {
+    if here().is_none() {
+        return;
+    }
+    let Some(world) = world(2) else { return };
+    let variant = case::variant(2, KINDS[0]);
+    let shape = [Shape::new(512, 512, 512)];
+    let case = Case::new(&schedules::ag_gemm_pull(), &variant, &shape, world.sharing);
+    let compiler = fine(Compiler::find());
+    let ended = gpus::run_only(&world.ranks, &compiler, &case.pipeline, &case.plans[0], 0);
+    let error = ended.expect_err("stalled");
+    println!("  {error}\n  {}", error.help().unwrap_or_default());
+    assert_eq!(error.kind(), "stalled");
+    // The copies' story, not that of the kernel that waits for what they would bring.
+    let told = error.to_string();
+    assert!(
+        told.starts_with("rank 0 waited too long: copy_engine saw 0 of 1 on ready_x[1] ("),
+        "{told}"
+    );
+    assert!(told.contains("ag_gemm_pull.rs:"), "{told}");
+}
+
+/// Rows with gaps between them are copied line by line.
+#[test]
+fn rows_that_lie_apart_are_copied_too() {
+    for ranks in 2..=4 {
+        let Some(world) = world(ranks) else { return };
+        let shape = |m| Shape::new(m, 264, 200).up_to(4097).ld("x", 328);
+        let shapes = [1000, 4097, 3, 640].map(shape);
+        let variant = case::variant(ranks, KINDS[0]);
+        let case = Case::new(&schedules::ag_gemm_pull(), &variant, &shapes, world.sharing);
+        let compiler = fine(Compiler::find());
+        let plans: Vec<_> = case.plans.iter().chain(&case.plans).collect();
+        let launched = fine(gpus::run(
+            &world.ranks,
+            &compiler,
+            &case.pipeline,
+            plans.clone(),
+            &case.kernel,
+            11,
+        ));
+        for (launch, plan) in plans.iter().enumerate() {
+            let compared = fine(launched.run.compare(launch)).expect("a reference");
+            assert!(compared.relative < 4e-3, "{}: {compared:?}", plan.shape);
+        }
+        println!(
+            "  {:13} {:32} {:5} launches right, rows apart",
+            case.kernel.name,
+            world.told(),
+            plans.len()
+        );
+    }
+}
+
+/// Times of the host for one launch, in microseconds.
+fn host(name: &str, world: &World, case: &Case, plans: &[usize]) {
+    let plans: Vec<&Checked<Plan>> = plans.iter().map(|plan| &case.plans[*plan]).collect();
+    let compiler = fine(Compiler::find());
+    let took = gpus::host_times(&world.ranks, &compiler, &case.pipeline, &plans, 2000);
+    let took = fine(took);
+    let at = |part: usize| took[(took.len() - 1) * part / 100].as_secs_f64() * 1e6;
+    println!(
+        "  host, {:13} {:24} {name:28} median {:5.1} us, 10 % {:5.1}, 90 % {:5.1}, 99 % {:5.1}",
+        case.kernel.name,
+        world.told(),
+        at(50),
+        at(10),
+        at(90),
+        at(99)
+    );
+}
+
+fn tensor_map() {
+    let spec = MapSpec {
+        dtype: Dtype::Bf16,
+        size: [8192, 2048, 1, 1],
+        stride: [16384, 16384 * 2048, 16384 * 2048],
+        tile: [64, 128],
+    };
+    let start = Instant::now();
+    for _ in 0..1000 {
+        fine(
+            spec.encode(counterflow::cuda::Address::default().plus(1 << 30))
+                .map(drop),
+        );
+    }
+    println!(
+        "  a tensor map: {:.2} us",
+        start.elapsed().as_secs_f64() * 1e3
+    );
+}
+
+#[test]
+#[ignore = "prints times"]
+fn a_launch_takes_the_host() {
+    if here().is_none() {
+        return;
+    }
+    let cases: [(fn() -> Program, u32); 4] = [
+        (schedules::gemm, 1),
+        (schedules::ag_gemm, 2),
+        (schedules::gemm_rs, 2),
+        (schedules::ag_gemm_pull, 2),
+    ];
+    for (schedule, ranks) in cases {
+        let Some(world) = (if ranks == 1 {
+            world(1)
+        } else {
+            loopback(ranks)
+        }) else {
+            return;
+        };
+        // The first two have the same tiles and pieces in every chunk, the third has fewer.
+        let shapes = [1000, 990, 500].map(|m| Shape::new(m, 512, 512).up_to(1000));
+        let variant = case::variant(ranks, KINDS[0]);
+        let case = Case::new(&schedule(), &variant, &shapes, world.sharing);
+        tensor_map();
+        host("the same M", &world, &case, &[0]);
+        host("M changes, the counts do not", &world, &case, &[0, 1]);
+        host("M and the counts change", &world, &case, &[0, 2]);
+    }
+}
+
+/// The same product with its rows pulled by copy engines and pushed by CTAs; and alone, on rows that are there.
+#[test]
+#[ignore = "prints times"]
+fn pulled_and_pushed() {
+    let Some(count) = here() else { return };
+    let ranks = count.min(4);
+    for (n, k) in [(10240 / ranks, 8192), (28672 / ranks, 8192)] {
+        for (schedule, ranks) in [
+            (schedules::gemm as fn() -> Program, 1),
+            (schedules::ag_gemm_pull, ranks),
+            (schedules::ag_gemm, ranks),
+        ] {
+            let Some(world) = world(ranks) else { return };
+            let shapes = [2048, 8192].map(|m| Shape::new(m, n, k).up_to(8192));
+            let variant = case::variant(ranks, KINDS[0]);
+            let case = Case::new(&schedule(), &variant, &shapes, world.sharing);
+            let compiler = fine(Compiler::find());
+            let launched = fine(gpus::run(
+                &world.ranks,
+                &compiler,
+                &case.pipeline,
+                case.plans.iter().collect(),
+                &case.kernel,
+                3,
+            ));
+            for (shape, time) in shapes.iter().zip(launched.times) {
+                println!(
+                    "  {:13} {:24} {shape}: {:.1} us",
+                    case.kernel.name,
+                    world.told(),
+                    time.as_secs_f64() * 1e6
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The variant for a shape: what was measured nearby, else what the model likes best.
+
+use counterflow::tuned::{self, Key, Tuned, Winner};
+use counterflow::{Machine, Program, Shape, Variant, schedules};
+use std::collections::BTreeMap;
+
+const GPU: &str = "a GPU";
+
+fn measured(program: &Program, world: u32, choices: &[(&str, &str)]) -> Tuned {
+    let mut tuned = Tuned::default();
+    tuned.put(Winner {
+        key: Key::new(GPU, program, &Variant::new(world)),
+        m: 2048,
+        n: 4096,
+        k: 4096,
+        microseconds: 100.0,
+        p10: 99.0,
+        p90: 101.0,
+        cublaslt: 90.0,
+        choices: choices
+            .iter()
+            .map(|(name, setting)| ((*name).to_owned(), (*setting).to_owned()))
+            .collect(),
+    });
+    tuned
+}
+
+fn select(tables: &[Tuned], program: &Program, base: &Variant, m: u32) -> tuned::Choice {
+    let shape = Shape::new(m, 4096, 4096);
+    tuned::select(tables, GPU, program, base, &shape, &Machine::h200())
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn a_measurement_nearby_decides() {
+    let program = schedules::ag_gemm();
+    let slow = measured(&program, 4, &[("tiles", "128x128"), ("comm.ctas", "2")]);
+    let base = Variant::new(4);
+    let near = select(std::slice::from_ref(&slow), &program, &base, 2100);
+    assert!(near.measured);
+    assert_eq!(near.variant.choices["comm.ctas"].to_string(), "2");
+    let far = select(std::slice::from_ref(&slow), &program, &base, 8192);
+    assert!(
+        !far.measured,
+        "no measurement speaks for four times the rows"
+    );
+    let other = select(&[slow], &program, &Variant::new(2), 2100);
+    assert!(!other.measured, "nor for another world");
+}
+
+#[test]
+fn what_the_user_settles_stays() {
+    let program = schedules::gemm();
+    let wide = measured(&program, 1, &[("tiles", "128x256")]);
+    let base = Variant::new(1).set("tiles", (128, 128));
+    let choice = select(std::slice::from_ref(&wide), &program, &base, 2048);
+    assert_eq!(choice.variant.choices["tiles"].to_string(), "128x128");
+    assert!(!choice.measured);
+    // Who moves nothing does not care for how many ranks it was measured.
+    assert!(select(&[wide], &program, &Variant::new(4), 2048).measured);
+}
+
+#[test]
+fn what_is_no_longer_legal_is_not_taken() {
+    let program = schedules::gemm();
+    for choices in [[("tiles", "8x8")], [("panels", "3")], [("tiles", "wide")]] {
+        let stale = measured(&program, 1, &choices);
+        let choice = select(&[stale], &program, &Variant::new(1), 2048);
+        assert!(!choice.measured, "{choices:?}");
+    }
+}
+
+#[test]
+fn the_model_chooses_for_every_schedule_that_has_text() {
+    for schedule in [
+        schedules::gemm,
+        schedules::ag_gemm,
+        schedules::gemm_rs,
+        schedules::gemm_ar,
+    ] {
+        let program = schedule();
+        let base = Variant::new(4);
+        let all = tuned::combinations(&program, &base, &BTreeMap::new());
+        let open = tuned::choices(&program);
+        assert_eq!(
+            all.len(),
+            open.values()
+                .map(|options| options.len())
+                .product::<usize>()
+        );
+        let start = std::time::Instant::now();
+        let choice = select(&[], &program, &base, 8192);
+        println!(
+            "{}: {} of {} in {:?}",
+            program.name,
+            choice.variant,
+            all.len(),
+            start.elapsed()
+        );
+        assert_eq!(choice.variant.choices.len(), open.len());
+    }
+}
