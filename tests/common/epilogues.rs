@@ -47,7 +47,8 @@ pub fn gated(
 #[epilogue]
 pub fn bent(x: f32, slope: f32) -> f32 {
     const MOST: f32 = 4.0;
-    let bounded = x.max(-MOST).min(MOST);
+    let least = x.max(-MOST);
+    let bounded = least.min(MOST);
     if x < 0.0 {
         slope * bounded
     } else {

@@ -13,19 +13,39 @@ const LIBRARY: [fn() -> Program; 3] = [
     schedules::wgrad,
 ];
 
-fn agrees(program: &Program, dtype: Dtype, ranks: u32) {
-    let Some(world) = loopback(ranks) else { return };
+/// Every schedule with its kinds, and how many ranks run it.
+pub fn kinds() -> Vec<(Program, Variant)> {
+    let mut kinds = Vec::new();
+    for schedule in LIBRARY.iter().chain(&epilogues::ALL) {
+        let program = schedule();
+        let ranks = if program.name == "gemm_rs_gelu" { 3 } else { 1 };
+        // Both operands of a weight's gradient have contiguous rows.
+        let layout = if program.name == "wgrad" {
+            Layout::Tn
+        } else {
+            Layout::Nt
+        };
+        for dtype in [Dtype::Bf16, Dtype::F16] {
+            let variant = Variant::new(ranks).dtype(dtype).layout(layout);
+            kinds.push((program.clone(), variant));
+        }
+    }
+    kinds
+}
+
+fn agrees(program: &Program, variant: &Variant) {
+    let Some(world) = loopback(variant.world) else {
+        return;
+    };
     let compiler = fine(Compiler::find());
-    // Both operands of a weight's gradient have contiguous rows: whole 16 bytes of them.
-    let (layout, rows) = if program.name == "wgrad" {
-        (Layout::Tn, [1000, 8, 136, 2056])
-    } else {
-        (Layout::Nt, [1000, 1, 127, 2049])
+    // Contiguous rows are whole 16 bytes.
+    let rows = match variant.layout {
+        Layout::Tn => [1000, 8, 136, 2056],
+        Layout::Nt | Layout::Nn => [1000, 1, 127, 2049],
     };
     for (n, k) in [(264, 1096), (520, 72)] {
         let shapes = rows.map(|m| Shape::new(m, n, k).up_to(rows[3]));
-        let variant = Variant::new(ranks).dtype(dtype).layout(layout);
-        let case = Case::new(program, &variant, &shapes, world.sharing);
+        let case = Case::new(program, variant, &shapes, world.sharing);
         let launched = fine(counterflow::gpus::run(
             &world.ranks,
             &compiler,
@@ -40,7 +60,7 @@ fn agrees(program: &Program, dtype: Dtype, ranks: u32) {
             worst = worst.max(compared.of_allowed);
         }
         println!(
-            "  {:15} {dtype} n {n} k {k}, world {ranks}: at most {:.0} % of what rounding allows",
+            "  {:15} {variant} n {n} k {k}: at most {:.0} % of what rounding allows",
             program.name,
             worst * 100.0
         );
@@ -49,12 +69,8 @@ fn agrees(program: &Program, dtype: Dtype, ranks: u32) {
 
 #[test]
 fn every_epilogue_agrees_with_the_reference() {
-    for schedule in LIBRARY.iter().chain(&epilogues::ALL) {
-        let program = schedule();
-        let ranks = if program.name == "gemm_rs_gelu" { 3 } else { 1 };
-        for dtype in [Dtype::Bf16, Dtype::F16] {
-            agrees(&program, dtype, ranks);
-        }
+    for (program, variant) in kinds() {
+        agrees(&program, &variant);
     }
 }
 
