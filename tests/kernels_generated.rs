@@ -35,9 +35,10 @@ enum Knob {
 type Kind = (fn() -> Program, Dtype, (u32, u32), Knob);
 
 const PING_PONG: Knob = Knob::Choice("gemm.ping_pong", Setting::One(1), "ping_pong");
+const CLUSTER: Knob = Knob::Choice("gemm.cluster", Setting::Pair(2, 1), "cluster");
 
 /// The first of each kind.
-const KERNELS: [Kind; 14] = [
+const KERNELS: [Kind; 15] = [
     (schedules::gemm, Dtype::Bf16, (128, 256), Knob::None),
     (
         schedules::gemm,
@@ -51,6 +52,7 @@ const KERNELS: [Kind; 14] = [
         (128, 256),
         Knob::Layout(Layout::Tn),
     ),
+    (schedules::gemm, Dtype::Bf16, (128, 256), CLUSTER),
     (schedules::gemm, Dtype::Bf16, (128, 224), Knob::None),
     (schedules::gemm, Dtype::Bf16, (128, 160), PING_PONG),
     (schedules::gemm, Dtype::Bf16, (64, 64), Knob::None),

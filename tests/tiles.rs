@@ -3,7 +3,7 @@
 #[path = "common/gates.rs"]
 mod gates;
 
-use counterflow::{Dtype, Program, Variant, schedules};
+use counterflow::{Dtype, Layout, Program, Variant, schedules};
 use gates::all_pass;
 
 /// A tile and whether it is taken in turn.
@@ -13,6 +13,13 @@ fn variant((tile, ping_pong): Kind) -> Variant {
     Variant::new(1)
         .set("tiles", tile)
         .set("gemm.ping_pong", ping_pong)
+}
+
+fn clustered(kind: Kind, cluster: (u32, u32)) -> (Program, Variant) {
+    (
+        schedules::gemm(),
+        variant(kind).set("gemm.cluster", cluster),
+    )
 }
 
 fn gemm(kinds: &[Kind]) -> Vec<(Program, Variant)> {
@@ -28,7 +35,18 @@ fn one_tile_of_each_sort_passes_the_gates() {
         ((256, 128), false),
         ((128, 160), true),
         ((64, 64), true),
+        ((8, 64), true),
     ]));
+    all_pass(&[
+        clustered(((128, 256), false), (2, 1)),
+        clustered(((128, 144), true), (1, 2)),
+    ]);
+    let laid_out = |kind, layout| (schedules::gemm(), variant(kind).layout(layout));
+    all_pass(&[
+        laid_out(((128, 160), true), Layout::Nn),
+        laid_out(((256, 128), false), Layout::Tn),
+        laid_out(((8, 64), true), Layout::Tn),
+    ]);
 }
 
 #[test]
@@ -37,6 +55,7 @@ fn every_tile_passes_the_gates() {
     let mut kinds = Vec::new();
     for columns in (16..=256).step_by(16) {
         kinds.push(((64, columns), true));
+        kinds.push(((16, columns), true));
         kinds.push(((128, columns), false));
         if columns <= 160 {
             kinds.push(((128, columns), true));
@@ -51,5 +70,38 @@ fn every_tile_passes_the_gates() {
             .into_iter()
             .map(|(program, variant)| (program, variant.dtype(Dtype::F16))),
     );
+    all_pass(&cases);
+}
+
+#[test]
+#[ignore = "minutes of compiling"]
+fn every_tile_that_the_library_offers_passes_the_gates() {
+    let mut cases = Vec::new();
+    for program in schedules::ALL.map(|schedule| schedule()) {
+        let tiles = &program
+            .tunables
+            .iter()
+            .find(|choice| choice.name == "tiles");
+        let tiles = tiles.expect("tiles are a choice").options.clone();
+        let in_turn = program
+            .tunables
+            .iter()
+            .any(|choice| choice.name == "gemm.ping_pong");
+        for dtype in [Dtype::Bf16, Dtype::F16] {
+            let variant = Variant::new(4).dtype(dtype);
+            let tiles = tiles.iter().map(|tile| variant.clone().set("tiles", *tile));
+            cases.extend(tiles.map(|variant| (program.clone(), variant)));
+            for tile in [(128, 160), (128, 144), (128, 128)]
+                .iter()
+                .filter(|_| in_turn)
+            {
+                let variant = variant
+                    .clone()
+                    .set("tiles", *tile)
+                    .set("gemm.ping_pong", true);
+                cases.push((program.clone(), variant));
+            }
+        }
+    }
     all_pass(&cases);
 }

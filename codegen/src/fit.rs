@@ -1,6 +1,7 @@
 //! How a CTA's shared memory is divided between stages of operands and panels of results: the one place that decides.
 
 use crate::kernel::GemmKind;
+use crate::pipeline::BLOCK_ROWS;
 
 /// What the two warpgroups that multiply need room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +46,11 @@ const BARRIERS: u32 = 1024;
 const MOST_STAGES: u32 = 16;
 
 impl Needs {
+    /// Rows that tensor cores multiply: 64 at least. What a smaller tile lacks is neither loaded nor stored.
+    fn rows(&self) -> u32 {
+        self.tile.0.max(BLOCK_ROWS)
+    }
+
     /// Bytes of a stage.
     pub const fn stage(&self) -> u32 {
         (self.staged.0 + self.staged.1) * self.step.0 * self.step.1
@@ -67,8 +73,8 @@ impl Needs {
     }
 
     /// Bytes of a panel.
-    pub fn panel(&self) -> u32 {
-        self.tile.0 * self.panel_columns() * self.result
+    fn panel(&self) -> u32 {
+        self.rows() * self.panel_columns() * self.result
     }
 
     /// Divides `room` bytes, with as many stages and panels as the author asks for.

@@ -209,8 +209,7 @@ pub struct GemmKind {
 }
 
 impl GemmKind {
-    /// Whether tiles of so many rows are taken in turn: a warpgroup multiplies 64 rows, so fewer than 128 cannot be
-    /// shared.
+    /// Whether tiles of so many rows are taken in turn: a warpgroup multiplies 64 rows, so fewer than 128 are not shared.
     pub const fn in_turn(&self, rows: u32) -> bool {
         self.ping_pong || rows <= 64
     }

@@ -409,10 +409,14 @@ fn tile_fits(
     let mut refuse = |message: String, hint: &str| {
         found.push(Diagnostic::new(Rule::Resources, at, message).hint(hint));
     };
-    if rows % 64 != 0 || rows > 256 || columns % 16 != 0 || columns > 256 {
+    if !(rows.is_multiple_of(64) || [8, 16, 32].contains(&rows))
+        || rows > 256
+        || columns % 16 != 0
+        || columns > 256
+    {
         refuse(
             format!("tiles of {rows}x{columns}"),
-            "sm90 multiplies 64, 128, 192 or 256 rows by a multiple of 16 columns up to 256",
+            "sm90 multiplies 8, 16, 32, 64, 128, 192 or 256 rows by a multiple of 16 columns up to 256",
         );
         return;
     }
@@ -428,7 +432,7 @@ fn tile_fits(
     let in_turn = kind.in_turn(rows);
     let threads = if in_turn { 128 } else { 256 };
     let accumulators =
-        u64::from(accumulators(body)) * u64::from(rows) * u64::from(columns) / threads;
+        u64::from(accumulators(body)) * u64::from(rows.max(64)) * u64::from(columns) / threads;
     // 232 registers a consumer thread, of which some 40 hold addresses and descriptors.
     if accumulators > 192 {
         refuse(
@@ -439,7 +443,10 @@ fn tile_fits(
     let [a_rows, b_rows] = kernel.variant.layout.rows_contiguous();
     let needs = Needs {
         tile: (rows, columns),
-        staged: (staged_rows(rows, a_rows), staged_rows(columns, b_rows)),
+        staged: (
+            staged_rows(rows.max(64), a_rows),
+            staged_rows(columns, b_rows),
+        ),
         step: (k, dtype.bytes()),
         result: result_bytes(kernel, body),
         in_turn,

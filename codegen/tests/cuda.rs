@@ -2,6 +2,7 @@
 
 mod library;
 
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::cuda::{self, Param};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::lower::lower;
@@ -46,8 +47,8 @@ fn what_hopper_cannot_do_is_refused_with_the_numbers() {
             .text(&|_| String::new())
     };
     insta::assert_snapshot!(refused(variant(Dtype::Bf16, (256, 192))), @"
-    error[resources]: tiles of 256x192, shared
-      help: 128 or 256 rows, and a multiple of 16 columns: of 128 rows at most 256, else 176
+    error[resources]: tiles of 256x192
+      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 176
     ");
     insta::assert_snapshot!(refused(variant(Dtype::F32, (128, 256))), @"
     error[resources]: a product of f32
@@ -58,6 +59,43 @@ fn what_hopper_cannot_do_is_refused_with_the_numbers() {
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[resources]: #[comm] moves `x`, whose rows are contiguous
       help: tensors whose columns are: layout nt, or nn where it is `a` of the dot
+    ");
+}
+
+/// A GEMM with tiles and clusters of those shapes.
+fn refused_cluster(tile: (u32, u32), cluster: (u32, u32), layout: Layout) -> String {
+    let mut s = ScheduleBuilder::new("gemm");
+    let (x, w) = (s.local("x", Dtype::Bf16), s.local("w", Dtype::Bf16));
+    let y = s.out("y", Dtype::Bf16);
+    let tiles = s.tiles("tiles", y, tile);
+    let options = GemmOptions {
+        cluster: Some(cluster.into()),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), acc);
+        });
+    });
+    let kernel = lower(&s.finish(), &Variant::new(1).layout(layout)).and_then(verify::kernel);
+    let found = pipeline::build(&kernel.expect("a kernel")).expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+#[test]
+fn clusters_that_hopper_does_not_have_are_refused() {
+    insta::assert_snapshot!(refused_cluster((128, 128), (2, 2), Layout::Nt), @"
+    error[resources]: a cluster of 2x2
+      help: 1x1, 2x1 or 1x2
+    ");
+    insta::assert_snapshot!(refused_cluster((16, 64), (1, 2), Layout::Nt), @"
+    error[resources]: a cluster that shares the rows of tiles of 16
+      help: tiles of 64 rows or more: its CTAs load whole swizzle atoms
+    ");
+    insta::assert_snapshot!(refused_cluster((128, 128), (2, 1), Layout::Nn), @"
+    error[resources]: a cluster of 2x1 in layout nn
+      help: what its CTAs share has K contiguous
     ");
 }
 

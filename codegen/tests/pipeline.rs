@@ -2,6 +2,8 @@
 
 mod library;
 
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
+use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::pipeline::{self, Node, Phase, Pipeline, Side};
 use counterflow_codegen::variant::{Layout, Variant};
@@ -420,6 +422,64 @@ fn no_step_can_be_left_out() {
     gemm_rs_add: FenceGlobal, AwaitStores, CounterWait, FenceGlobal, SyncCta, LastCta
     gemm_ar: FenceGlobal, AwaitStores, CounterWait, FenceGlobal, FenceGlobal, CounterWait, SyncCta
     bulk: FenceGlobal, AwaitStores, AwaitStores, SyncCta
+    ");
+}
+
+/// A GEMM in clusters of that shape, its last rows and columns beyond the last whole cluster.
+fn clustered(cluster: (u32, u32)) -> Pipeline {
+    let mut s = ScheduleBuilder::new("gemm");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let options = GemmOptions {
+        cluster: Some(cluster.into()),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), acc);
+        });
+    });
+    let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
+    pipeline::build(&kernel.expect("a kernel")).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn a_cluster_that_does_not_wait_for_all_of_itself() {
+    for cluster in [(2, 1), (1, 2)] {
+        pipeline::verify(clustered(cluster)).unwrap_or_else(|e| panic!("{cluster:?}: {e}"));
+    }
+    let told = |pipeline| {
+        let found = pipeline::verify(pipeline).expect_err("refused");
+        found.first().text(&|_| String::new())
+    };
+    let mut pipeline = clustered((2, 1));
+    pipeline.end.clear();
+    insta::assert_snapshot!(told(pipeline), @"
+    error[race]: load of block 1 on rank 0 ends while another CTA of its cluster may still write its shared memory
+      help: wait for the whole cluster at the end
+    ");
+    // The consumers of one CTA alone say that a stage is free, but the other one writes it, too.
+    let mut pipeline = clustered((2, 1));
+    pipeline.rings[0].empty /= 2;
+    insta::assert_snapshot!(told(pipeline), @"
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 384..392 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+      = load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    // Both CTAs load the first half.
+    let mut pipeline = clustered((1, 2));
+    pipeline.lists(&mut |list| {
+        for node in list {
+            if let Node::Load { part: 0, at, .. } = node {
+                at.row = 0.into();
+            }
+        }
+    });
+    insta::assert_snapshot!(told(pipeline), @"
+    error[coverage]: store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = the panel is of another place
     ");
 }
 

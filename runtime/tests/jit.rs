@@ -172,12 +172,12 @@ fn an_error_names_the_schedules_line_and_shows_the_generated_ones() {
     let excerpt = &refused.excerpts[0];
     assert_eq!(
         (excerpt.file.as_str(), excerpt.line, excerpt.at),
-        ("src/mine.rs", 17, Some(3))
+        ("src/mine.rs", 17, Some(2))
     );
     assert!(
         error
             .to_string()
-            .contains(">    3 |     y[0] = undefined_thing;"),
+            .contains(">    2 |     y[0] = undefined_thing;"),
         "{error}"
     );
 }

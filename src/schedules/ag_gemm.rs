@@ -8,7 +8,14 @@ use crate::prelude::*;
 #[schedule]
 pub fn ag_gemm(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let pieces = x.pieces(rows = tune(128, 256));
-    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 128)));
+    let tiles = y.tiles(tune(
+        (128, 256),
+        (256, 128),
+        (128, 224),
+        (128, 192),
+        (128, 160),
+        (128, 128),
+    ));
     let arrived = counters(pieces);
 
     #[comm(ctas = tune(8, 4, 2))]
@@ -18,7 +25,7 @@ pub fn ag_gemm(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
             arrived.on(peer)[p].add(1);
         }
     }
-    #[gemm]
+    #[gemm(ping_pong = tune(false, true))]
     for chunk in ranks().from_me() {
         for t in tiles.of(chunk).grouped() {
             arrived[t.rows()].wait();

@@ -7,7 +7,14 @@ use crate::prelude::*;
 #[schedule]
 pub fn ag_gemm_pull(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let pieces = x.pieces(rows = tune(1024, 512, 2048));
-    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 128)));
+    let tiles = y.tiles(tune(
+        (128, 256),
+        (256, 128),
+        (128, 224),
+        (128, 192),
+        (128, 160),
+        (128, 128),
+    ));
     let arrived = counters(pieces);
 
     #[copy_engine]
@@ -17,7 +24,7 @@ pub fn ag_gemm_pull(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
             arrived[p].add(1);
         }
     }
-    #[gemm]
+    #[gemm(ping_pong = tune(false, true))]
     for chunk in ranks().from_me() {
         for t in tiles.of(chunk).grouped() {
             arrived[t.rows()].wait();

@@ -7,7 +7,14 @@ use crate::prelude::*;
 #[schedule]
 pub fn ag_gemm_ring(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let pieces = x.pieces(rows = tune(128, 256));
-    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 128)));
+    let tiles = y.tiles(tune(
+        (128, 256),
+        (256, 128),
+        (128, 224),
+        (128, 192),
+        (128, 160),
+        (128, 128),
+    ));
     let arrived = counters(pieces);
     let next = (me() + 1) % world();
 
@@ -19,7 +26,7 @@ pub fn ag_gemm_ring(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
             arrived.on(next)[p].add(1);
         }
     }
-    #[gemm]
+    #[gemm(ping_pong = tune(false, true))]
     for chunk in ring(1) {
         for t in tiles.of(chunk).grouped() {
             arrived[t.rows()].wait();

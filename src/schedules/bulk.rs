@@ -7,7 +7,14 @@ use crate::prelude::*;
 #[schedule]
 pub fn bulk(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, z: Gathered<bf16>) {
     let pieces = z.pieces(rows = tune(128, 256));
-    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 128)));
+    let tiles = y.tiles(tune(
+        (128, 256),
+        (256, 128),
+        (128, 224),
+        (128, 192),
+        (128, 160),
+        (128, 128),
+    ));
     let arrived = counters(pieces);
 
     #[comm(ctas = tune(8, 4, 2))]
@@ -24,7 +31,7 @@ pub fn bulk(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, z: Gathered<bf16>) {
             }
         }
     }
-    #[gemm]
+    #[gemm(ping_pong = tune(false, true))]
     for t in tiles.grouped() {
         y[t] = dot(x[t], w[t]);
     }

@@ -7,20 +7,20 @@ use crate::prelude::*;
 pub fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let tiles = y.tiles(tune(
         (128, 256),
+        (256, 128),
         (128, 224),
         (128, 192),
-        (128, 176),
         (128, 160),
         (128, 144),
         (128, 128),
-        (128, 112),
-        (256, 128),
-        (64, 64),
-        (64, 32),
+        (128, 64),
         (64, 128),
+        (64, 64),
+        (16, 64),
+        (8, 64),
     ));
 
-    #[gemm(ping_pong = tune(false, true))]
+    #[gemm(cluster = tune((1, 1), (2, 1), (1, 2)), ping_pong = tune(false, true))]
     for t in tiles.grouped() {
         y[t] = dot(x[t], w[t]);
     }

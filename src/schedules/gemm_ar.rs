@@ -6,7 +6,7 @@ use crate::prelude::*;
 /// a reduce-scatter and an all-gather, and no rank waits for more than the tile it needs.
 #[schedule]
 pub fn gemm_ar(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
-    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 128)));
+    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 160), (128, 128)));
     let partial = symmetric::<bf16>(y.chunk(), slots = world());
     let landed = counters(world(), tiles);
     let done = counters(tiles);

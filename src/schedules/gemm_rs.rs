@@ -6,7 +6,7 @@ use crate::prelude::*;
 /// the same bits in every run. Costs one slot of scratch a rank.
 #[schedule]
 pub fn gemm_rs(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
-    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 128)));
+    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 160), (128, 128)));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
 

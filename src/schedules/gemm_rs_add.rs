@@ -6,7 +6,13 @@ use crate::prelude::*;
 /// not fixed: two runs may differ in the last bits.
 #[schedule]
 pub fn gemm_rs_add(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
-    let tiles = y.tiles(tune((128, 256), (256, 128), (128, 128)));
+    let tiles = y.tiles(tune(
+        (128, 256),
+        (256, 128),
+        (128, 192),
+        (128, 160),
+        (128, 128),
+    ));
     let begun = counters(tiles);
     let landed = counters(world(), tiles);
 

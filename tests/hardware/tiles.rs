@@ -2,13 +2,14 @@
 
 use crate::case::{Device, Fill, in_parallel, on};
 use crate::gpus;
+use counterflow::codegen::program::Setting::{self, One, Pair};
 use counterflow::jit::Probes;
 use counterflow::{Dtype, Shape, Variant, schedules};
 
-type Knobs = &'static [(&'static str, u32)];
+type Knobs = &'static [(&'static str, Setting)];
 
 /// Tiles with what else is chosen.
-const TILES: [((u32, u32), Knobs); 10] = [
+const TILES: [((u32, u32), Knobs); 16] = [
     ((128, 224), &[]),
     ((128, 144), &[]),
     ((128, 16), &[]),
@@ -19,14 +20,23 @@ const TILES: [((u32, u32), Knobs); 10] = [
     ((64, 64), &[]),
     ((64, 32), &[]),
     ((64, 256), &[]),
+    ((8, 64), &[]),
+    ((16, 32), &[]),
+    ((32, 128), &[]),
+    ((128, 256), &[("gemm.cluster", Pair(2, 1))]),
+    ((128, 192), &[("gemm.cluster", Pair(1, 2))]),
+    (
+        (128, 144),
+        &[("gemm.cluster", Pair(2, 1)), ("gemm.ping_pong", One(1))],
+    ),
 ];
-const PING_PONG: Knobs = &[("gemm.ping_pong", 1)];
+const PING_PONG: Knobs = &[("gemm.ping_pong", One(1))];
 const SIZES: [(u32, u32); 5] = [(8, 8), (264, 72), (1032, 1000), (2056, 520), (256, 2048)];
 const ROWS: [u32; 6] = [1, 7, 127, 129, 1000, 2049];
 
 fn variant(dtype: Dtype, tile: (u32, u32), knobs: Knobs) -> Variant {
     let variant = Variant::new(1).dtype(dtype).set("tiles", tile);
-    let set = |variant: Variant, (name, value): &(&str, u32)| variant.set(name, *value);
+    let set = |variant: Variant, (name, value): &(&str, Setting)| variant.set(name, *value);
     knobs.iter().fold(variant, set)
 }
 

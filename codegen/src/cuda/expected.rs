@@ -11,10 +11,14 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     // Two warpgroups share a tile, or each has one of its own.
     let in_turn =
         pipeline.kernel.roles.iter().any(
-            |role| matches!(role.kind, RoleKind::Gemm(gemm) if gemm.ping_pong || tile.rows == 64),
+            |role| matches!(role.kind, RoleKind::Gemm(gemm) if gemm.ping_pong || tile.rows <= 64),
         );
-    let rows = if in_turn { tile.rows } else { tile.rows / 2 };
-    // A consumer multiplies 64 rows at a time, 16 deep.
+    let rows = if in_turn {
+        tile.rows.max(64)
+    } else {
+        tile.rows / 2
+    };
+    // wgmma multiplies 64 rows at a time, 16 deep.
     let mma = rows / 64 * (tile.k / 16);
     // stmatrix.x4 writes, and ldmatrix.x4 reads, 16 rows by 16 columns of a warp, of which four have the rows.
     let blocks = rows * tile.columns / (4 * 256);

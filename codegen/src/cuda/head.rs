@@ -57,6 +57,18 @@ impl Text<'_> {
                 "constexpr u32 BLOCKS = {blocks};  // of 64 rows, which a consumer multiplies"
             ));
         }
+        if pipeline.ctas() > 1 {
+            let (shared, along) = if pipeline.cluster.0 > 1 {
+                (1, "rows")
+            } else {
+                (0, "columns")
+            };
+            let shared = &pipeline.rings[0].parts[shared].name;
+            self.line(format!(
+                "constexpr u32 CLUSTER = {};  // CTAs along {along} that load {shared} together",
+                pipeline.ctas()
+            ));
+        }
         for ring in &pipeline.rings {
             let upper = ring.name.to_uppercase();
             let what = ring
@@ -81,7 +93,7 @@ impl Text<'_> {
             ));
         }
         // The rest of the names that numbers use, each once, in the order of use.
-        let printed = ["TILE_M", "TILE_N", "TILE_K", "BOXES"];
+        let printed = ["TILE_M", "TILE_N", "TILE_K", "BOXES", "CLUSTER"];
         let mut symbols: Vec<(String, u32)> = Vec::new();
         pipeline.visit_exprs(|expr| {
             if let Expr::Symbol(name, value) = expr
@@ -269,8 +281,13 @@ impl Text<'_> {
     /// The signature, what all warps do first, and the roles.
     pub(super) fn kernel(&mut self, params: &[Param]) {
         let pipeline = self.pipeline;
+        let cluster = if pipeline.ctas() > 1 {
+            "__cluster_dims__(CLUSTER, 1, 1) "
+        } else {
+            ""
+        };
         self.line(format!(
-            "extern \"C\" __global__ void __launch_bounds__({}, 1)",
+            "extern \"C\" __global__ void {cluster}__launch_bounds__({}, 1)",
             pipeline.threads()
         ));
         self.line(format!("{}(", pipeline.kernel.name));
@@ -301,6 +318,9 @@ impl Text<'_> {
         self.line("const u32 base = shared_address(shared);");
         self.line("const u32 warp = warp_index();");
         self.line("const u32 lane = threadIdx.x % 32;");
+        if pipeline.ctas() > 1 {
+            self.line("const u32 half = cluster_rank();  // which CTA of its cluster this is");
+        }
         self.line("");
         self.barriers();
         let fields: Vec<Field> = params
@@ -345,11 +365,11 @@ impl Text<'_> {
                     |text| {
                         text.line(format!(
                             "mbarrier_init(base + {upper}_FULL_AT + {name} * 8, {});",
-                            arrivals(ring.full)
+                            arrivals(ring.full, 1)
                         ));
                         text.line(format!(
                             "mbarrier_init(base + {upper}_EMPTY_AT + {name} * 8, {});",
-                            arrivals(ring.empty)
+                            arrivals(ring.empty / ring.ctas, ring.ctas)
                         ));
                     },
                 );
@@ -359,7 +379,11 @@ impl Text<'_> {
             }
             text.line("mbarrier_init_fence();");
         });
-        self.line("__syncthreads();");
+        self.line(if pipeline.ctas() > 1 {
+            "cluster_sync();"
+        } else {
+            "__syncthreads();"
+        });
         self.line("");
     }
 
@@ -437,11 +461,13 @@ impl Text<'_> {
     }
 }
 
-fn arrivals(count: u32) -> String {
+/// So many from each of the CTAs.
+fn arrivals(count: u32, ctas: u32) -> String {
+    let cluster = if ctas > 1 { "CLUSTER * " } else { "" };
     if count == 8 {
-        "CONSUMERS * 4".into()
+        format!("{cluster}CONSUMERS * 4")
     } else {
-        count.to_string()
+        format!("{cluster}{count}")
     }
 }
 

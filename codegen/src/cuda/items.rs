@@ -30,6 +30,9 @@ impl Text<'_> {
         let first = if self.counts_items { ", first = 0" } else { "" };
         const JOINED: &str = "next_item(index, plan.join, COMM_CTAS)";
         let (start, all) = match deal {
+            Deal::All if self.pipeline.ctas() > 1 => {
+                ("blockIdx.x / CLUSTER", "(gridDim.x / CLUSTER)")
+            }
             Deal::All => ("blockIdx.x", "gridDim.x"),
             Deal::Comm => ("blockIdx.x", "COMM_CTAS"),
             Deal::Others => ("blockIdx.x - COMM_CTAS", "(gridDim.x - COMM_CTAS)"),

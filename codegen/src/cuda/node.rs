@@ -2,7 +2,6 @@
 
 use super::Text;
 use super::head::order_name;
-use crate::dtype::Dtype;
 use crate::pipeline::{Expr, Field, Node, Phase, RingId, Side, Slot};
 use crate::print::{Spelling, factor};
 use crate::program::{CounterId, StoreMode};
@@ -105,10 +104,8 @@ impl Text<'_> {
             Node::If { test, body } => {
                 let test = self.test(test);
                 if let ([Node::Arrive { ring, side, slot }], true) = (body.as_slice(), self.group) {
-                    let barrier = self.barrier(*ring, *side, *slot);
-                    self.line(format!(
-                        "if ({test} && lane == 0) mbarrier_arrive({barrier});"
-                    ));
+                    let (lanes, arrive) = self.arrive(*ring, *side, *slot);
+                    self.line(format!("if ({test} && {lanes}) {arrive}"));
                 } else {
                     self.block(format!("if ({test})"), |text| text.list(body));
                 }
@@ -126,8 +123,14 @@ impl Text<'_> {
                     self.what(*ring, *side),
                 );
                 let role = self.role.to_uppercase();
+                // What other CTAs say was read by tensor cores alone.
+                let relaxed = if *side == Side::Empty && self.pipeline.ring(*ring).ctas > 1 {
+                    "_relaxed"
+                } else {
+                    ""
+                };
                 self.line(format!(
-                    "mbarrier_wait({barrier}, {name}_parity{flip}, watch, {role}, {what}, {name});"
+                    "mbarrier_wait{relaxed}({barrier}, {name}_parity{flip}, watch, {role}, {what}, {name});"
                 ));
             }
             Node::Expect { ring, bytes } => {
@@ -139,9 +142,12 @@ impl Text<'_> {
                 self.line(format!("mbarrier_expect(full, {bytes});"));
             }
             Node::Arrive { ring, side, slot } => {
-                let barrier = self.barrier(*ring, *side, *slot);
-                let who = if self.group { "if (lane == 0) " } else { "" };
-                self.line(format!("{who}mbarrier_arrive({barrier});"));
+                let (lanes, arrive) = self.arrive(*ring, *side, *slot);
+                if self.group {
+                    self.line(format!("if ({lanes}) {arrive}"));
+                } else {
+                    self.line(arrive);
+                }
             }
             Node::Advance { ring, keep } => {
                 let ring = self.pipeline.ring(*ring);
@@ -187,9 +193,14 @@ impl Text<'_> {
                 index,
                 map,
                 at,
+                multicast,
             } => {
                 let blocked = self.pipeline.rows_contiguous(*map);
-                let shared = self.shared(*ring, *part, index, blocked);
+                let mut shared = self.shared(*ring, *part, index, blocked);
+                if *multicast {
+                    let part = self.pipeline.ring(*ring).parts[*part].name.to_uppercase();
+                    shared.push_str(&format!(" + half * ({part}_BYTES / CLUSTER)"));
+                }
                 // The contiguous dimension comes first.
                 let [inner, outer] = if blocked {
                     [&at.row, &at.column]
@@ -200,7 +211,11 @@ impl Text<'_> {
                     .map(|expr| self.expr(expr))
                     .join(", ");
                 let map = &self.pipeline.map(*map).name;
-                self.line(format!("tma_load({shared}, {map}, full, {at});"));
+                self.line(if *multicast {
+                    format!("tma_load_multicast({shared}, {map}, full, {at}, (1 << CLUSTER) - 1);")
+                } else {
+                    format!("tma_load({shared}, {map}, full, {at});")
+                });
             }
             Node::Store {
                 ring,
@@ -404,6 +419,10 @@ impl Text<'_> {
                 self.line("__syncwarp();  // the one thread of a role meets its warp again");
                 self.line("__syncthreads();");
             }
+            Node::SyncCluster => {
+                self.line("__syncwarp();");
+                self.line("cluster_sync();");
+            }
             Node::LastCta { of, body, advance } => self.last_cta(of, body, advance),
         }
     }
@@ -465,29 +484,6 @@ impl Text<'_> {
         }
     }
 
-    /// Between this warp's rows of a panel of some type and registers: an array, of each block of rows if it has
-    /// several, and where in it.
-    fn panel(&mut self, verb: &str, element: &str, (array, at): (&str, &str), shared: &str) {
-        if self.pipeline.blocks() == 1 {
-            self.line(format!(
-                "{verb}<{element}, PANEL_N>({array}{at}, {shared}, first_row, lane);"
-            ));
-        } else {
-            self.line("#pragma unroll");
-            self.line(format!("for (u32 block = 0; block < BLOCKS; ++block) {verb}<{element}, PANEL_N>({array}[block]{at}, {shared}, first_row + block * 64, lane);"));
-        }
-    }
-
-    /// Registers for a panel's width of elements of this thread's rows.
-    pub(super) fn panel_array(&mut self, name: &str) {
-        let blocks = if self.pipeline.blocks() == 1 {
-            ""
-        } else {
-            "[BLOCKS]"
-        };
-        self.line(format!("float {name}{blocks}[PANEL_N / 2];"));
-    }
-
     fn last_cta(&mut self, of: &Expr, body: &[Node], advance: &[(CounterId, Expr)]) {
         let of = self.expr(of);
         self.block("if (warp == 0)", |text| {
@@ -506,6 +502,19 @@ impl Text<'_> {
                 }
             });
         });
+    }
+
+    /// Which lanes arrive, and how: a lane for each CTA of a cluster.
+    fn arrive(&self, ring: RingId, side: Side, slot: Slot) -> (&'static str, String) {
+        let barrier = self.barrier(ring, side, slot);
+        if side == Side::Empty && self.pipeline.ring(ring).ctas > 1 {
+            (
+                "lane < CLUSTER",
+                format!("mbarrier_arrive_cluster({barrier}, lane);"),
+            )
+        } else {
+            ("lane == 0", format!("mbarrier_arrive({barrier});"))
+        }
     }
 
     fn barrier(&self, ring: RingId, side: Side, slot: Slot) -> String {
@@ -539,17 +548,6 @@ impl Text<'_> {
             text.push_str(&format!(" + {} * {bytes}", self.factor(index)));
         }
         text
-    }
-
-    /// A type's name in the text.
-    pub(super) fn element(&self, dtype: Dtype) -> String {
-        if dtype == self.pipeline.dtype {
-            return "T".into();
-        }
-        match dtype {
-            Dtype::F32 => "float".into(),
-            Dtype::Bf16 | Dtype::F16 => dtype.to_string(),
-        }
     }
 
     /// A number as a factor.

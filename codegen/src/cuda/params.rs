@@ -154,7 +154,8 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Node::SyncWarp
         | Node::FenceGlobal
         | Node::Flush { .. }
-        | Node::SyncCta => {}
+        | Node::SyncCta
+        | Node::SyncCluster => {}
     });
     if used.iter().any(|field| matches!(field, Field::First(_))) {
         used.extend([

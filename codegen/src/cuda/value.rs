@@ -63,6 +63,46 @@ impl Text<'_> {
         );
     }
 
+    /// Between this warp's rows of a panel of some type and registers: an array, of each block of rows if it has
+    /// several, and where in it.
+    pub(super) fn panel(
+        &mut self,
+        verb: &str,
+        element: &str,
+        (array, at): (&str, &str),
+        shared: &str,
+    ) {
+        if self.pipeline.blocks() == 1 {
+            self.line(format!(
+                "{verb}<{element}, PANEL_N>({array}{at}, {shared}, first_row, lane);"
+            ));
+        } else {
+            self.line("#pragma unroll");
+            self.line(format!("for (u32 block = 0; block < BLOCKS; ++block) {verb}<{element}, PANEL_N>({array}[block]{at}, {shared}, first_row + block * 64, lane);"));
+        }
+    }
+
+    /// Registers for a panel's width of elements of this thread's rows.
+    pub(super) fn panel_array(&mut self, name: &str) {
+        let blocks = if self.pipeline.blocks() == 1 {
+            ""
+        } else {
+            "[BLOCKS]"
+        };
+        self.line(format!("float {name}{blocks}[PANEL_N / 2];"));
+    }
+
+    /// A type's name in the text.
+    pub(super) fn element(&self, dtype: Dtype) -> String {
+        if dtype == self.pipeline.dtype {
+            return "T".into();
+        }
+        match dtype {
+            Dtype::F32 => "float".into(),
+            Dtype::Bf16 | Dtype::F16 => dtype.to_string(),
+        }
+    }
+
     /// Applies an epilogue to a panel's width of elements.
     pub(super) fn apply(&mut self, index: usize, part: &str) {
         let epilogue = &self.pipeline.epilogues[index];

@@ -48,6 +48,8 @@ pub struct Pipeline {
     pub in_turn: bool,
     /// Columns of a panel, of the widest type that is stored or read in panels.
     pub panel_columns: u32,
+    /// CTAs of a cluster, along rows and columns of tiles: one, or two that share an operand.
+    pub cluster: (u32, u32),
     /// CTAs that move data before they multiply: the first ones.
     pub comm: Option<Comm>,
     /// Registers a thread of the first warpgroup keeps, and one of the others takes.
@@ -181,6 +183,11 @@ impl Pipeline {
         self.tile.blocks(self.in_turn)
     }
 
+    /// CTAs of a cluster.
+    pub const fn ctas(&self) -> u32 {
+        self.cluster.0 * self.cluster.1
+    }
+
     /// How many run a role in a CTA: one, or one a warpgroup that multiplies.
     pub(crate) const fn runners(place: Place) -> u32 {
         match place {
@@ -193,7 +200,8 @@ impl Pipeline {
 impl Tile {
     /// Blocks of 64 rows that a warpgroup multiplies.
     pub const fn blocks(&self, in_turn: bool) -> u32 {
-        self.rows / BLOCK_ROWS / if in_turn { 1 } else { CONSUMERS }
+        let all = self.rows.div_ceil(BLOCK_ROWS);
+        if in_turn { all } else { all / CONSUMERS }
     }
 }
 

@@ -175,6 +175,9 @@ pub enum Node {
         map: MapId,
         /// Where.
         at: At,
+        /// Whether every CTA of the cluster loads its share of the part into all of them, instead of a box of its own:
+        /// the shares lie in the part by the CTAs' ranks, and complete on each one's barrier.
+        multicast: bool,
     },
     /// Starts a store from the current slot's first part.
     Store {
@@ -339,6 +342,9 @@ pub enum Node {
     },
     /// All threads of the CTA are here.
     SyncCta,
+    /// All threads of the cluster are here: none of its CTAs leaves while another may still arrive on its barriers or
+    /// write its shared memory.
+    SyncCluster,
     /// Runs in the CTA that comes here last, after it has seen what all others did: one warp.
     LastCta {
         /// How many CTAs come here.
@@ -470,6 +476,9 @@ pub struct Ring {
     pub parts: Vec<Part>,
     /// Where in shared memory its first part starts.
     pub at: u32,
+    /// CTAs that fill and empty the slots together: an arrival at an empty barrier is at that of each. It orders what
+    /// tensor cores read, not ordinary accesses.
+    pub ctas: u32,
     /// Arrivals that end a phase of the full barriers.
     pub full: u32,
     /// Arrivals that end a phase of the empty barriers.

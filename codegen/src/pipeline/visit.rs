@@ -54,7 +54,8 @@ impl Node {
             | Node::CounterAdd { .. }
             | Node::Defer { .. }
             | Node::Flush { .. }
-            | Node::SyncCta => &[],
+            | Node::SyncCta
+            | Node::SyncCluster => &[],
         }
     }
 
@@ -129,7 +130,8 @@ impl Node {
             | Node::SyncWarp
             | Node::FenceGlobal
             | Node::Flush { .. }
-            | Node::SyncCta => Vec::new(),
+            | Node::SyncCta
+            | Node::SyncCluster => Vec::new(),
         }
     }
 }

@@ -92,6 +92,12 @@ impl Printer<'_> {
             pipeline.threads(),
             pipeline.shared_bytes()
         ));
+        if pipeline.ctas() > 1 {
+            let (rows, columns) = pipeline.cluster;
+            self.page.line(format!(
+                "clusters of {rows}x{columns} CTAs, `half` is which"
+            ));
+        }
         if let Some(comm) = pipeline.comm {
             let joins = if comm.joins {
                 ", then join the others"
@@ -218,7 +224,12 @@ impl Printer<'_> {
                     Slot::Current => "",
                     Slot::Previous => " of the slot before",
                 };
-                format!("arrive {}{slot}", self.barrier(*ring, *side))
+                let everywhere = if *side == Side::Empty && self.pipeline.ring(*ring).ctas > 1 {
+                    ", in all of the cluster"
+                } else {
+                    ""
+                };
+                format!("arrive {}{slot}{everywhere}", self.barrier(*ring, *side))
             }
             Node::Advance { ring, keep } => {
                 let keep = if *keep { ", keep the slot" } else { "" };
@@ -240,9 +251,15 @@ impl Printer<'_> {
                 index,
                 map,
                 at,
+                multicast,
             } => format!(
-                "load {} <- {}{}",
+                "load {}{} <- {}{}",
                 self.part(*ring, *part, index),
+                if *multicast {
+                    ", a share of it, in all of the cluster"
+                } else {
+                    ""
+                },
                 self.pipeline.map(*map).name,
                 self.at(at)
             ),
@@ -364,6 +381,7 @@ impl Printer<'_> {
             ),
             Node::Flush { amount } => format!("signal what is remembered, += {amount}"),
             Node::SyncCta => "sync the CTA".into(),
+            Node::SyncCluster => "sync the cluster".into(),
             Node::LastCta { of, .. } => format!("in the last of {} CTAs", number(of)),
         }
     }

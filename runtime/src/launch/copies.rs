@@ -99,6 +99,17 @@ impl Loaded {
                 help: "launch it uncaptured, or move the data in a #[comm] loop".into(),
             });
         }
+        let place = |at: Lines| {
+            let place = self.place(tensors, plan, at.tensor)?;
+            let start = place.on(at.home, rank, self.name(at.tensor))?;
+            Ok::<_, Error>((start.plus(at.offset), at.pitch))
+        };
+        // Either all of a launch is enqueued, or nothing.
+        for op in ops {
+            if let HostOpKind::Copy { to, from, .. } = op.kind {
+                place(to).and(place(from))?;
+            }
+        }
         let mut batch = vec![waits.begin()?];
         enqueued(before.record(rank.stream()))?;
         enqueued(stream.wait(before))?;
@@ -133,11 +144,6 @@ impl Loaded {
                 } => {
                     memory_ops(stream, &batch)?;
                     batch.clear();
-                    let place = |at: Lines| {
-                        let place = self.place(tensors, plan, at.tensor)?;
-                        let start = place.on(at.home, rank, self.name(at.tensor))?;
-                        Ok::<_, Error>((start.plus(at.offset), at.pitch))
-                    };
                     let (to, from) = (place(to)?, place(from)?);
                     copy_lines(
                         stream,

@@ -1,4 +1,4 @@
-// mbarriers: how warps of a CTA hand each other stages of shared memory.
+// mbarriers: how warps of a CTA (and of a cluster) hand each other stages of shared memory.
 // A barrier counts arrivals and outstanding TMA bytes; a phase ends when both reach zero. Waiters name a phase by its
 // parity, so a role keeps one running (stage, parity) pair and never resets a barrier. Who empties waits for the phase of
 // its own lap; who fills waits for the lap before (parity ^ 1), which is over at once in the first lap.
@@ -19,6 +19,18 @@ __device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// An arrival on CTA `cta` of the cluster: this warp no longer reads a stage which that CTA multicasts into. Relaxed on
+// purpose: the reads were wgmma's and wgmma_wait saw them complete, so there is nothing left to order; a release at
+// cluster scope would be a GPU-wide fence at every step of K. Never hand over written data with this one.
+// Pairs with mbarrier_wait_relaxed.
+__device__ __forceinline__ void mbarrier_arrive_cluster(u32 barrier, u32 cta) {
+    jitter();
+    asm volatile(
+        "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;\n\t"
+        "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(barrier), "r"(cta)
+        : "memory");
+}
+
 // One arrival that also announces `bytes` of TMA data; the phase ends when they have landed, and the data is then
 // visible to every waiter (TMA's complete_tx pairs with the wait, no proxy fence needed on the reading side).
 __device__ __forceinline__ void mbarrier_expect(u32 barrier, u32 bytes) {
@@ -37,6 +49,16 @@ __device__ __forceinline__ bool mbarrier_try_wait(u32 barrier, u32 parity) {
     return done != 0;
 }
 
+__device__ __forceinline__ bool mbarrier_try_wait_relaxed(u32 barrier, u32 parity) {
+    u32 done;
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    return done != 0;
+}
+
 // Acquire at CTA scope. Bounded, at twice the counters' limit: when a counter is late, the counter is what gets named.
 // The clock is read only after a try_wait failed, so the usual path is one instruction and a branch.
 __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity, const Watch& watch, u32 role, u32 what, u32 stage) {
@@ -44,6 +66,16 @@ __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity, const Wat
     if (mbarrier_try_wait(barrier, parity)) return;
     const u64 start = global_nanoseconds();
     while (!mbarrier_try_wait(barrier, parity)) {
+        if (global_nanoseconds() - start > 2 * watch.timeout_ns) stalled(watch, role, what, stage, parity, parity ^ 1);
+    }
+}
+
+// Relaxed at cluster scope, for stages that only wgmma read: the arrivals came from consumers of both CTAs.
+__device__ __forceinline__ void mbarrier_wait_relaxed(u32 barrier, u32 parity, const Watch& watch, u32 role, u32 what, u32 stage) {
+    jitter();
+    if (mbarrier_try_wait_relaxed(barrier, parity)) return;
+    const u64 start = global_nanoseconds();
+    while (!mbarrier_try_wait_relaxed(barrier, parity)) {
         if (global_nanoseconds() - start > 2 * watch.timeout_ns) stalled(watch, role, what, stage, parity, parity ^ 1);
     }
 }

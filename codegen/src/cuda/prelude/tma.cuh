@@ -16,6 +16,14 @@ __device__ __forceinline__ void tma_load(u32 shared, const TensorMap& map, u32 b
         : "memory");
 }
 
+// The same into the CTAs of `mask`, at the same shared offset; completes on each one's barrier at that offset.
+__device__ __forceinline__ void tma_load_multicast(u32 shared, const TensorMap& map, u32 barrier, u32 column, u32 row, u32 chunk, u32 rank, u16 mask) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared),
+        "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(chunk), "r"(rank), "h"(mask)
+        : "memory");
+}
+
 // Shared to global (any GPU of the map). The shared data must be visible to the async proxy: see fence_async_shared.
 __device__ __forceinline__ void tma_store(const TensorMap& map, u32 shared, u32 column, u32 row, u32 chunk, u32 rank) {
     jitter();

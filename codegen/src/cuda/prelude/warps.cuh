@@ -1,4 +1,4 @@
-// Who runs what: one lane of a warp, the registers of a warpgroup.
+// Who runs what: one lane of a warp, the registers of a warpgroup, the CTAs of a cluster.
 
 // The warp's index in the CTA, made uniform by a shuffle: role branches on it stay warp-uniform for ptxas.
 __device__ __forceinline__ u32 warp_index() {
@@ -21,4 +21,16 @@ __device__ __forceinline__ void registers_give() {
 template <u32 count>
 __device__ __forceinline__ void registers_take() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+__device__ __forceinline__ u32 cluster_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// Every thread of the cluster, release/acquire at cluster scope. At the start: peers' barriers are initialised.
+// At the end: no CTA leaves while a peer may still arrive on its barriers or write its shared memory.
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 }

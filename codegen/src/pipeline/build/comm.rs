@@ -176,6 +176,7 @@ impl Walk<'_, '_> {
                 index: 0.into(),
                 map,
                 at,
+                multicast: false,
             },
             Node::Advance {
                 ring: BOXES,

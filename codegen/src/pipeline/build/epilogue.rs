@@ -173,6 +173,7 @@ impl Walk<'_, '_> {
             loads.extend(self.panel_at(from).map(|(map, at)| Node::Load {
                 ring: STAGES,
                 part,
+                multicast: false,
                 index: place,
                 map,
                 at,

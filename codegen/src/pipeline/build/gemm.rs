@@ -1,10 +1,10 @@
 //! A loop over tiles, as each of the three GEMM roles runs it.
 
-use super::super::{At, CONSUMERS, Expr, Node, Phase, Side, Slot, Test};
+use super::super::{At, BLOCK_ROWS, CONSUMERS, Expr, Node, Phase, Side, Slot, Test};
 use super::epilogue::groups;
 use super::item::{Leaf, Sorted, leaves, sort, why};
 use super::walk::{Bound, Walk, Which};
-use super::{PANELS, STAGES, operand, refuse};
+use super::{PANELS, Product, STAGES, operand, refuse};
 use crate::kernel::{Op, OpKind, Region};
 use crate::order::TileOrder;
 use crate::program::{PartitionId, Pick, StoreMode, Var};
@@ -41,7 +41,11 @@ impl Walk<'_, '_> {
         let mut nodes = Vec::new();
         let rows = self
             .rows(partition, chunk.as_ref())
-            .ceil_div(Expr::symbol("TILE_M", tile.rows));
+            .ceil_div(Product::clustered(
+                "TILE_M",
+                tile.rows,
+                self.b.product.cluster.0,
+            ));
         let of = if mine { "my_" } else { "" };
         let tiles_m = self.name(&mut nodes, &format!("{of}tiles_m"), rows);
         let tiles = self.name(
@@ -51,8 +55,8 @@ impl Walk<'_, '_> {
         );
         let name = self.ident(var);
         let (row, column) = (
-            Expr::var(format!("{name}.row")),
-            Expr::var(format!("{name}.column")),
+            self.of_cta(format!("{name}.row"), self.b.product.cluster.0),
+            self.of_cta(format!("{name}.column"), self.b.product.cluster.1),
         );
         self.bind(
             var,
@@ -113,6 +117,15 @@ impl Walk<'_, '_> {
         nodes
     }
 
+    /// A tile's row or column among all: with `ctas` of a cluster along it, a place is theirs together.
+    fn of_cta(&self, place: String, ctas: u32) -> Expr {
+        if ctas > 1 {
+            Expr::var(place) * Expr::symbol("CLUSTER", ctas) + Expr::var("half")
+        } else {
+            Expr::var(place)
+        }
+    }
+
     fn load(&mut self, sorted: &Sorted<'_>) -> Vec<Node> {
         let Some(dot) = &sorted.dot else {
             return self.waits(&sorted.load_waits);
@@ -123,6 +136,10 @@ impl Walk<'_, '_> {
         let tile = self.b.product.tile;
         let [x_bytes, w_bytes] = [(a, tile.rows), (b, tile.columns)].map(|(region, rows)| {
             let buffer = &self.b.kernel.buffers[region.buffer.index()];
+            if rows < BLOCK_ROWS && region.buffer == a.buffer && !buffer.rows_contiguous {
+                // The box leaves a part of its slot as it is.
+                return Expr::symbol("TILE_M", rows) * Expr::symbol("TILE_K", tile.k) * 2;
+            }
             let bytes = operand::bytes(rows, tile.k, buffer.rows_contiguous);
             Expr::symbol(format!("{}_BYTES", buffer.name.to_uppercase()), bytes)
         });
@@ -219,6 +236,7 @@ impl Walk<'_, '_> {
                 chunk,
                 rank,
             },
+            multicast: false,
         };
         let part = vec![
             Node::Await {

@@ -101,7 +101,10 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         warps.push(Warp { name, place, body });
     }
     let tails: Vec<&Block> = [mover, gemm].into_iter().flatten().flat_map(tail).collect();
-    let end = Walk::new(&mut builder, Which::End).end(&tails);
+    let mut end = Walk::new(&mut builder, Which::End).end(&tails);
+    if product.ctas() > 1 {
+        end.push(Node::SyncCluster);
+    }
     let rings = rings(&product, comm.is_some(), kernel);
     let Builder {
         maps,
@@ -120,6 +123,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         tile,
         in_turn: product.in_turn,
         panel_columns: product.fit.panel_columns,
+        cluster: product.cluster,
         comm,
         // What the loading warpgroup gives up, the multiplying ones share: at most 504 in all. A fused kernel's loading
         // thread needs more for the schedule's arithmetic, most of all where it moves data itself; a sum over ranks
@@ -165,6 +169,7 @@ struct Product {
     dtype: crate::dtype::Dtype,
     tile: Tile,
     in_turn: bool,
+    cluster: (u32, u32),
     fit: Fit,
     /// Bytes of the widest element that panels hold.
     widest: u32,
@@ -172,9 +177,29 @@ struct Product {
 }
 
 impl Product {
+    /// CTAs of a cluster.
+    const fn ctas(&self) -> u32 {
+        self.cluster.0 * self.cluster.1
+    }
+
+    /// Rows or columns of the tiles of a cluster.
+    fn clustered(name: &str, size: u32, ctas: u32) -> Expr {
+        let size = Expr::symbol(name, size);
+        if ctas > 1 {
+            size * Expr::symbol("CLUSTER", ctas)
+        } else {
+            size
+        }
+    }
+
     /// Bytes of an output panel.
     const fn panel_bytes(&self) -> u32 {
-        self.tile.rows * self.fit.panel_columns * self.widest
+        let rows = if self.tile.rows < BLOCK_ROWS {
+            BLOCK_ROWS
+        } else {
+            self.tile.rows
+        };
+        rows * self.fit.panel_columns * self.widest
     }
 }
 
@@ -252,21 +277,26 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
     }
     let tile = Tile { rows, columns, k };
     let in_turn = kind.in_turn(rows);
-    let few = BLOCK_ROWS * if in_turn { 1 } else { CONSUMERS };
-    // A block of 64 rows has half as many accumulators a thread as columns. Registers for the rest: in turn there are
-    // two more rings to keep track of.
+    let (rows_known, how): (&[u32], _) = if in_turn {
+        (
+            &[8, 16, 32, 64, 128],
+            "8, 16, 32, 64 or 128 rows in turn by a multiple of 16 columns: at most 256, of 128 rows 160",
+        )
+    } else {
+        (
+            &[128, 256],
+            "128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 176",
+        )
+    };
+    // A block of 64 rows has half as many accumulators a thread as columns. Registers for the rest: in turn there is
+    // one more ring to keep track of.
     let most = match (tile.blocks(in_turn), in_turn) {
         (0 | 1, _) => 256,
         (_, false) => 176,
         (_, true) => 160,
     };
-    if ![few, 2 * few].contains(&rows) || columns % 16 != 0 || columns > most {
-        let how = if in_turn { "in turn" } else { "shared" };
-        found.push(refuse(
-            Some(at),
-            format!("tiles of {rows}x{columns}, {how}"),
-            format!("{few} or {} rows, and a multiple of 16 columns: of {few} rows at most 256, else {}", 2 * few, if in_turn { 160 } else { 176 }),
-        ));
+    if !rows_known.contains(&rows) || columns % 16 != 0 || columns > most {
+        found.push(refuse(Some(at), format!("tiles of {rows}x{columns}"), how));
     }
     if k != 64 {
         found.push(refuse(
@@ -275,16 +305,48 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
             "64: one 128-byte swizzle atom",
         ));
     }
-    if cluster != (1, 1) {
+    let ctas = cluster.0.saturating_mul(cluster.1);
+    if ctas > 2 {
         let message = format!("a cluster of {}x{}", cluster.0, cluster.1);
-        found.push(refuse(Some(at), message, "1x1"));
+        found.push(refuse(Some(at), message, "1x1, 2x1 or 1x2"));
+    } else if ctas == 2 && !kernel.counters.is_empty() {
+        // A cluster's tiles count as one, and the last may lie outside: no cell of a counter is for it.
+        let message = format!(
+            "a cluster of {}x{} in a kernel that signals",
+            cluster.0, cluster.1
+        );
+        found.push(refuse(
+            Some(at),
+            message,
+            "1x1: clusters are for GEMMs alone",
+        ));
+    }
+    if cluster.1 == 2 && rows < BLOCK_ROWS {
+        found.push(refuse(
+            Some(at),
+            format!("a cluster that shares the rows of tiles of {rows}"),
+            format!("tiles of {BLOCK_ROWS} rows or more: its CTAs load whole swizzle atoms"),
+        ));
     }
     let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
+    if cluster.0 == 2 && w_rows || cluster.1 == 2 && x_rows {
+        let message = format!(
+            "a cluster of {}x{} in layout {}",
+            cluster.0,
+            cluster.1,
+            kernel.variant.layout.name()
+        );
+        found.push(refuse(
+            Some(at),
+            message,
+            "what its CTAs share has K contiguous",
+        ));
+    }
     let widest = widest(kernel, &gemm.body);
     let needs = Needs {
         tile: (rows, columns),
         staged: (
-            fit::staged_rows(rows, x_rows),
+            fit::staged_rows(rows.max(BLOCK_ROWS), x_rows),
             fit::staged_rows(columns, w_rows),
         ),
         step: (k, 2),
@@ -304,6 +366,7 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         dtype,
         tile,
         in_turn,
+        cluster,
         fit,
         widest,
         partition,
@@ -384,7 +447,11 @@ fn lets(kernel: &Kernel, product: &Product) -> Vec<(String, Expr)> {
     vec![
         (
             "tiles_n".into(),
-            n.ceil_div(Expr::symbol("TILE_N", product.tile.columns)),
+            n.ceil_div(Product::clustered(
+                "TILE_N",
+                product.tile.columns,
+                product.cluster.1,
+            )),
         ),
         (
             "steps".into(),
@@ -407,7 +474,7 @@ fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
         parts: vec![
             Part {
                 name: name(product.x),
-                bytes: operand::bytes(tile.rows, tile.k, x_rows),
+                bytes: operand::bytes(tile.rows.max(BLOCK_ROWS), tile.k, x_rows),
             },
             Part {
                 name: name(product.w),
@@ -415,8 +482,9 @@ fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
             },
         ],
         at: 0,
+        ctas: product.ctas(),
         full: 1,
-        empty: warps,
+        empty: warps * product.ctas(),
     };
     let panels = Ring {
         name: "panel",
@@ -427,6 +495,7 @@ fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
             bytes: product.panel_bytes(),
         }],
         at: stages.slots * stages.slot_bytes(),
+        ctas: 1,
         full: warps,
         empty: 1,
     };
@@ -443,6 +512,7 @@ fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
                 bytes,
             }],
             at: 0,
+            ctas: 1,
             full: 1,
             empty: 1,
         });

@@ -24,14 +24,26 @@ impl Walk<'_, '_> {
             Operand::Rows => (tile.rows, row * Expr::symbol("TILE_M", tile.rows)),
             Operand::Columns => (tile.columns, column * Expr::symbol("TILE_N", tile.columns)),
         };
+        // What the CTAs of a cluster share, each loads a part of: those along rows have the same columns.
+        let (down, across) = self.b.product.cluster;
+        let (name, ctas) = match axis {
+            Operand::Rows => ("TILE_M", across),
+            Operand::Columns => ("TILE_N", down),
+        };
         let blocked = self.b.kernel.buffers[region.buffer.index()].rows_contiguous;
         let (boxed, block) = if blocked {
             (BLOCK_ROWS, Expr::var("block"))
         } else {
-            (rows, 0.into())
+            (rows / ctas, 0.into())
+        };
+        let mine = if ctas > 1 {
+            let cluster = Expr::symbol("CLUSTER", ctas);
+            start + Expr::var("half") * (Expr::symbol(name, rows) / cluster)
+        } else {
+            start
         };
         let map = self.map(region.buffer, boxed, tile.k);
-        let start = start + block.clone() * Expr::symbol("BLOCK_ROWS", BLOCK_ROWS);
+        let start = mine + block.clone() * Expr::symbol("BLOCK_ROWS", BLOCK_ROWS);
         let (row, chunk, rank) = match axis {
             Operand::Rows => self.place(region, map, var, start, None),
             Operand::Columns => (start, 0.into(), 0.into()),
@@ -47,6 +59,7 @@ impl Walk<'_, '_> {
                 chunk,
                 rank,
             },
+            multicast: ctas > 1,
         };
         if blocked {
             vec![count(

@@ -39,11 +39,11 @@ pub(super) struct Walk<'b, 'a> {
 }
 
 /// Names the text uses for its own.
-const RESERVED: [&str; 35] = [
+const RESERVED: [&str; 36] = [
     "index", "first", "stage", "panel", "box", "base", "warp", "lane", "me", "world", "tiles",
     "tiles_n", "tiles_m", "steps", "step", "hop", "acc", "previous", "part", "plan", "watch",
     "shared", "consumer", "unit", "units", "items", "sent", "pieces", "cell", "int", "float", "T",
-    "for", "const", "auto",
+    "for", "const", "auto", "half",
 ];
 
 impl<'b, 'a> Walk<'b, 'a> {

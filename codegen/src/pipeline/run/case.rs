@@ -65,7 +65,7 @@ impl<'a> Case<'a> {
             first.push(cells);
             cells += plan.geometry.counter_cells(CounterId(index as u16));
         }
-        let blocks = 2 + comm_ctas(pipeline);
+        let blocks = (2 + comm_ctas(pipeline)) * pipeline.ctas();
         Ok(Case {
             pipeline,
             plan,

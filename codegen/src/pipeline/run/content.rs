@@ -75,16 +75,10 @@ impl Machine<'_> {
         held.map(|(_, content)| content.clone()).collect()
     }
 
-    fn put(&mut self, cta: usize, area: Area, content: Content) {
+    pub(super) fn put(&mut self, cta: usize, area: Area, content: Content) {
         let held = &mut self.ctas[cta].held;
         held.retain(|(at, _)| !at.overlaps(area));
         held.push((area, content));
-    }
-
-    /// A load lands.
-    pub(super) fn loaded(&mut self, index: usize, area: Area, from: Box4) {
-        let cta = self.agents[index].cta;
-        self.put(cta, area, Content::Box(from));
     }
 
     /// The operand that a piece of a stage holds: boxes whose rows follow each other, of the same columns.

@@ -3,6 +3,8 @@
 //! Waits on counters are taken as late as possible: only when no agent can do anything else, and one at a time. So
 //! whatever must not be held back while a rank waits for another one, is seen to be held back.
 
+mod counters;
+
 use super::case::{Case, LAUNCHES, WORLD};
 use super::content::{Content, Product};
 use super::flatten::flatten;
@@ -12,6 +14,7 @@ use super::story;
 use crate::diag::Diagnostic;
 use crate::kernel::Buffer;
 use crate::pipeline::{CONSUMERS, Node, Pipeline};
+use std::ops::Range;
 
 /// Who runs: a role of a CTA of a rank in a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +62,7 @@ pub(super) struct Cta {
     pub(super) shared: Vec<Touch<Area>>,
     /// What lies where.
     pub(super) held: Vec<(Area, Content)>,
-    pub(super) ids: u32,
+    ids: u32,
     synced: u32,
     gathers: Knows,
     gave: Knows,
@@ -329,41 +332,56 @@ impl<'a> Machine<'a> {
         let mut skipped = 0;
         match kind {
             Kind::Await { barrier, phases } => {
-                if self.agents[index].knows.phases(barrier) + 1 < phases {
+                let at = &self.ctas[cta].barriers;
+                let (number, at) = (
+                    (cta - self.leader(index)) * at.len() + barrier,
+                    &at[barrier],
+                );
+                if self.agents[index].knows.phases(number) + 1 < phases {
                     return Err(Box::new(story::a_lap_behind(self, index)));
                 }
-                let at = &self.ctas[cta].barriers[barrier];
                 if at.phase % 2 == (phases + 1) % 2 {
                     return Ok(Did::Blocked);
                 }
                 let knows = &mut self.agents[index].knows;
                 knows.join(&at.gave);
-                knows.over(barrier, phases);
+                knows.over(number, phases);
             }
             Kind::Expect { barrier, bytes } => {
                 self.ctas[cta].barriers[barrier].bytes += i64::from(bytes);
                 self.arrive(cta, barrier, 1, index);
             }
-            Kind::Arrive { barrier, count } => self.arrive(cta, barrier, count, index),
+            Kind::Arrive {
+                barrier,
+                count,
+                everywhere,
+            } => {
+                for cta in self.ctas_of(index, everywhere) {
+                    self.arrive(cta, barrier, count, index);
+                }
+            }
             Kind::Load {
+                everywhere,
                 area,
                 barrier,
                 bytes,
                 from,
             } => {
-                let id = self.touch_shared(index, area, true, true)?;
                 let read = self.touch_global(index, from, false)?;
-                self.loaded(index, area, from);
-                let at = &mut self.ctas[cta].barriers[barrier];
-                at.bytes -= i64::from(bytes);
-                at.gathers.shared.both(id);
-                if let Some(read) = read {
-                    at.gathers.global.both(read);
+                for cta in self.ctas_of(index, everywhere) {
+                    let id = self.touch_shared(index, cta, area, true, true)?;
+                    self.put(cta, area, Content::Box(from));
+                    let at = &mut self.ctas[cta].barriers[barrier];
+                    at.bytes -= i64::from(bytes);
+                    at.gathers.shared.both(id);
+                    if let Some(read) = read {
+                        at.gathers.global.both(read);
+                    }
+                    self.complete(cta, barrier);
                 }
-                self.complete(cta, barrier);
             }
             Kind::Store { area, to } => {
-                let read = self.touch_shared(index, area, false, true)?;
+                let read = self.touch_shared(index, cta, area, false, true)?;
                 if to.rows.1 > to.allowed {
                     return Err(Box::new(story::spills(self, index, &to)));
                 }
@@ -397,7 +415,7 @@ impl<'a> Machine<'a> {
             }
             Kind::Mma { areas, row, fresh } => {
                 for area in areas {
-                    let id = self.touch_shared(index, area, false, true)?;
+                    let id = self.touch_shared(index, cta, area, false, true)?;
                     self.agents[index].open_mma.push(id);
                 }
                 self.multiplied(index, areas, row, fresh)?;
@@ -420,7 +438,7 @@ impl<'a> Machine<'a> {
                 part,
                 epilogue,
             } => {
-                let id = self.touch_shared(index, area, write, false)?;
+                let id = self.touch_shared(index, cta, area, write, false)?;
                 self.agents[index].knows.shared.plain.add(id);
                 if write {
                     self.written_panel(index, area, part, epilogue)?;
@@ -429,7 +447,7 @@ impl<'a> Machine<'a> {
                 }
             }
             Kind::ReadPanel { area, acc } => {
-                let id = self.touch_shared(index, area, false, false)?;
+                let id = self.touch_shared(index, cta, area, false, false)?;
                 self.agents[index].knows.shared.plain.add(id);
                 self.read_panel(index, area, acc)?;
             }
@@ -462,17 +480,19 @@ impl<'a> Machine<'a> {
                     self.signal(index, rank, cell, amount);
                 }
             }
-            Kind::SyncCta => {
-                let (agent, cta) = (&mut self.agents[index], &mut self.ctas[cta]);
+            Kind::Sync { everywhere } => {
+                let all = self.ctas_of(index, everywhere);
+                let agents: u32 = all.clone().map(|cta| self.ctas[cta].agents).sum();
+                let (agent, cta) = (&mut self.agents[index], &mut self.ctas[all.start]);
                 if !agent.synced {
                     agent.synced = true;
                     cta.synced += 1;
                     cta.gathers.join(&agent.knows);
-                    if cta.synced == cta.agents {
+                    if cta.synced == agents {
                         cta.gave = std::mem::take(&mut cta.gathers);
                     }
                 }
-                if cta.synced < cta.agents {
+                if cta.synced < agents {
                     return Ok(Did::Blocked);
                 }
                 let gave = cta.gave.clone();
@@ -501,8 +521,35 @@ impl<'a> Machine<'a> {
             if agent.pending.is_some() {
                 return Err(Box::new(story::held_back(self, index, &[])));
             }
+            if self.case.pipeline.ctas() > 1 && !agent.synced {
+                return Err(Box::new(story::leaves_its_cluster(self, index)));
+            }
         }
         Ok(Did::Step)
+    }
+
+    /// The first CTA of an agent's cluster: it numbers the accesses of all of them.
+    fn leader(&self, index: usize) -> usize {
+        let agent = &self.agents[index];
+        agent.cta - (agent.who.block % self.case.pipeline.ctas()) as usize
+    }
+
+    /// An agent's CTA, or all of its cluster.
+    fn ctas_of(&self, index: usize, everywhere: bool) -> Range<usize> {
+        let (cta, leader) = (self.agents[index].cta, self.leader(index));
+        if everywhere {
+            leader..leader + self.case.pipeline.ctas() as usize
+        } else {
+            cta..cta + 1
+        }
+    }
+
+    /// The number of the next access of shared memory in an agent's cluster.
+    pub(super) fn next_id(&mut self, index: usize) -> u32 {
+        let leader = self.leader(index);
+        let ids = &mut self.ctas[leader].ids;
+        *ids += 1;
+        *ids - 1
     }
 
     fn arrive(&mut self, cta: usize, barrier: usize, count: u32, index: usize) {
@@ -521,53 +568,5 @@ impl<'a> Machine<'a> {
             at.phase += 1;
             at.gave = std::mem::take(&mut at.gathers);
         }
-    }
-
-    fn counter_wait(&mut self, index: usize, cell: u32, lag: u32) -> bool {
-        let who = self.agents[index].who;
-        if self.case.host_signals(cell) {
-            return true;
-        }
-        let arrivals = if lag == 0 {
-            self.case.arrivals(who.rank, cell)
-        } else {
-            0
-        };
-        let at = &self.cells[(who.rank * self.case.cells + cell) as usize];
-        let wanted = at.base + arrivals;
-        if at.count < wanted {
-            return false;
-        }
-        // It joins with the signals it cannot have missed: all up to this launch, if only all of them reach the target.
-        let upto = who.launch - lag;
-        let each = self.case.arrivals(who.rank, cell);
-        if wanted >= each * u64::from(upto) {
-            for (launch, _, saw) in &at.signals {
-                if *launch <= upto {
-                    self.agents[index].knows.global.plain.join(saw);
-                }
-            }
-        }
-        true
-    }
-
-    /// What a waiter sees and wants.
-    pub fn counter(&self, index: usize, cell: u32, lag: u32) -> (u64, u64) {
-        let who = self.agents[index].who;
-        let arrivals = if lag == 0 {
-            self.case.arrivals(who.rank, cell)
-        } else {
-            0
-        };
-        let at = &self.cells[(who.rank * self.case.cells + cell) as usize];
-        (at.count, at.base + arrivals)
-    }
-
-    fn signal(&mut self, index: usize, rank: u32, cell: u32, amount: u64) {
-        let agent = &self.agents[index];
-        let (launch, saw) = (agent.who.launch, agent.knows.global.plain.clone());
-        let at = &mut self.cells[(rank * self.case.cells + cell) as usize];
-        at.count += amount;
-        at.signals.push((launch, amount, saw));
     }
 }

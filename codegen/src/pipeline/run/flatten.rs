@@ -1,10 +1,11 @@
 //! One role of one CTA in one launch, as the list of its steps: control depends on the shape and on ranks only.
 
-use super::super::{At, CONSUMERS, Deal, Expr, Map, MapId, Node, Phase, Place, RingId, Side, Slot};
+mod areas;
+
+use super::super::{Deal, Expr, MapId, Node, Phase, Place, RingId, Side, Slot};
 use super::case::{Case, Env, WORLD, comm_ctas};
-use super::step::{Area, Box4, Kind, Step};
-use crate::dtype::Dtype;
-use crate::pipeline::View;
+use super::step::{Area, Kind, Step};
+use crate::pipeline::Values;
 
 /// Where a role stands in a ring.
 #[derive(Clone, Copy, Default)]
@@ -55,6 +56,7 @@ pub(super) fn flatten<'a>(
         steps: Vec::new(),
     };
     flat.set("consumer", runner);
+    flat.set("half", block % case.pipeline.ctas());
     flat.list(&warp.body);
     flat.item = None;
     let first = matches!(warp.place, Place::Thread { warp: 0 });
@@ -234,6 +236,7 @@ impl<'a> Flattener<'a> {
                     Kind::Arrive {
                         barrier: self.barrier(*ring, *side, slot),
                         count,
+                        everywhere: *side == Side::Empty && self.case.pipeline.ring(*ring).ctas > 1,
                     },
                 );
             }
@@ -254,7 +257,14 @@ impl<'a> Flattener<'a> {
             }
             Node::PassTurn => {
                 let barrier = self.turn_of(self.runner ^ 1);
-                self.push(node, Kind::Arrive { barrier, count: 4 });
+                self.push(
+                    node,
+                    Kind::Arrive {
+                        barrier,
+                        count: 4,
+                        everywhere: false,
+                    },
+                );
             }
             Node::GiveBack { ring, held } => {
                 while self.cursors[usize::from(ring.0)].held > *held {
@@ -264,6 +274,7 @@ impl<'a> Flattener<'a> {
                         Kind::Arrive {
                             barrier: self.barrier(*ring, Side::Empty, cursor.oldest),
                             count: 1,
+                            everywhere: false,
                         },
                     );
                     let slots = self.case.pipeline.ring(*ring).slots;
@@ -278,16 +289,22 @@ impl<'a> Flattener<'a> {
                 index,
                 map,
                 at,
+                multicast,
             } => {
                 let cursor = self.cursors[usize::from(ring.0)];
                 let boxed = self.case.pipeline.map(*map);
                 let bytes = self.box_bytes(boxed);
-                let place = self.value(index) * self.place_bytes(*map);
+                let place = if *multicast {
+                    self.env.var("half") * bytes
+                } else {
+                    self.value(index) * self.place_bytes(*map)
+                };
                 let area = self.area(*ring, *part, cursor.slot, place, bytes);
                 let from = self.global(*map, at);
                 self.push(
                     node,
                     Kind::Load {
+                        everywhere: *multicast,
                         area,
                         barrier: self.barrier(*ring, Side::Full, cursor.slot),
                         bytes,
@@ -325,9 +342,10 @@ impl<'a> Flattener<'a> {
             Node::Mma { ring, fresh } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let parts = &self.case.pipeline.ring(*ring).parts;
-                let line = self.case.pipeline.tile.k * self.case.pipeline.dtype.bytes();
                 // Each group reads its rows of x and all of w.
-                let (offset, bytes) = self.share(parts[0].bytes);
+                let line = self.case.pipeline.tile.k * self.case.pipeline.dtype.bytes();
+                let loaded = parts[0].bytes.min(self.case.pipeline.tile.rows * line);
+                let (offset, bytes) = self.share(loaded);
                 let x = self.area(*ring, 0, slot, offset, bytes);
                 let w = self.area(*ring, 1, slot, 0, parts[1].bytes);
                 self.push(
@@ -464,12 +482,13 @@ impl<'a> Flattener<'a> {
                 );
             }
             Node::Flush { .. } => self.push(node, Kind::Flush),
-            Node::SyncCta => self.push(node, Kind::SyncCta),
+            Node::SyncCta => self.push(node, Kind::Sync { everywhere: false }),
+            Node::SyncCluster => self.push(node, Kind::Sync { everywhere: true }),
         }
     }
 
     fn start(&self) -> u32 {
-        let (block, blocks) = crate::pipeline::Values::block(&self.env);
+        let (block, blocks) = self.cluster();
         let comm = comm_ctas(self.case.pipeline);
         match self.deal.0 {
             Deal::All | Deal::Comm => block,
@@ -478,6 +497,13 @@ impl<'a> Flattener<'a> {
             Deal::Join if block >= comm => block - comm,
             Deal::Join => blocks - comm + block,
         }
+    }
+
+    /// Which cluster, and how many there are: items are dealt to clusters.
+    fn cluster(&self) -> (u32, u32) {
+        let (block, blocks) = self.env.block();
+        let ctas = self.case.pipeline.ctas();
+        (block / ctas, blocks / ctas)
     }
 
     /// The index of this runner's next item.
@@ -490,7 +516,7 @@ impl<'a> Flattener<'a> {
 
     /// The index of the CTA's next item.
     fn next_of_all(&self) -> u32 {
-        let (block, blocks) = crate::pipeline::Values::block(&self.env);
+        let (block, blocks) = self.cluster();
         let comm = comm_ctas(self.case.pipeline);
         let (index, others) = (self.env.index, blocks - comm);
         match self.deal.0 {
@@ -523,21 +549,6 @@ impl<'a> Flattener<'a> {
         }
     }
 
-    fn box_bytes(&self, map: &Map) -> u32 {
-        let dtype = self.case.pipeline.kernel.buffers[map.tensor.index()].dtype;
-        map.box_rows * map.box_columns * dtype.bytes()
-    }
-
-    /// From a box of a part to the next: blocks lie one after another, panels each in a place for the widest type.
-    fn place_bytes(&self, map: MapId) -> u32 {
-        let pipeline = self.case.pipeline;
-        if pipeline.rows_contiguous(map) {
-            self.box_bytes(pipeline.map(map))
-        } else {
-            pipeline.panel_bytes()
-        }
-    }
-
     /// The barrier of a consumer's turns.
     fn turn_of(&self, consumer: u32) -> usize {
         let rings = self.case.pipeline.rings.iter();
@@ -551,55 +562,6 @@ impl<'a> Flattener<'a> {
         if cursor.slot.is_multiple_of(slots) {
             cursor.slot -= slots;
             cursor.lap += 1;
-        }
-    }
-
-    /// This group's share of the rows of a part: its offset and bytes.
-    fn share(&self, bytes: u32) -> (u32, u32) {
-        if self.case.pipeline.in_turn {
-            (0, bytes)
-        } else {
-            let half = bytes / CONSUMERS;
-            (self.runner * half, half)
-        }
-    }
-
-    /// This group's rows of a panel.
-    fn panel(&self, ring: RingId, part: usize, slot: u32, index: u32, dtype: Dtype) -> Area {
-        let pipeline = self.case.pipeline;
-        let bytes = pipeline.tile.rows * pipeline.panel_columns * dtype.bytes();
-        let (offset, share) = self.share(bytes);
-        let place = index * pipeline.panel_bytes();
-        self.area(ring, part, slot, place + offset, share)
-    }
-
-    /// What a box covers, clipped as the map clips it.
-    fn global(&self, id: MapId, at: &At) -> Box4 {
-        let map = self.case.pipeline.map(id);
-        let [column, row, chunk, rank] =
-            [&at.column, &at.row, &at.chunk, &at.rank].map(|expr| self.value(expr));
-        let buffer = &self.case.pipeline.kernel.buffers[map.tensor.index()];
-        let home = match map.view {
-            View::Flat | View::Chunks => self.env.rank,
-            View::SharedChunks | View::SharedSlots | View::SharedChunk => rank,
-        };
-        let (mut rows, allowed) = self.case.rows(map.tensor, map.view, chunk, home);
-        let tail = self.tails.iter().rev().find(|(known, _)| *known == id);
-        if let Some((_, of)) = tail
-            && *of == chunk
-        {
-            rows = rows.min(allowed);
-        }
-        let columns = self.case.plan.geometry.size(buffer.columns);
-        Box4 {
-            tensor: map.tensor,
-            rank: home,
-            chunk,
-            rows: (row.min(rows), (row + map.box_rows).min(rows)),
-            columns: (column.min(columns), (column + map.box_columns).min(columns)),
-            origin: (row, column),
-            allowed,
-            view: map.view,
         }
     }
 }

@@ -12,13 +12,13 @@ impl Machine<'_> {
     pub(super) fn touch_shared(
         &mut self,
         index: usize,
+        cta: usize,
         area: Area,
         write: bool,
         proxy: bool,
     ) -> Result<u32, Box<Diagnostic>> {
         let agent = &self.agents[index];
-        let step = (index, agent.at);
-        let cta = &mut self.ctas[agent.cta];
+        let (step, who) = ((index, agent.at), agent.who);
         let ordered = |seen: &Seen, id: u32| {
             if proxy {
                 seen.proxy.has(id)
@@ -27,20 +27,19 @@ impl Machine<'_> {
             }
         };
         let seen = &agent.knows.shared;
-        let before = cta.shared.iter().find(|touch| {
+        let before = self.ctas[cta].shared.iter().find(|touch| {
             touch.whereabouts.overlaps(area) && (touch.write || write) && !ordered(seen, touch.id)
         });
         if let Some(before) = before.copied() {
             let fence = seen.plain.has(before.id);
             return Err(Box::new(story::shared_race(self, before, index, fence)));
         }
-        let id = cta.ids;
-        cta.ids += 1;
+        let id = self.next_id(index);
+        let cta = &mut self.ctas[cta];
         // What this access comes after need not be looked at again, if every later one must come after this one.
         cta.shared.retain(|touch| {
             !(write && area.start <= touch.whereabouts.start && touch.whereabouts.end <= area.end)
         });
-        let who = agent.who;
         cta.shared.push(Touch {
             id,
             whereabouts: area,

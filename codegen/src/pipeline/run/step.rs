@@ -28,8 +28,12 @@ pub(super) enum Kind {
     Arrive {
         barrier: usize,
         count: u32,
+        /// In each CTA of the cluster.
+        everywhere: bool,
     },
     Load {
+        /// Into each CTA of the cluster.
+        everywhere: bool,
         area: Area,
         barrier: usize,
         bytes: u32,
@@ -100,7 +104,10 @@ pub(super) enum Kind {
         amount: u64,
     },
     Flush,
-    SyncCta,
+    /// Of one CTA, or of its cluster.
+    Sync {
+        everywhere: bool,
+    },
     /// Skips so many steps unless this is the last CTA to come.
     Last {
         skip: usize,

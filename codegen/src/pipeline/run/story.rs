@@ -122,7 +122,8 @@ impl Machine<'_> {
                 self.cell_name(*cell)
             ),
             Kind::Flush => "sends the remembered signal".into(),
-            Kind::SyncCta => "waits for all warps of its CTA".into(),
+            Kind::Sync { everywhere: false } => "waits for all warps of its CTA".into(),
+            Kind::Sync { everywhere: true } => "waits for all warps of its cluster".into(),
             Kind::Last { .. } => "comes to its end".into(),
         };
         format!("{what}{item}")
@@ -242,6 +243,16 @@ pub(super) fn leaves_early(machine: &Machine<'_>, index: usize) -> Diagnostic {
         format!("{who} ends while its stores may still read shared memory"),
     )
     .hint("wait for the stores' groups before the end")
+}
+
+pub(super) fn leaves_its_cluster(machine: &Machine<'_>, index: usize) -> Diagnostic {
+    let who = machine.who(machine.agents[index].who);
+    Diagnostic::new(
+        Rule::Race,
+        None,
+        format!("{who} ends while another CTA of its cluster may still write its shared memory"),
+    )
+    .hint("wait for the whole cluster at the end")
 }
 
 pub(super) fn held_back(machine: &Machine<'_>, index: usize, waiting: &[usize]) -> Diagnostic {
