@@ -4,6 +4,9 @@
 #[path = "common/gates.rs"]
 mod gates;
 
+#[path = "common/epilogues.rs"]
+mod epilogues;
+
 use counterflow::codegen::cuda;
 use counterflow::jit::gates::findings;
 use counterflow::jit::{Compiled, Probes, Source, Target};
@@ -21,6 +24,24 @@ fn one_of_each_kind_passes_the_gates() {
         (schedules::gemm_rs(), variant.clone()),
         (schedules::gemm_ar(), variant),
     ]);
+}
+
+/// 128x256 leaves the fewest registers: no word for the math after the dot may spill there.
+#[test]
+fn every_epilogue_passes_the_gates() {
+    let library = [schedules::linear_gelu, schedules::linear_residual];
+    let all = library.iter().chain(&epilogues::ALL);
+    let mut cases: Vec<_> = all.map(|program| (program(), Variant::new(4))).collect();
+    cases.push((schedules::wgrad(), Variant::new(4).layout(Layout::Tn)));
+    // In turn, and with two blocks of rows a warpgroup.
+    let tall = Variant::new(4).set("tiles", (256, 128));
+    let in_turn = Variant::new(4)
+        .set("tiles", (128, 128))
+        .set("gemm.ping_pong", 1);
+    cases.push((schedules::linear_gelu(), in_turn));
+    cases.push((schedules::linear_gelu(), tall.clone()));
+    cases.push((schedules::linear_residual(), tall));
+    all_pass(&cases);
 }
 
 /// What tests add to a kernel is not in others: the same instructions as from a prelude without a word of it.

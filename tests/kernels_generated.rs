@@ -38,7 +38,7 @@ const PING_PONG: Knob = Knob::Choice("gemm.ping_pong", Setting::One(1), "ping_po
 const CLUSTER: Knob = Knob::Choice("gemm.cluster", Setting::Pair(2, 1), "cluster");
 
 /// The first of each kind.
-const KERNELS: [Kind; 12] = [
+const KERNELS: [Kind; 15] = [
     (schedules::gemm, Dtype::Bf16, (128, 256), Knob::None),
     (
         schedules::gemm,
@@ -57,6 +57,19 @@ const KERNELS: [Kind; 12] = [
     (schedules::gemm, Dtype::Bf16, (128, 160), PING_PONG),
     (schedules::gemm, Dtype::Bf16, (64, 64), Knob::None),
     (schedules::gemm, Dtype::F16, (128, 128), Knob::None),
+    (schedules::linear_gelu, Dtype::Bf16, (128, 256), Knob::None),
+    (
+        schedules::linear_residual,
+        Dtype::Bf16,
+        (128, 256),
+        Knob::None,
+    ),
+    (
+        schedules::wgrad,
+        Dtype::Bf16,
+        (128, 256),
+        Knob::Layout(Layout::Tn),
+    ),
     (schedules::ag_gemm, Dtype::Bf16, (128, 256), Knob::None),
     (schedules::ag_gemm_pull, Dtype::Bf16, (128, 256), Knob::None),
     (schedules::gemm_rs, Dtype::Bf16, (128, 256), Knob::None),

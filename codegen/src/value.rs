@@ -1,6 +1,7 @@
 //! The math after the dot: what a store writes, element by element, in f32.
 
 use crate::dtype::Dtype;
+use std::cmp::Ordering;
 use std::fmt;
 use std::ops::{Add, Mul, Sub};
 
@@ -91,8 +92,8 @@ pub enum Compare {
 pub struct ScalarFn {
     /// Its name in the user's program.
     pub name: &'static str,
-    /// How many arguments it takes.
-    pub params: u16,
+    /// The names of its arguments.
+    pub params: &'static [&'static str],
     /// Its body over [`Value::Arg`].
     pub body: Box<Value>,
 }
@@ -109,10 +110,11 @@ impl Unary {
             Unary::Tanh => x.tanh(),
             Unary::Erf => erf(x),
             Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-            Unary::Gelu => 0.5 * x * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2)),
+            Unary::Gelu => 0.5 * x * erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
             Unary::GeluTanh => {
                 let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
-                0.5 * x * (1.0 + inner.tanh())
+                // 0.5 * (1 + tanh(u)) as sigmoid(2u), which keeps the digits of a small tail.
+                x / (1.0 + (-2.0 * inner).exp())
             }
             Unary::Silu => x / (1.0 + (-x).exp()),
             Unary::Relu => x.max(0.0),
@@ -149,17 +151,27 @@ fn erf(x: f64) -> f64 {
             sum += term / (2.0 * n + 1.0);
         }
         sum * 2.0 / std::f64::consts::PI.sqrt()
-    } else if a < 6.5 {
-        let fraction = (1..=60)
-            .rev()
-            .fold(0.0, |tail, n| f64::from(n) / 2.0 / (a + tail));
-        1.0 - (-a * a).exp() / (std::f64::consts::PI.sqrt() * (a + fraction))
     } else if a.is_nan() {
         a
     } else {
-        1.0
+        1.0 - erfc(a)
     };
     value.copysign(x)
+}
+
+/// What it lacks to one, also where that is far below one's last place.
+fn erfc(x: f64) -> f64 {
+    // NaN goes this way too.
+    if !matches!(
+        x.partial_cmp(&2.5),
+        Some(Ordering::Greater | Ordering::Equal)
+    ) {
+        return 1.0 - erf(x);
+    }
+    let fraction = (1..=60)
+        .rev()
+        .fold(0.0, |tail, n| f64::from(n) / 2.0 / (x + tail));
+    (-x * x).exp() / (std::f64::consts::PI.sqrt() * (x + fraction))
 }
 
 impl Binary {
@@ -228,6 +240,16 @@ impl Value {
             }
         });
         found
+    }
+
+    /// The terms of the sum that it is, in order; itself if it is none.
+    pub fn summands<'a>(&'a self, terms: &mut Vec<&'a Value>) {
+        if let Value::Binary(Binary::Add, a, b) = self {
+            a.summands(terms);
+            b.summands(terms);
+        } else {
+            terms.push(self);
+        }
     }
 
     /// Calls `f` on this and every part of it, functions' bodies excepted.
@@ -415,6 +437,9 @@ mod tests {
             assert!((erf(-x) + expected).abs() < 1e-11, "erf(-{x})");
         }
         assert!((erf(2.499_999) - erf(2.500_001)).abs() < 1e-6);
+        // Tails keep their digits.
+        assert!((erfc(5.0) / 1.537_459_794_428_035e-12 - 1.0).abs() < 1e-12);
+        assert!((Unary::Gelu.eval(-9.0) / -1.015_729_565_358_458e-18 - 1.0).abs() < 1e-12);
         assert!(erf(f64::NAN).is_nan());
     }
 }

@@ -53,13 +53,14 @@ fn scalar_fn(item: &ItemFn, params: &[Ident], body: &TokenStream) -> TokenStream
     let text = names::text(&item.sig.ident);
     let count = u16::try_from(params.len()).unwrap_or(u16::MAX);
     let indices = 0..count;
+    let names = params.iter().map(names::text);
     let at = Span::call_site();
     let (value, function) = (private(at, "Value"), private(at, "ScalarFn"));
     quote! {
         #(let #params = #value::Arg(#indices);)*
         #function {
             name: #text,
-            params: #count,
+            params: &[#(#names),*],
             body: ::std::boxed::Box::new(#body),
         }
     }

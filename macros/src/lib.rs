@@ -126,7 +126,7 @@ pub fn schedule(
 ///         let x = Value::Arg(0);
 ///         ScalarFn {
 ///             name: "leaky",
-///             params: 1,
+///             params: &["x"],
 ///             body: Box::new(Value::select(
 ///                 Compare::Lt, Value::from(0.0), x.clone(),
 ///                 x.clone(), Value::from(0.1).combine(Binary::Mul, x.clone()),

@@ -8,9 +8,13 @@
 #[path = "../../runtime/tests/common/mod.rs"]
 mod nvidia;
 
+#[path = "../common/epilogues.rs"]
+mod epilogues;
+
 mod back_to_back;
 mod case;
 mod copies;
+mod epilogue;
 mod fused;
 mod gpus;
 mod heap;

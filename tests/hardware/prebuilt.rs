@@ -47,6 +47,10 @@ fn kernels_of_the_suite() {
         let (_, pipeline) = checked(&program, &variant);
         wanted.push((none, cuda::emit(&pipeline)));
     }
+    for (program, variant) in crate::epilogue::kinds() {
+        let (_, pipeline) = checked(&program, &variant);
+        wanted.push((none, cuda::emit(&pipeline)));
+    }
     let compiled = crate::case::in_parallel(wanted.len(), |index| {
         let (probes, source) = &wanted[index];
         launch::compile(&compiler.clone().with_probes(*probes), source).map(|made| made.cubin.len())

@@ -1,9 +1,9 @@
 //! How many instructions of each kind a kernel's machine code must have: worked out from the variant's tile and the
 //! schedule's statements, not from the text. Loops say whether they are unrolled, so the counts are exact.
 
-use crate::kernel::{OpKind, RoleKind, visit};
+use crate::kernel::{Block, Op, OpKind, Region, RoleKind, visit, visit_ops};
 use crate::pipeline::Pipeline;
-use crate::program::StoreMode;
+use crate::program::{StoreMode, TensorKind};
 
 /// (SASS mnemonic, how many).
 pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
@@ -23,6 +23,11 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     // stmatrix.x4 writes, and ldmatrix.x4 reads, 16 rows by 16 columns of a warp, of which four have the rows.
     let blocks = rows * tile.columns / (4 * 256);
     let (mut products, mut writes, mut adds, mut sums, mut copies) = (0, 0, 0, 0, 0);
+    // Stored tiles beside a product; panels of 16 bits that are written and read by matrix instructions, f32 has others.
+    let (mut tiles, mut stored, mut read) = (0, 0, 0);
+    let halves = |region: &Region| {
+        u32::from(pipeline.kernel.buffers[region.buffer.index()].dtype.bytes() == 2)
+    };
     for role in &pipeline.kernel.roles {
         visit(&role.body, &mut |op| match &op.kind {
             OpKind::Dot { .. } => products += 1,
@@ -31,25 +36,64 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
                 StoreMode::Write => writes += 1,
                 StoreMode::Add => adds += 1,
             },
+            OpKind::Load { from, .. } => {
+                let buffer = &pipeline.kernel.buffers[from.buffer.index()];
+                if buffer.kind != TensorKind::Vector {
+                    tiles += 1;
+                    read += halves(from);
+                }
+            }
             // The host copies for a role without CTAs.
             OpKind::Copy { .. } => copies += u32::from(!role.kind.sequential()),
             OpKind::Wait { .. }
             | OpKind::Signal { .. }
-            | OpKind::Load { .. }
             | OpKind::ForRanks { .. }
             | OpKind::ForSplits { .. }
             | OpKind::If { .. } => {}
         });
     }
+    // What an item stores in several places is written to panels once, unless it differs in value or type.
+    for role in &pipeline.kernel.roles {
+        items(&role.body, &mut |body| {
+            let mut panels = Vec::new();
+            visit_ops(body, &mut |op| {
+                if let OpKind::Store { dst, value, .. } = &op.kind {
+                    let dtype = pipeline.kernel.buffers[dst.buffer.index()].dtype;
+                    let value = &pipeline.kernel.values[usize::from(value.0)];
+                    if !panels.contains(&(dtype, value)) {
+                        panels.push((dtype, value));
+                        stored += halves(dst);
+                    }
+                }
+            });
+        });
+    }
     vec![
         ("HGMMA", products * mma),
-        // Two operands a step, a panel of another rank's sum, a box.
-        ("UTMALDG", 2 * products + sums + copies),
+        // Two operands a step, a panel of another rank's sum or of a stored tile, a box.
+        ("UTMALDG", 2 * products + sums + tiles + copies),
         ("UTMASTG", writes + copies),
         ("UTMAREDG", adds),
-        ("STSM", products * blocks),
-        ("LDSM", sums * blocks),
+        ("STSM", stored * blocks),
+        ("LDSM", (sums + read) * blocks),
         // One gives registers, the others take them.
         ("USETMAXREG", 2),
     ]
+}
+
+/// Calls `f` with what each item of a role does.
+fn items(body: &[Block], f: &mut impl FnMut(&[Op])) {
+    for block in body {
+        match block {
+            Block::ForRanks { body, .. } => items(body, f),
+            Block::If {
+                then, otherwise, ..
+            } => {
+                items(then, f);
+                items(otherwise, f);
+            }
+            Block::Items { body, .. } => f(body),
+            Block::Once { .. } | Block::Join => {}
+        }
+    }
 }

@@ -29,6 +29,7 @@ impl Text<'_> {
         self.plan(params);
         self.rows_functions();
         self.orders();
+        self.epilogue_functions();
     }
 
     fn constants(&mut self) {
@@ -169,6 +170,15 @@ impl Text<'_> {
             };
             if fields.iter().any(|at| at.field == Field::Heap) {
                 self.line("Cells cells;");
+            }
+            for at in fields {
+                if let Field::Vector(tensor) = at.field {
+                    let element = self.element(pipeline.kernel.buffers[tensor.index()].dtype);
+                    self.line(format!(
+                        "const {element}* {};  // a number a column",
+                        at.name
+                    ));
+                }
             }
             for at in fields.iter().filter(|at| !at.field.wide()) {
                 self.line(format!(
@@ -514,8 +524,11 @@ fn describe(pipeline: &Pipeline, field: Field) -> String {
             pipeline.kernel.partitions[id.index()].name
         ),
         Field::Join => "waves of items before the first blocks take part".into(),
-        Field::Heap | Field::Stride | Field::Counters | Field::Arrivals | Field::Finished => {
-            String::new()
-        }
+        Field::Heap
+        | Field::Stride
+        | Field::Counters
+        | Field::Arrivals
+        | Field::Finished
+        | Field::Vector(_) => String::new(),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Text;
 use super::head::order_name;
-use crate::pipeline::{Expr, Node, Phase, RingId, Side, Slot};
+use crate::pipeline::{Expr, Field, Node, Phase, RingId, Side, Slot};
 use crate::print::{Spelling, factor};
 use crate::program::{CounterId, StoreMode};
 
@@ -255,7 +255,7 @@ impl Text<'_> {
                 let map_of = self.pipeline.map(*map);
                 let dim = self.pipeline.kernel.buffers[map_of.tensor.index()].rows;
                 let (map, chunk) = (&map_of.name, self.expr(chunk));
-                let tail = self.field(crate::pipeline::Field::Tail(dim));
+                let tail = self.field(Field::Tail(dim));
                 self.line(format!(
                     "const TensorMap& {map}_out = {chunk} == {tail} ? {map}_tail : {map};"
                 ));
@@ -299,10 +299,56 @@ impl Text<'_> {
                 });
                 self.line("u32 previous = 0;");
             }
-            Node::WritePanel { ring, part } => {
-                let shared = self.shared(*ring, 0, &Expr::Const(0), false);
+            Node::ReadPanel {
+                ring,
+                name,
+                slot_part,
+                index,
+                dtype,
+                ..
+            } => {
+                let shared = self.shared(*ring, *slot_part, index, false);
+                let element = self.element(*dtype);
+                self.panel_array(name);
+                self.panel("panel_read", &element, (name, ""), &shared);
+            }
+            Node::ReadVector {
+                name,
+                tensor,
+                column,
+                ..
+            } => {
+                let columns = self.pipeline.kernel.buffers[tensor.index()].columns;
+                let [vector, columns] =
+                    [Field::Vector(*tensor), Field::Size(columns)].map(|field| self.field(field));
+                let column = self.expr(column);
+                self.line(format!("float {name}[PANEL_N / 4];"));
+                self.line(format!(
+                    "vector_read<PANEL_N>({name}, {vector}, {column}, {columns}, lane);"
+                ));
+            }
+            Node::Apply { epilogue, part } => {
                 let part = self.factor(part);
-                self.panel("panel_store", &part, &shared);
+                self.apply(*epilogue, &part);
+            }
+            Node::WritePanel {
+                ring,
+                part,
+                epilogue,
+                dtype,
+            } => {
+                let shared = self.shared(*ring, 0, &Expr::Const(0), false);
+                let element = self.element(*dtype);
+                match epilogue {
+                    Some(index) => {
+                        let from = super::value::results(&self.pipeline.epilogues[*index]);
+                        self.panel("panel_store", &element, (&from, ""), &shared);
+                    }
+                    None => {
+                        let at = format!(" + {} * PANEL_N / 2", self.factor(part));
+                        self.panel("panel_store", &element, ("acc", &at), &shared);
+                    }
+                }
             }
             Node::AddPanel {
                 ring,
@@ -312,7 +358,8 @@ impl Text<'_> {
             } => {
                 let shared = self.shared(*ring, *slot_part, index, false);
                 let part = self.factor(part);
-                self.panel("panel_add", &part, &shared);
+                let at = format!(" + {part} * PANEL_N / 2");
+                self.panel("panel_add", "T", ("acc", &at), &shared);
             }
             Node::FenceShared => self.line("fence_async_shared();"),
             Node::SyncWarp => self.line("__syncwarp();"),
@@ -437,18 +484,6 @@ impl Text<'_> {
         }
     }
 
-    /// Between this warp's rows of a panel and its accumulators.
-    fn panel(&mut self, verb: &str, part: &str, shared: &str) {
-        if self.pipeline.blocks() == 1 {
-            self.line(format!(
-                "{verb}<T, PANEL_N>(acc + {part} * PANEL_N / 2, {shared}, first_row, lane);"
-            ));
-        } else {
-            self.line("#pragma unroll");
-            self.line(format!("for (u32 block = 0; block < BLOCKS; ++block) {verb}<T, PANEL_N>(acc[block] + {part} * PANEL_N / 2, {shared}, first_row + block * 64, lane);"));
-        }
-    }
-
     fn last_cta(&mut self, of: &Expr, body: &[Node], advance: &[(CounterId, Expr)]) {
         let of = self.expr(of);
         self.block("if (warp == 0)", |text| {
@@ -521,7 +556,7 @@ impl Text<'_> {
     }
 
     fn cell(&self, counter: CounterId, cell: &Expr) -> String {
-        let first = Expr::Field(crate::pipeline::Field::First(counter));
+        let first = Expr::Field(Field::First(counter));
         self.expr(&(first + cell.clone()))
     }
 }

@@ -116,6 +116,10 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
             used.extend(advance.iter().map(|(counter, _)| Field::First(*counter)));
             used.insert(Field::Me);
         }
+        Node::ReadVector { tensor, .. } => {
+            let columns = pipeline.kernel.buffers[tensor.index()].columns;
+            used.extend([Field::Vector(*tensor), Field::Size(columns)]);
+        }
         Node::Note(_)
         | Node::Let { .. }
         | Node::Deal { .. }
@@ -142,6 +146,8 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Node::MmaCommit
         | Node::MmaWait { .. }
         | Node::Accumulators
+        | Node::ReadPanel { .. }
+        | Node::Apply { .. }
         | Node::WritePanel { .. }
         | Node::AddPanel { .. }
         | Node::FenceShared

@@ -158,11 +158,12 @@ pub fn reference(
 }
 
 /// The bound after rounding to `dtype`: one half unit in the last place of what may be stored, or half the spacing
-/// of f16's subnormals (2^-24), the only ones a test can meet.
+/// of the type's subnormals, which the tail of an activation meets.
 fn stored(dtype: Dtype, value: f64, error: f64) -> f64 {
     let tiny = match dtype {
         Dtype::F16 => 2f64.powi(-25),
-        Dtype::Bf16 | Dtype::F32 => 0.0,
+        Dtype::Bf16 => 2f64.powi(-134),
+        Dtype::F32 => 2f64.powi(-150),
     };
     error + dtype.unit_roundoff() * (value.abs() + error) + tiny
 }

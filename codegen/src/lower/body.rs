@@ -470,13 +470,13 @@ impl<'a> Placer<'a> {
                 at,
                 "an argument stands outside an #[epilogue] function",
             )),
-            Value::Call(function, values) if values.len() != usize::from(function.params) => {
+            Value::Call(function, values) if values.len() != function.params.len() => {
                 self.found.push(mistake(
                     at,
                     format!(
                         "{} takes {} arguments, not {}",
                         function.name,
-                        function.params,
+                        function.params.len(),
                         values.len()
                     ),
                 ))

@@ -2,7 +2,7 @@
 
 use crate::kernel::DimId;
 use crate::order::Int;
-use crate::program::{CounterId, PartitionId};
+use crate::program::{CounterId, PartitionId, TensorId};
 use std::ops::{Add, Div, Mul, Rem, Sub};
 
 /// A number of 32 bits, never negative.
@@ -80,6 +80,8 @@ pub enum Field {
     Arrivals,
     /// Address, in this rank's own memory, of a word that is zero between launches (64 bits).
     Finished,
+    /// Address, in this rank's own memory, of a vector (64 bits).
+    Vector(TensorId),
 }
 
 impl Field {
@@ -94,9 +96,12 @@ impl Field {
             | Field::First(_)
             | Field::CellRows(_)
             | Field::Join => false,
-            Field::Heap | Field::Stride | Field::Counters | Field::Arrivals | Field::Finished => {
-                true
-            }
+            Field::Heap
+            | Field::Stride
+            | Field::Counters
+            | Field::Arrivals
+            | Field::Finished
+            | Field::Vector(_) => true,
         }
     }
 }

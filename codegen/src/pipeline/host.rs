@@ -40,7 +40,12 @@ impl Pipeline {
                 geometry.cells(partition) / u64::from(columns.max(1)) / u64::from(chunks.max(1))
             }
             Field::Join => self.join(plan, machine).into(),
-            Field::Heap | Field::Stride | Field::Counters | Field::Arrivals | Field::Finished => {
+            Field::Heap
+            | Field::Stride
+            | Field::Counters
+            | Field::Arrivals
+            | Field::Finished
+            | Field::Vector(_) => {
                 return None;
             }
         })
@@ -246,7 +251,8 @@ impl Values for Numbers<'_> {
             | Field::Stride
             | Field::Counters
             | Field::Arrivals
-            | Field::Finished => 0,
+            | Field::Finished
+            | Field::Vector(_) => 0,
         }
     }
     fn rows_of(&self, dim: DimId, chunk: u32) -> u32 {

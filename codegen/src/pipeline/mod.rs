@@ -24,7 +24,10 @@ pub use build::build;
 pub use enqueue::{HostOp, HostOpKind, Lines};
 pub use expr::{Expr, Field, Op, Test, Values};
 pub use host::MapShape;
-pub use node::{At, Deal, Map, MapId, Node, Note, Part, Phase, Ring, RingId, Side, Slot, View};
+pub use node::{
+    At, Deal, Epilogue, Map, MapId, Node, Note, Param, Part, Phase, Ring, RingId, Side, Slot,
+    Source, View,
+};
 pub(crate) use run::findings;
 
 use crate::dtype::Dtype;
@@ -43,7 +46,7 @@ pub struct Pipeline {
     pub tile: Tile,
     /// Whether the warpgroups that multiply take tiles in turn, instead of sharing each.
     pub in_turn: bool,
-    /// Columns of an output panel.
+    /// Columns of a panel, of the widest type that is stored or read in panels.
     pub panel_columns: u32,
     /// CTAs of a cluster, along rows and columns of tiles: one, or two that share an operand.
     pub cluster: (u32, u32),
@@ -57,6 +60,8 @@ pub struct Pipeline {
     pub rings: Vec<Ring>,
     /// Numbers that all warps use.
     pub lets: Vec<(String, Expr)>,
+    /// The math after the dot, by [`Node::Apply`].
+    pub epilogues: Vec<Epilogue>,
     /// Counters whose cells get several arrivals for each the kernel counts: by how many.
     pub scale: Vec<(CounterId, Expr)>,
     /// What each warp does.
@@ -166,6 +171,11 @@ impl Pipeline {
     /// Threads of a CTA.
     pub const fn threads(&self) -> u32 {
         128 * (1 + CONSUMERS)
+    }
+
+    /// Bytes from a panel of a part to the next: room for the widest type.
+    pub fn panel_bytes(&self) -> u32 {
+        self.rings[1].parts[0].bytes
     }
 
     /// Blocks of 64 rows that a warpgroup multiplies for a tile.

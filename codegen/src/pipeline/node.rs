@@ -4,8 +4,11 @@
 //! that orders memory or may block is in the others: the emitter invents none of it.
 
 use super::expr::{Expr, Test};
+use crate::dtype::Dtype;
+use crate::kernel::ValueId;
 use crate::order::TileOrder;
 use crate::program::{CounterId, Loc, StoreMode, TensorId};
+use crate::value::{AccId, Value};
 
 /// An index into [`super::Pipeline::maps`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -229,12 +232,50 @@ pub enum Node {
     // --- Accumulators and panels.
     /// Accumulators for one item.
     Accumulators,
-    /// Rounds a panel's width of accumulators into the current slot (ordinary stores).
+    /// Reads a loaded panel into registers of its own, in f32 (ordinary loads).
+    ReadPanel {
+        /// The ring.
+        ring: RingId,
+        /// What the schedule's load fills.
+        acc: AccId,
+        /// The registers' name.
+        name: String,
+        /// The panel's type.
+        dtype: Dtype,
+        /// Which part of the slot.
+        slot_part: usize,
+        /// Which box within the part.
+        index: Expr,
+    },
+    /// Reads a panel's width of a vector, each lane the columns of its accumulators. Ordinary loads of memory that
+    /// nobody writes during the launch; what is beyond the vector reads as zero.
+    ReadVector {
+        /// What the schedule's load fills.
+        acc: AccId,
+        /// The registers' name.
+        name: String,
+        /// The vector.
+        tensor: TensorId,
+        /// Its first column.
+        column: Expr,
+    },
+    /// Computes what a panel's width of elements become.
+    Apply {
+        /// An index into [`super::Pipeline::epilogues`].
+        epilogue: usize,
+        /// Which panel of the tile.
+        part: Expr,
+    },
+    /// Rounds a panel's width of accumulators, or of what became of them, into the current slot (ordinary stores).
     WritePanel {
         /// The ring.
         ring: RingId,
         /// Which panel of the tile.
         part: Expr,
+        /// What was applied to it before.
+        epilogue: Option<usize>,
+        /// What it is rounded to.
+        dtype: Dtype,
     },
     /// Adds a loaded panel to accumulators, in f32 (ordinary loads).
     AddPanel {
@@ -363,6 +404,41 @@ pub enum Slot {
     Current,
     /// The one [`Node::Advance`] kept.
     Previous,
+}
+
+/// The math between the product and what is stored: a function of a lane's registers, element by element.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Epilogue {
+    /// Its name in the text.
+    pub name: String,
+    /// What the schedule says, of all that the item added up and loaded.
+    pub of: ValueId,
+    /// The same with the sum of what was added up as one.
+    pub value: Value,
+    /// What it reads.
+    pub params: Vec<Param>,
+}
+
+/// What an [`Epilogue`] reads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Param {
+    /// What it is in [`Epilogue::value`].
+    pub acc: AccId,
+    /// Its name in the text.
+    pub name: String,
+    /// Where it comes from.
+    pub from: Source,
+}
+
+/// Where a number of an [`Epilogue`] comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The item's accumulators.
+    Product,
+    /// [`Node::ReadPanel`]
+    Panel,
+    /// [`Node::ReadVector`]
+    Vector,
 }
 
 /// A box's place in a map: {columns, rows in a chunk, chunk or slot, rank}.

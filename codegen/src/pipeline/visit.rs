@@ -41,6 +41,9 @@ impl Node {
             | Node::MmaCommit
             | Node::MmaWait { .. }
             | Node::Accumulators
+            | Node::ReadPanel { .. }
+            | Node::ReadVector { .. }
+            | Node::Apply { .. }
             | Node::WritePanel { .. }
             | Node::AddPanel { .. }
             | Node::FenceShared
@@ -94,7 +97,9 @@ impl Node {
             Node::Store { at, .. } => vec![&at.column, &at.row, &at.chunk, &at.rank],
             Node::Tail { chunk, .. } => vec![chunk],
             Node::Mma { fresh, .. } => vec![fresh],
-            Node::WritePanel { part, .. } => vec![part],
+            Node::WritePanel { part, .. } | Node::Apply { part, .. } => vec![part],
+            Node::ReadPanel { index, .. } => vec![index],
+            Node::ReadVector { column, .. } => vec![column],
             Node::AddPanel { index, part, .. } => vec![index, part],
             Node::CounterWait { cell, .. } | Node::CounterAdvance { cell, .. } => vec![cell],
             Node::CounterAdd { rank, cell, .. } | Node::Defer { rank, cell, .. } => {

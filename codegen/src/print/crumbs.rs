@@ -61,7 +61,7 @@ fn values_read_as_math() {
     );
     let clip = ScalarFn {
         name: "clip",
-        params: 2,
+        params: &["x", "most"],
         body: Box::new(Value::Arg(0).combine(Binary::Min, Value::Arg(1))),
     };
     value(g.call(clip, [u]), "clip(g, u)");

@@ -100,5 +100,22 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
         Field::Counters => "offset".into(),
         Field::Arrivals => "arrivals".into(),
         Field::Finished => "finished".into(),
+        Field::Vector(tensor) => {
+            // Behind the counters and before the sizes, by names that neither has.
+            let name = &kernel.buffers[tensor.index()].name;
+            let taken = |name: &str| {
+                ["cells", "rows", "tail", "me", "world", "join"].contains(&name)
+                    || kernel
+                        .dims
+                        .iter()
+                        .any(|dim| dim.name.replace('.', "_") == name)
+                    || kernel.counters.iter().any(|counter| counter.name == name)
+            };
+            if taken(name) {
+                format!("{name}_vector")
+            } else {
+                name.clone()
+            }
+        }
     }
 }

@@ -3,7 +3,8 @@
 use super::{Page, Spelling, factor, field_name, number, test};
 use crate::kernel::DimId;
 use crate::pipeline::{
-    At, Deal, Expr, Field, Map, Node, Phase, Pipeline, Place, Ring, RingId, Side, Slot, View,
+    At, Deal, Expr, Field, Map, Node, Phase, Pipeline, Place, Ring, RingId, Side, Slot, Source,
+    View,
 };
 use crate::program::{CounterId, StoreMode};
 use std::fmt;
@@ -291,8 +292,53 @@ impl Printer<'_> {
             Node::MmaCommit => "commit products".into(),
             Node::MmaWait { pending } => format!("await all but {pending} products"),
             Node::Accumulators => "acc".into(),
-            Node::WritePanel { ring, part } => {
-                format!("write {} <- acc[{}]", self.ring(*ring), number(part))
+            Node::ReadPanel {
+                ring,
+                name,
+                dtype,
+                slot_part,
+                index,
+                ..
+            } => format!(
+                "{name} = {} as {dtype}",
+                self.part(*ring, *slot_part, index)
+            ),
+            Node::ReadVector {
+                name,
+                tensor,
+                column,
+                ..
+            } => {
+                let vector = &self.pipeline.kernel.buffers[tensor.index()].name;
+                format!("{name} = {vector}[{}..]", number(column))
+            }
+            Node::Apply { epilogue, part } => {
+                let epilogue = &self.pipeline.epilogues[*epilogue];
+                let name = |acc| {
+                    let param = epilogue.params.iter().find(|param| param.acc == acc);
+                    match param.map(|param| (param.from, &param.name)) {
+                        Some((Source::Panel | Source::Vector, name)) => name.clone(),
+                        Some((Source::Product, _)) | None => format!("acc[{}]", number(part)),
+                    }
+                };
+                format!("{} = {}", epilogue.name, epilogue.value.text(&name))
+            }
+            Node::WritePanel {
+                ring,
+                part,
+                epilogue,
+                dtype,
+            } => {
+                let from = match epilogue {
+                    Some(index) => self.pipeline.epilogues[*index].name.clone(),
+                    None => format!("acc[{}]", number(part)),
+                };
+                let to = if *dtype == self.pipeline.dtype {
+                    String::new()
+                } else {
+                    format!(" as {dtype}")
+                };
+                format!("write {} <- {from}{to}", self.ring(*ring))
             }
             Node::AddPanel {
                 ring,

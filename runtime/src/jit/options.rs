@@ -38,6 +38,9 @@ pub(super) fn options(target: Target, probes: Probes) -> Vec<String> {
     let mut options = vec![
         format!("--gpu-architecture={}", target.name()),
         "--std=c++17".into(),
+        // Quotients and roots within two units of f32's last place, in a few instructions: see math.cuh.
+        "--prec-div=false".into(),
+        "--prec-sqrt=false".into(),
         // Registers, stack and spills into the log. One option each: joined by a comma, the second is lost.
         "--ptxas-options=-v".into(),
         "--ptxas-options=--warn-on-spills".into(),

@@ -255,6 +255,7 @@ impl Loaded {
                             Field::Counters => self.cells.offset().to_le_bytes(),
                             Field::Arrivals => arrivals.to_bytes(),
                             Field::Finished => self.finished.address().to_bytes(),
+                            Field::Vector(tensor) => self.vector(tensor, plan, tensors)?,
                             Field::Size(_)
                             | Field::ChunkRows(_)
                             | Field::Tail(_)

@@ -110,6 +110,26 @@ impl Loaded {
             })
     }
 
+    /// The address of a vector, for a kernel that reads it by ordinary loads.
+    pub(super) fn vector(
+        &self,
+        tensor: TensorId,
+        plan: &Plan,
+        tensors: &Tensors,
+    ) -> Result<[u8; 8], Error> {
+        let bytes = self.place(tensors, plan, tensor)?.own.to_bytes();
+        if u64::from_le_bytes(bytes).is_multiple_of(16) {
+            return Ok(bytes);
+        }
+        Err(Error::Usage {
+            what: format!(
+                "{} is at an address that is no multiple of 16",
+                self.name(tensor)
+            ),
+            legal: "vectors start on 16 bytes".into(),
+        })
+    }
+
     pub(super) fn name(&self, tensor: TensorId) -> &str {
         &self.pipeline.kernel.buffers[tensor.index()].name
     }

@@ -1,6 +1,7 @@
 //! A loop over tiles, as each of the three GEMM roles runs it.
 
 use super::super::{At, BLOCK_ROWS, CONSUMERS, Expr, Node, Phase, Side, Slot, Test};
+use super::epilogue::groups;
 use super::item::{Leaf, Sorted, leaves, sort, why};
 use super::walk::{Bound, Walk, Which};
 use super::{PANELS, Product, STAGES, operand, refuse};
@@ -8,7 +9,6 @@ use crate::kernel::{Op, OpKind, Region};
 use crate::order::TileOrder;
 use crate::program::{PartitionId, Pick, StoreMode, Var};
 use crate::rank::RankExpr;
-use crate::value::{AccId, Binary, Value};
 
 impl Walk<'_, '_> {
     /// A loop over tiles.
@@ -37,7 +37,7 @@ impl Walk<'_, '_> {
         }
         let leaves = leaves(self, body);
         let mut sorted = sort(self, &leaves);
-        self.check(&sorted);
+        self.epilogues(&mut sorted);
         let mut nodes = Vec::new();
         let rows = self
             .rows(partition, chunk.as_ref())
@@ -86,10 +86,11 @@ impl Walk<'_, '_> {
         let mut item = match self.which {
             Which::Load => self.load(&sorted),
             Which::Store => self.store(&sorted, lag, &mut nodes, chunk.as_ref()),
-            Which::Multiply => self.multiply(&sorted),
+            Which::Multiply => self.multiply(&sorted, var),
             Which::Fetch | Which::Send | Which::End => Vec::new(),
         };
-        if self.which != Which::Multiply && !item.is_empty() {
+        let placed = self.which != Which::Multiply || !sorted.vectors.is_empty();
+        if placed && !item.is_empty() {
             let place = Node::Place {
                 var: name,
                 order,
@@ -122,38 +123,6 @@ impl Walk<'_, '_> {
             Expr::var(place) * Expr::symbol("CLUSTER", ctas) + Expr::var("half")
         } else {
             Expr::var(place)
-        }
-    }
-
-    /// Refuses a value that is not the sum of what the item added up.
-    fn check(&mut self, sorted: &Sorted<'_>) {
-        let mut known: Vec<AccId> = Vec::new();
-        for leaf in sorted
-            .dot
-            .iter()
-            .chain(sorted.sums.iter().map(|(_, sum)| sum))
-        {
-            if let OpKind::Dot { acc, .. } | OpKind::Reduce { acc, .. } = leaf.op.kind {
-                known.push(acc);
-            }
-        }
-        known.sort();
-        known.dedup();
-        for leaf in &sorted.stores {
-            if let OpKind::Store { value, .. } = &leaf.op.kind {
-                let value = &self.b.kernel.values[usize::from(value.0)];
-                let mut terms = Vec::new();
-                let sum = summands(value, &mut terms);
-                terms.sort();
-                if !sum || terms != known {
-                    let at = self.b.kernel.loc(leaf.op.id);
-                    self.b.found.push(refuse(
-                        Some(at),
-                        "an epilogue",
-                        "the product, or its sum with stored tiles",
-                    ));
-                }
-            }
         }
     }
 
@@ -204,6 +173,7 @@ impl Walk<'_, '_> {
             nodes.push(self.note(sum.op));
             nodes.extend(self.others(sum, waits));
         }
+        nodes.extend(self.load_operands(sorted));
         nodes
     }
 
@@ -226,6 +196,14 @@ impl Walk<'_, '_> {
                 Some(at),
                 "a sum of one slot, or of another rank's",
                 "the slots of all others: `partial[others()][t].sum()`",
+            ));
+            return Vec::new();
+        }
+        if self.b.product.widest != 2 {
+            self.b.found.push(refuse(
+                Some(at),
+                "a sum of stored tiles into f32",
+                "outputs of the operands' type, or tiles that are added one by one: `dot(x[t], w[t]) + z[t]`",
             ));
             return Vec::new();
         }
@@ -305,34 +283,39 @@ impl Walk<'_, '_> {
             return Vec::new();
         }
         let mut nodes = self.waits(&sorted.store_waits);
-        let mut part = vec![Node::Await {
-            ring: PANELS,
-            side: Side::Full,
-            phase: Phase::ThisLap,
-        }];
-        for leaf in &sorted.stores {
-            nodes.push(self.note(leaf.op));
-            let OpKind::Store { dst, mode, .. } = &leaf.op.kind else {
-                continue;
-            };
-            let (dst, mode) = (dst.clone(), *mode);
-            part.extend(self.in_loops(&leaf.loops, &mut |walk| {
-                walk.panel_to(&dst, mode, before, chunk)
-            }));
+        let mut part = Vec::new();
+        let groups = groups(self, sorted);
+        let per_panel = groups.len() as u32;
+        for (_, stores) in groups {
+            part.push(Node::Await {
+                ring: PANELS,
+                side: Side::Full,
+                phase: Phase::ThisLap,
+            });
+            for leaf in stores {
+                nodes.push(self.note(leaf.op));
+                let OpKind::Store { dst, mode, .. } = &leaf.op.kind else {
+                    continue;
+                };
+                let (dst, mode) = (dst.clone(), *mode);
+                part.extend(self.in_loops(&leaf.loops, &mut |walk| {
+                    walk.panel_to(&dst, mode, before, chunk)
+                }));
+            }
+            part.extend([
+                Node::Commit,
+                Node::AwaitRead { pending: 0 },
+                Node::Arrive {
+                    ring: PANELS,
+                    side: Side::Empty,
+                    slot: Slot::Current,
+                },
+                Node::Advance {
+                    ring: PANELS,
+                    keep: false,
+                },
+            ]);
         }
-        part.extend([
-            Node::Commit,
-            Node::AwaitRead { pending: 0 },
-            Node::Arrive {
-                ring: PANELS,
-                side: Side::Empty,
-                slot: Slot::Current,
-            },
-            Node::Advance {
-                ring: PANELS,
-                keep: false,
-            },
-        ]);
         nodes.push(count("part", self.panels(), 1.into(), false, part));
         if sorted.signals.is_empty() {
             return nodes;
@@ -340,7 +323,7 @@ impl Walk<'_, '_> {
         if lag {
             // All but this tile's stores are complete: the tile before can be announced.
             nodes.push(Node::AwaitStores {
-                pending: self.b.product.tile.columns / self.b.product.fit.panel_columns,
+                pending: self.b.product.tile.columns / self.b.product.fit.panel_columns * per_panel,
             });
             nodes.push(Node::Flush {
                 amount: amount(&sorted.signals[0]),
@@ -409,7 +392,7 @@ impl Walk<'_, '_> {
         Expr::symbol("TILE_N", tile.columns) / self.panel_columns()
     }
 
-    fn panel_columns(&self) -> Expr {
+    pub(super) fn panel_columns(&self) -> Expr {
         Expr::symbol("PANEL_N", self.b.product.fit.panel_columns)
     }
 
@@ -449,18 +432,6 @@ fn amount(leaf: &Leaf<'_>) -> u32 {
         amount
     } else {
         1
-    }
-}
-
-/// Whether a value is a plain sum, and of which accumulators.
-fn summands(value: &Value, terms: &mut Vec<AccId>) -> bool {
-    if let Value::Acc(acc) = value {
-        terms.push(*acc);
-        true
-    } else if let Value::Binary(Binary::Add, a, b) = value {
-        summands(a, terms) && summands(b, terms)
-    } else {
-        false
     }
 }
 

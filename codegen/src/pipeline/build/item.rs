@@ -1,6 +1,7 @@
 //! What one item does, sorted by the warp that does it; and the waits and signals all warps share.
 
 use super::super::{Expr, Field, Node, Note, Test};
+use super::epilogue::is_vector;
 use super::walk::{Bound, Walk};
 use super::{names_an_item, refuse};
 use crate::kernel::{Block, Cells, Kernel, Op, OpKind, visit};
@@ -102,10 +103,16 @@ pub(super) struct Sorted<'a> {
     pub dot: Option<Leaf<'a>>,
     /// Sums, each with the waits for the same slots.
     pub sums: Vec<(Vec<Leaf<'a>>, Leaf<'a>)>,
+    /// Stored tiles that the math after the dot reads, each with its waits.
+    pub loads: Vec<(Vec<Leaf<'a>>, Leaf<'a>)>,
+    /// Vectors that it reads.
+    pub vectors: Vec<Leaf<'a>>,
     /// Waits of the storing warp.
     pub store_waits: Vec<Leaf<'a>>,
     /// The stores.
     pub stores: Vec<Leaf<'a>>,
+    /// What is applied before each of them.
+    pub epilogues: Vec<Option<usize>>,
     /// The signals after them.
     pub signals: Vec<Leaf<'a>>,
 }
@@ -114,11 +121,18 @@ pub(super) fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Sorted<'
     let mut sorted = Sorted::default();
     let mut waiting: Vec<Leaf<'a>> = Vec::new();
     for (index, leaf) in leaves.iter().enumerate() {
-        let reads = |leaf: &Leaf<'_>| {
-            matches!(
-                leaf.op.kind,
-                OpKind::Dot { .. } | OpKind::Reduce { .. } | OpKind::Load { .. }
-            )
+        let kernel = walk.b.kernel;
+        // Nobody writes a vector during a launch: what a wait is for comes after it.
+        let reads = |leaf: &Leaf<'_>| match &leaf.op.kind {
+            OpKind::Dot { .. } | OpKind::Reduce { .. } => true,
+            OpKind::Load { from, .. } => !is_vector(kernel, from),
+            OpKind::ForRanks { .. }
+            | OpKind::ForSplits { .. }
+            | OpKind::If { .. }
+            | OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Store { .. } => false,
         };
         let stores = |leaf: &Leaf<'_>| matches!(leaf.op.kind, OpKind::Store { .. });
         let at = walk.b.kernel.loc(leaf.op.id);
@@ -154,11 +168,12 @@ pub(super) fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Sorted<'
             OpKind::Reduce { .. } => sorted
                 .sums
                 .push((std::mem::take(&mut waiting), leaf.clone())),
-            OpKind::Load { .. } => walk.b.found.push(refuse(
-                Some(at),
-                "a load for the epilogue",
-                "sums and products",
-            )),
+            OpKind::Load { from, .. } if is_vector(kernel, from) => {
+                sorted.vectors.push(leaf.clone());
+            }
+            OpKind::Load { .. } => sorted
+                .loads
+                .push((std::mem::take(&mut waiting), leaf.clone())),
             OpKind::Store { .. } => sorted.stores.push(leaf.clone()),
             OpKind::Signal { .. } => sorted.signals.push(leaf.clone()),
             OpKind::Copy { .. } => walk.b.found.push(refuse(

@@ -4,6 +4,7 @@
 
 mod cells;
 mod comm;
+mod epilogue;
 mod gemm;
 mod item;
 mod multiply;
@@ -11,8 +12,8 @@ mod operand;
 mod walk;
 
 use super::{
-    BLOCK_ROWS, BOX_COLUMNS, CONSUMERS, Comm, Expr, Map, Node, Part, Pipeline, Place, Ring, RingId,
-    Test, Tile, UNIT, Warp,
+    BLOCK_ROWS, BOX_COLUMNS, CONSUMERS, Comm, Epilogue, Expr, Map, Node, Part, Pipeline, Place,
+    Ring, RingId, Test, Tile, UNIT, Warp,
 };
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::fit::{self, Fit, Needs};
@@ -20,6 +21,7 @@ use crate::kernel::{Block, Kernel, OpKind, Region, Role, RoleKind, visit};
 use crate::program::{CellIndex, CounterId, Loc, TensorId};
 use crate::variant::Arch;
 use crate::verify::Checked;
+use epilogue::is_vector;
 use item::{Counters, why};
 use std::collections::BTreeSet;
 use walk::{Walk, Which};
@@ -51,6 +53,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         comm,
         counters,
         maps: Vec::new(),
+        epilogues: Vec::new(),
         scale: Vec::new(),
         found: Vec::new(),
     };
@@ -104,7 +107,11 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     }
     let rings = rings(&product, comm.is_some(), kernel);
     let Builder {
-        maps, scale, found, ..
+        maps,
+        epilogues,
+        scale,
+        found,
+        ..
     } = builder;
     Diagnostics::check(found, ())?;
     let tile = product.tile;
@@ -130,6 +137,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         maps,
         rings,
         lets,
+        epilogues,
         scale,
         warps,
         end,
@@ -149,6 +157,7 @@ struct Builder<'a> {
     comm: Option<Comm>,
     counters: Counters,
     maps: Vec<Map>,
+    epilogues: Vec<Epilogue>,
     scale: Vec<(CounterId, Expr)>,
     found: Vec<Diagnostic>,
 }
@@ -162,6 +171,8 @@ struct Product {
     in_turn: bool,
     cluster: (u32, u32),
     fit: Fit,
+    /// Bytes of the widest element that panels hold.
+    widest: u32,
     partition: crate::program::PartitionId,
 }
 
@@ -188,7 +199,7 @@ impl Product {
         } else {
             self.tile.rows
         };
-        rows * self.fit.panel_columns * 2
+        rows * self.fit.panel_columns * self.widest
     }
 }
 
@@ -331,6 +342,7 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
             "what its CTAs share has K contiguous",
         ));
     }
+    let widest = widest(kernel, &gemm.body);
     let needs = Needs {
         tile: (rows, columns),
         staged: (
@@ -338,7 +350,7 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
             fit::staged_rows(columns, w_rows),
         ),
         step: (k, 2),
-        result: 2,
+        result: widest,
         in_turn,
     };
     let fit = match needs.divide(&kind, kernel.variant.arch.shared_memory()) {
@@ -356,8 +368,31 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         in_turn,
         cluster,
         fit,
+        widest,
         partition,
     })
+}
+
+/// Bytes of the widest type that tiles are stored in, or read from beside the product.
+fn widest(kernel: &Kernel, body: &[Block]) -> u32 {
+    let mut widest = 2;
+    visit(body, &mut |op| {
+        let panel = match &op.kind {
+            OpKind::Store { dst, .. } => Some(dst),
+            OpKind::Load { from, .. } => Some(from).filter(|from| !is_vector(kernel, from)),
+            OpKind::Reduce { from, .. } => Some(from),
+            OpKind::ForRanks { .. }
+            | OpKind::ForSplits { .. }
+            | OpKind::If { .. }
+            | OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Dot { .. } => None,
+        };
+        let bytes = panel.map(|region| kernel.buffers[region.buffer.index()].dtype.bytes());
+        widest = widest.max(bytes.unwrap_or(0));
+    });
+    widest
 }
 
 /// The partition that dots run over.

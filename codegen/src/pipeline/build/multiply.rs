@@ -1,10 +1,11 @@
 //! A tile as the multiplying warpgroups compute it.
 
 use super::super::{Expr, Node, Phase, Side, Slot, Test};
+use super::STAGES;
 use super::gemm::{count, steps};
 use super::item::Sorted;
 use super::walk::Walk;
-use super::{PANELS, STAGES};
+use crate::program::Var;
 
 /// Past the other consumer's next tile.
 pub(super) fn skip() -> Node {
@@ -15,7 +16,7 @@ pub(super) fn skip() -> Node {
 }
 
 impl Walk<'_, '_> {
-    pub(super) fn multiply(&mut self, sorted: &Sorted<'_>) -> Vec<Node> {
+    pub(super) fn multiply(&mut self, sorted: &Sorted<'_>, var: Var) -> Vec<Node> {
         let Some(dot) = &sorted.dot else {
             return Vec::new();
         };
@@ -82,32 +83,7 @@ impl Walk<'_, '_> {
                 body: vec![count("part", self.panels(), self.carried(), true, part)],
             });
         }
-        if let Some(store) = sorted.stores.first() {
-            let part = vec![
-                Node::Await {
-                    ring: PANELS,
-                    side: Side::Empty,
-                    phase: Phase::LapBefore,
-                },
-                Node::WritePanel {
-                    ring: PANELS,
-                    part: Expr::var("part"),
-                },
-                Node::FenceShared,
-                Node::SyncWarp,
-                Node::Arrive {
-                    ring: PANELS,
-                    side: Side::Full,
-                    slot: Slot::Current,
-                },
-                Node::Advance {
-                    ring: PANELS,
-                    keep: false,
-                },
-            ];
-            nodes.push(self.note(store.op));
-            nodes.push(count("part", self.panels(), 1.into(), true, part));
-        }
+        nodes.extend(self.write_panels(sorted, var));
         nodes
     }
 }

@@ -213,7 +213,12 @@ impl Values for Env<'_> {
                 rows
             }
             Field::Join => 1,
-            Field::Heap | Field::Stride | Field::Counters | Field::Arrivals | Field::Finished => 0,
+            Field::Heap
+            | Field::Stride
+            | Field::Counters
+            | Field::Arrivals
+            | Field::Finished
+            | Field::Vector(_) => 0,
         }
     }
 

@@ -11,16 +11,21 @@ use crate::diag::Diagnostic;
 use crate::kernel::{OpKind, visit};
 use crate::pipeline::{Node, View};
 use crate::program::{StoreMode, TensorKind};
+use crate::value::AccId;
 
 /// A tile product so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Product {
     /// Its first row among all rows, and its first column.
-    at: (u32, u32),
+    pub(super) at: (u32, u32),
     /// How much of K it has.
     depth: u32,
     /// Whose partial tiles it has.
-    added: Vec<u32>,
+    pub(super) added: Vec<u32>,
+    /// Operands read for its epilogue: what was loaded, the row (of tiles) and the first column.
+    pub(super) read: Vec<(AccId, Option<u32>, u32)>,
+    /// Epilogues applied to the panel at hand, and which one that is.
+    pub(super) applied: Vec<(usize, u32)>,
 }
 
 /// What a piece of shared memory holds.
@@ -28,8 +33,8 @@ pub(super) struct Product {
 pub(super) enum Content {
     /// A box of a tensor.
     Box(Box4),
-    /// Columns of a product, from this one on.
-    Panel(Product, u32),
+    /// Columns of a product, from this one on, after an epilogue.
+    Panel(Product, u32, Option<usize>),
 }
 
 /// Part of an operand's tile.
@@ -40,7 +45,7 @@ struct Operand {
     columns: (u32, u32),
 }
 
-type Verdict = Result<(), Box<Diagnostic>>;
+pub(super) type Verdict = Result<(), Box<Diagnostic>>;
 
 impl Machine<'_> {
     /// The first row of a box among all rows of its tensor.
@@ -48,7 +53,7 @@ impl Machine<'_> {
         self.row_in_all(at, at.rows.0)
     }
 
-    fn row_in_all(&self, at: &Box4, row: u32) -> u32 {
+    pub(super) fn row_in_all(&self, at: &Box4, row: u32) -> u32 {
         let rows = self
             .case
             .plan
@@ -62,7 +67,7 @@ impl Machine<'_> {
         }
     }
 
-    fn held(&self, cta: usize, area: Area) -> Vec<Content> {
+    pub(super) fn held(&self, cta: usize, area: Area) -> Vec<Content> {
         let held = self.ctas[cta]
             .held
             .iter()
@@ -143,17 +148,33 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// A panel is written or added.
-    pub(super) fn paneled(&mut self, index: usize, area: Area, write: bool, part: u32) -> Verdict {
+    /// A panel is written.
+    pub(super) fn written_panel(
+        &mut self,
+        index: usize,
+        area: Area,
+        part: u32,
+        epilogue: Option<usize>,
+    ) -> Verdict {
+        let Agent {
+            cta, ref product, ..
+        } = self.agents[index];
+        if epilogue.is_some_and(|epilogue| !product.applied.contains(&(epilogue, part))) {
+            let what = "its epilogue was not applied to this panel";
+            return Err(Box::new(story::wrong(self, index, what)));
+        }
+        let column = product.at.1 + part * self.case.pipeline.panel_columns;
+        let content = Content::Panel(product.clone(), column, epilogue);
+        self.put(cta, area, content);
+        Ok(())
+    }
+
+    /// A stored panel is added.
+    pub(super) fn added(&mut self, index: usize, area: Area, part: u32) -> Verdict {
         let Agent {
             cta, ref product, ..
         } = self.agents[index];
         let column = product.at.1 + part * self.case.pipeline.panel_columns;
-        if write {
-            let content = Content::Panel(product.clone(), column);
-            self.put(cta, area, content);
-            return Ok(());
-        }
         let held = self.held(cta, area);
         let right = |held: &Content| match held {
             Content::Box(at) => {
@@ -206,7 +227,10 @@ impl Machine<'_> {
                         return wrong("the box holds other rows or columns");
                     }
                 }
-                Content::Panel(product, column) => {
+                Content::Panel(product, column, epilogue) => {
+                    if !self.is_what_is_stored(to.tensor, *epilogue) {
+                        return wrong("the schedule stores another value there");
+                    }
                     let buffer = &kernel.buffers[to.tensor.index()];
                     let k = self.depth();
                     if (product.at.0, *column) != (row, to.columns.0) {

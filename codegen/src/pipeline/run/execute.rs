@@ -3,6 +3,8 @@
 //! Waits on counters are taken as late as possible: only when no agent can do anything else, and one at a time. So
 //! whatever must not be held back while a rank waits for another one, is seen to be held back.
 
+mod counters;
+
 use super::case::{Case, LAUNCHES, WORLD};
 use super::content::{Content, Product};
 use super::flatten::flatten;
@@ -430,11 +432,31 @@ impl<'a> Machine<'a> {
                     agent.knows.shared.both(read);
                 }
             }
-            Kind::Plain { area, write, part } => {
+            Kind::Plain {
+                area,
+                write,
+                part,
+                epilogue,
+            } => {
                 let id = self.touch_shared(index, cta, area, write, false)?;
                 self.agents[index].knows.shared.plain.add(id);
-                self.paneled(index, area, write, part)?;
+                if write {
+                    self.written_panel(index, area, part, epilogue)?;
+                } else {
+                    self.added(index, area, part)?;
+                }
             }
+            Kind::ReadPanel { area, acc } => {
+                let id = self.touch_shared(index, cta, area, false, false)?;
+                self.agents[index].knows.shared.plain.add(id);
+                self.read_panel(index, area, acc)?;
+            }
+            Kind::ReadVector {
+                acc,
+                tensor,
+                column,
+            } => self.read_vector(index, acc, tensor, column)?,
+            Kind::Apply { epilogue, part } => self.applied(index, epilogue, part)?,
             Kind::FenceShared => self.agents[index].knows.shared.fence(),
             Kind::FenceGlobal => self.agents[index].knows.global.fence(),
             Kind::CounterWait { cell, lag } => {
@@ -546,53 +568,5 @@ impl<'a> Machine<'a> {
             at.phase += 1;
             at.gave = std::mem::take(&mut at.gathers);
         }
-    }
-
-    fn counter_wait(&mut self, index: usize, cell: u32, lag: u32) -> bool {
-        let who = self.agents[index].who;
-        if self.case.host_signals(cell) {
-            return true;
-        }
-        let arrivals = if lag == 0 {
-            self.case.arrivals(who.rank, cell)
-        } else {
-            0
-        };
-        let at = &self.cells[(who.rank * self.case.cells + cell) as usize];
-        let wanted = at.base + arrivals;
-        if at.count < wanted {
-            return false;
-        }
-        // It joins with the signals it cannot have missed: all up to this launch, if only all of them reach the target.
-        let upto = who.launch - lag;
-        let each = self.case.arrivals(who.rank, cell);
-        if wanted >= each * u64::from(upto) {
-            for (launch, _, saw) in &at.signals {
-                if *launch <= upto {
-                    self.agents[index].knows.global.plain.join(saw);
-                }
-            }
-        }
-        true
-    }
-
-    /// What a waiter sees and wants.
-    pub fn counter(&self, index: usize, cell: u32, lag: u32) -> (u64, u64) {
-        let who = self.agents[index].who;
-        let arrivals = if lag == 0 {
-            self.case.arrivals(who.rank, cell)
-        } else {
-            0
-        };
-        let at = &self.cells[(who.rank * self.case.cells + cell) as usize];
-        (at.count, at.base + arrivals)
-    }
-
-    fn signal(&mut self, index: usize, rank: u32, cell: u32, amount: u64) {
-        let agent = &self.agents[index];
-        let (launch, saw) = (agent.who.launch, agent.knows.global.plain.clone());
-        let at = &mut self.cells[(rank * self.case.cells + cell) as usize];
-        at.count += amount;
-        at.signals.push((launch, amount, saw));
     }
 }

@@ -1,9 +1,11 @@
 //! One role of one CTA in one launch, as the list of its steps: control depends on the shape and on ranks only.
 
-use super::super::{At, CONSUMERS, Deal, Expr, MapId, Node, Phase, Place, RingId, Side, Slot};
+mod areas;
+
+use super::super::{Deal, Expr, MapId, Node, Phase, Place, RingId, Side, Slot};
 use super::case::{Case, Env, WORLD, comm_ctas};
-use super::step::{Area, Box4, Kind, Step};
-use crate::pipeline::{Values, View};
+use super::step::{Area, Kind, Step};
+use crate::pipeline::Values;
 
 /// Where a role stands in a ring.
 #[derive(Clone, Copy, Default)]
@@ -291,13 +293,13 @@ impl<'a> Flattener<'a> {
             } => {
                 let cursor = self.cursors[usize::from(ring.0)];
                 let boxed = self.case.pipeline.map(*map);
-                let bytes = boxed.box_rows * boxed.box_columns * self.case.pipeline.dtype.bytes();
-                let index = if *multicast {
-                    self.env.var("half")
+                let bytes = self.box_bytes(boxed);
+                let place = if *multicast {
+                    self.env.var("half") * bytes
                 } else {
-                    self.value(index)
+                    self.value(index) * self.place_bytes(*map)
                 };
-                let area = self.area(*ring, *part, cursor.slot, index * bytes, bytes);
+                let area = self.area(*ring, *part, cursor.slot, place, bytes);
                 let from = self.global(*map, at);
                 self.push(
                     node,
@@ -313,7 +315,7 @@ impl<'a> Flattener<'a> {
             Node::Store { ring, map, at, .. } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let boxed = self.case.pipeline.map(*map);
-                let bytes = boxed.box_rows * boxed.box_columns * self.case.pipeline.dtype.bytes();
+                let bytes = self.box_bytes(boxed);
                 let area = self.area(*ring, 0, slot, 0, bytes);
                 let to = self.global(*map, at);
                 self.push(node, Kind::Store { area, to });
@@ -362,15 +364,53 @@ impl<'a> Flattener<'a> {
                     pending: *pending as usize,
                 },
             ),
-            Node::WritePanel { ring, part } => {
+            Node::ReadPanel {
+                ring,
+                acc,
+                slot_part,
+                index,
+                dtype,
+                ..
+            } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
-                let area = self.panel(*ring, 0, slot, 0);
+                let area = self.panel(*ring, *slot_part, slot, self.value(index), *dtype);
+                self.push(node, Kind::ReadPanel { area, acc: *acc });
+            }
+            Node::ReadVector {
+                acc,
+                tensor,
+                column,
+                ..
+            } => {
+                let (acc, tensor, column) = (*acc, *tensor, self.value(column));
+                self.push(
+                    node,
+                    Kind::ReadVector {
+                        acc,
+                        tensor,
+                        column,
+                    },
+                );
+            }
+            Node::Apply { epilogue, part } => {
+                let (epilogue, part) = (*epilogue, self.value(part));
+                self.push(node, Kind::Apply { epilogue, part });
+            }
+            Node::WritePanel {
+                ring,
+                part,
+                epilogue,
+                dtype,
+            } => {
+                let slot = self.cursors[usize::from(ring.0)].slot;
+                let area = self.panel(*ring, 0, slot, 0, *dtype);
                 self.push(
                     node,
                     Kind::Plain {
                         area,
                         write: true,
                         part: self.value(part),
+                        epilogue: *epilogue,
                     },
                 );
             }
@@ -381,13 +421,15 @@ impl<'a> Flattener<'a> {
                 part,
             } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
-                let area = self.panel(*ring, *slot_part, slot, self.value(index));
+                let dtype = self.case.pipeline.dtype;
+                let area = self.panel(*ring, *slot_part, slot, self.value(index), dtype);
                 self.push(
                     node,
                     Kind::Plain {
                         area,
                         write: false,
                         part: self.value(part),
+                        epilogue: None,
                     },
                 );
             }
@@ -520,54 +562,6 @@ impl<'a> Flattener<'a> {
         if cursor.slot.is_multiple_of(slots) {
             cursor.slot -= slots;
             cursor.lap += 1;
-        }
-    }
-
-    /// This group's share of the rows of a part: its offset and bytes.
-    fn share(&self, bytes: u32) -> (u32, u32) {
-        if self.case.pipeline.in_turn {
-            (0, bytes)
-        } else {
-            let half = bytes / CONSUMERS;
-            (self.runner * half, half)
-        }
-    }
-
-    /// This group's rows of a panel.
-    fn panel(&self, ring: RingId, part: usize, slot: u32, index: u32) -> Area {
-        let pipeline = self.case.pipeline;
-        let bytes = pipeline.tile.rows * pipeline.panel_columns * pipeline.dtype.bytes();
-        let (offset, share) = self.share(bytes);
-        self.area(ring, part, slot, index * bytes + offset, share)
-    }
-
-    /// What a box covers, clipped as the map clips it.
-    fn global(&self, id: MapId, at: &At) -> Box4 {
-        let map = self.case.pipeline.map(id);
-        let [column, row, chunk, rank] =
-            [&at.column, &at.row, &at.chunk, &at.rank].map(|expr| self.value(expr));
-        let buffer = &self.case.pipeline.kernel.buffers[map.tensor.index()];
-        let home = match map.view {
-            View::Flat | View::Chunks => self.env.rank,
-            View::SharedChunks | View::SharedSlots | View::SharedChunk => rank,
-        };
-        let (mut rows, allowed) = self.case.rows(map.tensor, map.view, chunk, home);
-        let tail = self.tails.iter().rev().find(|(known, _)| *known == id);
-        if let Some((_, of)) = tail
-            && *of == chunk
-        {
-            rows = rows.min(allowed);
-        }
-        let columns = self.case.plan.geometry.size(buffer.columns);
-        Box4 {
-            tensor: map.tensor,
-            rank: home,
-            chunk,
-            rows: (row.min(rows), (row + map.box_rows).min(rows)),
-            columns: (column.min(columns), (column + map.box_columns).min(columns)),
-            origin: (row, column),
-            allowed,
-            view: map.view,
         }
     }
 }

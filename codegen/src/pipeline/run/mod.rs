@@ -6,8 +6,8 @@
 //!
 //! Checked: every barrier's phase is waited for as it comes; no slot is touched before its last user is done with it;
 //! ordinary accesses and the async proxy are fenced from each other; groups are waited for before what they moved is
-//! announced or reused; every product, panel and store is of the rows, columns and depth it should be, and outputs
-//! are covered; counters order what other ranks do, over two launches; no signal is held back over a wait that
+//! announced or reused; every product, panel and store is of the rows, columns and depth it should be, of the
+//! value the schedule stores, and outputs are covered; counters order what other ranks do, over two launches; no signal is held back over a wait that
 //! another rank must answer; boxes stay within their chunk; no one waits for ever.
 //!
 //! Not modelled: lanes of a warp (`SyncWarp`), values and registers (`MmaFence`), swizzles and descriptors, bank
@@ -21,6 +21,7 @@ mod memory;
 mod seen;
 mod step;
 mod story;
+mod values;
 
 use super::Pipeline;
 use crate::diag::Diagnostic;

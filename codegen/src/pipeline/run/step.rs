@@ -2,6 +2,7 @@
 
 use crate::pipeline::{Node, View};
 use crate::program::TensorId;
+use crate::value::AccId;
 
 /// One concrete step, with the node it is an instance of.
 #[derive(Clone, Debug)]
@@ -64,6 +65,23 @@ pub(super) enum Kind {
         area: Area,
         write: bool,
         /// Which panel of the tile.
+        part: u32,
+        /// What was applied to what is written.
+        epilogue: Option<usize>,
+    },
+    /// Ordinary loads of a stored panel into registers of its own.
+    ReadPanel {
+        area: Area,
+        acc: AccId,
+    },
+    /// Ordinary loads of a vector.
+    ReadVector {
+        acc: AccId,
+        tensor: TensorId,
+        column: u32,
+    },
+    Apply {
+        epilogue: usize,
         part: u32,
     },
     FenceShared,

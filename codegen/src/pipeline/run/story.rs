@@ -100,6 +100,15 @@ impl Machine<'_> {
             Kind::Plain {
                 area, write: false, ..
             } => format!("reads {}", self.area_name(area)),
+            Kind::ReadPanel { area, .. } => format!("reads {}", self.area_name(area)),
+            Kind::ReadVector { tensor, column, .. } => format!(
+                "reads {} from column {column} on",
+                self.case.pipeline.kernel.buffers[tensor.index()].name
+            ),
+            Kind::Apply { epilogue, part } => format!(
+                "applies {} to panel {part}",
+                self.case.pipeline.epilogues[*epilogue].name
+            ),
             Kind::FenceShared | Kind::FenceGlobal => "fences".into(),
             Kind::CounterWait { cell, .. } => format!("waits for {}", self.cell_name(*cell)),
             Kind::CounterAdvance { cell } => {

@@ -1,0 +1,359 @@
+//! The math after the dot as functions: the user's `#[epilogue]`s, then one for each value that is stored.
+
+use super::Text;
+use crate::dtype::Dtype;
+use crate::pipeline::{Epilogue, Source};
+use crate::value::{Binary, Compare, ScalarFn, Unary, Value};
+
+impl Text<'_> {
+    pub(super) fn epilogue_functions(&mut self) {
+        let pipeline = self.pipeline;
+        let mut functions: Vec<ScalarFn> = Vec::new();
+        for epilogue in &pipeline.epilogues {
+            calls(&epilogue.value, &mut functions);
+        }
+        if !functions.is_empty() {
+            self.line("// The schedule's #[epilogue] functions.");
+            self.line("namespace epilogue {");
+            for (index, function) in functions.iter().enumerate() {
+                let params: Vec<String> = function
+                    .params
+                    .iter()
+                    .map(|name| identifier(name))
+                    .collect();
+                let params = distinct(params);
+                let name = function_name(&functions, index);
+                self.function(&name, &params, &function.body, &functions);
+            }
+            self.line("}  // namespace epilogue");
+            self.line("");
+        }
+        for epilogue in &pipeline.epilogues {
+            let params = distinct(params(epilogue));
+            self.line("// What a store writes, before it is rounded.");
+            self.function(
+                &identifier(&epilogue.name),
+                &params,
+                &named(epilogue),
+                &functions,
+            );
+            self.line("");
+        }
+    }
+
+    fn function(&mut self, name: &str, params: &[String], body: &Value, functions: &[ScalarFn]) {
+        let list = params.iter().map(|param| format!("float {param}"));
+        let list = list.collect::<Vec<_>>().join(", ");
+        self.block(
+            format!("__device__ __forceinline__ float {name}({list})"),
+            |text| {
+                let mut printer = Printer {
+                    params,
+                    functions,
+                    parts: Vec::new(),
+                    uses: Vec::new(),
+                    names: Vec::new(),
+                    lines: Vec::new(),
+                };
+                printer.count(body);
+                let result = printer.text(body, 0, true);
+                printer.lines.iter().for_each(|line| text.line(line));
+                text.line(format!("return {result};"));
+            },
+        );
+    }
+
+    /// Between this warp's rows of a panel of some type and registers: an array, of each block of rows if it has
+    /// several, and where in it.
+    pub(super) fn panel(
+        &mut self,
+        verb: &str,
+        element: &str,
+        (array, at): (&str, &str),
+        shared: &str,
+    ) {
+        if self.pipeline.blocks() == 1 {
+            self.line(format!(
+                "{verb}<{element}, PANEL_N>({array}{at}, {shared}, first_row, lane);"
+            ));
+        } else {
+            self.line("#pragma unroll");
+            self.line(format!("for (u32 block = 0; block < BLOCKS; ++block) {verb}<{element}, PANEL_N>({array}[block]{at}, {shared}, first_row + block * 64, lane);"));
+        }
+    }
+
+    /// Registers for a panel's width of elements of this thread's rows.
+    pub(super) fn panel_array(&mut self, name: &str) {
+        let blocks = if self.pipeline.blocks() == 1 {
+            ""
+        } else {
+            "[BLOCKS]"
+        };
+        self.line(format!("float {name}{blocks}[PANEL_N / 2];"));
+    }
+
+    /// A type's name in the text.
+    pub(super) fn element(&self, dtype: Dtype) -> String {
+        if dtype == self.pipeline.dtype {
+            return "T".into();
+        }
+        match dtype {
+            Dtype::F32 => "float".into(),
+            Dtype::Bf16 | Dtype::F16 => dtype.to_string(),
+        }
+    }
+
+    /// Applies an epilogue to a panel's width of elements.
+    pub(super) fn apply(&mut self, index: usize, part: &str) {
+        let epilogue = &self.pipeline.epilogues[index];
+        let name = identifier(&epilogue.name);
+        let one = self.pipeline.blocks() == 1;
+        let block = if one { "" } else { "[block]" };
+        let arguments = epilogue.params.iter().map(|param| match param.from {
+            Source::Product => format!("acc{block}[{part} * PANEL_N / 2 + i]"),
+            Source::Panel => format!("{}{block}[i]", param.name),
+            Source::Vector => format!("{}[vector_index(i)]", param.name),
+        });
+        let arguments = arguments.collect::<Vec<_>>().join(", ");
+        self.panel_array(&results(epilogue));
+        if !one {
+            self.line("#pragma unroll");
+            self.line("for (u32 block = 0; block < BLOCKS; ++block)");
+        }
+        self.line("#pragma unroll");
+        self.line(format!(
+            "for (u32 i = 0; i < PANEL_N / 2; ++i) {name}s{block}[i] = {name}({arguments});"
+        ));
+    }
+}
+
+/// The registers an epilogue leaves a panel's elements in.
+pub(super) fn results(epilogue: &Epilogue) -> String {
+    format!("{}s", identifier(&epilogue.name))
+}
+
+/// Functions that a value calls, those they call before them.
+fn calls(value: &Value, functions: &mut Vec<ScalarFn>) {
+    value.visit(&mut |part| {
+        if let Value::Call(function, _) = part
+            && !functions.contains(function)
+        {
+            calls(&function.body, functions);
+            functions.push(function.clone());
+        }
+    });
+}
+
+/// A function's name; the second of that name is numbered.
+fn function_name(functions: &[ScalarFn], index: usize) -> String {
+    let same = |other: &&ScalarFn| other.name == functions[index].name;
+    match functions[..index].iter().filter(same).count() {
+        0 => identifier(functions[index].name),
+        before => format!("{}_{}", functions[index].name, before + 1),
+    }
+}
+
+fn params(epilogue: &Epilogue) -> Vec<String> {
+    let names = epilogue.params.iter().map(|param| identifier(&param.name));
+    names.collect()
+}
+
+fn distinct(mut names: Vec<String>) -> Vec<String> {
+    for index in 0..names.len() {
+        while names[..index].contains(&names[index]) {
+            names[index].push('_');
+        }
+    }
+    names
+}
+
+/// The epilogue's value with its parameters as arguments.
+fn named(epilogue: &Epilogue) -> Value {
+    fn go(value: &Value, epilogue: &Epilogue) -> Value {
+        let boxed = |value: &Value| Box::new(go(value, epilogue));
+        match value {
+            Value::Acc(acc) => {
+                let mut params = epilogue.params.iter();
+                let index = params.position(|param| param.acc == *acc).unwrap_or(0);
+                Value::Arg(index as u16)
+            }
+            Value::Arg(_) | Value::Const(_) => value.clone(),
+            Value::Unary(unary, a) => Value::Unary(*unary, boxed(a)),
+            Value::Binary(binary, a, b) => Value::Binary(*binary, boxed(a), boxed(b)),
+            Value::Cast(dtype, a) => Value::Cast(*dtype, boxed(a)),
+            Value::Select(compare, parts) => {
+                let [a, b, then, otherwise] = &**parts;
+                let [a, b, then, otherwise] =
+                    [a, b, then, otherwise].map(|part| go(part, epilogue));
+                Value::select(*compare, a, b, then, otherwise)
+            }
+            Value::Call(function, values) => Value::Call(
+                function.clone(),
+                values.iter().map(|value| go(value, epilogue)).collect(),
+            ),
+        }
+    }
+    go(&epilogue.value, epilogue)
+}
+
+/// Prints a value; what it uses more than once gets a name.
+struct Printer<'a> {
+    params: &'a [String],
+    functions: &'a [ScalarFn],
+    parts: Vec<&'a Value>,
+    /// In how many different places each part stands.
+    uses: Vec<u32>,
+    names: Vec<Option<String>>,
+    lines: Vec<String>,
+}
+
+impl<'a> Printer<'a> {
+    fn count(&mut self, value: &'a Value) {
+        if let Some(known) = self.parts.iter().position(|part| *part == value) {
+            self.uses[known] += 1;
+            return;
+        }
+        self.parts.push(value);
+        self.uses.push(1);
+        self.names.push(None);
+        match value {
+            Value::Acc(_) | Value::Arg(_) | Value::Const(_) => {}
+            Value::Unary(_, a) | Value::Cast(_, a) => self.count(a),
+            Value::Binary(_, a, b) => {
+                self.count(a);
+                self.count(b);
+            }
+            Value::Select(_, parts) => parts.iter().for_each(|part| self.count(part)),
+            Value::Call(_, values) => values.iter().for_each(|value| self.count(value)),
+        }
+    }
+
+    /// `outer` is how tightly what is around binds: 0 not, 1 sums, 2 products, 3 signs.
+    fn text(&mut self, value: &Value, outer: u8, whole: bool) -> String {
+        let simple = matches!(value, Value::Acc(_) | Value::Arg(_) | Value::Const(_));
+        let known = self.parts.iter().position(|part| *part == value);
+        let Some(known) = known.filter(|known| !whole && !simple && self.uses[*known] > 1) else {
+            return self.plain(value, outer);
+        };
+        if let Some(name) = &self.names[known] {
+            return name.clone();
+        }
+        let text = self.plain(value, 0);
+        let mut name = format!("v{}", self.lines.len());
+        while self.params.contains(&name) {
+            name.push('_');
+        }
+        self.lines.push(format!("const float {name} = {text};"));
+        self.names[known] = Some(name.clone());
+        name
+    }
+
+    fn plain(&mut self, value: &Value, outer: u8) -> String {
+        match value {
+            // Only arguments are left: see `named`.
+            Value::Acc(acc) => format!("acc{}", acc.0),
+            Value::Arg(index) => self.params[usize::from(*index)].clone(),
+            Value::Const(number) => literal(*number),
+            Value::Unary(Unary::Neg, a) => {
+                let a = self.text(a, 3, false);
+                if a.starts_with('-') {
+                    format!("-({a})")
+                } else {
+                    format!("-{a}")
+                }
+            }
+            Value::Unary(unary, a) => format!("{}({})", name_of(*unary), self.text(a, 0, false)),
+            Value::Cast(dtype, a) => {
+                let to = match dtype {
+                    Dtype::F32 => "0.0f".into(),
+                    Dtype::Bf16 | Dtype::F16 => format!("{dtype}()"),
+                };
+                format!("rounded({}, {to})", self.text(a, 0, false))
+            }
+            Value::Binary(binary, a, b) => {
+                let (sign, level) = match binary {
+                    Binary::Add => ("+", 1),
+                    Binary::Sub => ("-", 1),
+                    Binary::Mul => ("*", 2),
+                    Binary::Div => ("/", 2),
+                    Binary::Min => return self.call("fminf", [&**a, &**b]),
+                    Binary::Max => return self.call("fmaxf", [&**a, &**b]),
+                };
+                let (a, b) = (self.text(a, level, false), self.text(b, level + 1, false));
+                bracketed(format!("{a} {sign} {b}"), level < outer)
+            }
+            Value::Select(compare, parts) => {
+                let [a, b, then, otherwise] = &**parts;
+                let sign = match compare {
+                    Compare::Lt => "<",
+                    Compare::Le => "<=",
+                    Compare::Eq => "==",
+                };
+                let (a, b) = (self.text(a, 1, false), self.text(b, 1, false));
+                let (then, otherwise) = (self.text(then, 1, false), self.text(otherwise, 1, false));
+                bracketed(format!("{a} {sign} {b} ? {then} : {otherwise}"), outer > 0)
+            }
+            Value::Call(function, values) => {
+                let index = self.functions.iter().position(|known| known == function);
+                let name =
+                    index.map_or_else(String::new, |index| function_name(self.functions, index));
+                self.call(&format!("epilogue::{name}"), values)
+            }
+        }
+    }
+
+    fn call<'v>(&mut self, name: &str, values: impl IntoIterator<Item = &'v Value>) -> String {
+        let values: Vec<String> = values
+            .into_iter()
+            .map(|value| self.text(value, 0, false))
+            .collect();
+        format!("{name}({})", values.join(", "))
+    }
+}
+
+fn bracketed(text: String, brackets: bool) -> String {
+    if brackets { format!("({text})") } else { text }
+}
+
+/// The function of the prelude, or of CUDA's own.
+const fn name_of(unary: Unary) -> &'static str {
+    match unary {
+        Unary::Neg => "-",
+        Unary::Abs => "fabsf",
+        Unary::Exp => "expf",
+        Unary::Ln => "logf",
+        Unary::Sqrt => "sqrtf",
+        Unary::Tanh => "tanhf",
+        Unary::Erf => "erff",
+        Unary::Sigmoid => "sigmoid",
+        Unary::Gelu => "gelu",
+        Unary::GeluTanh => "gelu_tanh",
+        Unary::Silu => "silu",
+        Unary::Relu => "relu",
+    }
+}
+
+/// The shortest decimal that reads back as this number.
+fn literal(number: f32) -> String {
+    if number.is_finite() {
+        format!("{number:?}f")
+    } else {
+        format!("__uint_as_float(0x{:08x})", number.to_bits())
+    }
+}
+
+/// A name of the user's as C++ takes it.
+fn identifier(name: &str) -> String {
+    const WORDS: &str = "alignas alignof and and_eq asm auto bitand bitor bool case catch char class compl const \
+        constexpr const_cast decltype default delete double do dynamic_cast explicit export extern float friend goto \
+        inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public \
+        register reinterpret_cast short signed sizeof static_assert static_cast switch template this thread_local \
+        throw typedef typeid typename union unsigned using virtual void volatile wchar_t xor xor_eq main \
+        acc i rounded bf16 f16 epilogue fminf fmaxf fabsf expf logf sqrtf tanhf erff sigmoid gelu gelu_tanh silu \
+        relu";
+    if WORDS.split_whitespace().any(|word| word == name) {
+        format!("{name}_")
+    } else {
+        name.into()
+    }
+}

@@ -1,0 +1,453 @@
+//! The math after the dot: what the elements of an item become before they are stored, and the stored operands it reads.
+//!
+//! Vectors are read by ordinary loads. Stored tiles come through the stages behind the item's last step, panel by panel:
+//! one slot holds a panel of each, the first where `x` would be, the others where `w` would be.
+
+use super::super::{At, Epilogue, Expr, Node, Param, Phase, Side, Slot, Source};
+use super::gemm::{count, side};
+use super::item::{Leaf, Sorted};
+use super::walk::{Walk, identifier};
+use super::{PANELS, STAGES, refuse};
+use crate::dtype::Dtype;
+use crate::kernel::{OpKind, Region};
+use crate::program::{TensorKind, Var};
+use crate::value::{AccId, Binary, Value};
+
+impl Walk<'_, '_> {
+    /// What each store of an item writes: an [`Epilogue`], or the sum of what the item added up.
+    pub(super) fn epilogues(&mut self, sorted: &mut Sorted<'_>) {
+        let mut sum: Vec<AccId> = Vec::new();
+        let summed = sorted.sums.iter().map(|(_, sum)| sum);
+        for leaf in sorted.dot.iter().chain(summed) {
+            if let OpKind::Dot { acc, .. } | OpKind::Reduce { acc, .. } = leaf.op.kind {
+                sum.push(acc);
+            }
+        }
+        sum.sort();
+        sum.dedup();
+        let operands = self.operands(sorted);
+        let Some(first) = sum.first().copied() else {
+            if let Some(leaf) = sorted.stores.first() {
+                let at = Some(self.b.kernel.loc(leaf.op.id));
+                self.b.found.push(refuse(
+                    at,
+                    "a store without a product",
+                    "a dot in every item that stores",
+                ));
+            }
+            return;
+        };
+        for leaf in &sorted.stores {
+            let OpKind::Store { dst, value, .. } = &leaf.op.kind else {
+                continue;
+            };
+            let at = Some(self.b.kernel.loc(leaf.op.id));
+            let to = &self.b.kernel.buffers[dst.buffer.index()];
+            let written = &self.b.kernel.values[usize::from(value.0)];
+            let Some(folded) = folded(written, &sum) else {
+                self.b.found.push(refuse(
+                    at,
+                    "a value that takes the terms of a sum apart",
+                    "the sum of the product and stored tiles, then functions of it",
+                ));
+                sorted.epilogues.push(None);
+                continue;
+            };
+            if folded == Value::Acc(first) {
+                sorted.epilogues.push(None);
+                continue;
+            }
+            let product = Param {
+                acc: first,
+                name: "product".into(),
+                from: Source::Product,
+            };
+            let params = folded.accs().into_iter().filter_map(|acc| {
+                let known = [&product].into_iter().chain(&operands);
+                known.into_iter().find(|param| param.acc == acc).cloned()
+            });
+            let epilogue = Epilogue {
+                name: format!("{}_value", to.name),
+                of: *value,
+                params: params.collect(),
+                value: folded,
+            };
+            let known = &mut self.b.epilogues;
+            let same = |known: &Epilogue| {
+                (&known.value, &known.params) == (&epilogue.value, &epilogue.params)
+                    && self.b.kernel.values[usize::from(known.of.0)] == *written
+            };
+            let index = known.iter().position(same).unwrap_or_else(|| {
+                let mut epilogue = epilogue.clone();
+                while known.iter().any(|other| other.name == epilogue.name) {
+                    epilogue.name.push('_');
+                }
+                known.push(epilogue);
+                known.len() - 1
+            });
+            sorted.epilogues.push(Some(index));
+        }
+    }
+
+    /// The stored operands of an item: tiles, then vectors.
+    fn operands(&mut self, sorted: &Sorted<'_>) -> Vec<Param> {
+        let mut operands: Vec<Param> = Vec::new();
+        let tiles = sorted.loads.iter().map(|(_, load)| (load, Source::Panel));
+        let vectors = sorted.vectors.iter().map(|load| (load, Source::Vector));
+        for (leaf, from) in tiles.chain(vectors) {
+            let OpKind::Load { acc, from: region } = &leaf.op.kind else {
+                continue;
+            };
+            let buffer = &self.b.kernel.buffers[region.buffer.index()];
+            let mut name = identifier(&buffer.name);
+            while name == "product" || operands.iter().any(|known| known.name == name) {
+                name.push('_');
+            }
+            operands.push(Param {
+                acc: *acc,
+                name,
+                from,
+            });
+        }
+        if self.b.product.in_turn
+            && let Some((_, leaf)) = sorted.loads.first()
+        {
+            let at = Some(self.b.kernel.loc(leaf.op.id));
+            let message = "a stored tile beside the product, with tiles taken in turn";
+            let hint =
+                "it goes through the stages, after the turn has passed: tiles that are shared";
+            self.b.found.push(refuse(at, message, hint));
+        }
+        let narrow = self.b.product.fit.panel_columns < 16;
+        let halves = |leaf: &Leaf<'_>| self.stored(leaf).bytes() == 2;
+        if narrow && let Some(leaf) = sorted.stores.iter().find(|leaf| halves(leaf)) {
+            let at = Some(self.b.kernel.loc(leaf.op.id));
+            let message = format!(
+                "16-bit panels of {} columns, beside f32 of {} bytes a row",
+                self.b.product.fit.panel_columns,
+                self.b.product.fit.panel_columns * 4
+            );
+            let hint = "tiles that are shared, of a multiple of 32 columns";
+            self.b.found.push(refuse(at, message, hint));
+        }
+        let most = self.places()[0] + self.places()[1];
+        if sorted.loads.len() > most as usize {
+            let message = format!("{} stored tiles in one item", sorted.loads.len());
+            let hint = format!("at most {most}: as many panels as a stage has room for");
+            self.b.found.push(refuse(None, message, hint));
+        }
+        operands
+    }
+
+    /// Panels that fit in a stage where each operand would be.
+    fn places(&self) -> [u32; 2] {
+        let tile = self.b.product.tile;
+        [tile.rows, tile.columns].map(|rows| rows * tile.k * 2 / self.b.product.panel_bytes())
+    }
+
+    /// Where in a slot the panel of the n-th stored tile lies: part and place.
+    fn operand_place(&self, index: usize) -> (usize, Expr) {
+        let (index, first) = (index as u32, self.places()[0]);
+        if index < first {
+            (0, index.into())
+        } else {
+            (1, (index - first).into())
+        }
+    }
+
+    /// Loads the stored tiles, a panel of each at a time.
+    pub(super) fn load_operands(&mut self, sorted: &Sorted<'_>) -> Vec<Node> {
+        let mut nodes = Vec::new();
+        let mut loads = Vec::new();
+        let mut bytes = Expr::from(0);
+        for (index, (waits, leaf)) in sorted.loads.iter().enumerate() {
+            let OpKind::Load { from, .. } = &leaf.op.kind else {
+                continue;
+            };
+            nodes.push(self.note(leaf.op));
+            nodes.extend(self.waits(waits));
+            let (part, place) = self.operand_place(index);
+            let dtype = self.b.kernel.buffers[from.buffer.index()].dtype;
+            let box_ = Expr::symbol("TILE_M", self.b.product.tile.rows) * self.panel_columns();
+            bytes = bytes + box_ * dtype.bytes();
+            loads.extend(self.panel_at(from).map(|(map, at)| Node::Load {
+                ring: STAGES,
+                part,
+                multicast: false,
+                index: place,
+                map,
+                at,
+            }));
+        }
+        if loads.is_empty() {
+            return Vec::new();
+        }
+        let mut part = vec![
+            Node::Await {
+                ring: STAGES,
+                side: Side::Empty,
+                phase: Phase::LapBefore,
+            },
+            Node::Expect {
+                ring: STAGES,
+                bytes,
+            },
+        ];
+        part.extend(loads);
+        part.push(Node::Advance {
+            ring: STAGES,
+            keep: false,
+        });
+        nodes.push(count("part", self.panels(), 1.into(), false, part));
+        nodes
+    }
+
+    fn panel_at(&mut self, from: &Region) -> Option<(super::super::MapId, At)> {
+        let tile = self.b.product.tile;
+        let (_, var) = side(from)?;
+        let (_, _, row, column) = self.item(var)?;
+        let map = self.map(from.buffer, tile.rows, self.b.product.fit.panel_columns);
+        let slot = match &from.slot {
+            Some(crate::program::Pick::One(slot)) => Some(self.rank(slot)),
+            Some(crate::program::Pick::All | crate::program::Pick::Others) | None => None,
+        };
+        let start = row * Expr::symbol("TILE_M", tile.rows);
+        let (row, chunk, rank) = self.place(from, map, var, start, slot);
+        let column = column * Expr::symbol("TILE_N", tile.columns)
+            + Expr::var("part") * self.panel_columns();
+        Some((
+            map,
+            At {
+                column,
+                row,
+                chunk,
+                rank,
+            },
+        ))
+    }
+
+    /// Turns accumulators into panels: reads the operands, computes, rounds and hands on.
+    ///
+    /// What is read or computed comes as late as it can, behind the waits: nothing but accumulators is in registers
+    /// while a warp waits.
+    pub(super) fn write_panels(&mut self, sorted: &Sorted<'_>, var: Var) -> Vec<Node> {
+        if sorted.stores.is_empty() {
+            return Vec::new();
+        }
+        let (mut nodes, mut part) = (Vec::new(), Vec::new());
+        let mut tiles = self.read_tiles(sorted);
+        let mut vectors = self.read_vectors(sorted, var);
+        for (epilogue, stores) in groups(self, sorted) {
+            let dtype = stores
+                .first()
+                .map_or(self.b.product.dtype, |leaf| self.stored(leaf));
+            nodes.extend(stores.iter().map(|leaf| self.note(leaf.op)).take(1));
+            part.push(Node::Await {
+                ring: PANELS,
+                side: Side::Empty,
+                phase: Phase::LapBefore,
+            });
+            let applied = |node: &Node| matches!(node, Node::Apply { epilogue: known, .. } if Some(*known) == epilogue);
+            if let Some(epilogue) = epilogue.filter(|_| !part.iter().any(applied)) {
+                let params = &self.b.epilogues[epilogue].params;
+                if params.iter().any(|param| param.from == Source::Panel) {
+                    part.append(&mut tiles);
+                }
+                let needs = |acc: AccId| params.iter().any(|param| param.acc == acc);
+                let (now, later): (Vec<_>, Vec<_>) =
+                    vectors.into_iter().partition(|(acc, _)| needs(*acc));
+                vectors = later;
+                part.extend(now.into_iter().map(|(_, node)| node));
+                part.push(Node::Apply {
+                    epilogue,
+                    part: Expr::var("part"),
+                });
+            }
+            part.extend([
+                Node::WritePanel {
+                    ring: PANELS,
+                    part: Expr::var("part"),
+                    epilogue,
+                    dtype,
+                },
+                Node::FenceShared,
+                Node::SyncWarp,
+                Node::Arrive {
+                    ring: PANELS,
+                    side: Side::Full,
+                    slot: Slot::Current,
+                },
+                Node::Advance {
+                    ring: PANELS,
+                    keep: false,
+                },
+            ]);
+        }
+        // A tile that no value uses is in the stages all the same.
+        part.append(&mut tiles);
+        nodes.push(count("part", self.panels(), 1.into(), true, part));
+        nodes
+    }
+
+    /// Reads a panel of each stored tile from the current stage.
+    fn read_tiles(&self, sorted: &Sorted<'_>) -> Vec<Node> {
+        if sorted.loads.is_empty() {
+            return Vec::new();
+        }
+        let mut nodes = vec![Node::Await {
+            ring: STAGES,
+            side: Side::Full,
+            phase: Phase::ThisLap,
+        }];
+        for (index, (_, leaf)) in sorted.loads.iter().enumerate() {
+            if let OpKind::Load { acc, from } = &leaf.op.kind {
+                let (slot_part, place) = self.operand_place(index);
+                nodes.push(Node::ReadPanel {
+                    ring: STAGES,
+                    acc: *acc,
+                    name: self.operand_name(*acc),
+                    dtype: self.b.kernel.buffers[from.buffer.index()].dtype,
+                    slot_part,
+                    index: place,
+                });
+            }
+        }
+        nodes.extend([
+            // These were ordinary reads; the next write to the stage is TMA's.
+            Node::FenceShared,
+            Node::SyncWarp,
+            Node::Arrive {
+                ring: STAGES,
+                side: Side::Empty,
+                slot: Slot::Current,
+            },
+            Node::Advance {
+                ring: STAGES,
+                keep: false,
+            },
+        ]);
+        nodes
+    }
+
+    /// Reads a panel's width of each vector.
+    fn read_vectors(&self, sorted: &Sorted<'_>, var: Var) -> Vec<(AccId, Node)> {
+        let Some((.., column)) = self.item(var) else {
+            return Vec::new();
+        };
+        let column = column * Expr::symbol("TILE_N", self.b.product.tile.columns)
+            + Expr::var("part") * self.panel_columns();
+        let read = |leaf: &Leaf<'_>| match &leaf.op.kind {
+            OpKind::Load { acc, from } => Some((
+                *acc,
+                Node::ReadVector {
+                    acc: *acc,
+                    name: self.operand_name(*acc),
+                    tensor: from.buffer,
+                    column: column.clone(),
+                },
+            )),
+            OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Dot { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Store { .. }
+            | OpKind::ForRanks { .. }
+            | OpKind::ForSplits { .. }
+            | OpKind::If { .. } => None,
+        };
+        sorted.vectors.iter().filter_map(read).collect()
+    }
+
+    /// The type a store rounds to.
+    pub(super) fn stored(&self, leaf: &Leaf<'_>) -> Dtype {
+        if let OpKind::Store { dst, .. } = &leaf.op.kind {
+            self.b.kernel.buffers[dst.buffer.index()].dtype
+        } else {
+            self.b.product.dtype
+        }
+    }
+
+    /// The name an operand has where its value is used; one that no value uses needs none.
+    fn operand_name(&self, acc: AccId) -> String {
+        let params = self
+            .b
+            .epilogues
+            .iter()
+            .flat_map(|epilogue| &epilogue.params);
+        let mut known = params.filter(|param| param.acc == acc);
+        known
+            .next()
+            .map_or_else(|| "unused".into(), |param| param.name.clone())
+    }
+}
+
+/// The stores of an item, together where they write the same panel.
+pub(super) fn groups<'s, 'a>(
+    walk: &Walk<'_, '_>,
+    sorted: &'s Sorted<'a>,
+) -> Vec<(Option<usize>, &'s [Leaf<'a>])> {
+    let mut groups = Vec::new();
+    let mut from = 0;
+    for at in 1..=sorted.stores.len() {
+        let of = |at: usize| sorted.epilogues.get(at).copied().flatten();
+        let stored = |at: usize| walk.stored(&sorted.stores[at]);
+        if at == sorted.stores.len() || (of(at), stored(at)) != (of(from), stored(from)) {
+            groups.push((of(from), &sorted.stores[from..at]));
+            from = at;
+        }
+    }
+    groups
+}
+
+/// `value` with the sum of `terms` as the first of them; `None` where they occur other than all together in a sum.
+fn folded(value: &Value, terms: &[AccId]) -> Option<Value> {
+    if let ([_], _) | (_, Value::Arg(_) | Value::Const(_)) = (terms, value) {
+        return Some(value.clone());
+    }
+    let boxed = |value: &Value| folded(value, terms).map(Box::new);
+    Some(match value {
+        Value::Acc(acc) if terms.contains(acc) => return None,
+        Value::Acc(_) | Value::Arg(_) | Value::Const(_) => value.clone(),
+        Value::Binary(Binary::Add, a, b) => {
+            let mut summands = Vec::new();
+            value.summands(&mut summands);
+            let is_term = |value: &&Value| matches!(value, Value::Acc(acc) if terms.contains(acc));
+            let (mut ours, others): (Vec<&Value>, Vec<&Value>) =
+                summands.into_iter().partition(is_term);
+            if ours.is_empty() {
+                return Some(Value::Binary(Binary::Add, boxed(a)?, boxed(b)?));
+            }
+            ours.sort_by_key(|value| value.accs());
+            let all = ours
+                .iter()
+                .map(|value| value.accs()[0])
+                .eq(terms.iter().copied());
+            let mut sum = all.then(|| Value::Acc(terms[0]))?;
+            for other in others {
+                sum = sum + folded(other, terms)?;
+            }
+            sum
+        }
+        Value::Unary(unary, a) => Value::Unary(*unary, boxed(a)?),
+        Value::Binary(binary, a, b) => Value::Binary(*binary, boxed(a)?, boxed(b)?),
+        Value::Cast(dtype, a) => Value::Cast(*dtype, boxed(a)?),
+        Value::Select(compare, parts) => {
+            let [a, b, then, otherwise] = &**parts;
+            let parts = [a, b, then, otherwise].map(|part| folded(part, terms));
+            let [Some(a), Some(b), Some(then), Some(otherwise)] = parts else {
+                return None;
+            };
+            Value::select(*compare, a, b, then, otherwise)
+        }
+        Value::Call(function, values) => {
+            let values = values.iter().map(|value| folded(value, terms));
+            Value::Call(function.clone(), values.collect::<Option<_>>()?)
+        }
+    })
+}
+
+/// Whether a load is of a vector along the columns.
+pub(super) fn is_vector(kernel: &crate::kernel::Kernel, region: &Region) -> bool {
+    kernel.buffers[region.buffer.index()].kind == TensorKind::Vector
+}

@@ -1,0 +1,80 @@
+//! Which bytes of shared memory and which part of a tensor a step touches.
+
+use super::super::super::{At, CONSUMERS, Map, MapId, RingId};
+use super::super::step::{Area, Box4};
+use super::Flattener;
+use crate::dtype::Dtype;
+use crate::pipeline::View;
+
+impl Flattener<'_> {
+    pub(super) fn box_bytes(&self, map: &Map) -> u32 {
+        let dtype = self.case.pipeline.kernel.buffers[map.tensor.index()].dtype;
+        map.box_rows * map.box_columns * dtype.bytes()
+    }
+
+    /// From a box of a part to the next: blocks lie one after another, panels each in a place for the widest type.
+    pub(super) fn place_bytes(&self, map: MapId) -> u32 {
+        let pipeline = self.case.pipeline;
+        if pipeline.rows_contiguous(map) {
+            self.box_bytes(pipeline.map(map))
+        } else {
+            pipeline.panel_bytes()
+        }
+    }
+
+    /// This group's share of the rows of a part: its offset and bytes.
+    pub(super) fn share(&self, bytes: u32) -> (u32, u32) {
+        if self.case.pipeline.in_turn {
+            (0, bytes)
+        } else {
+            let half = bytes / CONSUMERS;
+            (self.runner * half, half)
+        }
+    }
+
+    /// This group's rows of a panel.
+    pub(super) fn panel(
+        &self,
+        ring: RingId,
+        part: usize,
+        slot: u32,
+        index: u32,
+        dtype: Dtype,
+    ) -> Area {
+        let pipeline = self.case.pipeline;
+        let bytes = pipeline.tile.rows * pipeline.panel_columns * dtype.bytes();
+        let (offset, share) = self.share(bytes);
+        let place = index * pipeline.panel_bytes();
+        self.area(ring, part, slot, place + offset, share)
+    }
+
+    /// What a box covers, clipped as the map clips it.
+    pub(super) fn global(&self, id: MapId, at: &At) -> Box4 {
+        let map = self.case.pipeline.map(id);
+        let [column, row, chunk, rank] =
+            [&at.column, &at.row, &at.chunk, &at.rank].map(|expr| self.value(expr));
+        let buffer = &self.case.pipeline.kernel.buffers[map.tensor.index()];
+        let home = match map.view {
+            View::Flat | View::Chunks => self.env.rank,
+            View::SharedChunks | View::SharedSlots | View::SharedChunk => rank,
+        };
+        let (mut rows, allowed) = self.case.rows(map.tensor, map.view, chunk, home);
+        let tail = self.tails.iter().rev().find(|(known, _)| *known == id);
+        if let Some((_, of)) = tail
+            && *of == chunk
+        {
+            rows = rows.min(allowed);
+        }
+        let columns = self.case.plan.geometry.size(buffer.columns);
+        Box4 {
+            tensor: map.tensor,
+            rank: home,
+            chunk,
+            rows: (row.min(rows), (row + map.box_rows).min(rows)),
+            columns: (column.min(columns), (column + map.box_columns).min(columns)),
+            origin: (row, column),
+            allowed,
+            view: map.view,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The math after the dot: that each panel gets the value the schedule stores, from operands of its own rows and columns.
+
+use super::content::{Content, Verdict};
+use super::execute::Machine;
+use super::step::Area;
+use super::story;
+use crate::kernel::{OpKind, visit};
+use crate::pipeline::Source;
+use crate::program::TensorId;
+use crate::value::{AccId, Value};
+
+impl Machine<'_> {
+    /// The tensor that fills an accumulator.
+    fn loaded_from(&self, acc: AccId) -> Option<TensorId> {
+        let mut found = None;
+        for role in &self.case.pipeline.kernel.roles {
+            visit(&role.body, &mut |op| {
+                if let OpKind::Load { acc: filled, from } = &op.kind
+                    && *filled == acc
+                {
+                    found = Some(from.buffer);
+                }
+            });
+        }
+        found
+    }
+
+    fn has_read(&mut self, index: usize, acc: AccId, row: Option<u32>, column: u32) {
+        let read = &mut self.agents[index].product.read;
+        read.retain(|(known, ..)| *known != acc);
+        read.push((acc, row, column));
+    }
+
+    /// A stored panel is read.
+    pub(super) fn read_panel(&mut self, index: usize, area: Area, acc: AccId) -> Verdict {
+        let held = self.held(self.agents[index].cta, area);
+        let [Content::Box(from)] = held.as_slice() else {
+            let what = "a stage does not hold one stored panel";
+            return Err(Box::new(story::wrong(self, index, what)));
+        };
+        if self.loaded_from(acc) != Some(from.tensor) {
+            let what = "the stored panel is of another tensor";
+            return Err(Box::new(story::wrong(self, index, what)));
+        }
+        let row = self.row_in_all(from, from.origin.0);
+        self.has_read(index, acc, Some(row), from.origin.1);
+        Ok(())
+    }
+
+    /// A vector is read.
+    pub(super) fn read_vector(
+        &mut self,
+        index: usize,
+        acc: AccId,
+        tensor: TensorId,
+        column: u32,
+    ) -> Verdict {
+        if self.loaded_from(acc) != Some(tensor) {
+            let what = "the vector is another one";
+            return Err(Box::new(story::wrong(self, index, what)));
+        }
+        self.has_read(index, acc, None, column);
+        Ok(())
+    }
+
+    /// An epilogue is applied to a panel.
+    pub(super) fn applied(&mut self, index: usize, epilogue: usize, part: u32) -> Verdict {
+        let product = &self.agents[index].product;
+        let column = product.at.1 + part * self.case.pipeline.panel_columns;
+        for param in &self.case.pipeline.epilogues[epilogue].params {
+            let row = match param.from {
+                Source::Product => continue,
+                Source::Panel => Some(product.at.0),
+                Source::Vector => None,
+            };
+            if !product.read.contains(&(param.acc, row, column)) {
+                let what = format!("`{}` is not there for these rows and columns", param.name);
+                return Err(Box::new(story::wrong(self, index, &what)));
+            }
+        }
+        let applied = &mut self.agents[index].product.applied;
+        applied.retain(|(_, known)| *known == part);
+        applied.push((epilogue, part));
+        Ok(())
+    }
+
+    /// Whether what an epilogue makes of a product is what the schedule stores in a tensor.
+    pub(super) fn is_what_is_stored(&self, tensor: TensorId, epilogue: Option<usize>) -> bool {
+        let kernel = &self.case.pipeline.kernel;
+        let made = epilogue.map(|index| &self.case.pipeline.epilogues[index]);
+        let mut found = false;
+        for role in &kernel.roles {
+            visit(&role.body, &mut |op| {
+                let OpKind::Store { dst, value, .. } = &op.kind else {
+                    return;
+                };
+                let value = &kernel.values[usize::from(value.0)];
+                let same = match made {
+                    None => {
+                        let mut terms = Vec::new();
+                        value.summands(&mut terms);
+                        terms.iter().all(|term| matches!(term, Value::Acc(_)))
+                    }
+                    Some(made) => {
+                        // Some number for each accumulator, and their sum for those that were added up.
+                        let number = |acc: AccId| 0.25 + f64::from(acc.0) / 8.0;
+                        let read = |acc: &AccId| {
+                            made.params
+                                .iter()
+                                .any(|param| param.acc == *acc && param.from != Source::Product)
+                        };
+                        let accs = value.accs().into_iter().filter(|acc| !read(acc));
+                        let sum: f64 = accs.map(number).sum();
+                        let param = |acc: AccId| if read(&acc) { number(acc) } else { sum };
+                        let (is, should) = (made.value.eval(&param, &[]), value.eval(&number, &[]));
+                        (is - should).abs() <= 1e-9 * should.abs().max(1.0)
+                            || is.is_nan() && should.is_nan()
+                    }
+                };
+                found |= dst.buffer == tensor && same;
+            });
+        }
+        found
+    }
+}

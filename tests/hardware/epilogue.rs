@@ -1,0 +1,130 @@
+//! The math after the dot, and operands whose rows are contiguous: right for shapes that nothing divides, and what they
+//! cost beside the product alone.
+
+use crate::case::Case;
+use crate::gpus::{self, loopback};
+use crate::{epilogues, fine};
+use counterflow::jit::Compiler;
+use counterflow::{Dtype, Layout, Program, Shape, Variant, schedules};
+
+const LIBRARY: [fn() -> Program; 3] = [
+    schedules::linear_gelu,
+    schedules::linear_residual,
+    schedules::wgrad,
+];
+
+/// Every schedule with its kinds, and how many ranks run it.
+pub fn kinds() -> Vec<(Program, Variant)> {
+    let mut kinds = Vec::new();
+    for schedule in LIBRARY.iter().chain(&epilogues::ALL) {
+        let program = schedule();
+        let ranks = if program.name == "gemm_rs_gelu" { 3 } else { 1 };
+        // Both operands of a weight's gradient have contiguous rows.
+        let layout = if program.name == "wgrad" {
+            Layout::Tn
+        } else {
+            Layout::Nt
+        };
+        for dtype in [Dtype::Bf16, Dtype::F16] {
+            let variant = Variant::new(ranks).dtype(dtype).layout(layout);
+            kinds.push((program.clone(), variant));
+        }
+    }
+    kinds
+}
+
+fn agrees(program: &Program, variant: &Variant) {
+    let Some(world) = loopback(variant.world) else {
+        return;
+    };
+    let compiler = fine(Compiler::find());
+    // Contiguous rows are whole 16 bytes.
+    let rows = match variant.layout {
+        Layout::Tn => [1000, 8, 136, 2056],
+        Layout::Nt | Layout::Nn => [1000, 1, 127, 2049],
+    };
+    for (n, k) in [(264, 1096), (520, 72)] {
+        let shapes = rows.map(|m| Shape::new(m, n, k).up_to(rows[3]));
+        let case = Case::new(program, variant, &shapes, world.sharing);
+        let launched = fine(counterflow::gpus::run(
+            &world.ranks,
+            &compiler,
+            &case.pipeline,
+            case.plans.iter().collect(),
+            &case.kernel,
+            u64::from(n),
+        ));
+        let mut worst: f64 = 0.0;
+        for launch in 0..case.plans.len() {
+            let compared = fine(launched.run.compare(launch)).expect("a reference");
+            worst = worst.max(compared.of_allowed);
+        }
+        println!(
+            "  {:15} {variant} n {n} k {k}: at most {:.0} % of what rounding allows",
+            program.name,
+            worst * 100.0
+        );
+    }
+}
+
+#[test]
+fn every_epilogue_agrees_with_the_reference() {
+    for (program, variant) in kinds() {
+        agrees(&program, &variant);
+    }
+}
+
+#[test]
+#[ignore = "prints times"]
+fn costs() {
+    let Some(world) = gpus::world(1) else { return };
+    let compiler = fine(Compiler::find());
+    let plain = Variant::new(1).set("tiles", (128, 256));
+    let [nn, tn] = [Layout::Nn, Layout::Tn].map(|layout| plain.clone().layout(layout));
+    let mut all = vec![
+        ("gemm".to_string(), schedules::gemm(), plain.clone()),
+        ("gemm nn".into(), schedules::gemm(), nn),
+        ("gemm tn".into(), schedules::gemm(), tn),
+    ];
+    for schedule in LIBRARY.iter().chain(&epilogues::ALL) {
+        let program = schedule();
+        let layout = if program.name == "wgrad" {
+            Layout::Tn
+        } else {
+            Layout::Nt
+        };
+        if program.name != "gemm_rs_gelu" {
+            all.push((
+                program.name.clone(),
+                program,
+                Variant::new(1).layout(layout),
+            ));
+        }
+    }
+    for (m, n, k) in [(8192, 8192, 2048), (4096, 4096, 4096)] {
+        let mut rounds: Vec<Vec<f64>> = vec![Vec::new(); all.len()];
+        for round in 0..3 {
+            for at in 0..all.len() {
+                let at = (at + round) % all.len();
+                let (_, program, variant) = &all[at];
+                let case = Case::new(program, variant, &[Shape::new(m, n, k)], 1);
+                let launched = fine(counterflow::gpus::run(
+                    &world.ranks,
+                    &compiler,
+                    &case.pipeline,
+                    case.plans.iter().collect(),
+                    &case.kernel,
+                    3,
+                ));
+                rounds[at].push(launched.times[0].as_secs_f64() * 1e6);
+            }
+        }
+        for ((name, ..), mut times) in all.iter().zip(rounds) {
+            times.sort_by(f64::total_cmp);
+            println!(
+                "  {name:16} {m}x{n}x{k}: {:.1} us ({:.1} - {:.1})",
+                times[1], times[0], times[2]
+            );
+        }
+    }
+}
