@@ -1,5 +1,8 @@
 //! The variant for a shape: what was measured nearby, else what the model likes best.
 
+use counterflow::codegen::lower::lower;
+use counterflow::codegen::program::Setting;
+use counterflow::codegen::verify;
 use counterflow::tuned::{self, Key, Tuned, Winner};
 use counterflow::{Machine, Program, Shape, Variant, schedules};
 use std::collections::BTreeMap;
@@ -99,5 +102,61 @@ fn the_model_chooses_for_every_schedule_that_has_text() {
             start.elapsed()
         );
         assert_eq!(choice.variant.choices.len(), open.len());
+    }
+}
+
+/// What was measured on an H200: medians of every variant in the same run, shape by shape.
+fn runs() -> BTreeMap<[u32; 3], Vec<(Variant, f64)>> {
+    let mut runs: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for line in include_str!("measured/gemm.csv").lines().skip(1) {
+        let words: Vec<&str> = line.split(',').collect();
+        let size = [0, 1, 2].map(|at| words[at].parse().expect("a size"));
+        let mut variant = Variant::new(1);
+        for (name, at) in [("tiles", 3), ("gemm.cluster", 4), ("gemm.ping_pong", 5)] {
+            variant = variant.set(name, Setting::parse(words[at]).expect("a setting"));
+        }
+        let median = words[6].parse().expect("a time");
+        runs.entry(size).or_default().push((variant, median));
+    }
+    runs
+}
+
+#[test]
+fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
+    let (program, machine) = (schedules::gemm(), Machine::h200());
+    let mut logs = Vec::new();
+    for ([m, n, k], measured) in runs() {
+        let shape = Shape::new(m, n, k);
+        let rank = |variant: &Variant| {
+            let kernel = lower(&program, variant)
+                .and_then(verify::kernel)
+                .expect("legal");
+            let plan = verify::plan(&kernel, &shape, &machine).expect("legal");
+            tuned::predicted(&kernel, &plan, &machine)
+        };
+        let favourite = measured
+            .iter()
+            .min_by(|(a, _), (b, _)| rank(a).total_cmp(&rank(b)))
+            .expect("variants");
+        let fastest = measured.iter().map(|(_, median)| *median);
+        let ratio = favourite.1 / fastest.fold(f64::INFINITY, f64::min);
+        println!("{shape}: {} takes {ratio:.3} of the fastest", favourite.0);
+        assert!(ratio < 1.06, "{shape}: {} takes {ratio:.3}", favourite.0);
+        logs.push(ratio.ln());
+    }
+    let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
+    println!("geometric mean {mean:.3}");
+    assert!(mean < 1.01, "geometric mean {mean:.3}");
+}
+
+#[test]
+fn what_comes_with_the_package_is_used() {
+    let (program, machine) = (schedules::gemm(), Machine::h200());
+    let tables = [Tuned::embedded().expect("a table")];
+    for [m, n, k] in runs().into_keys().filter(|[m, ..]| *m <= 2048) {
+        let shape = Shape::new(m, n, k);
+        let base = Variant::new(1);
+        let choice = tuned::select(&tables, "NVIDIA H200", &program, &base, &shape, &machine);
+        assert!(choice.expect("a variant").measured, "{shape}");
     }
 }

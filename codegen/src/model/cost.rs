@@ -1,8 +1,9 @@
 //! How long the steps take that use no link.
 
 use super::Machine;
-use crate::kernel::{Block, Kernel, Op, OpId, OpKind, RoleKind};
+use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind};
 use crate::pipeline::BLOCK_ROWS;
+use crate::plan::Plan;
 use crate::program::PartitionId;
 use crate::unroll::Span;
 
@@ -30,26 +31,59 @@ pub(super) struct Costs<'a> {
     kernel: &'a Kernel,
     /// Rows and columns of the item around each op, by [`OpId`].
     tiles: Vec<(u32, u32)>,
-    cluster: (u32, u32),
+    gemm: GemmKind,
     k_step: u32,
+    /// CTAs of a rank that have tiles.
+    busy: f64,
+    plan: &'a Plan,
 }
 
 impl<'a> Costs<'a> {
-    pub(super) fn new(kernel: &'a Kernel, machine: &'a Machine) -> Self {
+    pub(super) fn new(kernel: &'a Kernel, plan: &'a Plan, machine: &'a Machine) -> Self {
         let mut costs = Costs {
             machine,
             kernel,
             tiles: vec![(0, 0); kernel.locs.len()],
-            cluster: (1, 1),
+            gemm: GemmKind {
+                k: 1,
+                cluster: (1, 1),
+                stages: None,
+                panels: None,
+                ping_pong: false,
+            },
             k_step: kernel.k_step().max(1),
+            busy: 1.0,
+            plan,
         };
         for role in &kernel.roles {
             if let RoleKind::Gemm(gemm) = role.kind {
-                costs.cluster = gemm.cluster;
+                costs.gemm = gemm;
+                costs.share(&role.body);
             }
             costs.blocks(&role.body);
         }
         costs
+    }
+
+    /// How the role's tiles are shared out.
+    fn share(&mut self, body: &[Block]) {
+        for block in body {
+            match block {
+                Block::ForRanks { body, .. } => self.share(body),
+                Block::If {
+                    then, otherwise, ..
+                } => {
+                    self.share(then);
+                    self.share(otherwise);
+                }
+                Block::Items { partition, .. } => {
+                    let items = self.plan.geometry.items(*partition) as f64;
+                    let ctas = f64::from(self.plan.grid.gemm);
+                    self.busy = self.busy.max(items.min(ctas));
+                }
+                Block::Once { .. } | Block::Join => {}
+            }
+        }
     }
 
     fn blocks(&mut self, body: &[Block]) {
@@ -101,29 +135,55 @@ impl<'a> Costs<'a> {
         span.elements() * u64::from(self.kernel.buffers[span.buffer.index()].dtype.bytes())
     }
 
-    /// One product of one CTA with the machine's SMs at work beside it. An item at the edge costs a whole tile,
-    /// because the tensor cores multiply whole tiles. Bounded by the tensor cores, and by what an SM reads through
-    /// the L2 cache, of which a cluster shares what its CTAs have in common. `first` in its item, it pays for the
-    /// tile's overhead.
+    /// One product of one CTA with the others at work beside it. An item at the edge costs a whole tile, because the
+    /// tensor cores multiply whole tiles. Bounded by the tensor cores, by what an SM reads through the L2 cache, of
+    /// which a cluster shares what its CTAs have in common, and by the steps of its K loop, which follow each other.
+    /// `first` in its item, it pays for the tile's overhead, if no other warpgroup multiplies meanwhile.
     pub(super) fn dot(&self, op: OpId, a: &Span, b: &Span, first: bool) -> Ps {
         let (rows, columns) = self.tiles[usize::from(op.0)];
-        let rows = f64::from(rows.max(a.rows.len()));
-        let columns = f64::from(columns.max(b.rows.len()));
-        let k = f64::from(a.columns.len().next_multiple_of(self.k_step));
+        let k = a.columns.len().next_multiple_of(self.k_step);
+        let steps = f64::from(k / self.k_step);
+        let k = f64::from(k);
         let dtype = self.kernel.buffers[a.buffer.index()].dtype;
-        let sms = f64::from(self.machine.sms);
+        let machine = self.machine;
+        let in_turn = self.gemm.in_turn(rows);
         // Fewer rows than a multiply has cost as many.
-        let multiplied = rows.max(f64::from(BLOCK_ROWS));
-        let tensor = 2.0 * multiplied * columns * k / (self.machine.flops_of(dtype) / sms);
-        let (down, across) = (f64::from(self.cluster.0), f64::from(self.cluster.1));
-        let read = (rows / across + columns / down) * k * f64::from(dtype.bytes());
-        let feed = read / (self.machine.l2 / sms);
-        let overhead = if first {
-            self.machine.tile_overhead
+        let multiplied = f64::from(rows.max(a.rows.len()).max(BLOCK_ROWS));
+        let width = f64::from(columns.max(b.rows.len()));
+        let per_sm = machine.flops_of(dtype) / f64::from(machine.sms);
+        let tensor = 2.0 * multiplied * width * k / per_sm;
+        let (down, across) = self.gemm.cluster;
+        let read =
+            self.lines(a, rows) / f64::from(across) + self.lines(b, columns) / f64::from(down);
+        let rate = (machine.l2 / self.busy).min(machine.l2_sm);
+        let feed = read * k * f64::from(dtype.bytes()) / rate;
+        let latency = if self.gemm.cluster == (1, 1) {
+            machine.step_latency
+        } else {
+            machine.cluster_step_latency
+        };
+        let chain = steps * latency;
+        let overhead = if first && !in_turn {
+            machine.tile_overhead
         } else {
             0.0
         };
-        ps(tensor.max(feed) + overhead)
+        ps(tensor.max(feed).max(chain) + overhead)
+    }
+
+    /// Rows of an operand's box, as many as they cost. Measured: rows outside a tensor that has less than a box take
+    /// three times as long, since all CTAs ask for the same ones; and rows that begin within a line of 128 bytes twice,
+    /// since each step reads two lines of them.
+    fn lines(&self, operand: &Span, boxed: u32) -> f64 {
+        const OUTSIDE: f64 = 3.0;
+        const LINE: u32 = 128;
+        let buffer = &self.kernel.buffers[operand.buffer.index()];
+        let geometry = &self.plan.geometry;
+        let outside = boxed.saturating_sub(geometry.size(buffer.rows));
+        let inside = boxed.max(operand.rows.len()) - outside;
+        let pitch = geometry.contiguous(buffer) * buffer.dtype.bytes();
+        let each = if pitch.is_multiple_of(LINE) { 1.0 } else { 2.0 };
+        (f64::from(inside) + OUTSIDE * f64::from(outside)) * each
     }
 
     /// Bytes a second that one SM reads or writes at most.

@@ -95,7 +95,7 @@ impl<'a> Sim<'a> {
             plan,
             machine,
             mode,
-            costs: Costs::new(kernel, machine),
+            costs: Costs::new(kernel, plan, machine),
             now: 0,
             servers: Servers::new(plan.geometry.world, machine.memory),
             agents: vec![AgentState::default(); plan.agents.len()],

@@ -11,8 +11,8 @@
 //!   granted in the launch before, so they are there.
 //!
 //! What is not: clocks and power (a GEMM longer than a millisecond or so runs up to 20 % slower than
-//! [`Machine::h200`] says; [`Machine::h200_at_power_limit`] has the sustained rate), contention of arriving data with the GEMM for memory, operands evicted from L2 and read again, acknowledgements
-//! of stores, claiming by cluster, ranks that start at different times, and anything else that runs on the GPUs.
+//! [`Machine::h200`] says; [`Machine::h200_at_power_limit`] has the sustained rate), contention of arriving data with
+//! the GEMM for memory, operands evicted from L2 and read again, acknowledgements of stores, claiming by cluster, ranks that start at different times, and anything else that runs on the GPUs.
 
 use super::Machine;
 use super::sim::{Mode, Sim};

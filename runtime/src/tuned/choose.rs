@@ -62,9 +62,14 @@ pub fn combinations(
     found
 }
 
-/// What the model says a launch takes, in seconds; what it cannot predict takes for ever.
+/// What the model says a launch takes on a GPU at its power limit, where those are that train: in seconds. What it
+/// cannot predict takes for ever.
 pub fn predicted(kernel: &Checked<Kernel>, plan: &Checked<Plan>, machine: &Machine) -> f64 {
-    model::predict(kernel, plan, machine).map_or(f64::INFINITY, |timeline| timeline.total)
+    let hot = Machine {
+        sms: machine.sms,
+        ..Machine::h200_at_power_limit()
+    };
+    model::predict(kernel, plan, &hot).map_or(f64::INFINITY, |timeline| timeline.total)
 }
 
 /// The variant of `program` for that shape on a GPU of that name: what `base` settles stays; what it leaves open is as
