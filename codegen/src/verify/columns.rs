@@ -11,12 +11,17 @@
 //!   order in the full one, through whatever columns, is one in the narrow one with the columns forgotten.
 //! - progress, if tiles signal nothing: a tile's waits are over once they were over for another tile of its row, and
 //!   rows are first met in the same order, so repeated tiles never block.
-//! - progress, if they signal: every loop over tiles goes row by row, and in no tile does a wait follow a signal.
+//! - progress, if they signal and every loop over tiles goes row by row: in no tile does a wait follow a signal.
 //!   Say the narrow kernel finishes, the full one is stuck in a circle of waits, and look at the times their steps
 //!   have in the narrow run. Where `a` waits for a signal of `b`, the signal is earlier than the wait. `b` is stuck in
 //!   an earlier row, hence earlier; or earlier in the same tile; or in the same row at an earlier column, at a wait,
 //!   which precedes the signal in that tile. So times fall all along the circle, which cannot be. (A wait for what
 //!   roles signal before anything else, such as a parameter's credit, is never part of a circle and may come late.)
+//! - progress, if they signal and go in another order, but are *staged*: what tiles wait for of tiles was signalled by
+//!   earlier loops of the same role, and what they wait for besides is never signalled by that role, but for what it
+//!   gives at its start. Then the other roles run as in the narrow kernel, and loop after loop no tile waits for one
+//!   of the same loop or of a later one, in whatever order a loop has them. (Without that an order counts: where a
+//!   column's first row must be done before its last one can start, no second column may come between them.)
 //! - arrivals: what a column's cell gets, all columns' cells get.
 
 use crate::kernel::{Block, Cells, DimId, Kernel, Op, OpKind, visit, visit_ops};
@@ -52,7 +57,7 @@ pub(super) fn repeated(kernel: &Kernel) -> Option<(DimId, u32)> {
     for role in &kernel.roles {
         tiles.blocks(&role.body);
     }
-    let progress = !tiles.signals || tiles.row_major;
+    let progress = !tiles.signals || tiles.row_major || staged(kernel);
     (alike && !whole && !chunked && counted && tiles.sound && progress).then_some(first)
 }
 
@@ -76,6 +81,65 @@ fn divided(kernel: &Kernel, id: PartitionId) -> Option<(DimId, u32)> {
     partition
         .column_block
         .map(|block| (partition.columns, block))
+}
+
+/// Whether loops over tiles wait for tiles of earlier loops of their role only, and for nothing else that their role
+/// signals after its start. What is granted for the next launch makes nobody wait in this one.
+fn staged(kernel: &Kernel) -> bool {
+    let counters = (0..kernel.counters.len()).map(|index| CounterId(index as u16));
+    let tiled: Vec<bool> = kernel
+        .roles
+        .iter()
+        .map(|role| has_tiles(kernel, &role.body))
+        .collect();
+    counters
+        .filter(|counter| kernel.counters[counter.index()].purpose.lag() == 0)
+        .all(|counter| {
+            let (mut signals, mut waits) = (Vec::new(), Vec::new());
+            for (role, body) in kernel.roles.iter().map(|role| &role.body).enumerate() {
+                for (at, block) in body.iter().enumerate() {
+                    visit(std::slice::from_ref(block), &mut |op| match &op.kind {
+                        OpKind::Signal { cells, .. } if cells.counter == counter => {
+                            signals.push((role, at));
+                        }
+                        OpKind::Wait { cells, .. } if cells.counter == counter => {
+                            waits.push((role, at));
+                        }
+                        OpKind::Signal { .. }
+                        | OpKind::Wait { .. }
+                        | OpKind::ForRanks { .. }
+                        | OpKind::ForSplits { .. }
+                        | OpKind::If { .. }
+                        | OpKind::Copy { .. }
+                        | OpKind::Dot { .. }
+                        | OpKind::Reduce { .. }
+                        | OpKind::Load { .. }
+                        | OpKind::Store { .. } => {}
+                    });
+                }
+            }
+            if is_columned_counter(kernel, counter) {
+                let after = |wait: &(usize, usize)| {
+                    let before = |signal: &(usize, usize)| signal.0 == wait.0 && signal.1 < wait.1;
+                    signals.iter().all(before)
+                };
+                waits.iter().all(after)
+            } else {
+                signals.iter().all(|(role, _)| !tiled[*role]) || is_given(kernel, counter)
+            }
+        })
+}
+
+/// Whether a role has loops over tiles that divide columns.
+fn has_tiles(kernel: &Kernel, body: &[Block]) -> bool {
+    body.iter().any(|block| match block {
+        Block::ForRanks { body, .. } => has_tiles(kernel, body),
+        Block::If {
+            then, otherwise, ..
+        } => has_tiles(kernel, then) || has_tiles(kernel, otherwise),
+        Block::Items { partition, .. } => divided(kernel, *partition).is_some(),
+        Block::Once { .. } | Block::Join => false,
+    })
 }
 
 /// What loops over tiles do.
