@@ -116,7 +116,12 @@ fn runs() -> BTreeMap<[u32; 3], Vec<(Variant, f64)>> {
             variant = variant.set(name, Setting::parse(words[at]).expect("a setting"));
         }
         let median = words[6].parse().expect("a time");
-        runs.entry(size).or_default().push((variant, median));
+        let program = schedules::gemm();
+        let offered = tuned::choices(&program);
+        let offers = |(name, setting): (&String, &Setting)| offered[&name[..]].contains(setting);
+        if variant.choices.iter().all(offers) {
+            runs.entry(size).or_default().push((variant, median));
+        }
     }
     runs
 }

@@ -96,6 +96,12 @@ impl Needs {
         };
         let free = room.saturating_sub(BARRIERS);
         let has = |most: u32| format!("an SM has {room} bytes: 2 to {most} stages");
+        // Two stages hide nothing while one is multiplied: a third comes before more than two panels.
+        let fits_three = |panels: u32| 3 * stage + panels * sets * panel <= free;
+        let wanted = (2..=wanted)
+            .rev()
+            .find(|panels| fits_three(*panels))
+            .unwrap_or(wanted);
         let least = kind
             .panels
             .unwrap_or(if kind.stages.is_some() { 1 } else { wanted });

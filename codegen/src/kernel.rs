@@ -90,7 +90,12 @@ impl Buffer {
     pub fn slots(&self, world: u32) -> u32 {
         match self.kind {
             TensorKind::Scratch { slots, .. } => Slots::count(slots, world),
-            _ => 1,
+            TensorKind::Gathered
+            | TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Out
+            | TensorKind::Scattered
+            | TensorKind::Reduced => 1,
         }
     }
 

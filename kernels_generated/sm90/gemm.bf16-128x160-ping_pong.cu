@@ -1,4 +1,4 @@
-// gemm  sm90  bf16  nt  tiles 128x160x64  5 stages
+// gemm  sm90  bf16  nt  tiles 128x160x64 in turn  5 stages
 // What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
 // `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.
 #include "prelude.cuh"

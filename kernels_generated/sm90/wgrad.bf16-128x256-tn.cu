@@ -1,4 +1,4 @@
-// wgrad  sm90  bf16  tn  tiles 128x256x64  2 stages
+// wgrad  sm90  bf16  tn  tiles 128x256x64  3 stages
 // What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
 // `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.
 #include "prelude.cuh"
@@ -6,19 +6,19 @@
 typedef bf16 T;  // of operands and results
 constexpr u32 TILE_M = 128, TILE_N = 256, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
-constexpr u32 STAGES = 2;  // stages of dy and x in flight
-constexpr u32 PANELS = 8;  // output panels in flight
+constexpr u32 STAGES = 3;  // stages of dy and x in flight
+constexpr u32 PANELS = 5;  // output panels in flight
 constexpr u32 BLOCK_ROWS = 64;  // rows of an operand that are contiguous: one 128-byte line for each k
 constexpr u32 PANEL_N = 32;  // columns of an output panel
 constexpr u32 BLOCK_BYTES = BLOCK_ROWS * TILE_K * 2;
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
 constexpr u32 DY_AT = 0, DY_BYTES = 16384;
-constexpr u32 X_AT = 32768, X_BYTES = 32768;
-constexpr u32 PANEL_AT = 98304, PANEL_BYTES = 16384;
-constexpr u32 STAGE_FULL_AT = 229376, STAGE_EMPTY_AT = 229392;
-constexpr u32 PANEL_FULL_AT = 229408, PANEL_EMPTY_AT = 229472;
-constexpr u32 SHARED_BYTES = 229536;
+constexpr u32 X_AT = 49152, X_BYTES = 32768;
+constexpr u32 PANEL_AT = 147456, PANEL_BYTES = 16384;
+constexpr u32 STAGE_FULL_AT = 229376, STAGE_EMPTY_AT = 229400;
+constexpr u32 PANEL_FULL_AT = 229424, PANEL_EMPTY_AT = 229464;
+constexpr u32 SHARED_BYTES = 229504;
 static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
 
 // Names for stall records.

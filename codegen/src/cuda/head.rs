@@ -11,7 +11,7 @@ impl Text<'_> {
         let pipeline = self.pipeline;
         let (tile, variant) = (pipeline.tile, &pipeline.kernel.variant);
         self.line(format!(
-            "// {}  {}  {}  {}  tiles {}x{}x{}  {} stages",
+            "// {}  {}  {}  {}  tiles {}x{}x{}{}{}  {} stages",
             pipeline.kernel.name,
             variant.arch.name(),
             pipeline.dtype,
@@ -19,6 +19,11 @@ impl Text<'_> {
             tile.rows,
             tile.columns,
             tile.k,
+            if pipeline.in_turn { " in turn" } else { "" },
+            match pipeline.cluster {
+                (1, 1) => String::new(),
+                (down, across) => format!("  cluster {down}x{across}"),
+            },
             pipeline.rings[0].slots
         ));
         self.line("// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.");

@@ -12,7 +12,6 @@ use crate::error::Error;
 use counterflow_codegen::pipeline::{HostOp, HostOpKind, Lines};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::CounterId;
-use cudarc::driver::sys::CUstreamCaptureStatus;
 use std::sync::Arc;
 
 /// A rank's stream of copies.
@@ -73,6 +72,7 @@ impl Loaded {
         plan: &Plan,
         tensors: &Tensors,
         state: &mut Copies,
+        capturing: bool,
     ) -> Result<(), Error> {
         let CopyStream {
             stream,
@@ -90,10 +90,7 @@ impl Loaded {
         let Some((_, ops)) = &state.ops else {
             return Ok(());
         };
-        let capturing = rank.stream().capture_status();
-        if capturing
-            .is_ok_and(|status| status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
-        {
+        if capturing {
             return Err(Error::NotYet {
                 what: "capturing copies by copy engine: what they wait for and signal changes from launch to launch".into(),
                 help: "launch it uncaptured, or move the data in a #[comm] loop".into(),

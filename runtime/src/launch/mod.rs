@@ -21,6 +21,7 @@ use counterflow_codegen::pipeline::{Field, Pipeline};
 use counterflow_codegen::plan::{COUNTER_LINE, Plan};
 use counterflow_codegen::program::CounterId;
 use counterflow_codegen::verify::Checked;
+use cudarc::driver::sys::CUstreamCaptureStatus;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use tables::Tables;
@@ -184,11 +185,15 @@ impl Loaded {
             tables,
             copies,
         } = &mut *state;
-        let (arrivals, everyone) = tables.of(rank, &self.pipeline, plan)?;
+        let capturing = rank
+            .stream()
+            .capture_status()
+            .is_ok_and(|status| status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
+        let (arrivals, everyone) = tables.of(rank, &self.pipeline, plan, capturing)?;
         self.fill(arguments, rank, plan, tensors, arrivals)?;
         rank.runs(&self.names);
         if self.copies {
-            self.copy(rank, plan, tensors, copies)?;
+            self.copy(rank, plan, tensors, copies, capturing)?;
         }
         let grid = Grid {
             ctas: plan.grid.gemm + plan.grid.comm,

@@ -30,6 +30,8 @@ struct Table {
     scales: Vec<u32>,
     /// Of every rank, where the host signals or waits; else nothing.
     everyone: Vec<u32>,
+    /// A captured launch reads it whenever its graph is replayed: it stays.
+    captured: bool,
 }
 
 impl Tables {
@@ -44,11 +46,16 @@ impl Tables {
     }
 
     /// Where the GPU finds this rank's table for a plan, in the order of its stream; and what arrives on every rank.
+    ///
+    /// # Errors
+    /// [`Error::NotYet`] for a table that would have to be copied while the stream is captured; [`Error::Usage`] where
+    /// captured launches hold all tables.
     pub fn of(
         &mut self,
         rank: &Communicator,
         pipeline: &Pipeline,
         plan: &Plan,
+        capturing: bool,
     ) -> Result<(Address, &[u32]), Error> {
         let counters = || (0..pipeline.kernel.counters.len()).map(|index| CounterId(index as u16));
         let scales = || counters().map(|counter| pipeline.scale(counter, plan));
@@ -58,8 +65,17 @@ impl Tables {
         };
         let at = match self.known.iter().position(same) {
             Some(at) => at,
+            None if capturing => {
+                return Err(Error::NotYet {
+                    what: format!(
+                        "capturing {} before it was launched: what arrives is copied at the first launch",
+                        plan.shape
+                    ),
+                    help: "launch it once uncaptured".into(),
+                });
+            }
             None => {
-                let at = self.oldest;
+                let at = self.free()?;
                 self.oldest = (at + 1) % MOST;
                 let host = pipeline
                     .kernel
@@ -73,6 +89,7 @@ impl Tables {
                     everyone: ranks
                         .flat_map(|rank| pipeline.arrivals(plan, rank))
                         .collect(),
+                    captured: false,
                 };
                 let mine = pipeline.arrivals(plan, rank.rank());
                 write(rank.stream(), self.address(at), &mine)?;
@@ -83,7 +100,21 @@ impl Tables {
                 at
             }
         };
+        self.known[at].captured |= capturing;
         Ok((self.address(at), &self.known[at].everyone))
+    }
+
+    /// The place for another table.
+    fn free(&self) -> Result<usize, Error> {
+        if self.known.len() < MOST {
+            return Ok(self.known.len());
+        }
+        let mut places = (0..MOST).map(|next| (self.oldest + next) % MOST);
+        let free = places.find(|at| !self.known[*at].captured);
+        free.ok_or_else(|| Error::Usage {
+            what: format!("captured launches of {MOST} classes of shapes"),
+            legal: "capture fewer, or load the kernel again for others".into(),
+        })
     }
 
     fn address(&self, table: usize) -> Address {

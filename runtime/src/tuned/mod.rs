@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What is measured on H200s and comes with the package; `bench --sweep` writes it.
+/// What is measured on H200s and comes with the package, in the form that `bench --sweep` writes.
 const H200: &str = include_str!("../../tuned/h200.toml");
 /// In the folder of the user's cache.
 const FILE: &str = "tuned.toml";
@@ -93,10 +93,17 @@ impl Winner {
         if self.among != offered(program) {
             return None;
         }
-        let known = |name: &str| program.tunables.iter().any(|tunable| tunable.name == name);
+        let offered = choices(program);
+        let offers = |name: &str, setting: &Setting| {
+            let options = offered.get(name);
+            options.is_some_and(|options| options.contains(setting))
+        };
         let choices = self.choices.iter();
         choices
-            .map(|(name, text)| Some((name.clone(), Setting::parse(text).filter(|_| known(name))?)))
+            .map(|(name, text)| {
+                let setting = Setting::parse(text).filter(|setting| offers(name, setting))?;
+                Some((name.clone(), setting))
+            })
             .collect()
     }
 

@@ -118,6 +118,15 @@ impl Walk<'_, '_> {
                 "it goes through the stages, after the turn has passed: tiles that are shared";
             self.b.found.push(refuse(at, message, hint));
         }
+        if self.b.product.ctas() > 1
+            && let Some((_, leaf)) = sorted.loads.first()
+        {
+            let at = Some(self.b.kernel.loc(leaf.op.id));
+            let message = "a stored tile beside the product, in a cluster";
+            // Its panels are read by ordinary loads, which a relaxed arrival in the other CTA does not order.
+            let hint = "1x1: a cluster's stages are handed back for multiplies alone";
+            self.b.found.push(refuse(at, message, hint));
+        }
         let narrow = self.b.product.fit.panel_columns < 16;
         let halves = |leaf: &Leaf<'_>| self.stored(leaf).bytes() == 2;
         if narrow && let Some(leaf) = sorted.stores.iter().find(|leaf| halves(leaf)) {
