@@ -299,7 +299,12 @@ fn prepare(
         }
         let rows = match buffer.kind {
             TensorKind::Gathered => plan.geometry.chunk(buffer.rows, rank.rank()),
-            _ => plan.geometry.held(buffer, rank.rank()),
+            TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Out
+            | TensorKind::Scattered
+            | TensorKind::Reduced
+            | TensorKind::Scratch { .. } => plan.geometry.held(buffer, rank.rank()),
         };
         let columns = plan.geometry.size(buffer.columns);
         let mut values = vec![0.0; rows.len() as usize * columns as usize];

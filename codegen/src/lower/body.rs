@@ -481,7 +481,13 @@ impl<'a> Placer<'a> {
                     ),
                 ))
             }
-            _ => {}
+            Value::Acc(_)
+            | Value::Const(_)
+            | Value::Unary(..)
+            | Value::Binary(..)
+            | Value::Select(..)
+            | Value::Cast(..)
+            | Value::Call(..) => {}
         });
         let id = ValueId(u16::try_from(self.placed.values.len()).unwrap_or(u16::MAX));
         self.placed.values.push(value.clone());

@@ -82,8 +82,15 @@ impl Blas {
         for lap in 0..3 {
             for answer in &answers {
                 product.algorithm = *answer;
-                let Ok(took) = product.time(operands) else {
-                    continue;
+                let took = match product.time(operands) {
+                    Ok(took) => took,
+                    // The heuristic also answers what then turns out not to run.
+                    Err(Error::Driver { code, .. })
+                        if ["not supported", "invalid value"].contains(&&code[..]) =>
+                    {
+                        continue;
+                    }
+                    Err(error) => return Err(error),
                 };
                 tried += usize::from(lap == 0);
                 if best.is_none_or(|(least, _)| took < least) {

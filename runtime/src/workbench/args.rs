@@ -199,6 +199,14 @@ pub(super) fn parse(
             legal: "predict and demo write a trace".into(),
         });
     }
+    if verb == Verb::Bench && (!args.dims.is_empty() || !args.lds.is_empty()) {
+        return Err(Error::Usage {
+            what: "--dim or --ld with `bench`".into(),
+            legal:
+                "--shape MxNxK or --suite: rows are contiguous, like those of cuBLASLt beside them"
+                    .into(),
+        });
+    }
     let mut bench = args.bench;
     let set = match verb {
         Verb::Bench => bench.take_open(args.set),
