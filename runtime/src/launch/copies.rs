@@ -43,6 +43,8 @@ pub(super) struct Copies {
     /// What one launch of a plan enqueues: of the latest plan.
     ops: Option<(u64, Vec<HostOp>)>,
     names: Vec<Arc<str>>,
+    /// Whether a launch was enqueued in part: peers may have had signals that the counts do not know.
+    broken: bool,
 }
 
 impl Copies {
@@ -53,6 +55,7 @@ impl Copies {
             counts: vec![0; cells],
             ops: None,
             names: names.map(|counter| counter.name.as_str().into()).collect(),
+            broken: false,
         }
     }
 
@@ -61,6 +64,7 @@ impl Copies {
         for (count, arrivals) in self.counts.iter_mut().zip(arrivals) {
             *count += u64::from(*arrivals);
         }
+        self.broken = false;
     }
 }
 
@@ -101,12 +105,20 @@ impl Loaded {
             let start = place.on(at.home, rank, self.name(at.tensor))?;
             Ok::<_, Error>((start.plus(at.offset), at.pitch))
         };
-        // Either all of a launch is enqueued, or nothing.
+        if state.broken {
+            return Err(Error::Driver {
+                what: format!("launch {}", self.pipeline.kernel.name),
+                code: "a launch before was enqueued in part".into(),
+                help: "its peers wait for what did not come: build the communicator anew".into(),
+            });
+        }
+        // What can be known to be wrong is found before anything is enqueued.
         for op in ops {
             if let HostOpKind::Copy { to, from, .. } = op.kind {
                 place(to).and(place(from))?;
             }
         }
+        state.broken = true;
         let mut batch = vec![waits.begin()?];
         enqueued(before.record(rank.stream()))?;
         enqueued(stream.wait(before))?;
