@@ -23,7 +23,6 @@ mod prebuilt;
 mod right;
 mod stall;
 mod tiles;
-mod times;
 
 use counterflow::Error;
 
