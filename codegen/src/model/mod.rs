@@ -5,6 +5,7 @@
 
 mod cost;
 pub mod gantt;
+mod least;
 mod links;
 pub mod machine;
 mod map;
@@ -15,6 +16,7 @@ pub mod trace;
 pub mod volume;
 mod workers;
 
+pub use least::least;
 pub use machine::Machine;
-pub use timeline::{Event, EventKind, Flow, Lane, Timeline, predict};
+pub use timeline::{Event, EventKind, Flow, Lane, Timeline, predict, seconds};
 pub use volume::Volume;
