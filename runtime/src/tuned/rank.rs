@@ -23,6 +23,9 @@ fn hot(machine: &Machine) -> Machine {
     }
 }
 
+/// Predictions that differ by less are alike: two runs differ by as much.
+const ALIKE: f64 = 1.01;
+
 /// A kernel in its place.
 #[derive(Clone, Debug)]
 pub struct Ranked {
@@ -34,10 +37,11 @@ pub struct Ranked {
     pub plan: Checked<Plan>,
 }
 
-/// The legal ones of some kernels for a shape, by what [`predicted`] says of them, the first given first among equals.
+/// The legal ones of some kernels for a shape, by what [`predicted`] says of them: none takes 1 % longer than one after
+/// it.
 ///
-/// A kernel is planned, verified and simulated only once [`model::least`] leaves no other before it: the order is
-/// that of all predictions, most of which are never made.
+/// A kernel is planned, verified and simulated only once [`model::least`] leaves no other that is better by more than
+/// that: most predictions are never made.
 #[derive(Debug)]
 pub struct Ranking<'a> {
     kernels: Vec<&'a Checked<Kernel>>,
@@ -45,17 +49,16 @@ pub struct Ranking<'a> {
     machine: &'a Machine,
     hot: Machine,
     open: BinaryHeap<Reverse<Place>>,
-    /// Plans of those that were looked at closely.
-    plans: Vec<Option<Checked<Plan>>>,
+    /// Those that were looked at closely.
+    settled: Vec<Option<Ranked>>,
     refused: Option<Error>,
 }
 
-/// Where a kernel stands: times are positive, and the bits of positive numbers are in their order. Among equals those
-/// that may turn out to be slower are looked at first.
+/// Where a kernel stands, the first given first among equals: times are positive, and the bits of positive numbers are
+/// in their order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Place {
     bits: u64,
-    settled: bool,
     which: usize,
 }
 
@@ -68,7 +71,7 @@ impl<'a> Ranking<'a> {
     ) -> Ranking<'a> {
         let kernels: Vec<_> = kernels.into_iter().collect();
         let mut ranking = Ranking {
-            plans: vec![None; kernels.len()],
+            settled: vec![None; kernels.len()],
             kernels: Vec::new(),
             shape,
             machine,
@@ -77,9 +80,8 @@ impl<'a> Ranking<'a> {
             refused: None,
         };
         for (which, kernel) in kernels.iter().enumerate() {
-            // What the verifier will be asked for, not what the model takes it for.
             match model::least(kernel, shape, &ranking.hot) {
-                Ok(seconds) => ranking.place(which, seconds, false),
+                Ok(seconds) => ranking.place(which, seconds),
                 Err(error) => ranking.refuse(error.into()),
             }
         }
@@ -87,10 +89,9 @@ impl<'a> Ranking<'a> {
         ranking
     }
 
-    fn place(&mut self, which: usize, seconds: f64, settled: bool) {
+    fn place(&mut self, which: usize, seconds: f64) {
         self.open.push(Reverse(Place {
             bits: seconds.to_bits(),
-            settled,
             which,
         }));
     }
@@ -109,21 +110,22 @@ impl Iterator for Ranking<'_> {
     type Item = Ranked;
 
     fn next(&mut self) -> Option<Ranked> {
-        while let Some(Reverse(place)) = self.open.pop() {
-            let which = place.which;
-            if let Some(plan) = self.plans[which].take_if(|_| place.settled) {
-                return Some(Ranked {
-                    which,
-                    seconds: f64::from_bits(place.bits),
-                    plan,
-                });
+        while let Some(Reverse(Place { which, .. })) = self.open.pop() {
+            if let Some(ranked) = self.settled[which].take() {
+                return Some(ranked);
             }
             let kernel = self.kernels[which];
             match verify::plan(kernel, self.shape, self.machine) {
                 Ok(plan) => {
                     let seconds = model::seconds(kernel, &plan, &self.hot);
-                    self.place(which, seconds.unwrap_or(f64::INFINITY), true);
-                    self.plans[which] = Some(plan);
+                    let seconds = seconds.unwrap_or(f64::INFINITY);
+                    // It goes before whatever can only be a little faster.
+                    self.place(which, seconds / ALIKE);
+                    self.settled[which] = Some(Ranked {
+                        which,
+                        seconds,
+                        plan,
+                    });
                 }
                 Err(error) => self.refuse(error.into()),
             }
