@@ -96,25 +96,14 @@ impl<'a> Field<'a> {
         case: &Case,
         setup: &Setup,
     ) -> Result<(Vec<Planned<'_>>, Option<Error>), Error> {
+        let machine = &setup.machine(self.program);
         if let Some(many) = self.many {
-            return Ok(variants::contenders(
-                &self.built,
-                case,
-                &setup.machine,
-                many,
-            ));
+            return Ok(variants::contenders(&self.built, case, machine, many));
         }
         let [m, n, k] = case.size;
         let shape = Shape::new(m, n, k);
         let (tables, gpu) = (&setup.tables, setup.gpu());
-        let choice = tuned::select(
-            tables,
-            gpu,
-            self.program,
-            &self.base,
-            &shape,
-            &setup.machine,
-        )?;
+        let choice = tuned::select(tables, gpu, self.program, &self.base, &shape, machine)?;
         let same = |built: &Built| built.kernel.variant == choice.variant;
         let at = match self.built.iter().position(same) {
             Some(at) => at,
@@ -124,6 +113,6 @@ impl<'a> Field<'a> {
                 self.built.len() - 1
             }
         };
-        Ok((vec![self.built[at].plan(case, &setup.machine)?], None))
+        Ok((vec![self.built[at].plan(case, machine)?], None))
     }
 }

@@ -5,15 +5,16 @@ use super::suite::{self, Case};
 use super::turns::Exchange;
 use super::variants::{self, Planned};
 use super::{meter, table};
-use crate::communicator::Communicator;
+use crate::communicator::{self, Communicator};
 use crate::cuda::Nccl;
 use crate::error::Error;
 use crate::gpus;
 use crate::jit::Compiler;
 use crate::tuned::{self, Key, Tuned};
 use crate::workbench::args::Request;
-use crate::workbench::render;
+use crate::workbench::{render, run};
 use counterflow_codegen::model::{Machine, Volume};
+use counterflow_codegen::program::Program;
 use counterflow_codegen::variant::Variant;
 
 /// GPUs, compiler and libraries, for all products.
@@ -24,8 +25,7 @@ pub(super) struct Setup {
     exchange: Exchange,
     /// Ranks on the first GPU.
     pub sharing: usize,
-    /// As much of a GPU as a rank has.
-    pub machine: Machine,
+    machine: Machine,
     /// What was measured before: the user's, then the package's.
     pub tables: [Tuned; 2],
 }
@@ -39,10 +39,6 @@ impl Setup {
             .iter()
             .filter(|rank| rank.gpu().ordinal() == gpu.ordinal())
             .count();
-        let machine = Machine {
-            sms: gpu.sms() / sharing as u32,
-            ..machine.clone()
-        };
         let compiler = Compiler::find()?;
         let stations = Communicator::each(&ranks, |rank| Station::new(rank, &compiler))?;
         Ok(Setup {
@@ -51,7 +47,7 @@ impl Setup {
             stations,
             compiler,
             sharing,
-            machine,
+            machine: machine.clone(),
             tables: [Tuned::of_user()?, Tuned::embedded()?],
         })
     }
@@ -65,6 +61,15 @@ impl Setup {
             station.nccl = Some(nccl);
         }
         Ok(())
+    }
+
+    /// As much of a GPU as a rank has for kernels of that schedule.
+    pub(super) fn machine(&self, program: &Program) -> Machine {
+        let sms = self.ranks[0].gpu().sms();
+        Machine {
+            sms: communicator::share(sms, self.sharing as u32, run::copies(program)),
+            ..self.machine.clone()
+        }
     }
 
     pub(super) fn gpu(&self) -> &str {

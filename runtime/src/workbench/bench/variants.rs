@@ -2,7 +2,7 @@
 
 use super::suite::Case;
 use crate::error::Error;
-use crate::tuned;
+use crate::tuned::{self, Ranking};
 use crate::workbench::size;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::{Buffer, Kernel};
@@ -164,8 +164,8 @@ impl Built {
     }
 }
 
-/// Those that take part for one product: all that are legal, or the model's favourites of them. With them the first
-/// refusal, if any.
+/// Those that take part for one product: all that are legal, or the model's favourites of them, in its order. With
+/// them the first refusal, if any.
 pub(super) fn contenders<'a>(
     all: &'a [Built],
     case: &Case,
@@ -173,34 +173,34 @@ pub(super) fn contenders<'a>(
     many: Many,
 ) -> (Vec<Planned<'a>>, Option<Error>) {
     let mut refused = None;
-    let mut found = Vec::new();
-    for built in all {
-        match built.numbers(case, machine) {
-            Ok(plan) => found.push((built, plan)),
-            Err(error) => {
-                refused.get_or_insert(error);
-            }
-        }
-    }
-    let most = match many {
-        Many::All => found.len(),
-        Many::Best(count) => {
-            found.sort_by_cached_key(|(built, plan)| {
-                let seconds = tuned::predicted(&built.kernel, plan, machine);
-                // Times are positive, and the bits of positive numbers are in their order.
-                seconds.to_bits()
-            });
-            count
+    let mut legal = Vec::new();
+    let mut take = |planned: Result<Planned<'a>, Error>| match planned {
+        Ok(planned) => legal.push(planned),
+        Err(error) => {
+            refused.get_or_insert(error);
         }
     };
-    let mut legal = Vec::new();
-    for (built, plan) in found {
-        if legal.len() == most {
-            break;
-        }
-        match built.with(plan) {
-            Ok(planned) => legal.push(planned),
-            Err(error) => {
+    match many {
+        Many::All => all.iter().for_each(|built| take(built.plan(case, machine))),
+        Many::Best(count) => {
+            let [m, n, k] = case.size;
+            let shape = Shape::new(m, n, k);
+            let (fit, large): (Vec<_>, Vec<_>) = all
+                .iter()
+                .map(|built| (built, size::plan_fits(&built.kernel, &shape)))
+                .partition(|(_, fits)| fits.is_ok());
+            let kernels = fit.iter().map(|(built, _)| &built.kernel);
+            let mut ranking = Ranking::new(kernels, &shape, machine);
+            let mut left = count;
+            while left > 0
+                && let Some(ranked) = ranking.next()
+            {
+                let planned = fit[ranked.which].0.with(ranked.plan);
+                left -= usize::from(planned.is_ok());
+                take(planned);
+            }
+            let large = large.into_iter().find_map(|(_, fits)| fits.err());
+            if let Some(error) = large.or(ranking.refused()) {
                 refused.get_or_insert(error);
             }
         }
