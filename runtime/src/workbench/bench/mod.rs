@@ -8,11 +8,13 @@ mod setup;
 mod station;
 mod stats;
 mod suite;
+mod summary;
 mod table;
 mod turns;
 mod variants;
 
 pub(super) use options::Options;
+pub(super) use suite::help as suites;
 
 use super::Outcome;
 use super::args::Request;
@@ -24,6 +26,7 @@ use field::Field;
 use serde_json::{Map, json};
 use setup::Setup;
 use std::collections::BTreeMap;
+use std::path::Path;
 use suite::Case;
 
 pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
@@ -71,8 +74,13 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
         bar.step();
     }
     drop(bar);
-    console.say(table::text(&results));
+    if results.len() <= summary::FEW {
+        console.say(table::text(&results));
+    }
     if let Some(text) = table::sustained(&results) {
+        console.say(text);
+    }
+    for text in summary::text(&results) {
         console.say(text);
     }
     console.say(table::summary_text(&results));
@@ -89,11 +97,20 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     measured["cublaslt"] = setup.stations[0].blas.version().into();
     measured["nccl"] = setup.stations[0].nccl.as_ref().map(Nccl::version).into();
     measured["left_out"] = json!(notes);
-    if let Some(path) = &options.save {
-        std::fs::write(path, format!("{measured}\n")).map_err(|source| Error::File {
-            path: path.clone(),
+    for (name, part) in summary::object(&results) {
+        measured[name] = part;
+    }
+    let text = |path: &Path, text: String| {
+        std::fs::write(path, text).map_err(|source| Error::File {
+            path: path.into(),
             source,
-        })?;
+        })
+    };
+    if let Some(path) = &options.save {
+        text(path, format!("{measured}\n"))?;
+    }
+    if let Some(path) = &options.markdown {
+        text(path, summary::markdown(&results, &setup.describe()))?;
     }
     Ok(Outcome {
         good: !table::wrong(&results),
@@ -117,5 +134,5 @@ fn cases(request: &Request, side: Option<suite::Side>, world: u32) -> Result<Vec
         let shape = &request.shape;
         cases.push(suite::single([shape.m, shape.n, shape.k]));
     }
-    Ok(cases)
+    Ok(suite::distinct(cases))
 }

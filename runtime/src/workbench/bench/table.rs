@@ -29,6 +29,15 @@ pub(super) struct Row {
     pub ours: Option<Choices>,
 }
 
+impl Row {
+    /// The choices of a kernel of the schedule.
+    pub(super) fn variant(&self) -> String {
+        let choices = self.ours.iter().flatten();
+        let words = choices.map(|(name, setting)| format!("{name}={setting}"));
+        words.collect::<Vec<_>>().join(" ")
+    }
+}
+
 /// A variant's choices, by name.
 pub(super) type Choices = BTreeMap<String, Setting>;
 
@@ -84,7 +93,7 @@ impl Result {
         }
     }
 
-    fn cublas(&self) -> f64 {
+    pub(super) fn cublas(&self) -> f64 {
         self.rows.first().map_or(0.0, |row| row.seconds.median)
     }
 
@@ -97,6 +106,17 @@ impl Result {
     fn ours(&self) -> impl Iterator<Item = &Row> {
         let rows = self.rows.iter();
         rows.filter(|row| row.ours.is_some() && row.difference.wrong == 0)
+    }
+
+    /// The fastest kernel of the schedule that is right.
+    pub(super) fn best(&self) -> Option<&Row> {
+        let medians = |a: &&Row, b: &&Row| a.seconds.median.total_cmp(&b.seconds.median);
+        self.ours().min_by(medians)
+    }
+
+    /// How fast it is: over cuBLASLt, or the part that it reaches of the bound.
+    pub(super) fn speed(&self, row: &Row) -> f64 {
+        self.bound() / row.seconds.median
     }
 
     /// The one to be kept.
@@ -147,7 +167,7 @@ pub(super) fn wrong(results: &[Result]) -> bool {
     rows.any(|row| row.difference.wrong > 0)
 }
 
-fn micros(seconds: f64) -> String {
+pub(super) fn micros(seconds: f64) -> String {
     format!("{:.1}", seconds * 1e6)
 }
 
@@ -355,6 +375,7 @@ pub(super) fn object(results: &[Result]) -> Json {
         });
         json!({
             "layer": result.case.layer,
+            "suites": result.case.suites,
             "m": m, "n": n, "k": k,
             "least_link_seconds": result.link,
             "bound_seconds": result.link.map(|_| result.bound()),
@@ -376,11 +397,15 @@ pub(super) fn object(results: &[Result]) -> Json {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::workbench::bench::suite;
 
-    fn result(size: [u32; 3], link: Option<f64>, micros: &[(&str, f64)]) -> Result {
+    pub(in super::super) fn result(
+        size: [u32; 3],
+        link: Option<f64>,
+        micros: &[(&str, f64)],
+    ) -> Result {
         let names: Vec<(String, Option<Choices>)> = micros
             .iter()
             .enumerate()
