@@ -4,7 +4,7 @@ use super::contenders::{Peer, Ready, Written};
 use super::meter::{self, Reading};
 use super::stats::Spread;
 use super::suite::Case;
-use super::turns::{Contender, Exchange, Turns};
+use super::turns::{Contender, Exchange, Sustained, Turns};
 use super::variants::Planned;
 use crate::communicator::Communicator;
 use crate::cuda::{self, Blas, Compare, Difference, Draw, Nccl, Numbers, Operands, Problem};
@@ -49,8 +49,8 @@ pub(super) struct Measured {
     /// Launches in a sample.
     pub launches: Vec<u32>,
     pub reading: Option<Reading>,
-    /// Seconds a launch and the GPU's state, back to back.
-    pub sustained: Vec<(f64, Option<Reading>)>,
+    /// Back to back.
+    pub sustained: Vec<Sustained>,
     /// Algorithms of cuBLASLt that were tried.
     pub algorithms: usize,
 }

@@ -33,6 +33,21 @@ pub(super) fn slowest(ranks: &[&[f64]]) -> Vec<f64> {
         .collect()
 }
 
+/// Seconds a launch in each whole second of the later half, of groups of `launches` that ended at those seconds.
+pub(super) fn windows(ends: &[f64], launches: u32) -> Vec<f64> {
+    const WINDOW: f64 = 1.0;
+    let half = ends.last().copied().unwrap_or(0.0) / 2.0;
+    let mut found = Vec::new();
+    let mut from = ends.partition_point(|end| *end < half);
+    while let Some(begin) = ends.get(from) {
+        let to = ends.partition_point(|end| end - begin < WINDOW);
+        let Some(end) = ends.get(to) else { break };
+        found.push((end - begin) / ((to - from) as f64 * f64::from(launches)));
+        from = to;
+    }
+    found
+}
+
 /// The geometric mean; of nothing, none.
 pub(super) fn geometric_mean(ratios: &[f64]) -> Option<f64> {
     let sum: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
@@ -66,6 +81,28 @@ mod tests {
     fn the_slowest_rank_of_each_sample_counts() {
         assert_eq!(slowest(&[&[1.0, 5.0, 2.0], &[3.0, 4.0]]), [3.0, 5.0]);
         assert!(slowest(&[]).is_empty());
+    }
+
+    #[test]
+    fn windows_are_whole_seconds_of_the_later_half() {
+        // Groups of four: a quarter of a second each, a half each from the sixth second on.
+        let ends = (1..=24).map(|end| f64::from(end) * 0.25);
+        let ends: Vec<f64> = ends
+            .chain((1..=8).map(|end| 6.0 + f64::from(end) * 0.5))
+            .collect();
+        let windows = windows(&ends, 4);
+        assert_eq!(
+            windows.len(),
+            5,
+            "of ten seconds the last five: {windows:?}"
+        );
+        assert!((windows[0] - 0.0625).abs() < 1e-12, "{windows:?}");
+        assert!((windows[4] - 0.125).abs() < 1e-12, "{windows:?}");
+        assert!(
+            super::windows(&ends[..4], 4).is_empty(),
+            "a second has no half with one"
+        );
+        assert!(super::windows(&[], 4).is_empty());
     }
 
     #[test]

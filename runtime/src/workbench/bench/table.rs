@@ -4,6 +4,7 @@ use super::meter::Reading;
 use super::station::Measured;
 use super::stats::{Spread, geometric_mean, slowest};
 use super::suite::Case;
+use super::turns::Sustained;
 use crate::cuda::Difference;
 use crate::tuned::{Key, Winner};
 use crate::workbench::render;
@@ -23,8 +24,8 @@ pub(super) struct Row {
     /// Launches in a sample.
     pub launches: u32,
     pub difference: Difference,
-    /// Seconds a launch back to back, and the GPU's state meanwhile.
-    pub sustained: Option<(f64, Option<Reading>)>,
+    /// Back to back.
+    pub sustained: Option<Sustained>,
     /// The choices of a kernel of the measured schedule; none for the others.
     pub ours: Option<Choices>,
 }
@@ -66,7 +67,7 @@ impl Result {
             let sustained = ranks
                 .iter()
                 .filter_map(|rank| rank.sustained.get(which).copied())
-                .max_by(|(a, _), (b, _)| a.total_cmp(b));
+                .max_by(|a, b| a.seconds.total_cmp(&b.seconds));
             Row {
                 contender: name.clone(),
                 seconds: Spread::of(&samples),
@@ -147,7 +148,7 @@ impl Result {
     fn winner(&self) -> Option<&Row> {
         let cost = |row: &Row| {
             row.sustained
-                .map_or(row.seconds.median, |(seconds, _)| seconds)
+                .map_or(row.seconds.median, |sustained| sustained.seconds)
         };
         let least = self.ours().map(cost).reduce(f64::min)?;
         self.ours().find(|row| cost(row) <= 1.01 * least)
@@ -226,29 +227,29 @@ pub(super) fn text(results: &[Result]) -> String {
     render::table(&header, lines, &[2, 3, 4, 5, 6, 7, 8])
 }
 
-/// Back to back for seconds: rate, clock and power of each contender.
+/// Back to back for seconds: rate, clock and power of each contender, and how far the rate wanders once it has found
+/// its level.
 pub(super) fn sustained(results: &[Result]) -> Option<String> {
     let mut lines = Vec::new();
     for result in results {
         let base = result.rows.first().and_then(|row| row.sustained);
-        for (index, row) in result.rows.iter().enumerate() {
-            let (Some((seconds, reading)), Some((base, _))) = (row.sustained, base) else {
+        for row in &result.rows {
+            let (Some(own), Some(base)) = (row.sustained, base) else {
                 continue;
             };
+            let rate = |seconds: f64| format!("{:.0}", result.case.flop() / seconds / 1e12);
             let state = |of: fn(&Reading) -> f64| {
-                reading
-                    .as_ref()
-                    .map_or("-".into(), |reading| format!("{:.0}", of(reading)))
+                let reading = own.reading.as_ref();
+                reading.map_or("-".into(), |reading| format!("{:.0}", of(reading)))
             };
             lines.push(vec![
-                if index == 0 {
-                    result.case.to_string()
-                } else {
-                    String::new()
-                },
+                result.case.to_string(),
                 row.contender.clone(),
-                format!("{:.0}", result.case.flop() / seconds / 1e12),
-                format!("{:.3}", base / seconds),
+                rate(own.seconds),
+                format!("{:.3}", base.seconds / own.seconds),
+                own.windows.map_or("-".into(), |windows| {
+                    format!("{}..{}", rate(windows.high), rate(windows.low))
+                }),
                 state(|reading| reading.clock.median),
                 state(|reading| reading.power.median),
             ]);
@@ -259,10 +260,11 @@ pub(super) fn sustained(results: &[Result]) -> Option<String> {
         "contender",
         "TFLOP/s",
         "x cuBLASLt",
+        "by second",
         "MHz",
         "W",
     ];
-    (!lines.is_empty()).then(|| render::table(&header, lines, &[2, 3, 4, 5]))
+    (!lines.is_empty()).then(|| render::table(&header, lines, &[2, 3, 4, 5, 6]))
 }
 
 /// A contender over all products: the geometric mean of its ratios, and the worst with where it was.
@@ -366,10 +368,12 @@ pub(super) fn object(results: &[Result]) -> Json {
                 "of_rounding": row.difference.worst,
                 "over_cublas": result.cublas() / row.seconds.median,
                 "of_bound": result.link.map(|_| row.seconds.median / result.bound()),
-                "sustained": row.sustained.as_ref().map(|(seconds, state)| json!({
-                    "seconds": seconds,
-                    "flop_per_second": result.case.flop() / seconds,
-                    "state": state.as_ref().map(reading),
+                "sustained": row.sustained.as_ref().map(|own| json!({
+                    "seconds": own.seconds,
+                    "flop_per_second": result.case.flop() / own.seconds,
+                    "over_cublas": result.rows[0].sustained.map(|base| base.seconds / own.seconds),
+                    "by_second": own.windows.map(spread),
+                    "state": own.reading.as_ref().map(reading),
                 })),
             })
         });
@@ -470,10 +474,39 @@ pub(super) mod tests {
         assert_eq!(winner(&one).as_deref(), Some("c"));
         one.rows[3].difference.wrong = 1;
         assert_eq!(winner(&one).as_deref(), Some("a"));
-        one.rows[1].sustained = Some((110e-6, None));
-        one.rows[2].sustained = Some((105e-6, None));
+        one.rows[1].sustained = Some(back_to_back(110e-6));
+        one.rows[2].sustained = Some(back_to_back(105e-6));
         assert_eq!(winner(&one).as_deref(), Some("b"));
     }
+
+    fn back_to_back(seconds: f64) -> Sustained {
+        Sustained {
+            seconds,
+            windows: None,
+            reading: None,
+        }
+    }
+
+    #[test]
+    fn back_to_back_has_a_row_for_each() {
+        let mut one = result([8192; 3], None, &[(CUBLAS, 1700.0), ("a", 1650.0)]);
+        assert_eq!(sustained(std::slice::from_ref(&one)), None);
+        one.rows[0].sustained = Some(back_to_back(1.6e-3));
+        one.rows[1].sustained = Some(Sustained {
+            windows: Some(Spread {
+                median: 1.59e-3,
+                low: 1.58e-3,
+                high: 1.61e-3,
+            }),
+            ..back_to_back(1.59e-3)
+        });
+        assert_eq!(sustained(&[one]).as_deref(), Some(BACK_TO_BACK));
+    }
+
+    const BACK_TO_BACK: &str = "  \
+  back to back    contender  TFLOP/s  x cuBLASLt  by second  MHz  W
+  8192x8192x8192  cuBLASLt       687       1.000          -    -  -
+  8192x8192x8192  a              692       1.006   683..696    -  -";
 
     #[test]
     fn a_wrong_element_is_seen() {

@@ -2,7 +2,7 @@
 //! and none always meets the clock that recovered while the GPU waited.
 
 use super::meter::{self, Reading};
-use super::stats;
+use super::stats::{self, Spread};
 use crate::communicator::Communicator;
 use crate::cuda::Event;
 use crate::error::Error;
@@ -16,6 +16,17 @@ pub(super) struct Contender<'a> {
     pub launch: Box<dyn Fn(usize) -> Result<(), Error> + 'a>,
     /// Whether the ranks start its samples together.
     pub together: bool,
+}
+
+/// What a contender did back to back for seconds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Sustained {
+    /// Seconds a launch.
+    pub seconds: f64,
+    /// The same, over each whole second of the later half; none where that has no whole second.
+    pub windows: Option<Spread>,
+    /// The GPU's state meanwhile.
+    pub reading: Option<Reading>,
 }
 
 /// The largest of what the ranks found: what they do together must not depend on one rank's clock.
@@ -141,11 +152,7 @@ impl Turns<'_> {
     }
 
     /// Each contender alone, back to back for so long: seconds a launch, and the GPU's state meanwhile.
-    pub(super) fn sustained(
-        &self,
-        seconds: f64,
-        each: &[f64],
-    ) -> Result<Vec<(f64, Option<Reading>)>, Error> {
+    pub(super) fn sustained(&self, seconds: f64, each: &[f64]) -> Result<Vec<Sustained>, Error> {
         // The first contender must not have the cool chip to itself: a quarter of the time goes before.
         let lead = self.contenders.first().zip(each.first());
         if let Some((contender, each)) = lead {
@@ -155,13 +162,23 @@ impl Turns<'_> {
         all.map(|(contender, each)| {
             let (took, reading) =
                 meter::watch(self.rank.gpu(), || self.row(contender, seconds, *each));
-            Ok((took?, reading))
+            let (seconds, windows) = took?;
+            Ok(Sustained {
+                seconds,
+                windows: (!windows.is_empty()).then(|| Spread::of(&windows)),
+                reading,
+            })
         })
         .collect()
     }
 
-    /// One contender back to back, about so long: seconds a launch.
-    fn row(&self, contender: &Contender<'_>, seconds: f64, each: f64) -> Result<f64, Error> {
+    /// One contender back to back, about so long: seconds a launch, and in each second of the later half.
+    fn row(
+        &self,
+        contender: &Contender<'_>,
+        seconds: f64,
+        each: f64,
+    ) -> Result<(f64, Vec<f64>), Error> {
         /// Launches that are enqueued at once, in seconds.
         const GROUP: f64 = 0.02;
         let each = self.exchange.most(self.rank, each)?.max(1e-6);
@@ -182,9 +199,12 @@ impl Turns<'_> {
             }
         }
         self.rank.synchronize()?;
-        let took = ends.last().map_or(Ok(0.0), |end| {
-            end.since(&start).map(|took| took.as_secs_f64())
-        })?;
-        Ok(took / f64::from(group * groups))
+        let ends = ends.iter().map(|end| Ok(end.since(&start)?.as_secs_f64()));
+        let ends = ends.collect::<Result<Vec<_>, Error>>()?;
+        let took = ends.last().copied().unwrap_or(0.0);
+        Ok((
+            took / f64::from(group * groups),
+            stats::windows(&ends, group),
+        ))
     }
 }
