@@ -27,6 +27,7 @@ use serde_json::{Map, json};
 use setup::Setup;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Instant;
 use suite::Case;
 
 pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
@@ -55,22 +56,35 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     };
     let alone = request.yardstick.as_ref().filter(|_| side.is_some());
     let mut alone = alone.map(|program| Field::chosen(program, free));
-    let bar = console.bar(cases.len() as u64, "measuring");
-    let mut results = Vec::new();
     let mut notes = Vec::new();
     for case in &cases {
-        bar.say(&case.to_string());
-        let (ours, refused) = field.take(case, &setup)?;
-        match refused {
-            Some(error) if ours.is_empty() => return Err(error),
-            Some(error) => notes.push(format!("{case}: {error}")),
-            None => {}
+        let refused = field.choose(case, &setup)?;
+        notes.extend(refused.map(|error| format!("{case}: {error}")));
+        if let Some(field) = &mut alone {
+            field.choose(case, &setup)?;
         }
-        let beside = match &mut alone {
-            Some(field) => field.take(case, &setup)?.0,
+    }
+    let mut sources = field.sources()?;
+    if let Some(field) = &alone {
+        sources.extend(field.sources()?);
+    }
+    setup.compile(&sources)?;
+    let begin = Instant::now();
+    let bar = console.bar(cases.len() as u64, "measuring");
+    let mut results = Vec::new();
+    for (at, case) in cases.iter().enumerate() {
+        bar.say(&case.to_string());
+        let ours = field.take(at, case, &setup)?;
+        let beside = match &alone {
+            Some(field) => field.take(at, case, &setup)?,
             None => Vec::new(),
         };
-        results.push(setup.measure(request, case, &ours, beside.first())?);
+        // What others took too long for, this one has less for, and the other way round.
+        let budget = options.seconds_a_product.map(|seconds| {
+            let left = seconds * (at + 1) as f64 - begin.elapsed().as_secs_f64();
+            left.max(seconds / 2.0)
+        });
+        results.push(setup.measure(request, case, &ours, beside.first(), budget)?);
         bar.step();
     }
     drop(bar);

@@ -25,6 +25,9 @@ pub(in crate::workbench) struct Options {
     /// Turns before the samples, until the clocks have settled
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub warm: f64,
+    /// Seconds for each product on the average, its operands and checks included: fewer turns and samples, but ten
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with_all = ["sustained", "sweep"])]
+    pub seconds_a_product: Option<f64>,
     /// Besides, each contender alone back to back for so long
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub sustained: Option<f64>,

@@ -10,9 +10,11 @@ use crate::cuda::Nccl;
 use crate::error::Error;
 use crate::gpus;
 use crate::jit::Compiler;
+use crate::launch;
 use crate::tuned::{self, Key, Tuned};
 use crate::workbench::args::Request;
 use crate::workbench::{render, run};
+use counterflow_codegen::cuda::CudaSource;
 use counterflow_codegen::model::{Machine, Volume};
 use counterflow_codegen::program::Program;
 use counterflow_codegen::variant::Variant;
@@ -110,6 +112,11 @@ impl Setup {
         ))
     }
 
+    /// Compiles all that will be loaded, as many at a time as there are cores: into the cache, where there is one.
+    pub(super) fn compile(&self, sources: &[CudaSource]) -> Result<(), Error> {
+        launch::compile_all(&self.compiler, sources)
+    }
+
     pub(super) fn describe(&self) -> String {
         let gpu = self.gpu();
         let place = match (self.ranks.len(), self.sharing) {
@@ -139,6 +146,7 @@ impl Setup {
         case: &Case,
         ours: &[Planned<'_>],
         alone: Option<&Planned<'_>>,
+        budget: Option<f64>,
     ) -> Result<table::Result, Error> {
         let first = &ours[0];
         let (kernel, roles) = (&first.built.kernel, first.built.roles);
@@ -151,6 +159,7 @@ impl Setup {
             compiler: &self.compiler,
             samples: request.bench.samples,
             warm: request.bench.warm,
+            budget,
             sustained: request.bench.seconds_in_a_row(),
             seed: request.seed,
             exchange: &self.exchange,

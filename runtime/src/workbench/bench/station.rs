@@ -2,7 +2,7 @@
 
 use super::contenders::{Peer, Ready, Written};
 use super::meter::{self, Reading};
-use super::stats::Spread;
+use super::stats::{self, Spread};
 use super::suite::Case;
 use super::turns::{Contender, Exchange, Sustained, Turns};
 use super::variants::Planned;
@@ -16,6 +16,7 @@ use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::TensorKind;
 use counterflow_codegen::variant::Layout;
 use std::cell::Cell;
+use std::time::Instant;
 
 /// Bytes that the operands' sets have together at least: several times what the L2 cache holds.
 const ROTATED: u64 = 256 << 20;
@@ -34,6 +35,8 @@ pub(super) struct Task<'a> {
     pub samples: usize,
     /// Seconds of turns before them.
     pub warm: f64,
+    /// Seconds for all of it, if they are limited: then fewer turns and samples.
+    pub budget: Option<f64>,
     /// Seconds of each contender back to back, besides.
     pub sustained: Option<f64>,
     pub seed: u64,
@@ -86,6 +89,7 @@ impl Set {
 
 impl Station {
     pub(super) fn new(rank: &Communicator, compiler: &Compiler) -> Result<Station, Error> {
+        rank.gpu().keep_freed()?;
         Ok(Station {
             blas: Blas::open(rank.gpu(), rank.stream())?,
             nccl: None,
@@ -98,6 +102,7 @@ impl Station {
     /// # Errors
     /// What the compiler or the driver refuses; a rank that gave up.
     pub(super) fn measure(&self, rank: &Communicator, task: &Task<'_>) -> Result<Measured, Error> {
+        let begin = Instant::now();
         let sets = self.sets(rank, task)?;
         let problem = Problem {
             size: task.case.size,
@@ -151,9 +156,20 @@ impl Station {
             next: Cell::new(0),
         };
         let launches = turns.launches()?;
-        turns.settle(&launches, task.warm)?;
-        let (seconds, reading) =
-            meter::watch(rank.gpu(), || turns.samples(&launches, task.samples));
+        let left = |budget: f64| -> Result<f64, Error> {
+            let spent = begin.elapsed().as_secs_f64();
+            Ok(budget - task.exchange.most(rank, spent)?)
+        };
+        let warm = match task.budget {
+            Some(budget) => stats::settling(left(budget)?, task.warm),
+            None => task.warm,
+        };
+        let round = turns.settle(&launches, warm)?;
+        let samples = match task.budget {
+            Some(budget) => stats::affordable(left(budget)?, round, task.samples),
+            None => task.samples,
+        };
+        let (seconds, reading) = meter::watch(rank.gpu(), || turns.samples(&launches, samples));
         let seconds = seconds?;
         let sustained = match task.sustained {
             Some(long) => {

@@ -54,6 +54,21 @@ pub(super) fn geometric_mean(ratios: &[f64]) -> Option<f64> {
     (!ratios.is_empty()).then(|| (sum / ratios.len() as f64).exp())
 }
 
+/// Fewest samples that a budget leaves.
+const FEWEST: usize = 10;
+
+/// Of the seconds that are left of a product's budget, those for settling, at most `warm`.
+pub(super) fn settling(left: f64, warm: f64) -> f64 {
+    (left / 3.0).clamp(0.0, warm)
+}
+
+/// So many samples as the seconds that are left allow when a round of them takes `round`: at most `most`, and few
+/// enough are too few to have a spread.
+pub(super) fn affordable(left: f64, round: f64, most: usize) -> usize {
+    let fit = (left / round.max(1e-9)).max(0.0) as usize;
+    fit.clamp(FEWEST.min(most), most)
+}
+
 /// Launches in a sample, so that it lasts long beside what an event takes.
 pub(super) fn launches(seconds: f64, least: u32) -> u32 {
     const SAMPLE: f64 = 1e-3;
@@ -110,6 +125,17 @@ mod tests {
         let mean = geometric_mean(&[2.0, 0.5, 1.0]).expect("a mean");
         assert!((mean - 1.0).abs() < 1e-12);
         assert_eq!(geometric_mean(&[]), None);
+    }
+
+    #[test]
+    fn a_budget_buys_settling_then_samples() {
+        assert_eq!(settling(6.0, 1.0), 1.0);
+        assert!((settling(0.9, 1.0) - 0.3).abs() < 1e-12);
+        assert_eq!(settling(-2.0, 1.0), 0.0, "already overdrawn");
+        assert_eq!(affordable(1.0, 0.01, 30), 30);
+        assert_eq!(affordable(0.15, 0.01, 30), 15);
+        assert_eq!(affordable(-1.0, 0.01, 30), 10, "a spread needs some");
+        assert_eq!(affordable(0.0, 0.0, 5), 5);
     }
 
     #[test]

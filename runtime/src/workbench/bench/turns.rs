@@ -37,7 +37,7 @@ impl Exchange {
         Exchange(Mutex::new(vec![0.0; world]))
     }
 
-    fn most(&self, rank: &Communicator, value: f64) -> Result<f64, Error> {
+    pub(super) fn most(&self, rank: &Communicator, value: f64) -> Result<f64, Error> {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lock()[rank.rank() as usize] = value;
         rank.barrier()?;
@@ -121,8 +121,9 @@ impl Turns<'_> {
     }
 
     /// Rounds until the clock has found its level: for so many seconds, which is what a GPU takes to notice that it
-    /// draws too much, and then until three in a row take the same within 1 %; at most twice as long.
-    pub(super) fn settle(&self, launches: &[u32], seconds: f64) -> Result<(), Error> {
+    /// draws too much, and then until three in a row take the same within 1 %; at most twice as long. Seconds that a
+    /// round takes by the host's clock, on the slowest rank.
+    pub(super) fn settle(&self, launches: &[u32], seconds: f64) -> Result<f64, Error> {
         let (mut before, mut same, mut round) = (0.0, 0, 0);
         let begin = Instant::now();
         loop {
@@ -134,7 +135,7 @@ impl Turns<'_> {
             same = if change < 0.01 { same + 1 } else { 0 };
             (before, round) = (now, round + 1);
             if elapsed >= 2.0 * seconds || (elapsed >= seconds && same >= 3) {
-                return Ok(());
+                return Ok(elapsed / round as f64);
             }
         }
     }

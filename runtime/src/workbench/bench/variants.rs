@@ -145,14 +145,11 @@ impl Built {
         Ok(verify::plan(&self.kernel, &shape, machine)?)
     }
 
-    fn with(&self, plan: Checked<Plan>) -> Result<Planned<'_>, Error> {
+    /// Its warp level.
+    pub(super) fn pipeline(&self) -> Result<&Checked<Pipeline>, Error> {
         let make = || pipeline::build(&self.kernel).and_then(pipeline::verify);
         let pipeline = self.pipeline.get_or_init(make).as_ref();
-        Ok(Planned {
-            built: self,
-            pipeline: pipeline.map_err(Clone::clone)?,
-            plan,
-        })
+        Ok(pipeline.map_err(Clone::clone)?)
     }
 
     /// It and its numbers for that product on that machine.
@@ -160,50 +157,99 @@ impl Built {
     /// # Errors
     /// Where it is not legal there.
     pub(super) fn plan(&self, case: &Case, machine: &Machine) -> Result<Planned<'_>, Error> {
-        self.with(self.numbers(case, machine)?)
+        Ok(Planned {
+            built: self,
+            plan: self.numbers(case, machine)?,
+            pipeline: self.pipeline()?,
+        })
     }
 }
 
-/// Those that take part for one product: all that are legal, or the model's favourites of them, in its order. With
-/// them the first refusal, if any.
-pub(super) fn contenders<'a>(
-    all: &'a [Built],
+/// Which take part for one product: all that are legal, or the model's favourites of them, in its order. With them the
+/// first refusal, if any.
+pub(super) fn contenders(
+    all: &[Built],
     case: &Case,
     machine: &Machine,
     many: Many,
-) -> (Vec<Planned<'a>>, Option<Error>) {
+) -> (Vec<usize>, Option<Error>) {
     let mut refused = None;
     let mut legal = Vec::new();
-    let mut take = |planned: Result<Planned<'a>, Error>| match planned {
-        Ok(planned) => legal.push(planned),
-        Err(error) => {
-            refused.get_or_insert(error);
-        }
-    };
-    match many {
-        Many::All => all.iter().for_each(|built| take(built.plan(case, machine))),
-        Many::Best(count) => {
-            let [m, n, k] = case.size;
-            let shape = Shape::new(m, n, k);
-            let (fit, large): (Vec<_>, Vec<_>) = all
-                .iter()
-                .map(|built| (built, size::plan_fits(&built.kernel, &shape)))
-                .partition(|(_, fits)| fits.is_ok());
-            let kernels = fit.iter().map(|(built, _)| &built.kernel);
-            let mut ranking = Ranking::new(kernels, &shape, machine);
-            let mut left = count;
-            while left > 0
-                && let Some(ranked) = ranking.next()
-            {
-                let planned = fit[ranked.which].0.with(ranked.plan);
-                left -= usize::from(planned.is_ok());
-                take(planned);
-            }
-            let large = large.into_iter().find_map(|(_, fits)| fits.err());
-            if let Some(error) = large.or(ranking.refused()) {
+    let [m, n, k] = case.size;
+    let shape = Shape::new(m, n, k);
+    let mut fit = Vec::new();
+    for (which, built) in all.iter().enumerate() {
+        let fits = match many {
+            Many::All => built.plan(case, machine).map(|_| ()),
+            Many::Best(_) => size::plan_fits(&built.kernel, &shape),
+        };
+        match (fits, many) {
+            (Ok(()), Many::All) => legal.push(which),
+            (Ok(()), Many::Best(_)) => fit.push(which),
+            (Err(error), _) => {
                 refused.get_or_insert(error);
             }
         }
     }
+    if let Many::Best(count) = many {
+        let kernels = fit.iter().map(|which| &all[*which].kernel);
+        let mut ranking = Ranking::new(kernels, &shape, machine);
+        while legal.len() < count
+            && let Some(ranked) = ranking.next()
+        {
+            let which = fit[ranked.which];
+            match all[which].pipeline() {
+                Ok(_) => legal.push(which),
+                Err(error) => {
+                    refused.get_or_insert(error);
+                }
+            }
+        }
+        refused = refused.or(ranking.refused());
+    }
     (legal, refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::suite;
+    use super::*;
+    use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, tune};
+    use counterflow_codegen::dtype::Dtype;
+
+    fn built() -> Vec<Built> {
+        let mut s = ScheduleBuilder::new("gemm");
+        let [x, w] = ["x", "w"].map(|name| s.local(name, Dtype::Bf16));
+        let y = s.out("y", Dtype::Bf16);
+        let tiles = tune([(128, 256), (256, 128), (64, 64), (256, 256)]);
+        let tiles = s.tiles("tiles", y, tiles);
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_items("t", tiles.grouped(8), |s, t| {
+                let acc = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), acc);
+            });
+        });
+        let program = s.finish();
+        let all = tuned::combinations(&program, &Variant::new(1), &BTreeMap::new());
+        let built = all.iter().map(|variant| build(&program, variant));
+        built
+            .map(|built| built.expect("legal whatever the shape"))
+            .collect()
+    }
+
+    #[test]
+    fn favourites_are_so_many_of_the_legal_ones() {
+        let (built, machine) = (built(), Machine::h200());
+        let case = suite::single([512, 8192, 7168]);
+        let (all, refused) = contenders(&built, &case, &machine, Many::All);
+        assert_eq!(all, [0, 1, 2], "tiles of 256x256 do not fit");
+        assert_eq!(refused.map(|error| error.kind()), Some("rejected"));
+        let (two, refused) = contenders(&built, &case, &machine, Many::Best(2));
+        assert_eq!(two, [0, 1], "small tiles are slower here");
+        assert_eq!(refused.map(|error| error.kind()), Some("rejected"));
+        let (more, _) = contenders(&built, &case, &machine, Many::Best(9));
+        assert_eq!(more, [0, 1, 2]);
+        let (none, refused) = contenders(&built[3..], &case, &machine, Many::Best(1));
+        assert!(none.is_empty() && refused.is_some());
+    }
 }
