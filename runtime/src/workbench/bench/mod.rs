@@ -1,5 +1,6 @@
 //! `bench`: kernels of ours beside cuBLASLt, in one process, in turns, on random data, checked before they are timed.
 
+mod after;
 mod contenders;
 mod field;
 mod meter;
@@ -12,6 +13,7 @@ mod summary;
 mod table;
 mod turns;
 mod variants;
+mod yardstick;
 
 pub(super) use options::Options;
 pub(super) use suite::help as suites;
@@ -39,15 +41,17 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
         1
     };
     let cases = cases(request, side, world)?;
+    let base = Variant {
+        world,
+        ..request.variant.clone()
+    };
+    // What cannot be measured is refused on any machine.
+    variants::build(&request.program, &base)?;
     let mut setup = Setup::new(world, &request.machine)?;
     if options.nccl && side.is_some() {
         setup.add_nccl()?;
     }
     console.say(setup.describe());
-    let base = Variant {
-        world,
-        ..request.variant.clone()
-    };
     let mut field = Field::new(&request.program, base.clone(), options)?;
     // The product on each rank by itself, where the schedule does more.
     let free = Variant {

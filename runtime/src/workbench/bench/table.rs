@@ -69,7 +69,10 @@ impl Result {
                 .filter_map(|rank| rank.sustained.get(which).copied())
                 .max_by(|a, b| a.seconds.total_cmp(&b.seconds));
             Row {
-                contender: name.clone(),
+                contender: match (which, ranks.first()) {
+                    (0, Some(rank)) => rank.yardstick.clone(),
+                    _ => name.clone(),
+                },
                 seconds: Spread::of(&samples),
                 samples: samples.len(),
                 launches: ranks.first().map_or(0, |rank| rank.launches[which]),
@@ -198,7 +201,7 @@ pub(super) fn text(results: &[Result]) -> String {
         for (index, row) in result.rows.iter().enumerate() {
             let first = |text: String| if index == 0 { text } else { String::new() };
             let found = match (index, row.difference.wrong) {
-                (0, _) => "-".into(),
+                (0, 0) if row.difference == Difference::default() => "-".into(),
                 (_, 0) => format!("{:.0} %", row.difference.worst * 100.0),
                 (_, wrong) => format!("WRONG: {wrong}"),
             };
@@ -425,6 +428,7 @@ pub(super) mod tests {
             reading: None,
             sustained: Vec::new(),
             algorithms: 8,
+            yardstick: CUBLAS.into(),
         };
         Result::of(&suite::single(size), &names, &[measured], link)
     }

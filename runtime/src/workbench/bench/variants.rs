@@ -1,5 +1,6 @@
 //! Which kernels of ours take part: the choices of a schedule, those that are legal, the model's favourites.
 
+use super::after::After;
 use super::suite::Case;
 use crate::error::Error;
 use crate::tuned::{self, Ranking};
@@ -62,12 +63,13 @@ impl Planned<'_> {
     }
 }
 
-/// Which tensors are the operands and the result of the one product.
+/// Which tensors are the operands and the result of the one product, and what becomes of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Roles {
     pub x: TensorId,
     pub w: TensorId,
     pub y: TensorId,
+    pub after: After,
 }
 
 impl Roles {
@@ -81,22 +83,32 @@ impl Roles {
         };
         let inputs = all(|buffer| buffer.kind.is_input());
         let outputs = all(|buffer| !buffer.kind.is_input() && !buffer.is_scratch());
-        match (&inputs[..], &outputs[..]) {
-            ([x, w], [y]) => Ok(Roles {
-                x: *x,
-                w: *w,
-                y: *y,
-            }),
-            _ => Err(Error::NotYet {
-                what: format!(
-                    "measuring {} with {} inputs and {} outputs",
-                    kernel.name,
-                    inputs.len(),
-                    outputs.len()
-                ),
-                help: "schedules of one product are measured: two inputs, one output".into(),
-            }),
+        // What other ranks add to a product is still the product.
+        let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
+        let after = |y| After::of(kernel, y).or(moves.then(After::default));
+        if let [y] = outputs[..]
+            && let Some(after) = after(y)
+        {
+            let read: Vec<TensorId> = after.operands().collect();
+            let rest: Vec<TensorId> = inputs
+                .iter()
+                .copied()
+                .filter(|input| !read.contains(input))
+                .collect();
+            if let [x, w] = rest[..] {
+                after.comparable(kernel, y)?;
+                return Ok(Roles { x, w, y, after });
+            }
         }
+        Err(Error::NotYet {
+            what: format!(
+                "measuring {} with {} inputs and {} outputs",
+                kernel.name,
+                inputs.len(),
+                outputs.len()
+            ),
+            help: "schedules of one product are measured: two operands, one output; between them a bias, then GELU or a matrix that is added".into(),
+        })
     }
 }
 
