@@ -11,7 +11,6 @@ use super::timeline::lane_count;
 use crate::diag::Diagnostics;
 use crate::kernel::{Axis, Block, Kernel, Op, OpKind, Region, RoleKind};
 use crate::plan::{Arrivals, Plan};
-use crate::program::PartitionId;
 use crate::shape::{Extent, Geometry, Shape};
 use crate::unroll::Span;
 use std::sync::Arc;
@@ -126,7 +125,7 @@ impl Loops<'_> {
                         Some(_) => chunks.map(of).min().unwrap_or(0),
                     };
                     self.fresh = true;
-                    let each = self.ops(body, *partition);
+                    let each = self.ops(body);
                     Work {
                         tiles,
                         all: each * tiles,
@@ -139,19 +138,19 @@ impl Loops<'_> {
     }
 
     /// What the products of one item cost.
-    fn ops(&mut self, body: &[Op], partition: PartitionId) -> Ps {
+    fn ops(&mut self, body: &[Op]) -> Ps {
         let mut all = 0;
         for op in body {
             all += match &op.kind {
                 OpKind::ForRanks { order, body, .. } => {
                     let steps = order.steps(self.plan.geometry.world);
-                    (0..steps).map(|_| self.ops(body, partition)).sum()
+                    (0..steps).map(|_| self.ops(body)).sum()
                 }
                 OpKind::ForSplits { count, body, .. } => {
                     let outer = self.split;
                     let each = (0..*count).map(|index| {
                         self.split = Some((index, *count));
-                        self.ops(body, partition)
+                        self.ops(body)
                     });
                     let sum = each.sum();
                     self.split = outer;
@@ -161,9 +160,9 @@ impl Loops<'_> {
                     then, otherwise, ..
                 } => {
                     let before = self.fresh;
-                    let then = self.ops(then, partition);
+                    let then = self.ops(then);
                     let after = std::mem::replace(&mut self.fresh, before);
-                    let otherwise = self.ops(otherwise, partition);
+                    let otherwise = self.ops(otherwise);
                     self.fresh &= after;
                     then.min(otherwise)
                 }

@@ -130,13 +130,17 @@ impl After {
             );
         }
         let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
-        if self.some() && moves {
+        let wider = kernel
+            .buffers
+            .first()
+            .is_some_and(|first| first.dtype != dtype);
+        if (self.some() || wider) && moves {
             return refuse(
                 format!(
                     "measuring {}, which moves data and does more than multiply",
                     kernel.name
                 ),
-                "bias, GELU and residual are measured in schedules of one rank",
+                "bias, GELU, residual and results of another type are measured in schedules of one rank",
             );
         }
         Ok(())

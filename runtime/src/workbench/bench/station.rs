@@ -51,6 +51,12 @@ impl Task<'_> {
         self.ours[0].built.roles.after
     }
 
+    /// Whether the result is more than the product, or of another type than its operands: then it is compared with
+    /// what becomes of the unrounded product.
+    fn fused(&self) -> bool {
+        self.after().some() || self.result() != self.dtype
+    }
+
     /// The result's type.
     pub(super) fn result(&self) -> Dtype {
         let built = self.ours[0].built;
@@ -168,7 +174,7 @@ impl Station {
         rank.barrier()?;
 
         let mut differences = Vec::new();
-        if task.after().some() {
+        if task.fused() {
             let exact = Exact::new(rank, &self.blas, task, &sets[0])?;
             for (index, contender) in contenders.iter().enumerate() {
                 let (at, what) = match index {
