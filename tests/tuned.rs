@@ -134,17 +134,16 @@ fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
     let mut logs = Vec::new();
     for ([m, n, k], measured) in runs() {
         let shape = Shape::new(m, n, k);
-        let rank = |variant: &Variant| {
-            let kernel = lower(&program, variant)
-                .and_then(verify::kernel)
-                .expect("legal");
-            let plan = verify::plan(&kernel, &shape, &machine).expect("legal");
-            tuned::predicted(&kernel, &plan, &machine)
-        };
-        let favourite = measured
+        let kernels: Vec<_> = measured
             .iter()
-            .min_by(|(a, _), (b, _)| rank(a).total_cmp(&rank(b)))
-            .expect("variants");
+            .map(|(variant, _)| {
+                lower(&program, variant)
+                    .and_then(verify::kernel)
+                    .expect("legal")
+            })
+            .collect();
+        let first = Ranking::new(&kernels, &shape, &machine).next();
+        let favourite = &measured[first.expect("a variant").which];
         let fastest = measured.iter().map(|(_, median)| *median);
         let ratio = favourite.1 / fastest.fold(f64::INFINITY, f64::min);
         println!("{shape}: {} takes {ratio:.3} of the fastest", favourite.0);

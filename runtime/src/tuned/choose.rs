@@ -15,8 +15,8 @@ use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
 use std::collections::BTreeMap;
 
-/// How much longer than its favourite the model may say that a winner takes, where it was not measured itself. The
-/// model is wrong by as much: its favourites take up to 1.045 of the fastest, 1.005 in the mean.
+/// How much longer than its favourite the model may say that a winner takes, where it was not measured itself:
+/// about what the model is wrong by, whose favourites take up to 1.045 of the fastest.
 const TRUST: f64 = 1.03;
 
 /// A variant, and why it was taken.

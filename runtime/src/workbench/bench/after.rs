@@ -201,7 +201,7 @@ mod tests {
             s.for_items("t", tiles.grouped(8), |s, t| {
                 let [bias, z] = [s.load(bias.at(t)), s.load(z.at(t))];
                 let acc = s.dot(x.at(t), w.at(t));
-                let value = f(acc.into(), bias, z);
+                let value = f(acc, bias, z);
                 s.store(y.at(t), value);
             });
         });
