@@ -105,3 +105,20 @@ fn every_tile_that_the_library_offers_passes_the_gates() {
     }
     all_pass(&cases);
 }
+
+fn split(kind: Kind, split: u32) -> (Program, Variant) {
+    (schedules::gemm(), variant(kind).set("gemm.split", split))
+}
+
+#[test]
+fn tiles_whose_steps_are_shared_pass_the_gates() {
+    let kinds = [
+        ((16, 64), true),
+        ((64, 64), true),
+        ((64, 128), true),
+        ((128, 64), false),
+        ((128, 128), false),
+    ];
+    let all = kinds.map(|kind| [2, 3, 4].map(|by| split(kind, by)));
+    all_pass(all.as_flattened());
+}

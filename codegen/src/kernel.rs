@@ -205,6 +205,8 @@ pub struct GemmKind {
     pub k: u32,
     /// CTAs of a cluster, along rows and columns.
     pub cluster: (u32, u32),
+    /// CTAs of a cluster that share the K steps of each tile; 1: none.
+    pub split: u32,
     /// Stages of the shared-memory ring; `None`: as many as fit.
     pub stages: Option<u32>,
     /// Panels through which results leave shared memory; `None`: as many as fit.
@@ -217,6 +219,14 @@ impl GemmKind {
     /// Whether tiles of so many rows are taken in turn: a warpgroup multiplies 64 rows, so fewer than 128 are not shared.
     pub const fn in_turn(&self, rows: u32) -> bool {
         self.ping_pong || rows <= 64
+    }
+
+    /// CTAs of a cluster: those that have tiles beside each other, or those that share one.
+    pub const fn ctas(&self) -> u32 {
+        self.cluster
+            .0
+            .saturating_mul(self.cluster.1)
+            .saturating_mul(self.split)
     }
 }
 

@@ -35,6 +35,7 @@ pub fn prelude() -> String {
         include_str!("prelude/counters.cuh"),
         include_str!("prelude/wgmma.cuh"),
         include_str!("prelude/epilogue.cuh"),
+        include_str!("prelude/sums.cuh"),
         include_str!("prelude/math.cuh"),
     ];
     files.join("\n")

@@ -2,7 +2,7 @@
 
 use super::Text;
 use super::head::order_name;
-use crate::pipeline::{Expr, Field, Node, Phase, RingId, Side, Slot};
+use crate::pipeline::{Expr, Field, Node, Phase, RingId, Scope, Side, Slot};
 use crate::print::{Spelling, factor};
 use crate::program::{CounterId, StoreMode};
 
@@ -123,14 +123,15 @@ impl Text<'_> {
                     self.what(*ring, *side),
                 );
                 let role = self.role.to_uppercase();
-                // What other CTAs say was read by tensor cores alone.
-                let relaxed = if *side == Side::Empty && self.pipeline.ring(*ring).ctas > 1 {
-                    "_relaxed"
-                } else {
-                    ""
+                let of = self.pipeline.ring(*ring);
+                let verb = match (of.exchange, side) {
+                    (Some(Scope::Cluster), _) => "mbarrier_wait_cluster",
+                    // What other CTAs say was read by tensor cores alone.
+                    (None, Side::Empty) if of.ctas > 1 => "mbarrier_wait_relaxed",
+                    (None | Some(Scope::Cta), _) => "mbarrier_wait",
                 };
                 self.line(format!(
-                    "mbarrier_wait{relaxed}({barrier}, {name}_parity{flip}, watch, {role}, {what}, {name});"
+                    "{verb}({barrier}, {name}_parity{flip}, watch, {role}, {what}, {name});"
                 ));
             }
             Node::Expect { ring, bytes } => {
@@ -138,8 +139,14 @@ impl Text<'_> {
                     self.barrier(*ring, Side::Full, Slot::Current),
                     self.expr(bytes),
                 );
-                self.line(format!("const u32 full = {barrier};"));
-                self.line(format!("mbarrier_expect(full, {bytes});"));
+                if self.group {
+                    self.line(format!(
+                        "if (warp % 4 == 0 && lane == 0) mbarrier_expect({barrier}, {bytes});"
+                    ));
+                } else {
+                    self.line(format!("const u32 full = {barrier};"));
+                    self.line(format!("mbarrier_expect(full, {bytes});"));
+                }
             }
             Node::Arrive { ring, side, slot } => {
                 let (lanes, arrive) = self.arrive(*ring, *side, *slot);
@@ -350,6 +357,22 @@ impl Text<'_> {
                     }
                 }
             }
+            Node::SendSum {
+                ring,
+                to,
+                index,
+                part,
+            } => {
+                let barrier = self.barrier(*ring, Side::Full, Slot::Current);
+                let to = self.expr(to);
+                self.sum(
+                    "sum_send",
+                    *ring,
+                    (index, part),
+                    &format!("{barrier}, {to}, "),
+                );
+            }
+            Node::AddSum { ring, index, part } => self.sum("sum_add", *ring, (index, part), ""),
             Node::AddPanel {
                 ring,
                 slot_part,
@@ -484,6 +507,28 @@ impl Text<'_> {
         }
     }
 
+    /// Sends or adds a panel's width of accumulators.
+    fn sum(&mut self, verb: &str, ring: RingId, (index, part): (&Expr, &Expr), to: &str) {
+        let part = self.factor(part);
+        let ring = self.pipeline.ring(ring);
+        let (slot, upper) = (ring.name, ring.name.to_uppercase());
+        let place = format!(
+            "base + {upper}_AT + {slot} * {upper}_BYTES + {} * {upper}_PANEL_BYTES",
+            self.factor(index)
+        );
+        let (each, block, at) = if self.pipeline.blocks() == 1 {
+            ("", "", String::new())
+        } else {
+            self.line("#pragma unroll");
+            (
+                "for (u32 block = 0; block < BLOCKS; ++block) ",
+                "[block]",
+                format!(" + block * ({upper}_PANEL_BYTES / BLOCKS)"),
+            )
+        };
+        self.line(format!("{each}{verb}<PANEL_N, {upper}_THREADS>(acc{block} + {part} * PANEL_N / 2, {place}{at}, {to}threadIdx.x % 128);"));
+    }
+
     fn last_cta(&mut self, of: &Expr, body: &[Node], advance: &[(CounterId, Expr)]) {
         let of = self.expr(of);
         self.block("if (warp == 0)", |text| {
@@ -507,7 +552,12 @@ impl Text<'_> {
     /// Which lanes arrive, and how: a lane for each CTA of a cluster.
     fn arrive(&self, ring: RingId, side: Side, slot: Slot) -> (&'static str, String) {
         let barrier = self.barrier(ring, side, slot);
-        if side == Side::Empty && self.pipeline.ring(ring).ctas > 1 {
+        if side == Side::Empty && self.pipeline.ring(ring).exchange.is_some() {
+            (
+                "lane < SPLIT && lane != share",
+                format!("mbarrier_arrive_release_cluster({barrier}, lane);"),
+            )
+        } else if side == Side::Empty && self.pipeline.ring(ring).ctas > 1 {
             (
                 "lane < CLUSTER",
                 format!("mbarrier_arrive_cluster({barrier}, lane);"),

@@ -100,6 +100,7 @@ impl<'a> Placer<'a> {
             program::RoleKind::Gemm {
                 k,
                 cluster,
+                split,
                 stages,
                 panels,
                 ping_pong,
@@ -110,6 +111,10 @@ impl<'a> Placer<'a> {
                 cluster: cluster.map_or((1, 1), |c| {
                     self.choices
                         .pair(c, "cluster", self.choices.at(c, at), self.found)
+                }),
+                split: split.map_or(1, |s| {
+                    self.choices
+                        .one(s, "split", self.choices.at(s, at), self.found)
                 }),
                 stages: stages.map(|s| {
                     self.choices
@@ -557,6 +562,7 @@ fn same_ctas(a: RoleKind, b: RoleKind, whole_row: u32) -> Option<RoleKind> {
         (RoleKind::Gemm(a), RoleKind::Gemm(b)) => Some(RoleKind::Gemm(GemmKind {
             k: agreed(a.k, b.k, whole_row)?,
             cluster: agreed(a.cluster, b.cluster, (1, 1))?,
+            split: agreed(a.split, b.split, 1)?,
             stages: agreed(a.stages, b.stages, None)?,
             panels: agreed(a.panels, b.panels, None)?,
             ping_pong: agreed(a.ping_pong, b.ping_pong, false)?,

@@ -47,6 +47,7 @@ impl<'a> Costs<'a> {
             gemm: GemmKind {
                 k: 1,
                 cluster: (1, 1),
+                split: 1,
                 stages: None,
                 panels: None,
                 ping_pong: false,
