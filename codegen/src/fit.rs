@@ -69,7 +69,8 @@ impl Needs {
 
     /// Columns of a panel: what one TMA box stores. The widest swizzle that divides the tile, since a box beyond the
     /// tile would overwrite its neighbour's columns. In turn, half of the widest: room for one more stage is worth
-    /// more than fewer stores. CTAs that share a tile's K steps store as many of its panels each, where a width allows it.
+    /// more than fewer stores. CTAs that share a tile's K steps store as many of its panels each, where a
+    /// width allows it, and otherwise narrow ones, which differ least.
     pub fn panel_columns(&self) -> u32 {
         let widths = if self.in_turn {
             &[64, 32][..]
@@ -80,7 +81,7 @@ impl Needs {
         columns
             .into_iter()
             .find(|columns| self.tile.1.is_multiple_of(columns * self.split))
-            .unwrap_or(32 / self.result)
+            .unwrap_or(if self.split > 1 { 16 } else { 32 / self.result })
     }
 
     /// Bytes in which the other CTAs' sums of this one's panels arrive, for both warpgroups.

@@ -2,17 +2,24 @@
 
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, Tune};
 use counterflow_codegen::diag::Diagnostics;
-use counterflow_codegen::dtype::Dtype::Bf16;
+use counterflow_codegen::dtype::Dtype::{Bf16, F32};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::pipeline::{self, Expr, Node, Pipeline, Scope, Side};
 use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify::{self, Checked};
 
 fn kernel(options: GemmOptions, tile: (u32, u32), layout: Layout) -> Checked<Kernel> {
+    let variant = Variant::new(1).layout(layout);
+    let kernel = lower(&gemm(options, tile), &variant).and_then(verify::kernel);
+    kernel.unwrap_or_else(|found| panic!("{found}"))
+}
+
+fn gemm(options: GemmOptions, tile: (u32, u32)) -> Program {
     let mut s = ScheduleBuilder::new("gemm");
     let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let tiles = s.tiles("tiles", y, tile);
@@ -22,9 +29,7 @@ fn kernel(options: GemmOptions, tile: (u32, u32), layout: Layout) -> Checked<Ker
             s.store(y.at(t), acc);
         });
     });
-    let variant = Variant::new(1).layout(layout);
-    let kernel = lower(&s.finish(), &variant).and_then(verify::kernel);
-    kernel.unwrap_or_else(|found| panic!("{found}"))
+    s.finish()
 }
 
 fn shared(split: u32) -> GemmOptions {
@@ -57,6 +62,31 @@ fn every_sort_of_tile_shares_its_steps() {
                 checked.unwrap_or_else(|found| panic!("{tile:?} by {split}: {found}"));
             }
         }
+    }
+}
+
+/// What comes after the product is shared, too: vectors and stored tiles by panels, several types of results.
+#[test]
+fn every_cta_applies_the_math_to_its_own_panels() {
+    for split in [2, 3, 4] {
+        let mut s = ScheduleBuilder::new("linear");
+        let (x, w, z) = (s.local("x", Bf16), s.local("w", Bf16), s.local("z", Bf16));
+        let bias = s.vector("bias", F32);
+        let (y, wide) = (s.out("y", Bf16), s.out("wide", F32));
+        let tiles = s.tiles("tiles", y, (128, 128));
+        s.gemm(shared(split), |s| {
+            s.for_items("t", tiles.grouped(8), |s, t| {
+                let acc = s.dot(x.at(t), w.at(t));
+                let (bias, residual) = (s.load(bias), s.load(z.at(t)));
+                let sum = acc + bias + residual;
+                s.store(y.at(t), sum.clone());
+                s.store(wide.at(t), sum);
+            });
+        });
+        let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
+        let built = kernel.and_then(|kernel| pipeline::build(&kernel));
+        let checked = built.and_then(pipeline::verify);
+        checked.unwrap_or_else(|found| panic!("by {split}: {found}"));
     }
 }
 
@@ -280,7 +310,7 @@ fn what_cannot_be_shared_is_refused_with_the_numbers() {
         cluster: Some((2, 1).into()),
         ..shared(2)
     };
-    insta::assert_snapshot!(build(clustered, (128, 128)), @"
+    insta::assert_snapshot!(refused(lower(&gemm(clustered, (128, 128)), &Variant::new(1))), @"
     error[resources]: 2 CTAs that share the steps of a tile, in a cluster of 2x1
       help: one of the two: `cluster = (1, 1)`, or `split = 1`
     ");

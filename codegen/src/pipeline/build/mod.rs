@@ -413,14 +413,6 @@ fn shares(kernel: &Kernel, kind: &GemmKind, at: Loc, found: &mut Vec<Diagnostic>
         let hint = format!("at most {MOST_SHARES}: a cluster has no more CTAs");
         found.push(refuse(Some(at), message, hint));
     }
-    if kind.cluster != (1, 1) {
-        let message = format!(
-            "{split} CTAs that share the steps of a tile, in a cluster of {}x{}",
-            kind.cluster.0, kind.cluster.1
-        );
-        let hint = "one of the two: `cluster = (1, 1)`, or `split = 1`";
-        found.push(refuse(Some(at), message, hint));
-    }
     let communicates = (kernel.roles.iter()).any(|role| !matches!(role.kind, RoleKind::Gemm(_)));
     if communicates || !kernel.counters.is_empty() {
         let message = format!(

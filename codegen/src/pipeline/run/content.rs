@@ -147,11 +147,17 @@ impl Machine<'_> {
             )));
         };
         let at = (x.row.wrapping_sub(row), w.row);
+        // Whoever has all steps begins with the first; others with theirs, which the sum of all will show.
+        let first = if self.case.pipeline.split > 1 {
+            x.columns.0
+        } else {
+            0
+        };
         let product = &mut self.agents[index].product;
         if fresh {
             *product = Product {
                 at,
-                depth: (x.columns.0, x.columns.0),
+                depth: (first, first),
                 ..Product::default()
             };
         }
