@@ -45,6 +45,36 @@ const LAID_OUT: [(Layout, (u32, u32), Knobs); 6] = [
     (Layout::Tn, (8, 64), &[]),
 ];
 
+/// CTAs that share the steps of a tile: as many panels each, or not; shared by warpgroups and in turn.
+const SPLIT: [(Layout, (u32, u32), Knobs); 17] = [
+    (Layout::Nt, (64, 64), BY_2),
+    (Layout::Nt, (64, 64), BY_3),
+    (Layout::Nt, (64, 64), BY_4),
+    (Layout::Nt, (64, 128), BY_3),
+    (Layout::Nt, (16, 64), BY_4),
+    (Layout::Nt, (8, 64), BY_3),
+    (Layout::Nt, (32, 48), BY_4),
+    (Layout::Nt, (128, 128), BY_2),
+    (Layout::Nt, (128, 128), BY_3),
+    (Layout::Nt, (128, 64), BY_4),
+    (Layout::Nt, (128, 144), BY_2),
+    (Layout::Nt, (256, 64), BY_2),
+    (
+        Layout::Nt,
+        (128, 96),
+        &[("gemm.ping_pong", One(1)), ("gemm.split", One(2))],
+    ),
+    (Layout::Nn, (64, 64), BY_3),
+    (Layout::Nn, (128, 128), BY_2),
+    (Layout::Tn, (64, 128), BY_2),
+    (Layout::Tn, (128, 64), BY_3),
+];
+const BY_2: Knobs = &[("gemm.split", One(2))];
+const BY_3: Knobs = &[("gemm.split", One(3))];
+const BY_4: Knobs = &[("gemm.split", One(4))];
+/// A step each for four; steps that three do not divide, the last one short; so many tiles that each cluster has several.
+const DEEP: [(u32, u32); 3] = [(8, 256), (264, 1096), (2056, 520)];
+
 fn variant(dtype: Dtype, tile: (u32, u32), knobs: Knobs) -> Variant {
     let variant = Variant::new(1).dtype(dtype).set("tiles", tile);
     let set = |variant: Variant, (name, value): &(&str, Setting)| variant.set(name, *value);
@@ -67,7 +97,21 @@ fn kernels() -> Vec<Run> {
         let variant = variant(Dtype::Bf16, tile, knobs).layout(layout);
         (variant, &SIZES[1..4], &EVEN, Fill::Uniform(7))
     });
-    bf16.into_iter().chain(f16).chain(laid_out).collect()
+    bf16.into_iter()
+        .chain(f16)
+        .chain(laid_out)
+        .chain(split())
+        .collect()
+}
+
+fn split() -> impl Iterator<Item = Run> {
+    let exact = (Layout::Nt, (64, 64), BY_3);
+    let runs = SPLIT.into_iter().map(|kind| (kind, Fill::Uniform(7)));
+    let runs = runs.chain([(exact, Fill::Integers(7))]);
+    runs.map(|((layout, tile, knobs), fill)| {
+        let variant = variant(Dtype::Bf16, tile, knobs).layout(layout);
+        (variant, &DEEP[..], &EVEN, fill)
+    })
 }
 
 /// All of them, for what compiles them ahead.
@@ -127,6 +171,24 @@ fn every_sort_of_tile_agrees_with_the_reference_on_ragged_shapes() {
     for (variant, sizes, rows, fill) in kernels() {
         if !right(1, &schedules::gemm(), &variant, (sizes, rows), fill) {
             return;
+        }
+    }
+}
+
+/// The emulator sums each CTA's steps by themselves, too.
+#[test]
+fn shared_steps_agree_with_the_reference_without_a_gpu() {
+    for (variant, sizes, rows, fill) in split() {
+        for (n, k) in &sizes[..2] {
+            let shapes: Vec<_> = rows[..4]
+                .iter()
+                .map(|m| Shape::new(*m, *n, *k).up_to(rows[3]))
+                .collect();
+            let case = on(&Device::Cpu, &schedules::gemm(), &variant, &shapes);
+            let outcome = case.run(&Device::Cpu, fill);
+            for launch in 0..shapes.len() {
+                case.compare(&outcome, launch, fill);
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Text;
 use super::head::cluster;
-use super::node::slots;
+use super::rings::slots;
 use crate::pipeline::{Deal, Expr, Node};
 use std::borrow::Cow;
 

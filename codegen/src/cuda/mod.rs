@@ -9,6 +9,7 @@ mod items;
 mod lines;
 mod node;
 mod params;
+mod rings;
 mod value;
 
 pub use params::{FieldAt, Param};

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::fit::{self, Fit, Needs};
-use crate::kernel::{Block, GemmKind, Kernel, OpKind, Region, Role, RoleKind, visit};
+use crate::kernel::{Block, Kernel, OpKind, Region, Role, RoleKind, visit};
 use crate::program::{CellIndex, CounterId, Loc, TensorId};
 use crate::variant::Arch;
 use crate::verify::Checked;
@@ -35,9 +35,6 @@ const PANELS: RingId = RingId(1);
 const SUMS: RingId = RingId(2);
 /// The ring of boxes on their way to a peer.
 const BOXES: RingId = RingId(2);
-/// CTAs of a cluster, at most: what every GPU of the architecture can place.
-const MOST_SHARES: u32 = 8;
-
 /// The pipeline of `kernel` on its architecture.
 ///
 /// # Errors
@@ -353,7 +350,7 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
             format!("tiles of {BLOCK_ROWS} rows or more: its CTAs load whole swizzle atoms"),
         ));
     }
-    shares(kernel, &kind, at, found);
+    share::legal(kernel, &kind, at, found);
     let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
     if cluster.0 == 2 && w_rows || cluster.1 == 2 && x_rows {
         let message = format!(
@@ -400,30 +397,6 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         sum_bytes: needs.sums(),
         partition,
     })
-}
-
-/// Refuses CTAs that share the steps of a tile where they cannot.
-fn shares(kernel: &Kernel, kind: &GemmKind, at: Loc, found: &mut Vec<Diagnostic>) {
-    let split = kind.split;
-    if split <= 1 {
-        return;
-    }
-    if split > MOST_SHARES {
-        let message = format!("{split} CTAs that share the steps of a tile");
-        let hint = format!("at most {MOST_SHARES}: a cluster has no more CTAs");
-        found.push(refuse(Some(at), message, hint));
-    }
-    let communicates = (kernel.roles.iter()).any(|role| !matches!(role.kind, RoleKind::Gemm(_)));
-    if communicates || !kernel.counters.is_empty() {
-        let message = format!(
-            "{split} CTAs that share the steps of a tile, in a kernel that moves data or signals"
-        );
-        found.push(refuse(
-            Some(at),
-            message,
-            "split = 1: it is for GEMMs alone",
-        ));
-    }
 }
 
 /// Bytes of the widest type that tiles are stored in, or read from beside the product.

@@ -5,10 +5,40 @@
 //! shared, too. The order of the sum is fixed: a launch gives the same bits every time.
 
 use super::super::{Expr, Node, Phase, Side, Slot, Test};
-use super::SUMS;
 use super::gemm::count;
 use super::item::why;
 use super::walk::Walk;
+use super::{SUMS, refuse};
+use crate::diag::Diagnostic;
+use crate::kernel::{GemmKind, Kernel, RoleKind};
+use crate::program::Loc;
+
+/// CTAs of a cluster, at most: what every GPU of the architecture can place.
+const MOST_SHARES: u32 = 8;
+
+/// Refuses CTAs that share the steps of a tile where they cannot.
+pub(super) fn legal(kernel: &Kernel, kind: &GemmKind, at: Loc, found: &mut Vec<Diagnostic>) {
+    let split = kind.split;
+    if split <= 1 {
+        return;
+    }
+    if split > MOST_SHARES {
+        let message = format!("{split} CTAs that share the steps of a tile");
+        let hint = format!("at most {MOST_SHARES}: a cluster has no more CTAs");
+        found.push(refuse(Some(at), message, hint));
+    }
+    let communicates = (kernel.roles.iter()).any(|role| !matches!(role.kind, RoleKind::Gemm(_)));
+    if communicates || !kernel.counters.is_empty() {
+        let message = format!(
+            "{split} CTAs that share the steps of a tile, in a kernel that moves data or signals"
+        );
+        found.push(refuse(
+            Some(at),
+            message,
+            "split = 1: it is for GEMMs alone",
+        ));
+    }
+}
 
 /// Which of them a panel belongs to.
 fn owner(shares: Expr) -> Expr {

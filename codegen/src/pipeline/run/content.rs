@@ -19,9 +19,9 @@ pub(super) struct Product {
     /// Its first row among all rows, and its first column.
     pub(super) at: (u32, u32),
     /// Which part of K it has.
-    depth: (u32, u32),
+    pub(super) depth: (u32, u32),
     /// The parts of K that other CTAs of the cluster summed, by the first column of the panel they were added to.
-    sums: Vec<(u32, (u32, u32))>,
+    pub(super) sums: Vec<(u32, (u32, u32))>,
     /// Whose partial tiles it has.
     pub(super) added: Vec<u32>,
     /// Operands read for its epilogue: what was loaded, the row (of tiles) and the first column.
@@ -228,26 +228,6 @@ impl Machine<'_> {
                 }
                 Ok(())
             }
-        }
-    }
-
-    /// What another CTA has of the product is added to a panel of it.
-    pub(super) fn added_sum(&mut self, index: usize, area: Area, part: u32) -> Verdict {
-        let Agent {
-            cta, ref product, ..
-        } = self.agents[index];
-        let column = product.at.1 + part * self.case.pipeline.panel_columns;
-        match self.held(cta, area).as_slice() {
-            [Content::Sum(sum, of)] if (sum.at, *of) == (product.at, part) => {
-                let depth = sum.depth;
-                self.agents[index].product.sums.push((column, depth));
-                Ok(())
-            }
-            _ => Err(Box::new(story::wrong(
-                self,
-                index,
-                "no sum of this panel of its tile lies there",
-            ))),
         }
     }
 

@@ -4,6 +4,7 @@
 //! whatever must not be held back while a rank waits for another one, is seen to be held back.
 
 mod counters;
+mod sums;
 
 use super::case::{Case, LAUNCHES, WORLD};
 use super::content::{Content, Product};
@@ -469,18 +470,7 @@ impl<'a> Machine<'a> {
                 area,
                 barrier,
                 part,
-            } => {
-                let to = self.leader(index) + to as usize;
-                let id = self.touch_shared(index, to, area, true, true)?;
-                let sum = self.agents[index].product.clone();
-                self.put(to, area, Content::Sum(sum, part));
-                let at = &mut self.ctas[to].barriers[barrier];
-                at.bytes -= i64::from(area.end - area.start);
-                if at.hands_over {
-                    at.gathers.shared.both(id);
-                }
-                self.complete(to, barrier);
-            }
+            } => self.send_sum(index, to, area, (barrier, part))?,
             Kind::AddSum { area, part } => {
                 let id = self.touch_shared(index, cta, area, false, false)?;
                 self.agents[index].knows.shared.plain.add(id);
