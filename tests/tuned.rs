@@ -80,6 +80,27 @@ fn what_is_no_longer_legal_is_not_taken() {
 }
 
 #[test]
+fn a_choice_that_came_later_is_as_it_was() {
+    let program = schedules::gemm();
+    let open = tuned::choices(&program);
+    let before: Vec<_> = (open.iter())
+        .filter(|(name, _)| **name != "gemm.split")
+        .map(|(name, options)| (*name, options[0].to_string()))
+        .collect();
+    let named: Vec<_> = before.iter().map(|(name, one)| (*name, &one[..])).collect();
+    let mut older = program.clone();
+    older.tunables.retain(|choice| choice.name != "gemm.split");
+    let choice = select(
+        &[measured(&older, 1, &named)],
+        &program,
+        &Variant::new(1),
+        2048,
+    );
+    assert!(choice.measured);
+    assert!(!choice.variant.choices.contains_key("gemm.split"));
+}
+
+#[test]
 fn the_model_chooses_for_every_schedule_that_has_text() {
     for schedule in [
         schedules::gemm,

@@ -22,7 +22,7 @@ pub fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
 
     #[gemm(
         cluster = tune((1, 1), (2, 1), (1, 2)),
-        split = tune(1),
+        split = tune(1, 2, 3, 4),
         ping_pong = tune(false, true)
     )]
     for t in tiles.grouped() {
