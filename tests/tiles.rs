@@ -121,4 +121,20 @@ fn tiles_whose_steps_are_shared_pass_the_gates() {
     ];
     let all = kinds.map(|kind| [2, 3, 4].map(|by| split(kind, by)));
     all_pass(all.as_flattened());
+    let laid_out = |kind, by, layout| {
+        let (program, variant) = split(kind, by);
+        (program, variant.layout(layout))
+    };
+    // Two blocks of rows a warpgroup, rows that a warp does not have, panels that are not dealt out evenly.
+    all_pass(&[
+        split(((256, 64), false), 2),
+        split(((128, 96), true), 2),
+        split(((32, 48), true), 4),
+        split(((8, 64), true), 3),
+        split(((128, 144), false), 2),
+        laid_out(((64, 64), true), 3, Layout::Nn),
+        laid_out(((128, 128), false), 2, Layout::Nn),
+        laid_out(((64, 128), true), 2, Layout::Tn),
+        laid_out(((128, 64), false), 3, Layout::Tn),
+    ]);
 }

@@ -101,6 +101,20 @@ fn a_choice_that_came_later_is_as_it_was() {
 }
 
 #[test]
+fn few_tiles_of_a_deep_product_share_their_steps() {
+    let (program, base) = (schedules::gemm(), Variant::new(1));
+    let favourite = |m, n, k| {
+        let shape = Shape::new(m, n, k);
+        let choice = tuned::select(&[], GPU, &program, &base, &shape, &Machine::h200());
+        let variant = choice.expect("a variant").variant;
+        println!("{shape}: {variant}");
+        variant.choices["gemm.split"]
+    };
+    assert_ne!(favourite(64, 2560, 8192), Setting::One(1));
+    assert_eq!(favourite(8192, 8192, 2048), Setting::One(1));
+}
+
+#[test]
 fn the_model_chooses_for_every_schedule_that_has_text() {
     for schedule in [
         schedules::gemm,

@@ -429,15 +429,17 @@ impl Kernel {
         self.locs[usize::from(op.0)]
     }
 
+    /// How the GEMM's CTAs work, if there is one.
+    pub fn gemm(&self) -> Option<GemmKind> {
+        self.roles.iter().find_map(|role| match role.kind {
+            RoleKind::Gemm(kind) => Some(kind),
+            RoleKind::Comm { .. } | RoleKind::SpareWarps | RoleKind::CopyEngine => None,
+        })
+    }
+
     /// The GEMM role's K step, or 64 where there is none.
     pub fn k_step(&self) -> u32 {
-        self.roles
-            .iter()
-            .find_map(|role| match role.kind {
-                RoleKind::Gemm(GemmKind { k, .. }) => Some(k),
-                RoleKind::Comm { .. } | RoleKind::SpareWarps | RoleKind::CopyEngine => None,
-            })
-            .unwrap_or(64)
+        self.gemm().map_or(64, |kind| kind.k)
     }
 }
 

@@ -65,6 +65,8 @@ impl<'a> IntoIterator for &'a Agents {
 pub struct Grid {
     /// Persistent GEMM CTAs.
     pub gemm: u32,
+    /// Tiles that they compute on a rank.
+    pub tiles: u64,
     /// CTAs that move data.
     pub comm: u32,
     /// Stages of the operand ring.
@@ -282,8 +284,9 @@ fn grid(
                 tiles = items(&role.body, geometry, 1, &mut |partition, body| {
                     tile_fits(kernel, partition, body, &kind, &mut grid, found);
                 })
-                .max(1)
-                .saturating_mul(u64::from(kind.split.max(1)));
+                .max(1);
+                grid.tiles = tiles;
+                tiles = tiles.saturating_mul(u64::from(kind.split.max(1)));
             }
             RoleKind::SpareWarps if kernel.variant.arch != Arch::Cpu && !has_gemm => found.push(
                 Diagnostic::new(

@@ -63,8 +63,13 @@ pub fn combinations(
 }
 
 /// What the model says a launch takes on a GPU at its power limit, where those are that train: in seconds. What it
-/// cannot predict takes for ever.
+/// cannot predict takes for ever; and so do CTAs that share the steps of tiles where each SM has two of them anyway,
+/// which need not be asked about.
 pub fn predicted(kernel: &Checked<Kernel>, plan: &Checked<Plan>, machine: &Machine) -> f64 {
+    let shared = kernel.gemm().is_some_and(|kind| kind.split > 1);
+    if shared && plan.grid.tiles >= 2 * u64::from(machine.sms) {
+        return f64::INFINITY;
+    }
     let hot = Machine {
         sms: machine.sms,
         ..Machine::h200_at_power_limit()
