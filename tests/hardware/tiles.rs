@@ -36,10 +36,16 @@ const ROWS: [u32; 6] = [1, 7, 127, 129, 1000, 2049];
 /// Where columns of M are lines of memory, they are whole 16 bytes.
 const EVEN: [u32; 6] = [8, 56, 120, 136, 1000, 2056];
 /// Operands whose rows are contiguous, in blocks that the tile does not fill.
-const LAID_OUT: [(Layout, (u32, u32), Knobs); 6] = [
+const LAID_OUT: [(Layout, (u32, u32), Knobs); 8] = [
     (Layout::Nn, (128, 224), &[]),
     (Layout::Nn, (128, 144), PING_PONG),
     (Layout::Nn, (16, 32), &[]),
+    (Layout::Nn, (128, 128), &[("gemm.cluster", Pair(1, 2))]),
+    (
+        Layout::Nn,
+        (128, 144),
+        &[("gemm.cluster", Pair(1, 2)), ("gemm.ping_pong", One(1))],
+    ),
     (Layout::Tn, (256, 128), &[]),
     (Layout::Tn, (128, 160), PING_PONG),
     (Layout::Tn, (8, 64), &[]),

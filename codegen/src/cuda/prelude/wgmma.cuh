@@ -4,11 +4,17 @@
 // Register map: warp v of the group holds rows 16v..16v+15. d[4j], d[4j+1] are row lane/4, columns 8j + 2(lane%4) and
 // the next; d[4j+2], d[4j+3] are the same columns eight rows down.
 
+// A descriptor has room for 14 bits of 16 bytes. Above them an address names its CTA, in a cluster, and would run into
+// the next field.
+__device__ __forceinline__ u32 wgmma_address(u32 shared) {
+    return shared >> 4 & 0x3fff;
+}
+
 // Shared-memory descriptor of a K-major tile in 128-byte swizzle: rows of 64 16-bit elements, 1024-byte aligned, eight
 // rows (1024 bytes) from one swizzle atom to the next. Steps of 16 along K add WGMMA_K_STEP, of 64 rows WGMMA_64_ROWS.
 // The address goes through a shuffle so that it is known warp-uniform and lives in uniform registers.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 shared) {
-    const u32 low = __shfl_sync(~0u, (shared >> 4) | (1u << 16), 0);
+    const u32 low = __shfl_sync(~0u, wgmma_address(shared) | (1u << 16), 0);
     return 0x4000004000000000ull | low;
 }
 constexpr u64 WGMMA_K_STEP = 32 >> 4;
@@ -20,7 +26,7 @@ enum Contiguous : u32 { K_CONTIGUOUS, ROWS_CONTIGUOUS };
 // Descriptor of a tile whose rows are contiguous: blocks of 64 of them, `block` bytes each, with a line of 128 bytes for
 // every K; eight lines (1024 bytes) from one swizzle atom to the next. Steps of 16 along K add 16 lines, of 64 rows a block.
 __device__ __forceinline__ u64 wgmma_descriptor_rows(u32 shared, u32 block) {
-    const u32 low = __shfl_sync(~0u, (shared >> 4) | (block >> 4 << 16), 0);
+    const u32 low = __shfl_sync(~0u, wgmma_address(shared) | (block >> 4 << 16), 0);
     return 0x4000004000000000ull | low;
 }
 constexpr u64 WGMMA_ROWS_K_STEP = 16 * 128 >> 4;
