@@ -189,7 +189,6 @@ gemm(
                     }
                 }
             }
-            fence_async_shared();
             // y[t] = acc0
             #pragma unroll
             for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {

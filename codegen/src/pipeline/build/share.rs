@@ -134,9 +134,8 @@ impl Walk<'_, '_> {
                 side: Side::Full,
                 phase: Phase::ThisLap,
             },
+            // Ordinary reads, and the next writes are asynchronous: the fence of the panels comes between, too.
             self.each_panel_of(Test::Equal, vec![adds]),
-            // These were ordinary reads; the next writes are asynchronous.
-            Node::FenceShared,
         ]
     }
 }
