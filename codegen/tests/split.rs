@@ -1,5 +1,7 @@
 //! CTAs that share the K steps of a tile: what the verifier accepts, and what it says when one thing is changed.
 
+mod library;
+
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, Tune};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{Bf16, F32};
@@ -8,7 +10,7 @@ use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::pipeline::{self, Expr, Node, Pipeline, Scope, Side};
 use counterflow_codegen::plan::Plan;
-use counterflow_codegen::program::Program;
+use counterflow_codegen::program::{Choice, Program, RoleKind, Setting};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify::{self, Checked};
@@ -374,6 +376,30 @@ fn what_cannot_be_shared_is_refused_with_the_numbers() {
     error[resources]: 4 CTAs share 3 steps of 64 of a K of 152
       help: a step each: `split` is at most 3
     ");
+}
+
+#[test]
+fn kernels_that_communicate_do_not_share_steps() {
+    let all = library::all();
+    let named = |name: &str| all.iter().find(|program| program.name == name);
+    for name in ["ag_gemm", "gemm_rs"] {
+        let mut program = named(name).expect("a schedule").clone();
+        for role in &mut program.roles {
+            if let RoleKind::Gemm { split, .. } = &mut role.kind {
+                *split = Some(Choice::Fixed(Setting::One(2)));
+            }
+        }
+        let variant = Variant::new(4).set("tiles", (128, 128));
+        let kernel = lower(&program, &variant).and_then(verify::kernel);
+        let kernel = kernel.unwrap_or_else(|found| panic!("{found}"));
+        let told = refused(pipeline::build(&kernel));
+        assert!(
+            told.contains(
+                "2 CTAs that share the steps of a tile, in a kernel that moves data or signals"
+            ),
+            "{name}: {told}"
+        );
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 mod choose;
 
-pub use choose::{Choice, choices, combinations, offered, predicted, select};
+pub use choose::{Choice, choices, combinations, offered, predicted, select, worth_asking};
 
 use crate::error::Error;
 use crate::jit::Cache;
