@@ -3,6 +3,7 @@
 #[path = "common/gates.rs"]
 mod gates;
 
+use counterflow::codegen::builder::{GemmOptions, ScheduleBuilder, Tune};
 use counterflow::{Dtype, Layout, Program, Variant, schedules};
 use gates::all_pass;
 
@@ -137,4 +138,32 @@ fn tiles_whose_steps_are_shared_pass_the_gates() {
         laid_out(((64, 128), true), 2, Layout::Tn),
         laid_out(((128, 64), false), 3, Layout::Tn),
     ]);
+}
+
+/// Vectors, a stored tile, and results of two types beside the product.
+fn linear(by: u32) -> Program {
+    let mut s = ScheduleBuilder::new("linear");
+    let [x, w, z] = ["x", "w", "z"].map(|name| s.local(name, Dtype::Bf16));
+    let bias = s.vector("bias", Dtype::F32);
+    let (y, wide) = (s.out("y", Dtype::Bf16), s.out("wide", Dtype::F32));
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let options = GemmOptions {
+        split: Some(Tune::from(by)),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            let (bias, residual) = (s.load(bias), s.load(z.at(t)));
+            let sum = acc + bias + residual;
+            s.store(y.at(t), sum.clone());
+            s.store(wide.at(t), sum);
+        });
+    });
+    s.finish()
+}
+
+#[test]
+fn what_comes_after_a_shared_product_passes_the_gates() {
+    all_pass(&[2, 3, 4].map(|by| (linear(by), Variant::new(1))));
 }

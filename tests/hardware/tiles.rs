@@ -2,6 +2,7 @@
 
 use crate::case::{Device, Fill, in_parallel, on};
 use crate::gpus;
+use crate::right::JITTER;
 use counterflow::codegen::program::Setting::{self, One, Pair};
 use counterflow::jit::Probes;
 use counterflow::{Dtype, Layout, Program, Shape, Variant, schedules};
@@ -30,6 +31,10 @@ const TILES: [((u32, u32), Knobs); 16] = [
         &[("gemm.cluster", Pair(2, 1)), ("gemm.ping_pong", One(1))],
     ),
 ];
+const NONE: Probes = Probes {
+    jitter: None,
+    trace: false,
+};
 const PING_PONG: Knobs = &[("gemm.ping_pong", One(1))];
 const SIZES: [(u32, u32); 5] = [(8, 8), (264, 72), (1032, 1000), (2056, 520), (256, 2048)];
 const ROWS: [u32; 6] = [1, 7, 127, 129, 1000, 2049];
@@ -142,11 +147,12 @@ fn right(
     variant: &Variant,
     (sizes, rows): (&[(u32, u32)], &[u32; 6]),
     fill: Fill,
+    probes: Probes,
 ) -> bool {
     let Some(world) = gpus::world(ranks) else {
         return false;
     };
-    let device = Device::gpus(&world, Probes::default(), 0);
+    let device = Device::gpus(&world, probes, 0);
     let most = rows.iter().copied().max().unwrap_or(0);
     let ran: Vec<_> = (sizes.iter())
         .map(|(n, k)| {
@@ -175,7 +181,25 @@ fn right(
 #[test]
 fn every_sort_of_tile_agrees_with_the_reference_on_ragged_shapes() {
     for (variant, sizes, rows, fill) in kernels() {
-        if !right(1, &schedules::gemm(), &variant, (sizes, rows), fill) {
+        if !right(1, &schedules::gemm(), &variant, (sizes, rows), fill, NONE) {
+            return;
+        }
+    }
+}
+
+/// Kernels whose CTAs send each other sums, with pauses wherever only luck could order anything.
+pub fn jittered() -> impl Iterator<Item = (Program, Variant)> {
+    let kinds = [((64, 64), BY_3), ((128, 128), BY_2), ((64, 64), BY_4)];
+    kinds
+        .into_iter()
+        .map(|(tile, knobs)| (schedules::gemm(), variant(Dtype::Bf16, tile, knobs)))
+}
+
+#[test]
+fn shared_steps_agree_with_pauses() {
+    for (program, variant) in jittered() {
+        let sizes = (&DEEP[1..], &EVEN);
+        if !right(1, &program, &variant, sizes, Fill::Integers(7), JITTER) {
             return;
         }
     }
@@ -218,7 +242,7 @@ fn fused_kernels_agree_in_the_same_tiles() {
     for (schedule, tile, knobs) in FUSED {
         let variant = fused(tile, knobs);
         let sizes = (&[(264, 1096)][..], &ROWS);
-        if !right(2, &schedule(), &variant, sizes, Fill::Uniform(7)) {
+        if !right(2, &schedule(), &variant, sizes, Fill::Uniform(7), NONE) {
             return;
         }
     }
