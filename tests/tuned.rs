@@ -80,6 +80,41 @@ fn what_is_no_longer_legal_is_not_taken() {
 }
 
 #[test]
+fn a_choice_that_came_later_is_as_it_was() {
+    let program = schedules::gemm();
+    let open = tuned::choices(&program);
+    let before: Vec<_> = (open.iter())
+        .filter(|(name, _)| **name != "gemm.split")
+        .map(|(name, options)| (*name, options[0].to_string()))
+        .collect();
+    let named: Vec<_> = before.iter().map(|(name, one)| (*name, &one[..])).collect();
+    let mut older = program.clone();
+    older.tunables.retain(|choice| choice.name != "gemm.split");
+    let choice = select(
+        &[measured(&older, 1, &named)],
+        &program,
+        &Variant::new(1),
+        2048,
+    );
+    assert!(choice.measured);
+    assert!(!choice.variant.choices.contains_key("gemm.split"));
+}
+
+#[test]
+fn few_tiles_of_a_deep_product_share_their_steps() {
+    let (program, base) = (schedules::gemm(), Variant::new(1));
+    let favourite = |m, n, k| {
+        let shape = Shape::new(m, n, k);
+        let choice = tuned::select(&[], GPU, &program, &base, &shape, &Machine::h200());
+        let variant = choice.expect("a variant").variant;
+        println!("{shape}: {variant}");
+        variant.choices["gemm.split"]
+    };
+    assert_ne!(favourite(64, 2560, 8192), Setting::One(1));
+    assert_eq!(favourite(8192, 8192, 2048), Setting::One(1));
+}
+
+#[test]
 fn the_model_chooses_for_every_schedule_that_has_text() {
     for schedule in [
         schedules::gemm,

@@ -62,9 +62,19 @@ pub fn combinations(
     found
 }
 
+/// Whether a variant may be among the fastest: CTAs that share the steps of tiles add what they send each other, for
+/// nothing where each SM has two tiles anyway.
+pub fn worth_asking(kernel: &Kernel, plan: &Plan, machine: &Machine) -> bool {
+    let shared = kernel.gemm().is_some_and(|kind| kind.split > 1);
+    !shared || plan.grid.tiles < 2 * u64::from(machine.sms)
+}
+
 /// What the model says a launch takes on a GPU at its power limit, where those are that train: in seconds. What it
-/// cannot predict takes for ever.
+/// cannot predict takes for ever, and so does what is not [worth asking about](worth_asking).
 pub fn predicted(kernel: &Checked<Kernel>, plan: &Checked<Plan>, machine: &Machine) -> f64 {
+    if !worth_asking(kernel, plan, machine) {
+        return f64::INFINITY;
+    }
     let hot = Machine {
         sms: machine.sms,
         ..Machine::h200_at_power_limit()

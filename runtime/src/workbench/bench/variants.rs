@@ -176,7 +176,19 @@ pub(super) fn contenders<'a>(
     let mut found = Vec::new();
     for built in all {
         match built.numbers(case, machine) {
-            Ok(plan) => found.push((built, plan)),
+            Ok(plan) if tuned::worth_asking(&built.kernel, &plan, machine) => {
+                found.push((built, plan));
+            }
+            Ok(plan) => {
+                refused.get_or_insert(Error::Usage {
+                    what: format!(
+                        "{}: CTAs share the steps of each of {} tiles on {} SMs",
+                        built.kernel.variant, plan.grid.tiles, machine.sms
+                    ),
+                    legal: "gemm.split=1 where each SM has two tiles: there is nothing to gain"
+                        .into(),
+                });
+            }
             Err(error) => {
                 refused.get_or_insert(error);
             }
