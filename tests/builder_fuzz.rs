@@ -371,6 +371,7 @@ fn program(rolls: &[u8]) -> Program {
                     cluster: dice.wild().then(|| pair(dice)),
                     stages: dice.wild().then(|| number(dice)),
                     panels: dice.wild().then(|| number(dice)),
+                    split: dice.wild().then(|| number(dice)),
                     ping_pong: dice.wild().then(|| number(dice)),
                 };
                 s.gemm(options, |s| body(s, dice, &have, 3, false));

@@ -36,9 +36,10 @@ type Kind = (fn() -> Program, Dtype, (u32, u32), Knob);
 
 const PING_PONG: Knob = Knob::Choice("gemm.ping_pong", Setting::One(1), "ping_pong");
 const CLUSTER: Knob = Knob::Choice("gemm.cluster", Setting::Pair(2, 1), "cluster");
+const SPLIT: Knob = Knob::Choice("gemm.split", Setting::One(3), "split");
 
 /// The first of each kind.
-const KERNELS: [Kind; 15] = [
+const KERNELS: [Kind; 17] = [
     (schedules::gemm, Dtype::Bf16, (128, 256), Knob::None),
     (
         schedules::gemm,
@@ -56,6 +57,8 @@ const KERNELS: [Kind; 15] = [
     (schedules::gemm, Dtype::Bf16, (128, 224), Knob::None),
     (schedules::gemm, Dtype::Bf16, (128, 160), PING_PONG),
     (schedules::gemm, Dtype::Bf16, (64, 64), Knob::None),
+    (schedules::gemm, Dtype::Bf16, (64, 64), SPLIT),
+    (schedules::gemm, Dtype::Bf16, (128, 128), SPLIT),
     (schedules::gemm, Dtype::F16, (128, 128), Knob::None),
     (schedules::linear_gelu, Dtype::Bf16, (128, 256), Knob::None),
     (

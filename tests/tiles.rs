@@ -3,6 +3,7 @@
 #[path = "common/gates.rs"]
 mod gates;
 
+use counterflow::codegen::builder::{GemmOptions, ScheduleBuilder, Tune};
 use counterflow::{Dtype, Layout, Program, Variant, schedules};
 use gates::all_pass;
 
@@ -104,4 +105,65 @@ fn every_tile_that_the_library_offers_passes_the_gates() {
         }
     }
     all_pass(&cases);
+}
+
+fn split(kind: Kind, split: u32) -> (Program, Variant) {
+    (schedules::gemm(), variant(kind).set("gemm.split", split))
+}
+
+#[test]
+fn tiles_whose_steps_are_shared_pass_the_gates() {
+    let kinds = [
+        ((16, 64), true),
+        ((64, 64), true),
+        ((64, 128), true),
+        ((128, 64), false),
+        ((128, 128), false),
+    ];
+    let all = kinds.map(|kind| [2, 3, 4].map(|by| split(kind, by)));
+    all_pass(all.as_flattened());
+    let laid_out = |kind, by, layout| {
+        let (program, variant) = split(kind, by);
+        (program, variant.layout(layout))
+    };
+    // Two blocks of rows a warpgroup, rows that a warp does not have, panels that are not dealt out evenly.
+    all_pass(&[
+        split(((256, 64), false), 2),
+        split(((128, 96), true), 2),
+        split(((32, 48), true), 4),
+        split(((8, 64), true), 3),
+        split(((128, 144), false), 2),
+        laid_out(((64, 64), true), 3, Layout::Nn),
+        laid_out(((128, 128), false), 2, Layout::Nn),
+        laid_out(((64, 128), true), 2, Layout::Tn),
+        laid_out(((128, 64), false), 3, Layout::Tn),
+    ]);
+}
+
+/// Vectors, a stored tile, and results of two types beside the product.
+fn linear(by: u32) -> Program {
+    let mut s = ScheduleBuilder::new("linear");
+    let [x, w, z] = ["x", "w", "z"].map(|name| s.local(name, Dtype::Bf16));
+    let bias = s.vector("bias", Dtype::F32);
+    let (y, wide) = (s.out("y", Dtype::Bf16), s.out("wide", Dtype::F32));
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let options = GemmOptions {
+        split: Some(Tune::from(by)),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            let (bias, residual) = (s.load(bias), s.load(z.at(t)));
+            let sum = acc + bias + residual;
+            s.store(y.at(t), sum.clone());
+            s.store(wide.at(t), sum);
+        });
+    });
+    s.finish()
+}
+
+#[test]
+fn what_comes_after_a_shared_product_passes_the_gates() {
+    all_pass(&[2, 3, 4].map(|by| (linear(by), Variant::new(1))));
 }

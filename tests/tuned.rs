@@ -82,6 +82,41 @@ fn what_is_no_longer_legal_is_not_taken() {
 }
 
 #[test]
+fn a_choice_that_came_later_is_as_it_was() {
+    let program = schedules::gemm();
+    let open = tuned::choices(&program);
+    let before: Vec<_> = (open.iter())
+        .filter(|(name, _)| **name != "gemm.split")
+        .map(|(name, options)| (*name, options[0].to_string()))
+        .collect();
+    let named: Vec<_> = before.iter().map(|(name, one)| (*name, &one[..])).collect();
+    let mut older = program.clone();
+    older.tunables.retain(|choice| choice.name != "gemm.split");
+    let choice = select(
+        &[measured(&older, 1, &named)],
+        &program,
+        &Variant::new(1),
+        2048,
+    );
+    assert!(choice.measured);
+    assert!(!choice.variant.choices.contains_key("gemm.split"));
+}
+
+#[test]
+fn few_tiles_of_a_deep_product_share_their_steps() {
+    let (program, base) = (schedules::gemm(), Variant::new(1));
+    let favourite = |m, n, k| {
+        let shape = Shape::new(m, n, k);
+        let choice = tuned::select(&[], GPU, &program, &base, &shape, &Machine::h200());
+        let variant = choice.expect("a variant").variant;
+        println!("{shape}: {variant}");
+        variant.choices["gemm.split"]
+    };
+    assert_ne!(favourite(64, 2560, 8192), Setting::One(1));
+    assert_eq!(favourite(8192, 8192, 2048), Setting::One(1));
+}
+
+#[test]
 fn the_model_chooses_for_every_schedule_that_has_text() {
     for schedule in [
         schedules::gemm,
@@ -275,7 +310,10 @@ fn no_plan_is_faster_than_the_least_of_its_kernel() {
                     let Ok(plan) = verify::plan(&kernel, &shape, &machine) else {
                         continue;
                     };
-                    let least = model::least(&kernel, &shape, &machine).expect("it was planned");
+                    let outline =
+                        model::outline(&kernel, &shape, &machine).expect("it was planned");
+                    assert_eq!(outline.grid, plan.grid);
+                    let least = outline.least;
                     let total = model::predict(&kernel, &plan, &machine)
                         .expect("it ends")
                         .total;
@@ -318,9 +356,30 @@ proptest! {
         let open = tuned::choices(&program);
         let (name, options) = open.iter().nth(settled.index(open.len())).expect("a choice");
         let base = base.set(name, options[options.len() / 2]);
-        let choice = choose(&table, &base, size);
-        prop_assert_eq!(choice.variant.choices[*name], base.choices[*name]);
-        let agrees = winner.variant.choices[*name] == base.choices[*name];
-        prop_assert_eq!(choice.measured, legal && agrees);
+        let fits = |kernel: &Checked<Kernel>| {
+            kernel.variant.choices[*name] == base.choices[*name]
+                && verify::plan(kernel, &shape, &machine).is_ok()
+        };
+        match tuned::select(&table, GPU, &program, &base, &shape, &machine) {
+            Ok(choice) => {
+                prop_assert_eq!(choice.variant.choices[*name], base.choices[*name]);
+                let agrees = winner.variant.choices[*name] == base.choices[*name];
+                prop_assert_eq!(choice.measured, legal && agrees);
+            }
+            Err(error) => prop_assert!(!kernels.iter().any(fits), "{}", error),
+        }
     }
+}
+
+#[test]
+fn where_no_variant_fits_the_refusal_is_of_one_that_has_a_meaning() {
+    let (program, machine) = (schedules::gemm(), Machine::h200());
+    let base = Variant::new(1).set("gemm.split", 4);
+    let shape = Shape::new(64, 64, 128);
+    let error =
+        tuned::select(&[], GPU, &program, &base, &shape, &machine).expect_err("too few steps");
+    assert!(
+        error.to_string().contains("4 CTAs share 2 steps"),
+        "{error}"
+    );
 }

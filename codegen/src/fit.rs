@@ -16,6 +16,17 @@ pub struct Needs {
     pub result: u32,
     /// Whether warpgroups take tiles in turn, each with panels of its own.
     pub in_turn: bool,
+    /// CTAs that share the K steps of a tile, and send each other their sums of its panels.
+    pub split: u32,
+}
+
+/// Threads of a warpgroup that have accumulators of a tile's rows: a warp has 16 of them.
+pub const fn sum_threads(rows: u32) -> u32 {
+    if rows < BLOCK_ROWS {
+        rows.next_multiple_of(16) * 2
+    } else {
+        128
+    }
 }
 
 /// Rows that a stage has for so many of an operand: where rows are contiguous, they lie in whole blocks of 64.
@@ -58,7 +69,8 @@ impl Needs {
 
     /// Columns of a panel: what one TMA box stores. The widest swizzle that divides the tile, since a box beyond the
     /// tile would overwrite its neighbour's columns. In turn, half of the widest: room for one more stage is worth
-    /// more than fewer stores.
+    /// more than fewer stores. CTAs that share a tile's K steps store as many of its panels each, where a
+    /// width allows it, and otherwise narrow ones, which differ least.
     pub fn panel_columns(&self) -> u32 {
         let widths = if self.in_turn {
             &[64, 32][..]
@@ -68,8 +80,19 @@ impl Needs {
         let columns = widths.iter().map(|bytes| bytes / self.result);
         columns
             .into_iter()
-            .find(|columns| self.tile.1.is_multiple_of(*columns))
-            .unwrap_or(32 / self.result)
+            .find(|columns| self.tile.1.is_multiple_of(columns * self.split))
+            .unwrap_or(if self.split > 1 { 16 } else { 32 / self.result })
+    }
+
+    /// Bytes in which the other CTAs' sums of this one's panels arrive, for both warpgroups.
+    pub fn sums(&self) -> u32 {
+        if self.split <= 1 {
+            return 0;
+        }
+        let panels = (self.tile.1 / self.panel_columns()).div_ceil(self.split);
+        let blocks = if self.in_turn { 2 } else { 1 } * self.rows() / BLOCK_ROWS;
+        let panel = blocks * self.panel_columns() * 2 * sum_threads(self.tile.0);
+        panels * panel * (self.split - 1)
     }
 
     /// Bytes of a panel.
@@ -94,7 +117,13 @@ impl Needs {
         } else {
             (whole * 3).div_ceil(4)
         };
-        let free = room.saturating_sub(BARRIERS);
+        let sums = self.sums();
+        let free = room.saturating_sub(BARRIERS + sums);
+        let beside = if sums > 0 {
+            format!(" and {sums} bytes of sums")
+        } else {
+            String::new()
+        };
         let has = |most: u32| format!("an SM has {room} bytes: 2 to {most} stages");
         // Two stages hide nothing while one is multiplied: a third comes before more than two panels.
         let fits_three = |panels: u32| 3 * stage + panels * sets * panel <= free;
@@ -110,7 +139,7 @@ impl Needs {
         if most < 2 {
             return Err((
                 format!(
-                    "not even 2 stages of {stage} bytes fit beside {} panels of {panel} bytes",
+                    "not even 2 stages of {stage} bytes fit beside {} panels of {panel} bytes{beside}",
                     least * sets
                 ),
                 format!("an SM has {room} bytes: use smaller tiles, or a smaller k"),
@@ -119,7 +148,7 @@ impl Needs {
         if stages < 2 || stages > most {
             return Err((
                 format!(
-                    "{stages} stages of {stage} bytes beside {} panels of {panel} bytes",
+                    "{stages} stages of {stage} bytes beside {} panels of {panel} bytes{beside}",
                     least * sets
                 ),
                 has(most),
@@ -138,7 +167,7 @@ impl Needs {
             stages,
             panels,
             panel_columns: self.panel_columns(),
-            bytes: stages * stage + panels * sets * panel + BARRIERS,
+            bytes: stages * stage + panels * sets * panel + sums + BARRIERS,
         })
     }
 }

@@ -205,6 +205,8 @@ pub struct GemmKind {
     pub k: u32,
     /// CTAs of a cluster, along rows and columns.
     pub cluster: (u32, u32),
+    /// CTAs of a cluster that share the K steps of each tile; 1: none.
+    pub split: u32,
     /// Stages of the shared-memory ring; `None`: as many as fit.
     pub stages: Option<u32>,
     /// Panels through which results leave shared memory; `None`: as many as fit.
@@ -217,6 +219,14 @@ impl GemmKind {
     /// Whether tiles of so many rows are taken in turn: a warpgroup multiplies 64 rows, so fewer than 128 are not shared.
     pub const fn in_turn(&self, rows: u32) -> bool {
         self.ping_pong || rows <= 64
+    }
+
+    /// CTAs of a cluster: those that have tiles beside each other, or those that share one.
+    pub const fn ctas(&self) -> u32 {
+        self.cluster
+            .0
+            .saturating_mul(self.cluster.1)
+            .saturating_mul(self.split)
     }
 }
 
@@ -419,15 +429,17 @@ impl Kernel {
         self.locs[usize::from(op.0)]
     }
 
+    /// How the GEMM's CTAs work, if there is one.
+    pub fn gemm(&self) -> Option<GemmKind> {
+        self.roles.iter().find_map(|role| match role.kind {
+            RoleKind::Gemm(kind) => Some(kind),
+            RoleKind::Comm { .. } | RoleKind::SpareWarps | RoleKind::CopyEngine => None,
+        })
+    }
+
     /// The GEMM role's K step, or 64 where there is none.
     pub fn k_step(&self) -> u32 {
-        self.roles
-            .iter()
-            .find_map(|role| match role.kind {
-                RoleKind::Gemm(GemmKind { k, .. }) => Some(k),
-                RoleKind::Comm { .. } | RoleKind::SpareWarps | RoleKind::CopyEngine => None,
-            })
-            .unwrap_or(64)
+        self.gemm().map_or(64, |kind| kind.k)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::dtype::Dtype;
 use crate::fit::{Needs, staged_rows};
-use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, RoleKind, visit_ops};
+use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, RoleKind, visit, visit_ops};
 use crate::model::Machine;
 use crate::program::{CounterId, Loc, PartitionId};
 use crate::shape::{Geometry, Shape};
@@ -65,6 +65,8 @@ impl<'a> IntoIterator for &'a Agents {
 pub struct Grid {
     /// Persistent GEMM CTAs.
     pub gemm: u32,
+    /// Tiles that they compute on a rank.
+    pub tiles: u64,
     /// CTAs that move data.
     pub comm: u32,
     /// Stages of the operand ring.
@@ -261,23 +263,30 @@ fn grid(
             RoleKind::Comm { ctas } => grid.comm = ctas,
             RoleKind::Gemm(kind) => {
                 let (rows, columns) = kind.cluster;
-                cluster = rows.saturating_mul(columns);
+                cluster = kind.ctas();
                 // CUDA's portable cluster size.
                 if cluster > 8 {
                     found.push(
                         Diagnostic::new(
                             Rule::Resources,
                             None,
-                            format!("a cluster of {rows}x{columns} CTAs"),
+                            if kind.split > 1 {
+                                format!("a cluster of {cluster} CTAs")
+                            } else {
+                                format!("a cluster of {rows}x{columns} CTAs")
+                            },
                         )
                         .hint("a cluster has at most 8 CTAs"),
                     );
                 }
-                // A role without dots still needs a CTA to run on.
+                each_shared_step(kernel, geometry, &role.body, &kind, found);
+                // A role without dots still needs a CTA to run on; each tile of a split one needs all of a cluster's.
                 tiles = items(&role.body, geometry, 1, &mut |partition, body| {
                     tile_fits(kernel, partition, body, &kind, &mut grid, found);
                 })
                 .max(1);
+                grid.tiles = tiles;
+                tiles = tiles.saturating_mul(u64::from(kind.split.max(1)));
             }
             RoleKind::SpareWarps if kernel.variant.arch != Arch::Cpu && !has_gemm => found.push(
                 Diagnostic::new(
@@ -378,6 +387,38 @@ fn items(
     count.fold(0, u64::saturating_add)
 }
 
+/// Refuses a product with fewer K steps than CTAs that share them.
+fn each_shared_step(
+    kernel: &Kernel,
+    geometry: &Geometry,
+    body: &[Block],
+    kind: &GemmKind,
+    found: &mut Vec<Diagnostic>,
+) {
+    if kind.split <= 1 || kernel.variant.arch == Arch::Cpu {
+        return;
+    }
+    visit(body, &mut |op| {
+        if let OpKind::Dot { a, .. } = &op.kind {
+            let depth = geometry.size(kernel.buffers[a.buffer.index()].columns);
+            let steps = depth.div_ceil(kind.k.max(1));
+            if steps < kind.split {
+                found.push(
+                    Diagnostic::new(
+                        Rule::Resources,
+                        kernel.loc(op.id),
+                        format!(
+                            "{} CTAs share {steps} steps of {} of a K of {depth}",
+                            kind.split, kind.k
+                        ),
+                    )
+                    .hint(format!("a step each: `split` is at most {steps}")),
+                );
+            }
+        }
+    });
+}
+
 /// Whether the tiles of one loop fit the architecture: the ring and the result in shared memory, accumulators in
 /// registers, shapes that wgmma has.
 fn tile_fits(
@@ -450,6 +491,7 @@ fn tile_fits(
         step: (k, dtype.bytes()),
         result: result_bytes(kernel, body),
         in_turn,
+        split: kind.split,
     };
     match needs.divide(kind, kernel.variant.arch.shared_memory()) {
         Ok(fit) => {

@@ -270,6 +270,8 @@ pub enum RoleKind {
         k: Option<Choice>,
         /// CTAs of a cluster, along rows and columns.
         cluster: Option<Choice>,
+        /// CTAs of a cluster that share the K steps of each tile.
+        split: Option<Choice>,
         /// Stages of the shared-memory ring.
         stages: Option<Choice>,
         /// Panels through which results leave shared memory.

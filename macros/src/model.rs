@@ -144,7 +144,7 @@ pub struct Role {
 
 pub enum RoleKind {
     Gemm {
-        /// `k`, `cluster`, `stages`, `panels` and `ping_pong`, as far as given.
+        /// `k`, `cluster`, `split`, `stages`, `panels` and `ping_pong`, as far as given.
         options: Vec<(Ident, Constant)>,
     },
     Comm {

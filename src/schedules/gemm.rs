@@ -20,7 +20,11 @@ pub fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
         (8, 64),
     ));
 
-    #[gemm(cluster = tune((1, 1), (2, 1), (1, 2)), ping_pong = tune(false, true))]
+    #[gemm(
+        cluster = tune((1, 1), (2, 1), (1, 2)),
+        split = tune(1, 2, 3, 4),
+        ping_pong = tune(false, true)
+    )]
     for t in tiles.grouped() {
         y[t] = dot(x[t], w[t]);
     }

@@ -47,6 +47,10 @@ fn kernels_of_the_suite() {
         let (_, pipeline) = checked(&program, &variant);
         wanted.push((none, cuda::emit(&pipeline)));
     }
+    for (program, variant) in tiles::jittered() {
+        let (_, pipeline) = checked(&program, &variant);
+        wanted.push((JITTER, cuda::emit(&pipeline)));
+    }
     for (program, variant) in crate::epilogue::kinds() {
         let (_, pipeline) = checked(&program, &variant);
         wanted.push((none, cuda::emit(&pipeline)));

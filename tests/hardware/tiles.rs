@@ -2,6 +2,7 @@
 
 use crate::case::{Device, Fill, in_parallel, on};
 use crate::gpus;
+use crate::right::JITTER;
 use counterflow::codegen::program::Setting::{self, One, Pair};
 use counterflow::jit::Probes;
 use counterflow::{Dtype, Layout, Program, Shape, Variant, schedules};
@@ -30,6 +31,10 @@ const TILES: [((u32, u32), Knobs); 16] = [
         &[("gemm.cluster", Pair(2, 1)), ("gemm.ping_pong", One(1))],
     ),
 ];
+const NONE: Probes = Probes {
+    jitter: None,
+    trace: false,
+};
 const PING_PONG: Knobs = &[("gemm.ping_pong", One(1))];
 const SIZES: [(u32, u32); 5] = [(8, 8), (264, 72), (1032, 1000), (2056, 520), (256, 2048)];
 const ROWS: [u32; 6] = [1, 7, 127, 129, 1000, 2049];
@@ -50,6 +55,36 @@ const LAID_OUT: [(Layout, (u32, u32), Knobs); 8] = [
     (Layout::Tn, (128, 160), PING_PONG),
     (Layout::Tn, (8, 64), &[]),
 ];
+
+/// CTAs that share the steps of a tile: as many panels each, or not; shared by warpgroups and in turn.
+const SPLIT: [(Layout, (u32, u32), Knobs); 17] = [
+    (Layout::Nt, (64, 64), BY_2),
+    (Layout::Nt, (64, 64), BY_3),
+    (Layout::Nt, (64, 64), BY_4),
+    (Layout::Nt, (64, 128), BY_3),
+    (Layout::Nt, (16, 64), BY_4),
+    (Layout::Nt, (8, 64), BY_3),
+    (Layout::Nt, (32, 48), BY_4),
+    (Layout::Nt, (128, 128), BY_2),
+    (Layout::Nt, (128, 128), BY_3),
+    (Layout::Nt, (128, 64), BY_4),
+    (Layout::Nt, (128, 144), BY_2),
+    (Layout::Nt, (256, 64), BY_2),
+    (
+        Layout::Nt,
+        (128, 96),
+        &[("gemm.ping_pong", One(1)), ("gemm.split", One(2))],
+    ),
+    (Layout::Nn, (64, 64), BY_3),
+    (Layout::Nn, (128, 128), BY_2),
+    (Layout::Tn, (64, 128), BY_2),
+    (Layout::Tn, (128, 64), BY_3),
+];
+const BY_2: Knobs = &[("gemm.split", One(2))];
+const BY_3: Knobs = &[("gemm.split", One(3))];
+const BY_4: Knobs = &[("gemm.split", One(4))];
+/// A step each for four; steps that three do not divide, the last one short; so many tiles that each cluster has several.
+const DEEP: [(u32, u32); 3] = [(8, 256), (264, 1096), (2056, 520)];
 
 fn variant(dtype: Dtype, tile: (u32, u32), knobs: Knobs) -> Variant {
     let variant = Variant::new(1).dtype(dtype).set("tiles", tile);
@@ -73,7 +108,21 @@ fn kernels() -> Vec<Run> {
         let variant = variant(Dtype::Bf16, tile, knobs).layout(layout);
         (variant, &SIZES[1..4], &EVEN, Fill::Uniform(7))
     });
-    bf16.into_iter().chain(f16).chain(laid_out).collect()
+    bf16.into_iter()
+        .chain(f16)
+        .chain(laid_out)
+        .chain(split())
+        .collect()
+}
+
+fn split() -> impl Iterator<Item = Run> {
+    let exact = (Layout::Nt, (64, 64), BY_3);
+    let runs = SPLIT.into_iter().map(|kind| (kind, Fill::Uniform(7)));
+    let runs = runs.chain([(exact, Fill::Integers(7))]);
+    runs.map(|((layout, tile, knobs), fill)| {
+        let variant = variant(Dtype::Bf16, tile, knobs).layout(layout);
+        (variant, &DEEP[..], &EVEN, fill)
+    })
 }
 
 /// All of them, for what compiles them ahead.
@@ -98,11 +147,12 @@ fn right(
     variant: &Variant,
     (sizes, rows): (&[(u32, u32)], &[u32; 6]),
     fill: Fill,
+    probes: Probes,
 ) -> bool {
     let Some(world) = gpus::world(ranks) else {
         return false;
     };
-    let device = Device::gpus(&world, Probes::default(), 0);
+    let device = Device::gpus(&world, probes, 0);
     let most = rows.iter().copied().max().unwrap_or(0);
     let ran: Vec<_> = (sizes.iter())
         .map(|(n, k)| {
@@ -131,8 +181,44 @@ fn right(
 #[test]
 fn every_sort_of_tile_agrees_with_the_reference_on_ragged_shapes() {
     for (variant, sizes, rows, fill) in kernels() {
-        if !right(1, &schedules::gemm(), &variant, (sizes, rows), fill) {
+        if !right(1, &schedules::gemm(), &variant, (sizes, rows), fill, NONE) {
             return;
+        }
+    }
+}
+
+/// Kernels whose CTAs send each other sums, with pauses wherever only luck could order anything.
+pub fn jittered() -> impl Iterator<Item = (Program, Variant)> {
+    let kinds = [((64, 64), BY_3), ((128, 128), BY_2), ((64, 64), BY_4)];
+    kinds
+        .into_iter()
+        .map(|(tile, knobs)| (schedules::gemm(), variant(Dtype::Bf16, tile, knobs)))
+}
+
+#[test]
+fn shared_steps_agree_with_pauses() {
+    for (program, variant) in jittered() {
+        let sizes = (&DEEP[1..], &EVEN);
+        if !right(1, &program, &variant, sizes, Fill::Integers(7), JITTER) {
+            return;
+        }
+    }
+}
+
+/// The emulator sums each CTA's steps by themselves, too.
+#[test]
+fn shared_steps_agree_with_the_reference_without_a_gpu() {
+    for (variant, sizes, rows, fill) in split() {
+        for (n, k) in &sizes[..2] {
+            let shapes: Vec<_> = rows[..4]
+                .iter()
+                .map(|m| Shape::new(*m, *n, *k).up_to(rows[3]))
+                .collect();
+            let case = on(&Device::Cpu, &schedules::gemm(), &variant, &shapes);
+            let outcome = case.run(&Device::Cpu, fill);
+            for launch in 0..shapes.len() {
+                case.compare(&outcome, launch, fill);
+            }
         }
     }
 }
@@ -156,7 +242,7 @@ fn fused_kernels_agree_in_the_same_tiles() {
     for (schedule, tile, knobs) in FUSED {
         let variant = fused(tile, knobs);
         let sizes = (&[(264, 1096)][..], &ROWS);
-        if !right(2, &schedule(), &variant, sizes, Fill::Uniform(7)) {
+        if !right(2, &schedule(), &variant, sizes, Fill::Uniform(7), NONE) {
             return;
         }
     }

@@ -235,6 +235,7 @@ impl ScheduleBuilder {
         let GemmOptions {
             k,
             cluster,
+            split,
             stages,
             panels,
             ping_pong,
@@ -247,6 +248,7 @@ impl ScheduleBuilder {
         let kind = RoleKind::Gemm {
             k: choice("k", k),
             cluster: choice("cluster", cluster),
+            split: choice("split", split),
             stages: choice("stages", stages),
             panels: choice("panels", panels),
             ping_pong: choice("ping_pong", ping_pong),

@@ -130,6 +130,9 @@ pub struct GemmOptions {
     pub k: Option<Tune>,
     /// CTAs of a cluster, along rows and columns.
     pub cluster: Option<Tune>,
+    /// CTAs of a cluster that share the K steps of each tile, and then add up what they have: for few tiles and a
+    /// deep K.
+    pub split: Option<Tune>,
     /// Stages of the shared-memory ring.
     pub stages: Option<Tune>,
     /// Panels through which results leave shared memory.

@@ -68,7 +68,7 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
             });
         });
     }
-    vec![
+    let mut wanted = vec![
         ("HGMMA", products * mma),
         // Two operands a step, a panel of another rank's sum or of a stored tile, a box.
         ("UTMALDG", 2 * products + sums + tiles + copies),
@@ -78,7 +78,13 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         ("LDSM", (sums + read) * blocks),
         // One gives registers, the others take them.
         ("USETMAXREG", 2),
-    ]
+    ];
+    if pipeline.split > 1 {
+        // Four accumulators each, of all that a thread has of a tile; each panel's sends stand once, whoever's it is.
+        let accumulators = products * rows * tile.columns / 128;
+        wanted.push(("STAS", accumulators / 4));
+    }
+    wanted
 }
 
 /// Calls `f` with what each item of a role does.

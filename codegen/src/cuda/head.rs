@@ -2,6 +2,7 @@
 
 use super::node::{ONCE, next_block};
 use super::{PRELUDE, Param, Text, params};
+use crate::fit::sum_threads;
 use crate::order::TileOrder;
 use crate::pipeline::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Part, Pipeline, Place, View};
 use std::collections::BTreeSet;
@@ -20,9 +21,10 @@ impl Text<'_> {
             tile.columns,
             tile.k,
             if pipeline.in_turn { " in turn" } else { "" },
-            match pipeline.cluster {
-                (1, 1) => String::new(),
-                (down, across) => format!("  cluster {down}x{across}"),
+            match (pipeline.cluster, pipeline.split) {
+                ((1, 1), 1) => String::new(),
+                ((1, 1), split) => format!("  split {split}"),
+                ((down, across), _) => format!("  cluster {down}x{across}"),
             },
             pipeline.rings[0].slots
         ));
@@ -62,7 +64,12 @@ impl Text<'_> {
                 "constexpr u32 BLOCKS = {blocks};  // of 64 rows, which a consumer multiplies"
             ));
         }
-        if pipeline.ctas() > 1 {
+        if pipeline.split > 1 {
+            self.line(format!(
+                "constexpr u32 SPLIT = {};  // CTAs of a cluster, which share the steps of each tile",
+                pipeline.split
+            ));
+        } else if pipeline.ctas() > 1 {
             let (shared, along) = if pipeline.cluster.0 > 1 {
                 (1, "rows")
             } else {
@@ -83,7 +90,9 @@ impl Text<'_> {
                 .collect::<Vec<_>>()
                 .join(" and ");
             let es = if ring.name.ends_with('x') { "ES" } else { "S" };
-            let meaning = if ring.parts.len() > 1 {
+            let meaning = if ring.exchange.is_some() {
+                "sums of others that a CTA holds, for each consumer".into()
+            } else if ring.parts.len() > 1 {
                 format!("stages of {what} in flight")
             } else if ring.name == "box" {
                 "boxes that a CTA which moves data holds, where stages and panels will be".into()
@@ -98,7 +107,7 @@ impl Text<'_> {
             ));
         }
         // The rest of the names that numbers use, each once, in the order of use.
-        let printed = ["TILE_M", "TILE_N", "TILE_K", "BOXES", "CLUSTER"];
+        let printed = ["TILE_M", "TILE_N", "TILE_K", "BOXES", "CLUSTER", "SPLIT"];
         let mut symbols: Vec<(String, u32)> = Vec::new();
         pipeline.visit_exprs(|expr| {
             if let Expr::Symbol(name, value) = expr
@@ -115,6 +124,16 @@ impl Text<'_> {
         }
         if symbols_block {
             self.line("constexpr u32 BLOCK_BYTES = BLOCK_ROWS * TILE_K * 2;");
+        }
+        if pipeline.split > 1 {
+            self.line(format!(
+                "constexpr u32 SUM_THREADS = {};  // of a consumer: those that have rows of the tile",
+                sum_threads(tile.rows)
+            ));
+            self.line(format!(
+                "constexpr u32 SUM_PANEL_BYTES = {}PANEL_N * 2 * SUM_THREADS;  // of a panel's accumulators",
+                if blocks > 1 { "BLOCKS * " } else { "" }
+            ));
         }
         self.line("");
         self.line("// Shared memory, from a 1024-byte aligned base (the swizzle's period).");
@@ -287,9 +306,9 @@ impl Text<'_> {
     pub(super) fn kernel(&mut self, params: &[Param]) {
         let pipeline = self.pipeline;
         let cluster = if pipeline.ctas() > 1 {
-            "__cluster_dims__(CLUSTER, 1, 1) "
+            format!("__cluster_dims__({}, 1, 1) ", cluster(pipeline))
         } else {
-            ""
+            String::new()
         };
         self.line(format!(
             "extern \"C\" __global__ void {cluster}__launch_bounds__({}, 1)",
@@ -323,7 +342,9 @@ impl Text<'_> {
         self.line("const u32 base = shared_address(shared);");
         self.line("const u32 warp = warp_index();");
         self.line("const u32 lane = threadIdx.x % 32;");
-        if pipeline.ctas() > 1 {
+        if pipeline.split > 1 {
+            self.line("const u32 share = cluster_rank();  // which of its cluster's CTAs this is, and which part of the steps it has");
+        } else if pipeline.ctas() > 1 {
             self.line("const u32 half = cluster_rank();  // which CTA of its cluster this is");
         }
         self.line("");
@@ -372,9 +393,13 @@ impl Text<'_> {
                             "mbarrier_init(base + {upper}_FULL_AT + {name} * 8, {});",
                             arrivals(ring.full, 1)
                         ));
-                        text.line(format!(
-                            "mbarrier_init(base + {upper}_EMPTY_AT + {name} * 8, {});",
+                        let empty = if ring.exchange.is_some() {
+                            "(SPLIT - 1) * 4".into()
+                        } else {
                             arrivals(ring.empty / ring.ctas, ring.ctas)
+                        };
+                        text.line(format!(
+                            "mbarrier_init(base + {upper}_EMPTY_AT + {name} * 8, {empty});"
                         ));
                     },
                 );
@@ -476,6 +501,15 @@ fn arrivals(count: u32, ctas: u32) -> String {
     }
 }
 
+/// The constant that says how many CTAs a cluster has.
+pub(super) fn cluster(pipeline: &Pipeline) -> &'static str {
+    if pipeline.split > 1 {
+        "SPLIT"
+    } else {
+        "CLUSTER"
+    }
+}
+
 /// The function of an order.
 pub(super) fn order_name(order: TileOrder) -> String {
     match order {
@@ -503,6 +537,7 @@ fn meaning(name: &str) -> &'static str {
         "UNIT" => "  // boxes of a piece that one CTA sends, with one signal",
         "BOX_N" => "  // columns of such a box",
         "PANEL_N" => "  // columns of an output panel",
+        "SUM_PANELS" => "  // panels of a tile that a CTA has the sums of, at most",
         "CARRIED" => "  // stored panels that one stage holds",
         _ => "",
     }

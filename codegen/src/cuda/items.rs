@@ -1,8 +1,10 @@
 //! Loops over items: which of them a CTA does, and the places in rings that go with it.
 
 use super::Text;
-use super::node::slots;
+use super::head::cluster;
+use super::rings::slots;
 use crate::pipeline::{Deal, Expr, Node};
+use std::borrow::Cow;
 
 impl Text<'_> {
     /// Where this CTA's items start, and the role's place in each ring it uses.
@@ -29,14 +31,22 @@ impl Text<'_> {
         self.counts_items = loops > 1 || looped;
         let first = if self.counts_items { ", first = 0" } else { "" };
         const JOINED: &str = "next_item(index, plan.join, COMM_CTAS)";
-        let (start, all) = match deal {
+        let (start, all): (Cow<'_, str>, Cow<'_, str>) = match deal {
             Deal::All if self.pipeline.ctas() > 1 => {
-                ("blockIdx.x / CLUSTER", "(gridDim.x / CLUSTER)")
+                let ctas = cluster(self.pipeline);
+                let (start, all) = (
+                    format!("blockIdx.x / {ctas}"),
+                    format!("(gridDim.x / {ctas})"),
+                );
+                (start.into(), all.into())
             }
-            Deal::All => ("blockIdx.x", "gridDim.x"),
-            Deal::Comm => ("blockIdx.x", "COMM_CTAS"),
-            Deal::Others => ("blockIdx.x - COMM_CTAS", "(gridDim.x - COMM_CTAS)"),
-            Deal::Join => ("first_item(plan.join, COMM_CTAS)", ""),
+            Deal::All => ("blockIdx.x".into(), "gridDim.x".into()),
+            Deal::Comm => ("blockIdx.x".into(), "COMM_CTAS".into()),
+            Deal::Others => (
+                "blockIdx.x - COMM_CTAS".into(),
+                "(gridDim.x - COMM_CTAS)".into(),
+            ),
+            Deal::Join => ("first_item(plan.join, COMM_CTAS)".into(), "".into()),
         };
         let why = if self.counts_items {
             "  // this CTA's next item of the loops below, and how many the loops before had"

@@ -9,6 +9,7 @@ mod items;
 mod lines;
 mod node;
 mod params;
+mod rings;
 mod value;
 
 pub use params::{FieldAt, Param};
@@ -35,6 +36,7 @@ pub fn prelude() -> String {
         include_str!("prelude/counters.cuh"),
         include_str!("prelude/wgmma.cuh"),
         include_str!("prelude/epilogue.cuh"),
+        include_str!("prelude/sums.cuh"),
         include_str!("prelude/math.cuh"),
     ];
     files.join("\n")

@@ -2,7 +2,8 @@
 
 use super::Text;
 use super::head::order_name;
-use crate::pipeline::{Expr, Field, Node, Phase, RingId, Side, Slot};
+use super::rings::slots;
+use crate::pipeline::{Expr, Field, Node, Phase, RingId, Scope, Side, Slot};
 use crate::print::{Spelling, factor};
 use crate::program::{CounterId, StoreMode};
 
@@ -123,14 +124,15 @@ impl Text<'_> {
                     self.what(*ring, *side),
                 );
                 let role = self.role.to_uppercase();
-                // What other CTAs say was read by tensor cores alone.
-                let relaxed = if *side == Side::Empty && self.pipeline.ring(*ring).ctas > 1 {
-                    "_relaxed"
-                } else {
-                    ""
+                let of = self.pipeline.ring(*ring);
+                let verb = match (of.exchange, side) {
+                    (Some(Scope::Cluster), _) => "mbarrier_wait_cluster",
+                    // What other CTAs say was read by tensor cores alone.
+                    (None, Side::Empty) if of.ctas > 1 => "mbarrier_wait_relaxed",
+                    (None | Some(Scope::Cta), _) => "mbarrier_wait",
                 };
                 self.line(format!(
-                    "mbarrier_wait{relaxed}({barrier}, {name}_parity{flip}, watch, {role}, {what}, {name});"
+                    "{verb}({barrier}, {name}_parity{flip}, watch, {role}, {what}, {name});"
                 ));
             }
             Node::Expect { ring, bytes } => {
@@ -138,8 +140,14 @@ impl Text<'_> {
                     self.barrier(*ring, Side::Full, Slot::Current),
                     self.expr(bytes),
                 );
-                self.line(format!("const u32 full = {barrier};"));
-                self.line(format!("mbarrier_expect(full, {bytes});"));
+                if self.group {
+                    self.line(format!(
+                        "if (warp % 4 == 0 && lane == 0) mbarrier_expect({barrier}, {bytes});"
+                    ));
+                } else {
+                    self.line(format!("const u32 full = {barrier};"));
+                    self.line(format!("mbarrier_expect(full, {bytes});"));
+                }
             }
             Node::Arrive { ring, side, slot } => {
                 let (lanes, arrive) = self.arrive(*ring, *side, *slot);
@@ -350,6 +358,22 @@ impl Text<'_> {
                     }
                 }
             }
+            Node::SendSum {
+                ring,
+                to,
+                index,
+                part,
+            } => {
+                let barrier = self.barrier(*ring, Side::Full, Slot::Current);
+                let to = self.expr(to);
+                self.sum(
+                    "sum_send",
+                    *ring,
+                    (index, part),
+                    &format!("{barrier}, {to}, "),
+                );
+            }
+            Node::AddSum { ring, index, part } => self.sum("sum_add", *ring, (index, part), ""),
             Node::AddPanel {
                 ring,
                 slot_part,
@@ -427,17 +451,6 @@ impl Text<'_> {
         }
     }
 
-    fn give_back(&mut self, ring: RingId, held: u32) {
-        let name = self.pipeline.ring(ring).name;
-        let (upper, slots) = (name.to_uppercase(), slots(name));
-        self.block(format!("for (; held > {held}; --held)"), |text| {
-            text.line(format!(
-                "mbarrier_arrive(base + {upper}_EMPTY_AT + oldest * 8);"
-            ));
-            text.line(format!("if (++oldest == {slots}) oldest = 0;"));
-        });
-    }
-
     fn mma(&mut self, ring: RingId, fresh: &Expr) {
         let ring = self.pipeline.ring(ring);
         let [x, w] = [0, 1].map(|part| ring.parts[part].name.clone());
@@ -504,54 +517,8 @@ impl Text<'_> {
         });
     }
 
-    /// Which lanes arrive, and how: a lane for each CTA of a cluster.
-    fn arrive(&self, ring: RingId, side: Side, slot: Slot) -> (&'static str, String) {
-        let barrier = self.barrier(ring, side, slot);
-        if side == Side::Empty && self.pipeline.ring(ring).ctas > 1 {
-            (
-                "lane < CLUSTER",
-                format!("mbarrier_arrive_cluster({barrier}, lane);"),
-            )
-        } else {
-            ("lane == 0", format!("mbarrier_arrive({barrier});"))
-        }
-    }
-
-    fn barrier(&self, ring: RingId, side: Side, slot: Slot) -> String {
-        let name = self.pipeline.ring(ring).name;
-        let side = match side {
-            Side::Full => "FULL",
-            Side::Empty => "EMPTY",
-        };
-        let slot = match slot {
-            Slot::Current => name,
-            Slot::Previous => "previous",
-        };
-        format!("base + {}_{side}_AT + {slot} * 8", name.to_uppercase())
-    }
-
-    fn what(&self, ring: RingId, side: Side) -> String {
-        let name = self.pipeline.ring(ring).name.to_uppercase();
-        match side {
-            Side::Full => format!("{name}_FULL"),
-            Side::Empty => format!("{name}_EMPTY"),
-        }
-    }
-
-    /// The address of a box in a part of the current slot: an operand's block, or a panel.
-    fn shared(&self, ring: RingId, part: usize, index: &Expr, block: bool) -> String {
-        let ring = self.pipeline.ring(ring);
-        let (slot, upper) = (ring.name, ring.parts[part].name.to_uppercase());
-        let mut text = format!("base + {upper}_AT + {slot} * {upper}_BYTES");
-        if *index != Expr::Const(0) {
-            let bytes = if block { "BLOCK_BYTES" } else { "PANEL_BYTES" };
-            text.push_str(&format!(" + {} * {bytes}", self.factor(index)));
-        }
-        text
-    }
-
     /// A number as a factor.
-    fn factor(&self, expr: &Expr) -> String {
+    pub(super) fn factor(&self, expr: &Expr) -> String {
         factor(expr, self)
     }
 
@@ -559,12 +526,6 @@ impl Text<'_> {
         let first = Expr::Field(Field::First(counter));
         self.expr(&(first + cell.clone()))
     }
-}
-
-/// The constant that says how many slots a ring has.
-pub(super) fn slots(name: &str) -> String {
-    let es = if name.ends_with('x') { "ES" } else { "S" };
-    format!("{}{es}", name.to_uppercase())
 }
 
 /// Whether a node or one within it reads a variable.

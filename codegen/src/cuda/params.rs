@@ -150,6 +150,8 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Node::Apply { .. }
         | Node::WritePanel { .. }
         | Node::AddPanel { .. }
+        | Node::SendSum { .. }
+        | Node::AddSum { .. }
         | Node::FenceShared
         | Node::SyncWarp
         | Node::FenceGlobal

@@ -13,7 +13,8 @@ use crate::program::{TensorId, TensorKind};
 use crate::shape::Extent;
 use crate::unroll::Span;
 use layout::Layout;
-use ndarray::{ArrayView2, ArrayViewMut2, ShapeBuilder, linalg::general_mat_mul};
+use ndarray::{ArrayView2, ArrayViewMut2, Axis, ShapeBuilder, Slice, linalg::general_mat_mul};
+use std::ops::Range;
 
 /// A tile of f32 registers.
 #[derive(Clone, Debug, Default)]
@@ -196,13 +197,21 @@ impl Data {
         view.expect("the rectangle was checked to be inside")
     }
 
-    /// `tile += a · bᵀ`, in f32.
-    pub fn dot(&self, tile: &mut Tile, home: u16, a: &Span, b: &Span) {
+    /// `tile += a · bᵀ`, in f32; where CTAs share the steps of the product, each one's part is summed by itself.
+    pub fn dot(&self, tile: &mut Tile, home: u16, a: &Span, b: &Span, shares: &[Range<usize>]) {
         let (a, b) = (self.view(home, a), self.view(home, b));
         tile.shaped(a.nrows(), b.nrows());
         let mut c = ArrayViewMut2::from_shape((tile.rows, tile.columns), &mut tile.values)
             .expect("the tile was just shaped");
-        general_mat_mul(1.0, &a, &b.t(), 1.0, &mut c);
+        if shares.len() <= 1 {
+            general_mat_mul(1.0, &a, &b.t(), 1.0, &mut c);
+            return;
+        }
+        for share in shares {
+            let [a, b] =
+                [&a, &b].map(|operand| operand.slice_axis(Axis(1), Slice::from(share.clone())));
+            c += &a.dot(&b.t());
+        }
     }
 
     /// `tile += from`; the sum over several ranks' memory is made in f32 and rounded once, as the switch does.

@@ -44,6 +44,9 @@
 //! tile, and then every sum at the destination. A sum in the switch is made in f32 and rounded once to the memory's
 //! type. The order of reduce-adds is the interleaving's, so their bits may differ between seeds.
 //!
+//! Where CTAs share the K steps of a tile, each one's part is summed by itself, and then the parts in their order; on a
+//! GPU every panel begins with the part of the CTA that stores it.
+//!
 //! # What is not modelled
 //!
 //! Time, the warp level (mbarriers, TMA, proxy fences, swizzles), clusters, partial visibility of one copy or store,

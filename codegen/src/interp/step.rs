@@ -7,11 +7,12 @@ use super::failure::FailureKind;
 use super::machine::{Machine, Turn};
 use super::memory::{Memory, Mode, Terms, Who, ranks};
 use super::setup::{Setup, homes};
-use crate::kernel::ValueId;
+use crate::kernel::{RoleKind, ValueId};
 use crate::program::{StoreMode, TensorKind};
 use crate::shape::Extent;
 use crate::unroll::{EVERYWHERE, Span, StepKind};
 use crate::value::{AccId, Binary, Value};
+use std::ops::Range;
 
 impl Machine<'_> {
     /// Takes the next step of a worker that is not blocked.
@@ -87,7 +88,8 @@ impl Machine<'_> {
                 let acc = &mut accs[usize::from(acc.0)];
                 (acc.live, acc.fresh) = (true, true);
                 if self.data.wanted() {
-                    self.data.dot(&mut acc.tile, a.home, &a, &b);
+                    let shares = shares(setup, usize::from(at.role), a.columns.len());
+                    self.data.dot(&mut acc.tile, a.home, &a, &b, &shares);
                 }
             }
             StepKind::Reduce { acc, from } => {
@@ -184,6 +186,22 @@ impl Machine<'_> {
         }
         Ok(())
     }
+}
+
+/// Which columns of an operand each CTA multiplies, where several share the steps of a product: as the pipeline divides
+/// them.
+fn shares(setup: &Setup<'_>, role: usize, depth: u32) -> Vec<Range<usize>> {
+    let RoleKind::Gemm(kind) = setup.kernel.roles[role].kind else {
+        return Vec::new();
+    };
+    if kind.split <= 1 {
+        return Vec::new();
+    }
+    let steps = depth.div_ceil(kind.k.max(1));
+    let start = |share: u32| (steps * share / kind.split * kind.k).min(depth) as usize;
+    (0..kind.split)
+        .map(|share| start(share)..start(share + 1))
+        .collect()
 }
 
 /// Whose contributions an expression holds.

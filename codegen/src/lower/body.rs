@@ -4,7 +4,7 @@ use super::choices::Choices;
 use super::dims::Matched;
 use super::mistake;
 use super::places::Use;
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Block, GemmKind, Op, OpId, OpKind, Role, RoleKind, ValueId};
 use crate::order::{RankOrder, TileOrder};
 use crate::program::{self, Home, ItemOrder, Loc, PartitionId, Program, Stmt, StmtKind, Var};
@@ -100,6 +100,7 @@ impl<'a> Placer<'a> {
             program::RoleKind::Gemm {
                 k,
                 cluster,
+                split,
                 stages,
                 panels,
                 ping_pong,
@@ -110,6 +111,10 @@ impl<'a> Placer<'a> {
                 cluster: cluster.map_or((1, 1), |c| {
                     self.choices
                         .pair(c, "cluster", self.choices.at(c, at), self.found)
+                }),
+                split: split.map_or(1, |s| {
+                    self.choices
+                        .one(s, "split", self.choices.at(s, at), self.found)
                 }),
                 stages: stages.map(|s| {
                     self.choices
@@ -132,6 +137,18 @@ impl<'a> Placer<'a> {
             program::RoleKind::SpareWarps => RoleKind::SpareWarps,
             program::RoleKind::CopyEngine => RoleKind::CopyEngine,
         };
+        if let RoleKind::Gemm(GemmKind { cluster, split, .. }) = kind
+            && split > 1
+            && cluster != (1, 1)
+        {
+            let message = format!(
+                "{split} CTAs that share the steps of a tile, in a cluster of {}x{}",
+                cluster.0, cluster.1
+            );
+            let hint = "one of the two: `cluster = (1, 1)`, or `split = 1`";
+            self.found
+                .push(Diagnostic::new(Rule::Resources, at, message).hint(hint));
+        }
         self.kind = kind;
         let body = self.blocks(&role.body);
         let whole_row = self.whole_row();
@@ -557,6 +574,7 @@ fn same_ctas(a: RoleKind, b: RoleKind, whole_row: u32) -> Option<RoleKind> {
         (RoleKind::Gemm(a), RoleKind::Gemm(b)) => Some(RoleKind::Gemm(GemmKind {
             k: agreed(a.k, b.k, whole_row)?,
             cluster: agreed(a.cluster, b.cluster, (1, 1))?,
+            split: agreed(a.split, b.split, 1)?,
             stages: agreed(a.stages, b.stages, None)?,
             panels: agreed(a.panels, b.panels, None)?,
             ping_pong: agreed(a.ping_pong, b.ping_pong, false)?,

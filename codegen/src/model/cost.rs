@@ -47,6 +47,7 @@ impl<'a> Costs<'a> {
             gemm: GemmKind {
                 k: 1,
                 cluster: (1, 1),
+                split: 1,
                 stages: None,
                 panels: None,
                 ping_pong: false,
@@ -78,6 +79,7 @@ impl<'a> Costs<'a> {
                 }
                 Block::Items { partition, .. } => {
                     let items = self.plan.geometry.items(*partition) as f64;
+                    let items = items * f64::from(self.gemm.split);
                     let ctas = f64::from(self.plan.grid.gemm);
                     self.busy = self.busy.max(items.min(ctas));
                 }
@@ -143,12 +145,15 @@ impl<'a> Costs<'a> {
     /// One product of one CTA with the others at work beside it. An item at the edge costs a whole tile, because the
     /// tensor cores multiply whole tiles. Bounded by the tensor cores, by what an SM reads through the L2 cache, of
     /// which a cluster shares what its CTAs have in common, and by the steps of its K loop, which follow each other.
+    /// Where CTAs share the steps, it is one of them with what they send each other.
     /// `first` in its item, it pays for the tile's overhead, if no other warpgroup multiplies meanwhile.
     pub(super) fn dot(&self, op: OpId, a: &Span, b: &Span, first: bool) -> Ps {
         let (rows, columns) = self.tiles[usize::from(op.0)];
         let k = a.columns.len().next_multiple_of(self.k_step);
-        let steps = f64::from(k / self.k_step);
-        let k = f64::from(k);
+        // The CTAs that share a tile's steps have as many each, or one more.
+        let steps = (k / self.k_step).div_ceil(self.gemm.split);
+        let k = f64::from(steps * self.k_step);
+        let steps = f64::from(steps);
         let dtype = self.kernel.buffers[a.buffer.index()].dtype;
         let machine = self.machine;
         let in_turn = self.gemm.in_turn(rows);
@@ -173,7 +178,17 @@ impl<'a> Costs<'a> {
         } else {
             0.0
         };
-        ps(tensor.max(feed).max(chain) + overhead)
+        ps(tensor.max(feed).max(chain) + overhead + self.exchange(multiplied * width))
+    }
+
+    /// Seconds that CTAs which share a tile's steps take to send each other their f32 sums of so many elements: all at
+    /// once, each what the others store.
+    fn exchange(&self, elements: f64) -> f64 {
+        if self.gemm.split <= 1 {
+            return 0.0;
+        }
+        let others = 1.0 - 1.0 / f64::from(self.gemm.split);
+        self.machine.cluster_latency + elements * 4.0 * others / self.machine.cluster_cta
     }
 
     /// Rows of an operand's box, as many as they cost. Measured: rows outside a tensor that has less than a box take

@@ -19,6 +19,10 @@ pub struct Machine {
     pub step_latency: f64,
     /// The same where two CTAs of a cluster wait for each other in every step.
     pub cluster_step_latency: f64,
+    /// Seconds from the first of a CTA's stores into another one of its cluster to the other's next instruction.
+    pub cluster_latency: f64,
+    /// Bytes a second that one CTA sends to the others of its cluster.
+    pub cluster_cta: f64,
     /// Dense 16-bit matrix FLOP a second of all SMs inside the K loop of full tiles.
     pub flops: f64,
     /// Seconds a tile that warpgroups share costs besides its K loop: filling the ring, and the part of the epilogue that
@@ -64,7 +68,7 @@ impl Machine {
     /// each, with tiles of 16×32 to 64×64 they take 0.125 µs a step; in clusters about 0.22 µs.
     ///
     /// From the machine's notes: 4.3 TB/s copy bandwidth. Assumed, not measured: 0.7 µs for a flag within one GPU,
-    /// 3 µs to launch.
+    /// 3 µs to launch, 1 µs and 60 GB/s between CTAs of a cluster.
     pub fn h200() -> Machine {
         Machine {
             name: "H200 NV18",
@@ -74,6 +78,8 @@ impl Machine {
             l2_sm: 132e9,
             step_latency: 0.125e-6,
             cluster_step_latency: 0.22e-6,
+            cluster_latency: 1e-6,
+            cluster_cta: 60e9,
             flops: 854e12,
             tile_overhead: 1.5e-6,
             link_copy_engine: 394e9,

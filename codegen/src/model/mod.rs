@@ -5,10 +5,10 @@
 
 mod cost;
 pub mod gantt;
-mod least;
 mod links;
 pub mod machine;
 mod map;
+mod outline;
 mod sim;
 mod stores;
 pub mod timeline;
@@ -16,7 +16,7 @@ pub mod trace;
 pub mod volume;
 mod workers;
 
-pub use least::least;
 pub use machine::Machine;
+pub use outline::{Outline, outline};
 pub use timeline::{Event, EventKind, Flow, Lane, Timeline, predict, seconds};
 pub use volume::Volume;

@@ -246,7 +246,8 @@ fn lanes(kernel: &Kernel, plan: &Plan) -> Vec<Lane> {
 /// How many lanes of a rank start in a role.
 pub(super) fn lane_count(role: RoleKind, plan: &Plan) -> u32 {
     match role {
-        RoleKind::Gemm(_) => plan.grid.gemm,
+        // CTAs that share the steps of each tile are one worker.
+        RoleKind::Gemm(kind) => plan.grid.gemm / kind.split,
         RoleKind::Comm { .. } => plan.grid.comm,
         RoleKind::SpareWarps => plan.grid.gemm.max(1),
         RoleKind::CopyEngine => 1,

@@ -25,12 +25,13 @@ pub use enqueue::{HostOp, HostOpKind, Lines};
 pub use expr::{Expr, Field, Op, Test, Values};
 pub use host::MapShape;
 pub use node::{
-    At, Deal, Epilogue, Map, MapId, Node, Note, Param, Part, Phase, Ring, RingId, Side, Slot,
-    Source, View,
+    At, Deal, Epilogue, Map, MapId, Node, Note, Param, Part, Phase, Ring, RingId, Scope, Side,
+    Slot, Source, View,
 };
 pub(crate) use run::findings;
 
 use crate::dtype::Dtype;
+use crate::fit::sum_threads;
 use crate::kernel::Kernel;
 use crate::program::CounterId;
 use crate::verify::Checked;
@@ -50,6 +51,8 @@ pub struct Pipeline {
     pub panel_columns: u32,
     /// CTAs of a cluster, along rows and columns of tiles: one, or two that share an operand.
     pub cluster: (u32, u32),
+    /// CTAs of a cluster that share the K steps of each tile; 1: none.
+    pub split: u32,
     /// CTAs that move data before they multiply: the first ones.
     pub comm: Option<Comm>,
     /// Registers a thread of the first warpgroup keeps, and one of the others takes.
@@ -185,7 +188,12 @@ impl Pipeline {
 
     /// CTAs of a cluster.
     pub const fn ctas(&self) -> u32 {
-        self.cluster.0 * self.cluster.1
+        self.cluster.0 * self.cluster.1 * self.split
+    }
+
+    /// Bytes of a warpgroup's sums of a panel, as CTAs that share a tile's K steps send them.
+    pub fn sum_panel_bytes(&self) -> u32 {
+        self.blocks() * self.panel_columns * 2 * sum_threads(self.tile.rows)
     }
 
     /// How many run a role in a CTA: one, or one a warpgroup that multiplies.

@@ -277,6 +277,29 @@ pub enum Node {
         /// What it is rounded to.
         dtype: Dtype,
     },
+    /// Sends a panel's width of accumulators to another CTA of the cluster, into the slot of the current number there.
+    ///
+    /// CUDA: `sum_send`, asynchronous stores. Meaning: as a load by TMA, it completes on that CTA's full barrier with
+    /// all its bytes.
+    SendSum {
+        /// The ring.
+        ring: RingId,
+        /// Which CTA of the cluster.
+        to: Expr,
+        /// Which place of the slot.
+        index: Expr,
+        /// Which panel of the tile.
+        part: Expr,
+    },
+    /// Adds what another CTA sent to a panel's width of accumulators, in f32 (ordinary loads).
+    AddSum {
+        /// The ring.
+        ring: RingId,
+        /// Which place of the slot.
+        index: Expr,
+        /// Which panel of the tile.
+        part: Expr,
+    },
     /// Adds a loaded panel to accumulators, in f32 (ordinary loads).
     AddPanel {
         /// The ring.
@@ -388,6 +411,15 @@ pub enum Side {
     Empty,
 }
 
+/// Which CTAs a wait and an arrival at a barrier order accesses of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// Those of this CTA alone.
+    Cta,
+    /// Those of its cluster.
+    Cluster,
+}
+
 /// Which phase of a barrier: the parity of the role's lap around the ring, or the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
@@ -479,6 +511,9 @@ pub struct Ring {
     /// CTAs that fill and empty the slots together: an arrival at an empty barrier is at that of each. It orders what
     /// tensor cores read, not ordinary accesses.
     pub ctas: u32,
+    /// Where each CTA of the cluster sends into the slots of the others, and an arrival at an empty barrier is at that of
+    /// each other one: how far waits and arrivals order ordinary accesses.
+    pub exchange: Option<Scope>,
     /// Arrivals that end a phase of the full barriers.
     pub full: u32,
     /// Arrivals that end a phase of the empty barriers.

@@ -46,6 +46,8 @@ impl Node {
             | Node::Apply { .. }
             | Node::WritePanel { .. }
             | Node::AddPanel { .. }
+            | Node::SendSum { .. }
+            | Node::AddSum { .. }
             | Node::FenceShared
             | Node::SyncWarp
             | Node::CounterWait { .. }
@@ -100,7 +102,12 @@ impl Node {
             Node::WritePanel { part, .. } | Node::Apply { part, .. } => vec![part],
             Node::ReadPanel { index, .. } => vec![index],
             Node::ReadVector { column, .. } => vec![column],
-            Node::AddPanel { index, part, .. } => vec![index, part],
+            Node::AddPanel { index, part, .. } | Node::AddSum { index, part, .. } => {
+                vec![index, part]
+            }
+            Node::SendSum {
+                to, index, part, ..
+            } => vec![to, index, part],
             Node::CounterWait { cell, .. } | Node::CounterAdvance { cell, .. } => vec![cell],
             Node::CounterAdd { rank, cell, .. } | Node::Defer { rank, cell, .. } => {
                 vec![rank, cell]

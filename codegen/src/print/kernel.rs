@@ -80,6 +80,7 @@ fn role_text(kind: RoleKind) -> String {
         RoleKind::Gemm(GemmKind {
             k,
             cluster: (rows, columns),
+            split,
             stages,
             panels,
             ping_pong,
@@ -87,7 +88,12 @@ fn role_text(kind: RoleKind) -> String {
             let stages = stages.map_or_else(String::new, |stages| format!(", stages = {stages}"));
             let panels = panels.map_or_else(String::new, |panels| format!(", panels = {panels}"));
             let in_turn = if ping_pong { ", ping_pong" } else { "" };
-            format!("gemm(k = {k}, cluster = {rows}x{columns}{stages}{panels}{in_turn})")
+            let split = if split > 1 {
+                format!(", split = {split}")
+            } else {
+                String::new()
+            };
+            format!("gemm(k = {k}, cluster = {rows}x{columns}{split}{stages}{panels}{in_turn})")
         }
         RoleKind::Comm { ctas } => format!("comm(ctas = {ctas})"),
         RoleKind::SpareWarps | RoleKind::CopyEngine => kind.name().into(),

@@ -92,7 +92,12 @@ impl Printer<'_> {
             pipeline.threads(),
             pipeline.shared_bytes()
         ));
-        if pipeline.ctas() > 1 {
+        if pipeline.split > 1 {
+            self.page.line(format!(
+                "clusters of {} CTAs that share a tile's steps, `share` is which",
+                pipeline.split
+            ));
+        } else if pipeline.ctas() > 1 {
             let (rows, columns) = pipeline.cluster;
             self.page.line(format!(
                 "clusters of {rows}x{columns} CTAs, `half` is which"
@@ -224,10 +229,11 @@ impl Printer<'_> {
                     Slot::Current => "",
                     Slot::Previous => " of the slot before",
                 };
-                let everywhere = if *side == Side::Empty && self.pipeline.ring(*ring).ctas > 1 {
-                    ", in all of the cluster"
-                } else {
-                    ""
+                let of = self.pipeline.ring(*ring);
+                let everywhere = match (side, of.exchange) {
+                    (Side::Empty, Some(_)) => ", in the others of the cluster",
+                    (Side::Empty, None) if of.ctas > 1 => ", in all of the cluster",
+                    (Side::Empty, None) | (Side::Full, _) => "",
                 };
                 format!("arrive {}{slot}{everywhere}", self.barrier(*ring, *side))
             }
@@ -350,6 +356,20 @@ impl Printer<'_> {
                 number(part),
                 self.part(*ring, *slot_part, index)
             ),
+            Node::SendSum {
+                ring,
+                to,
+                index,
+                part,
+            } => format!(
+                "send acc[{}] to CTA {} of the cluster, {}",
+                number(part),
+                number(to),
+                self.part(*ring, 0, index)
+            ),
+            Node::AddSum { ring, index, part } => {
+                format!("acc[{}] += {}", number(part), self.part(*ring, 0, index))
+            }
             Node::FenceShared => "fence shared memory for TMA".into(),
             Node::SyncWarp => "sync the warp".into(),
             Node::CounterWait { counter, cell, lag } => {

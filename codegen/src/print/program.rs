@@ -122,6 +122,7 @@ impl Printer<'_> {
             RoleKind::Gemm {
                 k,
                 cluster,
+                split,
                 stages,
                 panels,
                 ping_pong,
@@ -129,6 +130,7 @@ impl Printer<'_> {
                 vec![
                     ("k", k),
                     ("cluster", cluster),
+                    ("split", split),
                     ("stages", stages),
                     ("panels", panels),
                     ("ping_pong", ping_pong),

@@ -89,7 +89,7 @@ impl Parser<'_> {
             return None;
         }
         let allowed: &[&str] = match found.as_str() {
-            "gemm" => &["k", "cluster", "stages", "panels", "ping_pong"],
+            "gemm" => &["k", "cluster", "split", "stages", "panels", "ping_pong"],
             "comm" => &["ctas"],
             _ => &[],
         };

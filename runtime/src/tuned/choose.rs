@@ -118,7 +118,7 @@ pub fn select(
             });
         }
     }
-    let mut refused = None;
+    let mut meaningless = None;
     let mut variants = Vec::new();
     let mut kernels = Vec::new();
     for variant in combinations(program, base, &BTreeMap::new()) {
@@ -128,10 +128,11 @@ pub fn select(
                 kernels.push(kernel);
             }
             Err(error) => {
-                refused.get_or_insert(error);
+                meaningless.get_or_insert(error);
             }
         }
     }
+    let mut refused = None;
     let mut ranking = Ranking::new(&kernels, shape, machine);
     let favourite = ranking.next();
     if let Some(favourite) = &favourite {
@@ -160,7 +161,8 @@ pub fn select(
             }
         }
     }
-    let refused = refused.or(ranking.refused());
+    // What has a meaning and does not fit says more than what has none.
+    let refused = refused.or(ranking.refused()).or(meaningless);
     Err(refused.unwrap_or_else(|| Error::Usage {
         what: format!("{} has no variant", program.name),
         legal: "a choice offers at least one option".into(),

@@ -7,7 +7,7 @@ mod choose;
 mod rank;
 
 pub use choose::{Choice, choices, combinations, offered, select};
-pub use rank::{Ranked, Ranking, predicted};
+pub use rank::{Ranked, Ranking, predicted, worth_asking};
 
 use crate::error::Error;
 use crate::jit::Cache;
@@ -59,7 +59,8 @@ pub struct Winner {
     pub p90: f64,
     /// cuBLASLt's median for the product alone, in the same run.
     pub cublaslt: f64,
-    /// How many variants the schedule offered then. Once it offers others, this winner says nothing any more.
+    /// How many variants the schedule offered then. Once it offers others, this winner says nothing any more; only a
+    /// choice that it does not name may have come since, which is as it was before there was one: its first option.
     pub among: usize,
     /// The choices, as `--set` takes them.
     pub choices: BTreeMap<String, String>,
@@ -96,10 +97,15 @@ fn moves(program: &Program) -> bool {
 impl Winner {
     /// Its choices, if the schedule offers what it did.
     pub fn settings(&self, program: &Program) -> Option<BTreeMap<String, Setting>> {
-        if self.among != offered(program) {
+        let offers = offered(program);
+        let offered = choices(program);
+        let named = offered
+            .iter()
+            .filter(|(name, _)| self.choices.contains_key(**name));
+        let named: usize = named.map(|(_, options)| options.len()).product();
+        if self.among != offers && self.among != named {
             return None;
         }
-        let offered = choices(program);
         let offers = |name: &str, setting: &Setting| {
             let options = offered.get(name);
             options.is_some_and(|options| options.contains(setting))

@@ -3,15 +3,25 @@
 use crate::error::Error;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::model::{self, Machine};
-use counterflow_codegen::plan::Plan;
+use counterflow_codegen::plan::{Grid, Plan};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::verify::{self, Checked};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+/// Whether a variant may be among the fastest: CTAs that share the steps of tiles add what they send each other, for
+/// nothing where each SM has two tiles anyway.
+pub fn worth_asking(kernel: &Kernel, grid: &Grid, machine: &Machine) -> bool {
+    let shared = kernel.gemm().is_some_and(|kind| kind.split > 1);
+    !shared || grid.tiles < 2 * u64::from(machine.sms)
+}
+
 /// What the model says a launch takes on a GPU at its power limit, where those are that train: in seconds. What it
-/// cannot predict takes for ever.
+/// cannot predict takes for ever, and so does what is not [worth asking about](worth_asking).
 pub fn predicted(kernel: &Checked<Kernel>, plan: &Checked<Plan>, machine: &Machine) -> f64 {
+    if !worth_asking(kernel, &plan.grid, machine) {
+        return f64::INFINITY;
+    }
     model::seconds(kernel, plan, &hot(machine)).unwrap_or(f64::INFINITY)
 }
 
@@ -40,7 +50,7 @@ pub struct Ranked {
 /// The legal ones of some kernels for a shape, by what [`predicted`] says of them: none takes 1 % longer than one after
 /// it.
 ///
-/// A kernel is planned, verified and simulated only once [`model::least`] leaves no other that is better by more than
+/// A kernel is planned, verified and simulated only once [`model::outline`] leaves no other that is better by more than
 /// that: most predictions are never made.
 #[derive(Debug)]
 pub struct Ranking<'a> {
@@ -80,8 +90,11 @@ impl<'a> Ranking<'a> {
             refused: None,
         };
         for (which, kernel) in kernels.iter().enumerate() {
-            match model::least(kernel, shape, &ranking.hot) {
-                Ok(seconds) => ranking.place(which, seconds),
+            match model::outline(kernel, shape, &ranking.hot) {
+                Ok(outline) if worth_asking(kernel, &outline.grid, machine) => {
+                    ranking.place(which, outline.least);
+                }
+                Ok(_) => ranking.place(which, f64::INFINITY),
                 Err(error) => ranking.refuse(error.into()),
             }
         }
@@ -117,8 +130,7 @@ impl Iterator for Ranking<'_> {
             let kernel = self.kernels[which];
             match verify::plan(kernel, self.shape, self.machine) {
                 Ok(plan) => {
-                    let seconds = model::seconds(kernel, &plan, &self.hot);
-                    let seconds = seconds.unwrap_or(f64::INFINITY);
+                    let seconds = predicted(kernel, &plan, self.machine);
                     // It goes before whatever can only be a little faster.
                     self.place(which, seconds / ALIKE);
                     self.settled[which] = Some(Ranked {

@@ -31,6 +31,16 @@ __device__ __forceinline__ void mbarrier_arrive_cluster(u32 barrier, u32 cta) {
         : "memory");
 }
 
+// The same for memory that threads of this warp read by ordinary loads, after `__syncwarp`: CTA `cta` may write it again.
+// Once a tile, when nothing waits for it. Pairs with mbarrier_wait_cluster.
+__device__ __forceinline__ void mbarrier_arrive_release_cluster(u32 barrier, u32 cta) {
+    jitter();
+    asm volatile(
+        "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;\n\t"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(barrier), "r"(cta)
+        : "memory");
+}
+
 // One arrival that also announces `bytes` of TMA data; the phase ends when they have landed, and the data is then
 // visible to every waiter (TMA's complete_tx pairs with the wait, no proxy fence needed on the reading side).
 __device__ __forceinline__ void mbarrier_expect(u32 barrier, u32 bytes) {
@@ -76,6 +86,25 @@ __device__ __forceinline__ void mbarrier_wait_relaxed(u32 barrier, u32 parity, c
     if (mbarrier_try_wait_relaxed(barrier, parity)) return;
     const u64 start = global_nanoseconds();
     while (!mbarrier_try_wait_relaxed(barrier, parity)) {
+        if (global_nanoseconds() - start > 2 * watch.timeout_ns) stalled(watch, role, what, stage, parity, parity ^ 1);
+    }
+}
+
+// Acquire at cluster scope: what other CTAs sent, or read, comes before what this thread does next.
+__device__ __forceinline__ bool mbarrier_try_wait_cluster(u32 barrier, u32 parity) {
+    u32 done;
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    return done != 0;
+}
+__device__ __forceinline__ void mbarrier_wait_cluster(u32 barrier, u32 parity, const Watch& watch, u32 role, u32 what, u32 stage) {
+    jitter();
+    if (mbarrier_try_wait_cluster(barrier, parity)) return;
+    const u64 start = global_nanoseconds();
+    while (!mbarrier_try_wait_cluster(barrier, parity)) {
         if (global_nanoseconds() - start > 2 * watch.timeout_ns) stalled(watch, role, what, stage, parity, parity ^ 1);
     }
 }

@@ -3,8 +3,8 @@
 //! Vectors are read by ordinary loads. Stored tiles come through the stages behind the item's last step, panel by panel:
 //! one slot holds a panel of each, the first where `x` would be, the others where `w` would be.
 
-use super::super::{At, Epilogue, Expr, Node, Param, Phase, Side, Slot, Source};
-use super::gemm::{count, side};
+use super::super::{At, Epilogue, Expr, Node, Param, Phase, Side, Slot, Source, Test};
+use super::gemm::side;
 use super::item::{Leaf, Sorted};
 use super::walk::{Walk, identifier};
 use super::{PANELS, STAGES, refuse};
@@ -118,7 +118,7 @@ impl Walk<'_, '_> {
                 "it goes through the stages, after the turn has passed: tiles that are shared";
             self.b.found.push(refuse(at, message, hint));
         }
-        if self.b.product.ctas() > 1
+        if self.b.product.beside() > 1
             && let Some((_, leaf)) = sorted.loads.first()
         {
             let at = Some(self.b.kernel.loc(leaf.op.id));
@@ -207,7 +207,7 @@ impl Walk<'_, '_> {
             ring: STAGES,
             keep: false,
         });
-        nodes.push(count("part", self.panels(), 1.into(), false, part));
+        nodes.push(self.each_own_panel(part));
         nodes
     }
 
@@ -294,7 +294,7 @@ impl Walk<'_, '_> {
         }
         // A tile that no value uses is in the stages all the same.
         part.append(&mut tiles);
-        nodes.push(count("part", self.panels(), 1.into(), true, part));
+        nodes.push(self.each_panel_of(Test::Equal, part));
         nodes
     }
 

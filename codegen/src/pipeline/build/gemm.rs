@@ -316,7 +316,7 @@ impl Walk<'_, '_> {
                 },
             ]);
         }
-        nodes.push(count("part", self.panels(), 1.into(), false, part));
+        nodes.push(self.each_own_panel(part));
         if sorted.signals.is_empty() {
             return nodes;
         }

@@ -9,11 +9,12 @@ mod gemm;
 mod item;
 mod multiply;
 mod operand;
+mod share;
 mod walk;
 
 use super::{
     BLOCK_ROWS, BOX_COLUMNS, CONSUMERS, Comm, Epilogue, Expr, Map, Node, Part, Pipeline, Place,
-    Ring, RingId, Test, Tile, UNIT, Warp,
+    Ring, RingId, Scope, Test, Tile, UNIT, Warp,
 };
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::fit::{self, Fit, Needs};
@@ -30,9 +31,10 @@ use walk::{Walk, Which};
 const STAGES: RingId = RingId(0);
 /// The ring of output panels.
 const PANELS: RingId = RingId(1);
+/// The ring of sums that CTAs which share a tile's steps send each other. Such a kernel moves no boxes.
+const SUMS: RingId = RingId(2);
 /// The ring of boxes on their way to a peer.
 const BOXES: RingId = RingId(2);
-
 /// The pipeline of `kernel` on its architecture.
 ///
 /// # Errors
@@ -124,6 +126,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         in_turn: product.in_turn,
         panel_columns: product.fit.panel_columns,
         cluster: product.cluster,
+        split: product.split,
         comm,
         // What the loading warpgroup gives up, the multiplying ones share: at most 504 in all. A fused kernel's loading
         // thread needs more for the schedule's arithmetic, most of all where it moves data itself; a sum over ranks
@@ -170,15 +173,23 @@ struct Product {
     tile: Tile,
     in_turn: bool,
     cluster: (u32, u32),
+    split: u32,
     fit: Fit,
     /// Bytes of the widest element that panels hold.
     widest: u32,
+    /// Bytes of what the other CTAs that share a tile's steps send.
+    sum_bytes: u32,
     partition: crate::program::PartitionId,
 }
 
 impl Product {
     /// CTAs of a cluster.
     const fn ctas(&self) -> u32 {
+        self.beside() * self.split
+    }
+
+    /// Of those, the ones that have tiles beside each other.
+    const fn beside(&self) -> u32 {
         self.cluster.0 * self.cluster.1
     }
 
@@ -190,6 +201,17 @@ impl Product {
         } else {
             size
         }
+    }
+
+    /// Bytes of a warpgroup's sums of a panel.
+    fn sum_panel_bytes(&self) -> u32 {
+        let threads = fit::sum_threads(self.tile.rows);
+        self.tile.blocks(self.in_turn) * self.fit.panel_columns * 2 * threads
+    }
+
+    /// How many share the steps of a tile.
+    fn shares(&self) -> Expr {
+        Expr::symbol("SPLIT", self.split)
     }
 
     /// Bytes of an output panel.
@@ -241,7 +263,7 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
     let RoleKind::Gemm(kind) = gemm.kind else {
         return None;
     };
-    let (k, cluster) = (kind.k, kind.cluster);
+    let (k, cluster, split) = (kind.k, kind.cluster, kind.split);
     let mut dots: Vec<(Region, Region, Loc)> = Vec::new();
     visit(&gemm.body, &mut |op| {
         if let OpKind::Dot { a, b, .. } = &op.kind {
@@ -328,6 +350,7 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
             format!("tiles of {BLOCK_ROWS} rows or more: its CTAs load whole swizzle atoms"),
         ));
     }
+    share::legal(kernel, &kind, at, found);
     let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
     if cluster.0 == 2 && w_rows || cluster.1 == 2 && x_rows {
         let message = format!(
@@ -352,6 +375,7 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         step: (k, 2),
         result: widest,
         in_turn,
+        split,
     };
     let fit = match needs.divide(&kind, kernel.variant.arch.shared_memory()) {
         Ok(fit) => fit,
@@ -367,8 +391,10 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         tile,
         in_turn,
         cluster,
+        split,
         fit,
         widest,
+        sum_bytes: needs.sums(),
         partition,
     })
 }
@@ -444,20 +470,26 @@ fn lets(kernel: &Kernel, product: &Product) -> Vec<(String, Expr)> {
     let tile = &kernel.partitions[product.partition.index()];
     let k = kernel.buffers[product.w.index()].columns;
     let n = Expr::Field(Field::Size(tile.columns));
-    vec![
-        (
-            "tiles_n".into(),
-            n.ceil_div(Product::clustered(
-                "TILE_N",
-                product.tile.columns,
-                product.cluster.1,
-            )),
-        ),
-        (
+    let tiles_n = n.ceil_div(Product::clustered(
+        "TILE_N",
+        product.tile.columns,
+        product.cluster.1,
+    ));
+    let steps = Expr::Field(Field::Size(k)).ceil_div(Expr::symbol("TILE_K", product.tile.k));
+    let mut lets = vec![("tiles_n".into(), tiles_n)];
+    if product.split > 1 {
+        // Each has its part, and none is without a step: the plan refuses fewer steps than CTAs.
+        let start = |share: Expr| Expr::var("all_steps") * share / product.shares();
+        lets.push(("all_steps".into(), steps));
+        lets.push(("first_step".into(), start(Expr::var("share"))));
+        lets.push((
             "steps".into(),
-            Expr::Field(Field::Size(k)).ceil_div(Expr::symbol("TILE_K", product.tile.k)),
-        ),
-    ]
+            start(Expr::var("share") + 1) - Expr::var("first_step"),
+        ));
+    } else {
+        lets.push(("steps".into(), steps));
+    }
+    lets
 }
 
 /// The rings, laid out one after another; boxes on their way lie where the others will be, before those are used.
@@ -482,9 +514,10 @@ fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
             },
         ],
         at: 0,
-        ctas: product.ctas(),
+        ctas: product.beside(),
+        exchange: None,
         full: 1,
-        empty: warps * product.ctas(),
+        empty: warps * product.beside(),
     };
     let panels = Ring {
         name: "panel",
@@ -496,11 +529,29 @@ fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
         }],
         at: stages.slots * stages.slot_bytes(),
         ctas: 1,
+        exchange: None,
         full: warps,
         empty: 1,
     };
     let room = panels.at + panels.all() * panels.slot_bytes();
     let mut rings = vec![stages, panels];
+    if product.split > 1 {
+        rings.push(Ring {
+            name: "sum",
+            slots: 1,
+            sets: CONSUMERS,
+            parts: vec![Part {
+                name: "sum".into(),
+                bytes: product.sum_bytes / CONSUMERS,
+            }],
+            at: room,
+            ctas: product.split,
+            exchange: Some(Scope::Cluster),
+            // The thread that says how many bytes come; a lane of each warp of the others that read theirs.
+            full: 1,
+            empty: (product.split - 1) * 4,
+        });
+    }
     if comm {
         let bytes = comm::box_rows(kernel) * BOX_COLUMNS * 2;
         rings.push(Ring {
@@ -513,6 +564,7 @@ fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
             }],
             at: 0,
             ctas: 1,
+            exchange: None,
             full: 1,
             empty: 1,
         });

@@ -4,6 +4,7 @@ use super::super::{Expr, Node, Phase, Side, Slot, Test};
 use super::STAGES;
 use super::gemm::{count, steps};
 use super::item::Sorted;
+use super::share::given_back;
 use super::walk::Walk;
 use crate::program::Var;
 
@@ -83,7 +84,13 @@ impl Walk<'_, '_> {
                 body: vec![count("part", self.panels(), self.carried(), true, part)],
             });
         }
+        if self.b.product.split > 1 {
+            nodes.extend(self.exchange());
+        }
         nodes.extend(self.write_panels(sorted, var));
+        if self.b.product.split > 1 {
+            nodes.extend(given_back());
+        }
         nodes
     }
 }

@@ -11,6 +11,15 @@ use crate::fit;
 use crate::kernel::Region;
 
 impl Walk<'_, '_> {
+    /// Which of all K steps this is.
+    fn step(&self) -> Expr {
+        if self.b.product.split > 1 {
+            Expr::var("first_step") + Expr::var("step")
+        } else {
+            Expr::var("step")
+        }
+    }
+
     /// The loads of a product's tile of `region` into that part of the stage; none where it is no tile's.
     pub(super) fn operand(&mut self, part: usize, region: &Region) -> Vec<Node> {
         let tile = self.b.product.tile;
@@ -54,7 +63,7 @@ impl Walk<'_, '_> {
             index: block,
             map,
             at: At {
-                column: Expr::var("step") * Expr::symbol("TILE_K", tile.k),
+                column: self.step() * Expr::symbol("TILE_K", tile.k),
                 row,
                 chunk,
                 rank,

@@ -43,7 +43,8 @@ impl<'a> Case<'a> {
             if pipeline.comm.is_some() {
                 (UNIT + 1) * BOX_COLUMNS
             } else {
-                pipeline.rings[0].slots * tile.k + 8
+                // Where steps are shared, each has as many as the ring has stages, and one of them one more.
+                pipeline.split * pipeline.rings[0].slots * tile.k + 8
             },
         );
         let mut shape = Shape::new(rows * WORLD - 2, n, k);
@@ -181,6 +182,7 @@ impl<'a> Env<'a> {
             index: 0,
             first: 0,
         };
+        env.vars.insert("share".into(), block % case.pipeline.split);
         for (name, value) in &case.pipeline.lets {
             let value = value.eval(&env);
             env.vars.insert(name.clone(), value);

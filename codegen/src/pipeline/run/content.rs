@@ -18,14 +18,29 @@ use crate::value::AccId;
 pub(super) struct Product {
     /// Its first row among all rows, and its first column.
     pub(super) at: (u32, u32),
-    /// How much of K it has.
-    depth: u32,
+    /// Which part of K it has.
+    pub(super) depth: (u32, u32),
+    /// The parts of K that other CTAs of the cluster summed, by the first column of the panel they were added to.
+    pub(super) sums: Vec<(u32, (u32, u32))>,
     /// Whose partial tiles it has.
     pub(super) added: Vec<u32>,
     /// Operands read for its epilogue: what was loaded, the row (of tiles) and the first column.
     pub(super) read: Vec<(AccId, Option<u32>, u32)>,
     /// Epilogues applied to the panel at hand, and which one that is.
     pub(super) applied: Vec<(usize, u32)>,
+}
+
+impl Product {
+    /// Whether the panel from that column on has each part of K once, up to `k`.
+    fn has_all(&self, column: u32, k: u32) -> bool {
+        let sums = self.sums.iter().filter(|(of, _)| *of == column);
+        let mut parts: Vec<_> = sums.map(|(_, depth)| *depth).chain([self.depth]).collect();
+        parts.sort_unstable();
+        let end = parts
+            .iter()
+            .try_fold(0, |end, (from, to)| (*from == end).then_some(*to));
+        end == Some(k)
+    }
 }
 
 /// What a piece of shared memory holds.
@@ -35,6 +50,8 @@ pub(super) enum Content {
     Box(Box4),
     /// Columns of a product, from this one on, after an epilogue.
     Panel(Product, u32, Option<usize>),
+    /// What another CTA has of a product, and which panel of it.
+    Sum(Product, u32),
 }
 
 /// Part of an operand's tile.
@@ -87,8 +104,8 @@ impl Machine<'_> {
         for (at, content) in &self.ctas[cta].held {
             match content {
                 Content::Box(from) if at.overlaps(area) => held.push((*at, from)),
-                Content::Panel(..) if at.overlaps(area) => return None,
-                Content::Box(_) | Content::Panel(..) => {}
+                Content::Panel(..) | Content::Sum(..) if at.overlaps(area) => return None,
+                Content::Box(_) | Content::Panel(..) | Content::Sum(..) => {}
             }
         }
         held.sort_by_key(|(at, _)| at.start);
@@ -130,21 +147,28 @@ impl Machine<'_> {
             )));
         };
         let at = (x.row.wrapping_sub(row), w.row);
+        // Whoever has all steps begins with the first; others with theirs, which the sum of all will show.
+        let first = if self.case.pipeline.split > 1 {
+            x.columns.0
+        } else {
+            0
+        };
         let product = &mut self.agents[index].product;
         if fresh {
             *product = Product {
                 at,
+                depth: (first, first),
                 ..Product::default()
             };
         }
-        if product.at != at || x.columns != w.columns || x.columns.0 != product.depth {
+        if product.at != at || x.columns != w.columns || x.columns.0 != product.depth.1 {
             return Err(Box::new(story::wrong(
                 self,
                 index,
                 "its operands are not the next of its tile's along K",
             )));
         }
-        product.depth = x.columns.1;
+        product.depth.1 = x.columns.1;
         Ok(())
     }
 
@@ -182,7 +206,7 @@ impl Machine<'_> {
                 (self.row(at) == product.at.0 && (at.columns.0 == column || empty))
                     .then_some(at.chunk)
             }
-            Content::Panel(..) => None,
+            Content::Panel(..) | Content::Sum(..) => None,
         };
         let [one] = held.as_slice() else {
             return Err(Box::new(story::wrong(
@@ -227,6 +251,7 @@ impl Machine<'_> {
                         return wrong("the box holds other rows or columns");
                     }
                 }
+                Content::Sum(..) => return wrong("another CTA's sums lie there"),
                 Content::Panel(product, column, epilogue) => {
                     if !self.is_what_is_stored(to.tensor, *epilogue) {
                         return wrong("the schedule stores another value there");
@@ -236,7 +261,7 @@ impl Machine<'_> {
                     if (product.at.0, *column) != (row, to.columns.0) {
                         return wrong("the panel is of another place");
                     }
-                    if product.depth != k {
+                    if !product.has_all(*column, k) {
                         return wrong("the product does not have all of K");
                     }
                     let mut added = product.added.clone();

@@ -4,16 +4,17 @@
 //! whatever must not be held back while a rank waits for another one, is seen to be held back.
 
 mod counters;
+mod sums;
 
 use super::case::{Case, LAUNCHES, WORLD};
 use super::content::{Content, Product};
 use super::flatten::flatten;
 use super::seen::{Bits, Knows};
-use super::step::{Area, Box4, Kind, Step};
+use super::step::{Area, Box4, Kind, Step, Whom};
 use super::story;
 use crate::diag::Diagnostic;
 use crate::kernel::Buffer;
-use crate::pipeline::{CONSUMERS, Node, Pipeline};
+use crate::pipeline::{CONSUMERS, Node, Pipeline, Scope};
 use std::ops::Range;
 
 /// Who runs: a role of a CTA of a rank in a launch.
@@ -52,6 +53,8 @@ struct Barrier {
     arrived: u32,
     bytes: i64,
     phase: u32,
+    /// Whether other CTAs' arrivals order their accesses, too.
+    hands_over: bool,
     /// What the arrivals of the current phase saw, and of the last complete one.
     gathers: Knows,
     gave: Knows,
@@ -223,9 +226,12 @@ impl<'a> Machine<'a> {
         let pipeline = self.case.pipeline;
         for block in 0..self.case.blocks {
             let barriers = pipeline.rings.iter().flat_map(|ring| {
+                // A ring that CTAs fill together orders what tensor cores read; see `Ring::ctas`.
+                let hands_over = ring.exchange != Some(Scope::Cta);
                 let some = move |expected| {
                     (0..ring.all()).map(move |_| Barrier {
                         expected,
+                        hands_over,
                         ..Barrier::default()
                     })
                 };
@@ -354,10 +360,12 @@ impl<'a> Machine<'a> {
             Kind::Arrive {
                 barrier,
                 count,
-                everywhere,
+                whom,
             } => {
-                for cta in self.ctas_of(index, everywhere) {
-                    self.arrive(cta, barrier, count, index);
+                for at in self.ctas_of(index, whom != Whom::Mine) {
+                    if whom != Whom::Others || at != cta {
+                        self.arrive(at, barrier, count, index);
+                    }
                 }
             }
             Kind::Load {
@@ -457,6 +465,17 @@ impl<'a> Machine<'a> {
                 column,
             } => self.read_vector(index, acc, tensor, column)?,
             Kind::Apply { epilogue, part } => self.applied(index, epilogue, part)?,
+            Kind::SendSum {
+                cta: to,
+                area,
+                barrier,
+                part,
+            } => self.send_sum(index, to, area, (barrier, part))?,
+            Kind::AddSum { area, part } => {
+                let id = self.touch_shared(index, cta, area, false, false)?;
+                self.agents[index].knows.shared.plain.add(id);
+                self.added_sum(index, area, part)?;
+            }
             Kind::FenceShared => self.agents[index].knows.shared.fence(),
             Kind::FenceGlobal => self.agents[index].knows.global.fence(),
             Kind::CounterWait { cell, lag } => {
@@ -553,9 +572,11 @@ impl<'a> Machine<'a> {
     }
 
     fn arrive(&mut self, cta: usize, barrier: usize, count: u32, index: usize) {
-        let knows = &self.agents[index].knows;
+        let agent = &self.agents[index];
         let at = &mut self.ctas[cta].barriers[barrier];
-        at.gathers.join(knows);
+        if at.hands_over || agent.cta == cta {
+            at.gathers.join(&agent.knows);
+        }
         at.arrived += count;
         self.complete(cta, barrier);
     }

@@ -4,7 +4,7 @@ mod areas;
 
 use super::super::{Deal, Expr, MapId, Node, Phase, Place, RingId, Side, Slot};
 use super::case::{Case, Env, WORLD, comm_ctas};
-use super::step::{Area, Kind, Step};
+use super::step::{Area, Kind, Step, Whom};
 use crate::pipeline::Values;
 
 /// Where a role stands in a ring.
@@ -236,7 +236,12 @@ impl<'a> Flattener<'a> {
                     Kind::Arrive {
                         barrier: self.barrier(*ring, *side, slot),
                         count,
-                        everywhere: *side == Side::Empty && self.case.pipeline.ring(*ring).ctas > 1,
+                        whom: match (side, self.case.pipeline.ring(*ring)) {
+                            (Side::Full, _) => Whom::Mine,
+                            (Side::Empty, of) if of.exchange.is_some() => Whom::Others,
+                            (Side::Empty, of) if of.ctas > 1 => Whom::Everyone,
+                            (Side::Empty, _) => Whom::Mine,
+                        },
                     },
                 );
             }
@@ -262,7 +267,7 @@ impl<'a> Flattener<'a> {
                     Kind::Arrive {
                         barrier,
                         count: 4,
-                        everywhere: false,
+                        whom: Whom::Mine,
                     },
                 );
             }
@@ -274,7 +279,7 @@ impl<'a> Flattener<'a> {
                         Kind::Arrive {
                             barrier: self.barrier(*ring, Side::Empty, cursor.oldest),
                             count: 1,
-                            everywhere: false,
+                            whom: Whom::Mine,
                         },
                     );
                     let slots = self.case.pipeline.ring(*ring).slots;
@@ -432,6 +437,26 @@ impl<'a> Flattener<'a> {
                         epilogue: None,
                     },
                 );
+            }
+            Node::SendSum {
+                ring,
+                to,
+                index,
+                part,
+            } => {
+                let slot = self.cursors[usize::from(ring.0)].slot;
+                let kind = Kind::SendSum {
+                    cta: self.value(to),
+                    area: self.sum(*ring, slot, index),
+                    barrier: self.barrier(*ring, Side::Full, slot),
+                    part: self.value(part),
+                };
+                self.push(node, kind);
+            }
+            Node::AddSum { ring, index, part } => {
+                let slot = self.cursors[usize::from(ring.0)].slot;
+                let (area, part) = (self.sum(*ring, slot, index), self.value(part));
+                self.push(node, Kind::AddSum { area, part });
             }
             Node::FenceShared => self.push(node, Kind::FenceShared),
             Node::FenceGlobal => self.push(node, Kind::FenceGlobal),

@@ -28,8 +28,7 @@ pub(super) enum Kind {
     Arrive {
         barrier: usize,
         count: u32,
-        /// In each CTA of the cluster.
-        everywhere: bool,
+        whom: Whom,
     },
     Load {
         /// Into each CTA of the cluster.
@@ -68,6 +67,17 @@ pub(super) enum Kind {
         part: u32,
         /// What was applied to what is written.
         epilogue: Option<usize>,
+    },
+    /// A panel's width of accumulators, into the shared memory of a CTA of the cluster.
+    SendSum {
+        cta: u32,
+        area: Area,
+        barrier: usize,
+        part: u32,
+    },
+    AddSum {
+        area: Area,
+        part: u32,
     },
     /// Ordinary loads of a stored panel into registers of its own.
     ReadPanel {
@@ -112,6 +122,15 @@ pub(super) enum Kind {
     Last {
         skip: usize,
     },
+}
+
+/// Whose barrier an arrival is at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Whom {
+    Mine,
+    /// Those of all CTAs of the cluster.
+    Everyone,
+    Others,
 }
 
 /// Bytes of shared memory.

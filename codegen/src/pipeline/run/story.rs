@@ -39,7 +39,8 @@ impl Machine<'_> {
                     if start <= area.start && area.start < start + part.bytes {
                         return format!("{} of {} {slot}", part.name, ring.name)
                             .replace("panel of panel", "panel")
-                            .replace("box of box", "box");
+                            .replace("box of box", "box")
+                            .replace("sum of sum", "sum");
                     }
                 }
             }
@@ -100,6 +101,15 @@ impl Machine<'_> {
             Kind::Plain {
                 area, write: false, ..
             } => format!("reads {}", self.area_name(area)),
+            Kind::SendSum {
+                cta, area, part, ..
+            } => format!(
+                "sends panel {part} of its part to {} of CTA {cta} of its cluster",
+                self.area_name(area)
+            ),
+            Kind::AddSum { area, part } => {
+                format!("adds {} to panel {part}", self.area_name(area))
+            }
             Kind::ReadPanel { area, .. } => format!("reads {}", self.area_name(area)),
             Kind::ReadVector { tensor, column, .. } => format!(
                 "reads {} from column {column} on",

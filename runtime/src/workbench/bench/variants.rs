@@ -10,7 +10,7 @@ use counterflow_codegen::kernel::{Buffer, Kernel};
 use counterflow_codegen::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::pipeline::{self, Pipeline};
-use counterflow_codegen::plan::Plan;
+use counterflow_codegen::plan::{Grid, Plan};
 use counterflow_codegen::program::{Program, Setting, TensorId, TensorKind};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
@@ -157,6 +157,20 @@ impl Built {
         Ok(verify::plan(&self.kernel, &shape, machine)?)
     }
 
+    /// Refuses what cannot be among the fastest.
+    fn asked(&self, grid: &Grid, machine: &Machine) -> Result<(), Error> {
+        if tuned::worth_asking(&self.kernel, grid, machine) {
+            return Ok(());
+        }
+        Err(Error::Usage {
+            what: format!(
+                "{}: CTAs share the steps of each of {} tiles on {} SMs",
+                self.kernel.variant, grid.tiles, machine.sms
+            ),
+            legal: "gemm.split=1 where each SM has two tiles: there is nothing to gain".into(),
+        })
+    }
+
     /// Its warp level.
     pub(super) fn pipeline(&self) -> Result<&Checked<Pipeline>, Error> {
         let make = || pipeline::build(&self.kernel).and_then(pipeline::verify);
@@ -192,7 +206,9 @@ pub(super) fn contenders(
     let mut fit = Vec::new();
     for (which, built) in all.iter().enumerate() {
         let fits = match many {
-            Many::All => built.plan(case, machine).map(|_| ()),
+            Many::All => built
+                .plan(case, machine)
+                .and_then(|planned| built.asked(&planned.plan.grid, machine)),
             Many::Best(_) => size::plan_fits(&built.kernel, &shape),
         };
         match (fits, many) {
@@ -210,7 +226,8 @@ pub(super) fn contenders(
             && let Some(ranked) = ranking.next()
         {
             let which = fit[ranked.which];
-            match all[which].pipeline() {
+            let asked = all[which].asked(&ranked.plan.grid, machine);
+            match asked.and_then(|()| all[which].pipeline()) {
                 Ok(_) => legal.push(which),
                 Err(error) => {
                     refused.get_or_insert(error);

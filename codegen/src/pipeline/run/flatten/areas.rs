@@ -1,6 +1,6 @@
 //! Which bytes of shared memory and which part of a tensor a step touches.
 
-use super::super::super::{At, CONSUMERS, Map, MapId, RingId};
+use super::super::super::{At, CONSUMERS, Expr, Map, MapId, RingId};
 use super::super::step::{Area, Box4};
 use super::Flattener;
 use crate::dtype::Dtype;
@@ -46,6 +46,12 @@ impl Flattener<'_> {
         let (offset, share) = self.share(bytes);
         let place = index * pipeline.panel_bytes();
         self.area(ring, part, slot, place + offset, share)
+    }
+
+    /// A place of a slot of sums.
+    pub(super) fn sum(&self, ring: RingId, slot: u32, index: &Expr) -> Area {
+        let bytes = self.case.pipeline.sum_panel_bytes();
+        self.area(ring, 0, slot, self.value(index) * bytes, bytes)
     }
 
     /// What a box covers, clipped as the map clips it.

@@ -10,17 +10,26 @@ use super::cost::{Costs, Ps, ps, seconds};
 use super::timeline::lane_count;
 use crate::diag::Diagnostics;
 use crate::kernel::{Axis, Block, Kernel, Op, OpKind, Region, RoleKind};
-use crate::plan::{Arrivals, Plan};
+use crate::plan::{Arrivals, Grid, Plan};
 use crate::shape::{Extent, Geometry, Shape};
 use crate::unroll::Span;
 use std::sync::Arc;
 
-/// Seconds below which [`super::seconds`] is of no plan of that kernel. Nothing is unrolled or verified for it.
+/// What is known of a plan before anything is unrolled or verified.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Outline {
+    /// [`super::seconds`] of it is no less.
+    pub least: f64,
+    /// How many CTAs run, and how many tiles they compute.
+    pub grid: Grid,
+}
+
+/// What is known of the kernel's plan for that shape at little cost.
 ///
 /// # Errors
 /// What [`Plan::new`] refuses before it unrolls anything: a shape without meaning, tiles or a grid that do not fit.
-pub fn least(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<f64, Diagnostics> {
-    let outline = Plan::of(
+pub fn outline(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Outline, Diagnostics> {
+    let plan = Plan::of(
         &Arc::new(kernel.clone()),
         Geometry::new(kernel, shape)?,
         shape,
@@ -30,13 +39,13 @@ pub fn least(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<f64, D
         Some(Arc::new(Arrivals::default())),
     )?;
     let mut loops = Loops {
-        plan: &outline,
-        costs: Costs::new(kernel, &outline, machine),
+        plan: &plan,
+        costs: Costs::new(kernel, &plan, machine),
         split: None,
         fresh: true,
     };
     let lanes = kernel.roles.iter().map(|role| match role.kind {
-        RoleKind::Gemm(_) | RoleKind::Comm { .. } => lane_count(role.kind, &outline),
+        RoleKind::Gemm(_) | RoleKind::Comm { .. } => lane_count(role.kind, &plan),
         RoleKind::SpareWarps | RoleKind::CopyEngine => 0,
     });
     let lanes = u64::from(lanes.sum::<u32>()).max(1);
@@ -45,7 +54,10 @@ pub fn least(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<f64, D
         RoleKind::Comm { .. } | RoleKind::SpareWarps | RoleKind::CopyEngine => 0,
     });
     let longest = each.max().unwrap_or(0);
-    Ok(seconds(ps(machine.launch_latency) + longest))
+    Ok(Outline {
+        least: seconds(ps(machine.launch_latency) + longest),
+        grid: plan.grid,
+    })
 }
 
 /// Tiles of some loops: how many, what all of them cost, and the cheapest.

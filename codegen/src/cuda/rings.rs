@@ -1,0 +1,102 @@
+//! Rings in the text: their barriers, places in slots, and arrivals.
+
+use super::Text;
+use crate::pipeline::{Expr, RingId, Side, Slot};
+
+impl Text<'_> {
+    pub(super) fn give_back(&mut self, ring: RingId, held: u32) {
+        let name = self.pipeline.ring(ring).name;
+        let (upper, slots) = (name.to_uppercase(), slots(name));
+        self.block(format!("for (; held > {held}; --held)"), |text| {
+            text.line(format!(
+                "mbarrier_arrive(base + {upper}_EMPTY_AT + oldest * 8);"
+            ));
+            text.line(format!("if (++oldest == {slots}) oldest = 0;"));
+        });
+    }
+
+    /// Sends or adds a panel's width of accumulators.
+    pub(super) fn sum(
+        &mut self,
+        verb: &str,
+        ring: RingId,
+        (index, part): (&Expr, &Expr),
+        to: &str,
+    ) {
+        let part = self.factor(part);
+        let ring = self.pipeline.ring(ring);
+        let (slot, upper) = (ring.name, ring.name.to_uppercase());
+        let place = format!(
+            "base + {upper}_AT + {slot} * {upper}_BYTES + {} * {upper}_PANEL_BYTES",
+            self.factor(index)
+        );
+        let (each, block, at) = if self.pipeline.blocks() == 1 {
+            ("", "", String::new())
+        } else {
+            self.line("#pragma unroll");
+            (
+                "for (u32 block = 0; block < BLOCKS; ++block) ",
+                "[block]",
+                format!(" + block * ({upper}_PANEL_BYTES / BLOCKS)"),
+            )
+        };
+        self.line(format!("{each}{verb}<PANEL_N, {upper}_THREADS>(acc{block} + {part} * PANEL_N / 2, {place}{at}, {to}threadIdx.x % 128);"));
+    }
+
+    /// Which lanes arrive, and how: a lane for each CTA of a cluster.
+    pub(super) fn arrive(&self, ring: RingId, side: Side, slot: Slot) -> (&'static str, String) {
+        let barrier = self.barrier(ring, side, slot);
+        if side == Side::Empty && self.pipeline.ring(ring).exchange.is_some() {
+            (
+                "lane < SPLIT && lane != share",
+                format!("mbarrier_arrive_release_cluster({barrier}, lane);"),
+            )
+        } else if side == Side::Empty && self.pipeline.ring(ring).ctas > 1 {
+            (
+                "lane < CLUSTER",
+                format!("mbarrier_arrive_cluster({barrier}, lane);"),
+            )
+        } else {
+            ("lane == 0", format!("mbarrier_arrive({barrier});"))
+        }
+    }
+
+    pub(super) fn barrier(&self, ring: RingId, side: Side, slot: Slot) -> String {
+        let name = self.pipeline.ring(ring).name;
+        let side = match side {
+            Side::Full => "FULL",
+            Side::Empty => "EMPTY",
+        };
+        let slot = match slot {
+            Slot::Current => name,
+            Slot::Previous => "previous",
+        };
+        format!("base + {}_{side}_AT + {slot} * 8", name.to_uppercase())
+    }
+
+    pub(super) fn what(&self, ring: RingId, side: Side) -> String {
+        let name = self.pipeline.ring(ring).name.to_uppercase();
+        match side {
+            Side::Full => format!("{name}_FULL"),
+            Side::Empty => format!("{name}_EMPTY"),
+        }
+    }
+
+    /// The address of a box in a part of the current slot: an operand's block, or a panel.
+    pub(super) fn shared(&self, ring: RingId, part: usize, index: &Expr, block: bool) -> String {
+        let ring = self.pipeline.ring(ring);
+        let (slot, upper) = (ring.name, ring.parts[part].name.to_uppercase());
+        let mut text = format!("base + {upper}_AT + {slot} * {upper}_BYTES");
+        if *index != Expr::Const(0) {
+            let bytes = if block { "BLOCK_BYTES" } else { "PANEL_BYTES" };
+            text.push_str(&format!(" + {} * {bytes}", self.factor(index)));
+        }
+        text
+    }
+}
+
+/// The constant that says how many slots a ring has.
+pub(super) fn slots(name: &str) -> String {
+    let es = if name.ends_with('x') { "ES" } else { "S" };
+    format!("{}{es}", name.to_uppercase())
+}

@@ -1,0 +1,141 @@
+//! What CTAs that share the K steps of a tile do after their own: each sends the others its sums of their panels, adds
+//! theirs to its own, and stores its panels.
+//!
+//! All of them send and all add, so that it takes one hop whatever their number, and what comes after the product is
+//! shared, too. The order of the sum is fixed: a launch gives the same bits every time.
+
+use super::super::{Expr, Node, Phase, Side, Slot, Test};
+use super::gemm::count;
+use super::item::why;
+use super::walk::Walk;
+use super::{SUMS, refuse};
+use crate::diag::Diagnostic;
+use crate::kernel::{GemmKind, Kernel, RoleKind};
+use crate::program::Loc;
+
+/// CTAs of a cluster, at most: what every GPU of the architecture can place.
+const MOST_SHARES: u32 = 8;
+
+/// Refuses CTAs that share the steps of a tile where they cannot.
+pub(super) fn legal(kernel: &Kernel, kind: &GemmKind, at: Loc, found: &mut Vec<Diagnostic>) {
+    let split = kind.split;
+    if split <= 1 {
+        return;
+    }
+    if split > MOST_SHARES {
+        let message = format!("{split} CTAs that share the steps of a tile");
+        let hint = format!("at most {MOST_SHARES}: a cluster has no more CTAs");
+        found.push(refuse(Some(at), message, hint));
+    }
+    let communicates = (kernel.roles.iter()).any(|role| !matches!(role.kind, RoleKind::Gemm(_)));
+    if communicates || !kernel.counters.is_empty() {
+        let message = format!(
+            "{split} CTAs that share the steps of a tile, in a kernel that moves data or signals"
+        );
+        found.push(refuse(
+            Some(at),
+            message,
+            "split = 1: it is for GEMMs alone",
+        ));
+    }
+}
+
+/// Which of them a panel belongs to.
+fn owner(shares: Expr) -> Expr {
+    Expr::var("part") % shares
+}
+
+/// The others may send again: what they sent was read.
+pub(super) fn given_back() -> Vec<Node> {
+    vec![
+        Node::SyncWarp,
+        Node::Arrive {
+            ring: SUMS,
+            side: Side::Empty,
+            slot: Slot::Current,
+        },
+        Node::Advance {
+            ring: SUMS,
+            keep: false,
+        },
+    ]
+}
+
+impl Walk<'_, '_> {
+    /// A loop of one thread over the panels of a tile that this CTA stores.
+    pub(super) fn each_own_panel(&self, body: Vec<Node>) -> Node {
+        if self.b.product.split == 1 {
+            return count("part", self.panels(), 1.into(), false, body);
+        }
+        Node::For {
+            var: "part".into(),
+            from: Expr::var("share"),
+            to: self.panels(),
+            by: self.b.product.shares(),
+            unrolled: false,
+            body,
+        }
+    }
+
+    /// A loop over panels as registers hold them: of those, the ones whose owner this CTA is, or is not.
+    pub(super) fn each_panel_of(&self, which: fn(Expr, Expr) -> Test, body: Vec<Node>) -> Node {
+        let body = if self.b.product.split == 1 {
+            body
+        } else {
+            let test = which(owner(self.b.product.shares()), Expr::var("share"));
+            vec![Node::If { test, body }]
+        };
+        count("part", self.panels(), 1.into(), true, body)
+    }
+
+    /// Sends what the others add up, and adds up what they send.
+    pub(super) fn exchange(&self) -> Vec<Node> {
+        let product = self.b.product;
+        let shares = || product.shares();
+        let panels = product.tile.columns / product.fit.panel_columns;
+        let each = Expr::symbol("SUM_PANELS", panels.div_ceil(product.split));
+        let mine = if panels.is_multiple_of(product.split) {
+            each.clone()
+        } else {
+            (self.panels() + shares() - 1 - Expr::var("share")) / shares()
+        };
+        let place = |from: Expr| from * each.clone() + Expr::var("part") / shares();
+        // A CTA has the others' sums in the order of their numbers, beginning after its own.
+        let from = (Expr::var("share") + shares() - 1 - owner(shares())) % shares();
+        let send = Node::SendSum {
+            ring: SUMS,
+            to: owner(shares()),
+            index: place(from),
+            part: Expr::var("part"),
+        };
+        let add = Node::AddSum {
+            ring: SUMS,
+            index: place(Expr::var("from")),
+            part: Expr::var("part"),
+        };
+        let adds = count("from", shares() - 1, 1.into(), true, vec![add]);
+        let bytes = Expr::symbol("SUM_PANEL_BYTES", product.sum_panel_bytes());
+        vec![
+            why(
+                "This CTA had a part of the steps: it sends the others its sums of their panels, and adds theirs to its own.",
+            ),
+            Node::Await {
+                ring: SUMS,
+                side: Side::Empty,
+                phase: Phase::LapBefore,
+            },
+            Node::Expect {
+                ring: SUMS,
+                bytes: mine * (shares() - 1) * bytes,
+            },
+            self.each_panel_of(Test::Differ, vec![send]),
+            Node::Await {
+                ring: SUMS,
+                side: Side::Full,
+                phase: Phase::ThisLap,
+            },
+            // Ordinary reads, and the next writes are asynchronous: the fence of the panels comes between, too.
+            self.each_panel_of(Test::Equal, vec![adds]),
+        ]
+    }
+}

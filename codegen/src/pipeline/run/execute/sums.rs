@@ -1,0 +1,49 @@
+//! Sums that CTAs which share the steps of a tile send each other.
+
+use super::super::content::{Content, Verdict};
+use super::super::step::Area;
+use super::super::story;
+use super::{Agent, Machine};
+
+impl Machine<'_> {
+    /// Asynchronous stores into a CTA of the cluster, which complete on its barrier.
+    pub(super) fn send_sum(
+        &mut self,
+        index: usize,
+        to: u32,
+        area: Area,
+        (barrier, part): (usize, u32),
+    ) -> Verdict {
+        let to = self.leader(index) + to as usize;
+        let id = self.touch_shared(index, to, area, true, true)?;
+        let sum = self.agents[index].product.clone();
+        self.put(to, area, Content::Sum(sum, part));
+        let at = &mut self.ctas[to].barriers[barrier];
+        at.bytes -= i64::from(area.end - area.start);
+        if at.hands_over {
+            at.gathers.shared.both(id);
+        }
+        self.complete(to, barrier);
+        Ok(())
+    }
+
+    /// What another CTA has of the product is added to a panel of it.
+    pub(super) fn added_sum(&mut self, index: usize, area: Area, part: u32) -> Verdict {
+        let Agent {
+            cta, ref product, ..
+        } = self.agents[index];
+        let column = product.at.1 + part * self.case.pipeline.panel_columns;
+        match self.held(cta, area).as_slice() {
+            [Content::Sum(sum, of)] if (sum.at, *of) == (product.at, part) => {
+                let depth = sum.depth;
+                self.agents[index].product.sums.push((column, depth));
+                Ok(())
+            }
+            _ => Err(Box::new(story::wrong(
+                self,
+                index,
+                "no sum of this panel of its tile lies there",
+            ))),
+        }
+    }
+}
