@@ -240,6 +240,56 @@ fn bench_says_what_is_missing_and_which_words_have_no_meaning() {
 }
 
 #[test]
+fn bench_measures_every_schedule_of_one_product() {
+    if counterflow::cuda::Gpu::count().is_ok() {
+        eprintln!("SKIPPED: this machine has a GPU");
+        return;
+    }
+    for schedule in counterflow::schedules::ALL {
+        let name = schedule().name;
+        let layout = if name == "wgrad" { "tn" } else { "nt" };
+        let told = tell(
+            &counterflow::schedules::ALL,
+            &format!("bench {name} --world 2 --layout {layout} --shape 512x512x512"),
+        );
+        // It gets as far as asking for a GPU.
+        let wanted: &[&str] = match &name[..] {
+            "bulk" => &["measuring bulk", "one output"],
+            _ => &["cuda", "driver"],
+        };
+        bad(&told, REJECTED, wanted);
+    }
+}
+
+#[test]
+fn bench_tells_its_suites_and_refuses_what_contradicts_itself() {
+    let help = good(tell(GEMM, "--help"));
+    let wanted = [
+        "llama405b-tp2",
+        "down 16384x53248 by depth",
+        "ragged: rows 1, 7",
+    ];
+    has(&help.out, &wanted);
+    for words in [
+        "bench --seconds-a-product 1 --sustained 5",
+        "bench --seconds-a-product 1 --sweep",
+    ] {
+        bad(
+            &tell(GEMM, words),
+            USAGE,
+            &["--seconds-a-product", "cannot be used"],
+        );
+    }
+    bad(
+        &tell(GEMM, "bench --seconds-a-product 0"),
+        USAGE,
+        &["number of seconds"],
+    );
+    let three = tell(AG, "bench --world 3 --suite all");
+    bad(&three, USAGE, &["`all` is no suite", "2, 4 or 8 ranks"]);
+}
+
+#[test]
 fn run_refuses_what_does_not_fit_in_memory() {
     let told = tell(GEMM, "run --m 1000000 --n 8 --k 1000");
     bad(&told, REJECTED, &["elements", "at most", "--m"]);

@@ -112,6 +112,11 @@ struct Meeting {
     dead: Option<Stall>,
 }
 
+/// What [`Communicator::sms`] is on a GPU of so many SMs that so many ranks share, where the host copies or not.
+pub(crate) fn share(sms: u32, sharing: u32, copied: bool) -> u32 {
+    (sms - u32::from(copied && sharing > 1)) / sharing
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -236,8 +241,8 @@ impl Communicator {
         let sharing = gpus
             .filter(|gpu| gpu.ordinal() == self.gpu().ordinal())
             .count() as u32;
-        let copied = sharing > 1 && kernel.roles.iter().any(|role| role.kind.sequential());
-        (self.gpu().sms() - u32::from(copied)) / sharing
+        let copied = kernel.roles.iter().any(|role| role.kind.sequential());
+        share(self.gpu().sms(), sharing, copied)
     }
 
     /// This rank's stream.
@@ -561,4 +566,17 @@ fn timeout() -> Result<Duration, Error> {
             what: format!("UB_TIMEOUT={}", text.to_string_lossy()),
             legal: "seconds, above 0 and at most a million".into(),
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_share_a_gpu_leave_the_driver_an_sm_for_its_copies() {
+        assert_eq!(share(132, 1, false), 132);
+        assert_eq!(share(132, 1, true), 132, "copies between GPUs take no SM");
+        assert_eq!(share(132, 4, false), 33);
+        assert_eq!(share(132, 4, true), 32);
+    }
 }

@@ -193,5 +193,8 @@ fn what_measurements_run_on_the_gpu_compiles() {
         .map(|facts| (&facts.name[..], facts.frame, facts.parameter_count))
         .collect();
     kernels.sort_unstable();
-    assert_eq!(kernels, [("differ", 0, 9), ("normal", 0, 5)]);
+    assert_eq!(
+        kernels,
+        [("differ", 0, 9), ("differ_fused", 0, 14), ("normal", 0, 5)]
+    );
 }

@@ -132,6 +132,11 @@ impl<'a> Costs<'a> {
         }
     }
 
+    /// Whose tiles.
+    pub(super) fn kernel(&self) -> &'a Kernel {
+        self.kernel
+    }
+
     /// Bytes of a span.
     pub(super) fn bytes(&self, span: &Span) -> u64 {
         span.elements() * u64::from(self.kernel.buffers[span.buffer.index()].dtype.bytes())

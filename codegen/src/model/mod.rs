@@ -8,6 +8,7 @@ pub mod gantt;
 mod links;
 pub mod machine;
 mod map;
+mod outline;
 mod sim;
 mod stores;
 pub mod timeline;
@@ -16,5 +17,6 @@ pub mod volume;
 mod workers;
 
 pub use machine::Machine;
-pub use timeline::{Event, EventKind, Flow, Lane, Timeline, predict};
+pub use outline::{Outline, outline};
+pub use timeline::{Event, EventKind, Flow, Lane, Timeline, predict, seconds};
 pub use volume::Volume;

@@ -75,6 +75,8 @@ pub(super) struct Sim<'a> {
     transfers: Vec<Transfer>,
     /// Places in `transfers` that are over.
     over: Vec<u32>,
+    /// Whether events are kept: of millions, time to keep them is most of it.
+    keeps: bool,
     events: Vec<Event>,
     flows: Vec<Flow>,
 }
@@ -108,9 +110,16 @@ impl<'a> Sim<'a> {
             decided: 0,
             transfers: Vec::new(),
             over: Vec::new(),
+            keeps: mode == Mode::Whole,
             events: Vec::new(),
             flows: Vec::new(),
         }
+    }
+
+    /// Only the time is wanted.
+    pub(super) fn silent(mut self) -> Self {
+        self.keeps = false;
+        self
     }
 
     /// Runs until nothing happens any more.
@@ -177,7 +186,7 @@ impl<'a> Sim<'a> {
         (start, end): (Ps, Ps),
         transfer: Option<&Transfer>,
     ) {
-        if self.mode == Mode::GemmAlone {
+        if !self.keeps {
             return;
         }
         let worker = &self.workers[worker];

@@ -183,6 +183,15 @@ pub fn predict(kernel: &Kernel, plan: &Plan, machine: &Machine) -> Result<Timeli
     })
 }
 
+/// How long `plan` takes on `machine`, in seconds: [`Timeline::total`] without the timeline.
+///
+/// # Errors
+/// As [`predict`].
+pub fn seconds(kernel: &Kernel, plan: &Plan, machine: &Machine) -> Result<f64, Diagnostic> {
+    let whole = Sim::new(kernel, plan, machine, Mode::Whole).silent();
+    Ok(whole.run_all()?.total)
+}
+
 impl Timeline {
     /// How much of the communication the GEMM does not hide.
     pub fn exposed_communication(&self) -> f64 {

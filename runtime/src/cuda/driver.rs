@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 /// What we call, beyond what every driver has: a missing one would be a panic at its first use.
-const NEEDED: [&CStr; 12] = [
+const NEEDED: [&CStr; 14] = [
     c"cuMemAddressReserve",
     c"cuMemCreate",
     c"cuMemMap",
@@ -17,6 +17,8 @@ const NEEDED: [&CStr; 12] = [
     c"cuLaunchKernelEx",
     c"cuFuncGetParamInfo",
     c"cuFuncLoad",
+    c"cuDeviceGetDefaultMemPool",
+    c"cuMemPoolSetAttribute",
     c"cuDevicePrimaryCtxRetain",
     c"cuStreamBatchMemOp_v2",
     c"cuMemcpyBatchAsync_v2",

@@ -27,11 +27,11 @@ pub use module::{Arguments, Function, Grid, Module};
 pub use numbers::Numbers;
 pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
-pub(crate) use blas::{Blas, Operands, Problem, Product};
+pub(crate) use blas::{Blas, Fused, Operands, Problem, Product};
 pub(crate) use enqueue::{Lines2d, MemoryOp, copy_lines, memory_ops};
 pub(crate) use memory::{copy, fill, finished, read, read_words, write};
 pub(crate) use nccl::Nccl;
-pub(crate) use numbers::{Compare, Difference, Draw};
+pub(crate) use numbers::{Activation, Compare, CompareFused, Difference, Draw};
 pub(crate) use vmm::Slots;
 pub(crate) use watch::{Pinned, Record, Watch};
 

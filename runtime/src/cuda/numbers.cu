@@ -27,21 +27,35 @@ __device__ float widen(u16 bits, u32 half) {
     }
     return __uint_as_float((u32)bits << 16);
 }
+// Element types, as the host numbers them: 0 bf16, 1 f16, 2 f32.
+__device__ float get(const void* from, u64 i, u32 type) {
+    return type == 2 ? ((const float*)from)[i] : widen(((const u16*)from)[i], type);
+}
 
 // Elements first .. first + count of the endless normal sequence of `seed`.
-extern "C" __global__ void normal(u16* to, u64 count, u64 seed, u64 first, u32 half) {
+extern "C" __global__ void normal(void* to, u64 count, u64 seed, u64 first, u32 type) {
     u64 step = (u64)gridDim.x * blockDim.x;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         u64 bits = mix(mix(seed) + first + i);
         float a = ((u32)(bits >> 40) + 1) * (1.0f / 16777217.0f);
         float b = (u32)(bits & 0xffffff) * (1.0f / 16777216.0f);
-        to[i] = narrow(sqrtf(-2.0f * logf(a)) * cospif(2.0f * b), half);
+        float value = sqrtf(-2.0f * logf(a)) * cospif(2.0f * b);
+        if (type == 2) {
+            ((float*)to)[i] = value;
+        } else {
+            ((u16*)to)[i] = narrow(value, type);
+        }
     }
 }
 
 struct Found {
     u32 wrong, worst; // the worst in units of what is allowed, as the bits of a float
 };
+
+__device__ void tell(Found* found, u32 wrong, float worst) {
+    atomicMax(&found->worst, __float_as_uint(worst));
+    if (wrong) atomicAdd(&found->wrong, wrong);
+}
 
 // `got` beside the sum of `parts` matrices that lie `stride` bytes apart. NaN is wrong.
 extern "C" __global__ void differ(const u16* got, const char* want, u64 stride, u32 parts, u64 count, u32 half,
@@ -60,6 +74,31 @@ extern "C" __global__ void differ(const u16* got, const char* want, u64 stride, 
         wrong += !(off <= 1.0f);
         worst = fmaxf(worst, off);
     }
-    atomicMax(&found->worst, __float_as_uint(worst));
-    if (wrong) atomicAdd(&found->wrong, wrong);
+    tell(found, wrong, worst);
+}
+
+// `got` beside what becomes of an unrounded product: plus a bias along its rows, through an activation (1: GELU by
+// erf, 2: by tanh), plus a matrix. NaN is wrong. `steep`: allowed besides, in units of the activation's argument.
+extern "C" __global__ void differ_fused(const void* got, const float* product, const void* bias, const void* added,
+                                        u64 count, u32 columns, u32 got_type, u32 bias_type, u32 added_type,
+                                        u32 activation, float relative, float absolute, float steep, Found* found) {
+    u64 step = (u64)gridDim.x * blockDim.x;
+    u32 wrong = 0;
+    float worst = 0;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        float value = product[i];
+        if (bias) value += get(bias, i % columns, bias_type);
+        float argument = fabsf(value);
+        if (activation == 1) value = 0.5f * value * erfcf(-0.70710678f * value);
+        if (activation == 2) {
+            float u = 0.79788456f * (value + 0.044715f * value * value * value);
+            value = 0.5f * value * (1.0f + tanhf(u));
+        }
+        if (added) value += get(added, i, added_type);
+        float allowed = relative * fabsf(value) + absolute + steep * argument;
+        float off = fabsf(get(got, i, got_type) - value) / allowed;
+        wrong += !(off <= 1.0f);
+        worst = fmaxf(worst, off);
+    }
+    tell(found, wrong, worst);
 }

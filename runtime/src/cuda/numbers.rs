@@ -19,6 +19,7 @@ const GRID: Grid = Grid {
 pub struct Numbers {
     normal: Function,
     differ: Function,
+    differ_fused: Function,
     stream: Arc<CudaStream>,
 }
 
@@ -50,6 +51,43 @@ pub(crate) struct Compare {
     pub depth: u32,
 }
 
+/// A result, and the unrounded product that it should be made of.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct CompareFused {
+    /// What is looked at.
+    pub got: Address,
+    /// Its type.
+    pub dtype: Dtype,
+    /// The product, in f32.
+    pub product: Address,
+    /// What is added along every row, and its type.
+    pub bias: Option<(Address, Dtype)>,
+    /// What is done then.
+    pub activation: Activation,
+    /// What is added in the end, and its type.
+    pub added: Option<(Address, Dtype)>,
+    /// Elements of the result.
+    pub count: u64,
+    /// Elements of a row.
+    pub columns: u32,
+    /// Products in each element.
+    pub depth: u32,
+    /// What the activation may be wrong by, in units of its argument.
+    pub steep: f32,
+}
+
+/// Functions that both we and cuBLASLt have, or nearly so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Activation {
+    /// None.
+    #[default]
+    Nothing,
+    /// GELU by the error function.
+    Gelu,
+    /// GELU by tanh.
+    GeluTanh,
+}
+
 /// How two results differ.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct Difference {
@@ -73,6 +111,7 @@ impl Numbers {
         let numbers = Numbers {
             normal: module.function("normal", 0)?,
             differ: module.function("differ", 0)?,
+            differ_fused: module.function("differ_fused", 0)?,
             stream: stream.clone(),
         };
         numbers.see_mistakes()?;
@@ -111,7 +150,7 @@ impl Numbers {
         super::fill(&self.stream, again.address(), 0xff, all.0)?;
         let nan = wrong(&again)?;
         if equal == 0 && unequal > COUNT * 9 / 10 && nan == all.1 {
-            return Ok(());
+            return self.see_fused_mistakes(&same, &other);
         }
         Err(Error::Wrong {
             what: format!(
@@ -121,7 +160,49 @@ impl Numbers {
         })
     }
 
-    /// The machine code of both.
+    /// The same of what becomes of a product: one that is left as it is, one through a function, another one.
+    fn see_fused_mistakes(&self, same: &Local<u16>, other: &Local<u16>) -> Result<(), Error> {
+        let count = same.len() as u64;
+        let product: Local<f32> = Local::zeros(&self.stream, same.len())?;
+        let draw = Draw {
+            seed: 1,
+            first: 0,
+            count,
+        };
+        self.normal(product.address(), Dtype::F32, draw)?;
+        let wrong = |got: &Local<u16>, activation| {
+            let compare = CompareFused {
+                got: got.address(),
+                dtype: Dtype::Bf16,
+                product: product.address(),
+                bias: None,
+                activation,
+                added: None,
+                count,
+                columns: 1,
+                depth: 1,
+                steep: 0.0,
+            };
+            Ok::<_, Error>(u64::from(self.differ_fused(compare)?.wrong))
+        };
+        let equal = wrong(same, Activation::Nothing)?;
+        let unequal = wrong(other, Activation::Nothing)?;
+        let [erf, tanh] =
+            [Activation::Gelu, Activation::GeluTanh].map(|activation| wrong(same, activation));
+        let (erf, tanh) = (erf?, tanh?);
+        let most = count * 9 / 10;
+        if equal == 0 && [unequal, erf, tanh].iter().all(|wrong| *wrong > most) {
+            return Ok(());
+        }
+        Err(Error::Wrong {
+            what: format!(
+                "of {count} products the comparison finds {equal} of the same wrong, {unequal} of others, and {erf} and {tanh} that a GELU was left out of"
+            ),
+            help: "report it with the GPU and the driver: no result can be trusted here".into(),
+        })
+    }
+
+    /// The machine code of all.
     ///
     /// # Errors
     /// What the compiler refuses.
@@ -134,13 +215,12 @@ impl Numbers {
     /// # Errors
     /// What the driver refuses.
     pub(crate) fn normal(&self, to: Address, dtype: Dtype, draw: Draw) -> Result<(), Error> {
-        let half = half(dtype)?;
         let mut arguments = Arguments::new();
         arguments.address(to);
         for number in [draw.count, draw.seed, draw.first] {
             arguments.bytes(&number.to_le_bytes());
         }
-        arguments.number(half);
+        arguments.number(number(dtype));
         // SAFETY: it writes `count` elements at `to`, which the caller's memory holds, and waits for nothing.
         unsafe { self.normal.launch(&self.stream, GRID, &arguments) }
     }
@@ -173,11 +253,64 @@ impl Numbers {
         arguments.address(found.address());
         // SAFETY: it reads `count` elements of each matrix, which the caller's memory holds, and writes what was found.
         unsafe { self.differ.launch(&self.stream, GRID, &arguments) }?;
+        Difference::read(&found)
+    }
+
+    /// Compares with what becomes of a product, once the stream is done.
+    ///
+    /// The result is rounded once, by half a unit in the last place. f32 sums differ as in [`Numbers::differ`]; no
+    /// function here is steeper than 1.13.
+    ///
+    /// # Errors
+    /// What the kernels before ended with.
+    pub(crate) fn differ_fused(&self, compare: CompareFused) -> Result<Difference, Error> {
+        let relative = 1.1 * compare.dtype.unit_roundoff() as f32;
+        let absolute = 1.13e-4 * (compare.depth as f32).sqrt();
+        let found: Local<u32> = Local::zeros(&self.stream, 2)?;
+        let none = Address::default();
+        let [(bias, of_bias), (added, of_added)] =
+            [compare.bias, compare.added].map(|given| given.unwrap_or((none, compare.dtype)));
+        let mut arguments = Arguments::new();
+        for address in [compare.got, compare.product, bias, added] {
+            arguments.address(address);
+        }
+        arguments.bytes(&compare.count.to_le_bytes());
+        arguments.number(compare.columns);
+        for dtype in [compare.dtype, of_bias, of_added] {
+            arguments.number(number(dtype));
+        }
+        arguments.number(match compare.activation {
+            Activation::Nothing => 0,
+            Activation::Gelu => 1,
+            Activation::GeluTanh => 2,
+        });
+        for bound in [relative, absolute, compare.steep] {
+            arguments.bytes(&bound.to_le_bytes());
+        }
+        arguments.address(found.address());
+        // SAFETY: it reads `count` elements of each matrix and `columns` of the bias, which the caller's memory holds,
+        // and writes what was found.
+        unsafe { self.differ_fused.launch(&self.stream, GRID, &arguments) }?;
+        Difference::read(&found)
+    }
+}
+
+impl Difference {
+    fn read(found: &Local<u32>) -> Result<Difference, Error> {
         let found = found.read()?;
         Ok(Difference {
             wrong: found[0],
             worst: f32::from_bits(found[1]),
         })
+    }
+}
+
+/// An element type's number in the kernels' text.
+const fn number(dtype: Dtype) -> u32 {
+    match dtype {
+        Dtype::Bf16 => 0,
+        Dtype::F16 => 1,
+        Dtype::F32 => 2,
     }
 }
 

@@ -23,6 +23,7 @@ use counterflow_codegen::program::CounterId;
 use counterflow_codegen::verify::Checked;
 use cudarc::driver::sys::CUstreamCaptureStatus;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tables::Tables;
 
@@ -44,6 +45,31 @@ pub fn compile(compiler: &Compiler, source: &CudaSource) -> Result<Compiled, Err
         &Source::new(&source.entry, &source.with_lines()).with(&headers),
         target,
     )
+}
+
+/// The same for many, as many at a time as there are cores; the first refusal, if any.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_all(compiler: &Compiler, sources: &[CudaSource]) -> Result<(), Error> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
+            compile(compiler, source)?;
+        }
+        Ok(())
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers.min(sources.len()))
+            .map(|_| scope.spawn(work))
+            .collect();
+        let joined = threads.into_iter().map(|thread| {
+            let done = thread.join();
+            done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        joined.collect()
+    })
 }
 
 /// A checked kernel on one rank's GPU, with its counters. Launches of a rank run one after another on its stream.

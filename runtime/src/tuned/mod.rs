@@ -1,11 +1,13 @@
 //! Which variant is fastest where: what was measured, kept as data, and the model's choice where nothing was.
 //!
 //! A winner speaks for the shapes near it: those of which rows, columns and depth all lie within half an octave of
-//! its own. Among several the nearest is taken, and the user's file before what the package brings along.
+//! its own. [`select`] says how far it is believed.
 
 mod choose;
+mod rank;
 
-pub use choose::{Choice, choices, combinations, offered, predicted, select, worth_asking};
+pub use choose::{Choice, choices, combinations, offered, select};
+pub use rank::{Ranked, Ranking, predicted, worth_asking};
 
 use crate::error::Error;
 use crate::jit::Cache;
@@ -76,16 +78,20 @@ impl Key {
     pub fn new(gpu: &str, program: &Program, variant: &Variant) -> Key {
         let first = program.tensors.first().map(|tensor| tensor.dtype);
         let dtype = variant.dtype.or(first).map_or("", |dtype| dtype.name());
-        // Who moves nothing does not care how many others do the same.
-        let moves = program.tensors.iter().any(|tensor| tensor.kind.symmetric());
         Key {
             gpu: gpu.into(),
             op: program.name.clone(),
-            world: if moves { variant.world } else { 1 },
+            // Who moves nothing does not care how many others do the same.
+            world: if moves(program) { variant.world } else { 1 },
             dtype: dtype.into(),
             layout: variant.layout.name().into(),
         }
     }
+}
+
+/// Whether ranks have something to do with each other.
+fn moves(program: &Program) -> bool {
+    program.tensors.iter().any(|tensor| tensor.kind.symmetric())
 }
 
 impl Winner {
@@ -197,13 +203,14 @@ impl Tuned {
         self.winner.sort_by_key(place);
     }
 
-    /// The nearest winner for that shape.
-    pub fn find(&self, key: &Key, size: [u32; 3]) -> Option<&Winner> {
+    /// The winners near that shape, the nearest first.
+    pub fn near(&self, key: &Key, size: [u32; 3]) -> Vec<&Winner> {
         let known = self.winner.iter().filter(|winner| winner.key == *key);
-        known
+        let mut near: Vec<_> = known
             .filter_map(|winner| Some((winner.distance(size)?, winner)))
-            .min_by(|(a, _), (b, _)| a.total_cmp(b))
-            .map(|(_, winner)| winner)
+            .collect();
+        near.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        near.into_iter().map(|(_, winner)| winner).collect()
     }
 
     /// How many there are.
@@ -258,7 +265,7 @@ mod tests {
         tuned.put(winner(2048, 4096, "128x256"));
         tuned.put(winner(4096, 4096, "128x128"));
         let key = winner(1, 1, "").key;
-        let tiles = |size| Some(tuned.find(&key, size)?.choices["tiles"].clone());
+        let tiles = |size| Some(tuned.near(&key, size).first()?.choices["tiles"].clone());
         assert_eq!(tiles([2300, 4096, 8192]).as_deref(), Some("128x256"));
         assert_eq!(tiles([3000, 4096, 8192]).as_deref(), Some("128x128"));
         assert_eq!(tiles([1000, 4096, 8192]), None, "rows are too far");
@@ -267,7 +274,7 @@ mod tests {
             world: 4,
             ..key.clone()
         };
-        assert_eq!(tuned.find(&other, [2048, 4096, 8192]), None);
+        assert!(tuned.near(&other, [2048, 4096, 8192]).is_empty());
     }
 
     #[test]

@@ -68,7 +68,7 @@ DUMP=program,kernel,pipeline,plan,cuda prints those stages to stderr; DUMP=plan:
 
 /// Check, run and time schedules.
 #[derive(Parser, Debug)]
-#[command(disable_help_subcommand = true, allow_negative_numbers = true, after_help = AFTER)]
+#[command(disable_help_subcommand = true, allow_negative_numbers = true)]
 struct Args {
     /// What to do, and with several schedules with which: demo, check, run, predict, emit, compile, bench, list
     #[arg(value_name = "VERB|SCHEDULE")]
@@ -168,6 +168,7 @@ pub(super) fn parse(
         ColorChoice::Never
     };
     let parsed = Args::command()
+        .after_help(format!("{AFTER}\n\n{}", bench::suites()))
         .color(colour)
         .try_get_matches_from(args)
         .and_then(|matches| Args::from_arg_matches(&matches));

@@ -3,6 +3,7 @@
 use super::args::Request;
 use super::render::{self, Console};
 use super::{Outcome, Ready, check, gpu, size};
+use crate::communicator;
 use crate::cpu::{self, Compared};
 use crate::cuda::Gpu;
 use crate::device::Device;
@@ -10,6 +11,7 @@ use crate::error::Error;
 use crate::tuned::{self, Tuned};
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::{Program, RoleKind};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::verify::Checked;
 use serde_json::{Map, Value as Json, json};
@@ -37,7 +39,7 @@ pub(super) fn chosen(request: &Request, console: &mut Console<'_>) -> Result<Req
     let world = request.variant.world;
     let sharing = if Gpu::count()? >= world { 1 } else { world };
     let machine = Machine {
-        sms: gpu.sms() / sharing,
+        sms: communicator::share(gpu.sms(), sharing, copies(&request.program)),
         ..request.machine.clone()
     };
     let tables = [Tuned::of_user()?, Tuned::embedded()?];
@@ -50,14 +52,20 @@ pub(super) fn chosen(request: &Request, console: &mut Console<'_>) -> Result<Req
     let choice = tuned::select(&tables, gpu.name(), program, variant, shape, &machine)?;
     if !tuned::choices(program).is_empty() {
         let why = if choice.measured {
-            "measured for a shape nearby"
+            "what won here or for a shape nearby"
         } else {
-            "the model's, as no shape nearby was measured (`bench --sweep` does)"
+            "the model's, as nothing that is measured nearby is as good here (`bench --sweep` measures)"
         };
         console.say(format!("**choices** are {why}"));
     }
     request.variant = choice.variant;
     Ok(request)
+}
+
+/// Whether the host copies while the schedule's kernel runs.
+pub(super) fn copies(program: &Program) -> bool {
+    let mut roles = program.roles.iter();
+    roles.any(|role| matches!(role.kind, RoleKind::CopyEngine))
 }
 
 /// Runs where the user asked for it.

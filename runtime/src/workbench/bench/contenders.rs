@@ -70,8 +70,10 @@ impl<'a> Ready<'a> {
                 mine.push((tensor, Memory::new(rank, bytes, in_heap)?));
             }
             for (set, tensors) in sets.iter().zip(&mut tensors) {
-                let memory = match mine.last().filter(|(held, _)| *held == tensor) {
-                    Some((_, own)) => own,
+                let own = mine.last().filter(|(held, _)| *held == tensor);
+                let more = if alone { None } else { set.more(tensor) };
+                let memory = match own.map(|(_, own)| own).or(more) {
+                    Some(own) => own,
                     None if tensor == roles.w => &set.w,
                     None if tensor == roles.y => &set.y,
                     None if alone => set.whole.as_ref().unwrap_or(&set.x),
@@ -166,7 +168,7 @@ impl<'a> Peer<'a> {
                 let own = u64::from(self.rank) * count * u64::from(self.dtype.bytes());
                 self.nccl.all_gather(x.plus(own), x, count, self.dtype)?;
                 let w = set.w.address();
-                self.product.run(&Operands { x, w, y })
+                self.product.run(&Operands { x, w, c: None, y })
             }
             How::Scatter => {
                 self.product.run(&set.operands())?;

@@ -6,9 +6,11 @@ use super::suite::Case;
 use super::variants::{self, Built, Many, Planned};
 use crate::error::Error;
 use crate::tuned;
+use counterflow_codegen::cuda::{self, CudaSource};
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
+use std::collections::BTreeSet;
 
 /// How many of the model's favourites a sweep measures, unless it is said.
 const FAVOURITES: Many = Many::Best(6);
@@ -19,6 +21,8 @@ pub(super) struct Field<'a> {
     base: Variant,
     built: Vec<Built>,
     many: Option<Many>,
+    /// For each product, which of those built.
+    taken: Vec<Vec<usize>>,
 }
 
 impl<'a> Field<'a> {
@@ -76,6 +80,7 @@ impl<'a> Field<'a> {
                 base,
                 built,
                 many,
+                taken: Vec::new(),
             }),
         }
     }
@@ -87,34 +92,27 @@ impl<'a> Field<'a> {
             base,
             built: Vec::new(),
             many: None,
+            taken: Vec::new(),
         }
     }
 
-    /// Those for one product, and the first refusal, if any.
-    pub(super) fn take(
-        &mut self,
-        case: &Case,
-        setup: &Setup,
-    ) -> Result<(Vec<Planned<'_>>, Option<Error>), Error> {
+    /// Chooses for the next product, and gives the first refusal, if any.
+    pub(super) fn choose(&mut self, case: &Case, setup: &Setup) -> Result<Option<Error>, Error> {
+        let machine = &setup.machine(self.program);
         if let Some(many) = self.many {
-            return Ok(variants::contenders(
-                &self.built,
-                case,
-                &setup.machine,
-                many,
-            ));
+            let (taken, refused) = variants::contenders(&self.built, case, machine, many);
+            return match refused {
+                Some(error) if taken.is_empty() => Err(error),
+                refused => {
+                    self.taken.push(taken);
+                    Ok(refused)
+                }
+            };
         }
         let [m, n, k] = case.size;
         let shape = Shape::new(m, n, k);
         let (tables, gpu) = (&setup.tables, setup.gpu());
-        let choice = tuned::select(
-            tables,
-            gpu,
-            self.program,
-            &self.base,
-            &shape,
-            &setup.machine,
-        )?;
+        let choice = tuned::select(tables, gpu, self.program, &self.base, &shape, machine)?;
         let same = |built: &Built| built.kernel.variant == choice.variant;
         let at = match self.built.iter().position(same) {
             Some(at) => at,
@@ -124,6 +122,29 @@ impl<'a> Field<'a> {
                 self.built.len() - 1
             }
         };
-        Ok((vec![self.built[at].plan(case, &setup.machine)?], None))
+        self.taken.push(vec![at]);
+        Ok(None)
+    }
+
+    /// Those that were chosen for the product in that place.
+    pub(super) fn take(
+        &self,
+        at: usize,
+        case: &Case,
+        setup: &Setup,
+    ) -> Result<Vec<Planned<'_>>, Error> {
+        let machine = &setup.machine(self.program);
+        let taken = self.taken[at].iter();
+        taken
+            .map(|which| self.built[*which].plan(case, machine))
+            .collect()
+    }
+
+    /// The text of every kernel that was chosen for a product.
+    pub(super) fn sources(&self) -> Result<Vec<CudaSource>, Error> {
+        let each: BTreeSet<usize> = self.taken.iter().flatten().copied().collect();
+        each.into_iter()
+            .map(|which| Ok(cuda::emit(self.built[which].pipeline()?)))
+            .collect()
     }
 }

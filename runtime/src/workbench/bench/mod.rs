@@ -1,5 +1,6 @@
 //! `bench`: kernels of ours beside cuBLASLt, in one process, in turns, on random data, checked before they are timed.
 
+mod after;
 mod contenders;
 mod field;
 mod meter;
@@ -8,11 +9,14 @@ mod setup;
 mod station;
 mod stats;
 mod suite;
+mod summary;
 mod table;
 mod turns;
 mod variants;
+mod yardstick;
 
 pub(super) use options::Options;
+pub(super) use suite::help as suites;
 
 use super::Outcome;
 use super::args::Request;
@@ -24,6 +28,8 @@ use field::Field;
 use serde_json::{Map, json};
 use setup::Setup;
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
 use suite::Case;
 
 pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
@@ -35,15 +41,17 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
         1
     };
     let cases = cases(request, side, world)?;
+    let base = Variant {
+        world,
+        ..request.variant.clone()
+    };
+    // What cannot be measured is refused on any machine.
+    variants::build(&request.program, &base)?;
     let mut setup = Setup::new(world, &request.machine)?;
     if options.nccl && side.is_some() {
         setup.add_nccl()?;
     }
     console.say(setup.describe());
-    let base = Variant {
-        world,
-        ..request.variant.clone()
-    };
     let mut field = Field::new(&request.program, base.clone(), options)?;
     // The product on each rank by itself, where the schedule does more.
     let free = Variant {
@@ -52,27 +60,45 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     };
     let alone = request.yardstick.as_ref().filter(|_| side.is_some());
     let mut alone = alone.map(|program| Field::chosen(program, free));
-    let bar = console.bar(cases.len() as u64, "measuring");
-    let mut results = Vec::new();
     let mut notes = Vec::new();
     for case in &cases {
-        bar.say(&case.to_string());
-        let (ours, refused) = field.take(case, &setup)?;
-        match refused {
-            Some(error) if ours.is_empty() => return Err(error),
-            Some(error) => notes.push(format!("{case}: {error}")),
-            None => {}
+        let refused = field.choose(case, &setup)?;
+        notes.extend(refused.map(|error| format!("{case}: {error}")));
+        if let Some(field) = &mut alone {
+            field.choose(case, &setup)?;
         }
-        let beside = match &mut alone {
-            Some(field) => field.take(case, &setup)?.0,
+    }
+    let mut sources = field.sources()?;
+    if let Some(field) = &alone {
+        sources.extend(field.sources()?);
+    }
+    setup.compile(&sources)?;
+    let begin = Instant::now();
+    let bar = console.bar(cases.len() as u64, "measuring");
+    let mut results = Vec::new();
+    for (at, case) in cases.iter().enumerate() {
+        bar.say(&case.to_string());
+        let ours = field.take(at, case, &setup)?;
+        let beside = match &alone {
+            Some(field) => field.take(at, case, &setup)?,
             None => Vec::new(),
         };
-        results.push(setup.measure(request, case, &ours, beside.first())?);
+        // What others took too long for, this one has less for, and the other way round.
+        let budget = options.seconds_a_product.map(|seconds| {
+            let left = seconds * (at + 1) as f64 - begin.elapsed().as_secs_f64();
+            left.max(seconds / 2.0)
+        });
+        results.push(setup.measure(request, case, &ours, beside.first(), budget)?);
         bar.step();
     }
     drop(bar);
-    console.say(table::text(&results));
+    if results.len() <= summary::FEW {
+        console.say(table::text(&results));
+    }
     if let Some(text) = table::sustained(&results) {
+        console.say(text);
+    }
+    for text in summary::text(&results) {
         console.say(text);
     }
     console.say(table::summary_text(&results));
@@ -89,11 +115,20 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     measured["cublaslt"] = setup.stations[0].blas.version().into();
     measured["nccl"] = setup.stations[0].nccl.as_ref().map(Nccl::version).into();
     measured["left_out"] = json!(notes);
-    if let Some(path) = &options.save {
-        std::fs::write(path, format!("{measured}\n")).map_err(|source| Error::File {
-            path: path.clone(),
+    for (name, part) in summary::object(&results) {
+        measured[name] = part;
+    }
+    let text = |path: &Path, text: String| {
+        std::fs::write(path, text).map_err(|source| Error::File {
+            path: path.into(),
             source,
-        })?;
+        })
+    };
+    if let Some(path) = &options.save {
+        text(path, format!("{measured}\n"))?;
+    }
+    if let Some(path) = &options.markdown {
+        text(path, summary::markdown(&results, &setup.describe()))?;
     }
     Ok(Outcome {
         good: !table::wrong(&results),
@@ -117,5 +152,5 @@ fn cases(request: &Request, side: Option<suite::Side>, world: u32) -> Result<Vec
         let shape = &request.shape;
         cases.push(suite::single([shape.m, shape.n, shape.k]));
     }
-    Ok(cases)
+    Ok(suite::distinct(cases))
 }

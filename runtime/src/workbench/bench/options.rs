@@ -13,7 +13,7 @@ pub(in crate::workbench) struct Options {
     /// Products to measure, rows x columns x depth on a rank, such as 4096x4096x4096,8192x8192x8192
     #[arg(long = "shape", value_name = "MxNxK", value_delimiter = ',', value_parser = suite::size)]
     pub shapes: Vec<[u32; 3]>,
-    /// Products by name: squares, or llama70b, llama405b, gpt3 with -tp2, -tp4 or -tp8
+    /// Products by name: all, squares, ragged, or llama70b, llama405b, gpt3 with -tp2, -tp4 or -tp8
     #[arg(long = "suite", value_name = "NAME", value_delimiter = ',')]
     pub suites: Vec<String>,
     /// Rows of a suite's products instead of 512 to 16384
@@ -25,6 +25,9 @@ pub(in crate::workbench) struct Options {
     /// Turns before the samples, until the clocks have settled
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub warm: f64,
+    /// Seconds for each product on the average, its operands and checks included: fewer turns and samples, but ten
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with_all = ["sustained", "sweep"])]
+    pub seconds_a_product: Option<f64>,
     /// Besides, each contender alone back to back for so long
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub sustained: Option<f64>,
@@ -43,6 +46,9 @@ pub(in crate::workbench) struct Options {
     /// Write the JSON object to a file, too
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
+    /// Write a line for each product, and what they amount to, as Markdown tables
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
     /// Choices given several times: each takes part
     #[arg(skip)]
     pub open: BTreeMap<String, Vec<Setting>>,

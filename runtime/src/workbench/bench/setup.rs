@@ -5,15 +5,18 @@ use super::suite::{self, Case};
 use super::turns::Exchange;
 use super::variants::{self, Planned};
 use super::{meter, table};
-use crate::communicator::Communicator;
+use crate::communicator::{self, Communicator};
 use crate::cuda::Nccl;
 use crate::error::Error;
 use crate::gpus;
 use crate::jit::Compiler;
+use crate::launch;
 use crate::tuned::{self, Key, Tuned};
 use crate::workbench::args::Request;
-use crate::workbench::render;
+use crate::workbench::{render, run};
+use counterflow_codegen::cuda::CudaSource;
 use counterflow_codegen::model::{Machine, Volume};
+use counterflow_codegen::program::Program;
 use counterflow_codegen::variant::Variant;
 
 /// GPUs, compiler and libraries, for all products.
@@ -24,8 +27,7 @@ pub(super) struct Setup {
     exchange: Exchange,
     /// Ranks on the first GPU.
     pub sharing: usize,
-    /// As much of a GPU as a rank has.
-    pub machine: Machine,
+    machine: Machine,
     /// What was measured before: the user's, then the package's.
     pub tables: [Tuned; 2],
 }
@@ -39,10 +41,6 @@ impl Setup {
             .iter()
             .filter(|rank| rank.gpu().ordinal() == gpu.ordinal())
             .count();
-        let machine = Machine {
-            sms: gpu.sms() / sharing as u32,
-            ..machine.clone()
-        };
         let compiler = Compiler::find()?;
         let stations = Communicator::each(&ranks, |rank| Station::new(rank, &compiler))?;
         Ok(Setup {
@@ -51,7 +49,7 @@ impl Setup {
             stations,
             compiler,
             sharing,
-            machine,
+            machine: machine.clone(),
             tables: [Tuned::of_user()?, Tuned::embedded()?],
         })
     }
@@ -65,6 +63,15 @@ impl Setup {
             station.nccl = Some(nccl);
         }
         Ok(())
+    }
+
+    /// As much of a GPU as a rank has for kernels of that schedule.
+    pub(super) fn machine(&self, program: &Program) -> Machine {
+        let sms = self.ranks[0].gpu().sms();
+        Machine {
+            sms: communicator::share(sms, self.sharing as u32, run::copies(program)),
+            ..self.machine.clone()
+        }
     }
 
     pub(super) fn gpu(&self) -> &str {
@@ -105,6 +112,11 @@ impl Setup {
         ))
     }
 
+    /// Compiles all that will be loaded, as many at a time as there are cores: into the cache, where there is one.
+    pub(super) fn compile(&self, sources: &[CudaSource]) -> Result<(), Error> {
+        launch::compile_all(&self.compiler, sources)
+    }
+
     pub(super) fn describe(&self) -> String {
         let gpu = self.gpu();
         let place = match (self.ranks.len(), self.sharing) {
@@ -134,6 +146,7 @@ impl Setup {
         case: &Case,
         ours: &[Planned<'_>],
         alone: Option<&Planned<'_>>,
+        budget: Option<f64>,
     ) -> Result<table::Result, Error> {
         let first = &ours[0];
         let (kernel, roles) = (&first.built.kernel, first.built.roles);
@@ -146,6 +159,7 @@ impl Setup {
             compiler: &self.compiler,
             samples: request.bench.samples,
             warm: request.bench.warm,
+            budget,
             sustained: request.bench.seconds_in_a_row(),
             seed: request.seed,
             exchange: &self.exchange,

@@ -1,21 +1,24 @@
 //! One rank's side of a measurement: its operands, everyone's turn, and the check that they all compute the same.
 
+use super::after::After;
 use super::contenders::{Peer, Ready, Written};
 use super::meter::{self, Reading};
-use super::stats::Spread;
+use super::stats::{self, Spread};
 use super::suite::Case;
-use super::turns::{Contender, Exchange, Turns};
+use super::turns::{Contender, Exchange, Sustained, Turns};
 use super::variants::Planned;
+use super::yardstick::{Does, Exact, Yardstick};
 use crate::communicator::Communicator;
-use crate::cuda::{self, Blas, Compare, Difference, Draw, Nccl, Numbers, Operands, Problem};
+use crate::cuda::{self, Blas, Compare, Difference, Draw, Nccl, Numbers, Operands};
 use crate::error::Error;
 use crate::gpus::{Memory, POISON};
 use crate::jit::Compiler;
 use crate::launch::Loaded;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_codegen::program::TensorKind;
+use counterflow_codegen::program::{TensorId, TensorKind};
 use counterflow_codegen::variant::Layout;
 use std::cell::Cell;
+use std::time::Instant;
 
 /// Bytes that the operands' sets have together at least: several times what the L2 cache holds.
 const ROTATED: u64 = 256 << 20;
@@ -34,10 +37,31 @@ pub(super) struct Task<'a> {
     pub samples: usize,
     /// Seconds of turns before them.
     pub warm: f64,
+    /// Seconds for all of it, if they are limited: then fewer turns and samples.
+    pub budget: Option<f64>,
     /// Seconds of each contender back to back, besides.
     pub sustained: Option<f64>,
     pub seed: u64,
     pub exchange: &'a Exchange,
+}
+
+impl Task<'_> {
+    /// What becomes of the product.
+    pub(super) fn after(&self) -> After {
+        self.ours[0].built.roles.after
+    }
+
+    /// Whether the result is more than the product, or of another type than its operands: then it is compared with
+    /// what becomes of the unrounded product.
+    fn fused(&self) -> bool {
+        self.after().some() || self.result() != self.dtype
+    }
+
+    /// The result's type.
+    pub(super) fn result(&self) -> Dtype {
+        let built = self.ours[0].built;
+        built.kernel.buffers[built.roles.y.index()].dtype
+    }
 }
 
 /// What one rank measured, contender by contender: cuBLASLt, ours alone if asked for, ours, NCCL's if asked for.
@@ -49,10 +73,12 @@ pub(super) struct Measured {
     /// Launches in a sample.
     pub launches: Vec<u32>,
     pub reading: Option<Reading>,
-    /// Seconds a launch and the GPU's state, back to back.
-    pub sustained: Vec<(f64, Option<Reading>)>,
+    /// Back to back.
+    pub sustained: Vec<Sustained>,
     /// Algorithms of cuBLASLt that were tried.
     pub algorithms: usize,
+    /// What cuBLASLt did.
+    pub yardstick: String,
 }
 
 /// What one rank keeps from product to product.
@@ -72,6 +98,8 @@ pub(super) struct Set {
     pub whole: Option<Memory>,
     /// The product of this rank alone, with room for equal chunks.
     pub product: Memory,
+    /// What else the kernels read.
+    pub more: Vec<(TensorId, Memory)>,
 }
 
 impl Set {
@@ -79,13 +107,22 @@ impl Set {
         Operands {
             x: self.whole.as_ref().unwrap_or(&self.x).address(),
             w: self.w.address(),
+            c: None,
             y: self.product.address(),
         }
+    }
+
+    /// The memory of a tensor that is no operand of the product.
+    pub(super) fn more(&self, tensor: TensorId) -> Option<&Memory> {
+        let mut more = self.more.iter();
+        more.find(|(held, _)| *held == tensor)
+            .map(|(_, memory)| memory)
     }
 }
 
 impl Station {
     pub(super) fn new(rank: &Communicator, compiler: &Compiler) -> Result<Station, Error> {
+        rank.gpu().keep_freed()?;
         Ok(Station {
             blas: Blas::open(rank.gpu(), rank.stream())?,
             nccl: None,
@@ -98,14 +135,12 @@ impl Station {
     /// # Errors
     /// What the compiler or the driver refuses; a rank that gave up.
     pub(super) fn measure(&self, rank: &Communicator, task: &Task<'_>) -> Result<Measured, Error> {
+        let begin = Instant::now();
         let sets = self.sets(rank, task)?;
-        let problem = Problem {
-            size: task.case.size,
-            dtype: task.dtype,
-            layout: task.layout,
-        };
-        let operands: Vec<Operands> = sets.iter().map(Set::operands).collect();
-        let product = self.blas.product(problem, &operands)?;
+        let yardstick = Yardstick::new(&self.blas, task, &sets)?;
+        let Yardstick {
+            product, operands, ..
+        } = &yardstick;
         let alone = task.alone.into_iter().map(|planned| (planned, true));
         let kernels = alone
             .chain(task.ours.iter().map(|planned| (planned, false)))
@@ -114,7 +149,7 @@ impl Station {
         let peer = self
             .nccl
             .as_ref()
-            .map(|nccl| Peer::new(rank, nccl, &product, task, &sets));
+            .map(|nccl| Peer::new(rank, nccl, product, task, &sets));
         // Also those that would not need it: the rest before a sample must favour nobody.
         let together = rank.world() > 1;
         let mut contenders = vec![Contender {
@@ -138,10 +173,22 @@ impl Station {
         }
         rank.barrier()?;
 
-        (contenders[0].launch)(0)?;
-        let mut differences = vec![Difference::default()];
-        for (contender, result) in contenders[1..].iter().zip(&checks) {
-            differences.push(self.check(rank, task, contender, result, &sets[0])?);
+        let mut differences = Vec::new();
+        if task.fused() {
+            let exact = Exact::new(rank, &self.blas, task, &sets[0])?;
+            for (index, contender) in contenders.iter().enumerate() {
+                let (at, what) = match index {
+                    0 => (sets[0].product.address(), yardstick.does),
+                    _ => (checks[index - 1].at, Does::ours(task.after())),
+                };
+                differences.push(exact.check(rank, &self.numbers, task, (contender, at, what))?);
+            }
+        } else {
+            (contenders[0].launch)(0)?;
+            differences.push(Difference::default());
+            for (contender, result) in contenders[1..].iter().zip(&checks) {
+                differences.push(self.check(rank, task, contender, result, &sets[0])?);
+            }
         }
         let turns = Turns {
             rank,
@@ -151,9 +198,20 @@ impl Station {
             next: Cell::new(0),
         };
         let launches = turns.launches()?;
-        turns.settle(&launches, task.warm)?;
-        let (seconds, reading) =
-            meter::watch(rank.gpu(), || turns.samples(&launches, task.samples));
+        let left = |budget: f64| -> Result<f64, Error> {
+            let spent = begin.elapsed().as_secs_f64();
+            Ok(budget - task.exchange.most(rank, spent)?)
+        };
+        let warm = match task.budget {
+            Some(budget) => stats::settling(left(budget)?, task.warm),
+            None => task.warm,
+        };
+        let round = turns.settle(&launches, warm)?;
+        let samples = match task.budget {
+            Some(budget) => stats::affordable(left(budget)?, round, task.samples),
+            None => task.samples,
+        };
+        let (seconds, reading) = meter::watch(rank.gpu(), || turns.samples(&launches, samples));
         let seconds = seconds?;
         let sustained = match task.sustained {
             Some(long) => {
@@ -172,6 +230,7 @@ impl Station {
             reading,
             sustained,
             algorithms: product.tried(),
+            yardstick: yardstick.name.clone(),
         })
     }
 
@@ -180,11 +239,13 @@ impl Station {
         let [m, n, k] = task.case.size.map(u64::from);
         let width = u64::from(task.dtype.bytes());
         let padded = m.next_multiple_of(u64::from(rank.world()));
-        let [of_x, of_w, of_y] = [m * k, n * k, padded * n].map(|elements| elements * width);
-        let count = (ROTATED.div_ceil(of_x + of_w + of_y) + 1).min(MOST_SETS);
+        let [of_x, of_w] = [m * k, n * k].map(|elements| elements * width);
+        let of_y = padded * n * u64::from(task.result().bytes());
         let first = &task.ours[0];
         let (kernel, roles) = (&first.built.kernel, first.built.roles);
         let needs = |tensor| Loaded::needs(kernel, &first.plan, tensor);
+        let more: u64 = roles.after.operands().map(|tensor| needs(tensor).0).sum();
+        let count = (ROTATED.div_ceil(of_x + of_w + of_y + more) + 1).min(MOST_SETS);
         // A sum over ranks is compared with all ranks' products.
         let y_kind = kernel.buffers[roles.y.index()].kind;
         let summed = matches!(y_kind, TensorKind::Scattered | TensorKind::Reduced);
@@ -224,6 +285,11 @@ impl Station {
                     .then(|| Memory::new(rank, of_x, false))
                     .transpose()?,
                 product: Memory::new(rank, of_y, summed)?,
+                more: roles
+                    .after
+                    .operands()
+                    .map(|tensor| Ok((tensor, place(tensor)?)))
+                    .collect::<Result<_, Error>>()?,
             };
             // What is gathered is the same matrix on every rank; all else differs.
             let seed = |which: u64, own: bool| {
@@ -259,6 +325,16 @@ impl Station {
             }
             self.numbers
                 .normal(made.w.address(), task.dtype, draw(seed(1, true), 0, n * k))?;
+            for (which, (tensor, memory)) in (2..).zip(&made.more) {
+                let buffer = &kernel.buffers[tensor.index()];
+                let rows = if buffer.kind == TensorKind::Vector {
+                    1
+                } else {
+                    m
+                };
+                let drawn = draw(seed(which, true), 0, rows * n);
+                self.numbers.normal(memory.address(), buffer.dtype, drawn)?;
+            }
             sets.push(made);
         }
         rank.synchronize()?;

@@ -33,10 +33,40 @@ pub(super) fn slowest(ranks: &[&[f64]]) -> Vec<f64> {
         .collect()
 }
 
+/// Seconds a launch in each whole second of the later half, of groups of `launches` that ended at those seconds.
+pub(super) fn windows(ends: &[f64], launches: u32) -> Vec<f64> {
+    const WINDOW: f64 = 1.0;
+    let half = ends.last().copied().unwrap_or(0.0) / 2.0;
+    let mut found = Vec::new();
+    let mut from = ends.partition_point(|end| *end < half);
+    while let Some(begin) = ends.get(from) {
+        let to = ends.partition_point(|end| end - begin < WINDOW);
+        let Some(end) = ends.get(to) else { break };
+        found.push((end - begin) / ((to - from) as f64 * f64::from(launches)));
+        from = to;
+    }
+    found
+}
+
 /// The geometric mean; of nothing, none.
 pub(super) fn geometric_mean(ratios: &[f64]) -> Option<f64> {
     let sum: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
     (!ratios.is_empty()).then(|| (sum / ratios.len() as f64).exp())
+}
+
+/// Fewest samples that a budget leaves.
+const FEWEST: usize = 10;
+
+/// Of the seconds that are left of a product's budget, those for settling, at most `warm`.
+pub(super) fn settling(left: f64, warm: f64) -> f64 {
+    (left / 3.0).clamp(0.0, warm)
+}
+
+/// So many samples as the seconds that are left allow when a round of them takes `round`: at most `most`, and few
+/// enough are too few to have a spread.
+pub(super) fn affordable(left: f64, round: f64, most: usize) -> usize {
+    let fit = (left / round.max(1e-9)).max(0.0) as usize;
+    fit.clamp(FEWEST.min(most), most)
 }
 
 /// Launches in a sample, so that it lasts long beside what an event takes.
@@ -69,10 +99,43 @@ mod tests {
     }
 
     #[test]
+    fn windows_are_whole_seconds_of_the_later_half() {
+        // Groups of four: a quarter of a second each, a half each from the sixth second on.
+        let ends = (1..=24).map(|end| f64::from(end) * 0.25);
+        let ends: Vec<f64> = ends
+            .chain((1..=8).map(|end| 6.0 + f64::from(end) * 0.5))
+            .collect();
+        let windows = windows(&ends, 4);
+        assert_eq!(
+            windows.len(),
+            5,
+            "of ten seconds the last five: {windows:?}"
+        );
+        assert!((windows[0] - 0.0625).abs() < 1e-12, "{windows:?}");
+        assert!((windows[4] - 0.125).abs() < 1e-12, "{windows:?}");
+        assert!(
+            super::windows(&ends[..4], 4).is_empty(),
+            "a second has no half with one"
+        );
+        assert!(super::windows(&[], 4).is_empty());
+    }
+
+    #[test]
     fn geometric_means_weigh_ratios() {
         let mean = geometric_mean(&[2.0, 0.5, 1.0]).expect("a mean");
         assert!((mean - 1.0).abs() < 1e-12);
         assert_eq!(geometric_mean(&[]), None);
+    }
+
+    #[test]
+    fn a_budget_buys_settling_then_samples() {
+        assert_eq!(settling(6.0, 1.0), 1.0);
+        assert!((settling(0.9, 1.0) - 0.3).abs() < 1e-12);
+        assert_eq!(settling(-2.0, 1.0), 0.0, "already overdrawn");
+        assert_eq!(affordable(1.0, 0.01, 30), 30);
+        assert_eq!(affordable(0.15, 0.01, 30), 15);
+        assert_eq!(affordable(-1.0, 0.01, 30), 10, "a spread needs some");
+        assert_eq!(affordable(0.0, 0.0, 5), 5);
     }
 
     #[test]

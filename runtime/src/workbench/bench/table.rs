@@ -4,6 +4,7 @@ use super::meter::Reading;
 use super::station::Measured;
 use super::stats::{Spread, geometric_mean, slowest};
 use super::suite::Case;
+use super::turns::Sustained;
 use crate::cuda::Difference;
 use crate::tuned::{Key, Winner};
 use crate::workbench::render;
@@ -23,10 +24,19 @@ pub(super) struct Row {
     /// Launches in a sample.
     pub launches: u32,
     pub difference: Difference,
-    /// Seconds a launch back to back, and the GPU's state meanwhile.
-    pub sustained: Option<(f64, Option<Reading>)>,
+    /// Back to back.
+    pub sustained: Option<Sustained>,
     /// The choices of a kernel of the measured schedule; none for the others.
     pub ours: Option<Choices>,
+}
+
+impl Row {
+    /// The choices of a kernel of the schedule.
+    pub(super) fn variant(&self) -> String {
+        let choices = self.ours.iter().flatten();
+        let words = choices.map(|(name, setting)| format!("{name}={setting}"));
+        words.collect::<Vec<_>>().join(" ")
+    }
 }
 
 /// A variant's choices, by name.
@@ -57,9 +67,12 @@ impl Result {
             let sustained = ranks
                 .iter()
                 .filter_map(|rank| rank.sustained.get(which).copied())
-                .max_by(|(a, _), (b, _)| a.total_cmp(b));
+                .max_by(|a, b| a.seconds.total_cmp(&b.seconds));
             Row {
-                contender: name.clone(),
+                contender: match (which, ranks.first()) {
+                    (0, Some(rank)) => rank.yardstick.clone(),
+                    _ => name.clone(),
+                },
                 seconds: Spread::of(&samples),
                 samples: samples.len(),
                 launches: ranks.first().map_or(0, |rank| rank.launches[which]),
@@ -84,7 +97,7 @@ impl Result {
         }
     }
 
-    fn cublas(&self) -> f64 {
+    pub(super) fn cublas(&self) -> f64 {
         self.rows.first().map_or(0.0, |row| row.seconds.median)
     }
 
@@ -97,6 +110,17 @@ impl Result {
     fn ours(&self) -> impl Iterator<Item = &Row> {
         let rows = self.rows.iter();
         rows.filter(|row| row.ours.is_some() && row.difference.wrong == 0)
+    }
+
+    /// The fastest kernel of the schedule that is right.
+    pub(super) fn best(&self) -> Option<&Row> {
+        let medians = |a: &&Row, b: &&Row| a.seconds.median.total_cmp(&b.seconds.median);
+        self.ours().min_by(medians)
+    }
+
+    /// How fast it is: over cuBLASLt, or the part that it reaches of the bound.
+    pub(super) fn speed(&self, row: &Row) -> f64 {
+        self.bound() / row.seconds.median
     }
 
     /// The one to be kept.
@@ -127,7 +151,7 @@ impl Result {
     fn winner(&self) -> Option<&Row> {
         let cost = |row: &Row| {
             row.sustained
-                .map_or(row.seconds.median, |(seconds, _)| seconds)
+                .map_or(row.seconds.median, |sustained| sustained.seconds)
         };
         let least = self.ours().map(cost).reduce(f64::min)?;
         self.ours().find(|row| cost(row) <= 1.01 * least)
@@ -147,7 +171,7 @@ pub(super) fn wrong(results: &[Result]) -> bool {
     rows.any(|row| row.difference.wrong > 0)
 }
 
-fn micros(seconds: f64) -> String {
+pub(super) fn micros(seconds: f64) -> String {
     format!("{:.1}", seconds * 1e6)
 }
 
@@ -177,7 +201,7 @@ pub(super) fn text(results: &[Result]) -> String {
         for (index, row) in result.rows.iter().enumerate() {
             let first = |text: String| if index == 0 { text } else { String::new() };
             let found = match (index, row.difference.wrong) {
-                (0, _) => "-".into(),
+                (0, 0) if row.difference == Difference::default() => "-".into(),
                 (_, 0) => format!("{:.0} %", row.difference.worst * 100.0),
                 (_, wrong) => format!("WRONG: {wrong}"),
             };
@@ -206,29 +230,29 @@ pub(super) fn text(results: &[Result]) -> String {
     render::table(&header, lines, &[2, 3, 4, 5, 6, 7, 8])
 }
 
-/// Back to back for seconds: rate, clock and power of each contender.
+/// Back to back for seconds: rate, clock and power of each contender, and how far the rate wanders once it has found
+/// its level.
 pub(super) fn sustained(results: &[Result]) -> Option<String> {
     let mut lines = Vec::new();
     for result in results {
         let base = result.rows.first().and_then(|row| row.sustained);
-        for (index, row) in result.rows.iter().enumerate() {
-            let (Some((seconds, reading)), Some((base, _))) = (row.sustained, base) else {
+        for row in &result.rows {
+            let (Some(own), Some(base)) = (row.sustained, base) else {
                 continue;
             };
+            let rate = |seconds: f64| format!("{:.0}", result.case.flop() / seconds / 1e12);
             let state = |of: fn(&Reading) -> f64| {
-                reading
-                    .as_ref()
-                    .map_or("-".into(), |reading| format!("{:.0}", of(reading)))
+                let reading = own.reading.as_ref();
+                reading.map_or("-".into(), |reading| format!("{:.0}", of(reading)))
             };
             lines.push(vec![
-                if index == 0 {
-                    result.case.to_string()
-                } else {
-                    String::new()
-                },
+                result.case.to_string(),
                 row.contender.clone(),
-                format!("{:.0}", result.case.flop() / seconds / 1e12),
-                format!("{:.3}", base / seconds),
+                rate(own.seconds),
+                format!("{:.3}", base.seconds / own.seconds),
+                own.windows.map_or("-".into(), |windows| {
+                    format!("{}..{}", rate(windows.high), rate(windows.low))
+                }),
                 state(|reading| reading.clock.median),
                 state(|reading| reading.power.median),
             ]);
@@ -239,10 +263,11 @@ pub(super) fn sustained(results: &[Result]) -> Option<String> {
         "contender",
         "TFLOP/s",
         "x cuBLASLt",
+        "by second",
         "MHz",
         "W",
     ];
-    (!lines.is_empty()).then(|| render::table(&header, lines, &[2, 3, 4, 5]))
+    (!lines.is_empty()).then(|| render::table(&header, lines, &[2, 3, 4, 5, 6]))
 }
 
 /// A contender over all products: the geometric mean of its ratios, and the worst with where it was.
@@ -346,15 +371,18 @@ pub(super) fn object(results: &[Result]) -> Json {
                 "of_rounding": row.difference.worst,
                 "over_cublas": result.cublas() / row.seconds.median,
                 "of_bound": result.link.map(|_| row.seconds.median / result.bound()),
-                "sustained": row.sustained.as_ref().map(|(seconds, state)| json!({
-                    "seconds": seconds,
-                    "flop_per_second": result.case.flop() / seconds,
-                    "state": state.as_ref().map(reading),
+                "sustained": row.sustained.as_ref().map(|own| json!({
+                    "seconds": own.seconds,
+                    "flop_per_second": result.case.flop() / own.seconds,
+                    "over_cublas": result.rows[0].sustained.map(|base| base.seconds / own.seconds),
+                    "by_second": own.windows.map(spread),
+                    "state": own.reading.as_ref().map(reading),
                 })),
             })
         });
         json!({
             "layer": result.case.layer,
+            "suites": result.case.suites,
             "m": m, "n": n, "k": k,
             "least_link_seconds": result.link,
             "bound_seconds": result.link.map(|_| result.bound()),
@@ -376,11 +404,15 @@ pub(super) fn object(results: &[Result]) -> Json {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::workbench::bench::suite;
 
-    fn result(size: [u32; 3], link: Option<f64>, micros: &[(&str, f64)]) -> Result {
+    pub(in super::super) fn result(
+        size: [u32; 3],
+        link: Option<f64>,
+        micros: &[(&str, f64)],
+    ) -> Result {
         let names: Vec<(String, Option<Choices>)> = micros
             .iter()
             .enumerate()
@@ -396,6 +428,7 @@ mod tests {
             reading: None,
             sustained: Vec::new(),
             algorithms: 8,
+            yardstick: CUBLAS.into(),
         };
         Result::of(&suite::single(size), &names, &[measured], link)
     }
@@ -445,10 +478,39 @@ mod tests {
         assert_eq!(winner(&one).as_deref(), Some("c"));
         one.rows[3].difference.wrong = 1;
         assert_eq!(winner(&one).as_deref(), Some("a"));
-        one.rows[1].sustained = Some((110e-6, None));
-        one.rows[2].sustained = Some((105e-6, None));
+        one.rows[1].sustained = Some(back_to_back(110e-6));
+        one.rows[2].sustained = Some(back_to_back(105e-6));
         assert_eq!(winner(&one).as_deref(), Some("b"));
     }
+
+    fn back_to_back(seconds: f64) -> Sustained {
+        Sustained {
+            seconds,
+            windows: None,
+            reading: None,
+        }
+    }
+
+    #[test]
+    fn back_to_back_has_a_row_for_each() {
+        let mut one = result([8192; 3], None, &[(CUBLAS, 1700.0), ("a", 1650.0)]);
+        assert_eq!(sustained(std::slice::from_ref(&one)), None);
+        one.rows[0].sustained = Some(back_to_back(1.6e-3));
+        one.rows[1].sustained = Some(Sustained {
+            windows: Some(Spread {
+                median: 1.59e-3,
+                low: 1.58e-3,
+                high: 1.61e-3,
+            }),
+            ..back_to_back(1.59e-3)
+        });
+        assert_eq!(sustained(&[one]).as_deref(), Some(BACK_TO_BACK));
+    }
+
+    const BACK_TO_BACK: &str = "  \
+  back to back    contender  TFLOP/s  x cuBLASLt  by second  MHz  W
+  8192x8192x8192  cuBLASLt       687       1.000          -    -  -
+  8192x8192x8192  a              692       1.006   683..696    -  -";
 
     #[test]
     fn a_wrong_element_is_seen() {

@@ -2,7 +2,7 @@
 //! and none always meets the clock that recovered while the GPU waited.
 
 use super::meter::{self, Reading};
-use super::stats;
+use super::stats::{self, Spread};
 use crate::communicator::Communicator;
 use crate::cuda::Event;
 use crate::error::Error;
@@ -18,6 +18,17 @@ pub(super) struct Contender<'a> {
     pub together: bool,
 }
 
+/// What a contender did back to back for seconds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Sustained {
+    /// Seconds a launch.
+    pub seconds: f64,
+    /// The same, over each whole second of the later half; none where that has no whole second.
+    pub windows: Option<Spread>,
+    /// The GPU's state meanwhile.
+    pub reading: Option<Reading>,
+}
+
 /// The largest of what the ranks found: what they do together must not depend on one rank's clock.
 pub(super) struct Exchange(Mutex<Vec<f64>>);
 
@@ -26,7 +37,7 @@ impl Exchange {
         Exchange(Mutex::new(vec![0.0; world]))
     }
 
-    fn most(&self, rank: &Communicator, value: f64) -> Result<f64, Error> {
+    pub(super) fn most(&self, rank: &Communicator, value: f64) -> Result<f64, Error> {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lock()[rank.rank() as usize] = value;
         rank.barrier()?;
@@ -110,8 +121,9 @@ impl Turns<'_> {
     }
 
     /// Rounds until the clock has found its level: for so many seconds, which is what a GPU takes to notice that it
-    /// draws too much, and then until three in a row take the same within 1 %; at most twice as long.
-    pub(super) fn settle(&self, launches: &[u32], seconds: f64) -> Result<(), Error> {
+    /// draws too much, and then until three in a row take the same within 1 %; at most twice as long. Seconds that a
+    /// round takes by the host's clock, on the slowest rank.
+    pub(super) fn settle(&self, launches: &[u32], seconds: f64) -> Result<f64, Error> {
         let (mut before, mut same, mut round) = (0.0, 0, 0);
         let begin = Instant::now();
         loop {
@@ -123,7 +135,7 @@ impl Turns<'_> {
             same = if change < 0.01 { same + 1 } else { 0 };
             (before, round) = (now, round + 1);
             if elapsed >= 2.0 * seconds || (elapsed >= seconds && same >= 3) {
-                return Ok(());
+                return Ok(elapsed / round as f64);
             }
         }
     }
@@ -141,11 +153,7 @@ impl Turns<'_> {
     }
 
     /// Each contender alone, back to back for so long: seconds a launch, and the GPU's state meanwhile.
-    pub(super) fn sustained(
-        &self,
-        seconds: f64,
-        each: &[f64],
-    ) -> Result<Vec<(f64, Option<Reading>)>, Error> {
+    pub(super) fn sustained(&self, seconds: f64, each: &[f64]) -> Result<Vec<Sustained>, Error> {
         // The first contender must not have the cool chip to itself: a quarter of the time goes before.
         let lead = self.contenders.first().zip(each.first());
         if let Some((contender, each)) = lead {
@@ -155,13 +163,23 @@ impl Turns<'_> {
         all.map(|(contender, each)| {
             let (took, reading) =
                 meter::watch(self.rank.gpu(), || self.row(contender, seconds, *each));
-            Ok((took?, reading))
+            let (seconds, windows) = took?;
+            Ok(Sustained {
+                seconds,
+                windows: (!windows.is_empty()).then(|| Spread::of(&windows)),
+                reading,
+            })
         })
         .collect()
     }
 
-    /// One contender back to back, about so long: seconds a launch.
-    fn row(&self, contender: &Contender<'_>, seconds: f64, each: f64) -> Result<f64, Error> {
+    /// One contender back to back, about so long: seconds a launch, and in each second of the later half.
+    fn row(
+        &self,
+        contender: &Contender<'_>,
+        seconds: f64,
+        each: f64,
+    ) -> Result<(f64, Vec<f64>), Error> {
         /// Launches that are enqueued at once, in seconds.
         const GROUP: f64 = 0.02;
         let each = self.exchange.most(self.rank, each)?.max(1e-6);
@@ -182,9 +200,12 @@ impl Turns<'_> {
             }
         }
         self.rank.synchronize()?;
-        let took = ends.last().map_or(Ok(0.0), |end| {
-            end.since(&start).map(|took| took.as_secs_f64())
-        })?;
-        Ok(took / f64::from(group * groups))
+        let ends = ends.iter().map(|end| Ok(end.since(&start)?.as_secs_f64()));
+        let ends = ends.collect::<Result<Vec<_>, Error>>()?;
+        let took = ends.last().copied().unwrap_or(0.0);
+        Ok((
+            took / f64::from(group * groups),
+            stats::windows(&ends, group),
+        ))
     }
 }

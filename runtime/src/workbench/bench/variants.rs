@@ -1,15 +1,16 @@
 //! Which kernels of ours take part: the choices of a schedule, those that are legal, the model's favourites.
 
+use super::after::After;
 use super::suite::Case;
 use crate::error::Error;
-use crate::tuned;
+use crate::tuned::{self, Ranking};
 use crate::workbench::size;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::{Buffer, Kernel};
 use counterflow_codegen::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::pipeline::{self, Pipeline};
-use counterflow_codegen::plan::Plan;
+use counterflow_codegen::plan::{Grid, Plan};
 use counterflow_codegen::program::{Program, Setting, TensorId, TensorKind};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
@@ -62,12 +63,13 @@ impl Planned<'_> {
     }
 }
 
-/// Which tensors are the operands and the result of the one product.
+/// Which tensors are the operands and the result of the one product, and what becomes of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Roles {
     pub x: TensorId,
     pub w: TensorId,
     pub y: TensorId,
+    pub after: After,
 }
 
 impl Roles {
@@ -81,22 +83,32 @@ impl Roles {
         };
         let inputs = all(|buffer| buffer.kind.is_input());
         let outputs = all(|buffer| !buffer.kind.is_input() && !buffer.is_scratch());
-        match (&inputs[..], &outputs[..]) {
-            ([x, w], [y]) => Ok(Roles {
-                x: *x,
-                w: *w,
-                y: *y,
-            }),
-            _ => Err(Error::NotYet {
-                what: format!(
-                    "measuring {} with {} inputs and {} outputs",
-                    kernel.name,
-                    inputs.len(),
-                    outputs.len()
-                ),
-                help: "schedules of one product are measured: two inputs, one output".into(),
-            }),
+        // What other ranks add to a product is still the product.
+        let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
+        let after = |y| After::of(kernel, y).or(moves.then(After::default));
+        if let [y] = outputs[..]
+            && let Some(after) = after(y)
+        {
+            let read: Vec<TensorId> = after.operands().collect();
+            let rest: Vec<TensorId> = inputs
+                .iter()
+                .copied()
+                .filter(|input| !read.contains(input))
+                .collect();
+            if let [x, w] = rest[..] {
+                after.comparable(kernel, y)?;
+                return Ok(Roles { x, w, y, after });
+            }
         }
+        Err(Error::NotYet {
+            what: format!(
+                "measuring {} with {} inputs and {} outputs",
+                kernel.name,
+                inputs.len(),
+                outputs.len()
+            ),
+            help: "schedules of one product are measured: two operands, one output; between them a bias, then GELU or a matrix that is added".into(),
+        })
     }
 }
 
@@ -145,14 +157,25 @@ impl Built {
         Ok(verify::plan(&self.kernel, &shape, machine)?)
     }
 
-    fn with(&self, plan: Checked<Plan>) -> Result<Planned<'_>, Error> {
+    /// Refuses what cannot be among the fastest.
+    fn asked(&self, grid: &Grid, machine: &Machine) -> Result<(), Error> {
+        if tuned::worth_asking(&self.kernel, grid, machine) {
+            return Ok(());
+        }
+        Err(Error::Usage {
+            what: format!(
+                "{}: CTAs share the steps of each of {} tiles on {} SMs",
+                self.kernel.variant, grid.tiles, machine.sms
+            ),
+            legal: "gemm.split=1 where each SM has two tiles: there is nothing to gain".into(),
+        })
+    }
+
+    /// Its warp level.
+    pub(super) fn pipeline(&self) -> Result<&Checked<Pipeline>, Error> {
         let make = || pipeline::build(&self.kernel).and_then(pipeline::verify);
         let pipeline = self.pipeline.get_or_init(make).as_ref();
-        Ok(Planned {
-            built: self,
-            pipeline: pipeline.map_err(Clone::clone)?,
-            plan,
-        })
+        Ok(pipeline.map_err(Clone::clone)?)
     }
 
     /// It and its numbers for that product on that machine.
@@ -160,62 +183,102 @@ impl Built {
     /// # Errors
     /// Where it is not legal there.
     pub(super) fn plan(&self, case: &Case, machine: &Machine) -> Result<Planned<'_>, Error> {
-        self.with(self.numbers(case, machine)?)
+        Ok(Planned {
+            built: self,
+            plan: self.numbers(case, machine)?,
+            pipeline: self.pipeline()?,
+        })
     }
 }
 
-/// Those that take part for one product: all that are legal, or the model's favourites of them. With them the first
-/// refusal, if any.
-pub(super) fn contenders<'a>(
-    all: &'a [Built],
+/// Which take part for one product: all that are legal, or the model's favourites of them, in its order. With them the
+/// first refusal, if any.
+pub(super) fn contenders(
+    all: &[Built],
     case: &Case,
     machine: &Machine,
     many: Many,
-) -> (Vec<Planned<'a>>, Option<Error>) {
+) -> (Vec<usize>, Option<Error>) {
     let mut refused = None;
-    let mut found = Vec::new();
-    for built in all {
-        match built.numbers(case, machine) {
-            Ok(plan) if tuned::worth_asking(&built.kernel, &plan, machine) => {
-                found.push((built, plan));
-            }
-            Ok(plan) => {
-                refused.get_or_insert(Error::Usage {
-                    what: format!(
-                        "{}: CTAs share the steps of each of {} tiles on {} SMs",
-                        built.kernel.variant, plan.grid.tiles, machine.sms
-                    ),
-                    legal: "gemm.split=1 where each SM has two tiles: there is nothing to gain"
-                        .into(),
-                });
-            }
-            Err(error) => {
+    let mut legal = Vec::new();
+    let [m, n, k] = case.size;
+    let shape = Shape::new(m, n, k);
+    let mut fit = Vec::new();
+    for (which, built) in all.iter().enumerate() {
+        let fits = match many {
+            Many::All => built
+                .plan(case, machine)
+                .and_then(|planned| built.asked(&planned.plan.grid, machine)),
+            Many::Best(_) => size::plan_fits(&built.kernel, &shape),
+        };
+        match (fits, many) {
+            (Ok(()), Many::All) => legal.push(which),
+            (Ok(()), Many::Best(_)) => fit.push(which),
+            (Err(error), _) => {
                 refused.get_or_insert(error);
             }
         }
     }
-    let most = match many {
-        Many::All => found.len(),
-        Many::Best(count) => {
-            found.sort_by_cached_key(|(built, plan)| {
-                let seconds = tuned::predicted(&built.kernel, plan, machine);
-                // Times are positive, and the bits of positive numbers are in their order.
-                seconds.to_bits()
-            });
-            count
-        }
-    };
-    let mut legal = Vec::new();
-    for (built, plan) in found {
-        if legal.len() == most {
-            break;
-        }
-        match built.with(plan) {
-            Ok(planned) => legal.push(planned),
-            Err(error) => {
-                refused.get_or_insert(error);
+    if let Many::Best(count) = many {
+        let kernels = fit.iter().map(|which| &all[*which].kernel);
+        let mut ranking = Ranking::new(kernels, &shape, machine);
+        while legal.len() < count
+            && let Some(ranked) = ranking.next()
+        {
+            let which = fit[ranked.which];
+            let asked = all[which].asked(&ranked.plan.grid, machine);
+            match asked.and_then(|()| all[which].pipeline()) {
+                Ok(_) => legal.push(which),
+                Err(error) => {
+                    refused.get_or_insert(error);
+                }
             }
         }
+        refused = refused.or(ranking.refused());
     }
     (legal, refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::suite;
+    use super::*;
+    use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, tune};
+    use counterflow_codegen::dtype::Dtype;
+
+    fn built() -> Vec<Built> {
+        let mut s = ScheduleBuilder::new("gemm");
+        let [x, w] = ["x", "w"].map(|name| s.local(name, Dtype::Bf16));
+        let y = s.out("y", Dtype::Bf16);
+        let tiles = tune([(128, 256), (256, 128), (64, 64), (256, 256)]);
+        let tiles = s.tiles("tiles", y, tiles);
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_items("t", tiles.grouped(8), |s, t| {
+                let acc = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), acc);
+            });
+        });
+        let program = s.finish();
+        let all = tuned::combinations(&program, &Variant::new(1), &BTreeMap::new());
+        let built = all.iter().map(|variant| build(&program, variant));
+        built
+            .map(|built| built.expect("legal whatever the shape"))
+            .collect()
+    }
+
+    #[test]
+    fn favourites_are_so_many_of_the_legal_ones() {
+        let (built, machine) = (built(), Machine::h200());
+        let case = suite::single([512, 8192, 7168]);
+        let (all, refused) = contenders(&built, &case, &machine, Many::All);
+        assert_eq!(all, [0, 1, 2], "tiles of 256x256 do not fit");
+        assert_eq!(refused.map(|error| error.kind()), Some("rejected"));
+        let (two, refused) = contenders(&built, &case, &machine, Many::Best(2));
+        assert_eq!(two, [0, 1], "small tiles are slower here");
+        assert_eq!(refused.map(|error| error.kind()), Some("rejected"));
+        let (more, _) = contenders(&built, &case, &machine, Many::Best(9));
+        assert_eq!(more, [0, 1, 2]);
+        let (none, refused) = contenders(&built[3..], &case, &machine, Many::Best(1));
+        assert!(none.is_empty() && refused.is_some());
+    }
 }

@@ -1,0 +1,224 @@
+//! Less than which no launch of a kernel takes, from its loops alone: what many variants are first compared by.
+//!
+//! Whoever claims tiles does one after another, and each costs at least what [`Costs::dot`] says of a tile whose
+//! operands are in the cache and whose waits are met. So a rank takes no less than its share of all its tiles, in
+//! whole tiles. Chunks count as the smallest of them and branches as the cheaper one: the figure may be too small,
+//! and is never too large.
+
+use super::Machine;
+use super::cost::{Costs, Ps, ps, seconds};
+use super::timeline::lane_count;
+use crate::diag::Diagnostics;
+use crate::kernel::{Axis, Block, Kernel, Op, OpKind, Region, RoleKind};
+use crate::plan::{Arrivals, Grid, Plan};
+use crate::shape::{Extent, Geometry, Shape};
+use crate::unroll::Span;
+use std::sync::Arc;
+
+/// What is known of a plan before anything is unrolled or verified.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Outline {
+    /// [`super::seconds`] of it is no less.
+    pub least: f64,
+    /// How many CTAs run, and how many tiles they compute.
+    pub grid: Grid,
+}
+
+/// What is known of the kernel's plan for that shape at little cost.
+///
+/// # Errors
+/// What [`Plan::new`] refuses before it unrolls anything: a shape without meaning, tiles or a grid that do not fit.
+pub fn outline(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Outline, Diagnostics> {
+    let plan = Plan::of(
+        &Arc::new(kernel.clone()),
+        Geometry::new(kernel, shape)?,
+        shape,
+        machine,
+        // Its hash is not looked at.
+        0,
+        Some(Arc::new(Arrivals::default())),
+    )?;
+    let mut loops = Loops {
+        plan: &plan,
+        costs: Costs::new(kernel, &plan, machine),
+        split: None,
+        fresh: true,
+    };
+    let lanes = kernel.roles.iter().map(|role| match role.kind {
+        RoleKind::Gemm(_) | RoleKind::Comm { .. } => lane_count(role.kind, &plan),
+        RoleKind::SpareWarps | RoleKind::CopyEngine => 0,
+    });
+    let lanes = u64::from(lanes.sum::<u32>()).max(1);
+    let each = kernel.roles.iter().map(|role| match role.kind {
+        RoleKind::Gemm(_) => loops.blocks(&role.body).over(lanes),
+        RoleKind::Comm { .. } | RoleKind::SpareWarps | RoleKind::CopyEngine => 0,
+    });
+    let longest = each.max().unwrap_or(0);
+    Ok(Outline {
+        least: seconds(ps(machine.launch_latency) + longest),
+        grid: plan.grid,
+    })
+}
+
+/// Tiles of some loops: how many, what all of them cost, and the cheapest.
+#[derive(Clone, Copy, Default)]
+struct Work {
+    tiles: u64,
+    all: Ps,
+    cheapest: Option<Ps>,
+}
+
+impl Work {
+    fn and(self, other: Work) -> Work {
+        let cheapest = self.cheapest.into_iter().chain(other.cheapest);
+        Work {
+            tiles: self.tiles + other.tiles,
+            all: self.all + other.all,
+            cheapest: cheapest.min(),
+        }
+    }
+
+    fn times(self, count: u64) -> Work {
+        Work {
+            tiles: self.tiles * count,
+            all: self.all * count,
+            ..self
+        }
+    }
+
+    /// How long so many lanes take at least: somebody has a full share.
+    fn over(self, lanes: u64) -> Ps {
+        let share = self.tiles.div_ceil(lanes) * self.cheapest.unwrap_or(0);
+        share.max(self.all / lanes)
+    }
+}
+
+struct Loops<'a> {
+    plan: &'a Plan,
+    costs: Costs<'a>,
+    /// Which part of K, of how many.
+    split: Option<(u32, u32)>,
+    /// No dot of the item was counted yet.
+    fresh: bool,
+}
+
+impl Loops<'_> {
+    fn blocks(&mut self, body: &[Block]) -> Work {
+        let geometry = &self.plan.geometry;
+        body.iter().fold(Work::default(), |work, block| {
+            work.and(match block {
+                Block::ForRanks { order, body, .. } => {
+                    let steps = order.steps(geometry.world);
+                    self.blocks(body).times(steps.into())
+                }
+                Block::If {
+                    then, otherwise, ..
+                } => {
+                    let [then, otherwise] = [self.blocks(then), self.blocks(otherwise)];
+                    Work {
+                        tiles: then.tiles.min(otherwise.tiles),
+                        all: then.all.min(otherwise.all),
+                        cheapest: then.and(otherwise).cheapest,
+                    }
+                }
+                Block::Items {
+                    partition,
+                    chunk,
+                    body,
+                    ..
+                } => {
+                    let chunks = 0..geometry.partition_chunks(*partition);
+                    let of = |chunk| {
+                        let (rows, columns) = geometry.grid(*partition, Some(chunk));
+                        u64::from(rows) * u64::from(columns)
+                    };
+                    let tiles = match chunk {
+                        None => chunks.map(of).sum(),
+                        Some(_) => chunks.map(of).min().unwrap_or(0),
+                    };
+                    self.fresh = true;
+                    let each = self.ops(body);
+                    Work {
+                        tiles,
+                        all: each * tiles,
+                        cheapest: (tiles > 0).then_some(each),
+                    }
+                }
+                Block::Once { .. } | Block::Join => Work::default(),
+            })
+        })
+    }
+
+    /// What the products of one item cost.
+    fn ops(&mut self, body: &[Op]) -> Ps {
+        let mut all = 0;
+        for op in body {
+            all += match &op.kind {
+                OpKind::ForRanks { order, body, .. } => {
+                    let steps = order.steps(self.plan.geometry.world);
+                    (0..steps).map(|_| self.ops(body)).sum()
+                }
+                OpKind::ForSplits { count, body, .. } => {
+                    let outer = self.split;
+                    let each = (0..*count).map(|index| {
+                        self.split = Some((index, *count));
+                        self.ops(body)
+                    });
+                    let sum = each.sum();
+                    self.split = outer;
+                    sum
+                }
+                OpKind::If {
+                    then, otherwise, ..
+                } => {
+                    let before = self.fresh;
+                    let then = self.ops(then);
+                    let after = std::mem::replace(&mut self.fresh, before);
+                    let otherwise = self.ops(otherwise);
+                    self.fresh &= after;
+                    then.min(otherwise)
+                }
+                OpKind::Dot { a, b, .. } => {
+                    let (a, b) = (self.operand(a), self.operand(b));
+                    if a.columns.is_empty() {
+                        0
+                    } else {
+                        let first = std::mem::replace(&mut self.fresh, false);
+                        self.costs.dot(op.id, &a, &b, first)
+                    }
+                }
+                OpKind::Wait { .. }
+                | OpKind::Signal { .. }
+                | OpKind::Copy { .. }
+                | OpKind::Reduce { .. }
+                | OpKind::Load { .. }
+                | OpKind::Store { .. } => 0,
+            };
+        }
+        all
+    }
+
+    /// An operand of which no more is known than how deep it is: a tile costs as much however few of its rows there
+    /// are.
+    fn operand(&self, region: &Region) -> Span {
+        let buffer = &self.costs.kernel().buffers[region.buffer.index()];
+        let geometry = &self.plan.geometry;
+        let none = Extent { start: 0, end: 0 };
+        let depth = geometry.size(buffer.columns);
+        let columns = match (region.columns, self.split) {
+            (Axis::All, _) => Extent {
+                start: 0,
+                end: depth,
+            },
+            (Axis::Split(_), Some((index, count))) => geometry.split(depth, index, count),
+            (Axis::Split(_) | Axis::RowsOf(_) | Axis::ColumnsOf(_), _) => none,
+        };
+        Span {
+            buffer: region.buffer,
+            home: 0,
+            slot: 0,
+            rows: none,
+            columns,
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! What becomes of a product before it is stored, as far as cuBLASLt does the like in one call.
+
+use crate::cuda::Activation;
+use crate::error::Error;
+use counterflow_codegen::kernel::{Kernel, OpKind, visit};
+use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_codegen::value::{AccId, Binary, Unary, Value};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Plus a bias, through an activation; or plus a bias, plus a matrix.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct After {
+    pub bias: Option<TensorId>,
+    pub activation: Activation,
+    pub added: Option<TensorId>,
+}
+
+/// Who fills which accumulator.
+#[derive(Default)]
+struct Accs {
+    dots: BTreeSet<AccId>,
+    loads: BTreeMap<AccId, TensorId>,
+}
+
+impl After {
+    /// What every store into `y` does with the product; none if that is anything else, or differs.
+    pub(super) fn of(kernel: &Kernel, y: TensorId) -> Option<After> {
+        let mut accs = Accs::default();
+        let mut stored = BTreeSet::new();
+        for role in &kernel.roles {
+            visit(&role.body, &mut |op| match &op.kind {
+                OpKind::Dot { acc, .. } => drop(accs.dots.insert(*acc)),
+                OpKind::Load { acc, from } => drop(accs.loads.insert(*acc, from.buffer)),
+                OpKind::Store { dst, value, .. } if dst.buffer == y => {
+                    stored.insert(value.0);
+                }
+                OpKind::Store { .. }
+                | OpKind::ForRanks { .. }
+                | OpKind::ForSplits { .. }
+                | OpKind::If { .. }
+                | OpKind::Wait { .. }
+                | OpKind::Signal { .. }
+                | OpKind::Copy { .. }
+                | OpKind::Reduce { .. } => {}
+            });
+        }
+        let mut found = stored
+            .into_iter()
+            .map(|value| After::value(kernel, &accs, &kernel.values[usize::from(value)]));
+        let first = found.next()??;
+        found.all(|other| other == Some(first)).then_some(first)
+    }
+
+    fn value(kernel: &Kernel, accs: &Accs, value: &Value) -> Option<After> {
+        let mut after = After::default();
+        let sum = match value {
+            Value::Unary(Unary::Gelu, inner) => {
+                after.activation = Activation::Gelu;
+                inner
+            }
+            Value::Unary(Unary::GeluTanh, inner) => {
+                after.activation = Activation::GeluTanh;
+                inner
+            }
+            other => other,
+        };
+        after.sum(kernel, accs, sum)?;
+        // cuBLASLt adds its matrix before the activation; nobody here does.
+        let fits = after.activation == Activation::Nothing || after.added.is_none();
+        fits.then_some(after)
+    }
+
+    /// The product, plus one bias at most, plus one matrix at most.
+    fn sum(&mut self, kernel: &Kernel, accs: &Accs, value: &Value) -> Option<()> {
+        if let Value::Acc(acc) = value {
+            return accs.dots.contains(acc).then_some(());
+        }
+        let Value::Binary(Binary::Add, rest, more) = value else {
+            return None;
+        };
+        let Value::Acc(more) = &**more else {
+            return None;
+        };
+        let tensor = *accs.loads.get(more)?;
+        let place = match kernel.buffers[tensor.index()].kind {
+            TensorKind::Vector => &mut self.bias,
+            TensorKind::Local => &mut self.added,
+            TensorKind::Gathered
+            | TensorKind::Out
+            | TensorKind::Scattered
+            | TensorKind::Reduced
+            | TensorKind::Scratch { .. } => return None,
+        };
+        if place.replace(tensor).is_some() {
+            return None;
+        }
+        self.sum(kernel, accs, rest)
+    }
+
+    /// Whether it is more than the product.
+    pub(super) fn some(self) -> bool {
+        self != After::default()
+    }
+
+    /// What it reads.
+    pub(super) fn operands(self) -> impl Iterator<Item = TensorId> {
+        self.bias.into_iter().chain(self.added)
+    }
+
+    /// Refuses what cuBLASLt's one call is not made of.
+    pub(super) fn comparable(self, kernel: &Kernel, y: TensorId) -> Result<(), Error> {
+        let dtype = kernel.buffers[y.index()].dtype;
+        let other = self
+            .operands()
+            .find(|tensor| kernel.buffers[tensor.index()].dtype != dtype);
+        let refuse = |what: String, help: &str| {
+            Err(Error::NotYet {
+                what,
+                help: help.into(),
+            })
+        };
+        if let Some(other) = other {
+            let buffer = &kernel.buffers[other.index()];
+            return refuse(
+                format!(
+                    "measuring {} with {} in {}",
+                    kernel.name, buffer.name, buffer.dtype
+                ),
+                "what is added has the result's type beside cuBLASLt",
+            );
+        }
+        let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
+        let wider = kernel
+            .buffers
+            .first()
+            .is_some_and(|first| first.dtype != dtype);
+        if (self.some() || wider) && moves {
+            return refuse(
+                format!(
+                    "measuring {}, which moves data and does more than multiply",
+                    kernel.name
+                ),
+                "bias, GELU, residual and results of another type are measured in schedules of one rank",
+            );
+        }
+        Ok(())
+    }
+
+    /// The parts, in words.
+    fn words(self) -> String {
+        let gelu = self.activation != Activation::Nothing;
+        let parts = [
+            (self.bias.is_some(), "bias"),
+            (gelu, "GELU by tanh"),
+            (self.added.is_some(), "beta = 1"),
+        ];
+        let parts = parts.into_iter().filter(|(there, _)| *there);
+        parts.map(|(_, part)| part).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What the yardstick is called: whether cuBLASLt does it all in one call, and whether that is the same function.
+    pub(super) fn yardstick(self, fused: bool) -> String {
+        match (self.some(), fused, self.activation) {
+            (false, ..) => "cuBLASLt".into(),
+            (true, false, _) => {
+                format!(
+                    "cuBLASLt, the product alone: it has none with {}",
+                    self.words()
+                )
+            }
+            (true, true, Activation::Gelu) => {
+                format!("cuBLASLt with {} (ours by erf)", self.words())
+            }
+            (true, true, Activation::GeluTanh | Activation::Nothing) => {
+                format!("cuBLASLt with {}", self.words())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
+    use counterflow_codegen::dtype::Dtype;
+    use counterflow_codegen::lower;
+    use counterflow_codegen::variant::Variant;
+
+    /// A product of which `f` makes what is stored, from the product, a bias and a tile.
+    fn kernel(
+        [of_bias, of_z]: [Dtype; 2],
+        f: impl FnOnce(Value, Value, Value) -> Value,
+    ) -> (Kernel, TensorId) {
+        let mut s = ScheduleBuilder::new("fused");
+        let [x, w] = ["x", "w"].map(|name| s.local(name, Dtype::Bf16));
+        let bias = s.vector("bias", of_bias);
+        let z = s.local("z", of_z);
+        let y = s.out("y", Dtype::Bf16);
+        let tiles = s.tiles("tiles", y, (128, 128));
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_items("t", tiles.grouped(8), |s, t| {
+                let [bias, z] = [s.load(bias.at(t)), s.load(z.at(t))];
+                let acc = s.dot(x.at(t), w.at(t));
+                let value = f(acc, bias, z);
+                s.store(y.at(t), value);
+            });
+        });
+        let kernel = lower::lower(&s.finish(), &Variant::new(1)).expect("lowers");
+        (kernel, TensorId(4))
+    }
+
+    const SAME: [Dtype; 2] = [Dtype::Bf16; 2];
+
+    fn after(f: impl FnOnce(Value, Value, Value) -> Value) -> Option<After> {
+        let (kernel, y) = kernel(SAME, f);
+        After::of(&kernel, y)
+    }
+
+    #[test]
+    fn what_cublaslt_does_in_one_call_is_recognised() {
+        let (bias, added) = (Some(TensorId(2)), Some(TensorId(3)));
+        let plain = After::default();
+        assert_eq!(after(|acc, _, _| acc), Some(plain));
+        let gelu = after(|acc, bias, _| acc.bias(bias).gelu()).expect("known");
+        let activation = Activation::Gelu;
+        assert_eq!(
+            gelu,
+            After {
+                bias,
+                activation,
+                ..plain
+            }
+        );
+        assert_eq!(
+            gelu.yardstick(true),
+            "cuBLASLt with bias, GELU by tanh (ours by erf)"
+        );
+        let tanh = after(|acc, _, _| acc.gelu_tanh()).expect("known");
+        assert_eq!(tanh.yardstick(true), "cuBLASLt with GELU by tanh");
+        let residual = after(|acc, bias, z| acc.bias(bias).residual(z)).expect("known");
+        assert_eq!(
+            residual,
+            After {
+                bias,
+                added,
+                ..plain
+            }
+        );
+        assert_eq!(
+            residual.yardstick(false),
+            "cuBLASLt, the product alone: it has none with bias, beta = 1"
+        );
+        assert_eq!(plain.yardstick(true), "cuBLASLt");
+    }
+
+    #[test]
+    fn what_it_does_not_do_is_not() {
+        assert_eq!(after(|acc, _, _| acc.silu()), None);
+        assert_eq!(after(|acc, bias, _| acc.gelu().bias(bias)), None);
+        assert_eq!(after(|acc, _, z| acc.gelu().residual(z)), None);
+        assert_eq!(after(|acc, _, z| acc.residual(z.clone()).residual(z)), None);
+        assert_eq!(after(|acc, _, z| acc * z), None);
+    }
+
+    #[test]
+    fn what_is_added_has_the_results_type() {
+        let (kernel, y) = kernel([Dtype::F32, Dtype::Bf16], |acc, bias, _| acc.bias(bias));
+        let after = After::of(&kernel, y).expect("known");
+        let error = after.comparable(&kernel, y).expect_err("another type");
+        assert!(error.to_string().contains("bias in f32"), "{error}");
+    }
+}
