@@ -8,8 +8,10 @@ use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::early;
 use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::{Machine, outline, seconds};
 use counterflow_codegen::pipeline::{self, Node, Pipeline};
 use counterflow_codegen::program::Program;
+use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
 
@@ -126,6 +128,41 @@ fn the_text_lets_the_next_launch_come_at_once_and_waits_before_any_role() {
 
 fn text(pipeline: &Checked<Pipeline>) -> String {
     cuda::emit(pipeline).text
+}
+
+/// What the model says of `program` beside a machine whose launches are never hidden, in µs.
+fn hidden(name: &str, (tile, m): ((u32, u32), u32)) -> (u32, f64) {
+    let machine = Machine::h200();
+    let shown = Machine {
+        early_launch_latency: machine.launch_latency,
+        ..machine.clone()
+    };
+    let program = library::all()
+        .into_iter()
+        .find(|program| program.name == name);
+    let variant = Variant::new(2).set("tiles", tile);
+    let kernel = lower(&program.expect("a schedule"), &variant).and_then(verify::kernel);
+    let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
+    let plan = verify::plan(&kernel, &Shape::new(m, 2560, 1024), &machine);
+    let plan = plan.unwrap_or_else(|error| panic!("{error}"));
+    let [with, without] = [&machine, &shown].map(|machine| {
+        let outline = outline(&kernel, &plan.shape, machine).expect("an outline");
+        let seconds = seconds(&kernel, &plan, machine).expect("it ends");
+        assert!(outline.least <= seconds);
+        seconds * 1e6
+    });
+    (plan.grid.gemm + plan.grid.comm, without - with)
+}
+
+#[test]
+fn the_model_hides_a_part_of_launches_that_come_early() {
+    let near = |(ctas, saved): (u32, f64), wanted: (u32, f64)| {
+        assert_eq!(ctas, wanted.0);
+        assert!((saved - wanted.1).abs() < 1e-6, "{saved} µs of {ctas} CTAs");
+    };
+    near(hidden("gemm", ((128, 128), 768)), (120, 1.5));
+    near(hidden("gemm", ((128, 128), 640)), (100, 0.0));
+    near(hidden("ag_gemm", ((128, 128), 2048)), (132, 0.0));
 }
 
 #[test]
