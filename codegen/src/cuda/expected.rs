@@ -78,6 +78,9 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         ("LDSM", (sums + read) * blocks),
         // One gives registers, the others take them.
         ("USETMAXREG", 2),
+        // What comes early lets the next launch come, and waits for those before, each once.
+        ("PREEXIT", u32::from(pipeline.early)),
+        ("ACQBULK", u32::from(pipeline.early)),
     ];
     if pipeline.split > 1 {
         // Four accumulators each, of all that a thread has of a tile; each panel's sends stand once, whoever's it is.

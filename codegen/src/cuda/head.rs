@@ -338,6 +338,9 @@ impl Text<'_> {
             }
         }
         self.depth -= 1;
+        if pipeline.early {
+            self.line("launch_dependents();");
+        }
         self.line("extern __shared__ __align__(1024) u8 shared[];");
         self.line("const u32 base = shared_address(shared);");
         self.line("const u32 warp = warp_index();");
@@ -349,6 +352,7 @@ impl Text<'_> {
         }
         self.line("");
         self.barriers();
+        self.list(&pipeline.start);
         let fields: Vec<Field> = params
             .iter()
             .flat_map(|param| match param {

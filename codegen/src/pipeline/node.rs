@@ -363,6 +363,12 @@ pub enum Node {
         /// How much it adds.
         amount: u32,
     },
+    /// Blocks until the launches before on the stream are complete, and all they wrote is seen. Each thread's own.
+    ///
+    /// CUDA: `wait_prerequisites`; passes at once where the launch did not come early. Meaning: no access of global
+    /// memory stands before it, and no warp ends without it, since the launch after takes this one's end for that of
+    /// all before.
+    AwaitLaunches,
     /// All threads of the CTA are here.
     SyncCta,
     /// All threads of the cluster are here: none of its CTAs leaves while another may still arrive on its barriers or

@@ -4,6 +4,7 @@
 //! whatever must not be held back while a rank waits for another one, is seen to be held back.
 
 mod counters;
+mod end;
 mod sums;
 
 use super::case::{Case, LAUNCHES, WORLD};
@@ -44,6 +45,8 @@ pub(super) struct Agent<'a> {
     /// The tile product in its registers.
     pub(super) product: Product,
     synced: bool,
+    /// Whether the launches before are complete as far as it knows.
+    awaited: bool,
 }
 
 /// A barrier of shared memory.
@@ -278,6 +281,7 @@ impl<'a> Machine<'a> {
                         cta,
                         product: Product::default(),
                         synced: false,
+                        awaited: !pipeline.early,
                     });
                 }
             }
@@ -335,6 +339,9 @@ impl<'a> Machine<'a> {
         let at = self.agents[index].at;
         let kind = self.agents[index].steps[at].kind.clone();
         let (cta, who) = (self.agents[index].cta, self.agents[index].who);
+        if kind.is_global() && !self.agents[index].awaited {
+            return Err(Box::new(story::before_the_wait(self, index)));
+        }
         let mut skipped = 0;
         match kind {
             Kind::Await { barrier, phases } => {
@@ -499,6 +506,7 @@ impl<'a> Machine<'a> {
                     self.signal(index, rank, cell, amount);
                 }
             }
+            Kind::AwaitLaunches => self.agents[index].awaited = true,
             Kind::Sync { everywhere } => {
                 let all = self.ctas_of(index, everywhere);
                 let agents: u32 = all.clone().map(|cta| self.ctas[cta].agents).sum();
@@ -533,16 +541,7 @@ impl<'a> Machine<'a> {
         }
         self.agents[index].at += 1 + skipped;
         if self.agents[index].at >= self.agents[index].steps.len() {
-            let agent = &self.agents[index];
-            if agent.read < agent.groups.len() || !agent.open.is_empty() {
-                return Err(Box::new(story::leaves_early(self, index)));
-            }
-            if agent.pending.is_some() {
-                return Err(Box::new(story::held_back(self, index, &[])));
-            }
-            if self.case.pipeline.ctas() > 1 && !agent.synced {
-                return Err(Box::new(story::leaves_its_cluster(self, index)));
-            }
+            self.may_end(index)?;
         }
         Ok(Did::Step)
     }

@@ -132,6 +132,7 @@ impl Machine<'_> {
                 self.cell_name(*cell)
             ),
             Kind::Flush => "sends the remembered signal".into(),
+            Kind::AwaitLaunches => "awaits the launches before".into(),
             Kind::Sync { everywhere: false } => "waits for all warps of its CTA".into(),
             Kind::Sync { everywhere: true } => "waits for all warps of its cluster".into(),
             Kind::Last { .. } => "comes to its end".into(),
@@ -243,6 +244,38 @@ pub(super) fn spills(machine: &Machine<'_>, index: usize, at: &Box4) -> Diagnost
             ),
         )
         .hint("a map of its own for the chunk that is not full")
+}
+
+pub(super) fn before_the_wait(machine: &Machine<'_>, index: usize) -> Diagnostic {
+    Diagnostic::new(Rule::Race, None, machine.now(index))
+        .note(
+            None,
+            "it comes early, and nothing says that the launches before are complete",
+        )
+        .hint("await the launches before ahead of every access of global memory")
+}
+
+pub(super) fn leaves_before_the_launches(machine: &Machine<'_>, index: usize) -> Diagnostic {
+    let who = machine.who(machine.agents[index].who);
+    Diagnostic::new(
+        Rule::Race,
+        None,
+        format!("{who} ends while launches before it may still run"),
+    )
+    .note(
+        None,
+        "the next launch waits for this one alone, and takes its end for theirs",
+    )
+    .hint("every warp awaits the launches before")
+}
+
+pub(super) fn comes_early() -> Diagnostic {
+    Diagnostic::new(
+        Rule::Progress,
+        None,
+        "CTAs of a kernel that communicates come before the launch before has ended",
+    )
+    .hint("only kernels without counters, copies and CTAs that move data come early")
 }
 
 pub(super) fn leaves_early(machine: &Machine<'_>, index: usize) -> Diagnostic {

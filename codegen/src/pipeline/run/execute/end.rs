@@ -1,0 +1,23 @@
+//! What nobody may leave behind at its end.
+
+use super::super::story;
+use super::Machine;
+use crate::diag::Diagnostic;
+
+impl Machine<'_> {
+    pub(super) fn may_end(&self, index: usize) -> Result<(), Box<Diagnostic>> {
+        let agent = &self.agents[index];
+        let found = if agent.read < agent.groups.len() || !agent.open.is_empty() {
+            story::leaves_early(self, index)
+        } else if agent.pending.is_some() {
+            story::held_back(self, index, &[])
+        } else if self.case.pipeline.ctas() > 1 && !agent.synced {
+            story::leaves_its_cluster(self, index)
+        } else if !agent.awaited {
+            story::leaves_before_the_launches(self, index)
+        } else {
+            return Ok(());
+        };
+        Err(Box::new(found))
+    }
+}
