@@ -96,6 +96,12 @@ gemm(
                     if (++stage == STAGES) stage = 0, stage_parity ^= 1;
                 }
             }
+            // All of the cluster is done with what was loaded here: nothing of it is still on its way to this CTA.
+            #pragma unroll 1
+            for (u32 i = 0; i < STAGES; ++i) {
+                mbarrier_wait_relaxed(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
+                if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+            }
         } else if (warp == 1 && elect_one()) {  // store
             u32 index = blockIdx.x / CLUSTER;  // this CTA's next item
             u32 panel = 0, panel_parity = 0;

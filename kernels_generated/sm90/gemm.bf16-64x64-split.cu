@@ -204,7 +204,7 @@ gemm(
                 }
             }
             __syncwarp();
-            if (lane < SPLIT && lane != share) mbarrier_arrive_release_cluster(base + SUM_EMPTY_AT + sum * 8, lane);
+            if (index + CONSUMERS * (gridDim.x / SPLIT) < tiles && lane < SPLIT && lane != share) mbarrier_arrive_release_cluster(base + SUM_EMPTY_AT + sum * 8, lane);
             if (++sum == (consumer + 1) * SUMS) sum = consumer * SUMS, sum_parity ^= 1;
         }
     }

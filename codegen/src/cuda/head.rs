@@ -107,7 +107,16 @@ impl Text<'_> {
             ));
         }
         // The rest of the names that numbers use, each once, in the order of use.
-        let printed = ["TILE_M", "TILE_N", "TILE_K", "BOXES", "CLUSTER", "SPLIT"];
+        let printed = [
+            "TILE_M",
+            "TILE_N",
+            "TILE_K",
+            "CONSUMERS",
+            "CLUSTER",
+            "SPLIT",
+            "STAGES",
+            "BOXES",
+        ];
         let mut symbols: Vec<(String, u32)> = Vec::new();
         pipeline.visit_exprs(|expr| {
             if let Expr::Symbol(name, value) = expr

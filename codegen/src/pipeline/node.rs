@@ -371,8 +371,8 @@ pub enum Node {
     AwaitLaunches,
     /// All threads of the CTA are here.
     SyncCta,
-    /// All threads of the cluster are here: none of its CTAs leaves while another may still arrive on its barriers or
-    /// write its shared memory.
+    /// All threads of the cluster are here, and what they had waited for is over. It orders no accesses, and completes
+    /// none: what a CTA sends into another one, or arrives on there, must have been waited for there.
     SyncCluster,
     /// Runs in the CTA that comes here last, after it has seen what all others did: one warp.
     LastCta {

@@ -29,10 +29,12 @@ __device__ __forceinline__ u32 cluster_rank() {
     return rank;
 }
 
-// Every thread of the cluster, release/acquire at cluster scope. At the start: peers' barriers are initialised.
-// At the end: no CTA leaves while a peer may still arrive on its barriers or write its shared memory.
+// Every thread of the cluster is here. The arrival is relaxed: a releasing one would be a GPU-wide fence of each thread.
+// At the start: peers' barriers are initialised; mbarrier_init_fence is the release of that.
+// At the end: no CTA leaves while a peer may still arrive on its barriers or write its shared memory. Each of those
+// accesses completed a phase that its receiver waited for before it came here, so none is under way.
 __device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
 // Once every CTA of this launch has done it (or left), CTAs of the next one may become resident, if that launch was made

@@ -298,6 +298,21 @@ pub(super) fn leaves_its_cluster(machine: &Machine<'_>, index: usize) -> Diagnos
     .hint("wait for the whole cluster at the end")
 }
 
+pub(super) fn under_way(machine: &Machine<'_>, index: usize, step: (usize, usize)) -> Diagnostic {
+    let [who, other] = [index, step.0].map(|agent| machine.who(machine.agents[agent].who));
+    Diagnostic::new(
+        Rule::Race,
+        None,
+        format!("{who} ends while its cluster's shared memory may still change"),
+    )
+    .note(None, format!("{other} {}", machine.deed(machine.step_of(step))))
+    .note(
+        None,
+        "nobody waits until that has landed in the other CTA: meeting at the end does not complete it",
+    )
+    .hint("wait for the barrier it completes on, or leave it out if nobody needs it")
+}
+
 pub(super) fn held_back(machine: &Machine<'_>, index: usize, waiting: &[usize]) -> Diagnostic {
     let agent = &machine.agents[index];
     let (rank, cell, _) = agent.pending.unwrap_or_default();

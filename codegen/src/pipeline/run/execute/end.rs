@@ -11,12 +11,10 @@ impl Machine<'_> {
             story::leaves_early(self, index)
         } else if agent.pending.is_some() {
             story::held_back(self, index, &[])
-        } else if self.case.pipeline.ctas() > 1 && !agent.synced {
-            story::leaves_its_cluster(self, index)
         } else if !agent.awaited {
             story::leaves_before_the_launches(self, index)
         } else {
-            return Ok(());
+            return self.may_leave(index);
         };
         Err(Box::new(found))
     }
