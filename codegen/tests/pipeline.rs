@@ -460,23 +460,20 @@ fn a_cluster_that_does_not_wait_for_all_of_itself() {
       help: wait for the whole cluster at the end
     ");
     // Meeting at the end completes nothing: what the other CTA loads and arrives at must have been waited for.
-    for cluster in [(2, 1), (1, 2)] {
-        let mut pipeline = clustered(cluster);
-        let all_empty = |node: &Node| matches!(node, Node::For { var, .. } if var == "i");
-        let mut edited = false;
-        pipeline.lists(&mut |list| {
-            let before = list.len();
-            list.retain(|node| !all_empty(node));
-            edited |= list.len() < before;
-        });
-        assert!(edited);
-        insta::allow_duplicates! { insta::assert_snapshot!(told(pipeline), @"
-        error[race]: store of block 2 on rank 0 ends while its cluster's shared memory may still change
-          = multiply of block 2 on rank 0 gives a slot on
-          = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
-          help: wait for the barrier it completes on, or leave it out if nobody needs it
-        ") };
-    }
+    let mut pipeline = clustered((2, 1));
+    let mut edited = false;
+    pipeline.lists(&mut |list| {
+        let before = list.len();
+        list.retain(|node| !matches!(node, Node::For { var, .. } if var == "i"));
+        edited |= list.len() < before;
+    });
+    assert!(edited);
+    insta::assert_snapshot!(told(pipeline), @"
+    error[race]: store of block 2 on rank 0 ends while its cluster's shared memory may still change
+      = multiply of block 2 on rank 0 gives a slot on
+      = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
+      help: wait for the barrier it completes on, or leave it out if nobody needs it
+    ");
     // The consumers of one CTA alone say that a stage is free, but the other one writes it, too.
     let mut pipeline = clustered((2, 1));
     pipeline.rings[0].empty /= 2;
