@@ -280,6 +280,7 @@ fn grid(
                     );
                 }
                 each_shared_step(kernel, geometry, &role.body, &kind, found);
+                each_part(kernel, geometry, &role.body, &kind, found);
                 // A role without dots still needs a CTA to run on; each tile of a split one needs all of a cluster's.
                 tiles = items(&role.body, geometry, 1, &mut |partition, body| {
                     tile_fits(kernel, partition, body, &kind, &mut grid, found);
@@ -356,6 +357,12 @@ fn items(
             times * u64::from(order.steps(geometry.world)),
             f,
         ),
+        Block::ForSplits {
+            parts, count, body, ..
+        } => {
+            let visited = parts.of(*count).len() as u64;
+            items(body, geometry, times * visited, f)
+        }
         Block::If {
             then, otherwise, ..
         } => {
@@ -417,6 +424,49 @@ fn each_shared_step(
             }
         }
     });
+}
+
+/// Refuses parts of K without a step, where each item has one part.
+fn each_part(
+    kernel: &Kernel,
+    geometry: &Geometry,
+    body: &[Block],
+    kind: &GemmKind,
+    found: &mut Vec<Diagnostic>,
+) {
+    if kernel.variant.arch == Arch::Cpu {
+        return;
+    }
+    for block in body {
+        match block {
+            Block::ForSplits { count, body, .. } => visit(body, &mut |op| {
+                if let OpKind::Dot { a, .. } = &op.kind {
+                    let depth = geometry.size(kernel.buffers[a.buffer.index()].columns);
+                    let steps = |part| geometry.split(depth, part, *count).len().div_ceil(kind.k);
+                    let last = count.saturating_sub(1);
+                    if steps(last) == 0 {
+                        let message = format!(
+                            "part {last} of a K of {depth} in {count} has no step of {}: each part has {}",
+                            kind.k,
+                            steps(0)
+                        );
+                        found.push(
+                            Diagnostic::new(Rule::Resources, kernel.loc(op.id), message)
+                                .hint("whole steps, and one at least: fewer parts, or a deeper K"),
+                        );
+                    }
+                }
+            }),
+            Block::ForRanks { body, .. } => each_part(kernel, geometry, body, kind, found),
+            Block::If {
+                then, otherwise, ..
+            } => {
+                each_part(kernel, geometry, then, kind, found);
+                each_part(kernel, geometry, otherwise, kind, found);
+            }
+            Block::Items { .. } | Block::Once { .. } | Block::Join => {}
+        }
+    }
 }
 
 /// Whether the tiles of one loop fit the architecture: the ring and the result in shared memory, accumulators in

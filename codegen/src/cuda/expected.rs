@@ -91,7 +91,7 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
 fn items(body: &[Block], f: &mut impl FnMut(&[Op])) {
     for block in body {
         match block {
-            Block::ForRanks { body, .. } => items(body, f),
+            Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => items(body, f),
             Block::If {
                 then, otherwise, ..
             } => {
