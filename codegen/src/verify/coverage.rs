@@ -140,7 +140,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             StepKind::Store { dst, value, .. } => {
                 let holds = self.value(at, value);
                 let scratch = self.facts.kernel.buffers[dst.buffer.index()].is_scratch();
-                if let (Some(Depth { over, all, .. }), false) = (holds.depth, scratch) {
+                if let (Some(Depth { over, all, .. }), false) = (holds.depth, scratch || holds.torn) {
                     self.unfinished(at, over.len(), all);
                 }
                 self.write(at, kind, holds);

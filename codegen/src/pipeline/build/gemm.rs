@@ -193,7 +193,12 @@ impl Walk<'_, '_> {
         }
         let buffer = &self.b.kernel.buffers[from.buffer.index()];
         let (dtype, slots) = (buffer.dtype, buffer.slots(self.b.kernel.variant.world));
-        if !matches!(from.slot, Some(Pick::Others | Pick::All)) || from.home.is_remote() {
+        let known = match from.slot {
+            Some(Pick::Others) => true,
+            Some(Pick::All) => self.b.product.parts > 1,
+            Some(Pick::One(_)) | None => false,
+        };
+        if !known || from.home.is_remote() {
             self.b.found.push(refuse(
                 Some(at),
                 "a sum of one slot, or of another rank's",

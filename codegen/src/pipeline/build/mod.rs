@@ -128,6 +128,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         panel_columns: product.fit.panel_columns,
         cluster: product.cluster,
         split: product.split,
+        parts: product.parts,
         comm,
         // What the loading warpgroup gives up, the multiplying ones share: at most 504 in all. A fused kernel's loading
         // thread needs more for the schedule's arithmetic, most of all where it moves data itself; a sum over ranks
@@ -354,7 +355,7 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         ));
     }
     share::legal(kernel, &kind, at, found);
-    let parts = parts::legal(&gemm.body, &kind, in_turn, at, found);
+    let parts = parts::legal(kernel, &gemm.body, &kind, in_turn, at, found);
     let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
     if cluster.0 == 2 && w_rows || cluster.1 == 2 && x_rows {
         let message = format!(

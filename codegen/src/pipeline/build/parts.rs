@@ -2,13 +2,15 @@
 
 use super::super::{Expr, Node};
 use super::refuse;
-use super::walk::{Bound, Walk};
+use super::walk::{Bound, Walk, Which};
 use crate::diag::Diagnostic;
-use crate::kernel::{Axis, Block, GemmKind, OpKind, visit};
+use crate::kernel::{Axis, Block, GemmKind, Kernel, Op, OpKind, visit};
+use crate::rank::RankExpr;
 use crate::program::{Loc, Parts, Pick, Var};
 
 /// How many parts the items of a role have one each of: 1 where they have all of K.
 pub(super) fn legal(
+    kernel: &Kernel,
     body: &[Block],
     kind: &GemmKind,
     in_turn: bool,
@@ -25,6 +27,8 @@ pub(super) fn legal(
         let message = format!("items of one of {parts} parts of K beside items of one of {other}");
         refused(message, "all loops of #[gemm] divide K alike");
     }
+    slots(kernel, body, found);
+    let mut refused = |message: String, hint: &str| found.push(refuse(Some(at), message, hint));
     let mut whole = false;
     visit(body, &mut |op| {
         if let OpKind::Dot { a, .. } = &op.kind {
@@ -44,6 +48,52 @@ pub(super) fn legal(
         refused(message, "they have different numbers of steps: tiles that are shared");
     }
     parts
+}
+
+/// Refuses what the small case cannot follow: partial tiles in other slots than their part's, sums of other slots.
+fn slots(kernel: &Kernel, body: &[Block], found: &mut Vec<Diagnostic>) {
+    for block in body {
+        match block {
+            Block::ForSplits {
+                var, parts, body, ..
+            } => visit(body, &mut |op| {
+                if !keeps(kernel, op, *var, *parts) {
+                    let at = Some(kernel.loc(op.id));
+                    let message = "a part of K that is stored or added another way";
+                    let hint = "`partial[s][t] = dot(…)` before the last part, and all of them added to the last: `+ partial[parts.before_last()][t].sum()`";
+                    found.push(refuse(at, message, hint));
+                }
+            }),
+            Block::ForRanks { body, .. } => slots(kernel, body, found),
+            Block::If {
+                then, otherwise, ..
+            } => {
+                slots(kernel, then, found);
+                slots(kernel, otherwise, found);
+            }
+            Block::Items { .. } | Block::Once { .. } | Block::Join => {}
+        }
+    }
+}
+
+/// Whether an op keeps to the slots that parts have.
+fn keeps(kernel: &Kernel, op: &Op, var: Var, parts: Parts) -> bool {
+    match &op.kind {
+        OpKind::Store { dst, .. } if kernel.buffers[dst.buffer.index()].is_scratch() => {
+            let own = dst.slot == Some(Pick::One(RankExpr::Var(var)));
+            own && parts == Parts::BeforeLast && !dst.home.is_remote()
+        }
+        OpKind::Store { .. } => parts == Parts::Last,
+        OpKind::Reduce { from, .. } => parts == Parts::Last && from.slot == Some(Pick::All),
+        OpKind::ForRanks { .. }
+        | OpKind::ForSplits { .. }
+        | OpKind::If { .. }
+        | OpKind::Wait { .. }
+        | OpKind::Signal { .. }
+        | OpKind::Copy { .. }
+        | OpKind::Dot { .. }
+        | OpKind::Load { .. } => true,
+    }
 }
 
 /// The numbers of parts of all loops over them.
@@ -67,7 +117,7 @@ fn loops(body: &[Block], counts: &mut Vec<u32>) {
 }
 
 impl Walk<'_, '_> {
-    /// A loop over parts of K, if it has anything to do; one part needs no loop.
+    /// A loop over parts of K, if it has anything to do.
     pub(super) fn parts(
         &mut self,
         var: Var,
@@ -75,31 +125,32 @@ impl Walk<'_, '_> {
         count: u32,
         body: impl FnOnce(&mut Self) -> Vec<Node>,
     ) -> Vec<Node> {
-        let visited = parts.of(count);
-        let all = Expr::symbol("PARTS", count);
-        if visited.is_empty() {
-            return Vec::new();
-        }
-        let looped = visited.len() > 1;
+        let all = || Expr::symbol("PARTS", count);
         let name = self.ident(var);
-        let part = match parts {
-            _ if looped => Expr::var(&name),
-            Parts::All | Parts::BeforeLast => 0.into(),
-            Parts::Last => all.clone() - 1,
+        let part = Expr::var(&name);
+        let (from, to) = match parts {
+            Parts::All => (0.into(), all()),
+            Parts::BeforeLast => (0.into(), all() - 1),
+            Parts::Last => (all() - 1, all()),
         };
         let names = self.declared.len();
         self.scope.push((var, Bound::Rank(part.clone())));
         let mut nodes = Vec::new();
         // Whole steps, so that no column of K is in two parts; the plan refuses a part without any.
-        let each = Expr::var("all_steps").ceil_div(all.clone());
-        let first = self.name(&mut nodes, "first_step", part * each.clone());
-        let rest = Expr::var("all_steps") - first;
-        let steps = if parts == Parts::BeforeLast {
-            each
-        } else {
-            Expr::Min(Box::new(each), Box::new(rest))
-        };
-        self.name(&mut nodes, "steps", steps);
+        let each = Expr::var("all_steps").ceil_div(all());
+        let mut first = part * each.clone();
+        if self.which == Which::Load {
+            first = self.name(&mut nodes, "first_step", first);
+        }
+        if matches!(self.which, Which::Load | Which::Multiply) {
+            let steps = match parts {
+                Parts::BeforeLast => each,
+                Parts::All | Parts::Last => {
+                    Expr::Min(Box::new(each), Box::new(Expr::var("all_steps") - first))
+                }
+            };
+            self.name(&mut nodes, "steps", steps);
+        }
         let inner = body(self);
         self.scope.pop();
         self.declared.truncate(names);
@@ -107,16 +158,9 @@ impl Walk<'_, '_> {
             return inner;
         }
         nodes.extend(inner);
-        if !looped {
-            return nodes;
-        }
-        let to = match parts {
-            Parts::BeforeLast => all - 1,
-            Parts::All | Parts::Last => all,
-        };
         vec![Node::For {
             var: name,
-            from: 0.into(),
+            from,
             to,
             by: 1.into(),
             unrolled: false,
