@@ -17,12 +17,24 @@ fn variant(world: u32, parts: u32) -> Variant {
 #[test]
 fn parts_are_added_in_order_whatever_their_number_and_depth() {
     let program = schedules::gemm_split();
-    for (world, parts, k) in [(1, 2, 200), (1, 3, 200), (2, 3, 136), (1, 4, 512), (3, 4, 456)] {
+    for (world, parts, k) in [
+        (1, 2, 200),
+        (1, 3, 200),
+        (2, 3, 136),
+        (1, 4, 512),
+        (3, 4, 456),
+    ] {
         let variant = variant(world, parts).set("tiles", (8, 8));
-        let kernel = lower(&program, &variant).and_then(verify::kernel).expect("legal");
+        let kernel = lower(&program, &variant)
+            .and_then(verify::kernel)
+            .expect("legal");
         let mut planner = Planner::new(kernel.clone(), Machine::h200());
         let plans: Vec<Checked<Plan>> = [29, 1, 7, 29]
-            .map(|m| planner.plan(&Shape::new(m, 24, k).up_to(29)).expect("a plan"))
+            .map(|m| {
+                planner
+                    .plan(&Shape::new(m, 24, k).up_to(29))
+                    .expect("a plan")
+            })
             .into();
         let launches: Vec<&Checked<Plan>> = plans.iter().collect();
         for seed in 0..4 {
@@ -50,7 +62,9 @@ fn every_tile_and_number_of_parts_passes_the_gates() {
 }
 
 fn refused(program: &Program, k: u32) -> String {
-    let kernel = lower(program, &variant(1, 3)).and_then(verify::kernel).expect("legal");
+    let kernel = lower(program, &variant(1, 3))
+        .and_then(verify::kernel)
+        .expect("legal");
     let plan = Planner::new(kernel, Machine::h200()).plan(&Shape::new(256, 256, k));
     plan.expect_err("no plan").to_string()
 }
@@ -167,7 +181,10 @@ fn parts_that_do_not_add_up_are_refused() {
     };
     found(gap(), "adds up parts of K that do not make up one product");
     found(lonely(), "stores a product over 128 of 512 elements of K");
-    found(applied(), "adds up parts of K that do not make up one product");
+    found(
+        applied(),
+        "adds up parts of K that do not make up one product",
+    );
     found(hasty(), "race");
     found(backwards(), "waits");
 }
@@ -177,8 +194,12 @@ fn a_part_without_a_step_is_refused_with_numbers() {
     let variant = Variant::new(1).set("parts", 3);
     let kernel = lower(&schedules::gemm_split(), &variant).and_then(verify::kernel);
     let mut planner = Planner::new(kernel.expect("legal"), Machine::h200());
-    planner.plan(&Shape::new(256, 256, 264)).expect("2, 2 and 1 steps");
-    let refused = planner.plan(&Shape::new(256, 256, 256)).expect_err("2, 2 and none");
+    planner
+        .plan(&Shape::new(256, 256, 264))
+        .expect("2, 2 and 1 steps");
+    let refused = planner
+        .plan(&Shape::new(256, 256, 256))
+        .expect_err("2, 2 and none");
     let told = refused.to_string();
     assert!(
         told.contains("part 2 of a K of 256 in 3 has no step of 64: each part has 2"),

@@ -4,8 +4,7 @@ use super::words::Tune;
 use crate::order::TileOrder;
 use crate::program::{
     CellIndex, Cells, Choice, CounterDim, CounterId, Extent, Home, PartitionId, Parts, Pick, Place,
-    Slots,
-    TensorId, Var,
+    Slots, TensorId, Var,
 };
 use crate::rank::RankExpr;
 

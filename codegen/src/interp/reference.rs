@@ -397,7 +397,9 @@ impl<'a> Deriver<'a> {
             if writer.copied.is_some() || writer.mode == StoreMode::Add {
                 return self.none(id, "an output that is copied or added to");
             }
-            if writer.unclear || (writer.reduces() || writer.parts().count() > 0) && !self.adds_up(writer) {
+            if writer.unclear
+                || (writer.reduces() || writer.parts().count() > 0) && !self.adds_up(writer)
+            {
                 return self.none(id, "an output of partial sums, or of a loop or branch");
             }
             if found.is_some_and(|known| !known.same(writer)) {

@@ -71,10 +71,14 @@ impl<'a> Placer<'a> {
             return;
         }
         match (index, dim) {
-            (CellIndex::Rank(Pick::One(expr)), CounterDim::World | CounterDim::Count(_) | CounterDim::BeforeLast(_)) => {
-                self.rank_expr(expr, at)
-            }
-            (CellIndex::Rank(Pick::All), CounterDim::World | CounterDim::Count(_) | CounterDim::BeforeLast(_))
+            (
+                CellIndex::Rank(Pick::One(expr)),
+                CounterDim::World | CounterDim::Count(_) | CounterDim::BeforeLast(_),
+            ) => self.rank_expr(expr, at),
+            (
+                CellIndex::Rank(Pick::All),
+                CounterDim::World | CounterDim::Count(_) | CounterDim::BeforeLast(_),
+            )
             | (CellIndex::Rank(Pick::Others), CounterDim::World) => {}
             (CellIndex::Rank(Pick::Others), CounterDim::Count(_) | CounterDim::BeforeLast(_)) => {
                 self.found.push(mistake(

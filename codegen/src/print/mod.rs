@@ -14,7 +14,9 @@ mod program;
 pub(crate) use kernel::statement;
 pub(crate) use number::{Spelling, factor, field_name, number, test};
 
-use crate::program::{CellIndex, CounterDim, CounterId, Home, PartitionId, Parts, Pick, TensorId, Var};
+use crate::program::{
+    CellIndex, CounterDim, CounterId, Home, PartitionId, Parts, Pick, TensorId, Var,
+};
 use crate::rank::{Cond, RankExpr};
 use crate::value::AccId;
 

@@ -140,7 +140,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
             StepKind::Store { dst, value, .. } => {
                 let holds = self.value(at, value);
                 let scratch = self.facts.kernel.buffers[dst.buffer.index()].is_scratch();
-                if let (Some(Depth { over, all, .. }), false) = (holds.depth, scratch || holds.torn) {
+                if let (Some(Depth { over, all, .. }), false) = (holds.depth, scratch || holds.torn)
+                {
                     self.unfinished(at, over.len(), all);
                 }
                 self.write(at, kind, holds);
@@ -176,10 +177,13 @@ impl<'a, 'b> Coverage<'a, 'b> {
         let value = &facts.kernel.values[usize::from(value.0)];
         for id in value.accs() {
             let products = &self.acc(at, id.0).products;
-            let part = |product: &Product| products.len() == 1 && product.over.len() == product.done;
+            let part =
+                |product: &Product| products.len() == 1 && product.over.len() == product.done;
             let wrong = products
                 .iter()
-                .find(|product| product.done > product.all || product.done < product.all && !part(product))
+                .find(|product| {
+                    product.done > product.all || product.done < product.all && !part(product)
+                })
                 .copied();
             if let Some(Product { done, all, .. }) = wrong {
                 self.unfinished(at, done, all);
@@ -308,8 +312,9 @@ impl<'a, 'b> Coverage<'a, 'b> {
         let holds = self.blocks[block as usize];
         let once = self.writes[block as usize] == 1;
         let whole = holds.depth.is_none() && !holds.torn;
-        once && whole && wanted
-            .is_none_or(|wanted| (holds.ranks, holds.twice, holds.mixed) == (wanted, 0, false))
+        once && whole
+            && wanted
+                .is_none_or(|wanted| (holds.ranks, holds.twice, holds.mixed) == (wanted, 0, false))
     }
 
     fn wrong(&self, name: &str, block: u32, wanted: Option<u128>) -> Diagnostic {
@@ -353,7 +358,10 @@ impl<'a, 'b> Coverage<'a, 'b> {
         }
         if let Some(Depth { over, all, .. }) = holds.depth.filter(|_| !holds.torn) {
             return tell(
-                format!("{name} holds a product over {} of {all} elements of K", over.len()),
+                format!(
+                    "{name} holds a product over {} of {all} elements of K",
+                    over.len()
+                ),
                 "visit every part once: `for s in splits(n)`, without conditions; or add the parts that were stored",
             );
         }

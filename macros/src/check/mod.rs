@@ -6,8 +6,8 @@ mod place;
 use crate::errors::Errors;
 use crate::mistakes::Mistake;
 use crate::model::{
-    Axis, Cells, Declaration, Home, Index, IndexKind, Param, Parts, Read, Schedule, Stmt, StmtKind, Top,
-    Value, WaitCells,
+    Axis, Cells, Declaration, Home, Index, IndexKind, Param, Parts, Read, Schedule, Stmt, StmtKind,
+    Top, Value, WaitCells,
 };
 use crate::names;
 use place::Access;

@@ -48,7 +48,8 @@ impl Parser<'_> {
                     return None;
                 }
                 "splits" => {
-                    let [count] = self.arguments(word, call, &call.args, ("a number", "splits(4)"))?;
+                    let [count] =
+                        self.arguments(word, call, &call.args, ("a number", "splits(4)"))?;
                     let count = self.constant(count, Wanted::Number, "splits")?;
                     let word = word.clone();
                     return Some(Declaration::Splits { word, count });
@@ -190,7 +191,12 @@ impl Parser<'_> {
             return None;
         }
         let parts = self.parts(root, &chain.links);
-        let legal = |parts: &Parts| parts.which.as_ref().is_some_and(|which| which == "before_last");
+        let legal = |parts: &Parts| {
+            parts
+                .which
+                .as_ref()
+                .is_some_and(|which| which == "before_last")
+        };
         if parts.as_ref().is_some_and(|parts| !legal(parts)) {
             self.errors.at(expr, Mistake::AxisOfParts);
             return Some(None);

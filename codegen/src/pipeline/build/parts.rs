@@ -5,8 +5,8 @@ use super::refuse;
 use super::walk::{Bound, Walk, Which};
 use crate::diag::Diagnostic;
 use crate::kernel::{Axis, Block, GemmKind, Kernel, Op, OpKind, visit};
-use crate::rank::RankExpr;
 use crate::program::{Loc, Parts, Pick, Var};
+use crate::rank::RankExpr;
 
 /// How many parts the items of a role have one each of: 1 where they have all of K.
 pub(super) fn legal(
@@ -40,12 +40,18 @@ pub(super) fn legal(
         refused(message, "give each item a part: `dot(x[t][s], w[t][s])`");
     }
     if kind.split > 1 {
-        let message = format!("{} CTAs that share the steps of one of {parts} parts", kind.split);
+        let message = format!(
+            "{} CTAs that share the steps of one of {parts} parts",
+            kind.split
+        );
         refused(message, "split = 1: K is divided once");
     }
     if in_turn {
         let message = "items of one part of K, with tiles taken in turn".into();
-        refused(message, "they have different numbers of steps: tiles that are shared");
+        refused(
+            message,
+            "they have different numbers of steps: tiles that are shared",
+        );
     }
     parts
 }
