@@ -7,7 +7,9 @@ use counterflow::codegen::interp::{self, Options};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::verify::{self, Planner};
 use counterflow::prelude::*;
-use counterflow::{Arch, Checked, Machine, Plan, Program, Shape, Variant, schedules};
+use counterflow::{
+    Arch, Checked, Dtype, Layout, Machine, Plan, Program, Shape, Variant, schedules,
+};
 use gates::all_pass;
 
 fn variant(world: u32, parts: u32) -> Variant {
@@ -58,6 +60,13 @@ fn every_tile_and_number_of_parts_passes_the_gates() {
             cases.push((schedules::gemm_split(), variant));
         }
     }
+    let kind = |dtype, layout| {
+        let variant = Variant::new(1).dtype(dtype).layout(layout);
+        (schedules::gemm_split(), variant.set("tiles", (128, 128)))
+    };
+    cases.push(kind(Dtype::F16, Layout::Nt));
+    cases.push(kind(Dtype::Bf16, Layout::Nn));
+    cases.push(kind(Dtype::Bf16, Layout::Tn));
     all_pass(&cases);
 }
 

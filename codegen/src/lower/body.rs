@@ -1,6 +1,6 @@
 //! Statements find their place: control outside items, one unit of work inside, every index resolved.
 
-use super::choices::Choices;
+use super::choices::{Choices, same_ctas};
 use super::dims::Matched;
 use super::mistake;
 use super::places::Use;
@@ -583,28 +583,5 @@ impl<'a> Placer<'a> {
                 None
             }
         }
-    }
-}
-
-/// The settings of two loops of one role, if they agree; defaults yield to what is given.
-fn same_ctas(a: RoleKind, b: RoleKind, whole_row: u32) -> Option<RoleKind> {
-    match (a, b) {
-        (RoleKind::Gemm(a), RoleKind::Gemm(b)) => Some(RoleKind::Gemm(GemmKind {
-            k: agreed(a.k, b.k, whole_row)?,
-            cluster: agreed(a.cluster, b.cluster, (1, 1))?,
-            split: agreed(a.split, b.split, 1)?,
-            stages: agreed(a.stages, b.stages, None)?,
-            panels: agreed(a.panels, b.panels, None)?,
-            ping_pong: agreed(a.ping_pong, b.ping_pong, false)?,
-        })),
-        (a, b) => (a == b).then_some(a),
-    }
-}
-
-fn agreed<T: PartialEq + Copy>(a: T, b: T, default: T) -> Option<T> {
-    if a == default || a == b {
-        Some(b)
-    } else {
-        (b == default).then_some(a)
     }
 }
