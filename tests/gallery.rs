@@ -111,6 +111,17 @@ fn without_ops(kernel: &mut Kernel, gone: impl Fn(&Kernel, &Op) -> bool) {
                     order,
                     body: blocks(kernel, body, gone),
                 },
+                Block::ForSplits {
+                    var,
+                    parts,
+                    count,
+                    body,
+                } => Block::ForSplits {
+                    var,
+                    parts,
+                    count,
+                    body: blocks(kernel, body, gone),
+                },
                 Block::Items {
                     var,
                     partition,

@@ -39,7 +39,7 @@ const CLUSTER: Knob = Knob::Choice("gemm.cluster", Setting::Pair(2, 1), "cluster
 const SPLIT: Knob = Knob::Choice("gemm.split", Setting::One(3), "split");
 
 /// The first of each kind.
-const KERNELS: [Kind; 17] = [
+const KERNELS: [Kind; 18] = [
     (schedules::gemm, Dtype::Bf16, (128, 256), Knob::None),
     (
         schedules::gemm,
@@ -77,6 +77,7 @@ const KERNELS: [Kind; 17] = [
     (schedules::ag_gemm_pull, Dtype::Bf16, (128, 256), Knob::None),
     (schedules::gemm_rs, Dtype::Bf16, (128, 256), Knob::None),
     (schedules::gemm_ar, Dtype::Bf16, (128, 256), Knob::None),
+    (schedules::gemm_split, Dtype::Bf16, (128, 256), Knob::None),
 ];
 
 #[test]

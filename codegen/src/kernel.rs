@@ -11,8 +11,8 @@
 use crate::dtype::Dtype;
 use crate::order::{RankOrder, TileOrder};
 use crate::program::{
-    CellIndex, CounterDim, CounterId, Extent, Home, Loc, PartitionId, Pick, Slots, StoreMode,
-    TensorId, TensorKind, Var,
+    CellIndex, CounterDim, CounterId, Extent, Home, Loc, PartitionId, Parts, Pick, Slots,
+    StoreMode, TensorId, TensorKind, Var,
 };
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
@@ -259,6 +259,17 @@ pub enum Block {
         /// What runs at each.
         body: Vec<Block>,
     },
+    /// Visit parts of K: each item has one.
+    ForSplits {
+        /// Bound to the part.
+        var: Var,
+        /// Which of them.
+        parts: Parts,
+        /// How many there are.
+        count: u32,
+        /// What runs for each.
+        body: Vec<Block>,
+    },
     /// Branch on ranks.
     If {
         /// What is asked.
@@ -447,7 +458,7 @@ impl Kernel {
 pub fn visit(body: &[Block], f: &mut impl FnMut(&Op)) {
     for block in body {
         match block {
-            Block::ForRanks { body, .. } => visit(body, f),
+            Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => visit(body, f),
             Block::If {
                 then, otherwise, ..
             } => {

@@ -1,5 +1,7 @@
 //! The numbers of one launch: geometry, steps, counter targets, grid, shared memory, heap.
 
+mod steps;
+
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::dtype::Dtype;
 use crate::fit::{Needs, staged_rows};
@@ -279,7 +281,8 @@ fn grid(
                         .hint("a cluster has at most 8 CTAs"),
                     );
                 }
-                each_shared_step(kernel, geometry, &role.body, &kind, found);
+                steps::each_shared(kernel, geometry, &role.body, &kind, found);
+                steps::each_part(kernel, geometry, &role.body, &kind, found);
                 // A role without dots still needs a CTA to run on; each tile of a split one needs all of a cluster's.
                 tiles = items(&role.body, geometry, 1, &mut |partition, body| {
                     tile_fits(kernel, partition, body, &kind, &mut grid, found);
@@ -356,6 +359,12 @@ fn items(
             times * u64::from(order.steps(geometry.world)),
             f,
         ),
+        Block::ForSplits {
+            parts, count, body, ..
+        } => {
+            let visited = parts.of(*count).len() as u64;
+            items(body, geometry, times * visited, f)
+        }
         Block::If {
             then, otherwise, ..
         } => {
@@ -385,38 +394,6 @@ fn items(
         Block::Once { .. } | Block::Join => 0,
     });
     count.fold(0, u64::saturating_add)
-}
-
-/// Refuses a product with fewer K steps than CTAs that share them.
-fn each_shared_step(
-    kernel: &Kernel,
-    geometry: &Geometry,
-    body: &[Block],
-    kind: &GemmKind,
-    found: &mut Vec<Diagnostic>,
-) {
-    if kind.split <= 1 || kernel.variant.arch == Arch::Cpu {
-        return;
-    }
-    visit(body, &mut |op| {
-        if let OpKind::Dot { a, .. } = &op.kind {
-            let depth = geometry.size(kernel.buffers[a.buffer.index()].columns);
-            let steps = depth.div_ceil(kind.k.max(1));
-            if steps < kind.split {
-                found.push(
-                    Diagnostic::new(
-                        Rule::Resources,
-                        kernel.loc(op.id),
-                        format!(
-                            "{} CTAs share {steps} steps of {} of a K of {depth}",
-                            kind.split, kind.k
-                        ),
-                    )
-                    .hint(format!("a step each: `split` is at most {steps}")),
-                );
-            }
-        }
-    });
 }
 
 /// Whether the tiles of one loop fit the architecture: the ring and the result in shared memory, accumulators in

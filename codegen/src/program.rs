@@ -154,6 +154,8 @@ pub enum Slots {
     Count(u32),
     /// One for each rank.
     World,
+    /// One for each of so many parts of K but the last; lowering makes it a number.
+    BeforeLast(Choice),
 }
 
 impl Slots {
@@ -162,6 +164,7 @@ impl Slots {
         match self {
             Slots::Count(count) => count,
             Slots::World => world,
+            Slots::BeforeLast(_) => 0,
         }
     }
 }
@@ -248,6 +251,8 @@ pub enum CounterDim {
     Items(PartitionId),
     /// This many.
     Count(u32),
+    /// One for each of so many parts of K but the last; lowering makes it a number.
+    BeforeLast(Choice),
 }
 
 /// A loop under a role.
@@ -336,10 +341,12 @@ pub enum StmtKind {
         /// What runs for each.
         body: Vec<Stmt>,
     },
-    /// Visit the parts of the K dimension, inside an item.
+    /// Visit parts of the K dimension: inside an item all of them, around items any.
     ForSplits {
         /// Bound to the part.
         var: Var,
+        /// Which of them.
+        parts: Parts,
         /// How many parts.
         count: Choice,
         /// What runs for each.
@@ -409,6 +416,29 @@ pub enum StmtKind {
     },
 }
 
+/// Which parts of K a loop visits, ascending.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Parts {
+    /// All.
+    All,
+    /// All but the last.
+    BeforeLast,
+    /// The last, which may be shorter than the others.
+    Last,
+}
+
+impl Parts {
+    /// Which of `count` parts those are.
+    pub const fn of(self, count: u32) -> std::ops::Range<u32> {
+        let last = count.saturating_sub(1);
+        match self {
+            Parts::All => 0..count,
+            Parts::BeforeLast => 0..last,
+            Parts::Last => last..count,
+        }
+    }
+}
+
 /// Whether a store replaces or adds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StoreMode {
@@ -474,7 +504,7 @@ pub struct Place {
     pub split: Option<Var>,
 }
 
-/// One rank, or several.
+/// One rank (or part of K), or several.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Pick {
     /// That one.

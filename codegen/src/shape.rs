@@ -504,6 +504,7 @@ impl Geometry {
         match axis {
             CounterDim::World => self.world,
             CounterDim::Count(count) => count,
+            CounterDim::BeforeLast(_) => 0,
             CounterDim::Items(partition) => {
                 u32::try_from(self.cells(partition)).unwrap_or(u32::MAX)
             }

@@ -124,6 +124,7 @@ mistakes! {
     OrderAsIndex => "an order stands where an index is needed", "loop over it, and index by the loop's variable; several slots are `others()` or `everyone()`";
     PartitionAsIndex { partition } => "`{partition}` is all of its items, and one is needed", "loop over it: `for t in {partition}.of(rank)`, and index by `t`";
     NotAnIndex { name, what } => "`{name}` is {what}, not an index", "index by an item, by a rank, or by `t.rows()`";
+    AxisOfParts => "there is one for each part of K but the last", "write `parts.before_last()`: the last part adds up what the others stored";
     SplitNeeded => "this is no part of K", "give it the variable of a loop over `splits(n)`";
     Input { name, kind } => "`{name}` is {kind}: an input is not written", "store to an output parameter or to `symmetric` scratch";
     StoreToGathered { name } => "`{name}` is Gathered: it takes copies, not computed values", "copy a piece: `{name}.on(peer)[p] = {name}[p];`, or store to an output";
@@ -146,6 +147,7 @@ mistakes! {
     AxisCount { name, declared, wanted, found } => "`{name}` takes {wanted}, and this has {found}", "it is `{declared}`";
     AxisPartition { name, wanted, found, var } => "`{name}` counts items of `{wanted}`, and `{var}` is one of `{found}`", "write `{var}.rows()`: the items of `{wanted}` that hold its rows";
     AxisItem { name, wanted } => "`{name}` counts items of `{wanted}` here", "index it by an item of `{wanted}`, or by the rows of another item: `t.rows()`";
+    AxisPart { name, splits } => "`{name}` counts parts of K here", "index it by a part, or by `{splits}.before_last()` for all of them";
     AxisRank { name } => "`{name}` counts ranks or numbers here", "index it by a rank, `others()` or `everyone()`";
 
     // Values.

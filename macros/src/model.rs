@@ -110,6 +110,10 @@ pub enum Declaration {
         extent: Option<Ident>,
         slots: Axis,
     },
+    Splits {
+        word: Ident,
+        count: Constant,
+    },
 }
 
 /// How a partition divides its tensor.
@@ -126,6 +130,14 @@ pub enum Axis {
     World(Ident),
     Items(Ident),
     Count(Expr),
+    Parts(Parts),
+}
+
+/// `parts` or `parts.before_last()`
+#[derive(Clone)]
+pub struct Parts {
+    pub splits: Ident,
+    pub which: Option<Ident>,
 }
 
 /// A number or pair, or several of them in `tune`.
@@ -174,6 +186,11 @@ pub enum StmtKind {
     ForSplits {
         var: Binding,
         count: Constant,
+        body: Vec<Stmt>,
+    },
+    ForParts {
+        var: Binding,
+        parts: Parts,
         body: Vec<Stmt>,
     },
     If {
@@ -262,6 +279,8 @@ pub enum Pick {
     One(Rank),
     /// `others` or `everyone`.
     Several(Ident),
+    /// `parts.before_last()`.
+    Parts(Parts),
 }
 
 /// Something in brackets, with the user's tokens.

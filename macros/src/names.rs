@@ -17,6 +17,8 @@ pub enum Kind {
         partition: Ident,
     },
     Split,
+    /// K divided into parts.
+    Splits,
     Value,
     Accumulator {
         mutable: bool,
@@ -35,6 +37,7 @@ impl Kind {
             Kind::Rank => "a rank",
             Kind::Item { .. } => "an item",
             Kind::Split => "a part of K",
+            Kind::Splits => "K in parts",
             Kind::Value => "a value",
             Kind::Accumulator { .. } => "an accumulator",
             Kind::Broken => "unknown",

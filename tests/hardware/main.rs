@@ -21,6 +21,7 @@ mod fused;
 mod gpus;
 mod heap;
 mod memory;
+mod parts;
 mod prebuilt;
 mod right;
 mod stall;

@@ -33,13 +33,13 @@ const TILES: [((u32, u32), Knobs); 18] = [
         &[("gemm.cluster", Pair(2, 1)), ("gemm.ping_pong", One(1))],
     ),
 ];
-const NONE: Probes = Probes {
+pub const NONE: Probes = Probes {
     jitter: None,
     trace: false,
 };
 const PING_PONG: Knobs = &[("gemm.ping_pong", One(1))];
 const SIZES: [(u32, u32); 5] = [(8, 8), (264, 72), (1032, 1000), (2056, 520), (256, 2048)];
-const ROWS: [u32; 6] = [1, 7, 127, 129, 1000, 2049];
+pub const ROWS: [u32; 6] = [1, 7, 127, 129, 1000, 2049];
 /// Where columns of M are lines of memory, they are whole 16 bytes.
 const EVEN: [u32; 6] = [8, 56, 120, 136, 1000, 2056];
 /// Operands whose rows are contiguous, in blocks that the tile does not fill.
@@ -144,7 +144,7 @@ fn fused(tile: (u32, u32), knobs: Knobs) -> Variant {
 }
 
 /// Runs them all, then compares every launch; a line of the table. False without a GPU.
-fn right(
+pub fn right(
     ranks: u32,
     program: &Program,
     variant: &Variant,

@@ -31,7 +31,10 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     for role in &pipeline.kernel.roles {
         visit(&role.body, &mut |op| match &op.kind {
             OpKind::Dot { .. } => products += 1,
-            OpKind::Reduce { .. } => sums += 1,
+            OpKind::Reduce { from, .. } => {
+                sums += 1;
+                read += halves(from);
+            }
             OpKind::Store { mode, .. } => match mode {
                 StoreMode::Write => writes += 1,
                 StoreMode::Add => adds += 1,
@@ -75,7 +78,7 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         ("UTMASTG", writes + copies),
         ("UTMAREDG", adds),
         ("STSM", stored * blocks),
-        ("LDSM", (sums + read) * blocks),
+        ("LDSM", read * blocks),
         // One gives registers, the others take them.
         ("USETMAXREG", 2),
         // What comes early lets the next launch come, and waits for those before, each once.
@@ -96,7 +99,7 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
 fn items(body: &[Block], f: &mut impl FnMut(&[Op])) {
     for block in body {
         match block {
-            Block::ForRanks { body, .. } => items(body, f),
+            Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => items(body, f),
             Block::If {
                 then, otherwise, ..
             } => {

@@ -379,11 +379,13 @@ impl Text<'_> {
                 slot_part,
                 index,
                 part,
+                dtype,
             } => {
                 let shared = self.shared(*ring, *slot_part, index, false);
                 let part = self.factor(part);
                 let at = format!(" + {part} * PANEL_N / 2");
-                self.panel("panel_add", "T", ("acc", &at), &shared);
+                let element = self.element(*dtype);
+                self.panel("panel_add", &element, ("acc", &at), &shared);
             }
             Node::FenceShared => self.line("fence_async_shared();"),
             Node::SyncWarp => self.line("__syncwarp();"),

@@ -1,13 +1,15 @@
 //! Statements find their place: control outside items, one unit of work inside, every index resolved.
 
-use super::choices::Choices;
+use super::choices::{Choices, same_ctas};
 use super::dims::Matched;
 use super::mistake;
 use super::places::Use;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Block, GemmKind, Op, OpId, OpKind, Role, RoleKind, ValueId};
 use crate::order::{RankOrder, TileOrder};
-use crate::program::{self, Home, ItemOrder, Loc, PartitionId, Program, Stmt, StmtKind, Var};
+use crate::program::{
+    self, Home, ItemOrder, Loc, PartitionId, Parts, Program, Stmt, StmtKind, Var,
+};
 use crate::rank::RankExpr;
 use crate::shape::MAX_WORLD;
 use crate::value::{AccId, Value};
@@ -203,10 +205,13 @@ impl<'a> Placer<'a> {
                         blocks.push(block);
                     }
                 }
-                StmtKind::ForSplits { .. } => self.found.push(
-                    mistake(stmt.at, "a loop over parts of K stands outside an item")
-                        .hint("put it inside `for t in tiles…`"),
-                ),
+                StmtKind::ForSplits { var, parts, count, body } => {
+                    let count = self.parts(*count, stmt.at);
+                    self.scope.push((*var, Bound::Split));
+                    let body = self.blocks(body);
+                    self.scope.pop();
+                    blocks.push(Block::ForSplits { var: *var, parts: *parts, count, body });
+                }
                 StmtKind::Wait { .. } | StmtKind::Signal { .. } => {
                     self.filled.clear();
                     if let Some(op) = self.op(stmt) {
@@ -277,6 +282,13 @@ impl<'a> Placer<'a> {
         })
     }
 
+    /// How many parts K has.
+    fn parts(&mut self, count: program::Choice, at: Loc) -> u32 {
+        let at = self.choices.at(count, at);
+        self.choices
+            .one(count, "the number of splits", at, self.found)
+    }
+
     fn ops(&mut self, body: &[Stmt]) -> Vec<Op> {
         body.iter().filter_map(|stmt| self.op(stmt)).collect()
     }
@@ -302,13 +314,19 @@ impl<'a> Placer<'a> {
                     body,
                 }
             }
-            StmtKind::ForSplits { var, count, body } => {
-                let count = self.choices.one(
-                    *count,
-                    "the number of splits",
-                    self.choices.at(*count, at),
-                    self.found,
-                );
+            StmtKind::ForSplits {
+                var,
+                parts,
+                count,
+                body,
+            } => {
+                let count = self.parts(*count, at);
+                if *parts != Parts::All {
+                    self.found.push(
+                        mistake(at, "an item visits some parts of K and not others")
+                            .hint("inside an item all parts make one product: `for s in splits(4)`; around items each has its own"),
+                    );
+                }
                 self.scope.push((*var, Bound::Split));
                 let body = self.ops(body);
                 self.scope.pop();
@@ -514,8 +532,8 @@ impl<'a> Placer<'a> {
     pub(super) fn rank_expr(&mut self, expr: &RankExpr, at: Loc) {
         for var in expr.vars() {
             match self.bound(var) {
-                Some(Bound::Rank) => {}
-                Some(Bound::Item(_) | Bound::Split) => {
+                Some(Bound::Rank | Bound::Split) => {}
+                Some(Bound::Item(_)) => {
                     let name = self.name(var);
                     self.found.push(mistake(
                         at,
@@ -565,28 +583,5 @@ impl<'a> Placer<'a> {
                 None
             }
         }
-    }
-}
-
-/// The settings of two loops of one role, if they agree; defaults yield to what is given.
-fn same_ctas(a: RoleKind, b: RoleKind, whole_row: u32) -> Option<RoleKind> {
-    match (a, b) {
-        (RoleKind::Gemm(a), RoleKind::Gemm(b)) => Some(RoleKind::Gemm(GemmKind {
-            k: agreed(a.k, b.k, whole_row)?,
-            cluster: agreed(a.cluster, b.cluster, (1, 1))?,
-            split: agreed(a.split, b.split, 1)?,
-            stages: agreed(a.stages, b.stages, None)?,
-            panels: agreed(a.panels, b.panels, None)?,
-            ping_pong: agreed(a.ping_pong, b.ping_pong, false)?,
-        })),
-        (a, b) => (a == b).then_some(a),
-    }
-}
-
-fn agreed<T: PartialEq + Copy>(a: T, b: T, default: T) -> Option<T> {
-    if a == default || a == b {
-        Some(b)
-    } else {
-        (b == default).then_some(a)
     }
 }

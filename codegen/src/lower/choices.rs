@@ -2,7 +2,8 @@
 
 use super::mistake;
 use crate::diag::{Diagnostic, Rule};
-use crate::program::{Choice, Loc, Program, Setting};
+use crate::kernel::{GemmKind, RoleKind};
+use crate::program::{Choice, CounterDim, Loc, Program, Setting, Slots, TensorKind};
 use crate::variant::Variant;
 
 /// The settled value of every open choice.
@@ -139,6 +140,30 @@ impl Choices<'_> {
         }
     }
 
+    /// The program with the numbers of slots and cells that follow from choices.
+    pub(super) fn counted(&self, found: &mut Vec<Diagnostic>) -> Program {
+        let mut program = self.program.clone();
+        let mut before_last = |choice, at| {
+            let at = self.at(choice, at);
+            self.one(choice, "the number of splits", at, found) - 1
+        };
+        for tensor in &mut program.tensors {
+            if let TensorKind::Scratch { slots, .. } = &mut tensor.kind
+                && let Slots::BeforeLast(choice) = *slots
+            {
+                *slots = Slots::Count(before_last(choice, tensor.at));
+            }
+        }
+        for counter in &mut program.counters {
+            for dim in &mut counter.dims {
+                if let CounterDim::BeforeLast(choice) = *dim {
+                    *dim = CounterDim::Count(before_last(choice, counter.at));
+                }
+            }
+        }
+        program
+    }
+
     /// Yes or no.
     pub(super) fn flag(
         &self,
@@ -181,3 +206,26 @@ impl Choices<'_> {
 
 /// Blocks beyond this are no blocks; the bound keeps products of two of them within 32 bits.
 const MOST: u32 = 1 << 16;
+
+/// The settings of two loops of one role, if they agree; defaults yield to what is given.
+pub(super) fn same_ctas(a: RoleKind, b: RoleKind, whole_row: u32) -> Option<RoleKind> {
+    match (a, b) {
+        (RoleKind::Gemm(a), RoleKind::Gemm(b)) => Some(RoleKind::Gemm(GemmKind {
+            k: agreed(a.k, b.k, whole_row)?,
+            cluster: agreed(a.cluster, b.cluster, (1, 1))?,
+            split: agreed(a.split, b.split, 1)?,
+            stages: agreed(a.stages, b.stages, None)?,
+            panels: agreed(a.panels, b.panels, None)?,
+            ping_pong: agreed(a.ping_pong, b.ping_pong, false)?,
+        })),
+        (a, b) => (a == b).then_some(a),
+    }
+}
+
+fn agreed<T: PartialEq + Copy>(a: T, b: T, default: T) -> Option<T> {
+    if a == default || a == b {
+        Some(b)
+    } else {
+        (b == default).then_some(a)
+    }
+}

@@ -208,6 +208,17 @@ fn guard_block(block: Block, guards: &[Guard], kernel: &mut Kernel) -> Block {
             order,
             body: guard_all(body),
         },
+        Block::ForSplits {
+            var,
+            parts,
+            count,
+            body,
+        } => Block::ForSplits {
+            var,
+            parts,
+            count,
+            body: guard_all(body),
+        },
         Block::If {
             cond,
             then,

@@ -103,7 +103,7 @@ pub(super) fn match_dims(
         if axes
             .filter_map(|dim| match dim {
                 CounterDim::Items(partition) => Some(partition),
-                CounterDim::World | CounterDim::Count(_) => None,
+                CounterDim::World | CounterDim::Count(_) | CounterDim::BeforeLast(_) => None,
             })
             .any(|partition| partition.index() >= program.partitions.len())
         {

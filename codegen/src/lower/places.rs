@@ -71,12 +71,16 @@ impl<'a> Placer<'a> {
             return;
         }
         match (index, dim) {
-            (CellIndex::Rank(Pick::One(expr)), CounterDim::World | CounterDim::Count(_)) => {
-                self.rank_expr(expr, at)
-            }
-            (CellIndex::Rank(Pick::All), CounterDim::World | CounterDim::Count(_))
+            (
+                CellIndex::Rank(Pick::One(expr)),
+                CounterDim::World | CounterDim::Count(_) | CounterDim::BeforeLast(_),
+            ) => self.rank_expr(expr, at),
+            (
+                CellIndex::Rank(Pick::All),
+                CounterDim::World | CounterDim::Count(_) | CounterDim::BeforeLast(_),
+            )
             | (CellIndex::Rank(Pick::Others), CounterDim::World) => {}
-            (CellIndex::Rank(Pick::Others), CounterDim::Count(_)) => {
+            (CellIndex::Rank(Pick::Others), CounterDim::Count(_) | CounterDim::BeforeLast(_)) => {
                 self.found.push(mistake(
                     at,
                     format!("`others()` indexes an axis of `{set}` that is not over ranks"),
@@ -122,7 +126,7 @@ impl<'a> Placer<'a> {
             }
             (
                 CellIndex::Item(var) | CellIndex::Rows(var, _),
-                CounterDim::World | CounterDim::Count(_),
+                CounterDim::World | CounterDim::Count(_) | CounterDim::BeforeLast(_),
             ) => {
                 let item = self.name(*var);
                 self.found.push(mistake(

@@ -71,7 +71,7 @@ impl<'a> Costs<'a> {
     fn share(&mut self, body: &[Block]) {
         for block in body {
             match block {
-                Block::ForRanks { body, .. } => self.share(body),
+                Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => self.share(body),
                 Block::If {
                     then, otherwise, ..
                 } => {
@@ -92,7 +92,7 @@ impl<'a> Costs<'a> {
     fn blocks(&mut self, body: &[Block]) {
         for block in body {
             match block {
-                Block::ForRanks { body, .. } => self.blocks(body),
+                Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => self.blocks(body),
                 Block::If {
                     then, otherwise, ..
                 } => {

@@ -111,6 +111,17 @@ impl Loops<'_> {
                     let steps = order.steps(geometry.world);
                     self.blocks(body).times(steps.into())
                 }
+                Block::ForSplits {
+                    parts, count, body, ..
+                } => {
+                    let each = parts.of(*count).map(|index| {
+                        self.split = Some((index, *count));
+                        self.blocks(body)
+                    });
+                    let all = each.fold(Work::default(), Work::and);
+                    self.split = None;
+                    all
+                }
                 Block::If {
                     then, otherwise, ..
                 } => {

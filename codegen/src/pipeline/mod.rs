@@ -53,6 +53,8 @@ pub struct Pipeline {
     pub cluster: (u32, u32),
     /// CTAs of a cluster that share the K steps of each tile; 1: none.
     pub split: u32,
+    /// How many parts of K the items have one each of; 1: all of it.
+    pub parts: u32,
     /// CTAs that move data before they multiply: the first ones.
     pub comm: Option<Comm>,
     /// Registers a thread of the first warpgroup keeps, and one of the others takes.

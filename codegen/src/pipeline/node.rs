@@ -310,6 +310,8 @@ pub enum Node {
         index: Expr,
         /// Which panel of the tile.
         part: Expr,
+        /// The type it is stored in.
+        dtype: Dtype,
     },
     /// My ordinary accesses of shared memory come before later accesses of the async proxy. Each lane's own.
     FenceShared,

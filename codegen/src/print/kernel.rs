@@ -137,6 +137,7 @@ impl Printer<'_> {
                 notes.push(match slots {
                     Slots::Count(1) => "1 slot".into(),
                     Slots::Count(count) => format!("{count} slots"),
+                    Slots::BeforeLast(_) => "a slot a part".into(),
                     Slots::World => "world slots".into(),
                 });
                 notes.push(match extent {
@@ -209,6 +210,16 @@ impl Printer<'_> {
             match block {
                 Block::ForRanks { var, order, body } => {
                     self.nested(format!("for {} in {order}", self.names.var(*var)), body);
+                }
+                Block::ForSplits {
+                    var,
+                    parts,
+                    count,
+                    body,
+                } => {
+                    let of = super::parts(*parts);
+                    let head = format!("for {} in splits({count}){of}", self.names.var(*var));
+                    self.nested(head, body);
                 }
                 Block::If {
                     cond,

@@ -14,7 +14,9 @@ mod program;
 pub(crate) use kernel::statement;
 pub(crate) use number::{Spelling, factor, field_name, number, test};
 
-use crate::program::{CellIndex, CounterDim, CounterId, Home, PartitionId, Pick, TensorId, Var};
+use crate::program::{
+    CellIndex, CounterDim, CounterId, Home, PartitionId, Parts, Pick, TensorId, Var,
+};
 use crate::rank::{Cond, RankExpr};
 use crate::value::AccId;
 
@@ -142,7 +144,17 @@ impl Names {
             CounterDim::World => "[world]".into(),
             CounterDim::Items(partition) => format!("[{}]", self.partition(*partition)),
             CounterDim::Count(count) => format!("[{count}]"),
+            CounterDim::BeforeLast(_) => "[parts before the last]".into(),
         };
         dims.iter().map(axis).collect()
+    }
+}
+
+/// Which parts of K a loop visits; nothing for all of them.
+const fn parts(parts: Parts) -> &'static str {
+    match parts {
+        Parts::All => "",
+        Parts::BeforeLast => ".before_last",
+        Parts::Last => ".last",
     }
 }

@@ -360,6 +360,7 @@ impl Printer<'_> {
                 slot_part,
                 index,
                 part,
+                ..
             } => format!(
                 "acc[{}] += {}",
                 number(part),

@@ -82,6 +82,9 @@ impl Printer<'_> {
                     let slots = match slots {
                         Slots::Count(count) => count.to_string(),
                         Slots::World => "world".into(),
+                        Slots::BeforeLast(count) => {
+                            format!("splits({}).before_last", self.choice(count))
+                        }
                     };
                     let like = self.names.tensor(like);
                     format!("{name} = {kind}<{dtype}>({like}.{extent}, slots = {slots})")
@@ -181,9 +184,15 @@ impl Printer<'_> {
                 let head = format!("for {} in {}", names.var(*var), self.items(items));
                 return self.nested(head, body);
             }
-            StmtKind::ForSplits { var, count, body } => {
-                let count = self.choice(*count);
-                return self.nested(format!("for {} in splits({count})", names.var(*var)), body);
+            StmtKind::ForSplits {
+                var,
+                parts,
+                count,
+                body,
+            } => {
+                let (count, of) = (self.choice(*count), super::parts(*parts));
+                let head = format!("for {} in splits({count}){of}", names.var(*var));
+                return self.nested(head, body);
             }
             StmtKind::If {
                 cond,

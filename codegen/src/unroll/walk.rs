@@ -66,6 +66,18 @@ impl Walker<'_> {
                         self.blocks(body)?;
                     }
                 }
+                Block::ForSplits {
+                    var,
+                    parts,
+                    count,
+                    body,
+                } => {
+                    let count = *count;
+                    for index in parts.of(count) {
+                        self.bound[var.index()] = Bound::Split { index, count };
+                        self.blocks(body)?;
+                    }
+                }
                 Block::If {
                     cond,
                     then,
@@ -232,8 +244,8 @@ impl Walker<'_> {
 
     fn var(&self) -> impl Fn(Var) -> Option<i64> + '_ {
         |var| match self.bound.get(var.index()) {
-            Some(Bound::Rank(rank)) => Some(i64::from(*rank)),
-            Some(Bound::Nothing | Bound::Item { .. } | Bound::Split { .. }) | None => None,
+            Some(Bound::Rank(index) | Bound::Split { index, .. }) => Some(i64::from(*index)),
+            Some(Bound::Nothing | Bound::Item { .. }) | None => None,
         }
     }
 

@@ -72,7 +72,7 @@ pub(crate) fn is_columned_counter(kernel: &Kernel, counter: CounterId) -> bool {
 fn is_columned(kernel: &Kernel, dim: &CounterDim) -> bool {
     match dim {
         CounterDim::Items(id) => divided(kernel, *id).is_some(),
-        CounterDim::World | CounterDim::Count(_) => false,
+        CounterDim::World | CounterDim::Count(_) | CounterDim::BeforeLast(_) => false,
     }
 }
 
@@ -133,7 +133,7 @@ fn staged(kernel: &Kernel) -> bool {
 /// Whether a role has loops over tiles that divide columns.
 fn has_tiles(kernel: &Kernel, body: &[Block]) -> bool {
     body.iter().any(|block| match block {
-        Block::ForRanks { body, .. } => has_tiles(kernel, body),
+        Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => has_tiles(kernel, body),
         Block::If {
             then, otherwise, ..
         } => has_tiles(kernel, then) || has_tiles(kernel, otherwise),
@@ -156,7 +156,7 @@ impl Tiles<'_> {
     fn blocks(&mut self, body: &[Block]) {
         for block in body {
             match block {
-                Block::ForRanks { body, .. } => self.blocks(body),
+                Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => self.blocks(body),
                 Block::If {
                     then, otherwise, ..
                 } => {
@@ -211,7 +211,11 @@ fn is_given(kernel: &Kernel, counter: CounterId) -> bool {
         let (head, rest) = match role.body.split_first() {
             Some((Block::Once { body }, rest)) => (body.as_slice(), rest),
             Some((
-                Block::ForRanks { .. } | Block::If { .. } | Block::Items { .. } | Block::Join,
+                Block::ForRanks { .. }
+                | Block::ForSplits { .. }
+                | Block::If { .. }
+                | Block::Items { .. }
+                | Block::Join,
                 _,
             ))
             | None => (&[][..], role.body.as_slice()),

@@ -1,10 +1,45 @@
-//! Whose contributions a value holds, and what arithmetic does to them.
+//! Whose contributions a value holds, how much of K they are over, and what arithmetic does to them.
 //!
 //! A sum over ranks is the sum of one term of each rank. Adding terms of different ranks (and casting) keeps a sum a
 //! sum. Any other function may be applied to a term by the rank that made it, and to the sum once it is complete; in
 //! between it makes something that is no part of that sum any more.
 
+use crate::program::TensorId;
+use crate::shape::Extent;
 use crate::value::{AccId, Binary, Value};
+
+/// A product over a part of K: adjoining parts of one product add up to more of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Depth {
+    /// What is multiplied.
+    pub operands: (TensorId, TensorId),
+    /// Over which elements of K.
+    pub over: Extent,
+    /// Of how many.
+    pub all: u32,
+}
+
+impl Depth {
+    /// Both, where they adjoin.
+    fn joined(self, other: Depth) -> Option<Depth> {
+        let (a, b) = if self.over.start <= other.over.start {
+            (self, other)
+        } else {
+            (other, self)
+        };
+        let alike = (a.operands, a.all) == (b.operands, b.all) && a.over.end == b.over.start;
+        let over = Extent {
+            start: a.over.start,
+            end: b.over.end,
+        };
+        alike.then_some(Depth { over, ..a })
+    }
+
+    /// All of K is no part.
+    fn unless_whole(self) -> Option<Depth> {
+        (self.over.len() < self.all).then_some(self)
+    }
+}
 
 /// Whose contributions a block, an accumulator or a value holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -17,6 +52,10 @@ pub(super) struct Holds {
     pub applied: bool,
     /// Whether such a function's result was added to something.
     pub mixed: bool,
+    /// The part of K that its only term is over; `None`: all.
+    pub depth: Option<Depth>,
+    /// Whether parts of K were added that do not adjoin, or to something else, or a function was applied to one.
+    pub torn: bool,
 }
 
 /// What an accumulator of an item holds.
@@ -26,6 +65,8 @@ pub(super) struct AccHolds {
     pub dotted: bool,
     /// Whether it is an input tile: a residual beside a product, this rank's own term where there is none.
     pub input: bool,
+    /// The part of K that the products are over; `None`: all.
+    pub depth: Option<Depth>,
     /// What was read from memory.
     pub memory: Holds,
 }
@@ -36,6 +77,8 @@ struct Part {
     own: bool,
     /// Whether the own term is a function of the product.
     own_applied: bool,
+    /// The part of K that the own term is over; `None`: all.
+    own_depth: Option<Depth>,
     memory: Holds,
 }
 
@@ -44,6 +87,7 @@ impl Part {
         if self.own {
             self.memory.plus(Holds {
                 applied: self.own_applied,
+                depth: self.own_depth,
                 ..Holds::one(me)
             })
         } else {
@@ -51,12 +95,16 @@ impl Part {
         }
     }
 
-    /// Two products of one rank are one term of it.
+    /// Two products of one rank are one term of it; parts of products are none.
     fn plus(self, other: Part) -> Part {
+        let mut memory = self.memory.plus(other.memory);
+        let both = self.own && other.own;
+        memory.torn |= both && (self.own_depth.is_some() || other.own_depth.is_some());
         Part {
             own: self.own || other.own,
             own_applied: self.own_applied || other.own_applied,
-            memory: self.memory.plus(other.memory),
+            own_depth: self.own_depth.or(other.own_depth),
+            memory,
         }
     }
 }
@@ -73,11 +121,33 @@ impl Holds {
     /// The sum of two.
     pub fn plus(self, other: Holds) -> Holds {
         let both = self.ranks != 0 && other.ranks != 0;
+        let parted = both && (self.depth.is_some() || other.depth.is_some());
+        if parted {
+            return self.joined(other);
+        }
         Holds {
+            depth: self.depth.or(other.depth),
+            torn: self.torn || other.torn,
             ranks: self.ranks | other.ranks,
             twice: self.twice | other.twice | (self.ranks & other.ranks),
             applied: self.applied || other.applied,
             mixed: self.mixed || other.mixed || (both && (self.applied || other.applied)),
+        }
+    }
+
+    /// The sum of two parts of one rank's term.
+    fn joined(self, other: Holds) -> Holds {
+        let joined = match (self.depth, other.depth) {
+            (Some(a), Some(b)) if self.ranks == other.ranks => a.joined(b),
+            (Some(_), Some(_)) | (None, _) | (_, None) => None,
+        };
+        Holds {
+            ranks: self.ranks | other.ranks,
+            twice: self.twice | other.twice,
+            applied: false,
+            mixed: self.mixed || other.mixed,
+            depth: joined.map_or(self.depth.or(other.depth), Depth::unless_whole),
+            torn: self.torn || other.torn || self.applied || other.applied || joined.is_none(),
         }
     }
 }
@@ -94,11 +164,13 @@ pub(super) fn of_value(
         let AccHolds {
             dotted,
             input,
+            depth,
             memory,
         } = acc(id);
         Part {
             own: dotted || (input && !beside_product),
             own_applied: false,
+            own_depth: depth,
             memory,
         }
     };
@@ -135,11 +207,16 @@ fn applied(parts: &[Part], me: u32, everyone: u128) -> Part {
         .map(|part| part.all(me))
         .filter(|holds| holds.ranks != 0)
         .collect();
+    let torn = held.iter().any(|holds| holds.torn || holds.depth.is_some());
     if parts.iter().all(|part| part.memory.ranks == 0) {
         return Part {
             own: !held.is_empty(),
             own_applied: true,
-            memory: Holds::default(),
+            own_depth: None,
+            memory: Holds {
+                torn,
+                ..Holds::default()
+            },
         };
     }
     let memory = Holds {
@@ -149,6 +226,8 @@ fn applied(parts: &[Part], me: u32, everyone: u128) -> Part {
         mixed: held
             .iter()
             .any(|holds| holds.mixed || holds.ranks != everyone),
+        depth: None,
+        torn,
     };
     Part {
         memory,

@@ -3,12 +3,13 @@
 //! Follows, in the order of the greedy run, whose contributions each block of memory holds. Where guarantee 2 holds,
 //! every other order gives the same.
 
-use super::contribution::{self, AccHolds, Holds};
+use super::contribution::{self, AccHolds, Depth, Holds};
 use super::facts::{Access, At, Facts, for_spans};
 use super::race::initially_there;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::ValueId;
 use crate::program::{TensorId, TensorKind};
+use crate::shape::Extent;
 use crate::unroll::{Span, StepKind};
 use crate::value::AccId;
 
@@ -25,8 +26,27 @@ struct Acc {
 #[derive(Clone, Copy)]
 struct Product {
     operands: (TensorId, TensorId),
+    /// What is added up so far, as far as it adjoins.
+    over: Extent,
     done: u32,
     all: u32,
+}
+
+impl Product {
+    /// The part of K it is over, unless that is all of it.
+    fn depth(&self) -> Option<Depth> {
+        let Product {
+            operands,
+            over,
+            all,
+            ..
+        } = *self;
+        (self.done < all).then_some(Depth {
+            operands,
+            over,
+            all,
+        })
+    }
 }
 
 /// Follows contributions through a run.
@@ -84,12 +104,22 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 let known = known.unwrap_or_else(|| {
                     acc.products.push(Product {
                         operands,
+                        over: Extent {
+                            end: a.columns.start,
+                            ..a.columns
+                        },
                         done: 0,
                         all,
                     });
                     acc.products.len() - 1
                 });
-                acc.products[known].done += a.columns.len();
+                let product = &mut acc.products[known];
+                product.done += a.columns.len();
+                if product.over.end == a.columns.start {
+                    product.over.end = a.columns.end;
+                }
+                // One part of K, if nothing else was multiplied; anything but all of K is refused where it ends.
+                acc.holds.depth = acc.products[0].depth();
             }
             StepKind::Reduce { acc, .. } => {
                 let mut holds = Holds::default();
@@ -107,8 +137,13 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 acc.holds.memory = holds;
                 acc.holds.input = kind == TensorKind::Local;
             }
-            StepKind::Store { value, .. } => {
+            StepKind::Store { dst, value, .. } => {
                 let holds = self.value(at, value);
+                let scratch = self.facts.kernel.buffers[dst.buffer.index()].is_scratch();
+                if let (Some(Depth { over, all, .. }), false) = (holds.depth, scratch || holds.torn)
+                {
+                    self.unfinished(at, over.len(), all);
+                }
                 self.write(at, kind, holds);
             }
         }
@@ -124,24 +159,34 @@ impl<'a, 'b> Coverage<'a, 'b> {
         acc
     }
 
+    /// A store of what is not all of a product, and may not be less.
+    fn unfinished(&mut self, at: At, done: u32, all: u32) {
+        let facts = self.facts;
+        let (loc, who) = (facts.loc(at), facts.who(at.agent));
+        let message = format!("{who} stores a product over {done} of {all} elements of K");
+        self.found.get_or_insert_with(|| {
+            Diagnostic::new(Rule::Coverage, loc, message)
+                .note(loc, facts.deed(at))
+                .hint("visit every part once: `for s in splits(n)`, without conditions; or add the parts that scratch holds")
+        });
+    }
+
     /// What an expression holds.
     fn value(&mut self, at: At, value: ValueId) -> Holds {
         let facts = self.facts;
         let value = &facts.kernel.values[usize::from(value.0)];
         for id in value.accs() {
             let products = &self.acc(at, id.0).products;
+            let part =
+                |product: &Product| products.len() == 1 && product.over.len() == product.done;
             let wrong = products
                 .iter()
-                .find(|product| product.done != product.all)
+                .find(|product| {
+                    product.done > product.all || product.done < product.all && !part(product)
+                })
                 .copied();
-            if let (Some(Product { done, all, .. }), None) = (wrong, &self.found) {
-                let (loc, who) = (facts.loc(at), facts.who(at.agent));
-                let message = format!("{who} stores a product over {done} of {all} elements of K");
-                self.found = Some(
-                    Diagnostic::new(Rule::Coverage, loc, message)
-                        .note(loc, facts.deed(at))
-                        .hint("visit every part once: `for s in splits(n)`, without conditions"),
-                );
+            if let Some(Product { done, all, .. }) = wrong {
+                self.unfinished(at, done, all);
             }
         }
         let (me, world) = (facts.rank(at.agent), facts.plan.geometry.world);
@@ -165,6 +210,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     twice: holds.twice | next.twice,
                     applied: holds.applied || next.applied,
                     mixed: holds.mixed || next.mixed,
+                    torn: holds.torn || next.torn || holds.depth != next.depth,
+                    depth: holds.depth,
                 },
             });
         });
@@ -264,8 +311,10 @@ impl<'a, 'b> Coverage<'a, 'b> {
     fn is_right(&self, block: u32, wanted: Option<u128>) -> bool {
         let holds = self.blocks[block as usize];
         let once = self.writes[block as usize] == 1;
-        once && wanted
-            .is_none_or(|wanted| (holds.ranks, holds.twice, holds.mixed) == (wanted, 0, false))
+        let whole = holds.depth.is_none() && !holds.torn;
+        once && whole
+            && wanted
+                .is_none_or(|wanted| (holds.ranks, holds.twice, holds.mixed) == (wanted, 0, false))
     }
 
     fn wrong(&self, name: &str, block: u32, wanted: Option<u128>) -> Diagnostic {
@@ -305,6 +354,21 @@ impl<'a, 'b> Coverage<'a, 'b> {
             return tell(
                 format!("{name} is written {writes} times"),
                 "every element of an output is written once; `+=` adds to it",
+            );
+        }
+        if let Some(Depth { over, all, .. }) = holds.depth.filter(|_| !holds.torn) {
+            return tell(
+                format!(
+                    "{name} holds a product over {} of {all} elements of K",
+                    over.len()
+                ),
+                "visit every part once: `for s in splits(n)`, without conditions; or add the parts that were stored",
+            );
+        }
+        if holds.torn {
+            return tell(
+                format!("{name} adds up parts of K that do not make up one product"),
+                "add all parts of one product, neighbours to neighbours, and apply functions to the complete sum",
             );
         }
         if holds.twice != 0 {

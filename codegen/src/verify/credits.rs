@@ -77,7 +77,7 @@ impl Walk<'_> {
     fn blocks(&mut self, body: &[Block]) {
         for block in body {
             match block {
-                Block::ForRanks { body, .. } => self.blocks(body),
+                Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => self.blocks(body),
                 Block::If {
                     then, otherwise, ..
                 } => {

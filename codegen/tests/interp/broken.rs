@@ -31,6 +31,17 @@ fn edit(kernel: &mut Kernel, mut f: impl FnMut(&Kernel, Op) -> Vec<Op>) {
                 order,
                 body: blocks(body, f),
             },
+            Block::ForSplits {
+                var,
+                parts,
+                count,
+                body,
+            } => Block::ForSplits {
+                var,
+                parts,
+                count,
+                body: blocks(body, f),
+            },
             Block::If {
                 cond,
                 then,

@@ -6,8 +6,8 @@ mod place;
 use crate::errors::Errors;
 use crate::mistakes::Mistake;
 use crate::model::{
-    Axis, Cells, Declaration, Home, Index, IndexKind, Param, Read, Schedule, Stmt, StmtKind, Top,
-    Value, WaitCells,
+    Axis, Cells, Declaration, Home, Index, IndexKind, Param, Parts, Read, Schedule, Stmt, StmtKind,
+    Top, Value, WaitCells,
 };
 use crate::names;
 use place::Access;
@@ -75,19 +75,25 @@ impl Checker<'_> {
             Top::Rust(_) | Top::Rank(..) => {}
             Top::Declare(name, declaration) => match declaration {
                 // Dividing a tensor is not yet using it.
-                Declaration::Partition { .. } => {}
+                Declaration::Partition { .. } | Declaration::Splits { .. } => {}
                 Declaration::Counters { axes, .. } => {
                     for axis in axes {
-                        if let Axis::Items(partition) = axis {
-                            self.reads(partition, partition);
-                        }
+                        self.axis_read(axis);
                     }
                 }
                 Declaration::Symmetric { slots, .. } => {
+                    self.axis_read(slots);
                     self.slots.insert(names::text(name), slots.clone());
                 }
             },
             Top::Role(role) => self.block(&role.body),
+        }
+    }
+
+    fn axis_read(&mut self, axis: &Axis) {
+        match axis {
+            Axis::Items(name) | Axis::Parts(Parts { splits: name, .. }) => self.reads(name, name),
+            Axis::World(_) | Axis::Count(_) => {}
         }
     }
 
@@ -123,6 +129,10 @@ impl Checker<'_> {
     fn stmt(&mut self, kind: &StmtKind) {
         match kind {
             StmtKind::ForRanks { body, .. } | StmtKind::ForSplits { body, .. } => self.block(body),
+            StmtKind::ForParts { parts, body, .. } => {
+                self.reads(&parts.splits, &parts.splits);
+                self.block(body);
+            }
             StmtKind::ForItems { items, body, .. } => {
                 self.reads(&items.partition, &items.partition);
                 self.block(body);
@@ -238,12 +248,13 @@ impl Checker<'_> {
         let unused = Uses::default();
         let uses = self.uses.get(&name_text).unwrap_or(&unused);
         let (at, mistake) = match (declaration, &uses.read, &uses.written) {
-            (_, Some(_), Some(_)) | (Declaration::Partition { .. }, Some(_), None) => return,
+            (_, Some(_), Some(_))
+            | (Declaration::Partition { .. } | Declaration::Splits { .. }, Some(_), None) => return,
             (Declaration::Partition { .. }, None, _) => (
                 name.to_token_stream(),
                 Mistake::UnusedPartition { name: name_text },
             ),
-            (_, None, None) => (
+            (_, None, None) | (Declaration::Splits { .. }, None, _) => (
                 name.to_token_stream(),
                 Mistake::UnusedName { name: name_text },
             ),

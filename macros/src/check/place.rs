@@ -46,7 +46,13 @@ impl Checker<'_> {
             let (name, mistake_at) = (name.clone(), &index.tokens);
             match (axis, &index.kind) {
                 (Axis::Items(_), IndexKind::Rows { .. })
-                | (Axis::World(_) | Axis::Count(_), IndexKind::Rank(_)) => {}
+                | (Axis::World(_) | Axis::Count(_), IndexKind::Rank(_))
+                | (Axis::Parts(_), IndexKind::Split(_) | IndexKind::Rank(Pick::Parts(_))) => {}
+                (Axis::Parts(parts), _) => {
+                    let splits = names::text(&parts.splits);
+                    self.errors
+                        .at(mistake_at, Mistake::AxisPart { name, splits });
+                }
                 (Axis::Items(wanted), IndexKind::Item { var, partition }) => {
                     if wanted != partition {
                         let (wanted, found, var) = (
@@ -149,6 +155,10 @@ impl Checker<'_> {
                     item = true;
                     (1, Some(Mistake::RowsOfTensor { var }))
                 }
+                IndexKind::Split(_) if next == 0 && self.has_parts(&name) => {
+                    slot = true;
+                    (0, None)
+                }
                 IndexKind::Split(_) => {
                     let legal = access == Access::Operand;
                     (2, (!legal).then_some(Mistake::SplitOfOperand))
@@ -170,6 +180,11 @@ impl Checker<'_> {
         }
     }
 
+    /// Whether its slots are parts of K.
+    fn has_parts(&self, tensor: &str) -> bool {
+        matches!(self.slots.get(tensor), Some(Axis::Parts(_)))
+    }
+
     fn slot_mistake(&self, place: &Place, pick: &Pick, access: Access) -> Option<Mistake> {
         let name = names::text(&place.tensor);
         match pick {
@@ -182,7 +197,15 @@ impl Checker<'_> {
                     Mistake::ReadSeveral { word }
                 })
             }
-            Pick::Several(_) | Pick::One(_) => None,
+            Pick::Parts(parts) if access != Access::Sum => {
+                let word = names::text(&parts.splits);
+                Some(if matches!(access, Access::CopyTo | Access::Store) {
+                    Mistake::WriteSeveral { word }
+                } else {
+                    Mistake::ReadSeveral { word }
+                })
+            }
+            Pick::Several(_) | Pick::Parts(_) | Pick::One(_) => None,
         }
     }
 }
@@ -190,7 +213,7 @@ impl Checker<'_> {
 /// Whether a slot must be named: all but `slots = 1` and constants only rustc knows.
 fn several(slots: &Axis) -> bool {
     match slots {
-        Axis::World(_) => true,
+        Axis::World(_) | Axis::Parts(_) => true,
         Axis::Items(_) => false,
         Axis::Count(Expr::Lit(lit)) => {
             matches!(&lit.lit, Lit::Int(int) if int.base10_parse::<u32>().is_ok_and(|n| n > 1))
@@ -204,6 +227,7 @@ fn axis_text(axis: &Axis) -> String {
         Axis::World(_) => "world()".into(),
         Axis::Items(partition) => names::text(partition),
         Axis::Count(count) => count.to_token_stream().to_string(),
+        Axis::Parts(parts) => format!("{}.before_last()", names::text(&parts.splits)),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::constant::Wanted;
 use super::{Chain, Link, NOTHING, Parser, ident, identifiers, word_call};
 use crate::mistakes::Mistake;
-use crate::model::{Constant, Items, Order, OrderCall};
+use crate::model::{Constant, Items, Order, OrderCall, Parts};
 use crate::names::{self, Kind};
 use proc_macro2::Ident;
 use quote::ToTokens;
@@ -13,6 +13,7 @@ pub(super) enum Iterable {
     Ranks(Order),
     Items(Items),
     Splits(Constant),
+    Parts(Parts),
 }
 
 const RANK_METHODS: [&str; 5] = ["from_me", "after_me", "before_me", "but_last", "by"];
@@ -49,8 +50,9 @@ impl Parser<'_> {
             self.errors.at(expr, Mistake::NotIterable);
             return None;
         };
-        match self.look_up(root, |kind| matches!(kind, Kind::Partition))? {
+        match self.look_up(root, |kind| matches!(kind, Kind::Partition | Kind::Splits))? {
             Kind::Partition => self.items(root, &chain.links),
+            Kind::Splits => self.parts(root, &chain.links).map(Iterable::Parts),
             other => {
                 let (name, what) = (names::text(root), other.what().into());
                 self.errors.at(expr, Mistake::LoopOver { name, what });
@@ -223,6 +225,23 @@ impl Parser<'_> {
             return None;
         }
         Some(Iterable::Splits(count))
+    }
+
+    /// `parts`, `parts.before_last()` or `parts.last()`.
+    pub(super) fn parts(&mut self, splits: &Ident, links: &[Link]) -> Option<Parts> {
+        let mut which = None;
+        for link in links {
+            let call = self.link_call(link)?;
+            let known = call.method == "before_last" || call.method == "last";
+            if !known || which.is_some() {
+                self.unknown_method(&call.method, "`splits`", &["before_last", "last"]);
+                return None;
+            }
+            let [] = self.call_arguments(call, NOTHING)?;
+            which = Some(call.method.clone());
+        }
+        let splits = splits.clone();
+        Some(Parts { splits, which })
     }
 
     /// A link of an order, which is never indexed.

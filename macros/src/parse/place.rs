@@ -261,6 +261,10 @@ impl Parser<'_> {
         match self.scope.find(root).cloned() {
             Some(Kind::Item { partition }) => self.item_index(root, partition, &chain.links),
             Some(Kind::Split) if chain.links.is_empty() => Some(IndexKind::Split(root.clone())),
+            Some(Kind::Splits) => {
+                let parts = self.parts(root, &chain.links)?;
+                Some(IndexKind::Rank(Pick::Parts(parts)))
+            }
             Some(Kind::Partition) => {
                 let partition = names::text(root);
                 self.errors

@@ -48,6 +48,9 @@ fn blocks(body: &[Block], geometry: &Geometry) -> u64 {
         Block::ForRanks { body, .. } => {
             u64::from(geometry.world).saturating_mul(blocks(body, geometry))
         }
+        Block::ForSplits { count, body, .. } => {
+            u64::from(*count).saturating_mul(blocks(body, geometry))
+        }
         Block::If {
             then, otherwise, ..
         } => blocks(then, geometry).max(blocks(otherwise, geometry)),

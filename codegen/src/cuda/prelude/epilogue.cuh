@@ -76,13 +76,23 @@ __device__ __forceinline__ void panel_store(const float* d, u32 panel, u32 row, 
 // Add a panel to a warp's accumulators, in f32. The inverse walk of panel_store.
 template <typename T, u32 columns>
 __device__ __forceinline__ void panel_add(float* d, u32 panel, u32 row, u32 lane) {
+    if constexpr (sizeof(T) == 4) {
 #pragma unroll
-    for (u32 block = 0; block < columns / 16; ++block) {
-        float* v = d + 8 * block;
-        const uint4 p = ldmatrix(panel_address<columns>(panel, row + lane % 16, 2 * block + lane / 16));
-        const float2 a = unpack(p.x, T()), b = unpack(p.y, T()), c = unpack(p.z, T()), e = unpack(p.w, T());
-        v[0] += a.x, v[1] += a.y, v[2] += b.x, v[3] += b.y;
-        v[4] += c.x, v[5] += c.y, v[6] += e.x, v[7] += e.y;
+        for (u32 pair = 0; pair < columns / 4; ++pair) {
+            const u32 address = panel_address_f32<columns>(panel, row + pair % 2 * 8 + lane / 4, pair / 2, lane);
+            float a, b;
+            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(address) : "memory");
+            d[2 * pair] += a, d[2 * pair + 1] += b;
+        }
+    } else {
+#pragma unroll
+        for (u32 block = 0; block < columns / 16; ++block) {
+            float* v = d + 8 * block;
+            const uint4 p = ldmatrix(panel_address<columns>(panel, row + lane % 16, 2 * block + lane / 16));
+            const float2 a = unpack(p.x, T()), b = unpack(p.y, T()), c = unpack(p.z, T()), e = unpack(p.w, T());
+            v[0] += a.x, v[1] += a.y, v[2] += b.x, v[3] += b.y;
+            v[4] += c.x, v[5] += c.y, v[6] += e.x, v[7] += e.y;
+        }
     }
 }
 

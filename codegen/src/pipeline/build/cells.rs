@@ -11,6 +11,7 @@ impl Walk<'_, '_> {
         match dim {
             CounterDim::World => Expr::world(),
             CounterDim::Count(count) => count.into(),
+            CounterDim::BeforeLast(_) => 0.into(),
             CounterDim::Items(partition) => {
                 let rows = Expr::Field(Field::CellRows(partition));
                 self.chunks(partition) * rows * self.grid_columns(partition)

@@ -206,7 +206,14 @@ impl Walk<'_, '_> {
                 "it goes through the stages, after the turn has passed: tiles that are shared",
             ));
         }
-        if !matches!(from.slot, Some(Pick::Others)) || from.home.is_remote() {
+        let buffer = &self.b.kernel.buffers[from.buffer.index()];
+        let (dtype, slots) = (buffer.dtype, buffer.slots(self.b.kernel.variant.world));
+        let known = match from.slot {
+            Some(Pick::Others) => true,
+            Some(Pick::All) => self.b.product.parts > 1,
+            Some(Pick::One(_)) | None => false,
+        };
+        if !known || from.home.is_remote() {
             self.b.found.push(refuse(
                 Some(at),
                 "a sum of one slot, or of another rank's",
@@ -214,10 +221,10 @@ impl Walk<'_, '_> {
             ));
             return Vec::new();
         }
-        if self.b.product.widest != 2 {
+        if dtype.bytes() != self.b.product.widest {
             self.b.found.push(refuse(
                 Some(at),
-                "a sum of stored tiles into f32",
+                format!("a sum of stored tiles of {dtype} into f32"),
                 "outputs of the operands' type, or tiles that are added one by one: `dot(x[t], w[t]) + z[t]`",
             ));
             return Vec::new();
@@ -272,19 +279,17 @@ impl Walk<'_, '_> {
         let mut body = Vec::new();
         for leaf in waits {
             if let OpKind::Wait { cells, .. } = &leaf.op.kind {
-                // The same `others` as the sum's: one at a time, so that the first to arrive is loaded first.
+                // The same slots as the sum's: one at a time, so that the first to arrive is loaded first.
                 body.extend(self.wait(cells).into_iter().flat_map(|node| match node {
                     Node::Others { body, .. } => body,
+                    Node::For { var, body, .. } if var == "from" => body,
                     other => vec![other],
                 }));
             }
         }
         body.push(Node::FenceGlobal);
         body.push(count("part", self.panels(), self.carried(), false, part));
-        vec![Node::Others {
-            var: "from".into(),
-            body,
-        }]
+        vec![self.each_slot(&from.slot, slots, body)]
     }
 
     fn store(

@@ -303,7 +303,10 @@ impl Walk<'_, '_> {
             match block {
                 Block::Once { body: ops } => body.extend(self.once(ops)),
                 Block::Join => {}
-                Block::ForRanks { .. } | Block::If { .. } | Block::Items { .. } => {
+                Block::ForRanks { .. }
+                | Block::ForSplits { .. }
+                | Block::If { .. }
+                | Block::Items { .. } => {
                     self.b
                         .found
                         .push(refuse(None, "a loop after a join", "signals and waits"));

@@ -9,6 +9,7 @@ mod gemm;
 mod item;
 mod multiply;
 mod operand;
+mod parts;
 mod share;
 mod walk;
 
@@ -129,6 +130,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         panel_columns: product.fit.panel_columns,
         cluster: product.cluster,
         split: product.split,
+        parts: product.parts,
         comm,
         // What the loading warpgroup gives up, the multiplying ones share: at most 504 in all. A fused kernel's loading
         // thread needs more for the schedule's arithmetic, most of all where it moves data itself; a sum over ranks
@@ -178,6 +180,8 @@ struct Product {
     in_turn: bool,
     cluster: (u32, u32),
     split: u32,
+    /// How many parts of K the items have one each of; 1: they have all of it.
+    parts: u32,
     fit: Fit,
     /// Bytes of the widest element that panels hold.
     widest: u32,
@@ -355,6 +359,7 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         ));
     }
     share::legal(kernel, &kind, at, found);
+    let parts = parts::legal(kernel, &gemm.body, &kind, in_turn, at, found);
     let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
     if cluster.0 == 2 && w_rows || cluster.1 == 2 && x_rows {
         let message = format!(
@@ -396,6 +401,7 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         in_turn,
         cluster,
         split,
+        parts,
         fit,
         widest,
         sum_bytes: needs.sums(),
@@ -428,7 +434,7 @@ fn widest(kernel: &Kernel, body: &[Block]) -> u32 {
 /// The partition that dots run over.
 fn tiles(kernel: &Kernel, body: &[Block]) -> Option<(crate::program::PartitionId, u32, u32)> {
     body.iter().find_map(|block| match block {
-        Block::ForRanks { body, .. } => tiles(kernel, body),
+        Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => tiles(kernel, body),
         Block::If {
             then, otherwise, ..
         } => tiles(kernel, then).or_else(|| tiles(kernel, otherwise)),
@@ -490,6 +496,8 @@ fn lets(kernel: &Kernel, product: &Product) -> Vec<(String, Expr)> {
             "steps".into(),
             start(Expr::var("share") + 1) - Expr::var("first_step"),
         ));
+    } else if product.parts > 1 {
+        lets.push(("all_steps".into(), steps));
     } else {
         lets.push(("steps".into(), steps));
     }

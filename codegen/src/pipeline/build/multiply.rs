@@ -5,6 +5,7 @@ use super::STAGES;
 use super::gemm::{count, steps};
 use super::item::Sorted;
 use super::walk::Walk;
+use crate::kernel::OpKind;
 use crate::program::Var;
 
 /// Past the other consumer's next tile.
@@ -55,11 +56,17 @@ impl Walk<'_, '_> {
         nodes.extend([Node::MmaWait { pending: 0 }, arrive(Slot::Previous)]);
         nodes.extend(in_turn(skip()));
         for (_, sum) in &sorted.sums {
+            let OpKind::Reduce { from, .. } = &sum.op.kind else {
+                continue;
+            };
+            let buffer = &self.b.kernel.buffers[from.buffer.index()];
+            let slots = buffer.slots(self.b.kernel.variant.world);
             let add = Node::AddPanel {
                 ring: STAGES,
                 slot_part: self.carrier(),
                 index: Expr::var("i"),
                 part: Expr::var("part") + Expr::var("i"),
+                dtype: buffer.dtype,
             };
             let part = vec![
                 Node::Await {
@@ -78,10 +85,8 @@ impl Walk<'_, '_> {
                 },
             ];
             nodes.push(self.note(sum.op));
-            nodes.push(Node::Others {
-                var: "from".into(),
-                body: vec![count("part", self.panels(), self.carried(), true, part)],
-            });
+            let body = vec![count("part", self.panels(), self.carried(), true, part)];
+            nodes.push(self.each_slot(&from.slot, slots, body));
         }
         if self.b.product.split > 1 {
             nodes.extend(self.exchange());

@@ -13,7 +13,7 @@ use crate::kernel::Region;
 impl Walk<'_, '_> {
     /// Which of all K steps this is.
     fn step(&self) -> Expr {
-        if self.b.product.split > 1 {
+        if self.b.product.split > 1 || self.b.product.parts > 1 {
             Expr::var("first_step") + Expr::var("step")
         } else {
             Expr::var("step")

@@ -135,6 +135,12 @@ impl<'b, 'a> Walk<'b, 'a> {
                         nodes.push(node);
                     }
                 }
+                Block::ForSplits {
+                    var,
+                    parts,
+                    count,
+                    body,
+                } => nodes.extend(self.parts(*var, *parts, *count, |walk| walk.blocks(body))),
                 Block::If { .. } => self.b.found.push(refuse(
                     None,
                     "an `if` between loops",

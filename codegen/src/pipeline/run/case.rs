@@ -44,7 +44,13 @@ impl<'a> Case<'a> {
                 (UNIT + 1) * BOX_COLUMNS
             } else {
                 // Where steps are shared, each has as many as the ring has stages, and one of them one more.
-                pipeline.split * pipeline.rings[0].slots * tile.k + 8
+                let stages = pipeline.rings[0].slots;
+                let steps = match pipeline.parts {
+                    1 => pipeline.split * stages,
+                    // And where parts of K are shared, the last as many as stages, the others one more.
+                    parts => parts * (stages + 1) - 2,
+                };
+                steps * tile.k + 8
             },
         );
         let mut shape = Shape::new(rows * WORLD - 2, n, k);

@@ -71,12 +71,12 @@ impl Machine<'_> {
     }
 
     pub(super) fn row_in_all(&self, at: &Box4, row: u32) -> u32 {
-        let rows = self
-            .case
-            .plan
-            .geometry
-            .chunk_rows(self.case.pipeline.kernel.buffers[at.tensor.index()].rows);
+        let geometry = &self.case.plan.geometry;
+        let dim = self.case.pipeline.kernel.buffers[at.tensor.index()].rows;
+        let rows = geometry.chunk_rows(dim);
         match at.view {
+            // Without chunks each rank has all rows.
+            _ if geometry.chunks(dim) == 1 => row,
             View::Flat => row,
             View::Chunks | View::SharedChunks => at.chunk * rows + row,
             // A chunk's owner is the rank whose memory it is in.
@@ -148,7 +148,7 @@ impl Machine<'_> {
         };
         let at = (x.row.wrapping_sub(row), w.row);
         // Whoever has all steps begins with the first; others with theirs, which the sum of all will show.
-        let first = if self.case.pipeline.split > 1 {
+        let first = if self.case.pipeline.split > 1 || self.case.pipeline.parts > 1 {
             x.columns.0
         } else {
             0
@@ -261,11 +261,28 @@ impl Machine<'_> {
                     if (product.at.0, *column) != (row, to.columns.0) {
                         return wrong("the panel is of another place");
                     }
+                    let mut added = product.added.clone();
+                    added.sort_unstable();
+                    let parts = self.case.pipeline.parts;
+                    if parts > 1 {
+                        // Each part has a slot; the last is added to all of them.
+                        let (part, all) = if buffer.is_scratch() {
+                            (to.chunk, 0)
+                        } else {
+                            (parts - 1, parts - 1)
+                        };
+                        let over = self.case.plan.geometry.split(k, part, parts);
+                        if product.depth != (over.start, over.end) {
+                            return wrong("the product is of another part of K");
+                        }
+                        if added != (0..all).collect::<Vec<_>>() {
+                            return wrong("it does not have every other part of K once");
+                        }
+                        continue;
+                    }
                     if !product.has_all(*column, k) {
                         return wrong("the product does not have all of K");
                     }
-                    let mut added = product.added.clone();
-                    added.sort_unstable();
                     let me = self.agents[index].who.rank;
                     let sums = !buffer.is_scratch() && self.sums();
                     let all: Vec<u32> = (0..WORLD).filter(|rank| sums && *rank != me).collect();

@@ -425,10 +425,10 @@ impl<'a> Flattener<'a> {
                 slot_part,
                 index,
                 part,
+                dtype,
             } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
-                let dtype = self.case.pipeline.dtype;
-                let area = self.panel(*ring, *slot_part, slot, self.value(index), dtype);
+                let area = self.panel(*ring, *slot_part, slot, self.value(index), *dtype);
                 self.push(
                     node,
                     Kind::Plain {

@@ -1,0 +1,303 @@
+// gemm_split  sm90  bf16  nt  tiles 128x256x64  3 stages
+// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
+// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.
+#include "prelude.cuh"
+
+typedef bf16 T;  // of operands and results
+constexpr u32 TILE_M = 128, TILE_N = 256, TILE_K = 64;
+constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
+constexpr u32 STAGES = 3;  // stages of x and w in flight
+constexpr u32 PANELS = 5;  // output panels in flight
+constexpr u32 PARTS = 3;
+constexpr u32 PANEL_N = 32;  // columns of an output panel
+constexpr u32 CARRIED = 2;  // stored panels that one stage holds
+
+// Shared memory, from a 1024-byte aligned base (the swizzle's period).
+constexpr u32 X_AT = 0, X_BYTES = 16384;
+constexpr u32 W_AT = 49152, W_BYTES = 32768;
+constexpr u32 PANEL_AT = 147456, PANEL_BYTES = 16384;
+constexpr u32 STAGE_FULL_AT = 229376, STAGE_EMPTY_AT = 229400;
+constexpr u32 PANEL_FULL_AT = 229424, PANEL_EMPTY_AT = 229464;
+constexpr u32 SHARED_BYTES = 229504;
+static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
+
+// Names for stall records.
+enum Role : u32 { LOAD, STORE, MULTIPLY };
+enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, PANEL_EMPTY, DONE };
+
+// What the host passes for one launch.
+struct Plan {
+    Cells cells;
+    u32 m;  // rows of the product, over all chunks
+    u32 k;  // its depth
+    u32 n;  // its columns
+    u32 me;  // this rank
+    u32 done;  // a counter: its first cell
+    u32 tiles_m;  // rows of tiles in a chunk, each with its cells
+};
+
+// Item `index` of a grid, grouped(8).
+__device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
+    const u32 sweep = 8 * columns;
+    const u32 first = index / sweep * 8;
+    const u32 within = index % sweep;
+    const u32 height = min(rows - first, 8);
+    return {first + within % height, within / height};
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1)
+gemm_split(
+        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
+        const __grid_constant__ TensorMap partial,  // everyone's, a slot a rank: peers write it meanwhile; boxes of 128x32
+        const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x32
+        const __grid_constant__ Plan plan,
+        const __grid_constant__ Watch watch) {
+    extern __shared__ __align__(1024) u8 shared[];
+    const u32 base = shared_address(shared);
+    const u32 warp = warp_index();
+    const u32 lane = threadIdx.x % 32;
+
+    if (warp == 0 && elect_one()) {
+        tma_prefetch_map(x);
+        tma_prefetch_map(w);
+        tma_prefetch_map(partial);
+        tma_prefetch_map(y);
+        #pragma unroll 1
+        for (u32 stage = 0; stage < STAGES; ++stage) {
+            mbarrier_init(base + STAGE_FULL_AT + stage * 8, 1);
+            mbarrier_init(base + STAGE_EMPTY_AT + stage * 8, CONSUMERS * 4);
+        }
+        #pragma unroll 1
+        for (u32 panel = 0; panel < PANELS; ++panel) {
+            mbarrier_init(base + PANEL_FULL_AT + panel * 8, CONSUMERS * 4);
+            mbarrier_init(base + PANEL_EMPTY_AT + panel * 8, 1);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+
+    const u32 me = plan.me;
+    const u32 tiles_n = ceil_div(plan.n, TILE_N);
+    const u32 all_steps = ceil_div(plan.k, TILE_K);
+
+    if (warp < 4) {
+        registers_give<56>();
+        if (warp == 0 && elect_one()) {  // load
+            u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
+            u32 stage = 0, stage_parity = 0;
+            #pragma unroll 1
+            for (u32 s = 0; s < PARTS - 1; ++s) {
+                const u32 first_step = s * ceil_div(all_steps, PARTS);
+                const u32 steps = ceil_div(all_steps, PARTS);
+                const u32 tiles_m = ceil_div(plan.m, TILE_M);
+                const u32 tiles = tiles_m * tiles_n;
+                for (; index - first < tiles; index += gridDim.x) {
+                    const Place t = grouped_8(index - first, tiles_m, tiles_n);
+                    // acc0 += dot(x[t.rows, s], w[t.columns, s])
+                    #pragma unroll 1
+                    for (u32 step = 0; step < steps; ++step) {
+                        mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
+                        const u32 full = base + STAGE_FULL_AT + stage * 8;
+                        mbarrier_expect(full, X_BYTES + W_BYTES);
+                        tma_load(base + X_AT + stage * X_BYTES, x, full, (first_step + step) * TILE_K, t.row * TILE_M, 0, 0);
+                        tma_load(base + W_AT + stage * W_BYTES, w, full, (first_step + step) * TILE_K, t.column * TILE_N, 0, 0);
+                        if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                    }
+                }
+                first += tiles;
+            }
+            #pragma unroll 1
+            for (u32 s = PARTS - 1; s < PARTS; ++s) {
+                const u32 first_step = s * ceil_div(all_steps, PARTS);
+                const u32 steps = min(ceil_div(all_steps, PARTS), all_steps - first_step);
+                const u32 tiles_m = ceil_div(plan.m, TILE_M);
+                const u32 tiles = tiles_m * tiles_n;
+                for (; index - first < tiles; index += gridDim.x) {
+                    const Place t = grouped_8(index - first, tiles_m, tiles_n);
+                    // acc1 += dot(x[t.rows, s], w[t.columns, s])
+                    #pragma unroll 1
+                    for (u32 step = 0; step < steps; ++step) {
+                        mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
+                        const u32 full = base + STAGE_FULL_AT + stage * 8;
+                        mbarrier_expect(full, X_BYTES + W_BYTES);
+                        tma_load(base + X_AT + stage * X_BYTES, x, full, (first_step + step) * TILE_K, t.row * TILE_M, 0, 0);
+                        tma_load(base + W_AT + stage * W_BYTES, w, full, (first_step + step) * TILE_K, t.column * TILE_N, 0, 0);
+                        if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                    }
+                    // acc2 += sum(partial[all][t])
+                    #pragma unroll 1
+                    for (u32 from = 0; from < 2; ++from) {
+                        const u32 done_cell = from * (plan.tiles_m * tiles_n) + t.row * tiles_n + t.column;
+                        counter_wait(plan.cells, me, plan.done + done_cell, watch, LOAD, DONE);
+                        counter_advance(plan.cells, me, plan.done + done_cell);  // no one else waits for it
+                        fence_async_global();
+                        #pragma unroll 1
+                        for (u32 part = 0; part < TILE_N / PANEL_N; part += CARRIED) {
+                            mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
+                            const u32 full = base + STAGE_FULL_AT + stage * 8;
+                            mbarrier_expect(full, CARRIED * PANEL_BYTES);
+                            #pragma unroll 1
+                            for (u32 i = 0; i < CARRIED; ++i) {
+                                tma_load(base + W_AT + stage * W_BYTES + i * PANEL_BYTES, partial, full, t.column * TILE_N + (part + i) * PANEL_N, t.row * TILE_M, from, me);
+                            }
+                            if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                        }
+                    }
+                }
+                first += tiles;
+            }
+        } else if (warp == 1 && elect_one()) {  // store
+            u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
+            u32 panel = 0, panel_parity = 0;
+            Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight
+            #pragma unroll 1
+            for (u32 s = 0; s < PARTS - 1; ++s) {
+                const u32 tiles_m = ceil_div(plan.m, TILE_M);
+                const u32 tiles = tiles_m * tiles_n;
+                for (; index - first < tiles; index += gridDim.x) {
+                    const Place t = grouped_8(index - first, tiles_m, tiles_n);
+                    // partial[s][t] = acc0
+                    #pragma unroll 1
+                    for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
+                        mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
+                        tma_store(partial, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, s, me);
+                        tma_commit();
+                        tma_wait_read<0>();
+                        mbarrier_arrive(base + PANEL_EMPTY_AT + panel * 8);
+                        if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                    }
+                    tma_wait<8>();  // all but the latest item's stores are complete
+                    if (unsignalled) counter_add(unsignalled, 1);
+                    unsignalled = nullptr;
+                    // signal done[s][t] += 1
+                    const u32 done_cell = s * (plan.tiles_m * tiles_n) + t.row * tiles_n + t.column;
+                    unsignalled = counter_on(plan.cells, me, plan.done + done_cell);
+                }
+                first += tiles;
+                // Nothing stays unsignalled past the loop: what comes next may wait for a peer that waits for this.
+                tma_wait<0>();
+                if (unsignalled) counter_add(unsignalled, 1);
+                unsignalled = nullptr;
+            }
+            #pragma unroll 1
+            for (u32 s = PARTS - 1; s < PARTS; ++s) {
+                const u32 tiles_m = ceil_div(plan.m, TILE_M);
+                const u32 tiles = tiles_m * tiles_n;
+                for (; index - first < tiles; index += gridDim.x) {
+                    const Place t = grouped_8(index - first, tiles_m, tiles_n);
+                    // y[t] = acc1 + acc2
+                    #pragma unroll 1
+                    for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
+                        mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
+                        tma_store(y, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, 0, 0);
+                        tma_commit();
+                        tma_wait_read<0>();
+                        mbarrier_arrive(base + PANEL_EMPTY_AT + panel * 8);
+                        if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                    }
+                }
+                first += tiles;
+            }
+            tma_wait<0>();
+        }
+    } else {  // multiply
+        registers_take<224>();
+        const u32 consumer = warp / 4 - 1;
+        const u64 x_tile = wgmma_descriptor(base + X_AT) + consumer * WGMMA_64_ROWS;
+        const u64 w_tile = wgmma_descriptor(base + W_AT);
+        const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
+        u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
+        u32 stage = 0, stage_parity = 0, panel = 0, panel_parity = 0;
+        #pragma unroll 1
+        for (u32 s = 0; s < PARTS - 1; ++s) {
+            const u32 steps = ceil_div(all_steps, PARTS);
+            const u32 tiles_m = ceil_div(plan.m, TILE_M);
+            const u32 tiles = tiles_m * tiles_n;
+            for (; index - first < tiles; index += gridDim.x) {
+                // acc0 += dot(x[t.rows, s], w[t.columns, s])
+                float acc[TILE_N / 2];  // this thread's of 64 rows
+                u32 previous = 0;
+                #pragma unroll 1
+                for (u32 step = 0; step < steps; ++step) {
+                    mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
+                    wgmma_fence();
+                    const u64 xs = x_tile + stage * (X_BYTES >> 4), ws = w_tile + stage * (W_BYTES >> 4);
+                    #pragma unroll
+                    for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                    wgmma_commit();
+                    wgmma_wait<1>();  // the step before this one is done with its stage
+                    if (step != 0 && lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
+                    previous = stage;
+                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                }
+                wgmma_wait<0>();
+                if (lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
+                // partial[s][t] = acc0
+                #pragma unroll
+                for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
+                    mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);
+                    panel_store<float, PANEL_N>(acc + part * PANEL_N / 2, base + PANEL_AT + panel * PANEL_BYTES, first_row, lane);
+                    fence_async_shared();
+                    __syncwarp();
+                    if (lane == 0) mbarrier_arrive(base + PANEL_FULL_AT + panel * 8);
+                    if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                }
+            }
+            first += tiles;
+        }
+        #pragma unroll 1
+        for (u32 s = PARTS - 1; s < PARTS; ++s) {
+            const u32 steps = min(ceil_div(all_steps, PARTS), all_steps - s * ceil_div(all_steps, PARTS));
+            const u32 tiles_m = ceil_div(plan.m, TILE_M);
+            const u32 tiles = tiles_m * tiles_n;
+            for (; index - first < tiles; index += gridDim.x) {
+                // acc1 += dot(x[t.rows, s], w[t.columns, s])
+                float acc[TILE_N / 2];  // this thread's of 64 rows
+                u32 previous = 0;
+                #pragma unroll 1
+                for (u32 step = 0; step < steps; ++step) {
+                    mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
+                    wgmma_fence();
+                    const u64 xs = x_tile + stage * (X_BYTES >> 4), ws = w_tile + stage * (W_BYTES >> 4);
+                    #pragma unroll
+                    for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                    wgmma_commit();
+                    wgmma_wait<1>();  // the step before this one is done with its stage
+                    if (step != 0 && lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
+                    previous = stage;
+                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                }
+                wgmma_wait<0>();
+                if (lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
+                // acc2 += sum(partial[all][t])
+                #pragma unroll 1
+                for (u32 from = 0; from < 2; ++from) {
+                    #pragma unroll
+                    for (u32 part = 0; part < TILE_N / PANEL_N; part += CARRIED) {
+                        mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
+                        #pragma unroll
+                        for (u32 i = 0; i < CARRIED; ++i) {
+                            panel_add<float, PANEL_N>(acc + (part + i) * PANEL_N / 2, base + W_AT + stage * W_BYTES + i * PANEL_BYTES, first_row, lane);
+                        }
+                        fence_async_shared();
+                        __syncwarp();
+                        if (lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + stage * 8);
+                        if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                    }
+                }
+                // y[t] = acc1 + acc2
+                #pragma unroll
+                for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
+                    mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);
+                    panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, base + PANEL_AT + panel * PANEL_BYTES, first_row, lane);
+                    fence_async_shared();
+                    __syncwarp();
+                    if (lane == 0) mbarrier_arrive(base + PANEL_FULL_AT + panel * 8);
+                    if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                }
+            }
+            first += tiles;
+        }
+    }
+}
