@@ -7,7 +7,7 @@ mod choose;
 mod rank;
 
 pub use choose::{Choice, choices, combinations, offered, select};
-pub use rank::{Ranked, Ranking, predicted, worth_asking};
+pub use rank::{Ranked, Ranking, alike, predicted, worth_asking};
 
 use crate::error::Error;
 use crate::jit::Cache;

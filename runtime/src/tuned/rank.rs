@@ -1,8 +1,9 @@
 //! Kernels from the one on that the model likes best, each looked at no closer than its place needs.
 
 use crate::error::Error;
-use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::kernel::{Block, Kernel, Role};
 use counterflow_codegen::model::{self, Machine};
+use counterflow_codegen::order::TileOrder;
 use counterflow_codegen::plan::{Grid, Plan};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::verify::{self, Checked};
@@ -35,6 +36,35 @@ fn hot(machine: &Machine) -> Machine {
 
 /// Predictions that differ by less are alike: two runs differ by as much.
 const ALIKE: f64 = 1.01;
+
+/// Whether the model sees next to nothing between two kernels: they differ in no more than the order in which tiles are
+/// visited, which decides what the caches hold, and take as long.
+pub fn alike(a: (&Kernel, &Ranked), b: (&Kernel, &Ranked)) -> bool {
+    let (less, more) = (a.1.seconds.min(b.1.seconds), a.1.seconds.max(b.1.seconds));
+    more <= ALIKE * less && a.0.partitions == b.0.partitions && unordered(a.0) == unordered(b.0)
+}
+
+/// The roles of a kernel, with one order of tiles for all loops.
+fn unordered(kernel: &Kernel) -> Vec<Role> {
+    fn walk(body: &mut [Block]) {
+        for block in body {
+            match block {
+                Block::ForRanks { body, .. } => walk(body),
+                Block::If {
+                    then, otherwise, ..
+                } => {
+                    walk(then);
+                    walk(otherwise);
+                }
+                Block::Items { order, .. } => *order = TileOrder::RowMajor,
+                Block::Once { .. } | Block::Join => {}
+            }
+        }
+    }
+    let mut roles = kernel.roles.clone();
+    roles.iter_mut().for_each(|role| walk(&mut role.body));
+    roles
+}
 
 /// A kernel in its place.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use super::after::After;
 use super::suite::Case;
 use crate::error::Error;
-use crate::tuned::{self, Ranking};
+use crate::tuned::{self, Ranked, Ranking};
 use crate::workbench::size;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::{Buffer, Kernel};
@@ -191,8 +191,8 @@ impl Built {
     }
 }
 
-/// Which take part for one product: all that are legal, or the model's favourites of them, in its order. With them the
-/// first refusal, if any.
+/// Which take part for one product: all that are legal, or the model's favourites of them, in its order, of those that
+/// are [alike](tuned::alike) the first. With them the first refusal, if any.
 pub(super) fn contenders(
     all: &[Built],
     case: &Case,
@@ -222,13 +222,24 @@ pub(super) fn contenders(
     if let Many::Best(count) = many {
         let kernels = fit.iter().map(|which| &all[*which].kernel);
         let mut ranking = Ranking::new(kernels, &shape, machine);
+        let mut places: Vec<Ranked> = Vec::new();
         while legal.len() < count
             && let Some(ranked) = ranking.next()
         {
             let which = fit[ranked.which];
+            let of = |ranked: &Ranked| &*all[fit[ranked.which]].kernel;
+            if places
+                .iter()
+                .any(|other| tuned::alike((of(other), other), (of(&ranked), &ranked)))
+            {
+                continue;
+            }
             let asked = all[which].asked(&ranked.plan.grid, machine);
             match asked.and_then(|()| all[which].pipeline()) {
-                Ok(_) => legal.push(which),
+                Ok(_) => {
+                    legal.push(which);
+                    places.push(ranked);
+                }
                 Err(error) => {
                     refused.get_or_insert(error);
                 }
@@ -246,6 +257,7 @@ mod tests {
     use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, tune};
     use counterflow_codegen::dtype::Dtype;
 
+    /// Four tiles, each in groups of 8 and of 4.
     fn built() -> Vec<Built> {
         let mut s = ScheduleBuilder::new("gemm");
         let [x, w] = ["x", "w"].map(|name| s.local(name, Dtype::Bf16));
@@ -253,7 +265,7 @@ mod tests {
         let tiles = tune([(128, 256), (256, 128), (64, 64), (256, 256)]);
         let tiles = s.tiles("tiles", y, tiles);
         s.gemm(GemmOptions::default(), |s| {
-            s.for_items("t", tiles.grouped(8), |s, t| {
+            s.for_items("t", tiles.grouped(tune([8, 4])), |s, t| {
                 let acc = s.dot(x.at(t), w.at(t));
                 s.store(y.at(t), acc);
             });
@@ -271,14 +283,14 @@ mod tests {
         let (built, machine) = (built(), Machine::h200());
         let case = suite::single([512, 8192, 7168]);
         let (all, refused) = contenders(&built, &case, &machine, Many::All);
-        assert_eq!(all, [0, 1, 2], "tiles of 256x256 do not fit");
+        assert_eq!(all, [0, 1, 2, 4, 5, 6], "tiles of 256x256 do not fit");
         assert_eq!(refused.map(|error| error.kind()), Some("rejected"));
         let (two, refused) = contenders(&built, &case, &machine, Many::Best(2));
         assert_eq!(two, [0, 1], "small tiles are slower here");
         assert_eq!(refused.map(|error| error.kind()), Some("rejected"));
         let (more, _) = contenders(&built, &case, &machine, Many::Best(9));
-        assert_eq!(more, [0, 1, 2]);
-        let (none, refused) = contenders(&built[3..], &case, &machine, Many::Best(1));
+        assert_eq!(more, [0, 1, 2], "groups of 4 are alike those of 8");
+        let (none, refused) = contenders(&built[3..4], &case, &machine, Many::Best(1));
         assert!(none.is_empty() && refused.is_some());
     }
 }
