@@ -5,7 +5,7 @@ mod steps;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::dtype::Dtype;
 use crate::fit::{Needs, staged_rows};
-use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, RoleKind, visit, visit_ops};
+use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, RoleKind, visit_ops};
 use crate::model::Machine;
 use crate::program::{CounterId, Loc, PartitionId};
 use crate::shape::{Geometry, Shape};
