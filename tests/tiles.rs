@@ -33,6 +33,7 @@ fn one_tile_of_each_sort_passes_the_gates() {
     all_pass(&gemm(&[
         ((128, 224), false),
         ((128, 144), false),
+        ((128, 96), false),
         ((256, 128), false),
         ((128, 160), true),
         ((64, 64), true),
@@ -130,6 +131,8 @@ fn tiles_whose_steps_are_shared_pass_the_gates() {
     all_pass(&[
         split(((256, 64), false), 2),
         split(((128, 96), true), 2),
+        split(((128, 96), false), 2),
+        split(((128, 96), false), 3),
         split(((32, 48), true), 4),
         split(((8, 64), true), 3),
         split(((128, 144), false), 2),

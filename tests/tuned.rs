@@ -4,7 +4,7 @@ use counterflow::codegen::lower::lower;
 use counterflow::codegen::program::Setting;
 use counterflow::codegen::{model, verify};
 use counterflow::tuned::{self, Key, Ranking, Tuned, Winner};
-use counterflow::{Checked, Kernel, Machine, Program, Shape, Variant, schedules};
+use counterflow::{Checked, Kernel, Layout, Machine, Program, Shape, Variant, schedules};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -144,21 +144,32 @@ fn the_model_chooses_for_every_schedule_that_has_text() {
 
 /// What was measured on an H200: medians of every variant in the same run, shape by shape.
 fn runs() -> BTreeMap<[u32; 3], Vec<(Variant, f64)>> {
+    let program = schedules::gemm();
     let mut runs: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for line in include_str!("measured/gemm.csv").lines().skip(1) {
         let words: Vec<&str> = line.split(',').collect();
         let size = [0, 1, 2].map(|at| words[at].parse().expect("a size"));
         let mut variant = Variant::new(1);
-        for (name, at) in [("tiles", 3), ("gemm.cluster", 4), ("gemm.ping_pong", 5)] {
-            variant = variant.set(name, Setting::parse(words[at]).expect("a setting"));
+        let choices = ["tiles", "gemm.cluster", "gemm.ping_pong", "gemm.split"];
+        for (name, word) in choices.into_iter().zip(&words[3..]) {
+            variant = variant.set(name, Setting::parse(word).expect("a setting"));
         }
-        let median = words[6].parse().expect("a time");
-        let program = schedules::gemm();
+        let median = words[7].parse().expect("a time");
         let offered = tuned::choices(&program);
         let offers = |(name, setting): (&String, &Setting)| offered[&name[..]].contains(setting);
         if variant.choices.iter().all(offers) {
             runs.entry(size).or_default().push((variant, median));
         }
+    }
+    // As they are offered: the first of several that are alike.
+    for measured in runs.values_mut() {
+        measured.sort_by_key(|(variant, _)| {
+            let at = |(name, setting): (&String, &Setting)| {
+                let offered = tuned::choices(&program)[&name[..]];
+                offered.iter().position(|option| option == setting)
+            };
+            variant.choices.iter().map(at).collect::<Vec<_>>()
+        });
     }
     runs
 }
@@ -182,7 +193,7 @@ fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
         let fastest = measured.iter().map(|(_, median)| *median);
         let ratio = favourite.1 / fastest.fold(f64::INFINITY, f64::min);
         println!("{shape}: {} takes {ratio:.3} of the fastest", favourite.0);
-        assert!(ratio < 1.06, "{shape}: {} takes {ratio:.3}", favourite.0);
+        assert!(ratio < 1.05, "{shape}: {} takes {ratio:.3}", favourite.0);
         logs.push(ratio.ln());
     }
     let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
@@ -382,4 +393,29 @@ fn where_no_variant_fits_the_refusal_is_of_one_that_has_a_meaning() {
         error.to_string().contains("4 CTAs share 2 steps"),
         "{error}"
     );
+}
+
+/// Tiles whose width is no multiple of 64 read lines twice where that many elements lie together.
+#[test]
+fn contiguous_rows_cost_odd_tiles_what_was_measured() {
+    let (program, machine) = (schedules::gemm(), Machine::h200());
+    let shape = Shape::new(8192, 8192, 8192);
+    // In turn, in microseconds.
+    for (layout, tile, measured) in [
+        (Layout::Nn, (128, 128), 1578.0),
+        (Layout::Nn, (128, 160), 1753.0),
+        (Layout::Nn, (128, 144), 2218.0),
+        (Layout::Tn, (128, 128), 1652.0),
+        (Layout::Tn, (128, 160), 1780.0),
+        (Layout::Tn, (128, 144), 2137.0),
+    ] {
+        let variant = Variant::new(1).layout(layout).set("tiles", tile);
+        let variant = variant.set("gemm.ping_pong", true);
+        let kernel = lower(&program, &variant).and_then(verify::kernel);
+        let kernel = kernel.expect("legal");
+        let plan = verify::plan(&kernel, &shape, &machine).expect("legal");
+        let ratio = tuned::predicted(&kernel, &plan, &machine) * 1e6 / measured;
+        println!("{variant}: {ratio:.3} of what was measured");
+        assert!((0.93..1.07).contains(&ratio), "{variant}: {ratio:.3}");
+    }
 }

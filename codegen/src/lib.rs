@@ -7,6 +7,7 @@ pub mod builder;
 pub mod cuda;
 pub mod diag;
 pub mod dtype;
+pub mod early;
 pub mod fit;
 pub mod interp;
 pub mod kernel;

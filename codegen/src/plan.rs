@@ -319,7 +319,7 @@ fn grid(
             )),
         );
     }
-    let most = left / cluster * cluster;
+    let most = machine.clusters(cluster, left) * cluster;
     if most == 0 && tiles > 0 && grid.comm < machine.sms && kernel.variant.arch != Arch::Cpu {
         found.push(
             Diagnostic::new(

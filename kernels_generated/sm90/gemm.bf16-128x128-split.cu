@@ -53,6 +53,7 @@ gemm(
         const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x16
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
+    launch_dependents();
     extern __shared__ __align__(1024) u8 shared[];
     const u32 base = shared_address(shared);
     const u32 warp = warp_index();
@@ -82,6 +83,7 @@ gemm(
     }
     cluster_sync();
 
+    wait_prerequisites();
     const u32 tiles_n = ceil_div(plan.n, TILE_N);
     const u32 all_steps = ceil_div(plan.k, TILE_K);
     const u32 first_step = all_steps * share / SPLIT;
@@ -188,7 +190,7 @@ gemm(
                 }
             }
             __syncwarp();
-            if (lane < SPLIT && lane != share) mbarrier_arrive_release_cluster(base + SUM_EMPTY_AT + sum * 8, lane);
+            if (index + gridDim.x / SPLIT < tiles && lane < SPLIT && lane != share) mbarrier_arrive_release_cluster(base + SUM_EMPTY_AT + sum * 8, lane);
             if (++sum == (consumer + 1) * SUMS) sum = consumer * SUMS, sum_parity ^= 1;
         }
     }

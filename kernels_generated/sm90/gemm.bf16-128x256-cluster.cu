@@ -47,6 +47,7 @@ gemm(
         const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
+    launch_dependents();
     extern __shared__ __align__(1024) u8 shared[];
     const u32 base = shared_address(shared);
     const u32 warp = warp_index();
@@ -71,6 +72,7 @@ gemm(
     }
     cluster_sync();
 
+    wait_prerequisites();
     const u32 tiles_n = ceil_div(plan.n, TILE_N);
     const u32 steps = ceil_div(plan.k, TILE_K);
 
@@ -93,6 +95,12 @@ gemm(
                     tma_load_multicast(base + W_AT + stage * W_BYTES + half * (W_BYTES / CLUSTER), w, full, step * TILE_K, t.column * TILE_N + half * (TILE_N / CLUSTER), 0, 0, (1 << CLUSTER) - 1);
                     if (++stage == STAGES) stage = 0, stage_parity ^= 1;
                 }
+            }
+            // All of the cluster is done with what was loaded here: nothing of it is still on its way to this CTA.
+            #pragma unroll 1
+            for (u32 i = 0; i < STAGES; ++i) {
+                mbarrier_wait_relaxed(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
+                if (++stage == STAGES) stage = 0, stage_parity ^= 1;
             }
         } else if (warp == 1 && elect_one()) {  // store
             u32 index = blockIdx.x / CLUSTER;  // this CTA's next item

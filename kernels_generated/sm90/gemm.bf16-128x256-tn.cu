@@ -48,6 +48,7 @@ gemm(
         const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
+    launch_dependents();
     extern __shared__ __align__(1024) u8 shared[];
     const u32 base = shared_address(shared);
     const u32 warp = warp_index();
@@ -71,6 +72,7 @@ gemm(
     }
     __syncthreads();
 
+    wait_prerequisites();
     const u32 tiles_n = ceil_div(plan.n, TILE_N);
     const u32 steps = ceil_div(plan.k, TILE_K);
 

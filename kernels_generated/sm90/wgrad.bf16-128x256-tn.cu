@@ -54,6 +54,7 @@ wgrad(
         const __grid_constant__ TensorMap grad,  // mine, in one piece; boxes of 128x32
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
+    launch_dependents();
     extern __shared__ __align__(1024) u8 shared[];
     const u32 base = shared_address(shared);
     const u32 warp = warp_index();
@@ -78,6 +79,7 @@ wgrad(
     }
     __syncthreads();
 
+    wait_prerequisites();
     const u32 tiles_n = ceil_div(plan.n, TILE_N);
     const u32 steps = ceil_div(plan.k, TILE_K);
 

@@ -1,5 +1,6 @@
 //! On real GPUs: the heap, every schedule against the f64 reference and the emulator, with pauses where only luck could
-//! order anything, a thousand launches in a row, that kernels are fused, and how a stall ends.
+//! order anything, a thousand launches in a row, launches that each read what the one before wrote, that kernels are
+//! fused, and how a stall ends.
 //!
 //! Without a GPU the emulator runs the same bodies on small shapes, and the rest says that it was skipped; with
 //! `REQUIRE_GPU=n` a machine of fewer GPUs fails instead. On a machine without Rust the built binary runs alone:
@@ -13,6 +14,7 @@ mod epilogues;
 
 mod back_to_back;
 mod case;
+mod chain;
 mod copies;
 mod epilogue;
 mod fused;

@@ -2,7 +2,7 @@
 
 use crate::case::{checked, variant};
 use crate::right::{JITTER, JITTERED, KINDS, NN, TN};
-use crate::{SCHEDULES, fine, fused, parts, tiles};
+use crate::{SCHEDULES, chain, fine, fused, parts, tiles};
 use counterflow::Layout;
 use counterflow::codegen::cuda::{self, CudaSource};
 use counterflow::jit::{Compiler, Probes};
@@ -50,6 +50,12 @@ fn kernels_of_the_suite() {
     for (program, variant) in tiles::jittered().chain(parts::jittered()) {
         let (_, pipeline) = checked(&program, &variant);
         wanted.push((JITTER, cuda::emit(&pipeline)));
+    }
+    for (program, variant) in chain::variants() {
+        let (_, pipeline) = checked(&program, &variant);
+        for probes in [none, JITTER] {
+            wanted.push((probes, cuda::emit(&pipeline)));
+        }
     }
     for (program, variant) in crate::epilogue::kinds() {
         let (_, pipeline) = checked(&program, &variant);

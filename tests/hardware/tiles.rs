@@ -10,14 +10,16 @@ use counterflow::{Dtype, Layout, Program, Shape, Variant, schedules};
 type Knobs = &'static [(&'static str, Setting)];
 
 /// Tiles with what else is chosen.
-const TILES: [((u32, u32), Knobs); 16] = [
+const TILES: [((u32, u32), Knobs); 18] = [
     ((128, 224), &[]),
     ((128, 144), &[]),
+    ((128, 96), &[]),
     ((128, 16), &[]),
     ((256, 128), &[]),
     ((256, 176), &[]),
     ((128, 160), PING_PONG),
     ((128, 112), PING_PONG),
+    ((128, 96), PING_PONG),
     ((64, 64), &[]),
     ((64, 32), &[]),
     ((64, 256), &[]),
@@ -57,7 +59,7 @@ const LAID_OUT: [(Layout, (u32, u32), Knobs); 8] = [
 ];
 
 /// CTAs that share the steps of a tile: as many panels each, or not; shared by warpgroups and in turn.
-const SPLIT: [(Layout, (u32, u32), Knobs); 17] = [
+const SPLIT: [(Layout, (u32, u32), Knobs); 18] = [
     (Layout::Nt, (64, 64), BY_2),
     (Layout::Nt, (64, 64), BY_3),
     (Layout::Nt, (64, 64), BY_4),
@@ -68,6 +70,7 @@ const SPLIT: [(Layout, (u32, u32), Knobs); 17] = [
     (Layout::Nt, (128, 128), BY_2),
     (Layout::Nt, (128, 128), BY_3),
     (Layout::Nt, (128, 64), BY_4),
+    (Layout::Nt, (128, 96), BY_2),
     (Layout::Nt, (128, 144), BY_2),
     (Layout::Nt, (256, 64), BY_2),
     (

@@ -107,7 +107,16 @@ impl Text<'_> {
             ));
         }
         // The rest of the names that numbers use, each once, in the order of use.
-        let printed = ["TILE_M", "TILE_N", "TILE_K", "BOXES", "CLUSTER", "SPLIT"];
+        let printed = [
+            "TILE_M",
+            "TILE_N",
+            "TILE_K",
+            "CONSUMERS",
+            "CLUSTER",
+            "SPLIT",
+            "STAGES",
+            "BOXES",
+        ];
         let mut symbols: Vec<(String, u32)> = Vec::new();
         pipeline.visit_exprs(|expr| {
             if let Expr::Symbol(name, value) = expr
@@ -338,6 +347,9 @@ impl Text<'_> {
             }
         }
         self.depth -= 1;
+        if pipeline.early {
+            self.line("launch_dependents();");
+        }
         self.line("extern __shared__ __align__(1024) u8 shared[];");
         self.line("const u32 base = shared_address(shared);");
         self.line("const u32 warp = warp_index();");
@@ -349,6 +361,7 @@ impl Text<'_> {
         }
         self.line("");
         self.barriers();
+        self.list(&pipeline.start);
         let fields: Vec<Field> = params
             .iter()
             .flat_map(|param| match param {

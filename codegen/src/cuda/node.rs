@@ -441,6 +441,7 @@ impl Text<'_> {
                 ));
                 self.line("unsignalled = nullptr;");
             }
+            Node::AwaitLaunches => self.line("wait_prerequisites();"),
             Node::SyncCta => {
                 self.line("__syncwarp();  // the one thread of a role meets its warp again");
                 self.line("__syncthreads();");

@@ -156,6 +156,7 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Node::SyncWarp
         | Node::FenceGlobal
         | Node::Flush { .. }
+        | Node::AwaitLaunches
         | Node::SyncCta
         | Node::SyncCluster => {}
     });

@@ -1,6 +1,7 @@
 //! How long the steps take that use no link.
 
 use super::Machine;
+use crate::fit::staged_rows;
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind};
 use crate::pipeline::BLOCK_ROWS;
 use crate::plan::Plan;
@@ -156,15 +157,12 @@ impl<'a> Costs<'a> {
         let steps = f64::from(steps);
         let dtype = self.kernel.buffers[a.buffer.index()].dtype;
         let machine = self.machine;
-        let in_turn = self.gemm.in_turn(rows);
         // Fewer rows than a multiply has cost as many.
         let multiplied = f64::from(rows.max(a.rows.len()).max(BLOCK_ROWS));
         let width = f64::from(columns.max(b.rows.len()));
-        let per_sm = machine.flops_of(dtype) / f64::from(machine.sms);
-        let tensor = 2.0 * multiplied * width * k / per_sm;
+        let tensor = 2.0 * multiplied * width * k / machine.flops_of(dtype, self.busy);
         let (down, across) = self.gemm.cluster;
-        let read =
-            self.lines(a, rows) / f64::from(across) + self.lines(b, columns) / f64::from(down);
+        let read = self.lines(a, rows, across) + self.lines(b, columns, down);
         let rate = (machine.l2 / self.busy).min(machine.l2_sm);
         let feed = read * k * f64::from(dtype.bytes()) / rate;
         let latency = if self.gemm.cluster == (1, 1) {
@@ -172,42 +170,82 @@ impl<'a> Costs<'a> {
         } else {
             machine.cluster_step_latency
         };
-        let chain = steps * latency;
-        let overhead = if first && !in_turn {
-            machine.tile_overhead
+        let stages = f64::from(self.plan.grid.stages.max(1));
+        let chain = steps * latency.max(machine.stage_latency / stages);
+        let exchange = if self.gemm.split > 1 {
+            machine.exchange
         } else {
             0.0
         };
-        ps(tensor.max(feed).max(chain) + overhead + self.exchange(multiplied * width))
+        let overhead = if first { self.overhead(rows) } else { 0.0 };
+        ps(tensor.max(feed).max(chain) + overhead + exchange)
     }
 
-    /// Seconds that CTAs which share a tile's steps take to send each other their f32 sums of so many elements: all at
-    /// once, each what the others store.
-    fn exchange(&self, elements: f64) -> f64 {
-        if self.gemm.split <= 1 {
-            return 0.0;
+    /// Seconds a tile costs besides its steps. In turn, another tile's hide them; if there is none, one warpgroup has all
+    /// of the epilogue.
+    fn overhead(&self, rows: u32) -> f64 {
+        let grid = &self.plan.grid;
+        let alone = grid.tiles * u64::from(self.gemm.split) <= u64::from(grid.gemm);
+        let blocks = if rows > BLOCK_ROWS { 2.0 } else { 1.0 };
+        match (self.gemm.in_turn(rows), alone) {
+            (false, _) => self.machine.tile_overhead,
+            (true, true) => self.machine.tile_overhead * blocks,
+            (true, false) => 0.0,
         }
-        let others = 1.0 - 1.0 / f64::from(self.gemm.split);
-        self.machine.cluster_latency + elements * 4.0 * others / self.machine.cluster_cta
     }
 
     /// Rows of an operand's box, as many as they cost. Measured: rows outside a tensor that has less than a box take
-    /// three times as long, since all CTAs ask for the same ones; and rows that begin within a line of 128 bytes twice,
-    /// since each step reads two lines of them.
-    fn lines(&self, operand: &Span, boxed: u32) -> f64 {
-        const OUTSIDE: f64 = 3.0;
-        const LINE: u32 = 128;
+    /// four times as long, since all CTAs ask for the same ones, and twice where the last of several boxes has them; and
+    /// rows that begin within a line of 128 bytes twice, since each step reads two lines of them. What the CTAs of a
+    /// cluster load together they share, but for such a lack.
+    fn lines(&self, operand: &Span, boxed: u32, shared: u32) -> f64 {
+        const OUTSIDE: f64 = 4.0;
+        const BEYOND: f64 = 2.0;
         let buffer = &self.kernel.buffers[operand.buffer.index()];
         let geometry = &self.plan.geometry;
-        let outside = boxed.saturating_sub(geometry.size(buffer.rows));
-        let inside = boxed.max(operand.rows.len()) - outside;
-        let pitch = geometry.contiguous(buffer) * buffer.dtype.bytes();
-        let each = if pitch.is_multiple_of(LINE) { 1.0 } else { 2.0 };
-        (f64::from(inside) + OUTSIDE * f64::from(outside)) * each
+        let all = geometry.size(buffer.rows);
+        let rows = boxed.max(operand.rows.len());
+        let (outside, each) = if boxed > all {
+            (boxed - all, OUTSIDE)
+        } else {
+            let end = operand.rows.start + boxed;
+            let each = BEYOND / f64::from(shared);
+            (end.saturating_sub(all).min(rows), each)
+        };
+        let rows = if buffer.rows_contiguous {
+            staged_rows(rows, true)
+        } else {
+            rows
+        };
+        let bytes = buffer.dtype.bytes();
+        let pitch = geometry.contiguous(buffer) * bytes;
+        let line = if !pitch.is_multiple_of(LINE) {
+            2.0
+        } else if buffer.rows_contiguous {
+            lines_of_a_row(boxed * bytes)
+        } else {
+            1.0
+        };
+        f64::from(rows - outside) * line / f64::from(shared) + each * f64::from(outside)
+    }
+
+    /// Bytes a second at which a tile's operands come at most: each CTA that shares its steps reads its part.
+    pub(super) fn operand_rate(&self) -> f64 {
+        self.machine.l2_sm * f64::from(self.gemm.split)
     }
 
     /// Bytes a second that one SM reads or writes at most.
     pub(super) fn sm_rate(&self) -> f64 {
         self.machine.l2 / f64::from(self.machine.sms)
     }
+}
+
+/// Bytes of a line of the cache.
+const LINE: u32 = 128;
+
+/// Lines that a line's width of a box costs, in the mean over boxes that begin so many bytes after each other: all that
+/// do not begin with a line lie in two.
+fn lines_of_a_row(bytes: u32) -> f64 {
+    let phases = (1..=LINE).find(|boxes| (boxes * bytes).is_multiple_of(LINE));
+    2.0 - 1.0 / f64::from(phases.unwrap_or(LINE))
 }

@@ -1,6 +1,9 @@
 //! What a GPU and its links can do.
 
 use crate::dtype::Dtype;
+use crate::early;
+use crate::kernel::Kernel;
+use crate::plan::Grid;
 
 /// A machine profile: measured once, stored as data. Rates are per GPU, in bytes or FLOP a second; times in seconds.
 #[derive(Clone, PartialEq, Debug)]
@@ -9,6 +12,8 @@ pub struct Machine {
     pub name: &'static str,
     /// Streaming multiprocessors.
     pub sms: u32,
+    /// Pairs of SMs (TPCs) of each GPC, of all the GPU: see [`Machine::clusters`].
+    pub gpcs: &'static [u32],
     /// Bytes a second from device memory.
     pub memory: f64,
     /// Bytes a second that all SMs together read through the L2 cache.
@@ -19,14 +24,16 @@ pub struct Machine {
     pub step_latency: f64,
     /// The same where two CTAs of a cluster wait for each other in every step.
     pub cluster_step_latency: f64,
-    /// Seconds from the first of a CTA's stores into another one of its cluster to the other's next instruction.
-    pub cluster_latency: f64,
-    /// Bytes a second that one CTA sends to the others of its cluster.
-    pub cluster_cta: f64,
+    /// Seconds from asking for a stage to having it: with few stages in flight, a step takes as long as its share of it.
+    pub stage_latency: f64,
+    /// Seconds that a tile costs more whose steps CTAs of a cluster share, however large it is and however many they are.
+    pub exchange: f64,
     /// Dense 16-bit matrix FLOP a second of all SMs inside the K loop of full tiles.
     pub flops: f64,
+    /// The same of one SM, however few others do.
+    pub flops_sm: f64,
     /// Seconds a tile that warpgroups share costs besides its K loop: filling the ring, and the part of the epilogue that
-    /// nothing hides. Where they take tiles in turn, one's K loop hides the other's epilogue.
+    /// nothing hides. Where they take tiles in turn, one's K loop hides the other's epilogue, if there is another tile.
     pub tile_overhead: f64,
     /// Bytes a second one direction of its link carries when a copy engine moves large chunks.
     pub link_copy_engine: f64,
@@ -50,37 +57,54 @@ pub struct Machine {
     pub copy_engine_latency: f64,
     /// Seconds from enqueueing a kernel to its first instruction.
     pub launch_latency: f64,
+    /// The same where its CTAs come early ([`crate::early`]), behind a launch that lets them.
+    pub early_launch_latency: f64,
+    /// Seconds that a kernel of clusters needs more, to be placed and to meet.
+    pub cluster_launch: f64,
 }
 
 impl Machine {
     /// One H200 of an NV18 NVSwitch domain (4 × H200, driver 580).
     ///
     /// Measured: copy engine 394 GB/s with 8.5 µs fixed; CTAs push 46 GB/s each up to 350 (TMA, 8 CTAs), pull 246/8
-    /// each up to 331 (TMA, 8 and 16 CTAs), reduce-add 326/8 each up to 326 (8 CTAs); flag round trip 2.44 µs; memory
-    /// shared by all SMs 11,250 GB/s when it is in L2.
+    /// each up to 331 (TMA, 8 and 16 CTAs), reduce-add 326/8 each up to 326 (8 CTAs); flag round trip 2.44 µs.
     ///
     /// Fitted to short runs of cuBLAS, in whole waves of 128×256 tiles: 2048×8192×2048 and 8192×8192×2048 give 22.3 µs
     /// a wave, 8192³ and 2048×14336×8192 84.5 µs, which is 1.5 µs + 10.13 ns for each column of K, or 854 TFLOP/s while
     /// the K loop runs. Of the sixteen measured shapes from M = 2048, twelve then lie within 4 %; three are long enough
     /// to meet the power limit, and one has tiles that we would not try.
     ///
-    /// From medians of our own kernels with few tiles: 40 to 80 CTAs with tiles of 64×128 and 128×64 read 131 to 142 GB/s
-    /// each, with tiles of 16×32 to 64×64 they take 0.125 µs a step; in clusters about 0.22 µs.
+    /// Fitted to 500 medians of our own kernels, M = 1 to 8192, most with K = 8192 (tests/measured/gemm.csv): few CTAs read
+    /// 146 GB/s each; a step takes 0.12 µs at least, in clusters of two 0.22; stages 1.3 µs; an SM alone multiplies with
+    /// 6.9 TFLOP/s (at 1.98 GHz it could 8.1); clusters take 0.8 µs to launch, and CTAs that share the steps of a
+    /// tile 2.9 µs more for it (128×128, 20 tiles: 41.8, 29.2, 23.5 and 20.8 µs for one to four; three ways of sending took
+    /// the same time).
     ///
-    /// From the machine's notes: 4.3 TB/s copy bandwidth. Assumed, not measured: 0.7 µs for a flag within one GPU,
-    /// 3 µs to launch, 1 µs and 60 GB/s between CTAs of a cluster.
+    /// Fitted to launches back to back that come early or not: 36.9 → 35.7 µs (1×8192×8192), 13.0 → 11.2 (64×8192×2048),
+    /// 16.0 → 15.1 (512×8192×1024) save 1.3 µs in the mean, 36.8 → 34.3 (512×2560×8192) and 28.2 → 24.7 (512×1280×8192),
+    /// where steps are shared, 3.0: taken as 1.5 µs less to launch.
+    ///
+    /// Reads through L2: 64 bytes a clock and SM, 96 GB/s at 1.5 GHz, bound products whose operands' rows are contiguous
+    /// (8192³ nn: 128×144 takes 2218 µs, which is that).
+    ///
+    /// GPCs: assumed. Measured with clusters of 4: 27 run at once, 32 do not; of 3: 32 do, 40 do not.
+    ///
+    /// Products of few rows read 134 MB of w with 3.9 TB/s; copies reach 4.3, by the machine's notes. Assumed, not
+    /// measured: 0.7 µs for a flag within one GPU, 3 µs to launch.
     pub fn h200() -> Machine {
         Machine {
             name: "H200 NV18",
             sms: 132,
-            memory: 4.3e12,
-            l2: 11.25e12,
-            l2_sm: 132e9,
-            step_latency: 0.125e-6,
+            gpcs: &[9, 9, 9, 9, 8, 8, 7, 7],
+            memory: 3.9e12,
+            l2: 12.7e12,
+            l2_sm: 146e9,
+            step_latency: 0.12e-6,
             cluster_step_latency: 0.22e-6,
-            cluster_latency: 1e-6,
-            cluster_cta: 60e9,
+            stage_latency: 1.3e-6,
+            exchange: 2.9e-6,
             flops: 854e12,
+            flops_sm: 854e12 / 132.0,
             tile_overhead: 1.5e-6,
             link_copy_engine: 394e9,
             link_push: 350e9,
@@ -93,6 +117,8 @@ impl Machine {
             local_signal_latency: 0.7e-6,
             copy_engine_latency: 8.5e-6,
             launch_latency: 3e-6,
+            early_launch_latency: 1.5e-6,
+            cluster_launch: 0.8e-6,
         }
     }
 
@@ -102,20 +128,50 @@ impl Machine {
     /// Fitted to 60 medians of our own kernels on a GPU at 700 W (ten tiles, shared and in turn, six shapes): 0.6 µs
     /// a shared tile, nothing a tile taken in turn, leave a root mean square of 1.6 %. Tiles of 128×128 take no longer
     /// than their multiplies there: reads through L2 are not what bounds them, and do not slow down with the clock.
+    /// Where few SMs multiply, power does not limit them.
     pub fn h200_at_power_limit() -> Machine {
         Machine {
             name: "H200 NV18 at its power limit",
             flops: 683e12,
+            flops_sm: 6.9e12,
             tile_overhead: 0.6e-6,
             ..Machine::h200()
         }
     }
 
-    /// FLOP a second inside the K loop with operands of that type (f32 operands run as tf32, at half the 16-bit rate).
-    pub fn flops_of(&self, dtype: Dtype) -> f64 {
+    /// Seconds from enqueueing a launch of that grid to its first instruction, behind another of its kind.
+    pub fn launch(&self, kernel: &Kernel, grid: Grid) -> f64 {
+        let early = early::possible(kernel) && early::pays(grid.gemm + grid.comm, self.sms);
+        let clusters = kernel.gemm().is_some_and(|kind| kind.ctas() > 1);
+        let latency = if early {
+            self.early_launch_latency
+        } else {
+            self.launch_latency
+        };
+        latency + if clusters { self.cluster_launch } else { 0.0 }
+    }
+
+    /// Clusters of `ctas` CTAs that run at once on so many SMs. A cluster lies in one GPC and takes whole pairs of SMs: one
+    /// of 3 takes as much as one of 4.
+    pub fn clusters(&self, ctas: u32, sms: u32) -> u32 {
+        if ctas <= 1 {
+            return sms;
+        }
+        let pairs = ctas.div_ceil(2);
+        let all: u32 = self.gpcs.iter().map(|gpc| gpc / pairs).sum();
+        let share = all * sms / (2 * self.gpcs.iter().sum::<u32>()).max(1);
+        share.max(u32::from(sms >= ctas))
+    }
+
+    /// FLOP a second of one SM inside the K loop, where so many multiply operands of that type (f32 operands run as tf32,
+    /// at half the 16-bit rate). At the power limit, fewer SMs have a faster clock; power grows faster than the clock.
+    pub fn flops_of(&self, dtype: Dtype, busy: f64) -> f64 {
+        let sms = f64::from(self.sms);
+        let faster = (sms / busy.clamp(1.0, sms.max(1.0))).sqrt();
+        let all = (self.flops / sms * faster).min(self.flops_sm);
         match dtype {
-            Dtype::Bf16 | Dtype::F16 => self.flops,
-            Dtype::F32 => self.flops / 2.0,
+            Dtype::Bf16 | Dtype::F16 => all,
+            Dtype::F32 => all / 2.0,
         }
     }
 
@@ -133,6 +189,15 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clusters_take_whole_pairs_of_sms_of_a_gpc() {
+        let machine = Machine::h200();
+        assert_eq!(machine.gpcs.iter().sum::<u32>() * 2, machine.sms);
+        let room = |ctas| machine.clusters(ctas, machine.sms);
+        assert_eq!([1, 2, 3, 4, 8].map(room), [132, 66, 30, 30, 14]);
+        assert_eq!([3, 4, 8].map(|sms| machine.clusters(4, sms)), [0, 1, 1]);
+    }
 
     #[test]
     fn link_rates_are_those_measured() {

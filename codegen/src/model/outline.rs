@@ -55,7 +55,7 @@ pub fn outline(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Outl
     });
     let longest = each.max().unwrap_or(0);
     Ok(Outline {
-        least: seconds(ps(machine.launch_latency) + longest),
+        least: seconds(ps(machine.launch(kernel, plan.grid)) + longest),
         grid: plan.grid,
     })
 }

@@ -124,7 +124,7 @@ impl<'a> Sim<'a> {
 
     /// Runs until nothing happens any more.
     pub(super) fn run_all(mut self) -> Result<Outcome, Diagnostic> {
-        let start = ps(self.machine.launch_latency);
+        let start = ps(self.machine.launch(self.kernel, self.plan.grid));
         for worker in 0..self.workers.len() as u32 {
             self.at(start, Action::Run(worker));
         }

@@ -292,7 +292,7 @@ impl Sim<'_> {
         }
         let bytes = self.costs.bytes(span);
         self.servers
-            .memory(self.now, rank, bytes, self.costs.sm_rate())
+            .memory(self.now, rank, bytes, self.costs.operand_rate())
     }
 
     fn local(&mut self, w: usize, op: OpId, kind: EventKind, bytes: u64) -> Did {

@@ -163,7 +163,7 @@ impl Pipeline {
             * f64::from(self.tile.rows)
             * f64::from(self.tile.columns)
             * f64::from(geometry.size(k));
-        let wave = flops * f64::from(machine.sms) / machine.flops_of(self.dtype);
+        let wave = flops / machine.flops_of(self.dtype, f64::from(machine.sms));
         let waves = (bytes / rate + machine.launch_latency) / wave;
         #[expect(
             clippy::cast_possible_truncation,

@@ -69,6 +69,11 @@ pub struct Pipeline {
     pub epilogues: Vec<Epilogue>,
     /// Counters whose cells get several arrivals for each the kernel counts: by how many.
     pub scale: Vec<(CounterId, Expr)>,
+    /// Whether its CTAs may come while the launch before on the stream still runs, and let those of the next launch come
+    /// as soon as all of its own are there ([`crate::early`]).
+    pub early: bool,
+    /// What all warps do first, once the CTA's barriers are there: empty, or the wait of those that come early.
+    pub start: Vec<Node>,
     /// What each warp does.
     pub warps: Vec<Warp>,
     /// What all warps do at the end: empty, or a barrier and what the last CTA does.

@@ -365,10 +365,16 @@ pub enum Node {
         /// How much it adds.
         amount: u32,
     },
+    /// Blocks until the launches before on the stream are complete, and all they wrote is seen. Each thread's own.
+    ///
+    /// CUDA: `wait_prerequisites`; passes at once where the launch did not come early. Meaning: no access of global
+    /// memory stands before it, and no warp ends without it, since the launch after takes this one's end for that of
+    /// all before.
+    AwaitLaunches,
     /// All threads of the CTA are here.
     SyncCta,
-    /// All threads of the cluster are here: none of its CTAs leaves while another may still arrive on its barriers or
-    /// write its shared memory.
+    /// All threads of the cluster are here, and what they had waited for is over. It orders no accesses, and completes
+    /// none: what a CTA sends into another one, or arrives on there, must have been waited for there.
     SyncCluster,
     /// Runs in the CTA that comes here last, after it has seen what all others did: one warp.
     LastCta {

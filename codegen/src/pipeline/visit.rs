@@ -56,6 +56,7 @@ impl Node {
             | Node::CounterAdd { .. }
             | Node::Defer { .. }
             | Node::Flush { .. }
+            | Node::AwaitLaunches
             | Node::SyncCta
             | Node::SyncCluster => &[],
         }
@@ -137,6 +138,7 @@ impl Node {
             | Node::SyncWarp
             | Node::FenceGlobal
             | Node::Flush { .. }
+            | Node::AwaitLaunches
             | Node::SyncCta
             | Node::SyncCluster => Vec::new(),
         }
@@ -147,7 +149,8 @@ impl Pipeline {
     /// Calls `f` with every node.
     pub fn visit(&self, mut f: impl FnMut(&Node)) {
         let warps = self.warps.iter().flat_map(|warp| &warp.body);
-        warps.chain(&self.end).for_each(|node| node.visit(&mut f));
+        let all = self.start.iter().chain(warps).chain(&self.end);
+        all.for_each(|node| node.visit(&mut f));
     }
 
     /// Calls `f` with every number and its parts.
@@ -167,6 +170,7 @@ impl Pipeline {
                 }
             }
         }
+        walk(&mut self.start, f);
         for warp in &mut self.warps {
             walk(&mut warp.body, f);
         }

@@ -19,6 +19,11 @@ impl Pipeline {
             page: Page::default(),
         };
         printer.head();
+        if !self.start.is_empty() {
+            printer.page.line("");
+            printer.page.line("start: all warps");
+            printer.nested(&self.start);
+        }
         for warp in &self.warps {
             let place = match warp.place {
                 Place::Thread { warp } => format!("one thread of warp {warp}"),
@@ -102,6 +107,10 @@ impl Printer<'_> {
             self.page.line(format!(
                 "clusters of {rows}x{columns} CTAs, `half` is which"
             ));
+        }
+        if pipeline.early {
+            self.page
+                .line("comes early: its CTAs may be there before the launch before has ended");
         }
         if let Some(comm) = pipeline.comm {
             let joins = if comm.joins {
@@ -401,6 +410,7 @@ impl Printer<'_> {
                 self.signal(*counter, rank, cell, *amount)
             ),
             Node::Flush { amount } => format!("signal what is remembered, += {amount}"),
+            Node::AwaitLaunches => "await the launches before".into(),
             Node::SyncCta => "sync the CTA".into(),
             Node::SyncCluster => "sync the cluster".into(),
             Node::LastCta { of, .. } => format!("in the last of {} CTAs", number(of)),

@@ -123,6 +123,14 @@ pub struct Grid {
     pub threads: u32,
     /// CTAs of a cluster; 1: none.
     pub cluster: u32,
+    /// Whether its CTAs may come before the launch before it on the stream has ended: only for a kernel that awaits
+    /// that end itself (`wait_prerequisites`).
+    ///
+    /// The launch before may be anything. If it lets nothing come early (a copy, a graph, another library's kernel, a
+    /// fused one of ours), the driver starts this one at its end. If it does, this one's CTAs only become resident:
+    /// the wait returns when all launches before are complete and their writes are visible, whatever they triggered
+    /// and when, and nothing touches global memory before it.
+    pub early: bool,
 }
 
 /// The bytes of a kernel's parameters, in order.
@@ -234,16 +242,7 @@ impl Function {
             .iter()
             .map(|(at, _)| ptr::from_ref(&arguments.words[*at]).cast_mut().cast())
             .collect();
-        let mut attribute = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { pad: [0; 64] },
-        };
-        attribute.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 {
-            x: grid.cluster,
-            y: 1,
-            z: 1,
-        };
+        let mut attributes = attributes(grid);
         let config = sys::CUlaunchConfig {
             gridDimX: grid.ctas,
             gridDimY: 1,
@@ -253,8 +252,8 @@ impl Function {
             blockDimZ: 1,
             sharedMemBytes: self.shared,
             hStream: stream.cu_stream(),
-            attrs: &raw mut attribute,
-            numAttrs: u32::from(grid.cluster > 1),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
         };
         // SAFETY: the pointers are to as many arguments, of the sizes the kernel takes (compared above), and the driver
         // copies them before it returns; what the kernel does with them is the caller's promise.
@@ -267,5 +266,66 @@ impl Function {
             )
         };
         check(format_args!("launch {}", self.name), code)
+    }
+}
+
+/// What the driver is told beside the grid: nothing, for most launches.
+fn attributes(grid: Grid) -> Vec<sys::CUlaunchAttribute> {
+    use sys::CUlaunchAttributeID as Id;
+    let mut all = Vec::new();
+    let mut add = |id, value| {
+        all.push(sys::CUlaunchAttribute {
+            id,
+            pad: [0; 4],
+            value,
+        })
+    };
+    if grid.cluster > 1 {
+        let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
+        value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 {
+            x: grid.cluster,
+            y: 1,
+            z: 1,
+        };
+        add(Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value);
+    }
+    if grid.early {
+        let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
+        value.programmaticStreamSerializationAllowed = 1;
+        add(
+            Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            value,
+        );
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_has_the_attributes_it_asks_for() {
+        use sys::CUlaunchAttributeID as Id;
+        let ids = |cluster, early| {
+            let grid = Grid {
+                ctas: 132,
+                threads: 384,
+                cluster,
+                early,
+            };
+            attributes(grid)
+                .iter()
+                .map(|one| one.id)
+                .collect::<Vec<_>>()
+        };
+        let (cluster, early) = (
+            Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+            Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        );
+        assert_eq!(ids(1, false), []);
+        assert_eq!(ids(1, true), [early]);
+        assert_eq!(ids(2, false), [cluster]);
+        assert_eq!(ids(2, true), [cluster, early]);
     }
 }

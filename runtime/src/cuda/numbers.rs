@@ -12,6 +12,7 @@ const GRID: Grid = Grid {
     ctas: 528,
     threads: 256,
     cluster: 1,
+    early: false,
 };
 
 /// Random numbers and comparisons on one GPU.

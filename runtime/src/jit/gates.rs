@@ -1,4 +1,5 @@
-//! What compiled kernels must not contain. Each gate stands for a mistake that still computes the right result, slowly.
+//! What compiled kernels must not contain. Each gate stands for a mistake that still computes the right result: slowly,
+//! or only by luck.
 
 use super::sass::Sass;
 use super::{Compiled, Facts};
@@ -59,7 +60,7 @@ fn in_facts(facts: &Facts) -> Option<String> {
     (facts.frame > 0).then(|| format!("{}: a frame of {} bytes", facts.name, facts.frame))
 }
 
-/// Local memory, loops that elect a lane at every TMA instruction, and uniform registers refilled between the multiplies
+/// Local memory, loads that take memory for constant, loops that elect a lane at every TMA instruction, and uniform registers refilled between the multiplies
 /// of one stage.
 pub fn in_sass(sass: &Sass) -> Vec<String> {
     let mut found = Vec::new();
@@ -75,6 +76,14 @@ pub fn in_sass(sass: &Sass) -> Vec<String> {
         if count > 0 {
             found.push(format!("{count} {name}: {why}"));
         }
+    }
+    let names = sass.instructions.iter().map(|one| Sass::name(one));
+    let constant = names.filter(|name| name.starts_with("LDG") && name.contains(".CONSTANT"));
+    let constant = constant.count();
+    if constant > 0 {
+        found.push(format!(
+            "{constant} LDG.CONSTANT: the launch before may still write what a kernel that comes early loads"
+        ));
     }
     let is = |index: &usize, name: &str| Sass::name(&sass.instructions[*index]).starts_with(name);
     let multiplies: Vec<usize> = (0..sass.instructions.len())
@@ -127,12 +136,14 @@ mod tests {
         );
         let slow = text(&[
             "LDL R1",
+            "LDG.E.64.CONSTANT R2",
+            "LDG.E.64 R2",
             "@P1 STL.64 [R1]",
             "@P0 BRA.U.ANY `(x)",
             "HGMMA.64x8x16 R1",
             "R2UR UR4, R2",
             "HGMMA.64x8x16 R1",
         ]);
-        assert_eq!(in_sass(&slow).len(), 4);
+        assert_eq!(in_sass(&slow).len(), 5);
     }
 }

@@ -15,6 +15,7 @@ use crate::jit::{Compiled, Compiler, Source, Target};
 use crate::user_buffer::UserBuffer;
 use copies::Copies;
 use counterflow_codegen::cuda::{self as text, CudaSource, Param};
+use counterflow_codegen::early;
 use counterflow_codegen::kernel::{OpKind, visit};
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::pipeline::{Field, Pipeline};
@@ -221,17 +222,24 @@ impl Loaded {
         if self.copies {
             self.copy(rank, plan, tensors, copies, capturing)?;
         }
-        let grid = Grid {
-            ctas: plan.grid.gemm + plan.grid.comm,
-            threads: self.source.threads,
-            cluster: 1,
-        };
-        self.start(rank, grid, arguments)?;
+        self.start(rank, self.grid(rank, plan, capturing), arguments)?;
         if self.copies {
             self.after_copies(rank)?;
             copies.launched(everyone);
         }
         Ok(())
+    }
+
+    /// How a plan is launched. A captured call stays one kernel without an edge of its own kind to what is before it:
+    /// any driver and any library that takes the graph apart knows it.
+    fn grid(&self, rank: &Communicator, plan: &Plan, capturing: bool) -> Grid {
+        let ctas = plan.grid.gemm + plan.grid.comm;
+        Grid {
+            ctas,
+            threads: self.source.threads,
+            cluster: 1,
+            early: self.pipeline.early && early::pays(ctas, rank.gpu().sms()) && !capturing,
+        }
     }
 
     /// Refuses a plan whose CTAs or counters are not those of this communicator and kernel.

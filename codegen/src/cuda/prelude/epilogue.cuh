@@ -117,19 +117,19 @@ __device__ __forceinline__ void panel_read(float* d, u32 panel, u32 row, u32 lan
     }
 }
 
-// Vectors along the columns, which no one writes during the launch. Two neighbours at an even place; what is not there
-// is zero.
+// Vectors along the columns. Two neighbours at an even place; what is not there is zero. Ordinary loads: the launch
+// before may write the vector while this one is resident already (wait_prerequisites).
 template <typename V>
 __device__ __forceinline__ float2 vector_pair(const V* vector, u32 column, u32 columns) {
     const u16* at = reinterpret_cast<const u16*>(vector) + column;
     u32 pair = 0;
-    if (column + 1 < columns) pair = __ldg(reinterpret_cast<const u32*>(at));
-    else if (column < columns) pair = __ldg(at);
+    if (column + 1 < columns) pair = *reinterpret_cast<const u32*>(at);
+    else if (column < columns) pair = *at;
     return unpack(pair, V());
 }
 __device__ __forceinline__ float2 vector_pair(const float* vector, u32 column, u32 columns) {
-    if (column + 1 < columns) return __ldg(reinterpret_cast<const float2*>(vector + column));
-    return make_float2(column < columns ? __ldg(vector + column) : 0.0f, 0.0f);
+    if (column + 1 < columns) return *reinterpret_cast<const float2*>(vector + column);
+    return make_float2(column < columns ? vector[column] : 0.0f, 0.0f);
 }
 
 // A lane's part of a panel's width: of accumulator i of the panel, the column's element is d[vector_index(i)].

@@ -3,7 +3,7 @@
 //! A piece travels in units of [`UNIT`] boxes, each sent and signalled by one CTA; units go round the CTAs.
 
 use super::super::{At, BOX_COLUMNS, Expr, Field, Node, Phase, SENDING, Side, UNIT};
-use super::gemm::count;
+use super::gemm::{all_empty, count};
 use super::item::{Leaf, leaves, why};
 use super::walk::{Bound, Walk, Which};
 use super::{BOXES, refuse};
@@ -291,21 +291,10 @@ impl Walk<'_, '_> {
 
     /// At the end of fetching: every box has left, so the memory is free for the stages.
     pub fn drained(&mut self) -> Vec<Node> {
-        let body = vec![
-            Node::Await {
-                ring: BOXES,
-                side: Side::Empty,
-                phase: Phase::LapBefore,
-            },
-            Node::Advance {
-                ring: BOXES,
-                keep: false,
-            },
-        ];
         let slots = super::rings(self.b.product, true, self.b.kernel)[usize::from(BOXES.0)].slots;
         vec![
             why("All boxes have left: stages and panels may lie over them."),
-            count("i", Expr::symbol("BOXES", slots), 1.into(), false, body),
+            all_empty(BOXES, Expr::symbol("BOXES", slots)),
         ]
     }
 

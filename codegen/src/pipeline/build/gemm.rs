@@ -1,6 +1,6 @@
 //! A loop over tiles, as each of the three GEMM roles runs it.
 
-use super::super::{At, BLOCK_ROWS, CONSUMERS, Expr, Node, Phase, Side, Slot, Test};
+use super::super::{At, BLOCK_ROWS, CONSUMERS, Expr, Node, Phase, RingId, Side, Slot, Test};
 use super::epilogue::groups;
 use super::item::{Leaf, Sorted, leaves, sort, why};
 use super::walk::{Bound, Walk, Which};
@@ -86,7 +86,7 @@ impl Walk<'_, '_> {
         let mut item = match self.which {
             Which::Load => self.load(&sorted),
             Which::Store => self.store(&sorted, lag, &mut nodes, chunk.as_ref()),
-            Which::Multiply => self.multiply(&sorted, var),
+            Which::Multiply => self.multiply(&sorted, var, tiles.clone()),
             Which::Fetch | Which::Send | Which::End => Vec::new(),
         };
         let placed = self.which != Which::Multiply || !sorted.vectors.is_empty();
@@ -115,6 +115,21 @@ impl Walk<'_, '_> {
             });
         }
         nodes
+    }
+
+    /// At the end of loading, where CTAs load into each other: then none of that is under way, nor are the consumers'
+    /// arrivals, and the CTA may leave.
+    pub fn all_stages_empty(&self) -> Vec<Node> {
+        let product = self.b.product;
+        if product.beside() == 1 {
+            return Vec::new();
+        }
+        vec![
+            why(
+                "All of the cluster is done with what was loaded here: nothing of it is still on its way to this CTA.",
+            ),
+            all_empty(STAGES, Expr::symbol("STAGES", product.fit.stages)),
+        ]
     }
 
     /// A tile's row or column among all: with `ctas` of a cluster along it, a place is theirs together.
@@ -438,6 +453,19 @@ fn amount(leaf: &Leaf<'_>) -> u32 {
     } else {
         1
     }
+}
+
+/// Waits for each slot of a ring in turn to be empty.
+pub(super) fn all_empty(ring: RingId, slots: Expr) -> Node {
+    let body = vec![
+        Node::Await {
+            ring,
+            side: Side::Empty,
+            phase: Phase::LapBefore,
+        },
+        Node::Advance { ring, keep: false },
+    ];
+    count("i", slots, 1.into(), false, body)
 }
 
 pub(super) fn steps(body: Vec<Node>) -> Node {

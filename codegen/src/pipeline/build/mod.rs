@@ -18,6 +18,7 @@ use super::{
     Ring, RingId, Scope, Test, Tile, UNIT, Warp,
 };
 use crate::diag::{Diagnostic, Diagnostics, Rule};
+use crate::early;
 use crate::fit::{self, Fit, Needs};
 use crate::kernel::{Block, Kernel, OpKind, Region, Role, RoleKind, visit};
 use crate::program::{CellIndex, CounterId, Loc, TensorId};
@@ -120,6 +121,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     let tile = product.tile;
     let lets = lets(kernel, &product);
     let plain = kernel.counters.is_empty();
+    let early = early::possible(kernel);
     let pipeline = Pipeline {
         kernel: kernel.clone(),
         dtype: product.dtype,
@@ -144,6 +146,8 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         lets,
         epilogues,
         scale,
+        early,
+        start: Vec::from_iter(early.then_some(Node::AwaitLaunches)),
         warps,
         end,
     };

@@ -4,7 +4,6 @@ use super::super::{Expr, Node, Phase, Side, Slot, Test};
 use super::STAGES;
 use super::gemm::{count, steps};
 use super::item::Sorted;
-use super::share::given_back;
 use super::walk::Walk;
 use crate::kernel::OpKind;
 use crate::program::Var;
@@ -18,7 +17,7 @@ pub(super) fn skip() -> Node {
 }
 
 impl Walk<'_, '_> {
-    pub(super) fn multiply(&mut self, sorted: &Sorted<'_>, var: Var) -> Vec<Node> {
+    pub(super) fn multiply(&mut self, sorted: &Sorted<'_>, var: Var, tiles: Expr) -> Vec<Node> {
         let Some(dot) = &sorted.dot else {
             return Vec::new();
         };
@@ -94,7 +93,7 @@ impl Walk<'_, '_> {
         }
         nodes.extend(self.write_panels(sorted, var));
         if self.b.product.split > 1 {
-            nodes.extend(given_back());
+            nodes.extend(self.given_back(tiles));
         }
         nodes
     }

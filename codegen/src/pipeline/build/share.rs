@@ -4,13 +4,13 @@
 //! All of them send and all add, so that it takes one hop whatever their number, and what comes after the product is
 //! shared, too. The order of the sum is fixed: a launch gives the same bits every time.
 
-use super::super::{Expr, Node, Phase, Side, Slot, Test};
+use super::super::{CONSUMERS, Expr, Node, Phase, Side, Slot, Test};
 use super::gemm::count;
 use super::item::why;
 use super::walk::Walk;
 use super::{SUMS, refuse};
 use crate::diag::Diagnostic;
-use crate::kernel::{GemmKind, Kernel, RoleKind};
+use crate::kernel::{Block, GemmKind, Kernel, RoleKind};
 use crate::program::Loc;
 
 /// CTAs of a cluster, at most: what every GPU of the architecture can place.
@@ -37,6 +37,23 @@ pub(super) fn legal(kernel: &Kernel, kind: &GemmKind, at: Loc, found: &mut Vec<D
             message,
             "split = 1: it is for GEMMs alone",
         ));
+        return;
+    }
+    let loops = (kernel.roles.iter())
+        .flat_map(|role| &role.body)
+        .filter(|block| !matches!(block, Block::Once { .. } | Block::Join));
+    if loops.clone().count() > 1
+        || loops
+            .clone()
+            .any(|block| !matches!(block, Block::Items { .. }))
+    {
+        // The last tile of a CTA is handed on differently: it must be known in the loop which one that is.
+        let message = format!("{split} CTAs that share the steps of a tile, in several loops");
+        found.push(refuse(
+            Some(at),
+            message,
+            "split = 1, or one loop over tiles",
+        ));
     }
 }
 
@@ -45,23 +62,35 @@ fn owner(shares: Expr) -> Expr {
     Expr::var("part") % shares
 }
 
-/// The others may send again: what they sent was read.
-pub(super) fn given_back() -> Vec<Node> {
-    vec![
-        Node::SyncWarp,
-        Node::Arrive {
+impl Walk<'_, '_> {
+    /// The others may send again: what they sent was read. Unless this was the last of `tiles` for this warpgroup, and
+    /// for those of its number in the others: nobody would wait for it, and it could arrive at a CTA that is gone.
+    pub(super) fn given_back(&self, tiles: Expr) -> Vec<Node> {
+        let clusters = Expr::Blocks / self.b.product.shares();
+        let next = Expr::Within
+            + if self.b.product.in_turn {
+                Expr::symbol("CONSUMERS", CONSUMERS) * clusters
+            } else {
+                clusters
+            };
+        let arrive = Node::Arrive {
             ring: SUMS,
             side: Side::Empty,
             slot: Slot::Current,
-        },
-        Node::Advance {
-            ring: SUMS,
-            keep: false,
-        },
-    ]
-}
+        };
+        vec![
+            Node::SyncWarp,
+            Node::If {
+                test: Test::Less(next, tiles),
+                body: vec![arrive],
+            },
+            Node::Advance {
+                ring: SUMS,
+                keep: false,
+            },
+        ]
+    }
 
-impl Walk<'_, '_> {
     /// A loop of one thread over the panels of a tile that this CTA stores.
     pub(super) fn each_own_panel(&self, body: Vec<Node>) -> Node {
         if self.b.product.split == 1 {

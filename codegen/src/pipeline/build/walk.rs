@@ -114,7 +114,8 @@ impl<'b, 'a> Walk<'b, 'a> {
             }
         }
         match self.which {
-            Which::Load | Which::Multiply | Which::End => {}
+            Which::Load => nodes.extend(self.all_stages_empty()),
+            Which::Multiply | Which::End => {}
             Which::Store if nodes.iter().any(has_stores) => {
                 nodes.push(Node::AwaitStores { pending: 0 })
             }

@@ -3,7 +3,9 @@
 //! Waits on counters are taken as late as possible: only when no agent can do anything else, and one at a time. So
 //! whatever must not be held back while a rank waits for another one, is seen to be held back.
 
+mod cluster;
 mod counters;
+mod end;
 mod sums;
 
 use super::case::{Case, LAUNCHES, WORLD};
@@ -15,7 +17,6 @@ use super::story;
 use crate::diag::Diagnostic;
 use crate::kernel::Buffer;
 use crate::pipeline::{CONSUMERS, Node, Pipeline, Scope};
-use std::ops::Range;
 
 /// Who runs: a role of a CTA of a rank in a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +45,8 @@ pub(super) struct Agent<'a> {
     /// The tile product in its registers.
     pub(super) product: Product,
     synced: bool,
+    /// Whether the launches before are complete as far as it knows.
+    awaited: bool,
 }
 
 /// A barrier of shared memory.
@@ -66,6 +69,8 @@ pub(super) struct Cta {
     /// What lies where.
     pub(super) held: Vec<(Area, Content)>,
     ids: u32,
+    /// By the first CTA of a cluster: the steps that reach from one of its CTAs into another.
+    reaches: Vec<(usize, usize)>,
     synced: u32,
     gathers: Knows,
     gave: Knows,
@@ -249,6 +254,7 @@ impl<'a> Machine<'a> {
                 shared: Vec::new(),
                 held: Vec::new(),
                 ids: 0,
+                reaches: Vec::new(),
                 synced: 0,
                 gathers: Knows::default(),
                 gave: Knows::default(),
@@ -278,6 +284,7 @@ impl<'a> Machine<'a> {
                         cta,
                         product: Product::default(),
                         synced: false,
+                        awaited: !pipeline.early,
                     });
                 }
             }
@@ -335,6 +342,9 @@ impl<'a> Machine<'a> {
         let at = self.agents[index].at;
         let kind = self.agents[index].steps[at].kind.clone();
         let (cta, who) = (self.agents[index].cta, self.agents[index].who);
+        if kind.is_global() && !self.agents[index].awaited {
+            return Err(Box::new(story::before_the_wait(self, index)));
+        }
         let mut skipped = 0;
         match kind {
             Kind::Await { barrier, phases } => {
@@ -379,6 +389,7 @@ impl<'a> Machine<'a> {
                 for cta in self.ctas_of(index, everywhere) {
                     let id = self.touch_shared(index, cta, area, true, true)?;
                     self.put(cta, area, Content::Box(from));
+                    self.reaches(index, cta, barrier);
                     let at = &mut self.ctas[cta].barriers[barrier];
                     at.bytes -= i64::from(bytes);
                     at.gathers.shared.both(id);
@@ -499,23 +510,11 @@ impl<'a> Machine<'a> {
                     self.signal(index, rank, cell, amount);
                 }
             }
+            Kind::AwaitLaunches => self.agents[index].awaited = true,
             Kind::Sync { everywhere } => {
-                let all = self.ctas_of(index, everywhere);
-                let agents: u32 = all.clone().map(|cta| self.ctas[cta].agents).sum();
-                let (agent, cta) = (&mut self.agents[index], &mut self.ctas[all.start]);
-                if !agent.synced {
-                    agent.synced = true;
-                    cta.synced += 1;
-                    cta.gathers.join(&agent.knows);
-                    if cta.synced == agents {
-                        cta.gave = std::mem::take(&mut cta.gathers);
-                    }
-                }
-                if cta.synced < agents {
+                if !self.meet(index, everywhere) {
                     return Ok(Did::Blocked);
                 }
-                let gave = cta.gave.clone();
-                self.agents[index].knows.join(&gave);
             }
             Kind::Last { skip } => {
                 let rank = who.rank as usize;
@@ -533,45 +532,13 @@ impl<'a> Machine<'a> {
         }
         self.agents[index].at += 1 + skipped;
         if self.agents[index].at >= self.agents[index].steps.len() {
-            let agent = &self.agents[index];
-            if agent.read < agent.groups.len() || !agent.open.is_empty() {
-                return Err(Box::new(story::leaves_early(self, index)));
-            }
-            if agent.pending.is_some() {
-                return Err(Box::new(story::held_back(self, index, &[])));
-            }
-            if self.case.pipeline.ctas() > 1 && !agent.synced {
-                return Err(Box::new(story::leaves_its_cluster(self, index)));
-            }
+            self.may_end(index)?;
         }
         Ok(Did::Step)
     }
 
-    /// The first CTA of an agent's cluster: it numbers the accesses of all of them.
-    fn leader(&self, index: usize) -> usize {
-        let agent = &self.agents[index];
-        agent.cta - (agent.who.block % self.case.pipeline.ctas()) as usize
-    }
-
-    /// An agent's CTA, or all of its cluster.
-    fn ctas_of(&self, index: usize, everywhere: bool) -> Range<usize> {
-        let (cta, leader) = (self.agents[index].cta, self.leader(index));
-        if everywhere {
-            leader..leader + self.case.pipeline.ctas() as usize
-        } else {
-            cta..cta + 1
-        }
-    }
-
-    /// The number of the next access of shared memory in an agent's cluster.
-    pub(super) fn next_id(&mut self, index: usize) -> u32 {
-        let leader = self.leader(index);
-        let ids = &mut self.ctas[leader].ids;
-        *ids += 1;
-        *ids - 1
-    }
-
     fn arrive(&mut self, cta: usize, barrier: usize, count: u32, index: usize) {
+        self.reaches(index, cta, barrier);
         let agent = &self.agents[index];
         let at = &mut self.ctas[cta].barriers[barrier];
         if at.hands_over || agent.cta == cta {

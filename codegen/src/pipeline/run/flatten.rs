@@ -57,6 +57,7 @@ pub(super) fn flatten<'a>(
     };
     flat.set("consumer", runner);
     flat.set("half", block % case.pipeline.ctas());
+    flat.list(&case.pipeline.start);
     flat.list(&warp.body);
     flat.item = None;
     let first = matches!(warp.place, Place::Thread { warp: 0 });
@@ -507,6 +508,7 @@ impl<'a> Flattener<'a> {
                 );
             }
             Node::Flush { .. } => self.push(node, Kind::Flush),
+            Node::AwaitLaunches => self.push(node, Kind::AwaitLaunches),
             Node::SyncCta => self.push(node, Kind::Sync { everywhere: false }),
             Node::SyncCluster => self.push(node, Kind::Sync { everywhere: true }),
         }

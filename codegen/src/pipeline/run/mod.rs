@@ -7,7 +7,8 @@
 //! Checked: every barrier's phase is waited for as it comes; no slot is touched before its last user is done with it;
 //! ordinary accesses and the async proxy are fenced from each other; groups are waited for before what they moved is
 //! announced or reused; every product, panel and store is of the rows, columns and depth it should be, of the
-//! value the schedule stores, and outputs are covered; counters order what other ranks do, over two launches; no signal is held back over a wait that
+//! value the schedule stores, and outputs are covered; what comes early awaits the launches before ahead of every access
+//! of global memory and before it ends; counters order what other ranks do, over two launches; no signal is held back over a wait that
 //! another rank must answer; boxes stay within their chunk; no one waits for ever.
 //!
 //! Not modelled: lanes of a warp (`SyncWarp`), values and registers (`MmaFence`), swizzles and descriptors, bank
@@ -25,9 +26,13 @@ mod values;
 
 use super::Pipeline;
 use crate::diag::Diagnostic;
+use crate::early;
 
 /// What is wrong with a pipeline: the first thing that goes wrong.
 pub(crate) fn findings(pipeline: &Pipeline) -> Vec<Diagnostic> {
+    if pipeline.early && !early::possible(&pipeline.kernel) {
+        return vec![story::comes_early()];
+    }
     match case::Case::new(pipeline) {
         Ok(case) => execute::run(&case).into_iter().collect(),
         Err(found) => found.iter().cloned().collect(),

@@ -65,12 +65,16 @@ pub(super) struct Knows {
     pub shared: Seen,
     /// Global memory of all ranks.
     pub global: Seen,
+    /// Of what CTAs of the cluster do to each other's shared memory, stores and arrivals: what is no longer under way.
+    /// It needs no acquire, only that the barrier on which it completes was waited for.
+    pub landed: Bits,
 }
 
 impl Knows {
     pub fn join(&mut self, other: &Knows) {
         self.shared.join(&other.shared);
         self.global.join(&other.global);
+        self.landed.join(&other.landed);
         for (barrier, phases) in other.phases.iter().enumerate() {
             self.over(barrier, *phases);
         }

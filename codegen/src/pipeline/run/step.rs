@@ -114,6 +114,7 @@ pub(super) enum Kind {
         amount: u64,
     },
     Flush,
+    AwaitLaunches,
     /// Of one CTA, or of its cluster.
     Sync {
         everywhere: bool,
@@ -122,6 +123,41 @@ pub(super) enum Kind {
     Last {
         skip: usize,
     },
+}
+
+impl Kind {
+    /// Whether it touches global memory: a tensor or a counter.
+    pub fn is_global(&self) -> bool {
+        match self {
+            Kind::Load { .. }
+            | Kind::Store { .. }
+            | Kind::ReadVector { .. }
+            | Kind::CounterWait { .. }
+            | Kind::CounterAdvance { .. }
+            | Kind::CounterAdd { .. }
+            | Kind::Flush
+            | Kind::Last { .. } => true,
+            Kind::Await { .. }
+            | Kind::Expect { .. }
+            | Kind::Arrive { .. }
+            | Kind::Commit
+            | Kind::AwaitRead { .. }
+            | Kind::AwaitStores { .. }
+            | Kind::Mma { .. }
+            | Kind::MmaCommit
+            | Kind::MmaWait { .. }
+            | Kind::Plain { .. }
+            | Kind::SendSum { .. }
+            | Kind::AddSum { .. }
+            | Kind::ReadPanel { .. }
+            | Kind::Apply { .. }
+            | Kind::FenceShared
+            | Kind::FenceGlobal
+            | Kind::Defer { .. }
+            | Kind::AwaitLaunches
+            | Kind::Sync { .. } => false,
+        }
+    }
 }
 
 /// Whose barrier an arrival is at.

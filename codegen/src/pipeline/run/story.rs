@@ -132,6 +132,7 @@ impl Machine<'_> {
                 self.cell_name(*cell)
             ),
             Kind::Flush => "sends the remembered signal".into(),
+            Kind::AwaitLaunches => "awaits the launches before".into(),
             Kind::Sync { everywhere: false } => "waits for all warps of its CTA".into(),
             Kind::Sync { everywhere: true } => "waits for all warps of its cluster".into(),
             Kind::Last { .. } => "comes to its end".into(),
@@ -245,6 +246,38 @@ pub(super) fn spills(machine: &Machine<'_>, index: usize, at: &Box4) -> Diagnost
         .hint("a map of its own for the chunk that is not full")
 }
 
+pub(super) fn before_the_wait(machine: &Machine<'_>, index: usize) -> Diagnostic {
+    Diagnostic::new(Rule::Race, None, machine.now(index))
+        .note(
+            None,
+            "it comes early, and nothing says that the launches before are complete",
+        )
+        .hint("await the launches before ahead of every access of global memory")
+}
+
+pub(super) fn leaves_before_the_launches(machine: &Machine<'_>, index: usize) -> Diagnostic {
+    let who = machine.who(machine.agents[index].who);
+    Diagnostic::new(
+        Rule::Race,
+        None,
+        format!("{who} ends while launches before it may still run"),
+    )
+    .note(
+        None,
+        "the next launch waits for this one alone, and takes its end for theirs",
+    )
+    .hint("every warp awaits the launches before")
+}
+
+pub(super) fn comes_early() -> Diagnostic {
+    Diagnostic::new(
+        Rule::Progress,
+        None,
+        "CTAs of a kernel that communicates come before the launch before has ended",
+    )
+    .hint("only kernels without counters, copies and CTAs that move data come early")
+}
+
 pub(super) fn leaves_early(machine: &Machine<'_>, index: usize) -> Diagnostic {
     let who = machine.who(machine.agents[index].who);
     Diagnostic::new(
@@ -263,6 +296,21 @@ pub(super) fn leaves_its_cluster(machine: &Machine<'_>, index: usize) -> Diagnos
         format!("{who} ends while another CTA of its cluster may still write its shared memory"),
     )
     .hint("wait for the whole cluster at the end")
+}
+
+pub(super) fn under_way(machine: &Machine<'_>, index: usize, step: (usize, usize)) -> Diagnostic {
+    let [who, other] = [index, step.0].map(|agent| machine.who(machine.agents[agent].who));
+    Diagnostic::new(
+        Rule::Race,
+        None,
+        format!("{who} ends while its cluster's shared memory may still change"),
+    )
+    .note(None, format!("{other} {}", machine.deed(machine.step_of(step))))
+    .note(
+        None,
+        "nobody waits until that has landed in the other CTA: meeting at the end does not complete it",
+    )
+    .hint("wait for the barrier it completes on, or leave it out if nobody needs it")
 }
 
 pub(super) fn held_back(machine: &Machine<'_>, index: usize, waiting: &[usize]) -> Diagnostic {

@@ -18,6 +18,7 @@ impl Machine<'_> {
         let id = self.touch_shared(index, to, area, true, true)?;
         let sum = self.agents[index].product.clone();
         self.put(to, area, Content::Sum(sum, part));
+        self.reaches(index, to, barrier);
         let at = &mut self.ctas[to].barriers[barrier];
         at.bytes -= i64::from(area.end - area.start);
         if at.hands_over {

@@ -1,0 +1,83 @@
+//! CTAs of a cluster: who they are, where they meet, and when one may leave.
+
+use super::super::content::Verdict;
+use super::super::story;
+use super::Machine;
+use std::ops::Range;
+
+impl Machine<'_> {
+    /// The first CTA of an agent's cluster: it numbers the accesses of all of them.
+    pub(super) fn leader(&self, index: usize) -> usize {
+        let agent = &self.agents[index];
+        agent.cta - (agent.who.block % self.case.pipeline.ctas()) as usize
+    }
+
+    /// An agent's CTA, or all of its cluster.
+    pub(super) fn ctas_of(&self, index: usize, everywhere: bool) -> Range<usize> {
+        let (cta, leader) = (self.agents[index].cta, self.leader(index));
+        if everywhere {
+            leader..leader + self.case.pipeline.ctas() as usize
+        } else {
+            cta..cta + 1
+        }
+    }
+
+    /// The number of the next access of shared memory in an agent's cluster.
+    pub(in super::super) fn next_id(&mut self, index: usize) -> u32 {
+        let leader = self.leader(index);
+        let ids = &mut self.ctas[leader].ids;
+        *ids += 1;
+        *ids - 1
+    }
+
+    /// An agent's step reaches into another CTA of its cluster, and lands there by the end of a barrier's phase.
+    pub(super) fn reaches(&mut self, index: usize, cta: usize, barrier: usize) {
+        let (agent, leader) = (&self.agents[index], self.leader(index));
+        if agent.cta != cta {
+            let reaches = &mut self.ctas[leader].reaches;
+            reaches.push((index, agent.at));
+            let id = reaches.len() as u32 - 1;
+            self.ctas[cta].barriers[barrier].gathers.landed.add(id);
+        }
+    }
+
+    /// Whether all warps of the CTA, or of the cluster, are here. Those of a cluster order no accesses by it, and
+    /// complete none: each learns what the others know to have landed.
+    pub(super) fn meet(&mut self, index: usize, everywhere: bool) -> bool {
+        let all = self.ctas_of(index, everywhere);
+        let agents: u32 = all.clone().map(|cta| self.ctas[cta].agents).sum();
+        let (agent, cta) = (&mut self.agents[index], &mut self.ctas[all.start]);
+        if !agent.synced {
+            agent.synced = true;
+            cta.synced += 1;
+            if everywhere {
+                cta.gathers.landed.join(&agent.knows.landed);
+            } else {
+                cta.gathers.join(&agent.knows);
+            }
+            if cta.synced == agents {
+                cta.gave = std::mem::take(&mut cta.gathers);
+            }
+        }
+        if cta.synced < agents {
+            return false;
+        }
+        let gave = cta.gave.clone();
+        self.agents[index].knows.join(&gave);
+        true
+    }
+
+    /// A CTA of a cluster leaves when nothing that one of them did to another's shared memory is under way.
+    pub(super) fn may_leave(&self, index: usize) -> Verdict {
+        let agent = &self.agents[index];
+        if self.case.pipeline.ctas() > 1 && !agent.synced {
+            return Err(Box::new(story::leaves_its_cluster(self, index)));
+        }
+        let reaches = &self.ctas[self.leader(index)].reaches;
+        let landed = &agent.knows.landed;
+        match (0..reaches.len()).find(|id| !landed.has(*id as u32)) {
+            Some(id) => Err(Box::new(story::under_way(self, index, reaches[id]))),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! What nobody may leave behind at its end.
+
+use super::super::story;
+use super::Machine;
+use crate::diag::Diagnostic;
+
+impl Machine<'_> {
+    pub(super) fn may_end(&self, index: usize) -> Result<(), Box<Diagnostic>> {
+        let agent = &self.agents[index];
+        let found = if agent.read < agent.groups.len() || !agent.open.is_empty() {
+            story::leaves_early(self, index)
+        } else if agent.pending.is_some() {
+            story::held_back(self, index, &[])
+        } else if !agent.awaited {
+            story::leaves_before_the_launches(self, index)
+        } else {
+            return self.may_leave(index);
+        };
+        Err(Box::new(found))
+    }
+}
