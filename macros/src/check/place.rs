@@ -198,7 +198,7 @@ impl Checker<'_> {
                 })
             }
             Pick::Parts(parts) if access != Access::Sum => {
-                let word = names::text(&parts.splits);
+                let word = format!("{}.before_last", names::text(&parts.splits));
                 Some(if matches!(access, Access::CopyTo | Access::Store) {
                     Mistake::WriteSeveral { word }
                 } else {

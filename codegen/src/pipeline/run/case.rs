@@ -72,7 +72,9 @@ impl<'a> Case<'a> {
             first.push(cells);
             cells += plan.geometry.counter_cells(CounterId(index as u16));
         }
-        let blocks = (2 + comm_ctas(pipeline)) * pipeline.ctas();
+        // No two parts of a tile on the same CTA: ten tiles are dealt to two, or where K has parts to three.
+        let workers = if pipeline.parts > 1 { 3 } else { 2 };
+        let blocks = (workers + comm_ctas(pipeline)) * pipeline.ctas();
         Ok(Case {
             pipeline,
             plan,
