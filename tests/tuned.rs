@@ -142,11 +142,16 @@ fn the_model_chooses_for_every_schedule_that_has_text() {
     }
 }
 
-/// What was measured on an H200: medians of every variant in the same run, shape by shape.
-fn runs() -> BTreeMap<[u32; 3], Vec<(Variant, f64)>> {
+/// Every variant of some products.
+const PRODUCTS: &str = include_str!("measured/gemm.csv");
+/// Of the suites' products, the variants that were the model's favourites when they were measured.
+const SUITES: &str = include_str!("measured/suite.csv");
+
+/// What was measured on an H200: medians of variants in the same run, shape by shape.
+fn runs(lines: &str) -> BTreeMap<[u32; 3], Vec<(Variant, f64)>> {
     let program = schedules::gemm();
     let mut runs: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for line in include_str!("measured/gemm.csv").lines().skip(1) {
+    for line in lines.lines().skip(1) {
         let words: Vec<&str> = line.split(',').collect();
         let size = [0, 1, 2].map(|at| words[at].parse().expect("a size"));
         let mut variant = Variant::new(1);
@@ -178,7 +183,7 @@ fn runs() -> BTreeMap<[u32; 3], Vec<(Variant, f64)>> {
 fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
     let (program, machine) = (schedules::gemm(), Machine::h200());
     let mut logs = Vec::new();
-    for ([m, n, k], measured) in runs() {
+    for ([m, n, k], measured) in runs(PRODUCTS).into_iter().chain(runs(SUITES)) {
         let shape = Shape::new(m, n, k);
         let kernels: Vec<_> = measured
             .iter()
@@ -205,7 +210,7 @@ fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
 fn what_comes_with_the_package_is_used() {
     let (program, machine) = (schedules::gemm(), Machine::h200());
     let tables = [Tuned::embedded().expect("a table")];
-    for [m, n, k] in runs().into_keys().filter(|[m, ..]| *m <= 2048) {
+    for [m, n, k] in runs(PRODUCTS).into_keys().filter(|[m, ..]| *m <= 2048) {
         let shape = Shape::new(m, n, k);
         let base = Variant::new(1);
         let choice = tuned::select(&tables, "NVIDIA H200", &program, &base, &shape, &machine);
