@@ -92,14 +92,13 @@ fn a_choice_that_came_later_is_as_it_was() {
     let named: Vec<_> = before.iter().map(|(name, one)| (*name, &one[..])).collect();
     let mut older = program.clone();
     older.tunables.retain(|choice| choice.name != "gemm.split");
-    let choice = select(
-        &[measured(&older, 1, &named)],
-        &program,
-        &Variant::new(1),
-        2048,
-    );
+    let tables = [measured(&older, 1, &named)];
+    let choice = select(&tables, &program, &Variant::new(1), 2048);
     assert!(choice.measured);
-    assert!(!choice.variant.choices.contains_key("gemm.split"));
+    assert_eq!(choice.variant.choices["gemm.split"], Setting::One(1));
+    // So it says nothing of another.
+    let shared = Variant::new(1).set("gemm.split", 2);
+    assert!(!select(&tables, &program, &shared, 2048).measured);
 }
 
 #[test]

@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
 gemm_ar(
         const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
-        const __grid_constant__ TensorMap partial,  // everyone's, a slot a rank: peers write it meanwhile; boxes of 128x64
+        const __grid_constant__ TensorMap partial,  // everyone's, slot by slot: others write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap y,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {

@@ -5,8 +5,8 @@ use crate::prelude::*;
 /// All parts but the last are stored in f32 and added to the last in a fixed order, so the same inputs give the same bits
 /// in every run. Costs `parts - 1` slots of scratch, each of four bytes an element of y.
 ///
-/// It is for fewer tiles than the GPU has SMs and a deep K, and takes any number of parts. Try [`gemm`](super::gemm) with
-/// `split` first, whose parts add up within a cluster: on an H200 it was faster for all of eleven such products.
+/// It is for fewer tiles than the GPU has SMs and a deep K. Try [`gemm`](super::gemm) first, which may share the steps of
+/// a tile within a cluster: on an H200 its best variant was faster for all of eleven such products.
 #[schedule]
 pub fn gemm_split(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let tiles = y.tiles(tune((128, 256), (128, 192), (128, 128)));

@@ -537,7 +537,7 @@ fn view(view: View) -> &'static str {
         View::Flat => "mine, in one piece",
         View::Chunks => "mine, a chunk a rank",
         View::SharedChunks => "everyone's, a chunk a rank: peers write it meanwhile",
-        View::SharedSlots => "everyone's, a slot a rank: peers write it meanwhile",
+        View::SharedSlots => "everyone's, slot by slot: others write it meanwhile",
         View::SharedChunk => "everyone's own chunk",
     }
 }

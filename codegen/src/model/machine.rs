@@ -74,7 +74,7 @@ impl Machine {
     /// the K loop runs. Of the sixteen measured shapes from M = 2048, twelve then lie within 4 %; three are long enough
     /// to meet the power limit, and one has tiles that we would not try.
     ///
-    /// Fitted to 500 medians of our own kernels, M = 1 to 8192, most with K = 8192 (tests/measured/gemm.csv): few CTAs read
+    /// Fitted to medians of our own kernels, M = 1 to 8192, most with K = 8192 (tests/measured/gemm.csv): few CTAs read
     /// 146 GB/s each; a step takes 0.12 µs at least, in clusters of two 0.22; stages 1.3 µs; an SM alone multiplies with
     /// 6.9 TFLOP/s (at 1.98 GHz it could 8.1); clusters take 0.8 µs to launch, and CTAs that share the steps of a
     /// tile 2.9 µs more for it (128×128, 20 tiles: 41.8, 29.2, 23.5 and 20.8 µs for one to four; three ways of sending took

@@ -126,10 +126,11 @@ pub struct Grid {
     /// Whether its CTAs may come before the launch before it on the stream has ended: only for a kernel that awaits
     /// that end itself (`wait_prerequisites`).
     ///
-    /// The launch before may be anything. If it lets nothing come early (a copy, a graph, another library's kernel, a
-    /// fused one of ours), the driver starts this one at its end. If it does, this one's CTAs only become resident:
-    /// the wait returns when all launches before are complete and their writes are visible, whatever they triggered
-    /// and when, and nothing touches global memory before it.
+    /// If the launch before lets nothing come early (a copy, a graph, another library's ordinary kernel, a fused one of
+    /// ours), the driver starts this one at its end. If it does, this one's CTAs only become resident: the wait returns
+    /// when the launch before is complete and its writes are visible, and nothing touches global memory before it. That
+    /// stands for all launches before if each of them that came early has awaited its own predecessor, as ours do: a
+    /// kernel of others that is launched programmatically and never waits may end before what is before it.
     pub early: bool,
 }
 

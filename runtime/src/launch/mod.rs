@@ -92,6 +92,8 @@ pub struct Loaded {
     watch: [u8; 48],
     /// How many CTAs a launch may have.
     sms: u32,
+    /// Whether launches may begin before the one before has ended.
+    early: bool,
     /// Whether the host moves data.
     copies: bool,
     state: Mutex<State>,
@@ -160,6 +162,7 @@ impl Loaded {
                 copies: Copies::new(&pipeline.kernel, (count * rank.world()) as usize),
             }),
             agreed: Mutex::default(),
+            early: pipeline.early,
             pipeline: pipeline.clone(),
             source,
             function,
@@ -230,6 +233,13 @@ impl Loaded {
         Ok(())
     }
 
+    /// The same, whose launches begin when the one before has ended: for a stream that also has kernels of others which
+    /// are launched programmatically and end without awaiting what is before them.
+    pub fn in_order(mut self) -> Loaded {
+        self.early = false;
+        self
+    }
+
     /// How a plan is launched. A captured call stays one kernel without an edge of its own kind to what is before it:
     /// any driver and any library that takes the graph apart knows it.
     fn grid(&self, rank: &Communicator, plan: &Plan, capturing: bool) -> Grid {
@@ -238,7 +248,7 @@ impl Loaded {
             ctas,
             threads: self.source.threads,
             cluster: 1,
-            early: self.pipeline.early && early::pays(ctas, rank.gpu().sms()) && !capturing,
+            early: self.early && early::pays(ctas, rank.gpu().sms()) && !capturing,
         }
     }
 

@@ -110,13 +110,15 @@ impl Winner {
             let options = offered.get(name);
             options.is_some_and(|options| options.contains(setting))
         };
-        let choices = self.choices.iter();
-        choices
-            .map(|(name, text)| {
-                let setting = Setting::parse(text).filter(|setting| offers(name, setting))?;
-                Some((name.clone(), setting))
-            })
-            .collect()
+        let named = self.choices.iter().map(|(name, text)| {
+            let setting = Setting::parse(text).filter(|setting| offers(name, setting))?;
+            Some((name.clone(), setting))
+        });
+        let named: BTreeMap<_, _> = named.collect::<Option<_>>()?;
+        let since = offered.iter();
+        let since =
+            since.filter_map(|(name, options)| Some(((*name).to_owned(), *options.first()?)));
+        Some(since.chain(named).collect())
     }
 
     /// How far a shape is from the measured one: the sum of its dimensions' distances; none if one is too far.
