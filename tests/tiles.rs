@@ -52,7 +52,7 @@ fn one_tile_of_each_sort_passes_the_gates() {
 }
 
 #[test]
-#[ignore = "minutes of compiling"]
+#[ignore = "minutes of compiling: `.ci/run` runs it"]
 fn every_tile_passes_the_gates() {
     let mut kinds = Vec::new();
     for columns in (16..=256).step_by(16) {
@@ -76,7 +76,7 @@ fn every_tile_passes_the_gates() {
 }
 
 #[test]
-#[ignore = "minutes of compiling"]
+#[ignore = "minutes of compiling: `.ci/run` runs it"]
 fn every_tile_that_the_library_offers_passes_the_gates() {
     let mut cases = Vec::new();
     for program in schedules::ALL.map(|schedule| schedule()) {
