@@ -84,8 +84,7 @@ impl Machine {
     /// 16.0 → 15.1 (512×8192×1024) save 1.3 µs in the mean, 36.8 → 34.3 (512×2560×8192) and 28.2 → 24.7 (512×1280×8192),
     /// where steps are shared, 3.0: taken as 1.5 µs less to launch.
     ///
-    /// Reads through L2: 64 bytes a clock and SM, 96 GB/s at 1.5 GHz, bound products whose operands' rows are contiguous
-    /// (8192³ nn: 128×144 takes 2218 µs, which is that).
+    /// Reads through L2: 64 bytes a clock and SM, 96 GB/s at 1.5 GHz.
     ///
     /// GPCs: assumed. Measured with clusters of 4: 27 run at once, 32 do not; of 3: 32 do, 40 do not.
     ///
