@@ -49,9 +49,10 @@ pub struct Pipeline {
     pub in_turn: bool,
     /// Columns of a panel, of the widest type that is stored or read in panels.
     pub panel_columns: u32,
-    /// CTAs of a cluster, along rows and columns of tiles: one, or two that share an operand.
+    /// CTAs of a cluster along rows and columns of tiles: one, or two that load an operand together.
     pub cluster: (u32, u32),
-    /// CTAs of a cluster that share the K steps of each tile; 1: none.
+    /// CTAs of a cluster that share the K steps of each tile; 1: none. With both, the cluster has so many for each of
+    /// those beside each other.
     pub split: u32,
     /// How many parts of K the items have one each of; 1: all of it.
     pub parts: u32,
@@ -193,9 +194,14 @@ impl Pipeline {
         self.tile.blocks(self.in_turn)
     }
 
+    /// CTAs of a cluster that load together.
+    pub const fn beside(&self) -> u32 {
+        self.cluster.0 * self.cluster.1
+    }
+
     /// CTAs of a cluster.
     pub const fn ctas(&self) -> u32 {
-        self.cluster.0 * self.cluster.1 * self.split
+        self.beside() * self.split
     }
 
     /// Bytes of a warpgroup's sums of a panel, as CTAs that share a tile's K steps send them.
@@ -209,6 +215,17 @@ impl Pipeline {
             Place::Thread { .. } => 1,
             Place::Threads { .. } | Place::Groups => CONSUMERS,
         }
+    }
+}
+
+/// CTAs of a cluster in the text: those that load together, as often as they share steps.
+pub(crate) fn cluster(beside: u32, split: u32) -> Expr {
+    let [together, shares] =
+        [("CLUSTER", beside), ("SPLIT", split)].map(|(name, ctas)| Expr::symbol(name, ctas));
+    match (beside, split) {
+        (1, _) => shares,
+        (_, 1) => together,
+        (_, _) => together * shares,
     }
 }
 

@@ -190,7 +190,9 @@ impl<'a> Env<'a> {
             index: 0,
             first: 0,
         };
-        env.vars.insert("share".into(), block % case.pipeline.split);
+        let (rank, beside) = (block % case.pipeline.ctas(), case.pipeline.beside());
+        env.vars.insert("half".into(), rank % beside);
+        env.vars.insert("share".into(), rank / beside);
         for (name, value) in &case.pipeline.lets {
             let value = value.eval(&env);
             env.vars.insert(name.clone(), value);
