@@ -185,5 +185,17 @@ fn tiles_whose_steps_are_shared_in_clusters_pass_the_gates() {
         both(((128, 256), false), (2, 1), 2),
         both(((64, 64), true), (2, 1), 2),
         both(((128, 128), false), (2, 1), 4),
+        both(((256, 64), false), (2, 1), 2),
+        both(((128, 144), false), (1, 2), 2),
+        both(((128, 96), true), (2, 1), 2),
+        both(((64, 128), true), (1, 2), 3),
+        both(((16, 64), true), (2, 1), 4),
     ]);
+    let (program, variant) = both(((128, 192), false), (2, 1), 2);
+    all_pass(&[(program, variant.dtype(Dtype::F16))]);
+    let laid_out = [((128, 128), false), ((64, 64), true)].map(|kind| {
+        let (program, variant) = both(kind, (1, 2), 2);
+        (program, variant.layout(Layout::Nn))
+    });
+    all_pass(&laid_out);
 }

@@ -10,6 +10,10 @@
 //! (*multiply*): they share a tile, half of its rows each, or take tiles in turn, so that one rounds and hands over its
 //! tile while the other multiplies; then each has panels of its own and a thread that stores them. Operands pass through
 //! a ring of stages, results through a ring of panels.
+//!
+//! CTAs of a cluster work together in two ways, or in both. Those that have tiles beside each other load what these have
+//! in common, a piece each into all of them; `half` is which of them one is. Those that share the K steps of a tile send
+//! each other their sums; `share` is which. The first follow each other in the cluster: they lie on a pair of SMs.
 
 mod build;
 mod enqueue;

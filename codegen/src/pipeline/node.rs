@@ -285,7 +285,7 @@ pub enum Node {
     SendSum {
         /// The ring.
         ring: RingId,
-        /// Which CTA of the cluster.
+        /// Which CTA, by its rank in the cluster.
         to: Expr,
         /// Which place of the slot.
         index: Expr,
@@ -522,8 +522,8 @@ pub struct Ring {
     pub ctas: u32,
     /// The rank in the cluster of the `lane`-th of them.
     pub peer: Expr,
-    /// Where each CTA of the cluster sends into the slots of the others, and an arrival at an empty barrier is at that of
-    /// each other one: how far waits and arrivals order ordinary accesses.
+    /// Where each of them sends into the slots of the others, and an arrival at an empty barrier is at that of each other
+    /// one: how far waits and arrivals order ordinary accesses.
     pub exchange: Option<Scope>,
     /// Arrivals that end a phase of the full barriers.
     pub full: u32,
