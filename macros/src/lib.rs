@@ -61,7 +61,7 @@ use syn::ItemFn;
 ///
 /// | what | how |
 /// |---|---|
-/// | parameters | `Gathered<T>`, `Local<T>`, `Vector<T>`, `Out<T>`, `Scattered<T>`, `Reduced<T>` |
+/// | parameters | `Gathered<T>`, `Local<T>`, `Vector<T>`, `Out<T>`, `Accumulated<T>`, `Scattered<T>`, `Reduced<T>` |
 /// | partitions | `let p = x.pieces(rows = 128);` `x.panels(cols = 512)` `y.tiles((128, 256))` |
 /// | counters | `let c = counters(p);` `counters(world(), tiles)` `counters(4)` `counters()` |
 /// | scratch | `let z = symmetric::<bf16>(y, slots = world());` with `y.chunk()` or `y.whole()` |

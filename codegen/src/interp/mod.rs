@@ -8,7 +8,8 @@
 //! A copy engine has one worker. A rank's next launch starts when all its roles are done with the previous one; ranks
 //! are otherwise skewed as far as counters allow, and each launch has a plan of its own, so `m` may change.
 //!
-//! Before each launch the caller (role `host`) fills a rank's inputs and leaves nothing in its outputs; at its end
+//! Before each launch the caller (role `host`) fills a rank's inputs and what it adds to (or leaves there what the launch
+//! before made of it), and leaves nothing in its other outputs; at its end
 //! it takes the parameters back. Scratch keeps what is in it, but other kernels may use it between launches, so a
 //! write to a rank's scratch must have arrived when the rank's launch ends.
 //!

@@ -87,6 +87,7 @@ impl After {
             TensorKind::Local => &mut self.added,
             TensorKind::Gathered
             | TensorKind::Out
+            | TensorKind::Accumulated
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::Scratch { .. } => return None,
