@@ -1,5 +1,5 @@
 //! Guarantee 3: every output element is written once, and every rank's contribution is summed once. What launches
-//! accumulate is added to once in each, neither written nor read: what it holds after is what it held before and that.
+//! accumulate is added to once in each and never written: what it holds after is what it held before and that.
 //!
 //! Follows, in the order of the greedy run, whose contributions each block of memory holds. Where guarantee 2 holds,
 //! every other order gives the same.
@@ -336,8 +336,6 @@ impl<'a, 'b> Coverage<'a, 'b> {
 
     /// What is not as it must be with a block that the launch adds to.
     fn accumulates(&self, block: u32, name: impl Fn() -> String) -> Option<Diagnostic> {
-        let touches = self.facts.touches(block);
-        let read = touches.iter().any(|touch| touch.access == Access::Read);
         let at = block as usize;
         let (writes, adds) = (self.writes[at], self.adds[at]);
         let tell = |message, hint| Some(self.tell(block, message, hint));
@@ -345,12 +343,6 @@ impl<'a, 'b> Coverage<'a, 'b> {
             return tell(
                 format!("{} is written, and what it held before is lost", name()),
                 "add to it: `+=`; an output that is written is Out",
-            );
-        }
-        if read {
-            return tell(
-                format!("{} is read in the launch that adds to it", name()),
-                "read it in a later launch, or pass what it held before as a Local tensor of its own",
             );
         }
         if adds != 1 {
