@@ -366,8 +366,8 @@ impl Machine<'_> {
                     | TensorKind::Scratch { .. } => continue,
                 };
                 if (written, added) != wanted {
-                    let (did, all) = (written + added, wanted.0 + wanted.1);
-                    return Some(story::uncovered(self, tensor, rank, did, all));
+                    let did = (written, added);
+                    return Some(story::uncovered(self, tensor, rank, did, wanted));
                 }
             }
         }
