@@ -15,7 +15,11 @@ fn pipeline(program: &Program, dtype: Dtype, tile: (u32, u32), knob: Knob) -> Ch
     match knob {
         Knob::None => {}
         Knob::Layout(layout) => variant = variant.layout(layout),
-        Knob::Choice(name, setting, _) => variant = variant.set(name, setting),
+        Knob::Choices(choices, _) => {
+            for (name, setting) in choices {
+                variant = variant.set(name, *setting);
+            }
+        }
     }
     let kernel = lower(program, &variant).and_then(verify::kernel);
     let pipeline = kernel
@@ -29,17 +33,26 @@ fn pipeline(program: &Program, dtype: Dtype, tile: (u32, u32), knob: Knob) -> Ch
 enum Knob {
     None,
     Layout(Layout),
-    Choice(&'static str, Setting, &'static str),
+    Choices(&'static [(&'static str, Setting)], &'static str),
 }
 
 type Kind = (fn() -> Program, Dtype, (u32, u32), Knob);
 
-const PING_PONG: Knob = Knob::Choice("gemm.ping_pong", Setting::One(1), "ping_pong");
-const CLUSTER: Knob = Knob::Choice("gemm.cluster", Setting::Pair(2, 1), "cluster");
-const SPLIT: Knob = Knob::Choice("gemm.split", Setting::One(3), "split");
+const PING_PONG: Knob = Knob::Choices(&[("gemm.ping_pong", Setting::One(1))], "ping_pong");
+const CLUSTER: Knob = Knob::Choices(&[("gemm.cluster", Setting::Pair(2, 1))], "cluster");
+const SPLIT: Knob = Knob::Choices(&[("gemm.split", Setting::One(3))], "split");
+
+/// Both.
+const QUAD: Knob = Knob::Choices(
+    &[
+        ("gemm.cluster", Setting::Pair(2, 1)),
+        ("gemm.split", Setting::One(2)),
+    ],
+    "cluster-split",
+);
 
 /// The first of each kind.
-const KERNELS: [Kind; 18] = [
+const KERNELS: [Kind; 19] = [
     (schedules::gemm, Dtype::Bf16, (128, 256), Knob::None),
     (
         schedules::gemm,
@@ -59,6 +72,7 @@ const KERNELS: [Kind; 18] = [
     (schedules::gemm, Dtype::Bf16, (64, 64), Knob::None),
     (schedules::gemm, Dtype::Bf16, (64, 64), SPLIT),
     (schedules::gemm, Dtype::Bf16, (128, 128), SPLIT),
+    (schedules::gemm, Dtype::Bf16, (128, 192), QUAD),
     (schedules::gemm, Dtype::F16, (128, 128), Knob::None),
     (schedules::linear_gelu, Dtype::Bf16, (128, 256), Knob::None),
     (
@@ -101,7 +115,7 @@ fn kernels_are_as_emitted() {
         let knob = match knob {
             Knob::None => String::new(),
             Knob::Layout(layout) => format!("-{}", layout.name()),
-            Knob::Choice(.., name) => format!("-{name}"),
+            Knob::Choices(_, name) => format!("-{name}"),
         };
         let name = format!("sm90/{}.{dtype}-{rows}x{columns}{knob}.cu", program.name);
         check(name, &cuda::emit(&pipeline).text);

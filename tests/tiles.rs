@@ -123,6 +123,12 @@ fn what_a_launch_adds_to_passes_the_gates() {
     all_pass(&wgrad);
 }
 
+/// CTAs that load together, and share the steps of their tiles.
+fn both(kind: Kind, cluster: (u32, u32), by: u32) -> (Program, Variant) {
+    let (program, variant) = split(kind, by);
+    (program, variant.set("gemm.cluster", cluster))
+}
+
 fn split(kind: Kind, split: u32) -> (Program, Variant) {
     (schedules::gemm(), variant(kind).set("gemm.split", split))
 }
@@ -184,4 +190,27 @@ fn linear(by: u32) -> Program {
 #[test]
 fn what_comes_after_a_shared_product_passes_the_gates() {
     all_pass(&[2, 3, 4].map(|by| (linear(by), Variant::new(1))));
+}
+
+#[test]
+fn tiles_whose_steps_are_shared_in_clusters_pass_the_gates() {
+    all_pass(&[
+        both(((128, 192), false), (2, 1), 2),
+        both(((128, 96), false), (1, 2), 2),
+        both(((128, 256), false), (2, 1), 2),
+        both(((64, 64), true), (2, 1), 2),
+        both(((128, 128), false), (2, 1), 4),
+        both(((256, 64), false), (2, 1), 2),
+        both(((128, 144), false), (1, 2), 2),
+        both(((128, 96), true), (2, 1), 2),
+        both(((64, 128), true), (1, 2), 3),
+        both(((16, 64), true), (2, 1), 4),
+    ]);
+    let (program, variant) = both(((128, 192), false), (2, 1), 2);
+    all_pass(&[(program, variant.dtype(Dtype::F16))]);
+    let laid_out = [((128, 128), false), ((64, 64), true)].map(|kind| {
+        let (program, variant) = both(kind, (1, 2), 2);
+        (program, variant.layout(Layout::Nn))
+    });
+    all_pass(&laid_out);
 }

@@ -204,9 +204,10 @@ pub enum RoleKind {
 pub struct GemmKind {
     /// Depth of one step of the K loop, in elements.
     pub k: u32,
-    /// CTAs of a cluster, along rows and columns.
+    /// CTAs of a cluster along rows and columns of tiles, which load together what their tiles have in common.
     pub cluster: (u32, u32),
-    /// CTAs of a cluster that share the K steps of each tile; 1: none.
+    /// CTAs of a cluster that share the K steps of each tile; 1: none. A cluster has so many for each of those that have
+    /// tiles beside each other.
     pub split: u32,
     /// Stages of the shared-memory ring; `None`: as many as fit.
     pub stages: Option<u32>,
@@ -222,7 +223,7 @@ impl GemmKind {
         self.ping_pong || rows <= 64
     }
 
-    /// CTAs of a cluster: those that have tiles beside each other, or those that share one.
+    /// CTAs of a cluster: those that have tiles beside each other, as often as steps are shared.
     pub const fn ctas(&self) -> u32 {
         self.cluster
             .0

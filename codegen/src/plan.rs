@@ -254,7 +254,7 @@ fn grid(
     found: &mut Vec<Diagnostic>,
 ) -> Grid {
     let mut grid = Grid::default();
-    let mut tiles = 0u64;
+    let mut clusters = 0u64;
     let mut cluster = 1;
     let has_gemm = kernel
         .roles
@@ -283,13 +283,13 @@ fn grid(
                 }
                 steps::each_shared(kernel, geometry, &role.body, &kind, found);
                 steps::each_part(kernel, geometry, &role.body, &kind, found);
-                // A role without dots still needs a CTA to run on; each tile of a split one needs all of a cluster's.
-                tiles = items(&role.body, geometry, 1, &mut |partition, body| {
+                // A role without dots still needs a CTA to run on.
+                grid.tiles = items(&role.body, geometry, (1, 1), 1, &mut |partition, body| {
                     tile_fits(kernel, partition, body, &kind, &mut grid, found);
                 })
                 .max(1);
-                grid.tiles = tiles;
-                tiles = tiles.saturating_mul(u64::from(kind.split.max(1)));
+                // A cluster has tiles beside each other, some of them perhaps outside, and all its CTAs for each.
+                clusters = items(&role.body, geometry, kind.cluster, 1, &mut |_, _| {}).max(1);
             }
             RoleKind::SpareWarps if kernel.variant.arch != Arch::Cpu && !has_gemm => found.push(
                 Diagnostic::new(
@@ -320,7 +320,7 @@ fn grid(
         );
     }
     let most = machine.clusters(cluster, left) * cluster;
-    if most == 0 && tiles > 0 && grid.comm < machine.sms && kernel.variant.arch != Arch::Cpu {
+    if most == 0 && clusters > 0 && grid.comm < machine.sms && kernel.variant.arch != Arch::Cpu {
         found.push(
             Diagnostic::new(
                 Rule::Resources,
@@ -336,19 +336,19 @@ fn grid(
             )),
         );
     }
-    grid.gemm = u32::try_from(tiles)
+    grid.gemm = u32::try_from(clusters)
         .unwrap_or(most)
-        .div_ceil(cluster)
         .saturating_mul(cluster)
         .min(most);
     grid
 }
 
-/// How many items with a dot a role has on one rank, full chunks assumed; calls `f` with each loop's partition and
-/// body. Items that only wait or move data need no CTA of their own.
+/// How many items with a dot a role has on one rank, or clusters of so many rows and columns of them, full chunks
+/// assumed; calls `f` with each loop's partition and body. Items that only wait or move data need no CTA of their own.
 fn items(
     body: &[Block],
     geometry: &Geometry,
+    cluster: (u32, u32),
     times: u64,
     f: &mut impl FnMut(PartitionId, &[Op]),
 ) -> u64 {
@@ -356,6 +356,7 @@ fn items(
         Block::ForRanks { order, body, .. } => items(
             body,
             geometry,
+            cluster,
             times * u64::from(order.steps(geometry.world)),
             f,
         ),
@@ -363,13 +364,13 @@ fn items(
             parts, count, body, ..
         } => {
             let visited = parts.of(*count).len() as u64;
-            items(body, geometry, times * visited, f)
+            items(body, geometry, cluster, times * visited, f)
         }
         Block::If {
             then, otherwise, ..
         } => {
-            let then = items(then, geometry, times, f);
-            then.max(items(otherwise, geometry, times, f))
+            let then = items(then, geometry, cluster, times, f);
+            then.max(items(otherwise, geometry, cluster, times, f))
         }
         Block::Items {
             partition,
@@ -382,13 +383,14 @@ fn items(
             visit_ops(body, &mut |op| {
                 multiplies |= matches!(op.kind, OpKind::Dot { .. })
             });
+            let (rows, columns) = geometry.grid(*partition, None);
+            let rows = rows.div_ceil(cluster.0.max(1));
+            let columns = columns.div_ceil(cluster.1.max(1));
+            let of_a_chunk = times.saturating_mul(u64::from(rows) * u64::from(columns));
             match chunk {
                 _ if !multiplies => 0,
-                None => times.saturating_mul(geometry.items(*partition)),
-                Some(_) => {
-                    let (rows, columns) = geometry.grid(*partition, None);
-                    times.saturating_mul(u64::from(rows) * u64::from(columns))
-                }
+                None => of_a_chunk.saturating_mul(u64::from(geometry.partition_chunks(*partition))),
+                Some(_) => of_a_chunk,
             }
         }
         Block::Once { .. } | Block::Join => 0,

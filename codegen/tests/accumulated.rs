@@ -29,6 +29,8 @@ fn schedule(dtype: Dtype, body: Body) -> Program {
     let tiles = s.tiles("tiles", grad, tune([(128, 256), (128, 128), (4, 8)]));
     let options = GemmOptions {
         ping_pong: Some(tune([false, true])),
+        cluster: Some(tune([(1, 1), (2, 1)])),
+        split: Some(tune([1, 2])),
         ..GemmOptions::default()
     };
     s.gemm(options, |s| {
@@ -156,6 +158,23 @@ fn adding_is_a_reduction_where_it_lies() {
                 assert!(wanted.contains(&counted), "{wanted:?}");
             }
         }
+    }
+}
+
+/// Each CTA adds the panels whose sums it has.
+#[test]
+fn ctas_that_load_together_or_share_steps_add_their_own() {
+    let of = |tile: (u32, u32)| Variant::new(1).set("tiles", tile);
+    for variant in [
+        of((128, 256)).set("gemm.cluster", (2, 1)),
+        of((128, 128)).set("gemm.split", 2),
+        of((128, 128))
+            .set("gemm.split", 2)
+            .set("gemm.cluster", (2, 1)),
+    ] {
+        let pipeline = pipeline::verify(built(&wgrad(), &variant));
+        let pipeline = pipeline.unwrap_or_else(|error| panic!("{variant}: {error}"));
+        assert!(expected::instructions(&pipeline).contains(&("UTMAREDG", 1)));
     }
 }
 

@@ -66,7 +66,7 @@ use syn::ItemFn;
 /// | counters | `let c = counters(p);` `counters(world(), tiles)` `counters(4)` `counters()` |
 /// | scratch | `let z = symmetric::<bf16>(y, slots = world());` with `y.chunk()` or `y.whole()` |
 /// | choices | `tune(a, b, …)` where a number or pair may stand; the first is the default |
-/// | roles | `#[gemm(k = 64, cluster = (2, 1), split = 1, stages = 4, panels = 2, ping_pong = true)]`, `#[comm(ctas = 4)]`, `#[spare_warps]`, `#[copy_engine]`, on a loop or block |
+/// | roles | `#[gemm(k = 64, cluster = (2, 1), split = 2, stages = 4, panels = 2, ping_pong = true)]`, `#[comm(ctas = 4)]`, `#[spare_warps]`, `#[copy_engine]`, on a loop or block |
 /// | loops over ranks | `ranks()` with `.from_me()`, `.after_me()`, `.before_me()` or `.by(\|me, step, world\| …)`; `ring(1)`, `ring(-1)`; `.but_last(n)` |
 /// | loops over items | `p`, `p.of(rank)`, with `.grouped()`, `.grouped(8)`, `.row_major()` or `.column_major()` |
 /// | parts of K | `let parts = splits(tune(3, 2));`, also as a number of slots or cells: `parts.before_last()` |

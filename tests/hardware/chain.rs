@@ -19,25 +19,36 @@ use half::bf16;
 
 /// A tile, what else differs, M, and N, which is K as well: so many that most SMs have a CTA. Where some have none, the
 /// next launch's CTAs are there from the start of the one before.
-type Kind = ((u32, u32), Option<(&'static str, Setting)>, u32, u32);
+type Kind = ((u32, u32), Knobs, u32, u32);
+type Knobs = &'static [(&'static str, Setting)];
 
-const PRODUCTS: [Kind; 6] = [
-    ((128, 128), None, 1400, 1280),
+const PRODUCTS: [Kind; 7] = [
+    ((128, 128), &[], 1400, 1280),
     (
         (128, 128),
-        Some(("gemm.ping_pong", Setting::One(1))),
+        &[("gemm.ping_pong", Setting::One(1))],
         1400,
         1536,
     ),
     (
         (128, 128),
-        Some(("gemm.cluster", Setting::Pair(2, 1))),
+        &[("gemm.cluster", Setting::Pair(2, 1))],
         1400,
         1280,
     ),
-    ((128, 128), Some(("gemm.split", Setting::One(2))), 900, 1152),
-    ((64, 64), None, 700, 1536),
-    ((16, 64), None, 13, 7168),
+    ((128, 128), &[("gemm.split", Setting::One(2))], 900, 1152),
+    ((64, 64), &[], 700, 1536),
+    ((16, 64), &[], 13, 7168),
+    // 27 clusters, which run at once; the last tile of each column of theirs is outside.
+    (
+        (128, 128),
+        &[
+            ("gemm.cluster", Setting::Pair(2, 1)),
+            ("gemm.split", Setting::One(2)),
+        ],
+        600,
+        1152,
+    ),
 ];
 
 /// M, and N and K, of the sums.
@@ -48,10 +59,10 @@ const NONE: Probes = Probes {
     trace: false,
 };
 
-fn variant((tile, knob, ..): Kind) -> Variant {
+fn variant((tile, knobs, ..): Kind) -> Variant {
     let variant = Variant::new(1).set("tiles", tile);
-    knob.into_iter()
-        .fold(variant, |variant, (name, value)| variant.set(name, value))
+    let set = |variant: Variant, (name, value): &(&str, Setting)| variant.set(name, *value);
+    knobs.iter().fold(variant, set)
 }
 
 fn added() -> (Program, Variant) {

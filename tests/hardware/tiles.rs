@@ -83,6 +83,36 @@ const SPLIT: [(Layout, (u32, u32), Knobs); 18] = [
     (Layout::Tn, (64, 128), BY_2),
     (Layout::Tn, (128, 64), BY_3),
 ];
+
+/// CTAs that load together and share the steps of their tiles: four, six or eight of a cluster.
+const TOGETHER: [(Layout, (u32, u32), Knobs); 13] = [
+    (Layout::Nt, (128, 192), ROWS_BY_2),
+    (Layout::Nt, (128, 256), ROWS_BY_2),
+    (Layout::Nt, (128, 96), COLUMNS_BY_2),
+    (Layout::Nt, (128, 144), COLUMNS_BY_2),
+    (Layout::Nt, (256, 64), ROWS_BY_2),
+    (Layout::Nt, (128, 128), ROWS_BY_3),
+    (Layout::Nt, (128, 128), ROWS_BY_4),
+    (Layout::Nt, (64, 64), ROWS_BY_2),
+    (Layout::Nt, (64, 128), COLUMNS_BY_3),
+    (Layout::Nt, (16, 64), ROWS_BY_4),
+    (
+        Layout::Nt,
+        (128, 96),
+        &[
+            ("gemm.cluster", Pair(2, 1)),
+            ("gemm.split", One(2)),
+            ("gemm.ping_pong", One(1)),
+        ],
+    ),
+    (Layout::Nn, (128, 128), COLUMNS_BY_2),
+    (Layout::Nn, (64, 64), COLUMNS_BY_3),
+];
+const ROWS_BY_2: Knobs = &[("gemm.cluster", Pair(2, 1)), ("gemm.split", One(2))];
+const ROWS_BY_3: Knobs = &[("gemm.cluster", Pair(2, 1)), ("gemm.split", One(3))];
+const ROWS_BY_4: Knobs = &[("gemm.cluster", Pair(2, 1)), ("gemm.split", One(4))];
+const COLUMNS_BY_2: Knobs = &[("gemm.cluster", Pair(1, 2)), ("gemm.split", One(2))];
+const COLUMNS_BY_3: Knobs = &[("gemm.cluster", Pair(1, 2)), ("gemm.split", One(3))];
 const BY_2: Knobs = &[("gemm.split", One(2))];
 const BY_3: Knobs = &[("gemm.split", One(3))];
 const BY_4: Knobs = &[("gemm.split", One(4))];
@@ -119,9 +149,13 @@ fn kernels() -> Vec<Run> {
 }
 
 fn split() -> impl Iterator<Item = Run> {
-    let exact = (Layout::Nt, (64, 64), BY_3);
-    let runs = SPLIT.into_iter().map(|kind| (kind, Fill::Uniform(7)));
-    let runs = runs.chain([(exact, Fill::Integers(7))]);
+    let exact = [
+        (Layout::Nt, (64, 64), BY_3),
+        (Layout::Nt, (128, 192), ROWS_BY_2),
+    ];
+    let runs = SPLIT.into_iter().chain(TOGETHER);
+    let runs = runs.map(|kind| (kind, Fill::Uniform(7)));
+    let runs = runs.chain(exact.map(|kind| (kind, Fill::Integers(7))));
     runs.map(|((layout, tile, knobs), fill)| {
         let variant = variant(Dtype::Bf16, tile, knobs).layout(layout);
         (variant, &DEEP[..], &EVEN, fill)
@@ -192,7 +226,15 @@ fn every_sort_of_tile_agrees_with_the_reference_on_ragged_shapes() {
 
 /// Kernels whose CTAs send each other sums, with pauses wherever only luck could order anything.
 pub fn jittered() -> impl Iterator<Item = (Program, Variant)> {
-    let kinds = [((64, 64), BY_3), ((128, 128), BY_2), ((64, 64), BY_4)];
+    let kinds = [
+        ((64, 64), BY_3),
+        ((128, 128), BY_2),
+        ((64, 64), BY_4),
+        ((128, 192), ROWS_BY_2),
+        ((128, 96), COLUMNS_BY_2),
+        ((64, 64), ROWS_BY_2),
+        ((128, 128), ROWS_BY_4),
+    ];
     kinds
         .into_iter()
         .map(|(tile, knobs)| (schedules::gemm(), variant(Dtype::Bf16, tile, knobs)))

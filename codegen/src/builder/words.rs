@@ -128,10 +128,10 @@ impl From<(u32, u32)> for Tune {
 pub struct GemmOptions {
     /// Depth of one step of the K loop, in elements.
     pub k: Option<Tune>,
-    /// CTAs of a cluster, along rows and columns.
+    /// CTAs of a cluster along rows and columns of tiles, which load together what their tiles have in common.
     pub cluster: Option<Tune>,
     /// CTAs of a cluster that share the K steps of each tile, and then add up what they have: for few tiles and a
-    /// deep K.
+    /// deep K. With a `cluster` of two, it has so many for each of them: at most 8 in all.
     pub split: Option<Tune>,
     /// Stages of the shared-memory ring.
     pub stages: Option<Tune>,

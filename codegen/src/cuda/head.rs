@@ -4,7 +4,9 @@ use super::node::{ONCE, next_block};
 use super::{PRELUDE, Param, Text, params};
 use crate::fit::sum_threads;
 use crate::order::TileOrder;
-use crate::pipeline::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Part, Pipeline, Place, View};
+use crate::pipeline::{
+    BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Part, Pipeline, Place, View, cluster,
+};
 use std::collections::BTreeSet;
 
 impl Text<'_> {
@@ -24,7 +26,8 @@ impl Text<'_> {
             match (pipeline.cluster, pipeline.split) {
                 ((1, 1), 1) => String::new(),
                 ((1, 1), split) => format!("  split {split}"),
-                ((down, across), _) => format!("  cluster {down}x{across}"),
+                ((down, across), 1) => format!("  cluster {down}x{across}"),
+                ((down, across), split) => format!("  cluster {down}x{across}  split {split}"),
             },
             pipeline.rings[0].slots
         ));
@@ -64,12 +67,7 @@ impl Text<'_> {
                 "constexpr u32 BLOCKS = {blocks};  // of 64 rows, which a consumer multiplies"
             ));
         }
-        if pipeline.split > 1 {
-            self.line(format!(
-                "constexpr u32 SPLIT = {};  // CTAs of a cluster, which share the steps of each tile",
-                pipeline.split
-            ));
-        } else if pipeline.ctas() > 1 {
+        if pipeline.beside() > 1 {
             let (shared, along) = if pipeline.cluster.0 > 1 {
                 (1, "rows")
             } else {
@@ -78,7 +76,18 @@ impl Text<'_> {
             let shared = &pipeline.rings[0].parts[shared].name;
             self.line(format!(
                 "constexpr u32 CLUSTER = {};  // CTAs along {along} that load {shared} together",
-                pipeline.ctas()
+                pipeline.beside()
+            ));
+        }
+        if pipeline.split > 1 {
+            let of = if pipeline.beside() > 1 {
+                "groups of them in a cluster, which share the steps of their tiles"
+            } else {
+                "CTAs of a cluster, which share the steps of each tile"
+            };
+            self.line(format!(
+                "constexpr u32 SPLIT = {};  // {of}",
+                pipeline.split
             ));
         }
         for ring in &pipeline.rings {
@@ -315,7 +324,8 @@ impl Text<'_> {
     pub(super) fn kernel(&mut self, params: &[Param]) {
         let pipeline = self.pipeline;
         let cluster = if pipeline.ctas() > 1 {
-            format!("__cluster_dims__({}, 1, 1) ", cluster(pipeline))
+            let ctas = cluster(pipeline.beside(), pipeline.split);
+            format!("__cluster_dims__({}, 1, 1) ", self.expr(&ctas))
         } else {
             String::new()
         };
@@ -354,10 +364,16 @@ impl Text<'_> {
         self.line("const u32 base = shared_address(shared);");
         self.line("const u32 warp = warp_index();");
         self.line("const u32 lane = threadIdx.x % 32;");
-        if pipeline.split > 1 {
-            self.line("const u32 share = cluster_rank();  // which of its cluster's CTAs this is, and which part of the steps it has");
-        } else if pipeline.ctas() > 1 {
-            self.line("const u32 half = cluster_rank();  // which CTA of its cluster this is");
+        match (pipeline.beside() > 1, pipeline.split > 1) {
+            (false, false) => {}
+            (true, false) => {
+                self.line("const u32 half = cluster_rank();  // which CTA of its cluster this is");
+            }
+            (false, true) => self.line("const u32 share = cluster_rank();  // which of its cluster's CTAs this is, and which part of the steps it has"),
+            (true, true) => {
+                self.line("const u32 half = cluster_rank() % CLUSTER;  // which of the CTAs that load together this is");
+                self.line("const u32 share = cluster_rank() / CLUSTER;  // which part of the steps these have");
+            }
         }
         self.line("");
         self.barriers();
@@ -511,15 +527,6 @@ fn arrivals(count: u32, ctas: u32) -> String {
         format!("{cluster}CONSUMERS * 4")
     } else {
         format!("{cluster}{count}")
-    }
-}
-
-/// The constant that says how many CTAs a cluster has.
-pub(super) fn cluster(pipeline: &Pipeline) -> &'static str {
-    if pipeline.split > 1 {
-        "SPLIT"
-    } else {
-        "CLUSTER"
     }
 }
 

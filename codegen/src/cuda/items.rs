@@ -1,9 +1,8 @@
 //! Loops over items: which of them a CTA does, and the places in rings that go with it.
 
 use super::Text;
-use super::head::cluster;
 use super::rings::slots;
-use crate::pipeline::{Deal, Expr, Node};
+use crate::pipeline::{Deal, Expr, Node, cluster};
 use std::borrow::Cow;
 
 impl Text<'_> {
@@ -33,7 +32,8 @@ impl Text<'_> {
         const JOINED: &str = "next_item(index, plan.join, COMM_CTAS)";
         let (start, all): (Cow<'_, str>, Cow<'_, str>) = match deal {
             Deal::All if self.pipeline.ctas() > 1 => {
-                let ctas = cluster(self.pipeline);
+                let ctas = cluster(self.pipeline.beside(), self.pipeline.split);
+                let ctas = self.factor(&ctas);
                 let (start, all) = (
                     format!("blockIdx.x / {ctas}"),
                     format!("(gridDim.x / {ctas})"),
@@ -62,7 +62,7 @@ impl Text<'_> {
             self.line(format!("if (consumer != 0) index = {JOINED};"));
         }
         self.next = match (in_turn, joins) {
-            (false, false) => format!("index += {}", all.trim_matches(['(', ')'])),
+            (false, false) => format!("index += {}", bare(&all)),
             (false, true) => format!("index = {JOINED}"),
             (true, false) => format!("index += CONSUMERS * {all}"),
             (true, true) => format!("index = {}", JOINED.replace("index", JOINED)),
@@ -111,4 +111,12 @@ impl Text<'_> {
             self.line(format!("first += {all};"));
         }
     }
+}
+
+/// A factor as a number by itself.
+fn bare(factor: &str) -> &str {
+    let inside = factor.strip_prefix('(');
+    inside
+        .and_then(|inside| inside.strip_suffix(')'))
+        .unwrap_or(factor)
 }

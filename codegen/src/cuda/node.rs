@@ -205,7 +205,7 @@ impl Text<'_> {
             } => {
                 let blocked = self.pipeline.rows_contiguous(*map);
                 let mut shared = self.shared(*ring, *part, index, blocked);
-                if *multicast {
+                if multicast.is_some() {
                     let part = self.pipeline.ring(*ring).parts[*part].name.to_uppercase();
                     shared.push_str(&format!(" + half * ({part}_BYTES / CLUSTER)"));
                 }
@@ -219,10 +219,15 @@ impl Text<'_> {
                     .map(|expr| self.expr(expr))
                     .join(", ");
                 let map = &self.pipeline.map(*map).name;
-                self.line(if *multicast {
-                    format!("tma_load_multicast({shared}, {map}, full, {at}, (1 << CLUSTER) - 1);")
-                } else {
-                    format!("tma_load({shared}, {map}, full, {at});")
+                self.line(match multicast {
+                    None => format!("tma_load({shared}, {map}, full, {at});"),
+                    Some(first) => {
+                        let mask = match first {
+                            Expr::Const(0) => "(1 << CLUSTER) - 1".into(),
+                            first => format!("((1 << CLUSTER) - 1) << {}", self.factor(first)),
+                        };
+                        format!("tma_load_multicast({shared}, {map}, full, {at}, {mask});")
+                    }
                 });
             }
             Node::Store {

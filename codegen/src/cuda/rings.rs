@@ -46,15 +46,16 @@ impl Text<'_> {
     /// Which lanes arrive, and how: a lane for each CTA of a cluster.
     pub(super) fn arrive(&self, ring: RingId, side: Side, slot: Slot) -> (&'static str, String) {
         let barrier = self.barrier(ring, side, slot);
+        let peer = self.expr(&self.pipeline.ring(ring).peer);
         if side == Side::Empty && self.pipeline.ring(ring).exchange.is_some() {
             (
                 "lane < SPLIT && lane != share",
-                format!("mbarrier_arrive_release_cluster({barrier}, lane);"),
+                format!("mbarrier_arrive_release_cluster({barrier}, {peer});"),
             )
         } else if side == Side::Empty && self.pipeline.ring(ring).ctas > 1 {
             (
                 "lane < CLUSTER",
-                format!("mbarrier_arrive_cluster({barrier}, lane);"),
+                format!("mbarrier_arrive_cluster({barrier}, {peer});"),
             )
         } else {
             ("lane == 0", format!("mbarrier_arrive({barrier});"))

@@ -4,7 +4,7 @@ use super::choices::{Choices, same_ctas};
 use super::dims::Matched;
 use super::mistake;
 use super::places::Use;
-use crate::diag::{Diagnostic, Rule};
+use crate::diag::Diagnostic;
 use crate::kernel::{Block, GemmKind, Op, OpId, OpKind, Role, RoleKind, ValueId};
 use crate::order::{RankOrder, TileOrder};
 use crate::program::{
@@ -139,18 +139,6 @@ impl<'a> Placer<'a> {
             program::RoleKind::SpareWarps => RoleKind::SpareWarps,
             program::RoleKind::CopyEngine => RoleKind::CopyEngine,
         };
-        if let RoleKind::Gemm(GemmKind { cluster, split, .. }) = kind
-            && split > 1
-            && cluster != (1, 1)
-        {
-            let message = format!(
-                "{split} CTAs that share the steps of a tile, in a cluster of {}x{}",
-                cluster.0, cluster.1
-            );
-            let hint = "one of the two: `cluster = (1, 1)`, or `split = 1`";
-            self.found
-                .push(Diagnostic::new(Rule::Resources, at, message).hint(hint));
-        }
         self.kind = kind;
         let body = self.blocks(&role.body);
         let whole_row = self.whole_row();

@@ -10,6 +10,10 @@
 //! (*multiply*): they share a tile, half of its rows each, or take tiles in turn, so that one rounds and hands over its
 //! tile while the other multiplies; then each has panels of its own and a thread that stores them. Operands pass through
 //! a ring of stages, results through a ring of panels.
+//!
+//! CTAs of a cluster work together in two ways, or in both. Those that have tiles beside each other load what these have
+//! in common, a piece each into all of them; `half` is which of them one is. Those that share the K steps of a tile send
+//! each other their sums; `share` is which. The first follow each other in the cluster: they lie on a pair of SMs.
 
 mod build;
 mod enqueue;
@@ -49,9 +53,10 @@ pub struct Pipeline {
     pub in_turn: bool,
     /// Columns of a panel, of the widest type that is stored or read in panels.
     pub panel_columns: u32,
-    /// CTAs of a cluster, along rows and columns of tiles: one, or two that share an operand.
+    /// CTAs of a cluster along rows and columns of tiles: one, or two that load an operand together.
     pub cluster: (u32, u32),
-    /// CTAs of a cluster that share the K steps of each tile; 1: none.
+    /// CTAs of a cluster that share the K steps of each tile; 1: none. With both, the cluster has so many for each of
+    /// those beside each other.
     pub split: u32,
     /// How many parts of K the items have one each of; 1: all of it.
     pub parts: u32,
@@ -193,9 +198,14 @@ impl Pipeline {
         self.tile.blocks(self.in_turn)
     }
 
+    /// CTAs of a cluster that load together.
+    pub const fn beside(&self) -> u32 {
+        self.cluster.0 * self.cluster.1
+    }
+
     /// CTAs of a cluster.
     pub const fn ctas(&self) -> u32 {
-        self.cluster.0 * self.cluster.1 * self.split
+        self.beside() * self.split
     }
 
     /// Bytes of a warpgroup's sums of a panel, as CTAs that share a tile's K steps send them.
@@ -209,6 +219,17 @@ impl Pipeline {
             Place::Thread { .. } => 1,
             Place::Threads { .. } | Place::Groups => CONSUMERS,
         }
+    }
+}
+
+/// CTAs of a cluster in the text: those that load together, as often as they share steps.
+pub(crate) fn cluster(beside: u32, split: u32) -> Expr {
+    let [together, shares] =
+        [("CLUSTER", beside), ("SPLIT", split)].map(|(name, ctas)| Expr::symbol(name, ctas));
+    match (beside, split) {
+        (1, _) => shares,
+        (_, 1) => together,
+        (_, _) => together * shares,
     }
 }
 

@@ -175,9 +175,10 @@ pub enum Node {
         map: MapId,
         /// Where.
         at: At,
-        /// Whether every CTA of the cluster loads its share of the part into all of them, instead of a box of its own:
-        /// the shares lie in the part by the CTAs' ranks, and complete on each one's barrier.
-        multicast: bool,
+        /// Where each of the ring's CTAs loads a piece of the part into all of them, instead of a box of its own: the
+        /// first of them, by its rank in the cluster; the others follow. The pieces lie in the part by the CTAs' order,
+        /// and complete on each one's barrier.
+        multicast: Option<Expr>,
     },
     /// Starts a store from the current slot's first part.
     Store {
@@ -284,7 +285,7 @@ pub enum Node {
     SendSum {
         /// The ring.
         ring: RingId,
-        /// Which CTA of the cluster.
+        /// Which CTA, by its rank in the cluster.
         to: Expr,
         /// Which place of the slot.
         index: Expr,
@@ -519,8 +520,10 @@ pub struct Ring {
     /// CTAs that fill and empty the slots together: an arrival at an empty barrier is at that of each. It orders what
     /// tensor cores read, not ordinary accesses.
     pub ctas: u32,
-    /// Where each CTA of the cluster sends into the slots of the others, and an arrival at an empty barrier is at that of
-    /// each other one: how far waits and arrivals order ordinary accesses.
+    /// The rank in the cluster of the `lane`-th of them.
+    pub peer: Expr,
+    /// Where each of them sends into the slots of the others, and an arrival at an empty barrier is at that of each other
+    /// one: how far waits and arrivals order ordinary accesses.
     pub exchange: Option<Scope>,
     /// Arrivals that end a phase of the full barriers.
     pub full: u32,

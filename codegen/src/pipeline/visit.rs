@@ -96,7 +96,16 @@ impl Node {
             }
             Node::Expect { bytes, .. } => vec![bytes],
             Node::Skip { by, .. } => vec![by],
-            Node::Load { index, at, .. } => vec![index, &at.column, &at.row, &at.chunk, &at.rank],
+            Node::Load {
+                index,
+                at,
+                multicast,
+                ..
+            } => {
+                let mut all = vec![index, &at.column, &at.row, &at.chunk, &at.rank];
+                all.extend(multicast);
+                all
+            }
             Node::Store { at, .. } => vec![&at.column, &at.row, &at.chunk, &at.rank],
             Node::Tail { chunk, .. } => vec![chunk],
             Node::Mma { fresh, .. } => vec![fresh],

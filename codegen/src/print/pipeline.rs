@@ -97,16 +97,22 @@ impl Printer<'_> {
             pipeline.threads(),
             pipeline.shared_bytes()
         ));
-        if pipeline.split > 1 {
-            self.page.line(format!(
-                "clusters of {} CTAs that share a tile's steps, `share` is which",
-                pipeline.split
-            ));
-        } else if pipeline.ctas() > 1 {
-            let (rows, columns) = pipeline.cluster;
-            self.page.line(format!(
-                "clusters of {rows}x{columns} CTAs, `half` is which"
-            ));
+        let (rows, columns) = pipeline.cluster;
+        let shares = "that share a tile's steps, `share` is which";
+        match (pipeline.beside(), pipeline.split) {
+            (1, 1) => {}
+            (1, split) => {
+                let line = format!("clusters of {split} CTAs {shares}");
+                self.page.line(line);
+            }
+            (_, split) => {
+                let line = format!("clusters of {rows}x{columns} CTAs, `half` is which");
+                self.page.line(if split > 1 {
+                    format!("{line}, of each {split} {shares}")
+                } else {
+                    line
+                });
+            }
         }
         if pipeline.early {
             self.page
@@ -240,9 +246,20 @@ impl Printer<'_> {
                 };
                 let of = self.pipeline.ring(*ring);
                 let everywhere = match (side, of.exchange) {
-                    (Side::Empty, Some(_)) => ", in the others of the cluster",
-                    (Side::Empty, None) if of.ctas > 1 => ", in all of the cluster",
-                    (Side::Empty, None) | (Side::Full, _) => "",
+                    (Side::Full, _) => String::new(),
+                    (Side::Empty, None) if of.ctas == 1 => String::new(),
+                    (Side::Empty, exchange) => {
+                        let all = if exchange.is_some() {
+                            "the others"
+                        } else {
+                            "all"
+                        };
+                        if of.peer == Expr::var("lane") {
+                            format!(", in {all} of the cluster")
+                        } else {
+                            format!(", in {all} of its CTAs {}", number(&of.peer))
+                        }
+                    }
                 };
                 format!("arrive {}{slot}{everywhere}", self.barrier(*ring, *side))
             }
@@ -270,10 +287,13 @@ impl Printer<'_> {
             } => format!(
                 "load {}{} <- {}{}",
                 self.part(*ring, *part, index),
-                if *multicast {
-                    ", a share of it, in all of the cluster"
-                } else {
-                    ""
+                match multicast {
+                    None => String::new(),
+                    Some(Expr::Const(0)) => ", a share of it, in all of the cluster".into(),
+                    Some(first) => {
+                        let first = number(first);
+                        format!(", a share of it, in its CTAs {first} + lane")
+                    }
                 },
                 self.pipeline.map(*map).name,
                 self.at(at)

@@ -1,6 +1,8 @@
 //! The library's schedules, by hand on the builder: codegen's own tests use no macro.
 #![allow(dead_code, reason = "each test binary uses some of them")]
 
+pub mod left_out;
+
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::program::Program;

@@ -176,7 +176,7 @@ impl Walk<'_, '_> {
                 index: 0.into(),
                 map,
                 at,
-                multicast: false,
+                multicast: None,
             },
             Node::Advance {
                 ring: BOXES,
@@ -291,7 +291,8 @@ impl Walk<'_, '_> {
 
     /// At the end of fetching: every box has left, so the memory is free for the stages.
     pub fn drained(&mut self) -> Vec<Node> {
-        let slots = super::rings(self.b.product, true, self.b.kernel)[usize::from(BOXES.0)].slots;
+        let slots =
+            super::rings::lay_out(self.b.product, true, self.b.kernel)[usize::from(BOXES.0)].slots;
         vec![
             why("All boxes have left: stages and panels may lie over them."),
             all_empty(BOXES, Expr::symbol("BOXES", slots)),

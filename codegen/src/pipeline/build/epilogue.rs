@@ -182,7 +182,7 @@ impl Walk<'_, '_> {
             loads.extend(self.panel_at(from).map(|(map, at)| Node::Load {
                 ring: STAGES,
                 part,
-                multicast: false,
+                multicast: None,
                 index: place,
                 map,
                 at,

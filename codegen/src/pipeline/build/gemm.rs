@@ -258,7 +258,7 @@ impl Walk<'_, '_> {
                 chunk,
                 rank,
             },
-            multicast: false,
+            multicast: None,
         };
         let part = vec![
             Node::Await {

@@ -10,12 +10,12 @@ mod item;
 mod multiply;
 mod operand;
 mod parts;
+mod rings;
 mod share;
 mod walk;
 
 use super::{
-    BLOCK_ROWS, BOX_COLUMNS, CONSUMERS, Comm, Epilogue, Expr, Map, Node, Part, Pipeline, Place,
-    Ring, RingId, Scope, Test, Tile, UNIT, Warp,
+    BLOCK_ROWS, Comm, Epilogue, Expr, Map, Node, Pipeline, Place, RingId, Test, Tile, UNIT, Warp,
 };
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::early;
@@ -109,7 +109,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     if product.ctas() > 1 {
         end.push(Node::SyncCluster);
     }
-    let rings = rings(&product, comm.is_some(), kernel);
+    let rings = rings::lay_out(&product, comm.is_some(), kernel);
     let Builder {
         maps,
         epilogues,
@@ -220,6 +220,16 @@ impl Product {
     /// How many share the steps of a tile.
     fn shares(&self) -> Expr {
         Expr::symbol("SPLIT", self.split)
+    }
+
+    /// The rank of a CTA in its cluster: those that load together, `half` by `half`, follow each other, so that a pair of
+    /// SMs does; each such group has a share of the steps.
+    fn rank(&self, share: Expr, half: Expr) -> Expr {
+        match (self.split, self.beside()) {
+            (1, _) => half,
+            (_, 1) => share,
+            (_, beside) => share * Expr::symbol("CLUSTER", beside) + half,
+        }
     }
 
     /// Bytes of an output panel.
@@ -502,86 +512,6 @@ fn lets(kernel: &Kernel, product: &Product) -> Vec<(String, Expr)> {
         lets.push(("steps".into(), steps));
     }
     lets
-}
-
-/// The rings, laid out one after another; boxes on their way lie where the others will be, before those are used.
-fn rings(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
-    let tile = product.tile;
-    let name = |id: TensorId| kernel.buffers[id.index()].name.clone();
-    let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
-    // One lane of each warp that takes part in a tile arrives for it.
-    let warps = if product.in_turn { 4 } else { CONSUMERS * 4 };
-    let stages = Ring {
-        name: "stage",
-        slots: product.fit.stages,
-        sets: 1,
-        parts: vec![
-            Part {
-                name: name(product.x),
-                bytes: operand::bytes(tile.rows.max(BLOCK_ROWS), tile.k, x_rows),
-            },
-            Part {
-                name: name(product.w),
-                bytes: operand::bytes(tile.columns, tile.k, w_rows),
-            },
-        ],
-        at: 0,
-        ctas: product.beside(),
-        exchange: None,
-        full: 1,
-        empty: warps * product.beside(),
-    };
-    let panels = Ring {
-        name: "panel",
-        slots: product.fit.panels,
-        sets: if product.in_turn { CONSUMERS } else { 1 },
-        parts: vec![Part {
-            name: "panel".into(),
-            bytes: product.panel_bytes(),
-        }],
-        at: stages.slots * stages.slot_bytes(),
-        ctas: 1,
-        exchange: None,
-        full: warps,
-        empty: 1,
-    };
-    let room = panels.at + panels.all() * panels.slot_bytes();
-    let mut rings = vec![stages, panels];
-    if product.split > 1 {
-        rings.push(Ring {
-            name: "sum",
-            slots: 1,
-            sets: CONSUMERS,
-            parts: vec![Part {
-                name: "sum".into(),
-                bytes: product.sum_bytes / CONSUMERS,
-            }],
-            at: room,
-            ctas: product.split,
-            exchange: Some(Scope::Cluster),
-            // The thread that says how many bytes come; a lane of each warp of the others that read theirs.
-            full: 1,
-            empty: (product.split - 1) * 4,
-        });
-    }
-    if comm {
-        let bytes = comm::box_rows(kernel) * BOX_COLUMNS * 2;
-        rings.push(Ring {
-            name: "box",
-            slots: (room / bytes).min(12),
-            sets: 1,
-            parts: vec![Part {
-                name: "box".into(),
-                bytes,
-            }],
-            at: 0,
-            ctas: 1,
-            exchange: None,
-            full: 1,
-            empty: 1,
-        });
-    }
-    rings
 }
 
 /// Whether a cell index names one item, and thus one waiter.

@@ -68,7 +68,7 @@ impl Walk<'_, '_> {
                 chunk,
                 rank,
             },
-            multicast: ctas > 1,
+            multicast: (ctas > 1).then(|| self.b.product.rank(Expr::var("share"), 0.into())),
         };
         if blocked {
             vec![count(

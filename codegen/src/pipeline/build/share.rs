@@ -4,7 +4,7 @@
 //! All of them send and all add, so that it takes one hop whatever their number, and what comes after the product is
 //! shared, too. The order of the sum is fixed: a launch gives the same bits every time.
 
-use super::super::{CONSUMERS, Expr, Node, Phase, Side, Slot, Test};
+use super::super::{CONSUMERS, Expr, Node, Phase, Side, Slot, Test, cluster};
 use super::gemm::count;
 use super::item::why;
 use super::walk::Walk;
@@ -14,7 +14,7 @@ use crate::kernel::{Block, GemmKind, Kernel, RoleKind};
 use crate::program::Loc;
 
 /// CTAs of a cluster, at most: what every GPU of the architecture can place.
-const MOST_SHARES: u32 = 8;
+const MOST_CTAS: u32 = 8;
 
 /// Refuses CTAs that share the steps of a tile where they cannot.
 pub(super) fn legal(kernel: &Kernel, kind: &GemmKind, at: Loc, found: &mut Vec<Diagnostic>) {
@@ -22,9 +22,16 @@ pub(super) fn legal(kernel: &Kernel, kind: &GemmKind, at: Loc, found: &mut Vec<D
     if split <= 1 {
         return;
     }
-    if split > MOST_SHARES {
+    if split > MOST_CTAS {
         let message = format!("{split} CTAs that share the steps of a tile");
-        let hint = format!("at most {MOST_SHARES}: a cluster has no more CTAs");
+        let hint = format!("at most {MOST_CTAS}: a cluster has no more CTAs");
+        found.push(refuse(Some(at), message, hint));
+    } else if kind.ctas() > MOST_CTAS {
+        let (down, across) = kind.cluster;
+        let message =
+            format!("{split} CTAs that share the steps of a tile, in a cluster of {down}x{across}");
+        let most = MOST_CTAS / (down * across).max(1);
+        let hint = format!("at most {MOST_CTAS} CTAs in all: `split` is at most {most}");
         found.push(refuse(Some(at), message, hint));
     }
     let communicates = (kernel.roles.iter()).any(|role| !matches!(role.kind, RoleKind::Gemm(_)));
@@ -66,7 +73,7 @@ impl Walk<'_, '_> {
     /// The others may send again: what they sent was read. Unless this was the last of `tiles` for this warpgroup, and
     /// for those of its number in the others: nobody would wait for it, and it could arrive at a CTA that is gone.
     pub(super) fn given_back(&self, tiles: Expr) -> Vec<Node> {
-        let clusters = Expr::Blocks / self.b.product.shares();
+        let clusters = Expr::Blocks / cluster(self.b.product.beside(), self.b.product.split);
         let next = Expr::Within
             + if self.b.product.in_turn {
                 Expr::symbol("CONSUMERS", CONSUMERS) * clusters
@@ -133,7 +140,7 @@ impl Walk<'_, '_> {
         let from = (Expr::var("share") + shares() - 1 - owner(shares())) % shares();
         let send = Node::SendSum {
             ring: SUMS,
-            to: owner(shares()),
+            to: product.rank(owner(shares()), Expr::var("half")),
             index: place(from),
             part: Expr::var("part"),
         };

@@ -34,12 +34,12 @@ impl<'a> Case<'a> {
             ..kernel.variant
         };
         let tile = pipeline.tile;
-        // Chunks of one and a half tiles, the last one two rows short; columns that no tile divides, and one step more
-        // of K than the ring has stages. A
-        // copied piece has two units.
+        // Chunks of one and a half tiles, the last one two rows short; columns that no tile divides; and one step more
+        // of K than the ring has stages. Along either, the last of a cluster's tiles is wholly outside, and there are
+        // more of them, so that each warpgroup has several in turn. A copied piece has two units.
         let rows = tile.rows + tile.rows / 2;
         let (n, k) = (
-            tile.columns + 8,
+            tile.columns * pipeline.beside() + 8,
             if pipeline.comm.is_some() {
                 (UNIT + 1) * BOX_COLUMNS
             } else {
@@ -191,7 +191,9 @@ impl<'a> Env<'a> {
             index: 0,
             first: 0,
         };
-        env.vars.insert("share".into(), block % case.pipeline.split);
+        let (rank, beside) = (block % case.pipeline.ctas(), case.pipeline.beside());
+        env.vars.insert("half".into(), rank % beside);
+        env.vars.insert("share".into(), rank / beside);
         for (name, value) in &case.pipeline.lets {
             let value = value.eval(&env);
             env.vars.insert(name.clone(), value);

@@ -12,7 +12,7 @@ use super::case::{Case, LAUNCHES, WORLD};
 use super::content::{Content, Product};
 use super::flatten::flatten;
 use super::seen::{Bits, Knows};
-use super::step::{Area, Box4, Kind, Step, Whom};
+use super::step::{Area, Box4, Kind, Step};
 use super::story;
 use crate::diag::Diagnostic;
 use crate::kernel::Buffer;
@@ -370,23 +370,23 @@ impl<'a> Machine<'a> {
             Kind::Arrive {
                 barrier,
                 count,
-                whom,
+                ctas,
             } => {
-                for at in self.ctas_of(index, whom != Whom::Mine) {
-                    if whom != Whom::Others || at != cta {
-                        self.arrive(at, barrier, count, index);
-                    }
+                for rank in ctas {
+                    let at = self.at_rank(index, rank)?;
+                    self.arrive(at, barrier, count, index);
                 }
             }
             Kind::Load {
-                everywhere,
+                ctas,
                 area,
                 barrier,
                 bytes,
                 from,
             } => {
                 let read = self.touch_global(index, from, false)?;
-                for cta in self.ctas_of(index, everywhere) {
+                for rank in ctas {
+                    let cta = self.at_rank(index, rank)?;
                     let id = self.touch_shared(index, cta, area, true, true)?;
                     self.put(cta, area, Content::Box(from));
                     self.reaches(index, cta, barrier);

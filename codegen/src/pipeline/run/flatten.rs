@@ -1,10 +1,11 @@
 //! One role of one CTA in one launch, as the list of its steps: control depends on the shape and on ranks only.
 
 mod areas;
+mod barriers;
 
 use super::super::{Deal, Expr, MapId, Node, Phase, Place, RingId, Side, Slot};
 use super::case::{Case, Env, WORLD, comm_ctas};
-use super::step::{Area, Kind, Step, Whom};
+use super::step::{Area, Kind, Step};
 use crate::pipeline::Values;
 
 /// Where a role stands in a ring.
@@ -56,7 +57,6 @@ pub(super) fn flatten<'a>(
         steps: Vec::new(),
     };
     flat.set("consumer", runner);
-    flat.set("half", block % case.pipeline.ctas());
     flat.list(&case.pipeline.start);
     flat.list(&warp.body);
     flat.item = None;
@@ -232,17 +232,16 @@ impl<'a> Flattener<'a> {
                     Slot::Previous => cursor.previous,
                 };
                 let count = if self.group { 4 } else { 1 };
+                let ctas = match side {
+                    Side::Full => vec![self.rank()],
+                    Side::Empty => self.peers(*ring),
+                };
                 self.push(
                     node,
                     Kind::Arrive {
                         barrier: self.barrier(*ring, *side, slot),
                         count,
-                        whom: match (side, self.case.pipeline.ring(*ring)) {
-                            (Side::Full, _) => Whom::Mine,
-                            (Side::Empty, of) if of.exchange.is_some() => Whom::Others,
-                            (Side::Empty, of) if of.ctas > 1 => Whom::Everyone,
-                            (Side::Empty, _) => Whom::Mine,
-                        },
+                        ctas,
                     },
                 );
             }
@@ -268,7 +267,7 @@ impl<'a> Flattener<'a> {
                     Kind::Arrive {
                         barrier,
                         count: 4,
-                        whom: Whom::Mine,
+                        ctas: vec![self.rank()],
                     },
                 );
             }
@@ -280,7 +279,7 @@ impl<'a> Flattener<'a> {
                         Kind::Arrive {
                             barrier: self.barrier(*ring, Side::Empty, cursor.oldest),
                             count: 1,
-                            whom: Whom::Mine,
+                            ctas: vec![self.rank()],
                         },
                     );
                     let slots = self.case.pipeline.ring(*ring).slots;
@@ -300,7 +299,7 @@ impl<'a> Flattener<'a> {
                 let cursor = self.cursors[usize::from(ring.0)];
                 let boxed = self.case.pipeline.map(*map);
                 let bytes = self.box_bytes(boxed);
-                let place = if *multicast {
+                let place = if multicast.is_some() {
                     self.env.var("half") * bytes
                 } else {
                     self.value(index) * self.place_bytes(*map)
@@ -310,7 +309,13 @@ impl<'a> Flattener<'a> {
                 self.push(
                     node,
                     Kind::Load {
-                        everywhere: *multicast,
+                        ctas: match multicast {
+                            None => vec![self.rank()],
+                            Some(first) => {
+                                let first = self.value(first);
+                                (first..first + self.case.pipeline.ring(*ring).ctas).collect()
+                            }
+                        },
                         area,
                         barrier: self.barrier(*ring, Side::Full, cursor.slot),
                         bytes,
@@ -555,31 +560,12 @@ impl<'a> Flattener<'a> {
         }
     }
 
-    /// A barrier's number in its CTA.
-    fn barrier(&self, ring: RingId, side: Side, slot: u32) -> usize {
-        let before: u32 = self.case.pipeline.rings[..usize::from(ring.0)]
-            .iter()
-            .map(|ring| ring.all() * 2)
-            .sum();
-        let side = match side {
-            Side::Full => 0,
-            Side::Empty => self.case.pipeline.ring(ring).all(),
-        };
-        (before + side + slot) as usize
-    }
-
     fn area(&self, ring: RingId, part: usize, slot: u32, offset: u32, bytes: u32) -> Area {
         let start = self.case.pipeline.ring(ring).part_at(part, slot) + offset;
         Area {
             start,
             end: start + bytes,
         }
-    }
-
-    /// The barrier of a consumer's turns.
-    fn turn_of(&self, consumer: u32) -> usize {
-        let rings = self.case.pipeline.rings.iter();
-        (rings.map(|ring| ring.all() * 2).sum::<u32>() + consumer) as usize
     }
 
     fn advance(&mut self, ring: RingId) {

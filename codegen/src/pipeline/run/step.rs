@@ -28,11 +28,12 @@ pub(super) enum Kind {
     Arrive {
         barrier: usize,
         count: u32,
-        whom: Whom,
+        /// The CTAs whose barrier it is at, by rank in the cluster.
+        ctas: Vec<u32>,
     },
     Load {
-        /// Into each CTA of the cluster.
-        everywhere: bool,
+        /// The CTAs it loads into, by rank in the cluster.
+        ctas: Vec<u32>,
         area: Area,
         barrier: usize,
         bytes: u32,
@@ -158,15 +159,6 @@ impl Kind {
             | Kind::Sync { .. } => false,
         }
     }
-}
-
-/// Whose barrier an arrival is at.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Whom {
-    Mine,
-    /// Those of all CTAs of the cluster.
-    Everyone,
-    Others,
 }
 
 /// Bytes of shared memory.

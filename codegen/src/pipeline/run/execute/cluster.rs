@@ -3,6 +3,7 @@
 use super::super::content::Verdict;
 use super::super::story;
 use super::Machine;
+use crate::diag::Diagnostic;
 use std::ops::Range;
 
 impl Machine<'_> {
@@ -12,8 +13,17 @@ impl Machine<'_> {
         agent.cta - (agent.who.block % self.case.pipeline.ctas()) as usize
     }
 
+    /// The CTA of that rank in an agent's cluster.
+    pub(super) fn at_rank(&self, index: usize, rank: u32) -> Result<usize, Box<Diagnostic>> {
+        if rank >= self.case.pipeline.ctas() {
+            let what = format!("its cluster has no CTA {rank}");
+            return Err(Box::new(story::wrong(self, index, &what)));
+        }
+        Ok(self.leader(index) + rank as usize)
+    }
+
     /// An agent's CTA, or all of its cluster.
-    pub(super) fn ctas_of(&self, index: usize, everywhere: bool) -> Range<usize> {
+    fn ctas_of(&self, index: usize, everywhere: bool) -> Range<usize> {
         let (cta, leader) = (self.agents[index].cta, self.leader(index));
         if everywhere {
             leader..leader + self.case.pipeline.ctas() as usize

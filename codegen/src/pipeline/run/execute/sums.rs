@@ -14,7 +14,7 @@ impl Machine<'_> {
         area: Area,
         (barrier, part): (usize, u32),
     ) -> Verdict {
-        let to = self.leader(index) + to as usize;
+        let to = self.at_rank(index, to)?;
         let id = self.touch_shared(index, to, area, true, true)?;
         let sum = self.agents[index].product.clone();
         self.put(to, area, Content::Sum(sum, part));

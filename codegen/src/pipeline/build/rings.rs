@@ -1,0 +1,90 @@
+//! The rings of a pipeline: what their slots hold, where they lie, and whose arrivals they count.
+
+use super::super::{BLOCK_ROWS, BOX_COLUMNS, CONSUMERS, Expr, Part, Ring, Scope};
+use super::{Product, comm, operand};
+use crate::kernel::Kernel;
+use crate::program::TensorId;
+
+/// The rings, laid out one after another; boxes on their way lie where the others will be, before those are used.
+pub(super) fn lay_out(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
+    let tile = product.tile;
+    let name = |id: TensorId| kernel.buffers[id.index()].name.clone();
+    let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
+    // One lane of each warp that takes part in a tile arrives for it.
+    let warps = if product.in_turn { 4 } else { CONSUMERS * 4 };
+    let stages = Ring {
+        name: "stage",
+        slots: product.fit.stages,
+        sets: 1,
+        parts: vec![
+            Part {
+                name: name(product.x),
+                bytes: operand::bytes(tile.rows.max(BLOCK_ROWS), tile.k, x_rows),
+            },
+            Part {
+                name: name(product.w),
+                bytes: operand::bytes(tile.columns, tile.k, w_rows),
+            },
+        ],
+        at: 0,
+        ctas: product.beside(),
+        peer: product.rank(Expr::var("share"), Expr::var("lane")),
+        exchange: None,
+        full: 1,
+        empty: warps * product.beside(),
+    };
+    let panels = Ring {
+        name: "panel",
+        slots: product.fit.panels,
+        sets: if product.in_turn { CONSUMERS } else { 1 },
+        parts: vec![Part {
+            name: "panel".into(),
+            bytes: product.panel_bytes(),
+        }],
+        at: stages.slots * stages.slot_bytes(),
+        ctas: 1,
+        peer: Expr::var("lane"),
+        exchange: None,
+        full: warps,
+        empty: 1,
+    };
+    let room = panels.at + panels.all() * panels.slot_bytes();
+    let mut rings = vec![stages, panels];
+    if product.split > 1 {
+        rings.push(Ring {
+            name: "sum",
+            slots: 1,
+            sets: CONSUMERS,
+            parts: vec![Part {
+                name: "sum".into(),
+                bytes: product.sum_bytes / CONSUMERS,
+            }],
+            at: room,
+            ctas: product.split,
+            peer: product.rank(Expr::var("lane"), Expr::var("half")),
+            exchange: Some(Scope::Cluster),
+            // The thread that says how many bytes come; a lane of each warp of the others that read theirs.
+            full: 1,
+            empty: (product.split - 1) * 4,
+        });
+    }
+    if comm {
+        let bytes = comm::box_rows(kernel) * BOX_COLUMNS * 2;
+        rings.push(Ring {
+            name: "box",
+            slots: (room / bytes).min(12),
+            sets: 1,
+            parts: vec![Part {
+                name: "box".into(),
+                bytes,
+            }],
+            at: 0,
+            ctas: 1,
+            peer: Expr::var("lane"),
+            exchange: None,
+            full: 1,
+            empty: 1,
+        });
+    }
+    rings
+}

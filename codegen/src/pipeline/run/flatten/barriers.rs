@@ -1,0 +1,47 @@
+//! Which barriers of which CTAs a step is about.
+
+use super::super::super::{RingId, Side};
+use super::Flattener;
+use crate::pipeline::Values;
+
+impl Flattener<'_> {
+    /// A barrier's number in its CTA.
+    pub(super) fn barrier(&self, ring: RingId, side: Side, slot: u32) -> usize {
+        let before: u32 = self.case.pipeline.rings[..usize::from(ring.0)]
+            .iter()
+            .map(|ring| ring.all() * 2)
+            .sum();
+        let side = match side {
+            Side::Full => 0,
+            Side::Empty => self.case.pipeline.ring(ring).all(),
+        };
+        (before + side + slot) as usize
+    }
+
+    /// The barrier of a consumer's turns.
+    pub(super) fn turn_of(&self, consumer: u32) -> usize {
+        let rings = self.case.pipeline.rings.iter();
+        (rings.map(|ring| ring.all() * 2).sum::<u32>() + consumer) as usize
+    }
+
+    /// This CTA's rank in its cluster.
+    pub(super) fn rank(&self) -> u32 {
+        self.env.block().0 % self.case.pipeline.ctas()
+    }
+
+    /// The CTAs that this one tells of an empty slot: all that fill it, or where each sends into the others' those.
+    pub(super) fn peers(&mut self, ring: RingId) -> Vec<u32> {
+        let ring = self.case.pipeline.ring(ring);
+        if ring.ctas == 1 {
+            return vec![self.rank()];
+        }
+        let mine = ring.exchange.map(|_| self.env.var("share"));
+        let lanes = (0..ring.ctas).filter(|lane| Some(*lane) != mine);
+        lanes
+            .map(|lane| {
+                self.set("lane", lane);
+                self.value(&ring.peer)
+            })
+            .collect()
+    }
+}

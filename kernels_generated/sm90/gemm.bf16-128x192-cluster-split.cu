@@ -1,0 +1,208 @@
+// gemm  sm90  bf16  nt  tiles 128x192x64  cluster 2x1  split 2  3 stages
+// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
+// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.
+#include "prelude.cuh"
+
+typedef bf16 T;  // of operands and results
+constexpr u32 TILE_M = 128, TILE_N = 192, TILE_K = 64;
+constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
+constexpr u32 CLUSTER = 2;  // CTAs along rows that load w together
+constexpr u32 SPLIT = 2;  // groups of them in a cluster, which share the steps of their tiles
+constexpr u32 STAGES = 3;  // stages of x and w in flight
+constexpr u32 PANELS = 6;  // output panels in flight
+constexpr u32 SUMS = 1;  // sums of others that a CTA holds, for each consumer
+constexpr u32 PANEL_N = 32;  // columns of an output panel
+constexpr u32 SUM_PANELS = 3;  // panels of a tile that a CTA has the sums of, at most
+constexpr u32 SUM_THREADS = 128;  // of a consumer: those that have rows of the tile
+constexpr u32 SUM_PANEL_BYTES = PANEL_N * 2 * SUM_THREADS;  // of a panel's accumulators
+
+// Shared memory, from a 1024-byte aligned base (the swizzle's period).
+constexpr u32 X_AT = 0, X_BYTES = 16384;
+constexpr u32 W_AT = 49152, W_BYTES = 24576;
+constexpr u32 PANEL_AT = 122880, PANEL_BYTES = 8192;
+constexpr u32 SUM_AT = 172032, SUM_BYTES = 24576;
+constexpr u32 STAGE_FULL_AT = 221184, STAGE_EMPTY_AT = 221208;
+constexpr u32 PANEL_FULL_AT = 221232, PANEL_EMPTY_AT = 221280;
+constexpr u32 SUM_FULL_AT = 221328, SUM_EMPTY_AT = 221344;
+constexpr u32 SHARED_BYTES = 221360;
+static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
+
+// Names for stall records.
+enum Role : u32 { LOAD, STORE, MULTIPLY };
+enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, PANEL_EMPTY, SUM_FULL, SUM_EMPTY };
+
+// What the host passes for one launch.
+struct Plan {
+    u32 m;  // rows of the product, over all chunks
+    u32 k;  // its depth
+    u32 n;  // its columns
+};
+
+// Item `index` of a grid, grouped(8).
+__device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
+    const u32 sweep = 8 * columns;
+    const u32 first = index / sweep * 8;
+    const u32 within = index % sweep;
+    const u32 height = min(rows - first, 8);
+    return {first + within % height, within / height};
+}
+
+extern "C" __global__ void __cluster_dims__(CLUSTER * SPLIT, 1, 1) __launch_bounds__(384, 1)
+gemm(
+        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 96x64
+        const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x32
+        const __grid_constant__ Plan plan,
+        const __grid_constant__ Watch watch) {
+    launch_dependents();
+    extern __shared__ __align__(1024) u8 shared[];
+    const u32 base = shared_address(shared);
+    const u32 warp = warp_index();
+    const u32 lane = threadIdx.x % 32;
+    const u32 half = cluster_rank() % CLUSTER;  // which of the CTAs that load together this is
+    const u32 share = cluster_rank() / CLUSTER;  // which part of the steps these have
+
+    if (warp == 0 && elect_one()) {
+        tma_prefetch_map(x);
+        tma_prefetch_map(w);
+        tma_prefetch_map(y);
+        #pragma unroll 1
+        for (u32 stage = 0; stage < STAGES; ++stage) {
+            mbarrier_init(base + STAGE_FULL_AT + stage * 8, 1);
+            mbarrier_init(base + STAGE_EMPTY_AT + stage * 8, CLUSTER * CONSUMERS * 4);
+        }
+        #pragma unroll 1
+        for (u32 panel = 0; panel < PANELS; ++panel) {
+            mbarrier_init(base + PANEL_FULL_AT + panel * 8, CONSUMERS * 4);
+            mbarrier_init(base + PANEL_EMPTY_AT + panel * 8, 1);
+        }
+        #pragma unroll 1
+        for (u32 sum = 0; sum < CONSUMERS * SUMS; ++sum) {
+            mbarrier_init(base + SUM_FULL_AT + sum * 8, 1);
+            mbarrier_init(base + SUM_EMPTY_AT + sum * 8, (SPLIT - 1) * 4);
+        }
+        mbarrier_init_fence();
+    }
+    cluster_sync();
+
+    wait_prerequisites();
+    const u32 tiles_n = ceil_div(plan.n, TILE_N);
+    const u32 all_steps = ceil_div(plan.k, TILE_K);
+    const u32 first_step = all_steps * share / SPLIT;
+    const u32 steps = all_steps * (share + 1) / SPLIT - first_step;
+
+    if (warp < 4) {
+        registers_give<40>();
+        if (warp == 0 && elect_one()) {  // load
+            u32 index = blockIdx.x / (CLUSTER * SPLIT);  // this CTA's next item
+            u32 stage = 0, stage_parity = 0;
+            const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
+            const u32 tiles = tiles_m * tiles_n;
+            for (; index < tiles; index += gridDim.x / (CLUSTER * SPLIT)) {
+                const Place t = grouped_8(index, tiles_m, tiles_n);
+                // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                #pragma unroll 1
+                for (u32 step = 0; step < steps; ++step) {
+                    mbarrier_wait_relaxed(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
+                    const u32 full = base + STAGE_FULL_AT + stage * 8;
+                    mbarrier_expect(full, X_BYTES + W_BYTES);
+                    tma_load(base + X_AT + stage * X_BYTES, x, full, (first_step + step) * TILE_K, (t.row * CLUSTER + half) * TILE_M, 0, 0);
+                    tma_load_multicast(base + W_AT + stage * W_BYTES + half * (W_BYTES / CLUSTER), w, full, (first_step + step) * TILE_K, t.column * TILE_N + half * (TILE_N / CLUSTER), 0, 0, ((1 << CLUSTER) - 1) << (share * CLUSTER));
+                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                }
+            }
+            // All of the cluster is done with what was loaded here: nothing of it is still on its way to this CTA.
+            #pragma unroll 1
+            for (u32 i = 0; i < STAGES; ++i) {
+                mbarrier_wait_relaxed(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
+                if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+            }
+        } else if (warp == 1 && elect_one()) {  // store
+            u32 index = blockIdx.x / (CLUSTER * SPLIT);  // this CTA's next item
+            u32 panel = 0, panel_parity = 0;
+            const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
+            const u32 tiles = tiles_m * tiles_n;
+            for (; index < tiles; index += gridDim.x / (CLUSTER * SPLIT)) {
+                const Place t = grouped_8(index, tiles_m, tiles_n);
+                // y[t] = acc0
+                #pragma unroll 1
+                for (u32 part = share; part < TILE_N / PANEL_N; part += SPLIT) {
+                    mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
+                    tma_store(y, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, (t.row * CLUSTER + half) * TILE_M, 0, 0);
+                    tma_commit();
+                    tma_wait_read<0>();
+                    mbarrier_arrive(base + PANEL_EMPTY_AT + panel * 8);
+                    if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                }
+            }
+            tma_wait<0>();
+        }
+    } else {  // multiply
+        registers_take<232>();
+        const u32 consumer = warp / 4 - 1;
+        const u64 x_tile = wgmma_descriptor(base + X_AT) + consumer * WGMMA_64_ROWS;
+        const u64 w_tile = wgmma_descriptor(base + W_AT);
+        const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
+        u32 index = blockIdx.x / (CLUSTER * SPLIT);  // this CTA's next item
+        u32 stage = 0, stage_parity = 0, panel = 0, panel_parity = 0, sum = consumer * SUMS, sum_parity = 0;
+        const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
+        const u32 tiles = tiles_m * tiles_n;
+        for (; index < tiles; index += gridDim.x / (CLUSTER * SPLIT)) {
+            // acc0 += dot(x[t.rows, :], w[t.columns, :])
+            float acc[TILE_N / 2];  // this thread's of 64 rows
+            u32 previous = 0;
+            #pragma unroll 1
+            for (u32 step = 0; step < steps; ++step) {
+                mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
+                wgmma_fence();
+                const u64 xs = x_tile + stage * (X_BYTES >> 4), ws = w_tile + stage * (W_BYTES >> 4);
+                #pragma unroll
+                for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                wgmma_commit();
+                wgmma_wait<1>();  // the step before this one is done with its stage
+                if (step != 0 && lane < CLUSTER) mbarrier_arrive_cluster(base + STAGE_EMPTY_AT + previous * 8, share * CLUSTER + lane);
+                previous = stage;
+                if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+            }
+            wgmma_wait<0>();
+            if (lane < CLUSTER) mbarrier_arrive_cluster(base + STAGE_EMPTY_AT + previous * 8, share * CLUSTER + lane);
+            // This CTA had a part of the steps: it sends the others its sums of their panels, and adds theirs to its own.
+            mbarrier_wait_cluster(base + SUM_EMPTY_AT + sum * 8, sum_parity ^ 1, watch, MULTIPLY, SUM_EMPTY, sum);
+            if (warp % 4 == 0 && lane == 0) mbarrier_expect(base + SUM_FULL_AT + sum * 8, SUM_PANELS * (SPLIT - 1) * SUM_PANEL_BYTES);
+            #pragma unroll
+            for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
+                if (part % SPLIT != share) {
+                    sum_send<PANEL_N, SUM_THREADS>(acc + part * PANEL_N / 2, base + SUM_AT + sum * SUM_BYTES + ((share + SPLIT - 1 - part % SPLIT) % SPLIT * SUM_PANELS + part / SPLIT) * SUM_PANEL_BYTES, base + SUM_FULL_AT + sum * 8, part % SPLIT * CLUSTER + half, threadIdx.x % 128);
+                }
+            }
+            mbarrier_wait_cluster(base + SUM_FULL_AT + sum * 8, sum_parity, watch, MULTIPLY, SUM_FULL, sum);
+            #pragma unroll
+            for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
+                if (part % SPLIT == share) {
+                    #pragma unroll
+                    for (u32 from = 0; from < SPLIT - 1; ++from) {
+                        sum_add<PANEL_N, SUM_THREADS>(acc + part * PANEL_N / 2, base + SUM_AT + sum * SUM_BYTES + (from * SUM_PANELS + part / SPLIT) * SUM_PANEL_BYTES, threadIdx.x % 128);
+                    }
+                }
+            }
+            // y[t] = acc0
+            #pragma unroll
+            for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
+                if (part % SPLIT == share) {
+                    mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);
+                    panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, base + PANEL_AT + panel * PANEL_BYTES, first_row, lane);
+                    fence_async_shared();
+                    __syncwarp();
+                    if (lane == 0) mbarrier_arrive(base + PANEL_FULL_AT + panel * 8);
+                    if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                }
+            }
+            __syncwarp();
+            if (index + gridDim.x / (CLUSTER * SPLIT) < tiles && lane < SPLIT && lane != share) mbarrier_arrive_release_cluster(base + SUM_EMPTY_AT + sum * 8, lane * CLUSTER + half);
+            if (++sum == (consumer + 1) * SUMS) sum = consumer * SUMS, sum_parity ^= 1;
+        }
+    }
+
+    __syncwarp();
+    cluster_sync();
+}
