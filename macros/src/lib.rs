@@ -76,7 +76,7 @@ use syn::ItemFn;
 /// | places | `x[t]`, `x.on(rank)[t]`, `x.everywhere()[t]`, `z[slot][t]`, `x[t][s]`; slots are ranks, `others()` or `everyone()`, or parts of K: `z[s][t]` |
 /// | hand-offs | `c.on(rank)[i].add(1);` `c.everywhere()[i].add(1);` `c[i].wait();` `c[i].wait_at_least(2);` with `i` an item, a rank, `t.rows()` or `t.rows().split(s)` |
 /// | copies | `x.on(peer)[p] = x[p];` |
-/// | stores | `y[t] = value;` `y.on(rank)[t] += value;` |
+/// | stores | `y[t] = value;` `y.on(rank)[t] += value;`, to what counts before `grad[t] += value;` |
 /// | products | `dot(x[t], w[t])`; `let mut acc = zero();` `acc += dot(x[t][s], w[t][s]);` |
 /// | stored values | `z[t]`, `z[slot][t]`, `z[others()][t].sum()`, `z[parts.before_last()][t].sum()`, `z.everywhere()[t].sum()`, each after `.wait(c)` or `.wait(c[i])` |
 /// | math | `+ - * /`, `.bias(b)`, `.residual(r[t])`, `.mul(z)`, `.scale(0.5)`, `.max(z)`, `.min(z)`, `.gelu()`, `.gelu_tanh()`, `.silu()`, `.relu()`, `.sigmoid()`, `.tanh()`, `.exp()`, `.ln()`, `.sqrt()`, `.abs()`, `.erf()`, `.cast::<T>()`, `.map(f)`, `.map(f, z[t])` |

@@ -121,8 +121,8 @@ impl Data {
             };
             values.clear();
             values.resize(rows.len() as usize * columns.len() as usize, 0.0);
-            if let Some(left) = left.filter(|left| left.len() == values.len()) {
-                values.copy_from_slice(&left);
+            if let Some(left) = left.filter(|left| (left.0, left.1.len()) == (rows, values.len())) {
+                values.copy_from_slice(&left.1);
             }
             let input = super::Input {
                 launch: launch as usize,
@@ -145,10 +145,16 @@ impl Data {
     }
 
     /// What a launch left in what it added to.
-    fn left(&self, setup: &Setup<'_>, launch: u32, rank: u16, id: TensorId) -> Option<Vec<f32>> {
+    fn left(
+        &self,
+        setup: &Setup<'_>,
+        launch: u32,
+        rank: u16,
+        id: TensorId,
+    ) -> Option<(Extent, Vec<f32>)> {
         let accumulated = setup.kernel.buffers[id.index()].kind == TensorKind::Accumulated;
         let before = launch.checked_sub(1).filter(|_| accumulated)?;
-        Some(self.take(setup, before, rank, id).1)
+        Some(self.take(setup, before, rank, id))
     }
 
     /// Scratch of a launch of another shape starts anew.

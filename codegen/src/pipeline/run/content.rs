@@ -324,8 +324,7 @@ impl Machine<'_> {
     }
 
     /// Each launch wrote every element of every output once, added every other rank's part once (or to what it
-    /// accumulates its own), and ended on
-    /// each rank only when what was written there was complete.
+    /// accumulates its own), and ended on each rank only when what was written there was complete.
     pub(super) fn covered(&self) -> Option<Diagnostic> {
         let pipeline = self.case.pipeline;
         let geometry = &self.case.plan.geometry;
