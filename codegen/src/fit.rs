@@ -1,7 +1,8 @@
 //! How a CTA's shared memory is divided between stages of operands and panels of results: the one place that decides.
 
-use crate::kernel::GemmKind;
+use crate::kernel::{GemmKind, Kernel, Op, OpKind};
 use crate::pipeline::BLOCK_ROWS;
+use crate::program::TensorKind;
 
 /// What the two warpgroups that multiply need room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +19,38 @@ pub struct Needs {
     pub in_turn: bool,
     /// CTAs that share the K steps of a tile, and send each other their sums of its panels.
     pub split: u32,
+    /// What an item has beside its product.
+    pub beside: Beside,
+}
+
+/// What an item stores, and reads beside the operands of its product.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Beside {
+    /// Its stores: so many panels for one of the tile's, at most.
+    stores: u32,
+    /// Whether stored tiles come through the stages behind its last step.
+    tiles: bool,
+}
+
+impl Beside {
+    /// Counts one more op.
+    pub fn count(&mut self, kernel: &Kernel, op: &Op) {
+        match &op.kind {
+            OpKind::Store { .. } => self.stores += 1,
+            OpKind::Load { from, .. } => {
+                let kind = kernel.buffers[from.buffer.index()].kind;
+                self.tiles |= kind != TensorKind::Vector;
+            }
+            OpKind::Reduce { .. } => self.tiles = true,
+            OpKind::Dot { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::ForRanks { .. }
+            | OpKind::ForSplits { .. }
+            | OpKind::If { .. } => {}
+        }
+    }
 }
 
 /// Threads of a warpgroup that have accumulators of a tile's rows: a warp has 16 of them.
@@ -84,6 +117,13 @@ impl Needs {
             .unwrap_or(if self.split > 1 { 16 } else { 32 / self.result })
     }
 
+    /// Whether sums and panels lie where the stages are: those are idle then, since a CTA whose steps are shared waits
+    /// for the others at the end of each tile. In turn, stages have steps of the other warpgroup's tile meanwhile; and
+    /// a stored tile comes through them.
+    pub const fn over_stages(&self) -> bool {
+        self.split > 1 && !self.in_turn && !self.beside.tiles
+    }
+
     /// Bytes in which the other CTAs' sums of this one's panels arrive, for both warpgroups.
     pub fn sums(&self) -> u32 {
         if self.split <= 1 {
@@ -109,6 +149,9 @@ impl Needs {
     /// # Errors
     /// What does not fit, and what would.
     pub fn divide(&self, kind: &GemmKind, room: u32) -> Result<Fit, (String, String)> {
+        if self.over_stages() {
+            return self.lay_over(kind, room);
+        }
         let (stage, panel) = (self.stage().max(1), self.panel().max(1));
         let sets = if self.in_turn { 2 } else { 1 };
         let whole = self.tile.1.div_ceil(self.panel_columns());
@@ -168,6 +211,52 @@ impl Needs {
             panels,
             panel_columns: self.panel_columns(),
             bytes: stages * stage + panels * sets * panel + sums + BARRIERS,
+        })
+    }
+
+    /// As [`Needs::divide`] with stages alone: between two tiles, sums and all panels of this CTA lie there.
+    fn lay_over(&self, kind: &GemmKind, room: u32) -> Result<Fit, (String, String)> {
+        let (stage, panel, sums) = (self.stage().max(1), self.panel().max(1), self.sums());
+        let (split, columns) = (self.split, self.panel_columns());
+        let whole = self.tile.1 / columns;
+        let panels = whole.div_ceil(split) * self.beside.stores.max(1);
+        let most = ((room - BARRIERS) / stage).min(MOST_STAGES);
+        let stages = kind.stages.unwrap_or(most);
+        let over = sums + panels * panel;
+        if whole < split {
+            return Err((
+                format!("{split} CTAs that share a tile of {whole} panels of {columns} columns"),
+                format!("a panel each: `split` is at most {whole}"),
+            ));
+        }
+        if kind.panels.is_some_and(|asked| asked != panels) {
+            return Err((
+                format!("other panels than the {panels} that each of {split} CTAs stores"),
+                "leave `panels` open: they lie where the stages are".into(),
+            ));
+        }
+        if stages < 2 || stages > most {
+            return Err((
+                format!("{stages} stages of {stage} bytes"),
+                format!("an SM has {room} bytes: 2 to {most} stages"),
+            ));
+        }
+        if over > stages * stage {
+            return Err((
+                format!(
+                    "{panels} panels of {panel} bytes and {sums} bytes of sums where {stages} stages of {stage} bytes are"
+                ),
+                format!(
+                    "{} stages or more, or a smaller `split`",
+                    over.div_ceil(stage)
+                ),
+            ));
+        }
+        Ok(Fit {
+            stages,
+            panels,
+            panel_columns: columns,
+            bytes: stages * stage + BARRIERS,
         })
     }
 }

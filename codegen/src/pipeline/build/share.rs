@@ -8,7 +8,7 @@ use super::super::{CONSUMERS, Expr, Node, Phase, Side, Slot, Test, cluster};
 use super::gemm::count;
 use super::item::why;
 use super::walk::Walk;
-use super::{SUMS, refuse};
+use super::{SUMS, TILES, refuse};
 use crate::diag::Diagnostic;
 use crate::kernel::{Block, GemmKind, Kernel, RoleKind};
 use crate::program::Loc;
@@ -70,9 +70,21 @@ fn owner(shares: Expr) -> Expr {
 }
 
 impl Walk<'_, '_> {
+    /// Its own end of a tile: what the next one's places in rings are, and with panels beside the stages, that the others
+    /// may send again.
+    pub(super) fn shared(&self, tiles: Expr) -> Vec<Node> {
+        let next = |ring| Node::Advance { ring, keep: false };
+        if self.b.product.over_stages {
+            return vec![next(SUMS), next(TILES)];
+        }
+        let mut nodes = self.given_back(tiles);
+        nodes.push(next(SUMS));
+        nodes
+    }
+
     /// The others may send again: what they sent was read. Unless this was the last of `tiles` for this warpgroup, and
     /// for those of its number in the others: nobody would wait for it, and it could arrive at a CTA that is gone.
-    pub(super) fn given_back(&self, tiles: Expr) -> Vec<Node> {
+    fn given_back(&self, tiles: Expr) -> Vec<Node> {
         let clusters = Expr::Blocks / cluster(self.b.product.beside(), self.b.product.split);
         let next = Expr::Within
             + if self.b.product.in_turn {
@@ -91,9 +103,48 @@ impl Walk<'_, '_> {
                 test: Test::Less(next, tiles),
                 body: vec![arrive],
             },
+        ]
+    }
+
+    /// Before the loads of a tile: all panels of the one before were read, here and in the CTAs that these loads go to.
+    /// Those were full after all sums had been added.
+    pub(super) fn stages_free(&self) -> Vec<Node> {
+        if !self.b.product.over_stages {
+            return Vec::new();
+        }
+        vec![
+            why("Sums and panels of the tile before lay where the stages are."),
+            Node::Await {
+                ring: TILES,
+                side: Side::Empty,
+                phase: Phase::LapBefore,
+            },
             Node::Advance {
-                ring: SUMS,
+                ring: TILES,
                 keep: false,
+            },
+        ]
+    }
+
+    /// Where the others' sums may be written: given back by them, or nobody who shares the tile needs a stage.
+    fn place_for_sums(&self) -> Vec<Node> {
+        if !self.b.product.over_stages {
+            return vec![Node::Await {
+                ring: SUMS,
+                side: Side::Empty,
+                phase: Phase::LapBefore,
+            }];
+        }
+        vec![
+            Node::Arrive {
+                ring: TILES,
+                side: Side::Full,
+                slot: Slot::Current,
+            },
+            Node::Await {
+                ring: TILES,
+                side: Side::Full,
+                phase: Phase::ThisLap,
             },
         ]
     }
@@ -151,15 +202,11 @@ impl Walk<'_, '_> {
         };
         let adds = count("from", shares() - 1, 1.into(), true, vec![add]);
         let bytes = Expr::symbol("SUM_PANEL_BYTES", product.sum_panel_bytes());
-        vec![
-            why(
-                "This CTA had a part of the steps: it sends the others its sums of their panels, and adds theirs to its own.",
-            ),
-            Node::Await {
-                ring: SUMS,
-                side: Side::Empty,
-                phase: Phase::LapBefore,
-            },
+        let mut nodes = vec![why(
+            "This CTA had a part of the steps: it sends the others its sums of their panels, and adds theirs to its own.",
+        )];
+        nodes.extend(self.place_for_sums());
+        nodes.extend([
             Node::Expect {
                 ring: SUMS,
                 bytes: mine * (shares() - 1) * bytes,
@@ -172,6 +219,7 @@ impl Walk<'_, '_> {
             },
             // Ordinary reads, and the next writes are asynchronous: the fence of the panels comes between, too.
             self.each_panel_of(Test::Equal, vec![adds]),
-        ]
+        ]);
+        nodes
     }
 }

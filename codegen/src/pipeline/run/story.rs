@@ -31,8 +31,18 @@ impl Machine<'_> {
     }
 
     /// `stage 2: x, w`.
-    fn area_name(&self, area: &Area) -> String {
-        for ring in &self.case.pipeline.rings {
+    fn area_name(&self, step: &Step<'_>, area: &Area) -> String {
+        // The ring that the step is about: others may lie in the same place.
+        if let Node::Load { ring, .. }
+        | Node::Store { ring, .. }
+        | Node::Mma { ring, .. }
+        | Node::ReadPanel { ring, .. }
+        | Node::WritePanel { ring, .. }
+        | Node::SendSum { ring, .. }
+        | Node::AddSum { ring, .. }
+        | Node::AddPanel { ring, .. } = step.node
+        {
+            let ring = self.case.pipeline.ring(*ring);
             for slot in 0..ring.all() {
                 for (index, part) in ring.parts.iter().enumerate() {
                     let start = ring.part_at(index, slot);
@@ -81,36 +91,40 @@ impl Machine<'_> {
             Kind::Load { area, from, .. } => format!(
                 "loads {} into {}",
                 self.box_name(from),
-                self.area_name(area)
+                self.area_name(step, area)
             ),
             Kind::Store { area, to } => {
-                format!("stores {} to {}", self.area_name(area), self.box_name(to))
+                format!(
+                    "stores {} to {}",
+                    self.area_name(step, area),
+                    self.box_name(to)
+                )
             }
             Kind::Commit => "closes a group of stores".into(),
             Kind::AwaitRead { .. } => "waits until stores have been read".into(),
             Kind::AwaitStores { .. } => "waits until stores are complete".into(),
             Kind::Mma { areas, .. } => format!(
                 "multiplies {}",
-                areas.map(|area| self.area_name(&area)).join(" by ")
+                areas.map(|area| self.area_name(step, &area)).join(" by ")
             ),
             Kind::MmaCommit => "closes a group of multiplies".into(),
             Kind::MmaWait { .. } => "waits for multiplies".into(),
             Kind::Plain {
                 area, write: true, ..
-            } => format!("writes {}", self.area_name(area)),
+            } => format!("writes {}", self.area_name(step, area)),
             Kind::Plain {
                 area, write: false, ..
-            } => format!("reads {}", self.area_name(area)),
+            } => format!("reads {}", self.area_name(step, area)),
             Kind::SendSum {
                 cta, area, part, ..
             } => format!(
                 "sends panel {part} of its part to {} of CTA {cta} of its cluster",
-                self.area_name(area)
+                self.area_name(step, area)
             ),
             Kind::AddSum { area, part } => {
-                format!("adds {} to panel {part}", self.area_name(area))
+                format!("adds {} to panel {part}", self.area_name(step, area))
             }
-            Kind::ReadPanel { area, .. } => format!("reads {}", self.area_name(area)),
+            Kind::ReadPanel { area, .. } => format!("reads {}", self.area_name(step, area)),
             Kind::ReadVector { tensor, column, .. } => format!(
                 "reads {} from column {column} on",
                 self.case.pipeline.kernel.buffers[tensor.index()].name
