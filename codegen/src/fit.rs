@@ -1,4 +1,5 @@
-//! How a CTA's shared memory is divided between stages of operands and panels of results: the one place that decides.
+//! How a CTA's shared memory is divided between stages of operands, panels of results and sums of other CTAs: the one
+//! place that decides.
 
 use crate::kernel::{GemmKind, Kernel, Op, OpKind};
 use crate::pipeline::BLOCK_ROWS;
@@ -167,7 +168,6 @@ impl Needs {
         } else {
             String::new()
         };
-        let has = |most: u32| format!("an SM has {room} bytes: 2 to {most} stages");
         // Two stages hide nothing while one is multiplied: a third comes before more than two panels.
         let fits_three = |panels: u32| 3 * stage + panels * sets * panel <= free;
         let wanted = (2..=wanted)
@@ -178,25 +178,8 @@ impl Needs {
             .panels
             .unwrap_or(if kind.stages.is_some() { 1 } else { wanted });
         let most = free.saturating_sub(least.saturating_mul(sets * panel)) / stage;
-        let stages = kind.stages.unwrap_or(most.min(MOST_STAGES));
-        if most < 2 {
-            return Err((
-                format!(
-                    "not even 2 stages of {stage} bytes fit beside {} panels of {panel} bytes{beside}",
-                    least * sets
-                ),
-                format!("an SM has {room} bytes: use smaller tiles, or a smaller k"),
-            ));
-        }
-        if stages < 2 || stages > most {
-            return Err((
-                format!(
-                    "{stages} stages of {stage} bytes beside {} panels of {panel} bytes{beside}",
-                    least * sets
-                ),
-                has(most),
-            ));
-        }
+        let beside = format!(" beside {} panels of {panel} bytes{beside}", least * sets);
+        let stages = self.stages(kind, most, &beside, room)?;
         let left = (free - stages * stage) / (sets * panel);
         let most = if self.in_turn { wanted } else { whole };
         let panels = kind.panels.unwrap_or(left.min(most));
@@ -214,37 +197,59 @@ impl Needs {
         })
     }
 
-    /// As [`Needs::divide`] with stages alone: between two tiles, sums and all panels of this CTA lie there.
+    /// So many stages as the author asks for, or as hide something: of `most` that fit `beside` the rest.
+    fn stages(
+        &self,
+        kind: &GemmKind,
+        most: u32,
+        beside: &str,
+        room: u32,
+    ) -> Result<u32, (String, String)> {
+        let stage = self.stage();
+        let stages = kind.stages.unwrap_or(most.min(MOST_STAGES));
+        if most < 2 {
+            return Err((
+                format!("not even 2 stages of {stage} bytes fit{beside}"),
+                format!("an SM has {room} bytes: use smaller tiles, or a smaller k"),
+            ));
+        }
+        if stages < 2 || stages > most {
+            return Err((
+                format!("{stages} stages of {stage} bytes{beside}"),
+                format!("an SM has {room} bytes: 2 to {most} stages"),
+            ));
+        }
+        Ok(stages)
+    }
+
+    /// As [`Needs::divide`], with all of it for stages: between two tiles, sums and this CTA's panels lie there, each in
+    /// a place of its own.
     fn lay_over(&self, kind: &GemmKind, room: u32) -> Result<Fit, (String, String)> {
         let (stage, panel, sums) = (self.stage().max(1), self.panel().max(1), self.sums());
         let (split, columns) = (self.split, self.panel_columns());
         let whole = self.tile.1 / columns;
         let panels = whole.div_ceil(split) * self.beside.stores.max(1);
-        let most = ((room - BARRIERS) / stage).min(MOST_STAGES);
-        let stages = kind.stages.unwrap_or(most);
         let over = sums + panels * panel;
+        let most = room.saturating_sub(BARRIERS) / stage;
+        let stages = self.stages(kind, most, "", room)?;
+        // What others send says that they have begun with the end of a tile: a CTA to which nobody sends anything could
+        // be at the end of the next one by then.
         if whole < split {
             return Err((
                 format!("{split} CTAs that share a tile of {whole} panels of {columns} columns"),
                 format!("a panel each: `split` is at most {whole}"),
             ));
         }
-        if kind.panels.is_some_and(|asked| asked != panels) {
+        if let Some(asked) = kind.panels.filter(|asked| *asked != panels) {
             return Err((
-                format!("other panels than the {panels} that each of {split} CTAs stores"),
-                "leave `panels` open: they lie where the stages are".into(),
-            ));
-        }
-        if stages < 2 || stages > most {
-            return Err((
-                format!("{stages} stages of {stage} bytes"),
-                format!("an SM has {room} bytes: 2 to {most} stages"),
+                format!("{asked} panels, where {split} CTAs that share a tile have {panels} each"),
+                "leave `panels` open: sums and panels lie where the stages are".into(),
             ));
         }
         if over > stages * stage {
             return Err((
                 format!(
-                    "{panels} panels of {panel} bytes and {sums} bytes of sums where {stages} stages of {stage} bytes are"
+                    "{over} bytes of sums and panels where {stages} stages of {stage} bytes are"
                 ),
                 format!(
                     "{} stages or more, or a smaller `split`",

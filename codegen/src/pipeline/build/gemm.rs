@@ -342,6 +342,7 @@ impl Walk<'_, '_> {
         }
         nodes.push(self.each_own_panel(part));
         if self.b.product.over_stages {
+            nodes.push(why("Then stages may be loaded again where they lay."));
             nodes.extend(read(TILES));
         }
         if sorted.signals.is_empty() {

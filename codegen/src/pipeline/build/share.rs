@@ -3,6 +3,11 @@
 //!
 //! All of them send and all add, so that it takes one hop whatever their number, and what comes after the product is
 //! shared, too. The order of the sum is fixed: a launch gives the same bits every time.
+//!
+//! Sums and panels lie where the stages are: a CTA waits for the others at the end of each tile, its stages idle. From
+//! the first sum that is sent to the last panel that is read, all of that memory belongs to the tile (the ring
+//! [`TILES`]); nothing is loaded ahead for the next one. Where warpgroups take tiles in turn, and where stored tiles
+//! come through the stages, sums and panels lie beside them.
 
 use super::super::{CONSUMERS, Expr, Node, Phase, Side, Slot, Test, cluster};
 use super::gemm::count;
@@ -70,9 +75,8 @@ fn owner(shares: Expr) -> Expr {
 }
 
 impl Walk<'_, '_> {
-    /// Its own end of a tile: what the next one's places in rings are, and with panels beside the stages, that the others
-    /// may send again.
-    pub(super) fn shared(&self, tiles: Expr) -> Vec<Node> {
+    /// The end of a tile, for one of `tiles`.
+    pub(super) fn handed_on(&self, tiles: Expr) -> Vec<Node> {
         let next = |ring| Node::Advance { ring, keep: false };
         if self.b.product.over_stages {
             return vec![next(SUMS), next(TILES)];
@@ -106,8 +110,8 @@ impl Walk<'_, '_> {
         ]
     }
 
-    /// Before the loads of a tile: all panels of the one before were read, here and in the CTAs that these loads go to.
-    /// Those were full after all sums had been added.
+    /// Before the loads of a tile: all panels of the one before were read, here and in the CTA beside, which these loads
+    /// reach, too. Each was full when every warp had added all sums.
     pub(super) fn stages_free(&self) -> Vec<Node> {
         if !self.b.product.over_stages {
             return Vec::new();
@@ -126,7 +130,17 @@ impl Walk<'_, '_> {
         ]
     }
 
-    /// Where the others' sums may be written: given back by them, or nobody who shares the tile needs a stage.
+    /// The others' places for sums may be written: they gave them back, or all who share the tile are done with its
+    /// steps.
+    ///
+    /// Done means that nothing of them is under way in anyone's stages. Every load has arrived, since each warp waited for
+    /// it; every multiply has read, since each warp waited for its own. What the warp itself did there by ordinary
+    /// accesses, for the tile before, has long been complete: the sums that it read went into panels, and stores read
+    /// those before anything was loaded for this tile. So the arrivals have nothing to release, and the waits
+    /// nothing to acquire.
+    ///
+    /// An arrival is never one too early. A warp comes to the end of the next tile only with sums of each of the others
+    /// for this one, and they sent those when their wait here was over.
     fn place_for_sums(&self) -> Vec<Node> {
         if !self.b.product.over_stages {
             return vec![Node::Await {
@@ -136,6 +150,7 @@ impl Walk<'_, '_> {
             }];
         }
         vec![
+            why("Once all are done with its steps, sums and panels lie where the stages are."),
             Node::Arrive {
                 ring: TILES,
                 side: Side::Full,

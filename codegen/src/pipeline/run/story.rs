@@ -66,28 +66,41 @@ impl Machine<'_> {
         )
     }
 
+    fn awaited(&self, node: &Node) -> String {
+        let Node::Await { ring, side, .. } = node else {
+            return "waits for its turn".into();
+        };
+        let ring = self.case.pipeline.ring(*ring);
+        match (ring.is_shared(), side) {
+            (true, Side::Full) => "waits until all are done with the steps of a tile".into(),
+            (true, Side::Empty) => "waits until the panels before have been read".into(),
+            (false, Side::Full) => format!("waits for a {} to be full", ring.name),
+            (false, Side::Empty) => format!("waits for a {} to be empty", ring.name),
+        }
+    }
+
+    fn announced(&self, node: &Node) -> &'static str {
+        if *node == Node::PassTurn {
+            return "passes the turn";
+        }
+        let Node::Arrive { ring, side, .. } = node else {
+            return "gives a slot on";
+        };
+        match (self.case.pipeline.ring(*ring).is_shared(), side) {
+            (true, Side::Full) => "says that its steps are done",
+            (true, Side::Empty) => "says that its panels have been read",
+            (false, Side::Full | Side::Empty) => "gives a slot on",
+        }
+    }
+
     fn deed(&self, step: &Step<'_>) -> String {
         let item = step.item.map_or(String::new(), |(row, column)| {
             format!(" for tile ({row}, {column})")
         });
         let what = match &step.kind {
-            Kind::Await { .. } => {
-                if let Node::Await { ring, side, .. } = step.node {
-                    let side = match side {
-                        Side::Full => "full",
-                        Side::Empty => "empty",
-                    };
-                    format!(
-                        "waits for a {} to be {side}",
-                        self.case.pipeline.ring(*ring).name
-                    )
-                } else {
-                    "waits for its turn".into()
-                }
-            }
+            Kind::Await { .. } => self.awaited(step.node),
             Kind::Expect { .. } => "announces a load".into(),
-            Kind::Arrive { .. } if *step.node == Node::PassTurn => "passes the turn".into(),
-            Kind::Arrive { .. } => "gives a slot on".into(),
+            Kind::Arrive { .. } => self.announced(step.node).into(),
             Kind::Load { area, from, .. } => format!(
                 "loads {} into {}",
                 self.box_name(from),
