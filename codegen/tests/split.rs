@@ -465,7 +465,7 @@ fn a_cluster_is_a_worker() {
     };
     assert_eq!(grid(64, 2560, 1), 40);
     assert_eq!(grid(64, 1280, 3), 60);
-    // A cluster of 3 takes two pairs of SMs, one of 5 three.
-    assert_eq!(grid(256, 2560, 3), 90);
-    assert_eq!(grid(256, 2560, 5), 100);
+    // 39 clusters of 3, and 22 of 5, run at once.
+    assert_eq!(grid(256, 2560, 3), 39 * 3);
+    assert_eq!(grid(256, 2560, 5), 22 * 5);
 }
