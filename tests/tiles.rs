@@ -157,17 +157,26 @@ fn tiles_whose_steps_are_shared_pass_the_gates() {
         split(((32, 48), true), 4),
         split(((8, 64), true), 3),
         split(((128, 144), false), 2),
+        split(((128, 160), false), 2),
+        split(((128, 160), false), 4),
+        split(((128, 192), false), 2),
+        split(((128, 192), false), 4),
+        split(((128, 224), false), 2),
+        split(((128, 256), false), 2),
         laid_out(((64, 64), true), 3, Layout::Nn),
+        laid_out(((128, 160), false), 2, Layout::Nn),
+        laid_out(((128, 256), false), 2, Layout::Nn),
         laid_out(((128, 128), false), 2, Layout::Nn),
         laid_out(((64, 128), true), 2, Layout::Tn),
         laid_out(((128, 64), false), 3, Layout::Tn),
     ]);
 }
 
-/// Vectors, a stored tile, and results of two types beside the product.
-fn linear(by: u32) -> Program {
+/// A vector, results of two types, and perhaps a stored tile beside the product: it keeps sums out of the stages.
+fn linear(by: u32, tile: bool) -> Program {
     let mut s = ScheduleBuilder::new("linear");
-    let [x, w, z] = ["x", "w", "z"].map(|name| s.local(name, Dtype::Bf16));
+    let [x, w] = ["x", "w"].map(|name| s.local(name, Dtype::Bf16));
+    let z = tile.then(|| s.local("z", Dtype::Bf16));
     let bias = s.vector("bias", Dtype::F32);
     let (y, wide) = (s.out("y", Dtype::Bf16), s.out("wide", Dtype::F32));
     let tiles = s.tiles("tiles", y, (128, 128));
@@ -178,8 +187,10 @@ fn linear(by: u32) -> Program {
     s.gemm(options, |s| {
         s.for_items("t", tiles.grouped(8), |s, t| {
             let acc = s.dot(x.at(t), w.at(t));
-            let (bias, residual) = (s.load(bias), s.load(z.at(t)));
-            let sum = acc + bias + residual;
+            let mut sum = acc + s.load(bias);
+            if let Some(z) = z {
+                sum = sum + s.load(z.at(t));
+            }
             s.store(y.at(t), sum.clone());
             s.store(wide.at(t), sum);
         });
@@ -189,7 +200,8 @@ fn linear(by: u32) -> Program {
 
 #[test]
 fn what_comes_after_a_shared_product_passes_the_gates() {
-    all_pass(&[2, 3, 4].map(|by| (linear(by), Variant::new(1))));
+    let all = [2, 3, 4].map(|by| [true, false].map(|tile| (linear(by, tile), Variant::new(1))));
+    all_pass(all.as_flattened());
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod steps;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::dtype::Dtype;
 use crate::early;
-use crate::fit::{Needs, staged_rows};
+use crate::fit::{Beside, Needs, staged_rows};
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, RoleKind, visit_ops};
 use crate::model::Machine;
 use crate::program::{CounterId, Loc, PartitionId};
@@ -471,6 +471,8 @@ fn tile_fits(
         );
     }
     let [a_rows, b_rows] = kernel.variant.layout.rows_contiguous();
+    let mut beside = Beside::default();
+    visit_ops(body, &mut |op| beside.count(kernel, op));
     let needs = Needs {
         tile: (rows, columns),
         staged: (
@@ -481,6 +483,7 @@ fn tile_fits(
         result: result_bytes(kernel, body),
         in_turn,
         split: kind.split,
+        beside,
     };
     match needs.divide(kind, kernel.variant.arch.shared_memory()) {
         Ok(fit) => {
