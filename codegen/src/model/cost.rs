@@ -81,8 +81,9 @@ impl<'a> Costs<'a> {
                 Block::Items { partition, .. } => {
                     let items = self.plan.geometry.items(*partition) as f64;
                     let items = items * f64::from(self.gemm.split);
-                    let ctas = f64::from(self.plan.grid.gemm);
-                    self.busy = self.busy.max(items.min(ctas));
+                    // With several rounds, how many SMs the grid leaves free is as good as any: the work is the same.
+                    let sms = self.machine.sms - self.plan.grid.comm.min(self.machine.sms);
+                    self.busy = self.busy.max(items.min(f64::from(sms)));
                 }
                 Block::Once { .. } | Block::Join => {}
             }
@@ -163,7 +164,8 @@ impl<'a> Costs<'a> {
         let tensor = 2.0 * multiplied * width * k / machine.flops_of(dtype, self.busy);
         let (down, across) = self.gemm.cluster;
         let read = self.lines(a, rows, across) + self.lines(b, columns, down);
-        let rate = (machine.l2 / self.busy).min(machine.l2_sm);
+        let readers = self.busy.min(f64::from(self.plan.grid.gemm));
+        let rate = (machine.l2 / readers).min(machine.l2_sm);
         let feed = read * k * f64::from(dtype.bytes()) / rate;
         let latency = if self.gemm.cluster == (1, 1) {
             machine.step_latency
