@@ -9,7 +9,9 @@ constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
 constexpr u32 CLUSTER = 2;  // CTAs along rows that load w together
 constexpr u32 STAGES = 3;  // stages of x and w in flight
 constexpr u32 PANELS = 4;  // output panels in flight
+constexpr u32 STRIP_ROWS = 8;  // of an operand's box: strips without a row that exists are not loaded
 constexpr u32 PANEL_N = 64;  // columns of an output panel
+constexpr u32 STRIP_BYTES = STRIP_ROWS * TILE_K * 2;
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
 constexpr u32 X_AT = 0, X_BYTES = 16384;
@@ -43,7 +45,9 @@ __device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384, 1)
 gemm(
         const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap x_strip,  // mine, in one piece; boxes of 8x64
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap w_strip,  // mine, in one piece; boxes of 8x64
         const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
@@ -56,7 +60,9 @@ gemm(
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
+        tma_prefetch_map(x_strip);
         tma_prefetch_map(w);
+        tma_prefetch_map(w_strip);
         tma_prefetch_map(y);
         #pragma unroll 1
         for (u32 stage = 0; stage < STAGES; ++stage) {
@@ -86,13 +92,16 @@ gemm(
             for (; index < tiles; index += gridDim.x / CLUSTER) {
                 const Place t = grouped_8(index, tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                const u32 x_strips = ceil_div(min(plan.m - min((t.row * CLUSTER + half) * TILE_M, plan.m), TILE_M), STRIP_ROWS);
+                const u32 w_strips = ceil_div(min(plan.n - t.column * TILE_N, TILE_N), STRIP_ROWS);
+                const u32 my_w_strips = min(w_strips - min(half * (TILE_N / CLUSTER / STRIP_ROWS), w_strips), TILE_N / CLUSTER / STRIP_ROWS);
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     mbarrier_wait_relaxed(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
                     const u32 full = base + STAGE_FULL_AT + stage * 8;
-                    mbarrier_expect(full, X_BYTES + W_BYTES);
-                    tma_load(base + X_AT + stage * X_BYTES, x, full, step * TILE_K, (t.row * CLUSTER + half) * TILE_M, 0, 0);
-                    tma_load_multicast(base + W_AT + stage * W_BYTES + half * (W_BYTES / CLUSTER), w, full, step * TILE_K, t.column * TILE_N + half * (TILE_N / CLUSTER), 0, 0, (1 << CLUSTER) - 1);
+                    mbarrier_expect(full, x_strips * STRIP_BYTES + w_strips * STRIP_BYTES);
+                    tma_load_strips<STRIP_ROWS, TILE_M / STRIP_ROWS>(base + X_AT + stage * X_BYTES, x, x_strip, x_strips, full, step * TILE_K, (t.row * CLUSTER + half) * TILE_M, 0, 0);
+                    tma_load_multicast_strips<STRIP_ROWS, TILE_N / CLUSTER / STRIP_ROWS>(base + W_AT + stage * W_BYTES + half * (W_BYTES / CLUSTER), w, w_strip, my_w_strips, full, step * TILE_K, t.column * TILE_N + half * (TILE_N / CLUSTER), 0, 0, (1 << CLUSTER) - 1);
                     if (++stage == STAGES) stage = 0, stage_parity ^= 1;
                 }
             }

@@ -284,8 +284,9 @@ impl Printer<'_> {
                 map,
                 at,
                 multicast,
+                strips,
             } => format!(
-                "load {}{} <- {}{}",
+                "load {}{} <- {}{}{}",
                 self.part(*ring, *part, index),
                 match multicast {
                     None => String::new(),
@@ -296,7 +297,12 @@ impl Printer<'_> {
                     }
                 },
                 self.pipeline.map(*map).name,
-                self.at(at)
+                self.at(at),
+                strips.as_ref().map_or(String::new(), |strips| format!(
+                    ", or {} of its {} strips",
+                    number(&strips.count),
+                    number(&strips.all)
+                ))
             ),
             Node::Store {
                 ring,

@@ -34,12 +34,12 @@ impl<'a> Case<'a> {
             ..kernel.variant
         };
         let tile = pipeline.tile;
-        // Chunks of one and a half tiles, the last one two rows short; columns that no tile divides; and one step more
-        // of K than the ring has stages. Along either, the last of a cluster's tiles is wholly outside, and there are
+        // Chunks of one and a half tiles, the last one two rows short; columns that no tile divides, of which clusters
+        // load more than half of the last; and one step more of K than the ring has stages. Along either, the last of a cluster's tiles is wholly outside, and there are
         // more of them, so that each warpgroup has several in turn. A copied piece has two units.
         let rows = tile.rows + tile.rows / 2;
         let (n, k) = (
-            tile.columns * pipeline.beside() + 8,
+            tile.columns * pipeline.beside() + tile.columns / 2 * (pipeline.beside() - 1) + 8,
             if pipeline.comm.is_some() {
                 (UNIT + 1) * BOX_COLUMNS
             } else {

@@ -3,7 +3,7 @@
 mod areas;
 mod barriers;
 
-use super::super::{Deal, Expr, MapId, Node, Phase, Place, RingId, Side, Slot};
+use super::super::{At, Deal, Expr, MapId, Node, Phase, Place, RingId, Side, Slot};
 use super::case::{Case, Env, WORLD, comm_ctas};
 use super::step::{Area, Kind, Step};
 use crate::pipeline::Values;
@@ -295,33 +295,48 @@ impl<'a> Flattener<'a> {
                 map,
                 at,
                 multicast,
+                strips,
             } => {
                 let cursor = self.cursors[usize::from(ring.0)];
-                let boxed = self.case.pipeline.map(*map);
-                let bytes = self.box_bytes(boxed);
+                let boxed = self.box_bytes(self.case.pipeline.map(*map));
                 let place = if multicast.is_some() {
-                    self.env.var("half") * bytes
+                    self.env.var("half") * boxed
                 } else {
                     self.value(index) * self.place_bytes(*map)
                 };
-                let area = self.area(*ring, *part, cursor.slot, place, bytes);
-                let from = self.global(*map, at);
-                self.push(
-                    node,
-                    Kind::Load {
-                        ctas: match multicast {
-                            None => vec![self.rank()],
-                            Some(first) => {
-                                let first = self.value(first);
-                                (first..first + self.case.pipeline.ring(*ring).ctas).collect()
-                            }
-                        },
-                        area,
+                let ctas: Vec<u32> = match multicast {
+                    None => vec![self.rank()],
+                    Some(first) => {
+                        let first = self.value(first);
+                        (first..first + self.case.pipeline.ring(*ring).ctas).collect()
+                    }
+                };
+                // The box, or so many of its strips.
+                let lacking = strips.as_ref().filter(|strips| {
+                    let [count, all] = [&strips.count, &strips.all].map(|expr| self.value(expr));
+                    count != all
+                });
+                let (map, count) =
+                    lacking.map_or((*map, 1), |strips| (strips.map, self.value(&strips.count)));
+                let (rows, bytes) = {
+                    let map = self.case.pipeline.map(map);
+                    (map.box_rows, self.box_bytes(map))
+                };
+                for strip in 0..count {
+                    let at = At {
+                        row: at.row.clone() + strip * rows,
+                        ..at.clone()
+                    };
+                    let place = place + strip * bytes;
+                    let kind = Kind::Load {
+                        ctas: ctas.clone(),
+                        area: self.area(*ring, *part, cursor.slot, place, bytes),
                         barrier: self.barrier(*ring, Side::Full, cursor.slot),
                         bytes,
-                        from,
-                    },
-                );
+                        from: self.global(map, &at),
+                    };
+                    self.push(node, kind);
+                }
             }
             Node::Store { ring, map, at, .. } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
@@ -364,6 +379,7 @@ impl<'a> Flattener<'a> {
                     Kind::Mma {
                         areas: [x, w],
                         row: offset / line,
+                        barrier: self.barrier(*ring, Side::Full, slot),
                         fresh: self.value(fresh) == 0,
                     },
                 );
