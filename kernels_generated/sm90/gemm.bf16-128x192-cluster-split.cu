@@ -11,10 +11,9 @@ constexpr u32 SPLIT = 2;  // groups of them in a cluster, which share the steps 
 constexpr u32 STAGES = 3;  // stages of x and w in flight
 constexpr u32 PANELS = 6;  // output panels in flight
 constexpr u32 SUMS = 1;  // sums of others that a CTA holds, for each consumer
-constexpr u32 STRIP_ROWS = 8;  // of an operand's box: strips without a row that exists are not loaded
+constexpr u32 STRIP_ROWS = 8;  // of an operand's box, loaded if one of them exists
 constexpr u32 PANEL_N = 32;  // columns of an output panel
 constexpr u32 SUM_PANELS = 3;  // panels of a tile that a CTA has the sums of, at most
-constexpr u32 STRIP_BYTES = STRIP_ROWS * TILE_K * 2;
 constexpr u32 SUM_THREADS = 128;  // of a consumer: those that have rows of the tile
 constexpr u32 SUM_PANEL_BYTES = PANEL_N * 2 * SUM_THREADS;  // of a panel's accumulators
 
@@ -107,16 +106,16 @@ gemm(
             for (; index < tiles; index += gridDim.x / (CLUSTER * SPLIT)) {
                 const Place t = grouped_8(index, tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
-                const u32 x_strips = ceil_div(min(plan.m - min((t.row * CLUSTER + half) * TILE_M, plan.m), TILE_M), STRIP_ROWS);
-                const u32 w_strips = ceil_div(min(plan.n - t.column * TILE_N, TILE_N), STRIP_ROWS);
-                const u32 my_w_strips = min(w_strips - min(half * (TILE_N / CLUSTER / STRIP_ROWS), w_strips), TILE_N / CLUSTER / STRIP_ROWS);
+                const u32 x_rows = ceil_div(min(plan.m - min((t.row * CLUSTER + half) * TILE_M, plan.m), TILE_M), STRIP_ROWS) * STRIP_ROWS;
+                const u32 w_rows = ceil_div(min(plan.n - t.column * TILE_N, TILE_N), STRIP_ROWS) * STRIP_ROWS;
+                const u32 my_w_rows = min(w_rows - min(half * (TILE_N / CLUSTER), w_rows), TILE_N / CLUSTER);
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     mbarrier_wait_relaxed(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
                     const u32 full = base + STAGE_FULL_AT + stage * 8;
-                    mbarrier_expect(full, x_strips * STRIP_BYTES + w_strips * STRIP_BYTES);
-                    tma_load_strips<STRIP_ROWS, TILE_M / STRIP_ROWS>(base + X_AT + stage * X_BYTES, x, x_strip, x_strips, full, (first_step + step) * TILE_K, (t.row * CLUSTER + half) * TILE_M, 0, 0);
-                    tma_load_multicast_strips<STRIP_ROWS, TILE_N / CLUSTER / STRIP_ROWS>(base + W_AT + stage * W_BYTES + half * (W_BYTES / CLUSTER), w, w_strip, my_w_strips, full, (first_step + step) * TILE_K, t.column * TILE_N + half * (TILE_N / CLUSTER), 0, 0, ((1 << CLUSTER) - 1) << (share * CLUSTER));
+                    mbarrier_expect(full, x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
+                    tma_load_strips<STRIP_ROWS, TILE_M>(base + X_AT + stage * X_BYTES, x, x_strip, x_rows, full, (first_step + step) * TILE_K, (t.row * CLUSTER + half) * TILE_M, 0, 0);
+                    tma_load_multicast_strips<STRIP_ROWS, TILE_N / CLUSTER>(base + W_AT + stage * W_BYTES + half * (W_BYTES / CLUSTER), w, w_strip, my_w_rows, full, (first_step + step) * TILE_K, t.column * TILE_N + half * (TILE_N / CLUSTER), 0, 0, ((1 << CLUSTER) - 1) << (share * CLUSTER));
                     if (++stage == STAGES) stage = 0, stage_parity ^= 1;
                 }
             }

@@ -8,9 +8,8 @@ constexpr u32 TILE_M = 128, TILE_N = 128, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
 constexpr u32 STAGES = 6;  // stages of x and w in flight
 constexpr u32 PANELS = 2;  // output panels in flight
-constexpr u32 STRIP_ROWS = 8;  // of an operand's box: strips without a row that exists are not loaded
+constexpr u32 STRIP_ROWS = 8;  // of an operand's box, loaded if one of them exists
 constexpr u32 PANEL_N = 64;  // columns of an output panel
-constexpr u32 STRIP_BYTES = STRIP_ROWS * TILE_K * 2;
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
 constexpr u32 X_AT = 0, X_BYTES = 16384;
@@ -90,15 +89,15 @@ gemm(
             for (; index < tiles; index += gridDim.x) {
                 const Place t = grouped_8(index, tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
-                const u32 x_strips = ceil_div(min(plan.m - t.row * TILE_M, TILE_M), STRIP_ROWS);
-                const u32 w_strips = ceil_div(min(plan.n - t.column * TILE_N, TILE_N), STRIP_ROWS);
+                const u32 x_rows = ceil_div(min(plan.m - t.row * TILE_M, TILE_M), STRIP_ROWS) * STRIP_ROWS;
+                const u32 w_rows = ceil_div(min(plan.n - t.column * TILE_N, TILE_N), STRIP_ROWS) * STRIP_ROWS;
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
                     const u32 full = base + STAGE_FULL_AT + stage * 8;
-                    mbarrier_expect(full, x_strips * STRIP_BYTES + w_strips * STRIP_BYTES);
-                    tma_load_strips<STRIP_ROWS, TILE_M / STRIP_ROWS>(base + X_AT + stage * X_BYTES, x, x_strip, x_strips, full, step * TILE_K, t.row * TILE_M, 0, 0);
-                    tma_load_strips<STRIP_ROWS, TILE_N / STRIP_ROWS>(base + W_AT + stage * W_BYTES, w, w_strip, w_strips, full, step * TILE_K, t.column * TILE_N, 0, 0);
+                    mbarrier_expect(full, x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
+                    tma_load_strips<STRIP_ROWS, TILE_M>(base + X_AT + stage * X_BYTES, x, x_strip, x_rows, full, step * TILE_K, t.row * TILE_M, 0, 0);
+                    tma_load_strips<STRIP_ROWS, TILE_N>(base + W_AT + stage * W_BYTES, w, w_strip, w_rows, full, step * TILE_K, t.column * TILE_N, 0, 0);
                     if (++stage == STAGES) stage = 0, stage_parity ^= 1;
                 }
             }

@@ -136,16 +136,12 @@ impl Text<'_> {
                 symbols.push((name.clone(), *value));
             }
         });
-        let [symbols_block, symbols_strip] = ["BLOCK_ROWS", "STRIP_ROWS"]
-            .map(|wanted| symbols.iter().any(|(name, _)| name == wanted));
+        let symbols_block = symbols.iter().any(|(name, _)| name == "BLOCK_ROWS");
         for (name, value) in symbols {
             self.line(format!("constexpr u32 {name} = {value};{}", meaning(&name)));
         }
         if symbols_block {
             self.line("constexpr u32 BLOCK_BYTES = BLOCK_ROWS * TILE_K * 2;");
-        }
-        if symbols_strip {
-            self.line("constexpr u32 STRIP_BYTES = STRIP_ROWS * TILE_K * 2;");
         }
         if pipeline.split > 1 {
             self.line(format!(
@@ -557,7 +553,7 @@ fn meaning(name: &str) -> &'static str {
     match name {
         "COMM_CTAS" => "  // the first blocks move data before they multiply",
         "BLOCK_ROWS" => "  // rows of an operand that are contiguous: one 128-byte line for each k",
-        "STRIP_ROWS" => "  // of an operand's box: strips without a row that exists are not loaded",
+        "STRIP_ROWS" => "  // of an operand's box, loaded if one of them exists",
         "PIECE" => "  // rows that have one counter cell",
         "UNIT" => "  // boxes of a piece that one CTA sends, with one signal",
         "BOX_N" => "  // columns of such a box",

@@ -224,9 +224,9 @@ impl Text<'_> {
                     None => (String::new(), map.clone()),
                     Some(strips) => {
                         let strip = &self.pipeline.map(strips.map).name;
-                        let [count, all] = [&strips.count, &strips.all].map(|expr| self.expr(expr));
+                        let [rows, all] = [&strips.rows, &strips.all].map(|expr| self.expr(expr));
                         let of = format!("_strips<STRIP_ROWS, {all}>");
-                        (of, format!("{map}, {strip}, {count}"))
+                        (of, format!("{map}, {strip}, {rows}"))
                     }
                 };
                 self.line(match multicast {

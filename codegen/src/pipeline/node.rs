@@ -504,9 +504,9 @@ pub struct At {
 pub struct Strips {
     /// The map of one.
     pub map: MapId,
-    /// How many have rows that exist: the box's first ones.
-    pub count: Expr,
-    /// How many the box has.
+    /// How many rows those have that have one which exists: the box's first.
+    pub rows: Expr,
+    /// How many rows the box has.
     pub all: Expr,
 }
 

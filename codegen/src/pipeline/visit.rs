@@ -105,11 +105,7 @@ impl Node {
             } => {
                 let mut all = vec![index, &at.column, &at.row, &at.chunk, &at.rank];
                 all.extend(multicast);
-                all.extend(
-                    strips
-                        .iter()
-                        .flat_map(|strips| [&strips.count, &strips.all]),
-                );
+                all.extend(strips.iter().flat_map(|strips| [&strips.rows, &strips.all]));
                 all
             }
             Node::Store { at, .. } => vec![&at.column, &at.row, &at.chunk, &at.rank],

@@ -299,8 +299,8 @@ impl Printer<'_> {
                 self.pipeline.map(*map).name,
                 self.at(at),
                 strips.as_ref().map_or(String::new(), |strips| format!(
-                    ", or {} of its {} strips",
-                    number(&strips.count),
+                    ", or by strips {} of its {} rows",
+                    number(&strips.rows),
                     number(&strips.all)
                 ))
             ),

@@ -101,12 +101,12 @@ impl Walk<'_, '_> {
         };
         let strips = (!blocked && in_strips(box_rows)).then(|| {
             let map = self.map_as(region.buffer, (STRIP_ROWS, tile.k), "_strip");
-            let (all, mine) = self.strips(&name, &extent, &mut staged.sizes);
-            staged.bytes = all * Expr::symbol("STRIP_BYTES", STRIP_ROWS * tile.k * 2);
+            let (come, mine) = self.rows_that_come(&name, &extent, &mut staged.sizes);
+            staged.bytes = come * Expr::symbol("TILE_K", tile.k) * 2;
             Strips {
                 map,
-                count: mine,
-                all: extent.mine() / strip_rows(),
+                rows: mine,
+                all: extent.mine(),
             }
         });
         let start = mine + block.clone() * Expr::symbol("BLOCK_ROWS", BLOCK_ROWS);
@@ -136,9 +136,15 @@ impl Walk<'_, '_> {
         Some(staged)
     }
 
-    /// How many strips of a tile have rows that exist: of all that comes into the stage, and of what this CTA loads.
-    /// What each CTA of a cluster loads is whole strips.
-    fn strips(&mut self, name: &str, extent: &Extent, sizes: &mut Vec<Node>) -> (Expr, Expr) {
+    /// How many rows of a tile come in strips that have a row which exists: into the stage, and loaded by this CTA. What
+    /// each CTA of a cluster loads is whole strips.
+    fn rows_that_come(
+        &mut self,
+        name: &str,
+        extent: &Extent,
+        sizes: &mut Vec<Node>,
+    ) -> (Expr, Expr) {
+        let strip = || Expr::symbol("STRIP_ROWS", STRIP_ROWS);
         let least = |a: Expr, b: Expr| Expr::Min(a.into(), b.into());
         let (from, end) = (extent.from.clone(), extent.end.clone());
         let before = if extent.outside {
@@ -147,22 +153,16 @@ impl Walk<'_, '_> {
             from
         };
         let exist = least(end - before, extent.tile.clone());
-        let all = self.name(
-            sizes,
-            &format!("{name}_strips"),
-            exist.ceil_div(strip_rows()),
-        );
+        let come = exist.ceil_div(strip()) * strip();
+        let come = self.name(sizes, &format!("{name}_rows"), come);
         if extent.ctas == 1 {
-            return (all.clone(), all);
+            return (come.clone(), come);
         }
-        let each = extent.mine() / strip_rows();
-        let before = least(Expr::var("half") * each.clone(), all.clone());
-        let mine = self.name(
-            sizes,
-            &format!("my_{name}_strips"),
-            least(all.clone() - before, each),
-        );
-        (all, mine)
+        let each = extent.mine();
+        let before = least(Expr::var("half") * each.clone(), come.clone());
+        let mine = least(come.clone() - before, each);
+        let mine = self.name(sizes, &format!("my_{name}_rows"), mine);
+        (come, mine)
     }
 }
 
@@ -175,10 +175,6 @@ impl Extent {
             self.tile.clone()
         }
     }
-}
-
-fn strip_rows() -> Expr {
-    Expr::symbol("STRIP_ROWS", STRIP_ROWS)
 }
 
 /// Blocks that hold so many rows; the last may be partly of the next tile's.

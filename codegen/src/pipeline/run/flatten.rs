@@ -311,23 +311,21 @@ impl<'a> Flattener<'a> {
                         (first..first + self.case.pipeline.ring(*ring).ctas).collect()
                     }
                 };
-                // The box, or so many of its strips.
-                let lacking = strips.as_ref().filter(|strips| {
-                    let [count, all] = [&strips.count, &strips.all].map(|expr| self.value(expr));
-                    count != all
-                });
-                let (map, count) =
-                    lacking.map_or((*map, 1), |strips| (strips.map, self.value(&strips.count)));
-                let (rows, bytes) = {
-                    let map = self.case.pipeline.map(map);
-                    (map.box_rows, self.box_bytes(map))
+                // The box, or those of its strips.
+                let (map, all) = match strips {
+                    Some(strips) if self.value(&strips.rows) != self.value(&strips.all) => {
+                        (strips.map, self.value(&strips.rows))
+                    }
+                    Some(_) | None => (*map, self.case.pipeline.map(*map).box_rows),
                 };
-                for strip in 0..count {
+                let loaded = self.case.pipeline.map(map);
+                let (rows, bytes) = (loaded.box_rows, self.box_bytes(loaded));
+                for row in (0..all).step_by(rows as usize) {
                     let at = At {
-                        row: at.row.clone() + strip * rows,
+                        row: at.row.clone() + row,
                         ..at.clone()
                     };
-                    let place = place + strip * bytes;
+                    let place = place + row / rows * bytes;
                     let kind = Kind::Load {
                         ctas: ctas.clone(),
                         area: self.area(*ring, *part, cursor.slot, place, bytes),
