@@ -158,7 +158,7 @@ fn stages_that_are_given_back_to_others() {
     ");
     // To the first two, whoever loaded.
     insta::assert_snapshot!(emptied_at(Expr::var("lane")), @"
-    error[race]: load of block 0 on rank 0 loads rows 512..574, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
+    error[race]: load of block 0 on rank 0 loads rows 512..520, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
       = load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
@@ -177,7 +177,7 @@ fn a_stage_is_loaded_again_before_all_who_have_it_are_done() {
     let mut pipeline = four();
     pipeline.rings[0].empty /= 2;
     insta::assert_snapshot!(told(pipeline), @"
-    error[race]: load of block 0 on rank 0 loads rows 512..574, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
+    error[race]: load of block 0 on rank 0 loads rows 512..520, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
       = load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
@@ -246,8 +246,8 @@ fn both_load_the_same_half() {
         true
     });
     insta::assert_snapshot!(found, @"
-    error[coverage]: store of block 2 on rank 0 stores panel 0 to rows 0..128, columns 64..128 of y (chunk or slot 0) on rank 0 for tile (0, 0)
-      = the panel is of another place
+    error[coverage]: multiply of block 1 on rank 0 multiplies x of stage 0 by w of stage 0
+      = a stage does not hold one tile of each operand
     ");
 }
 

@@ -21,6 +21,8 @@ pub(super) struct Case<'a> {
     pub plan: Plan,
     /// CTAs of a rank.
     pub blocks: u32,
+    /// What products multiply.
+    pub operands: Vec<TensorId>,
     first: Vec<u32>,
     /// Cells of a rank.
     pub cells: u32,
@@ -75,10 +77,19 @@ impl<'a> Case<'a> {
         // No two parts of a tile on the same CTA: ten tiles are dealt to two, or where K has parts to three.
         let workers = if pipeline.parts > 1 { 3 } else { 2 };
         let blocks = (workers + comm_ctas(pipeline)) * pipeline.ctas();
+        let mut operands = Vec::new();
+        for role in &kernel.roles {
+            visit(&role.body, &mut |op| {
+                if let OpKind::Dot { a, b, .. } = &op.kind {
+                    operands = vec![a.buffer, b.buffer];
+                }
+            });
+        }
         Ok(Case {
             pipeline,
             plan,
             blocks,
+            operands,
             first,
             cells,
         })

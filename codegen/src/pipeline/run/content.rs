@@ -10,7 +10,7 @@ use super::story;
 use crate::diag::Diagnostic;
 use crate::kernel::{OpKind, visit};
 use crate::pipeline::{Node, View};
-use crate::program::{StoreMode, TensorKind};
+use crate::program::{StoreMode, TensorId, TensorKind};
 use crate::value::AccId;
 
 /// A tile product so far.
@@ -116,7 +116,7 @@ impl Machine<'_> {
         held.push((area, content));
     }
 
-    /// The operand in an area of a stage that so many rows of its tile lie before: boxes that completed on a phase, whose
+    /// An operand in an area of a stage that so many rows of its tile lie before: its boxes that completed on a phase, whose
     /// rows follow each other, of the same columns. What lies behind them was not loaded. `None` where
     /// nothing was.
     ///
@@ -125,7 +125,7 @@ impl Machine<'_> {
     fn operand(
         &self,
         cta: usize,
-        area: Area,
+        (tensor, area): (TensorId, Area),
         before: u32,
         phase: Phase,
     ) -> Result<Option<Operand>, NoTile> {
@@ -152,7 +152,8 @@ impl Machine<'_> {
         for (at, next) in &held {
             let follows =
                 self.row_in_all(next, next.origin.0) == row + (covered - tile.start) / line;
-            if at.start != covered || !follows || next.columns != from.columns {
+            let same = (next.tensor, next.columns) == (tensor, from.columns);
+            if at.start != covered || !follows || !same {
                 return Err(NoTile);
             }
             covered = at.end;
@@ -181,7 +182,10 @@ impl Machine<'_> {
         let wrong = |what| Err(Box::new(story::wrong(self, index, what)));
         let no_tile = "a stage does not hold one tile of each operand";
         let befores = [row, 0];
-        let [x, w] = [0, 1].map(|side| self.operand(cta, areas[side], befores[side], phase));
+        let [x, w] = [0, 1].map(|side| {
+            let part = (self.case.operands[side], areas[side]);
+            self.operand(cta, part, befores[side], phase)
+        });
         let (Ok(x), Ok(w)) = (x, w) else {
             return wrong(no_tile);
         };
@@ -373,20 +377,13 @@ impl Machine<'_> {
     }
 
     fn depth(&self) -> u32 {
-        let pipeline = self.case.pipeline;
-        let mut k = 0;
-        for role in &pipeline.kernel.roles {
-            visit(&role.body, &mut |op| {
-                if let OpKind::Dot { a, .. } = &op.kind {
-                    k = self
-                        .case
-                        .plan
-                        .geometry
-                        .size(pipeline.kernel.buffers[a.buffer.index()].columns);
-                }
-            });
-        }
-        k
+        let buffers = &self.case.pipeline.kernel.buffers;
+        let columns = self
+            .case
+            .operands
+            .first()
+            .map(|x| buffers[x.index()].columns);
+        columns.map_or(0, |k| self.case.plan.geometry.size(k))
     }
 
     /// Whether results are sums with stored tiles.
