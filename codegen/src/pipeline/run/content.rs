@@ -335,12 +335,16 @@ impl Machine<'_> {
                     }
                     let buffer = &kernel.buffers[to.tensor.index()];
                     let k = self.depth();
-                    let at = (product.at.0, self.column(product, *part));
-                    if at != (Some(row), Some(to.columns.0)) {
+                    let lacks = "some of what exists of its operands was not loaded";
+                    let (Some(first), Some(column)) = (product.at.0, self.column(product, *part))
+                    else {
+                        return wrong(lacks);
+                    };
+                    if (first, column) != (row, to.columns.0) {
                         return wrong("the panel is of another place");
                     }
                     if self.garbage(product, *part, to) {
-                        return wrong("some of what exists of its operands was not loaded");
+                        return wrong(lacks);
                     }
                     let mut added = product.added.clone();
                     added.sort_unstable();
