@@ -108,6 +108,21 @@ fn every_tile_that_the_library_offers_passes_the_gates() {
     all_pass(&cases);
 }
 
+/// Panels of f32, which TMA adds to what is there: one reduction where a tile would be stored.
+#[test]
+fn what_a_launch_adds_to_passes_the_gates() {
+    let kinds = [
+        ((128, 256), false),
+        ((128, 192), false),
+        ((256, 128), false),
+        ((128, 160), true),
+        ((128, 144), true),
+        ((128, 128), true),
+    ];
+    let wgrad = kinds.map(|kind| (schedules::wgrad(), variant(kind).layout(Layout::Tn)));
+    all_pass(&wgrad);
+}
+
 /// CTAs that load together, and share the steps of their tiles.
 fn both(kind: Kind, cluster: (u32, u32), by: u32) -> (Program, Variant) {
     let (program, variant) = split(kind, by);
@@ -142,17 +157,26 @@ fn tiles_whose_steps_are_shared_pass_the_gates() {
         split(((32, 48), true), 4),
         split(((8, 64), true), 3),
         split(((128, 144), false), 2),
+        split(((128, 160), false), 2),
+        split(((128, 160), false), 4),
+        split(((128, 192), false), 2),
+        split(((128, 192), false), 4),
+        split(((128, 224), false), 2),
+        split(((128, 256), false), 2),
         laid_out(((64, 64), true), 3, Layout::Nn),
+        laid_out(((128, 160), false), 2, Layout::Nn),
+        laid_out(((128, 256), false), 2, Layout::Nn),
         laid_out(((128, 128), false), 2, Layout::Nn),
         laid_out(((64, 128), true), 2, Layout::Tn),
         laid_out(((128, 64), false), 3, Layout::Tn),
     ]);
 }
 
-/// Vectors, a stored tile, and results of two types beside the product.
-fn linear(by: u32) -> Program {
+/// A vector, results of two types, and perhaps a stored tile beside the product: it keeps sums out of the stages.
+fn linear(by: u32, tile: bool) -> Program {
     let mut s = ScheduleBuilder::new("linear");
-    let [x, w, z] = ["x", "w", "z"].map(|name| s.local(name, Dtype::Bf16));
+    let [x, w] = ["x", "w"].map(|name| s.local(name, Dtype::Bf16));
+    let z = tile.then(|| s.local("z", Dtype::Bf16));
     let bias = s.vector("bias", Dtype::F32);
     let (y, wide) = (s.out("y", Dtype::Bf16), s.out("wide", Dtype::F32));
     let tiles = s.tiles("tiles", y, (128, 128));
@@ -163,8 +187,10 @@ fn linear(by: u32) -> Program {
     s.gemm(options, |s| {
         s.for_items("t", tiles.grouped(8), |s, t| {
             let acc = s.dot(x.at(t), w.at(t));
-            let (bias, residual) = (s.load(bias), s.load(z.at(t)));
-            let sum = acc + bias + residual;
+            let mut sum = acc + s.load(bias);
+            if let Some(z) = z {
+                sum = sum + s.load(z.at(t));
+            }
             s.store(y.at(t), sum.clone());
             s.store(wide.at(t), sum);
         });
@@ -174,7 +200,8 @@ fn linear(by: u32) -> Program {
 
 #[test]
 fn what_comes_after_a_shared_product_passes_the_gates() {
-    all_pass(&[2, 3, 4].map(|by| (linear(by), Variant::new(1))));
+    let all = [2, 3, 4].map(|by| [true, false].map(|tile| (linear(by, tile), Variant::new(1))));
+    all_pass(all.as_flattened());
 }
 
 #[test]

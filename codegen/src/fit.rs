@@ -1,7 +1,9 @@
-//! How a CTA's shared memory is divided between stages of operands and panels of results: the one place that decides.
+//! How a CTA's shared memory is divided between stages of operands, panels of results and sums of other CTAs: the one
+//! place that decides.
 
-use crate::kernel::GemmKind;
+use crate::kernel::{GemmKind, Kernel, Op, OpKind};
 use crate::pipeline::BLOCK_ROWS;
+use crate::program::TensorKind;
 
 /// What the two warpgroups that multiply need room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +20,38 @@ pub struct Needs {
     pub in_turn: bool,
     /// CTAs that share the K steps of a tile, and send each other their sums of its panels.
     pub split: u32,
+    /// What an item has beside its product.
+    pub beside: Beside,
+}
+
+/// What an item stores, and reads beside the operands of its product.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Beside {
+    /// Its stores: so many panels for one of the tile's, at most.
+    stores: u32,
+    /// Whether stored tiles come through the stages behind its last step.
+    tiles: bool,
+}
+
+impl Beside {
+    /// Counts one more op.
+    pub fn count(&mut self, kernel: &Kernel, op: &Op) {
+        match &op.kind {
+            OpKind::Store { .. } => self.stores += 1,
+            OpKind::Load { from, .. } => {
+                let kind = kernel.buffers[from.buffer.index()].kind;
+                self.tiles |= kind != TensorKind::Vector;
+            }
+            OpKind::Reduce { .. } => self.tiles = true,
+            OpKind::Dot { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::ForRanks { .. }
+            | OpKind::ForSplits { .. }
+            | OpKind::If { .. } => {}
+        }
+    }
 }
 
 /// Threads of a warpgroup that have accumulators of a tile's rows: a warp has 16 of them.
@@ -84,6 +118,13 @@ impl Needs {
             .unwrap_or(if self.split > 1 { 16 } else { 32 / self.result })
     }
 
+    /// Whether sums and panels lie where the stages are: those are idle then, since a CTA whose steps are shared waits
+    /// for the others at the end of each tile. In turn, stages have steps of the other warpgroup's tile meanwhile; and
+    /// a stored tile comes through them.
+    pub const fn over_stages(&self) -> bool {
+        self.split > 1 && !self.in_turn && !self.beside.tiles
+    }
+
     /// Bytes in which the other CTAs' sums of this one's panels arrive, for both warpgroups.
     pub fn sums(&self) -> u32 {
         if self.split <= 1 {
@@ -109,6 +150,9 @@ impl Needs {
     /// # Errors
     /// What does not fit, and what would.
     pub fn divide(&self, kind: &GemmKind, room: u32) -> Result<Fit, (String, String)> {
+        if self.over_stages() {
+            return self.lay_over(kind, room);
+        }
         let (stage, panel) = (self.stage().max(1), self.panel().max(1));
         let sets = if self.in_turn { 2 } else { 1 };
         let whole = self.tile.1.div_ceil(self.panel_columns());
@@ -124,7 +168,6 @@ impl Needs {
         } else {
             String::new()
         };
-        let has = |most: u32| format!("an SM has {room} bytes: 2 to {most} stages");
         // Two stages hide nothing while one is multiplied: a third comes before more than two panels.
         let fits_three = |panels: u32| 3 * stage + panels * sets * panel <= free;
         let wanted = (2..=wanted)
@@ -135,25 +178,8 @@ impl Needs {
             .panels
             .unwrap_or(if kind.stages.is_some() { 1 } else { wanted });
         let most = free.saturating_sub(least.saturating_mul(sets * panel)) / stage;
-        let stages = kind.stages.unwrap_or(most.min(MOST_STAGES));
-        if most < 2 {
-            return Err((
-                format!(
-                    "not even 2 stages of {stage} bytes fit beside {} panels of {panel} bytes{beside}",
-                    least * sets
-                ),
-                format!("an SM has {room} bytes: use smaller tiles, or a smaller k"),
-            ));
-        }
-        if stages < 2 || stages > most {
-            return Err((
-                format!(
-                    "{stages} stages of {stage} bytes beside {} panels of {panel} bytes{beside}",
-                    least * sets
-                ),
-                has(most),
-            ));
-        }
+        let beside = format!(" beside {} panels of {panel} bytes{beside}", least * sets);
+        let stages = self.stages(kind, most, &beside, room)?;
         let left = (free - stages * stage) / (sets * panel);
         let most = if self.in_turn { wanted } else { whole };
         let panels = kind.panels.unwrap_or(left.min(most));
@@ -168,6 +194,74 @@ impl Needs {
             panels,
             panel_columns: self.panel_columns(),
             bytes: stages * stage + panels * sets * panel + sums + BARRIERS,
+        })
+    }
+
+    /// So many stages as the author asks for, or as hide something: of `most` that fit `beside` the rest.
+    fn stages(
+        &self,
+        kind: &GemmKind,
+        most: u32,
+        beside: &str,
+        room: u32,
+    ) -> Result<u32, (String, String)> {
+        let stage = self.stage();
+        let stages = kind.stages.unwrap_or(most.min(MOST_STAGES));
+        if most < 2 {
+            return Err((
+                format!("not even 2 stages of {stage} bytes fit{beside}"),
+                format!("an SM has {room} bytes: use smaller tiles, or a smaller k"),
+            ));
+        }
+        if stages < 2 || stages > most {
+            return Err((
+                format!("{stages} stages of {stage} bytes{beside}"),
+                format!("an SM has {room} bytes: 2 to {most} stages"),
+            ));
+        }
+        Ok(stages)
+    }
+
+    /// As [`Needs::divide`], with all of it for stages: between two tiles, sums and this CTA's panels lie there, each in
+    /// a place of its own.
+    fn lay_over(&self, kind: &GemmKind, room: u32) -> Result<Fit, (String, String)> {
+        let (stage, panel, sums) = (self.stage().max(1), self.panel().max(1), self.sums());
+        let (split, columns) = (self.split, self.panel_columns());
+        let whole = self.tile.1 / columns;
+        let panels = whole.div_ceil(split) * self.beside.stores.max(1);
+        let over = sums + panels * panel;
+        let most = room.saturating_sub(BARRIERS) / stage;
+        let stages = self.stages(kind, most, "", room)?;
+        // What others send says that they have begun with the end of a tile: a CTA to which nobody sends anything could
+        // be at the end of the next one by then.
+        if whole < split {
+            return Err((
+                format!("{split} CTAs that share a tile of {whole} panels of {columns} columns"),
+                format!("a panel each: `split` is at most {whole}"),
+            ));
+        }
+        if let Some(asked) = kind.panels.filter(|asked| *asked != panels) {
+            return Err((
+                format!("{asked} panels, where {split} CTAs that share a tile have {panels} each"),
+                "leave `panels` open: sums and panels lie where the stages are".into(),
+            ));
+        }
+        if over > stages * stage {
+            return Err((
+                format!(
+                    "{over} bytes of sums and panels where {stages} stages of {stage} bytes are"
+                ),
+                format!(
+                    "{} stages or more, or a smaller `split`",
+                    over.div_ceil(stage)
+                ),
+            ));
+        }
+        Ok(Fit {
+            stages,
+            panels,
+            panel_columns: columns,
+            bytes: stages * stage + BARRIERS,
         })
     }
 }

@@ -50,6 +50,11 @@ fn four() -> Pipeline {
     good(((128, 128), false), (2, 1), 2)
 }
 
+/// The same in turn: sums lie beside the stages, and are given back.
+fn in_turn() -> Pipeline {
+    good(((64, 64), true), (2, 1), 2)
+}
+
 fn accepted(kind: Kind, cluster: (u32, u32), split: u32, layout: Layout) {
     let built = pipeline::build(&kernel(kind, cluster, split, layout));
     let checked = built.and_then(pipeline::verify);
@@ -130,14 +135,14 @@ fn loads_into_ctas_that_have_other_steps() {
     ");
     // All into the first two.
     insta::assert_snapshot!(loaded_into(&0.into()), @"
-    error[race]: load of block 2 on rank 0 loads rows 0..64, columns 320..384 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
+    error[race]: load of block 2 on rank 0 loads rows 0..64, columns 448..512 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
       = load of block 0 on rank 0 loads rows 0..64, columns 0..64 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
     // Into one of its own and one beyond.
     insta::assert_snapshot!(loaded_into(&rank(Expr::var("share"), Expr::from(1))), @"
-    error[coverage]: load of block 2 on rank 0 loads rows 0..64, columns 320..384 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
+    error[coverage]: load of block 2 on rank 0 loads rows 0..64, columns 448..512 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
       = its cluster has no CTA 4
     ");
 }
@@ -151,22 +156,24 @@ fn emptied_at(peer: Expr) -> String {
 #[test]
 fn stages_that_are_given_back_to_others() {
     insta::assert_snapshot!(emptied_at(rank(other("share"), Expr::var("lane"))), @"
-    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 640..648 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
-      = load of block 2 on rank 0 loads rows 0..128, columns 320..384 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 896..904 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+      = load of block 2 on rank 0 loads rows 0..128, columns 448..512 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
     // To the first two, whoever loaded.
     insta::assert_snapshot!(emptied_at(Expr::var("lane")), @"
-    error[race]: load of block 0 on rank 0 loads rows 512..520, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
-      = load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
-      = nothing orders these two
-      help: wait for what says that the first is complete
+    error[progress]: load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0), for ever
+      = load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
+      = multiply of block 0 on rank 0 waits until all are done with the steps of a tile
+      = multiply of block 0 on rank 0 waits until all are done with the steps of a tile
+      = load of block 1 on rank 0 waits until the panels before have been read for tile (2, 0)
     ");
     // To those of its half, as sums are.
     insta::assert_snapshot!(emptied_at(rank(Expr::var("lane"), Expr::var("half"))), @"
-    error[race]: load of block 1 on rank 0 loads rows 64..128, columns 0..64 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (2, 0)
-      = load of block 1 on rank 0 loads rows 64..128, columns 0..64 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
+    error[race]: load of block 3 on rank 0 loads rows 64..128, columns 896..904 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
+      = load of block 3 on rank 0 loads rows 64..128, columns 448..512 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
@@ -177,8 +184,8 @@ fn a_stage_is_loaded_again_before_all_who_have_it_are_done() {
     let mut pipeline = four();
     pipeline.rings[0].empty /= 2;
     insta::assert_snapshot!(told(pipeline), @"
-    error[race]: load of block 0 on rank 0 loads rows 512..520, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
-      = load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 896..904 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+      = load of block 2 on rank 0 loads rows 0..128, columns 448..512 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
@@ -197,23 +204,27 @@ fn sent_to(cta: impl Fn(Expr) -> Expr) -> String {
 #[test]
 fn sums_that_are_sent_to_a_cta_with_another_tile() {
     insta::assert_snapshot!(sent_to(|owner| rank(owner, other("half"))), @"
-    error[coverage]: multiply of block 2 on rank 0 adds sum 0 to panel 1
-      = no sum of this panel of its tile lies there
+    error[race]: multiply of block 2 on rank 0 sends panel 0 of its part to sum 1 of CTA 1 of its cluster
+      = load of block 1 on rank 0 loads rows 128..256, columns 128..192 of x (chunk or slot 0) on rank 0 into x of stage 2 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
     ");
     // As if there were no halves.
     insta::assert_snapshot!(sent_to(|owner| owner), @"
-    error[coverage]: multiply of block 1 on rank 0 adds sum 0 to panel 0
-      = no sum of this panel of its tile lies there
+    error[race]: multiply of block 3 on rank 0 sends panel 0 of its part to sum 1 of CTA 0 of its cluster
+      = multiply of block 2 on rank 0 sends panel 0 of its part to sum 1 of CTA 0 of its cluster
+      = nothing orders these two
+      help: wait for what says that the first is complete
     ");
     // Beyond the cluster.
-    insta::assert_snapshot!(sent_to(|owner| rank(owner + 1, Expr::var("half"))), @"
-    error[coverage]: multiply of block 1 on rank 0 sends panel 1 of its part to sum 0 of CTA 5 of its cluster
-      = its cluster has no CTA 5
+    insta::assert_snapshot!(sent_to(|owner| rank(owner + 2, Expr::var("half"))), @"
+    error[coverage]: multiply of block 2 on rank 0 sends panel 0 of its part to sum 1 of CTA 4 of its cluster
+      = its cluster has no CTA 4
     ");
 }
 
 fn sums_given_back_to(peer: Expr) -> String {
-    let mut pipeline = four();
+    let mut pipeline = in_turn();
     pipeline.rings[2].peer = peer;
     told(pipeline)
 }
@@ -221,18 +232,18 @@ fn sums_given_back_to(peer: Expr) -> String {
 #[test]
 fn sums_that_are_given_back_to_others() {
     insta::assert_snapshot!(sums_given_back_to(rank(Expr::var("lane"), other("half"))), @"
-    error[race]: multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 2 of its cluster
-      = multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 2 of its cluster
+    error[race]: multiply of block 1 on rank 0 sends panel 1 of its part to sum 0 of CTA 3 of its cluster
+      = multiply of block 1 on rank 0 sends panel 1 of its part to sum 0 of CTA 3 of its cluster
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
     insta::assert_snapshot!(sums_given_back_to(Expr::var("lane")), @"
-    error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (0, 2), for ever
-      = load of block 0 on rank 0 waits for a stage to be empty for tile (0, 2)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (2, 0)
+    error[progress]: load of block 0 on rank 0 waits for a stage to be empty, for ever
+      = load of block 0 on rank 0 waits for a stage to be empty
+      = store of block 0 on rank 0 waits for a panel to be full for tile (1, 1)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 2)
       = multiply of block 0 on rank 0 waits for a sum to be empty
       = multiply of block 0 on rank 0 waits for a sum to be empty
-      = load of block 1 on rank 0 waits for a stage to be empty for tile (0, 2)
     ");
 }
 
@@ -258,7 +269,7 @@ fn what_is_under_way_at_the_end() {
     let mut pipeline = four();
     pipeline.end.clear();
     insta::assert_snapshot!(told(pipeline), @"
-    error[race]: load of block 5 on rank 0 ends while another CTA of its cluster may still write its shared memory
+    error[race]: multiply of block 4 on rank 0 ends while another CTA of its cluster may still write its shared memory
       help: wait for the whole cluster at the end
     ");
     let mut pipeline = four();
@@ -270,13 +281,13 @@ fn what_is_under_way_at_the_end() {
     });
     assert!(edited);
     insta::assert_snapshot!(told(pipeline), @"
-    error[race]: store of block 5 on rank 0 ends while its cluster's shared memory may still change
+    error[race]: load of block 5 on rank 0 ends while its cluster's shared memory may still change
       = multiply of block 7 on rank 0 gives a slot on
       = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
       help: wait for the barrier it completes on, or leave it out if nobody needs it
     ");
     let gives = |node: &Node| matches!(node, Node::Arrive { ring, .. } if ring.0 == 2);
-    let always = story(four(), |node| match node {
+    let always = story(in_turn(), |node| match node {
         Node::If { test, body } if body.iter().any(gives) => {
             *test = Test::Equal(0.into(), 0.into());
             true
@@ -284,20 +295,20 @@ fn what_is_under_way_at_the_end() {
         _ => false,
     });
     insta::assert_snapshot!(always, @"
-    error[race]: store of block 5 on rank 0 ends while its cluster's shared memory may still change
+    error[race]: store of block 4 on rank 0 ends while its cluster's shared memory may still change
       = multiply of block 6 on rank 0 gives a slot on
       = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
       help: wait for the barrier it completes on, or leave it out if nobody needs it
     ");
 }
 
-/// What is said if a sum is given back as if there were so many clusters.
-fn given_back_among(clusters: &Expr) -> String {
+/// What is said if a sum is given back as if the next tile of its warpgroup were so many on.
+fn given_back_among(tiles_on: &Expr) -> String {
     let gives = |node: &Node| matches!(node, Node::Arrive { ring, .. } if ring.0 == 2);
-    story(four(), |node| match node {
+    story(in_turn(), |node| match node {
         Node::If { test, body } if body.iter().any(gives) => {
             let (_, tiles) = test.sides();
-            *test = Test::Less(Expr::Within + clusters.clone(), tiles.clone());
+            *test = Test::Less(Expr::Within + tiles_on.clone(), tiles.clone());
             true
         }
         _ => false,
@@ -306,21 +317,21 @@ fn given_back_among(clusters: &Expr) -> String {
 
 #[test]
 fn a_cluster_has_ctas_beside_each_other_and_ctas_that_share() {
-    insta::assert_snapshot!(given_back_among(&(Expr::Blocks / 2)), @"
+    insta::assert_snapshot!(given_back_among(&Expr::Blocks), @"
     error[progress]: load of block 0 on rank 0 waits for all warps of its cluster, for ever
       = load of block 0 on rank 0 waits for all warps of its cluster
       = store of block 0 on rank 0 waits for a panel to be full for tile (2, 2)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 2)
       = multiply of block 0 on rank 0 waits for a sum to be empty
       = multiply of block 0 on rank 0 waits for a sum to be empty
-      = load of block 1 on rank 0 waits for all warps of its cluster
     ");
-    insta::assert_snapshot!(given_back_among(&Expr::Blocks), @"
-    error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (2, 2), for ever
-      = load of block 0 on rank 0 waits for a stage to be empty for tile (2, 2)
+    insta::assert_snapshot!(given_back_among(&(Expr::Blocks * 2)), @"
+    error[progress]: load of block 0 on rank 0 waits for a stage to be empty, for ever
+      = load of block 0 on rank 0 waits for a stage to be empty
       = store of block 0 on rank 0 waits for a panel to be full for tile (1, 1)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 2)
       = multiply of block 0 on rank 0 waits for a sum to be empty
       = multiply of block 0 on rank 0 waits for a sum to be empty
-      = load of block 1 on rank 0 waits for a stage to be empty for tile (2, 2)
     ");
 }
 
@@ -328,7 +339,7 @@ fn a_cluster_has_ctas_beside_each_other_and_ctas_that_share() {
 fn no_step_can_be_left_out() {
     // The end of a kernel completes its stores, too.
     for (kind, cluster) in [
-        (((128, 64), false), (2, 1)),
+        (((128, 96), false), (2, 1)),
         (((64, 64), true), (2, 1)),
         (((64, 64), true), (1, 2)),
     ] {
@@ -389,5 +400,5 @@ fn a_cluster_has_several_tiles_and_several_ctas_for_each() {
     assert_eq!(grid((128, 192), (1, 2), 2, [384, 576]).gemm, 6 * 4);
     assert_eq!(grid((128, 192), (2, 1), 1, [384, 768]).gemm, 8 * 2);
     // No more than run at once.
-    assert_eq!(grid((128, 128), (2, 1), 4, [4096, 4096]).gemm, 14 * 8);
+    assert_eq!(grid((128, 128), (2, 1), 4, [4096, 4096]).gemm, 15 * 8);
 }

@@ -179,7 +179,7 @@ fn a_missing_proxy_fence() {
     );
     insta::assert_snapshot!(found, @"
     error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 5 for tile (0, 0)
-      = store of block 0 on rank 1 stores x of stage 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0
+      = store of block 0 on rank 1 stores box 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_global` after the wait on a counter, before TMA touches the data
     ");
@@ -286,7 +286,7 @@ fn a_counter_that_forgets_its_base() {
     let found = pipeline::verify(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[race]: load of block 2 on rank 0 in the next launch loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 5 for tile (0, 0)
-      = store of block 0 on rank 1 in the next launch stores x of stage 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0
+      = store of block 0 on rank 1 in the next launch stores box 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
@@ -311,7 +311,7 @@ fn a_missing_credit() {
         remove(|node| matches!(node, Node::CounterWait { .. })),
     );
     insta::assert_snapshot!(found, @"
-    error[race]: store of block 0 on rank 0 in the next launch stores x of stage 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 2
+    error[race]: store of block 0 on rank 0 in the next launch stores box 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 2
       = load of block 0 on rank 2 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 2 into x of stage 5 for tile (0, 1)
       = nothing orders these two
       help: wait for what says that the first is complete
@@ -331,7 +331,7 @@ fn other_edits() {
     });
     insta::assert_snapshot!(found, @"
     error[race]: load of block 0 on rank 0 loads rows 128..136, columns 0..64 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 1)
-      = store of block 0 on rank 0 stores w of stage 0 to rows 128..192, columns 384..448 of x (chunk or slot 0) on rank 1
+      = store of block 0 on rank 0 stores box 6 to rows 128..192, columns 384..448 of x (chunk or slot 0) on rank 1
       = nothing orders these two
       help: wait for what says that the first is complete
     ");

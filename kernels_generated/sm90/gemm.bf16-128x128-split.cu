@@ -1,4 +1,4 @@
-// gemm  sm90  bf16  nt  tiles 128x128x64  split 3  4 stages
+// gemm  sm90  bf16  nt  tiles 128x128x64  split 3  7 stages
 // What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
 // `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.
 #include "prelude.cuh"
@@ -7,8 +7,8 @@ typedef bf16 T;  // of operands and results
 constexpr u32 TILE_M = 128, TILE_N = 128, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
 constexpr u32 SPLIT = 3;  // CTAs of a cluster, which share the steps of each tile
-constexpr u32 STAGES = 4;  // stages of x and w in flight
-constexpr u32 PANELS = 8;  // output panels in flight
+constexpr u32 STAGES = 7;  // stages of x and w in flight
+constexpr u32 PANELS = 3;  // output panels in flight
 constexpr u32 SUMS = 1;  // sums of others that a CTA holds, for each consumer
 constexpr u32 STRIP_ROWS = 8;  // of an operand's box, loaded if one of them exists
 constexpr u32 PANEL_N = 16;  // columns of an output panel
@@ -18,18 +18,19 @@ constexpr u32 SUM_PANEL_BYTES = PANEL_N * 2 * SUM_THREADS;  // of a panel's accu
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
 constexpr u32 X_AT = 0, X_BYTES = 16384;
-constexpr u32 W_AT = 65536, W_BYTES = 16384;
-constexpr u32 PANEL_AT = 131072, PANEL_BYTES = 4096;
-constexpr u32 SUM_AT = 163840, SUM_BYTES = 24576;
-constexpr u32 STAGE_FULL_AT = 212992, STAGE_EMPTY_AT = 213024;
-constexpr u32 PANEL_FULL_AT = 213056, PANEL_EMPTY_AT = 213120;
-constexpr u32 SUM_FULL_AT = 213184, SUM_EMPTY_AT = 213200;
-constexpr u32 SHARED_BYTES = 213216;
+constexpr u32 W_AT = 114688, W_BYTES = 16384;
+constexpr u32 PANEL_AT = 0, PANEL_BYTES = 4096;
+constexpr u32 SUM_AT = 12288, SUM_BYTES = 24576;
+constexpr u32 STAGE_FULL_AT = 229376, STAGE_EMPTY_AT = 229432;
+constexpr u32 PANEL_FULL_AT = 229488;
+constexpr u32 SUM_FULL_AT = 229512;
+constexpr u32 TILE_FULL_AT = 229528, TILE_EMPTY_AT = 229536;
+constexpr u32 SHARED_BYTES = 229544;
 static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
 
 // Names for stall records.
 enum Role : u32 { LOAD, STORE, MULTIPLY };
-enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, PANEL_EMPTY, SUM_FULL, SUM_EMPTY };
+enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, SUM_FULL, TILE_FULL, TILE_EMPTY };
 
 // What the host passes for one launch.
 struct Plan {
@@ -77,13 +78,13 @@ gemm(
         #pragma unroll 1
         for (u32 panel = 0; panel < PANELS; ++panel) {
             mbarrier_init(base + PANEL_FULL_AT + panel * 8, CONSUMERS * 4);
-            mbarrier_init(base + PANEL_EMPTY_AT + panel * 8, 1);
         }
         #pragma unroll 1
         for (u32 sum = 0; sum < CONSUMERS * SUMS; ++sum) {
             mbarrier_init(base + SUM_FULL_AT + sum * 8, 1);
-            mbarrier_init(base + SUM_EMPTY_AT + sum * 8, (SPLIT - 1) * 4);
         }
+        mbarrier_init(base + TILE_FULL_AT, SPLIT * CONSUMERS * 4);
+        mbarrier_init(base + TILE_EMPTY_AT, 1);
         mbarrier_init_fence();
     }
     cluster_sync();
@@ -98,11 +99,14 @@ gemm(
         registers_give<40>();
         if (warp == 0 && elect_one()) {  // load
             u32 index = blockIdx.x / SPLIT;  // this CTA's next item
-            u32 stage = 0, stage_parity = 0;
+            u32 stage = 0, stage_parity = 0, tile_parity = 0;
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; index < tiles; index += gridDim.x / SPLIT) {
                 const Place t = grouped_8(index, tiles_m, tiles_n);
+                // Sums and panels of the tile before lay where the stages are.
+                mbarrier_wait(base + TILE_EMPTY_AT, tile_parity ^ 1, watch, LOAD, TILE_EMPTY, 0);
+                tile_parity ^= 1;
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
                 const u32 x_rows = ceil_div(min(plan.m - t.row * TILE_M, TILE_M), STRIP_ROWS) * STRIP_ROWS;
                 const u32 w_rows = ceil_div(min(plan.n - t.column * TILE_N, TILE_N), STRIP_ROWS) * STRIP_ROWS;
@@ -129,10 +133,11 @@ gemm(
                     mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
                     tma_store(y, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, 0, 0);
                     tma_commit();
-                    tma_wait_read<0>();
-                    mbarrier_arrive(base + PANEL_EMPTY_AT + panel * 8);
                     if (++panel == PANELS) panel = 0, panel_parity ^= 1;
                 }
+                // Then stages may be loaded again where they lay.
+                tma_wait_read<0>();
+                mbarrier_arrive(base + TILE_EMPTY_AT);
             }
             tma_wait<0>();
         }
@@ -143,7 +148,7 @@ gemm(
         const u64 w_tile = wgmma_descriptor(base + W_AT);
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
         u32 index = blockIdx.x / SPLIT;  // this CTA's next item
-        u32 stage = 0, stage_parity = 0, panel = 0, panel_parity = 0, sum = consumer * SUMS, sum_parity = 0;
+        u32 stage = 0, stage_parity = 0, panel = 0, panel_parity = 0, sum = consumer * SUMS, sum_parity = 0, tile_parity = 0;
         const u32 tiles_m = ceil_div(plan.m, TILE_M);
         const u32 tiles = tiles_m * tiles_n;
         for (; index < tiles; index += gridDim.x / SPLIT) {
@@ -166,7 +171,9 @@ gemm(
             wgmma_wait<0>();
             if (lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
             // This CTA had a part of the steps: it sends the others its sums of their panels, and adds theirs to its own.
-            mbarrier_wait_cluster(base + SUM_EMPTY_AT + sum * 8, sum_parity ^ 1, watch, MULTIPLY, SUM_EMPTY, sum);
+            // Once all are done with its steps, sums and panels lie where the stages are.
+            if (lane < SPLIT) mbarrier_arrive_cluster(base + TILE_FULL_AT, lane);
+            mbarrier_wait_relaxed(base + TILE_FULL_AT, tile_parity, watch, MULTIPLY, TILE_FULL, 0);
             if (warp % 4 == 0 && lane == 0) mbarrier_expect(base + SUM_FULL_AT + sum * 8, (TILE_N / PANEL_N + SPLIT - 1 - share) / SPLIT * (SPLIT - 1) * SUM_PANEL_BYTES);
             #pragma unroll
             for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
@@ -188,7 +195,6 @@ gemm(
             #pragma unroll
             for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                 if (part % SPLIT == share) {
-                    mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);
                     panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, base + PANEL_AT + panel * PANEL_BYTES, first_row, lane);
                     fence_async_shared();
                     __syncwarp();
@@ -196,9 +202,8 @@ gemm(
                     if (++panel == PANELS) panel = 0, panel_parity ^= 1;
                 }
             }
-            __syncwarp();
-            if (index + gridDim.x / SPLIT < tiles && lane < SPLIT && lane != share) mbarrier_arrive_release_cluster(base + SUM_EMPTY_AT + sum * 8, lane);
             if (++sum == (consumer + 1) * SUMS) sum = consumer * SUMS, sum_parity ^= 1;
+            tile_parity ^= 1;
         }
     }
 

@@ -63,7 +63,7 @@ const LAID_OUT: [(Layout, (u32, u32), Knobs); 8] = [
 ];
 
 /// CTAs that share the steps of a tile: as many panels each, or not; shared by warpgroups and in turn.
-const SPLIT: [(Layout, (u32, u32), Knobs); 18] = [
+const SPLIT: [(Layout, (u32, u32), Knobs); 23] = [
     (Layout::Nt, (64, 64), BY_2),
     (Layout::Nt, (64, 64), BY_3),
     (Layout::Nt, (64, 64), BY_4),
@@ -76,6 +76,10 @@ const SPLIT: [(Layout, (u32, u32), Knobs); 18] = [
     (Layout::Nt, (128, 64), BY_4),
     (Layout::Nt, (128, 96), BY_2),
     (Layout::Nt, (128, 144), BY_2),
+    (Layout::Nt, (128, 160), BY_2),
+    (Layout::Nt, (128, 160), BY_4),
+    (Layout::Nt, (128, 192), BY_4),
+    (Layout::Nt, (128, 256), BY_2),
     (Layout::Nt, (256, 64), BY_2),
     (
         Layout::Nt,
@@ -84,6 +88,7 @@ const SPLIT: [(Layout, (u32, u32), Knobs); 18] = [
     ),
     (Layout::Nn, (64, 64), BY_3),
     (Layout::Nn, (128, 128), BY_2),
+    (Layout::Nn, (128, 160), BY_2),
     (Layout::Tn, (64, 128), BY_2),
     (Layout::Tn, (128, 64), BY_3),
 ];
@@ -120,8 +125,9 @@ const COLUMNS_BY_3: Knobs = &[("gemm.cluster", Pair(1, 2)), ("gemm.split", One(3
 const BY_2: Knobs = &[("gemm.split", One(2))];
 const BY_3: Knobs = &[("gemm.split", One(3))];
 const BY_4: Knobs = &[("gemm.split", One(4))];
-/// A step each for four; steps that three do not divide, the last one short; so many tiles that each cluster has several.
-const DEEP: [(u32, u32); 3] = [(8, 256), (264, 1096), (2056, 520)];
+/// A step each for four; steps that three do not divide, the last one short; so many tiles that each cluster has several,
+/// with fewer steps than stages, and with more.
+const DEEP: [(u32, u32); 4] = [(8, 256), (264, 1096), (2056, 520), (1544, 1608)];
 
 fn variant(dtype: Dtype, tile: (u32, u32), knobs: Knobs) -> Variant {
     let variant = Variant::new(1).dtype(dtype).set("tiles", tile);
@@ -249,6 +255,8 @@ pub fn jittered() -> impl Iterator<Item = (Program, Variant)> {
     let kinds = [
         ((64, 64), BY_3),
         ((128, 128), BY_2),
+        ((128, 160), BY_2),
+        ((128, 96), BY_3),
         ((64, 64), BY_4),
         ((128, 192), ROWS_BY_2),
         ((128, 96), COLUMNS_BY_2),

@@ -87,8 +87,12 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         // What comes early lets the next launch come, and waits for those before, each once.
         ("PREEXIT", u32::from(pipeline.early)),
         ("ACQBULK", u32::from(pipeline.early)),
-        // Where a sum is given back, which is not in the way of the tile; neither at the start nor at the end.
-        ("MEMBAR.ALL.GPU", u32::from(pipeline.split > 1)),
+        // Where a sum is given back, which is not in the way of the tile; neither at the start nor at the end. Where sums
+        // lie in the stages, nobody gives them back.
+        (
+            "MEMBAR.ALL.GPU",
+            u32::from(pipeline.split > 1 && !pipeline.over_stages()),
+        ),
     ];
     if pipeline.split > 1 {
         // Four accumulators each, of all that a thread has of a tile; each panel's sends stand once, whoever's it is.

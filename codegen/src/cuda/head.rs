@@ -1,6 +1,6 @@
 //! The text above the role bodies: constants, the plan's struct, orders, the signature, barriers.
 
-use super::node::{ONCE, next_block};
+use super::node::next_block;
 use super::{PRELUDE, Param, Text, params};
 use crate::fit::sum_threads;
 use crate::order::TileOrder;
@@ -90,7 +90,7 @@ impl Text<'_> {
                 pipeline.split
             ));
         }
-        for ring in &pipeline.rings {
+        for ring in pipeline.rings.iter().filter(|ring| !ring.is_shared()) {
             let upper = ring.name.to_uppercase();
             let what = ring
                 .parts
@@ -175,11 +175,13 @@ impl Text<'_> {
         let mut at = pipeline.barriers_at();
         for ring in &pipeline.rings {
             let upper = ring.name.to_uppercase();
-            self.line(format!(
-                "constexpr u32 {upper}_FULL_AT = {at}, {upper}_EMPTY_AT = {};",
-                at + ring.all() * 8
-            ));
-            at += ring.all() * 16;
+            let empty = if ring.empty > 0 {
+                format!(", {upper}_EMPTY_AT = {}", at + ring.all() * 8)
+            } else {
+                String::new()
+            };
+            self.line(format!("constexpr u32 {upper}_FULL_AT = {at}{empty};"));
+            at += ring.barriers() * 8;
         }
         if pipeline.in_turn {
             self.line(format!("constexpr u32 TURN_AT = {at};"));
@@ -411,27 +413,7 @@ impl Text<'_> {
                 text.line(format!("tma_prefetch_map({});", map.name));
             }
             for ring in &pipeline.rings {
-                let (name, upper) = (ring.name, ring.name.to_uppercase());
-                let es = if name.ends_with('x') { "ES" } else { "S" };
-                let sets = if ring.sets > 1 { "CONSUMERS * " } else { "" };
-                text.line(ONCE);
-                text.block(
-                    format!("for (u32 {name} = 0; {name} < {sets}{upper}{es}; ++{name})"),
-                    |text| {
-                        text.line(format!(
-                            "mbarrier_init(base + {upper}_FULL_AT + {name} * 8, {});",
-                            arrivals(ring.full, 1)
-                        ));
-                        let empty = if ring.exchange.is_some() {
-                            "(SPLIT - 1) * 4".into()
-                        } else {
-                            arrivals(ring.empty / ring.ctas, ring.ctas)
-                        };
-                        text.line(format!(
-                            "mbarrier_init(base + {upper}_EMPTY_AT + {name} * 8, {empty});"
-                        ));
-                    },
-                );
+                text.ring_barriers(ring);
             }
             if pipeline.in_turn {
                 text.line("for (u32 consumer = 0; consumer < CONSUMERS; ++consumer) mbarrier_init(base + TURN_AT + consumer * 8, 4);");
@@ -517,16 +499,6 @@ impl Text<'_> {
             self.depth -= 1;
         }
         self.line("}");
-    }
-}
-
-/// So many from each of the CTAs.
-fn arrivals(count: u32, ctas: u32) -> String {
-    let cluster = if ctas > 1 { "CLUSTER * " } else { "" };
-    if count == 8 {
-        format!("{cluster}CONSUMERS * 4")
-    } else {
-        format!("{cluster}{count}")
     }
 }
 

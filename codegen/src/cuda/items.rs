@@ -17,7 +17,7 @@ impl Text<'_> {
                 let items = matches!(node, Node::Items { .. });
                 loops += u32::from(items);
                 looped |= outer && items;
-                if let Node::Await { ring, .. } = node
+                if let Node::Await { ring, .. } | Node::Advance { ring, .. } = node
                     && !rings.contains(ring)
                 {
                     rings.push(*ring);
@@ -73,7 +73,9 @@ impl Text<'_> {
             .map(|ring| {
                 let ring = self.pipeline.ring(*ring);
                 let (name, slots) = (ring.name, slots(ring.name));
-                if ring.sets > 1 {
+                if ring.is_shared() {
+                    format!("{name}_parity = 0")
+                } else if ring.sets > 1 {
                     format!("{name} = consumer * {slots}, {name}_parity = 0")
                 } else {
                     format!("{name} = 0, {name}_parity = 0")

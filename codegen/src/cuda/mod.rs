@@ -162,10 +162,8 @@ impl Text<'_> {
         let rings = self.pipeline.rings.iter();
         let mut names: Vec<String> = rings
             .flat_map(|ring| {
-                [
-                    format!("{}_full", ring.name),
-                    format!("{}_empty", ring.name),
-                ]
+                let empty = (ring.empty > 0).then(|| format!("{}_empty", ring.name));
+                [format!("{}_full", ring.name)].into_iter().chain(empty)
             })
             .collect();
         if self.pipeline.in_turn {

@@ -127,12 +127,13 @@ impl Text<'_> {
                 let of = self.pipeline.ring(*ring);
                 let verb = match (of.exchange, side) {
                     (Some(Scope::Cluster), _) => "mbarrier_wait_cluster",
-                    // What other CTAs say was read by tensor cores alone.
-                    (None, Side::Empty) if of.ctas > 1 => "mbarrier_wait_relaxed",
+                    // What other CTAs say was read by tensor cores alone, or is complete already.
+                    (None, side) if of.told(*side).is_some() => "mbarrier_wait_relaxed",
                     (None | Some(Scope::Cta), _) => "mbarrier_wait",
                 };
+                let slot = if of.is_shared() { "0" } else { name };
                 self.line(format!(
-                    "{verb}({barrier}, {name}_parity{flip}, watch, {role}, {what}, {name});"
+                    "{verb}({barrier}, {name}_parity{flip}, watch, {role}, {what}, {slot});"
                 ));
             }
             Node::Expect { ring, bytes } => {
@@ -153,6 +154,9 @@ impl Text<'_> {
                 let (lanes, arrive) = self.arrive(*ring, *side, *slot);
                 if self.group {
                     self.line(format!("if ({lanes}) {arrive}"));
+                } else if self.pipeline.ring(*ring).told(*side).is_some() {
+                    self.line(ONCE);
+                    self.line(format!("for (u32 lane = 0; {lanes}; ++lane) {arrive}"));
                 } else {
                     self.line(arrive);
                 }
@@ -160,6 +164,9 @@ impl Text<'_> {
             Node::Advance { ring, keep } => {
                 let ring = self.pipeline.ring(*ring);
                 let (name, slots) = (ring.name, slots(ring.name));
+                if ring.is_shared() {
+                    return self.line(format!("{name}_parity ^= 1;"));
+                }
                 if *keep {
                     self.line(format!("previous = {name};"));
                 }

@@ -1,7 +1,8 @@
 //! Rings in the text: their barriers, places in slots, and arrivals.
 
 use super::Text;
-use crate::pipeline::{Expr, RingId, Side, Slot};
+use super::node::ONCE;
+use crate::pipeline::{Expr, Ring, RingId, Side, Slot};
 
 impl Text<'_> {
     pub(super) fn give_back(&mut self, ring: RingId, held: u32) {
@@ -46,33 +47,76 @@ impl Text<'_> {
     /// Which lanes arrive, and how: a lane for each CTA of a cluster.
     pub(super) fn arrive(&self, ring: RingId, side: Side, slot: Slot) -> (&'static str, String) {
         let barrier = self.barrier(ring, side, slot);
-        let peer = self.expr(&self.pipeline.ring(ring).peer);
-        if side == Side::Empty && self.pipeline.ring(ring).exchange.is_some() {
-            (
+        let ring = self.pipeline.ring(ring);
+        let Some((_, peer)) = ring.told(side) else {
+            return ("lane == 0", format!("mbarrier_arrive({barrier});"));
+        };
+        let peer = self.expr(peer);
+        let relaxed = format!("mbarrier_arrive_cluster({barrier}, {peer});");
+        match side {
+            Side::Full => ("lane < SPLIT", relaxed),
+            Side::Empty if ring.exchange.is_some() => (
                 "lane < SPLIT && lane != share",
                 format!("mbarrier_arrive_release_cluster({barrier}, {peer});"),
-            )
-        } else if side == Side::Empty && self.pipeline.ring(ring).ctas > 1 {
-            (
-                "lane < CLUSTER",
-                format!("mbarrier_arrive_cluster({barrier}, {peer});"),
-            )
-        } else {
-            ("lane == 0", format!("mbarrier_arrive({barrier});"))
+            ),
+            Side::Empty => ("lane < CLUSTER", relaxed),
         }
     }
 
+    /// Initialises a ring's barriers.
+    pub(super) fn ring_barriers(&mut self, ring: &Ring) {
+        let (name, upper) = (ring.name, ring.name.to_uppercase());
+        let full = match ring.all_full {
+            None => arrivals(ring.full, 1),
+            Some((ctas, _)) => format!("SPLIT * {}", arrivals(ring.full / ctas, 1)),
+        };
+        let empty = if ring.exchange.is_some() {
+            "(SPLIT - 1) * 4".into()
+        } else {
+            arrivals(ring.empty / ring.ctas, ring.ctas)
+        };
+        let slot = if ring.is_shared() {
+            String::new()
+        } else {
+            format!(" + {name} * 8")
+        };
+        let mut all = vec![format!(
+            "mbarrier_init(base + {upper}_FULL_AT{slot}, {full});"
+        )];
+        if ring.empty > 0 {
+            all.push(format!(
+                "mbarrier_init(base + {upper}_EMPTY_AT{slot}, {empty});"
+            ));
+        }
+        if ring.is_shared() {
+            all.into_iter().for_each(|init| self.line(init));
+            return;
+        }
+        let es = if name.ends_with('x') { "ES" } else { "S" };
+        let sets = if ring.sets > 1 { "CONSUMERS * " } else { "" };
+        self.line(ONCE);
+        self.block(
+            format!("for (u32 {name} = 0; {name} < {sets}{upper}{es}; ++{name})"),
+            |text| all.into_iter().for_each(|init| text.line(init)),
+        );
+    }
+
     pub(super) fn barrier(&self, ring: RingId, side: Side, slot: Slot) -> String {
-        let name = self.pipeline.ring(ring).name;
+        let ring = self.pipeline.ring(ring);
+        let upper = ring.name.to_uppercase();
         let side = match side {
             Side::Full => "FULL",
             Side::Empty => "EMPTY",
         };
         let slot = match slot {
-            Slot::Current => name,
+            Slot::Current => ring.name,
             Slot::Previous => "previous",
         };
-        format!("base + {}_{side}_AT + {slot} * 8", name.to_uppercase())
+        if ring.is_shared() {
+            format!("base + {upper}_{side}_AT")
+        } else {
+            format!("base + {upper}_{side}_AT + {slot} * 8")
+        }
     }
 
     pub(super) fn what(&self, ring: RingId, side: Side) -> String {
@@ -100,4 +144,16 @@ impl Text<'_> {
 pub(super) fn slots(name: &str) -> String {
     let es = if name.ends_with('x') { "ES" } else { "S" };
     format!("{}{es}", name.to_uppercase())
+}
+
+/// So many from each of the CTAs.
+fn arrivals(count: u32, ctas: u32) -> String {
+    let cluster = if ctas > 1 { "CLUSTER * " } else { "" };
+    if count == 8 {
+        format!("{cluster}CONSUMERS * 4")
+    } else if count == 1 && ctas > 1 {
+        "CLUSTER".into()
+    } else {
+        format!("{cluster}{count}")
+    }
 }

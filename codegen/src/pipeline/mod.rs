@@ -176,13 +176,18 @@ impl Pipeline {
 
     /// Where the barriers of the turns start, if there are any: after those of the rings.
     pub fn turns_at(&self) -> u32 {
-        let barriers: u32 = self.rings.iter().map(|ring| ring.all() * 2).sum();
+        let barriers: u32 = self.rings.iter().map(Ring::barriers).sum();
         self.barriers_at() + barriers * 8
     }
 
     /// Bytes of shared memory a CTA needs.
     pub fn shared_bytes(&self) -> u32 {
         self.turns_at() + if self.in_turn { CONSUMERS * 8 } else { 0 }
+    }
+
+    /// Whether sums and panels lie where the stages are.
+    pub fn over_stages(&self) -> bool {
+        self.rings.iter().any(Ring::is_shared)
     }
 
     /// Threads of a CTA.
@@ -252,6 +257,25 @@ impl Ring {
     /// Slots of all sets.
     pub const fn all(&self) -> u32 {
         self.slots * self.sets
+    }
+
+    /// Whether its one slot is what other rings share: it has barriers alone.
+    pub const fn is_shared(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Barriers of all slots.
+    pub const fn barriers(&self) -> u32 {
+        self.all() * if self.empty > 0 { 2 } else { 1 }
+    }
+
+    /// The CTAs at whose barrier of that side an arrival is: how many, and the rank in the cluster of the `lane`-th;
+    /// `None`: at this CTA's alone.
+    pub fn told(&self, side: Side) -> Option<(u32, &Expr)> {
+        match side {
+            Side::Full => self.all_full.as_ref().map(|(ctas, peer)| (*ctas, peer)),
+            Side::Empty => (self.ctas > 1).then_some((self.ctas, &self.peer)),
+        }
     }
 
     /// Bytes of a slot.

@@ -542,7 +542,10 @@ pub struct Ring {
     pub exchange: Option<Scope>,
     /// Arrivals that end a phase of the full barriers.
     pub full: u32,
-    /// Arrivals that end a phase of the empty barriers.
+    /// Where an arrival at a full barrier is at that of several CTAs: how many, and the rank in the cluster of the
+    /// `lane`-th of them.
+    pub all_full: Option<(u32, Expr)>,
+    /// Arrivals that end a phase of the empty barriers; 0: there are none, and another ring says when slots are empty.
     pub empty: u32,
 }
 

@@ -245,22 +245,18 @@ impl Printer<'_> {
                     Slot::Previous => " of the slot before",
                 };
                 let of = self.pipeline.ring(*ring);
-                let everywhere = match (side, of.exchange) {
-                    (Side::Full, _) => String::new(),
-                    (Side::Empty, None) if of.ctas == 1 => String::new(),
-                    (Side::Empty, exchange) => {
-                        let all = if exchange.is_some() {
-                            "the others"
-                        } else {
-                            "all"
-                        };
-                        if of.peer == Expr::var("lane") {
-                            format!(", in {all} of the cluster")
-                        } else {
-                            format!(", in {all} of its CTAs {}", number(&of.peer))
-                        }
+                let everywhere = of.told(*side).map_or(String::new(), |(_, peer)| {
+                    let all = if of.exchange.is_some() {
+                        "the others"
+                    } else {
+                        "all"
+                    };
+                    if *peer == Expr::var("lane") {
+                        format!(", in {all} of the cluster")
+                    } else {
+                        format!(", in {all} of its CTAs {}", number(peer))
                     }
-                };
+                });
                 format!("arrive {}{slot}{everywhere}", self.barrier(*ring, *side))
             }
             Node::Advance { ring, keep } => {
@@ -528,6 +524,10 @@ fn ring(ring: &Ring) -> Vec<String> {
         ring.name.into(),
         format!("{} slots at {}", ring.slots, ring.at),
         parts.join(" and "),
-        format!("{} fill, {} empty", ring.full, ring.empty),
+        if ring.empty > 0 {
+            format!("{} fill, {} empty", ring.full, ring.empty)
+        } else {
+            format!("{} fill", ring.full)
+        },
     ]
 }

@@ -19,10 +19,11 @@ __device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// An arrival on CTA `cta` of the cluster: this warp no longer reads a stage which that CTA multicasts into. Relaxed on
-// purpose: the reads were wgmma's and wgmma_wait saw them complete, so there is nothing left to order; a release at
-// cluster scope would be a GPU-wide fence at every step of K. Never hand over written data with this one.
-// Pairs with mbarrier_wait_relaxed.
+// An arrival on CTA `cta` of the cluster: it may write into a place of this CTA's shared memory again. Relaxed on purpose,
+// since all who used that place are complete, so that there is nothing left to order; a release at cluster scope would be
+// a GPU-wide fence, at every step of K. Operands were read by wgmma, and wgmma_wait saw that. Panels were read by TMA, and
+// tma_wait_read saw that; so what wrote them, and the sums of others that went into them, is past, too.
+// Never hand over written data with this one. Pairs with mbarrier_wait_relaxed.
 __device__ __forceinline__ void mbarrier_arrive_cluster(u32 barrier, u32 cta) {
     jitter();
     asm volatile(
@@ -80,7 +81,7 @@ __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity, const Wat
     }
 }
 
-// Relaxed at cluster scope, for stages that only wgmma read: the arrivals came from consumers of both CTAs.
+// Relaxed at cluster scope, for places whose users are all complete: the arrivals are mbarrier_arrive_cluster's.
 __device__ __forceinline__ void mbarrier_wait_relaxed(u32 barrier, u32 parity, const Watch& watch, u32 role, u32 what, u32 stage) {
     jitter();
     if (mbarrier_try_wait_relaxed(barrier, parity)) return;

@@ -252,11 +252,13 @@ impl Walk<'_, '_> {
                 .first()
                 .map_or(self.b.product.dtype, |leaf| self.stored(leaf));
             nodes.extend(stores.iter().map(|leaf| self.note(leaf.op)).take(1));
-            part.push(Node::Await {
-                ring: PANELS,
-                side: Side::Empty,
-                phase: Phase::LapBefore,
-            });
+            if !self.b.product.over_stages {
+                part.push(Node::Await {
+                    ring: PANELS,
+                    side: Side::Empty,
+                    phase: Phase::LapBefore,
+                });
+            }
             let applied = |node: &Node| matches!(node, Node::Apply { epilogue: known, .. } if Some(*known) == epilogue);
             if let Some(epilogue) = epilogue.filter(|_| !part.iter().any(applied)) {
                 let params = &self.b.epilogues[epilogue].params;

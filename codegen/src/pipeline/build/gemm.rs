@@ -4,7 +4,7 @@ use super::super::{At, CONSUMERS, Expr, Node, Phase, RingId, Side, Slot, Test};
 use super::epilogue::groups;
 use super::item::{Leaf, Sorted, leaves, sort, why};
 use super::walk::{Bound, Walk, Which};
-use super::{PANELS, Product, STAGES, refuse};
+use super::{PANELS, Product, STAGES, TILES, refuse};
 use crate::kernel::{Op, OpKind, Region};
 use crate::order::TileOrder;
 use crate::program::{PartitionId, Pick, StoreMode, Var};
@@ -124,12 +124,20 @@ impl Walk<'_, '_> {
         if product.beside() == 1 {
             return Vec::new();
         }
-        vec![
+        let mut nodes = vec![
             why(
                 "All of the cluster is done with what was loaded here: nothing of it is still on its way to this CTA.",
             ),
             all_empty(STAGES, Expr::symbol("STAGES", product.fit.stages)),
-        ]
+        ];
+        if product.over_stages {
+            nodes.push(Node::Await {
+                ring: TILES,
+                side: Side::Empty,
+                phase: Phase::LapBefore,
+            });
+        }
+        nodes
     }
 
     /// A tile's row or column among all: with `ctas` of a cluster along it, a place is theirs together.
@@ -177,7 +185,8 @@ impl Walk<'_, '_> {
             ring: STAGES,
             keep: false,
         });
-        let mut nodes = vec![self.note(dot.op)];
+        let mut nodes = self.stages_free();
+        nodes.push(self.note(dot.op));
         nodes.extend(x.sizes.into_iter().chain(w.sizes));
         nodes.push(steps(body));
         for (waits, sum) in &sorted.sums {
@@ -319,21 +328,20 @@ impl Walk<'_, '_> {
                     walk.panel_to(&dst, mode, before, chunk)
                 }));
             }
-            part.extend([
-                Node::Commit,
-                Node::AwaitRead { pending: 0 },
-                Node::Arrive {
-                    ring: PANELS,
-                    side: Side::Empty,
-                    slot: Slot::Current,
-                },
-                Node::Advance {
-                    ring: PANELS,
-                    keep: false,
-                },
-            ]);
+            part.push(Node::Commit);
+            if !self.b.product.over_stages {
+                part.extend(read(PANELS));
+            }
+            part.push(Node::Advance {
+                ring: PANELS,
+                keep: false,
+            });
         }
         nodes.push(self.each_own_panel(part));
+        if self.b.product.over_stages {
+            nodes.push(why("Then stages may be loaded again where they lay."));
+            nodes.extend(read(TILES));
+        }
         if sorted.signals.is_empty() {
             return nodes;
         }
@@ -450,6 +458,18 @@ fn amount(leaf: &Leaf<'_>) -> u32 {
     } else {
         1
     }
+}
+
+/// Gives a slot back whose stores have read it.
+fn read(ring: RingId) -> [Node; 2] {
+    [
+        Node::AwaitRead { pending: 0 },
+        Node::Arrive {
+            ring,
+            side: Side::Empty,
+            slot: Slot::Current,
+        },
+    ]
 }
 
 /// Waits for each slot of a ring in turn to be empty.

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::early;
-use crate::fit::{self, Fit, Needs};
+use crate::fit::{self, Beside, Fit, Needs};
 use crate::kernel::{Block, Kernel, OpKind, Region, Role, RoleKind, visit};
 use crate::program::{CellIndex, CounterId, Loc, TensorId};
 use crate::variant::Arch;
@@ -35,6 +35,9 @@ const STAGES: RingId = RingId(0);
 const PANELS: RingId = RingId(1);
 /// The ring of sums that CTAs which share a tile's steps send each other. Such a kernel moves no boxes.
 const SUMS: RingId = RingId(2);
+/// The stages together, where sums and panels lie in them: a tile in between is full when all CTAs that share it are
+/// done with its steps, and empty when all its panels were read.
+const TILES: RingId = RingId(3);
 /// The ring of boxes on their way to a peer.
 const BOXES: RingId = RingId(2);
 /// The pipeline of `kernel` on its architecture.
@@ -187,6 +190,8 @@ struct Product {
     widest: u32,
     /// Bytes of what the other CTAs that share a tile's steps send.
     sum_bytes: u32,
+    /// Whether that and panels lie where the stages are.
+    over_stages: bool,
     partition: crate::program::PartitionId,
 }
 
@@ -385,6 +390,8 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         ));
     }
     let widest = widest(kernel, &gemm.body);
+    let mut beside = Beside::default();
+    visit(&gemm.body, &mut |op| beside.count(kernel, op));
     let needs = Needs {
         tile: (rows, columns),
         staged: (
@@ -395,6 +402,7 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         result: widest,
         in_turn,
         split,
+        beside,
     };
     let fit = match needs.divide(&kind, kernel.variant.arch.shared_memory()) {
         Ok(fit) => fit,
@@ -415,6 +423,7 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         fit,
         widest,
         sum_bytes: needs.sums(),
+        over_stages: needs.over_stages(),
         partition,
     })
 }

@@ -93,7 +93,7 @@ impl Walk<'_, '_> {
         }
         nodes.extend(self.write_panels(sorted, var));
         if self.b.product.split > 1 {
-            nodes.extend(self.given_back(tiles));
+            nodes.extend(self.handed_on(tiles));
         }
         nodes
     }

@@ -31,6 +31,7 @@ pub(super) fn lay_out(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Rin
         peer: product.rank(Expr::var("share"), Expr::var("lane")),
         exchange: None,
         full: 1,
+        all_full: None,
         empty: warps * product.beside(),
     };
     let panels = Ring {
@@ -41,12 +42,17 @@ pub(super) fn lay_out(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Rin
             name: "panel".into(),
             bytes: product.panel_bytes(),
         }],
-        at: stages.slots * stages.slot_bytes(),
+        at: if product.over_stages {
+            stages.at
+        } else {
+            stages.slots * stages.slot_bytes()
+        },
         ctas: 1,
         peer: Expr::var("lane"),
         exchange: None,
         full: warps,
-        empty: 1,
+        all_full: None,
+        empty: u32::from(!product.over_stages),
     };
     let room = panels.at + panels.all() * panels.slot_bytes();
     let mut rings = vec![stages, panels];
@@ -65,7 +71,30 @@ pub(super) fn lay_out(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Rin
             exchange: Some(Scope::Cluster),
             // The thread that says how many bytes come; a lane of each warp of the others that read theirs.
             full: 1,
-            empty: (product.split - 1) * 4,
+            all_full: None,
+            empty: if product.over_stages {
+                0
+            } else {
+                (product.split - 1) * 4
+            },
+        });
+    }
+    if product.over_stages {
+        let lane = || Expr::var("lane");
+        rings.push(Ring {
+            name: "tile",
+            slots: 1,
+            sets: 1,
+            parts: Vec::new(),
+            at: 0,
+            ctas: product.beside(),
+            peer: product.rank(Expr::var("share"), lane()),
+            exchange: None,
+            // A lane of each warp that multiplies, of all that share the tile; the thread that stores, of all that load
+            // into each other's stages.
+            full: warps * product.split,
+            all_full: Some((product.split, product.rank(lane(), Expr::var("half")))),
+            empty: product.beside(),
         });
     }
     if comm {
@@ -83,6 +112,7 @@ pub(super) fn lay_out(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Rin
             peer: Expr::var("lane"),
             exchange: None,
             full: 1,
+            all_full: None,
             empty: 1,
         });
     }

@@ -3,12 +3,17 @@
 //!
 //! All of them send and all add, so that it takes one hop whatever their number, and what comes after the product is
 //! shared, too. The order of the sum is fixed: a launch gives the same bits every time.
+//!
+//! Sums and panels lie where the stages are: a CTA waits for the others at the end of each tile, its stages idle. From
+//! the first sum that is sent to the last panel that is read, all of that memory belongs to the tile (the ring
+//! [`TILES`]); nothing is loaded ahead for the next one. Where warpgroups take tiles in turn, and where stored tiles
+//! come through the stages, sums and panels lie beside them.
 
 use super::super::{CONSUMERS, Expr, Node, Phase, Side, Slot, Test, cluster};
 use super::gemm::count;
 use super::item::why;
 use super::walk::Walk;
-use super::{SUMS, refuse};
+use super::{SUMS, TILES, refuse};
 use crate::diag::Diagnostic;
 use crate::kernel::{Block, GemmKind, Kernel, RoleKind};
 use crate::program::Loc;
@@ -70,9 +75,20 @@ fn owner(shares: Expr) -> Expr {
 }
 
 impl Walk<'_, '_> {
+    /// The end of a tile, for one of `tiles`.
+    pub(super) fn handed_on(&self, tiles: Expr) -> Vec<Node> {
+        let next = |ring| Node::Advance { ring, keep: false };
+        if self.b.product.over_stages {
+            return vec![next(SUMS), next(TILES)];
+        }
+        let mut nodes = self.given_back(tiles);
+        nodes.push(next(SUMS));
+        nodes
+    }
+
     /// The others may send again: what they sent was read. Unless this was the last of `tiles` for this warpgroup, and
     /// for those of its number in the others: nobody would wait for it, and it could arrive at a CTA that is gone.
-    pub(super) fn given_back(&self, tiles: Expr) -> Vec<Node> {
+    fn given_back(&self, tiles: Expr) -> Vec<Node> {
         let clusters = Expr::Blocks / cluster(self.b.product.beside(), self.b.product.split);
         let next = Expr::Within
             + if self.b.product.in_turn {
@@ -91,9 +107,59 @@ impl Walk<'_, '_> {
                 test: Test::Less(next, tiles),
                 body: vec![arrive],
             },
+        ]
+    }
+
+    /// Before the loads of a tile: all panels of the one before were read, here and in the CTA beside, which these loads
+    /// reach, too. Each was full when every warp had added all sums.
+    pub(super) fn stages_free(&self) -> Vec<Node> {
+        if !self.b.product.over_stages {
+            return Vec::new();
+        }
+        vec![
+            why("Sums and panels of the tile before lay where the stages are."),
+            Node::Await {
+                ring: TILES,
+                side: Side::Empty,
+                phase: Phase::LapBefore,
+            },
             Node::Advance {
-                ring: SUMS,
+                ring: TILES,
                 keep: false,
+            },
+        ]
+    }
+
+    /// The others' places for sums may be written: they gave them back, or all who share the tile are done with its
+    /// steps.
+    ///
+    /// Done means that nothing of them is under way in anyone's stages. Every load has arrived, since each warp waited for
+    /// it; every multiply has read, since each warp waited for its own. What the warp itself did there by ordinary
+    /// accesses, for the tile before, has long been complete: the sums that it read went into panels, and stores read
+    /// those before anything was loaded for this tile. So the arrivals have nothing to release, and the waits
+    /// nothing to acquire.
+    ///
+    /// An arrival is never one too early. A warp comes to the end of the next tile only with sums of each of the others
+    /// for this one, and they sent those when their wait here was over.
+    fn place_for_sums(&self) -> Vec<Node> {
+        if !self.b.product.over_stages {
+            return vec![Node::Await {
+                ring: SUMS,
+                side: Side::Empty,
+                phase: Phase::LapBefore,
+            }];
+        }
+        vec![
+            why("Once all are done with its steps, sums and panels lie where the stages are."),
+            Node::Arrive {
+                ring: TILES,
+                side: Side::Full,
+                slot: Slot::Current,
+            },
+            Node::Await {
+                ring: TILES,
+                side: Side::Full,
+                phase: Phase::ThisLap,
             },
         ]
     }
@@ -151,15 +217,11 @@ impl Walk<'_, '_> {
         };
         let adds = count("from", shares() - 1, 1.into(), true, vec![add]);
         let bytes = Expr::symbol("SUM_PANEL_BYTES", product.sum_panel_bytes());
-        vec![
-            why(
-                "This CTA had a part of the steps: it sends the others its sums of their panels, and adds theirs to its own.",
-            ),
-            Node::Await {
-                ring: SUMS,
-                side: Side::Empty,
-                phase: Phase::LapBefore,
-            },
+        let mut nodes = vec![why(
+            "This CTA had a part of the steps: it sends the others its sums of their panels, and adds theirs to its own.",
+        )];
+        nodes.extend(self.place_for_sums());
+        nodes.extend([
             Node::Expect {
                 ring: SUMS,
                 bytes: mine * (shares() - 1) * bytes,
@@ -172,6 +234,7 @@ impl Walk<'_, '_> {
             },
             // Ordinary reads, and the next writes are asynchronous: the fence of the panels comes between, too.
             self.each_panel_of(Test::Equal, vec![adds]),
-        ]
+        ]);
+        nodes
     }
 }

@@ -35,6 +35,18 @@ pub(super) struct Product {
 }
 
 impl Product {
+    /// Another CTA's part of a panel is added.
+    pub(super) fn add(&mut self, other: &Product, part: u32) {
+        self.sums.push((part, other.depth));
+        self.lacks_also(other.lacks);
+    }
+
+    fn lacks_also(&mut self, lacks: [(u32, u32); 2]) {
+        for (known, lacks) in self.lacks.iter_mut().zip(lacks) {
+            known.0 = known.0.min(lacks.0);
+        }
+    }
+
     /// Whether a panel has each part of K once, up to `k`.
     fn has_all(&self, part: u32, k: u32) -> bool {
         let sums = self.sums.iter().filter(|(of, _)| *of == part);
@@ -116,9 +128,8 @@ impl Machine<'_> {
         held.push((area, content));
     }
 
-    /// An operand in an area of a stage that so many rows of its tile lie before: its boxes that completed on a phase, whose
-    /// rows follow each other, of the same columns. What lies behind them was not loaded. `None` where
-    /// nothing was.
+    /// An operand in an area of a stage that so many rows of its tile lie before: its boxes that completed on a phase,
+    /// whose rows follow each other, of the same columns. What lies behind them was not loaded. `None` where nothing was.
     ///
     /// # Errors
     /// Boxes that do not make a tile.
@@ -227,9 +238,7 @@ impl Machine<'_> {
                 ..Product::default()
             };
         }
-        for (known, lacks) in product.lacks.iter_mut().zip(lacks) {
-            known.0 = known.0.min(lacks.0);
-        }
+        product.lacks_also(lacks);
         product.depth.1 = columns.1;
         Ok(())
     }
@@ -401,12 +410,11 @@ impl Machine<'_> {
         sums
     }
 
-    /// Each launch wrote every element of every output once, added every other rank's part once, and ended on
-    /// each rank only when what was written there was complete.
+    /// Each launch wrote every element of every output once, added every other rank's part once (or to what it
+    /// accumulates its own), and ended on each rank only when what was written there was complete.
     pub(super) fn covered(&self) -> Option<Diagnostic> {
         let pipeline = self.case.pipeline;
         let geometry = &self.case.plan.geometry;
-        let adds = self.case.adds();
         for (tensor, buffer) in pipeline.kernel.buffers.iter().enumerate() {
             for (rank, launch) in
                 (0..WORLD).flat_map(|rank| (1..=LAUNCHES).map(move |launch| (rank, launch)))
@@ -431,21 +439,21 @@ impl Machine<'_> {
                         written += area;
                     }
                 }
-                let output = matches!(
-                    buffer.kind,
-                    TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced
-                );
                 let rows = u64::from(geometry.held(buffer, rank).len());
                 let all = rows * u64::from(geometry.size(buffer.columns));
-                let parts = if adds { all * u64::from(WORLD - 1) } else { 0 };
-                if output && (written, added) != (all, parts) {
-                    return Some(story::uncovered(
-                        self,
-                        tensor,
-                        rank,
-                        written + added,
-                        all + parts,
-                    ));
+                let adds = self.case.adds(TensorId(tensor as u16));
+                let others = if adds { all * u64::from(WORLD - 1) } else { 0 };
+                let wanted = match buffer.kind {
+                    TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced => (all, others),
+                    TensorKind::Accumulated => (0, all),
+                    TensorKind::Gathered
+                    | TensorKind::Local
+                    | TensorKind::Vector
+                    | TensorKind::Scratch { .. } => continue,
+                };
+                if (written, added) != wanted {
+                    let did = (written, added);
+                    return Some(story::uncovered(self, tensor, rank, did, wanted));
                 }
             }
         }

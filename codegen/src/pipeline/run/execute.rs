@@ -233,14 +233,13 @@ impl<'a> Machine<'a> {
             let barriers = pipeline.rings.iter().flat_map(|ring| {
                 // A ring that CTAs fill together orders what tensor cores read; see `Ring::ctas`.
                 let hands_over = ring.exchange != Some(Scope::Cta);
-                let some = move |expected| {
-                    (0..ring.all()).map(move |_| Barrier {
-                        expected,
-                        hands_over,
-                        ..Barrier::default()
-                    })
+                let some = move |expected| Barrier {
+                    expected,
+                    hands_over,
+                    ..Barrier::default()
                 };
-                some(ring.full).chain(some(ring.empty))
+                let sides = (0..ring.barriers()).map(|index| index < ring.all());
+                sides.map(move |full| some(if full { ring.full } else { ring.empty }))
             });
             // The turns: four warps of the other consumer arrive.
             let turns = (0..if pipeline.in_turn { CONSUMERS } else { 0 }).map(|_| Barrier {

@@ -232,10 +232,7 @@ impl<'a> Flattener<'a> {
                     Slot::Previous => cursor.previous,
                 };
                 let count = if self.group { 4 } else { 1 };
-                let ctas = match side {
-                    Side::Full => vec![self.rank()],
-                    Side::Empty => self.peers(*ring),
-                };
+                let ctas = self.told(*ring, *side);
                 self.push(
                     node,
                     Kind::Arrive {

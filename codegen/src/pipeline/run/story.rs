@@ -31,8 +31,18 @@ impl Machine<'_> {
     }
 
     /// `stage 2: x, w`.
-    fn area_name(&self, area: &Area) -> String {
-        for ring in &self.case.pipeline.rings {
+    fn area_name(&self, step: &Step<'_>, area: &Area) -> String {
+        // The ring that the step is about: others may lie in the same place.
+        if let Node::Load { ring, .. }
+        | Node::Store { ring, .. }
+        | Node::Mma { ring, .. }
+        | Node::ReadPanel { ring, .. }
+        | Node::WritePanel { ring, .. }
+        | Node::SendSum { ring, .. }
+        | Node::AddSum { ring, .. }
+        | Node::AddPanel { ring, .. } = step.node
+        {
+            let ring = self.case.pipeline.ring(*ring);
             for slot in 0..ring.all() {
                 for (index, part) in ring.parts.iter().enumerate() {
                     let start = ring.part_at(index, slot);
@@ -56,61 +66,78 @@ impl Machine<'_> {
         )
     }
 
+    fn awaited(&self, node: &Node) -> String {
+        let Node::Await { ring, side, .. } = node else {
+            return "waits for its turn".into();
+        };
+        let ring = self.case.pipeline.ring(*ring);
+        match (ring.is_shared(), side) {
+            (true, Side::Full) => "waits until all are done with the steps of a tile".into(),
+            (true, Side::Empty) => "waits until the panels before have been read".into(),
+            (false, Side::Full) => format!("waits for a {} to be full", ring.name),
+            (false, Side::Empty) => format!("waits for a {} to be empty", ring.name),
+        }
+    }
+
+    fn announced(&self, node: &Node) -> &'static str {
+        if *node == Node::PassTurn {
+            return "passes the turn";
+        }
+        let Node::Arrive { ring, side, .. } = node else {
+            return "gives a slot on";
+        };
+        match (self.case.pipeline.ring(*ring).is_shared(), side) {
+            (true, Side::Full) => "says that its steps are done",
+            (true, Side::Empty) => "says that its panels have been read",
+            (false, Side::Full | Side::Empty) => "gives a slot on",
+        }
+    }
+
     fn deed(&self, step: &Step<'_>) -> String {
         let item = step.item.map_or(String::new(), |(row, column)| {
             format!(" for tile ({row}, {column})")
         });
         let what = match &step.kind {
-            Kind::Await { .. } => {
-                if let Node::Await { ring, side, .. } = step.node {
-                    let side = match side {
-                        Side::Full => "full",
-                        Side::Empty => "empty",
-                    };
-                    format!(
-                        "waits for a {} to be {side}",
-                        self.case.pipeline.ring(*ring).name
-                    )
-                } else {
-                    "waits for its turn".into()
-                }
-            }
+            Kind::Await { .. } => self.awaited(step.node),
             Kind::Expect { .. } => "announces a load".into(),
-            Kind::Arrive { .. } if *step.node == Node::PassTurn => "passes the turn".into(),
-            Kind::Arrive { .. } => "gives a slot on".into(),
+            Kind::Arrive { .. } => self.announced(step.node).into(),
             Kind::Load { area, from, .. } => format!(
                 "loads {} into {}",
                 self.box_name(from),
-                self.area_name(area)
+                self.area_name(step, area)
             ),
             Kind::Store { area, to } => {
-                format!("stores {} to {}", self.area_name(area), self.box_name(to))
+                format!(
+                    "stores {} to {}",
+                    self.area_name(step, area),
+                    self.box_name(to)
+                )
             }
             Kind::Commit => "closes a group of stores".into(),
             Kind::AwaitRead { .. } => "waits until stores have been read".into(),
             Kind::AwaitStores { .. } => "waits until stores are complete".into(),
             Kind::Mma { areas, .. } => format!(
                 "multiplies {}",
-                areas.map(|area| self.area_name(&area)).join(" by ")
+                areas.map(|area| self.area_name(step, &area)).join(" by ")
             ),
             Kind::MmaCommit => "closes a group of multiplies".into(),
             Kind::MmaWait { .. } => "waits for multiplies".into(),
             Kind::Plain {
                 area, write: true, ..
-            } => format!("writes {}", self.area_name(area)),
+            } => format!("writes {}", self.area_name(step, area)),
             Kind::Plain {
                 area, write: false, ..
-            } => format!("reads {}", self.area_name(area)),
+            } => format!("reads {}", self.area_name(step, area)),
             Kind::SendSum {
                 cta, area, part, ..
             } => format!(
                 "sends panel {part} of its part to {} of CTA {cta} of its cluster",
-                self.area_name(area)
+                self.area_name(step, area)
             ),
             Kind::AddSum { area, part } => {
-                format!("adds {} to panel {part}", self.area_name(area))
+                format!("adds {} to panel {part}", self.area_name(step, area))
             }
-            Kind::ReadPanel { area, .. } => format!("reads {}", self.area_name(area)),
+            Kind::ReadPanel { area, .. } => format!("reads {}", self.area_name(step, area)),
             Kind::ReadVector { tensor, column, .. } => format!(
                 "reads {} from column {column} on",
                 self.case.pipeline.kernel.buffers[tensor.index()].name
@@ -375,15 +402,18 @@ pub(super) fn uncovered(
     machine: &Machine<'_>,
     tensor: usize,
     rank: u32,
-    written: u64,
-    all: u64,
+    (written, added): (u64, u64),
+    wanted: (u64, u64),
 ) -> Diagnostic {
     let name = &machine.case.pipeline.kernel.buffers[tensor].name;
-    Diagnostic::new(
-        Rule::Coverage,
-        None,
-        format!("{written} of {all} elements of {name} on rank {rank} are written"),
-    )
+    let what = format!("elements of {name} on rank {rank}");
+    let message = if let (0, all) = wanted {
+        format!("{added} of {all} {what} are added to, {written} are overwritten")
+    } else {
+        let (did, all) = (written + added, wanted.0 + wanted.1);
+        format!("{did} of {all} {what} are written")
+    };
+    Diagnostic::new(Rule::Coverage, None, message)
 }
 
 pub(super) fn unfinished(machine: &Machine<'_>, touch: &Touch<Box4>, rank: u32) -> Diagnostic {

@@ -35,8 +35,8 @@ impl Machine<'_> {
         } = self.agents[index];
         match self.held(cta, area).as_slice() {
             [Content::Sum(sum, of)] if (sum.at, *of) == (product.at, part) => {
-                let depth = sum.depth;
-                self.agents[index].product.sums.push((part, depth));
+                let sum = sum.clone();
+                self.agents[index].product.add(&sum, part);
                 Ok(())
             }
             _ => Err(Box::new(story::wrong(

@@ -1,6 +1,6 @@
 //! Which barriers of which CTAs a step is about.
 
-use super::super::super::{RingId, Side};
+use super::super::super::{Ring, RingId, Side};
 use super::Flattener;
 use crate::pipeline::Values;
 
@@ -9,7 +9,7 @@ impl Flattener<'_> {
     pub(super) fn barrier(&self, ring: RingId, side: Side, slot: u32) -> usize {
         let before: u32 = self.case.pipeline.rings[..usize::from(ring.0)]
             .iter()
-            .map(|ring| ring.all() * 2)
+            .map(Ring::barriers)
             .sum();
         let side = match side {
             Side::Full => 0,
@@ -21,7 +21,7 @@ impl Flattener<'_> {
     /// The barrier of a consumer's turns.
     pub(super) fn turn_of(&self, consumer: u32) -> usize {
         let rings = self.case.pipeline.rings.iter();
-        (rings.map(|ring| ring.all() * 2).sum::<u32>() + consumer) as usize
+        (rings.map(Ring::barriers).sum::<u32>() + consumer) as usize
     }
 
     /// This CTA's rank in its cluster.
@@ -29,18 +29,18 @@ impl Flattener<'_> {
         self.env.block().0 % self.case.pipeline.ctas()
     }
 
-    /// The CTAs that this one tells of an empty slot: all that fill it, or where each sends into the others' those.
-    pub(super) fn peers(&mut self, ring: RingId) -> Vec<u32> {
+    /// The CTAs that this one tells of a slot: all that fill or empty it, or where each sends into the others' those.
+    pub(super) fn told(&mut self, ring: RingId, side: Side) -> Vec<u32> {
         let ring = self.case.pipeline.ring(ring);
-        if ring.ctas == 1 {
+        let Some((ctas, peer)) = ring.told(side) else {
             return vec![self.rank()];
-        }
+        };
         let mine = ring.exchange.map(|_| self.env.var("share"));
-        let lanes = (0..ring.ctas).filter(|lane| Some(*lane) != mine);
+        let lanes = (0..ctas).filter(|lane| Some(*lane) != mine);
         lanes
             .map(|lane| {
                 self.set("lane", lane);
-                self.value(&ring.peer)
+                self.value(peer)
             })
             .collect()
     }
