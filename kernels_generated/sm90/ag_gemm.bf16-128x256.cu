@@ -13,7 +13,7 @@ constexpr u32 BOX_N = 64;  // columns of such a box
 constexpr u32 UNIT = 16;  // boxes of a piece that one CTA sends, with one signal
 constexpr u32 COMM_CTAS = 8;  // the first blocks move data before they multiply
 constexpr u32 PIECE = 128;  // rows that have one counter cell
-constexpr u32 STRIP_ROWS = 8;  // of an operand's box, loaded if one of them exists
+constexpr u32 STRIP_ROWS = 32;  // of an operand's box, loaded if one of them exists
 constexpr u32 PANEL_N = 64;  // columns of an output panel
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
@@ -65,9 +65,9 @@ __device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
 extern "C" __global__ void __launch_bounds__(384, 1)
 ag_gemm(
         const __grid_constant__ TensorMap x,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
-        const __grid_constant__ TensorMap x_strip,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 8x64
+        const __grid_constant__ TensorMap x_strip,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 32x64
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
-        const __grid_constant__ TensorMap w_strip,  // mine, in one piece; boxes of 8x64
+        const __grid_constant__ TensorMap w_strip,  // mine, in one piece; boxes of 32x64
         const __grid_constant__ TensorMap y,  // mine, a chunk a rank; boxes of 128x64
         const __grid_constant__ TensorMap y_tail,  // the chunk that is not full; boxes of 128x64
         const __grid_constant__ Plan plan,
@@ -158,8 +158,8 @@ ag_gemm(
                 for (; index - first < tiles; index = next_item(index, plan.join, COMM_CTAS)) {
                     const Place t = grouped_8(index - first, tiles_m, tiles_n);
                     // acc0 += dot(x[t.rows, :], w[t.columns, :])
-                    const u32 x_rows = ceil_div(min(rows_of(plan, chunk) - t.row * TILE_M, TILE_M), STRIP_ROWS) * STRIP_ROWS;
-                    const u32 w_rows = ceil_div(min(plan.n - t.column * TILE_N, TILE_N), STRIP_ROWS) * STRIP_ROWS;
+                    const u32 x_rows = min(ceil_div(rows_of(plan, chunk) - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
+                    const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
                     #pragma unroll 1
                     for (u32 step = 0; step < steps; ++step) {
                         mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);

@@ -8,7 +8,7 @@ constexpr u32 TILE_M = 128, TILE_N = 256, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
 constexpr u32 STAGES = 3;  // stages of x and w in flight
 constexpr u32 PANELS = 4;  // output panels in flight
-constexpr u32 STRIP_ROWS = 8;  // of an operand's box, loaded if one of them exists
+constexpr u32 STRIP_ROWS = 32;  // of an operand's box, loaded if one of them exists
 constexpr u32 BLOCK_ROWS = 64;  // rows of an operand that are contiguous: one 128-byte line for each k
 constexpr u32 PANEL_N = 64;  // columns of an output panel
 constexpr u32 BLOCK_BYTES = BLOCK_ROWS * TILE_K * 2;
@@ -45,7 +45,7 @@ __device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
 extern "C" __global__ void __launch_bounds__(384, 1)
 gemm(
         const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
-        const __grid_constant__ TensorMap x_strip,  // mine, in one piece; boxes of 8x64
+        const __grid_constant__ TensorMap x_strip,  // mine, in one piece; boxes of 32x64
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 64x64
         const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x64
         const __grid_constant__ Plan plan,
@@ -89,7 +89,7 @@ gemm(
             for (; index < tiles; index += gridDim.x) {
                 const Place t = grouped_8(index, tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
-                const u32 x_rows = ceil_div(min(plan.m - t.row * TILE_M, TILE_M), STRIP_ROWS) * STRIP_ROWS;
+                const u32 x_rows = min(ceil_div(plan.m - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);

@@ -211,6 +211,7 @@ impl<'a> Costs<'a> {
         let aligned = (geometry.contiguous(buffer) * bytes).is_multiple_of(LINE);
         if !buffer.rows_contiguous {
             let rows = operand.rows.len().next_multiple_of(STRIP_ROWS);
+            let rows = rows.min(boxed.max(operand.rows.len()));
             let line = if aligned { 1.0 } else { 2.0 };
             return f64::from(rows) * line / f64::from(shared);
         }

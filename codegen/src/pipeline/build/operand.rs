@@ -99,7 +99,7 @@ impl Walk<'_, '_> {
             bytes: all_bytes,
             loads: Vec::new(),
         };
-        let strips = (!blocked && in_strips(box_rows)).then(|| {
+        let strips = (!blocked && in_strips(box_rows, extent.ctas)).then(|| {
             let map = self.map_as(region.buffer, (STRIP_ROWS, tile.k), "_strip");
             let (come, mine) = self.rows_that_come(&name, &extent, &mut staged.sizes);
             staged.bytes = come * Expr::symbol("TILE_K", tile.k) * 2;
@@ -152,8 +152,8 @@ impl Walk<'_, '_> {
         } else {
             from
         };
-        let exist = least(end - before, extent.tile.clone());
-        let come = exist.ceil_div(strip()) * strip();
+        let strips = (end - before).ceil_div(strip()) * strip();
+        let come = least(strips, extent.tile.clone());
         let come = self.name(sizes, &format!("{name}_rows"), come);
         if extent.ctas == 1 {
             return (come.clone(), come);
