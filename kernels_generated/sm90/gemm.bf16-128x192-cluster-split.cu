@@ -137,6 +137,7 @@ gemm(
                     tma_commit();
                     if (++panel == PANELS) panel = 0, panel_parity ^= 1;
                 }
+                // Then stages may be loaded again where they lay.
                 tma_wait_read<0>();
                 #pragma unroll 1
                 for (u32 lane = 0; lane < CLUSTER; ++lane) mbarrier_arrive_cluster(base + TILE_EMPTY_AT, share * CLUSTER + lane);
@@ -173,6 +174,7 @@ gemm(
             wgmma_wait<0>();
             if (lane < CLUSTER) mbarrier_arrive_cluster(base + STAGE_EMPTY_AT + previous * 8, share * CLUSTER + lane);
             // This CTA had a part of the steps: it sends the others its sums of their panels, and adds theirs to its own.
+            // Once all are done with its steps, sums and panels lie where the stages are.
             if (lane < SPLIT) mbarrier_arrive_cluster(base + TILE_FULL_AT, lane * CLUSTER + half);
             mbarrier_wait_relaxed(base + TILE_FULL_AT, tile_parity, watch, MULTIPLY, TILE_FULL, 0);
             if (warp % 4 == 0 && lane == 0) mbarrier_expect(base + SUM_FULL_AT + sum * 8, SUM_PANELS * (SPLIT - 1) * SUM_PANEL_BYTES);
