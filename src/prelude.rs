@@ -16,6 +16,8 @@ pub type Local<T> = Tensor<T>;
 pub type Vector<T> = Tensor<T>;
 /// Output, whole on each rank and different on each.
 pub type Out<T> = Tensor<T>;
+/// Output that a launch adds to (`grad[t] += …`), whole on each rank and different on each: what it holds before counts.
+pub type Accumulated<T> = Tensor<T>;
 /// Output: the sum over ranks, of which each rank keeps its chunk of the rows.
 pub type Scattered<T> = Tensor<T>;
 /// Output: the sum over ranks, whole on every rank.

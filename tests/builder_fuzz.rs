@@ -317,7 +317,7 @@ fn program(rolls: &[u8]) -> Program {
         let dtype = dice.pick(&Dtype::ALL);
         let name = format!("t{index}");
         let like = dice.pick(&have.tensors);
-        let tensor = match dice.roll(9) {
+        let tensor = match dice.roll(10) {
             0 => s.gathered(&name, dtype),
             1 => s.scattered(&name, dtype),
             2 => s.reduced(&name, dtype),
@@ -328,6 +328,7 @@ fn program(rolls: &[u8]) -> Program {
             5 => s.symmetric(&name, dtype, like.chunk(), u32::from(dice.roll(3))),
             6 => s.symmetric(&name, dtype, like.whole(), u32::MAX),
             7 => s.out(&name, dtype),
+            8 => s.accumulated(&name, dtype),
             _ => s.local(&name, dtype),
         };
         have.tensors.push(tensor);

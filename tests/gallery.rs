@@ -3,13 +3,15 @@
 //!
 //! A story's locations are shown as the source line they point at, so that a snapshot holds no line number.
 
+#[path = "gallery/accumulated.rs"]
+mod accumulated;
 #[path = "gallery/schedules.rs"]
 mod schedules;
 
 use counterflow::codegen::interp::{self, Options};
 use counterflow::codegen::kernel::{Block, Kernel, Op, OpKind, Purpose};
 use counterflow::codegen::lower::lower;
-use counterflow::codegen::program::Loc;
+use counterflow::codegen::program::{Loc, StoreMode};
 use counterflow::codegen::verify;
 use counterflow::{Arch, Diagnostic, Machine, Plan, Program, Rule, Shape, Variant};
 
@@ -34,7 +36,7 @@ fn small(program: &Program, world: u32) -> Kernel {
 fn schedules() -> Vec<Exhibit> {
     use Rule::{Attribution, Bounds, Coverage, Progress, Race, Reuse};
     type Row = (fn() -> Program, Rule, u32);
-    let rows: [Row; 32] = [
+    let rows: [Row; 36] = [
         (schedules::ring_backwards, Progress, 4),
         (schedules::wants_two, Progress, 3),
         (schedules::mine_first, Progress, 3),
@@ -60,6 +62,10 @@ fn schedules() -> Vec<Exhibit> {
         (schedules::gelu_before_sum, Coverage, 3),
         (schedules::one_left_out, Coverage, 3),
         (schedules::bulk_one_left_out, Coverage, 3),
+        (accumulated::accumulated_twice, Coverage, 2),
+        (accumulated::accumulated_not_by_all, Coverage, 2),
+        (accumulated::added_to_nothing, Coverage, 2),
+        (accumulated::accumulated_part, Coverage, 2),
         (schedules::bulk_no_wait, Reuse, 3),
         (schedules::done_first, Reuse, 3),
         (schedules::start_counted_together, Attribution, 4),
@@ -159,9 +165,23 @@ fn credit(kernel: &Kernel, op: &Op) -> Option<Purpose> {
     }
 }
 
-/// What lowering inferred, taken away or moved again.
+/// Every store of an item writes, where it added.
+fn writes(kernel: &mut Kernel) {
+    let items = kernel.roles.iter_mut().flat_map(|role| &mut role.body);
+    for block in items {
+        if let Block::Items { body, .. } = block {
+            for op in body {
+                if let OpKind::Store { mode, .. } = &mut op.kind {
+                    *mode = StoreMode::Write;
+                }
+            }
+        }
+    }
+}
+
+/// What lowering inferred or refuses, taken away, moved or put back again.
 fn kernels() -> Vec<Exhibit> {
-    use counterflow::schedules::{ag_gemm, ag_gemm_pull, gemm_rs};
+    use counterflow::schedules::{ag_gemm, ag_gemm_pull, gemm_rs, wgrad};
     let waits_for = |wanted: fn(&Purpose) -> bool| {
         move |kernel: &Kernel, op: &Op| {
             matches!(op.kind, OpKind::Wait { .. })
@@ -186,6 +206,8 @@ fn kernels() -> Vec<Exhibit> {
     without_ops(&mut never_granted, |kernel, op| {
         matches!(op.kind, OpKind::Signal { .. }) && credit(kernel, op).as_ref().is_some_and(free)
     });
+    let mut overwritten = small(&wgrad(), 3);
+    writes(&mut overwritten);
     let exhibit = |name, rule, kernel| Exhibit {
         name,
         rule,
@@ -198,6 +220,7 @@ fn kernels() -> Vec<Exhibit> {
         exhibit("no_return_wait", Rule::Reuse, no_return_wait),
         exhibit("no_join", Rule::Reuse, no_join),
         exhibit("never_granted", Rule::Reuse, never_granted),
+        exhibit("overwritten", Rule::Coverage, overwritten),
     ]
 }
 

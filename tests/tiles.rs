@@ -108,6 +108,21 @@ fn every_tile_that_the_library_offers_passes_the_gates() {
     all_pass(&cases);
 }
 
+/// Panels of f32, which TMA adds to what is there: one reduction where a tile would be stored.
+#[test]
+fn what_a_launch_adds_to_passes_the_gates() {
+    let kinds = [
+        ((128, 256), false),
+        ((128, 192), false),
+        ((256, 128), false),
+        ((128, 160), true),
+        ((128, 144), true),
+        ((128, 128), true),
+    ];
+    let wgrad = kinds.map(|kind| (schedules::wgrad(), variant(kind).layout(Layout::Tn)));
+    all_pass(&wgrad);
+}
+
 /// CTAs that load together, and share the steps of their tiles.
 fn both(kind: Kind, cluster: (u32, u32), by: u32) -> (Program, Variant) {
     let (program, variant) = split(kind, by);

@@ -94,6 +94,7 @@ impl Buffer {
             | TensorKind::Local
             | TensorKind::Vector
             | TensorKind::Out
+            | TensorKind::Accumulated
             | TensorKind::Scattered
             | TensorKind::Reduced => 1,
         }

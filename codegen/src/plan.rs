@@ -4,6 +4,7 @@ mod steps;
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::dtype::Dtype;
+use crate::early;
 use crate::fit::{Beside, Needs, staged_rows};
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, RoleKind, visit_ops};
 use crate::model::Machine;
@@ -340,6 +341,15 @@ fn grid(
         .unwrap_or(most)
         .saturating_mul(cluster)
         .min(most);
+    if kernel.counters.is_empty() && grid.gemm > 0 {
+        // No more than as many rounds need, which then are whole: 128 of 132 SMs for 2048 tiles. It takes as long, and at
+        // the power limit 0.6 % less: a round is a block of tiles that read the same rows and columns.
+        let rounds = clusters.div_ceil(u64::from(grid.gemm / cluster));
+        let whole = clusters.div_ceil(rounds) as u32 * cluster;
+        if early::pays(whole, machine.sms) {
+            grid.gemm = whole;
+        }
+    }
     grid
 }
 

@@ -84,6 +84,8 @@ pub enum TensorKind {
     Vector,
     /// Output, whole on each rank and different on each.
     Out,
+    /// Output that a launch adds to, whole on each rank and different on each: what it holds before counts.
+    Accumulated,
     /// Output: the sum over ranks, of which rank `r` keeps row chunk `r`.
     Scattered,
     /// Output: the sum over ranks, whole on every rank.
@@ -116,11 +118,16 @@ impl TensorKind {
         )
     }
 
+    /// Whether what it holds before a launch counts: all inputs, and what a launch adds to.
+    pub const fn counts_before(self) -> bool {
+        self.is_input() || matches!(self, TensorKind::Accumulated)
+    }
+
     /// Whether it lives in symmetric memory, so that a peer can address it.
     pub const fn symmetric(self) -> bool {
         !matches!(
             self,
-            TensorKind::Local | TensorKind::Vector | TensorKind::Out
+            TensorKind::Local | TensorKind::Vector | TensorKind::Out | TensorKind::Accumulated
         )
     }
 
@@ -131,6 +138,7 @@ impl TensorKind {
             TensorKind::Local => "Local",
             TensorKind::Vector => "Vector",
             TensorKind::Out => "Out",
+            TensorKind::Accumulated => "Accumulated",
             TensorKind::Scattered => "Scattered",
             TensorKind::Reduced => "Reduced",
             TensorKind::Scratch { .. } => "symmetric",

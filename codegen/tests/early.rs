@@ -219,3 +219,18 @@ fn a_kernel_that_communicates() {
       help: only kernels without counters, copies and CTAs that move data come early
     ");
 }
+
+#[test]
+fn a_grid_has_no_more_ctas_than_its_rounds_need() {
+    let kernel = lower(&biased(), &Variant::new(1)).and_then(verify::kernel);
+    let kernel = kernel.unwrap_or_else(|found| panic!("{found}"));
+    let ctas = |m, n| {
+        let plan = verify::plan(&kernel, &Shape::new(m, n, 1024), &Machine::h200());
+        plan.unwrap_or_else(|found| panic!("{found}")).grid.gemm
+    };
+    assert_eq!(ctas(1024, 1024), 64);
+    // 1024 tiles are eight rounds of 128, not seven of 132 and one of 100.
+    assert_eq!(ctas(4096, 4096), 128);
+    // 160 would be two rounds of 80, too few to begin early.
+    assert_eq!(ctas(2048, 1280), 132);
+}

@@ -102,7 +102,13 @@ type Loop = Box<dyn FnOnce(&mut ScheduleBuilder, &mut Draw<'_>)>;
 type Part<'a> = Box<dyn FnOnce(&mut ScheduleBuilder) + 'a>;
 
 fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder) {
-    let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let (x, w) = (s.gathered("x", Bf16), s.local("w", Bf16));
+    let accumulated = draw.of(3) == 1;
+    let y = if accumulated {
+        s.accumulated("y", Bf16)
+    } else {
+        s.out("y", Bf16)
+    };
     let pieces = s.pieces("pieces", x, 2u32);
     let tiles = s.tiles("tiles", y, (3, 4));
     let arrived = s.counters("arrived", [pieces.into()]);
@@ -192,9 +198,17 @@ fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder) {
                     None => s.wait(arrived.at(t.rows())),
                     Some(n) => s.wait_at_least(arrived.at(t.rows()), n),
                 };
+                let adds = draw.mostly(accumulated, &[true, false]);
+                let times = draw.mostly(1, &[1, 2]);
                 let multiply = move |s: &mut ScheduleBuilder| {
                     let acc = s.dot(x.at(t), w.at(t));
-                    s.store(y.at(t), acc);
+                    for _ in 0..times {
+                        if adds {
+                            s.store_add(y.at(t), acc.clone());
+                        } else {
+                            s.store(y.at(t), acc.clone());
+                        }
+                    }
                 };
                 let parts: Vec<Part<'_>> = vec![Box::new(wait), Box::new(multiply)];
                 shuffled(draw, parts).into_iter().for_each(|part| part(s));

@@ -41,16 +41,10 @@ __device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
     return {first + within % height, within / height};
 }
 
-// What a store writes, before it is rounded.
-__device__ __forceinline__ float grad_value(float product, float before) {
-    return product + before;
-}
-
 extern "C" __global__ void __launch_bounds__(384, 1)
 wgrad(
         const __grid_constant__ TensorMap dy,  // mine, in one piece; boxes of 64x64
         const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 64x64
-        const __grid_constant__ TensorMap before,  // mine, in one piece; boxes of 128x32
         const __grid_constant__ TensorMap grad,  // mine, in one piece; boxes of 128x32
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
@@ -63,7 +57,6 @@ wgrad(
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(dy);
         tma_prefetch_map(x);
-        tma_prefetch_map(before);
         tma_prefetch_map(grad);
         #pragma unroll 1
         for (u32 stage = 0; stage < STAGES; ++stage) {
@@ -108,15 +101,6 @@ wgrad(
                     }
                     if (++stage == STAGES) stage = 0, stage_parity ^= 1;
                 }
-                // acc1 = load(before[t])
-                #pragma unroll 1
-                for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                    mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
-                    const u32 full = base + STAGE_FULL_AT + stage * 8;
-                    mbarrier_expect(full, TILE_M * PANEL_N * 4);
-                    tma_load(base + DY_AT + stage * DY_BYTES, before, full, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, 0, 0);
-                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
-                }
             }
         } else if (warp == 1 && elect_one()) {  // store
             u32 index = blockIdx.x;  // this CTA's next item
@@ -125,11 +109,11 @@ wgrad(
             const u32 tiles = tiles_m * tiles_n;
             for (; index < tiles; index += gridDim.x) {
                 const Place t = grouped_8(index, tiles_m, tiles_n);
-                // grad[t] = acc0 + acc1
+                // grad[t] += acc0
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                     mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
-                    tma_store(grad, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, 0, 0);
+                    tma_reduce_add(grad, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, 0, 0);
                     tma_commit();
                     tma_wait_read<0>();
                     mbarrier_arrive(base + PANEL_EMPTY_AT + panel * 8);
@@ -167,21 +151,11 @@ wgrad(
             }
             wgmma_wait<0>();
             if (lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
-            // grad[t] = acc0 + acc1
+            // grad[t] += acc0
             #pragma unroll
             for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                 mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);
-                mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
-                float before[PANEL_N / 2];
-                panel_read<float, PANEL_N>(before, base + DY_AT + stage * DY_BYTES, first_row, lane);
-                fence_async_shared();
-                __syncwarp();
-                if (lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + stage * 8);
-                if (++stage == STAGES) stage = 0, stage_parity ^= 1;
-                float grad_values[PANEL_N / 2];
-                #pragma unroll
-                for (u32 i = 0; i < PANEL_N / 2; ++i) grad_values[i] = grad_value(acc[part * PANEL_N / 2 + i], before[i]);
-                panel_store<float, PANEL_N>(grad_values, base + PANEL_AT + panel * PANEL_BYTES, first_row, lane);
+                panel_store<float, PANEL_N>(acc + part * PANEL_N / 2, base + PANEL_AT + panel * PANEL_BYTES, first_row, lane);
                 fence_async_shared();
                 __syncwarp();
                 if (lane == 0) mbarrier_arrive(base + PANEL_FULL_AT + panel * 8);

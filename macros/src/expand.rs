@@ -53,6 +53,7 @@ fn param(param: &Param) -> TokenStream {
         TensorKind::Local => "local",
         TensorKind::Vector => "vector",
         TensorKind::Out => "out",
+        TensorKind::Accumulated => "accumulated",
         TensorKind::Scattered | TensorKind::Scratch => "scattered",
         TensorKind::Reduced => "reduced",
     };

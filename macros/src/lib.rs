@@ -61,7 +61,7 @@ use syn::ItemFn;
 ///
 /// | what | how |
 /// |---|---|
-/// | parameters | `Gathered<T>`, `Local<T>`, `Vector<T>`, `Out<T>`, `Scattered<T>`, `Reduced<T>` |
+/// | parameters | `Gathered<T>`, `Local<T>`, `Vector<T>`, `Out<T>`, `Accumulated<T>`, `Scattered<T>`, `Reduced<T>` |
 /// | partitions | `let p = x.pieces(rows = 128);` `x.panels(cols = 512)` `y.tiles((128, 256))` |
 /// | counters | `let c = counters(p);` `counters(world(), tiles)` `counters(4)` `counters()` |
 /// | scratch | `let z = symmetric::<bf16>(y, slots = world());` with `y.chunk()` or `y.whole()` |
@@ -76,7 +76,7 @@ use syn::ItemFn;
 /// | places | `x[t]`, `x.on(rank)[t]`, `x.everywhere()[t]`, `z[slot][t]`, `x[t][s]`; slots are ranks, `others()` or `everyone()`, or parts of K: `z[s][t]` |
 /// | hand-offs | `c.on(rank)[i].add(1);` `c.everywhere()[i].add(1);` `c[i].wait();` `c[i].wait_at_least(2);` with `i` an item, a rank, `t.rows()` or `t.rows().split(s)` |
 /// | copies | `x.on(peer)[p] = x[p];` |
-/// | stores | `y[t] = value;` `y.on(rank)[t] += value;` |
+/// | stores | `y[t] = value;` `y.on(rank)[t] += value;`, to what counts before `grad[t] += value;` |
 /// | products | `dot(x[t], w[t])`; `let mut acc = zero();` `acc += dot(x[t][s], w[t][s]);` |
 /// | stored values | `z[t]`, `z[slot][t]`, `z[others()][t].sum()`, `z[parts.before_last()][t].sum()`, `z.everywhere()[t].sum()`, each after `.wait(c)` or `.wait(c[i])` |
 /// | math | `+ - * /`, `.bias(b)`, `.residual(r[t])`, `.mul(z)`, `.scale(0.5)`, `.max(z)`, `.min(z)`, `.gelu()`, `.gelu_tanh()`, `.silu()`, `.relu()`, `.sigmoid()`, `.tanh()`, `.exp()`, `.ln()`, `.sqrt()`, `.abs()`, `.erf()`, `.cast::<T>()`, `.map(f)`, `.map(f, z[t])` |

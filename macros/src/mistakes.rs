@@ -27,7 +27,7 @@ mistakes! {
     AttributeArguments => "this attribute takes no arguments", "what a schedule leaves open is said by `tune(…)`, and where it runs when it is launched";
     Qualifier { word } => "a schedule cannot be `{word}`", "remove `{word}`: the function only describes a kernel, it is not the kernel";
     Generics => "a schedule cannot be generic", "name the element type in each parameter; leave numbers open with `tune(…)`";
-    ReturnType => "a schedule returns nothing", "remove the return type: outputs are parameters of kind `Out`, `Scattered` or `Reduced`";
+    ReturnType => "a schedule returns nothing", "remove the return type: outputs are parameters of kind `Out`, `Accumulated`, `Scattered` or `Reduced`";
     SelfParam => "a schedule has no `self`", "make it a free function of tensors";
     ParamPattern => "a parameter is a plain name", "write `x: Gathered<bf16>`";
     NotATensor { known } => "this is no tensor", "every parameter is a tensor, such as `Gathered<bf16>`; {known}";
@@ -128,6 +128,8 @@ mistakes! {
     SplitNeeded => "this is no part of K", "give it the variable of a loop over `splits(n)`";
     Input { name, kind } => "`{name}` is {kind}: an input is not written", "store to an output parameter or to `symmetric` scratch";
     StoreToGathered { name } => "`{name}` is Gathered: it takes copies, not computed values", "copy a piece: `{name}.on(peer)[p] = {name}[p];`, or store to an output";
+    AccumulatedWritten { name } => "`{name}` is Accumulated: this overwrites what it held before the launch", "add to it: `{name}[t] += …`; an output that is written is `Out`";
+    AccumulatedRead { name } => "`{name}` is Accumulated: the launch that adds to it cannot read it", "read it in a later launch, or pass what it held before as a `Local` tensor of its own";
     NotShared { name, kind } => "`{name}` is {kind}: peers have no address for it", "share data by `Gathered`, `Scattered`, `Reduced` or `symmetric` tensors";
     ReadEverywhere => "every rank's copy is read at once, but not summed", "write `.sum()` after it, or read one rank's by `.on(rank)`";
     VectorIndexed { name } => "`{name}` is a vector and lies along the columns of every tile", "write `{name}` without an index";
@@ -170,6 +172,7 @@ mistakes! {
 
     // Uses.
     UnusedInput { name } => "`{name}` is never read", "remove the parameter, or call it `_{name}`";
+    NothingAdded { name } => "`{name}` is Accumulated and nothing is added to it", "add to it: `{name}[t] += …`";
     OutputNotWritten { name } => "`{name}` is an output and never written", "store to it: `{name}[t] = …`";
     UnusedPartition { name } => "nothing is divided by `{name}`", "loop over it or count it, or remove it";
     UnusedName { name } => "`{name}` is never used", "remove it";

@@ -36,17 +36,19 @@ pub enum TensorKind {
     Local,
     Vector,
     Out,
+    Accumulated,
     Scattered,
     Reduced,
     Scratch,
 }
 
 impl TensorKind {
-    pub const PARAMS: [(&'static str, TensorKind); 6] = [
+    pub const PARAMS: [(&'static str, TensorKind); 7] = [
         ("Gathered", TensorKind::Gathered),
         ("Local", TensorKind::Local),
         ("Vector", TensorKind::Vector),
         ("Out", TensorKind::Out),
+        ("Accumulated", TensorKind::Accumulated),
         ("Scattered", TensorKind::Scattered),
         ("Reduced", TensorKind::Reduced),
     ];
@@ -66,14 +68,19 @@ impl TensorKind {
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::Scratch => true,
-            TensorKind::Local | TensorKind::Vector | TensorKind::Out => false,
+            TensorKind::Local | TensorKind::Vector | TensorKind::Out | TensorKind::Accumulated => {
+                false
+            }
         }
     }
 
     /// Whether the schedule must write it.
     pub fn output(self) -> bool {
         match self {
-            TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced => true,
+            TensorKind::Out
+            | TensorKind::Accumulated
+            | TensorKind::Scattered
+            | TensorKind::Reduced => true,
             TensorKind::Gathered | TensorKind::Local | TensorKind::Vector | TensorKind::Scratch => {
                 false
             }

@@ -277,7 +277,7 @@ fn shown(buffer: &Buffer) -> bool {
     )
 }
 
-/// Inputs for one launch; what is no input is poisoned.
+/// Inputs for one launch, and what it adds to; what nothing is in before is poisoned.
 fn prepare(
     rank: &Communicator,
     pipeline: &Pipeline,
@@ -294,7 +294,7 @@ fn prepare(
         if !buffer.is_scratch() {
             cuda::fill(rank.stream(), to, POISON, bytes)?;
         }
-        if !buffer.kind.is_input() {
+        if !buffer.kind.counts_before() {
             continue;
         }
         let rows = match buffer.kind {
@@ -302,6 +302,7 @@ fn prepare(
             TensorKind::Local
             | TensorKind::Vector
             | TensorKind::Out
+            | TensorKind::Accumulated
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::Scratch { .. } => plan.geometry.held(buffer, rank.rank()),

@@ -12,6 +12,7 @@ mod nvidia;
 #[path = "../common/epilogues.rs"]
 mod epilogues;
 
+mod accumulate;
 mod back_to_back;
 mod case;
 mod chain;

@@ -1,4 +1,4 @@
-//! The tensors of one launch on one rank: NaN wherever no input is.
+//! The tensors of one launch on one rank, in words of 16 bits: NaN wherever no input is, nor what is added to.
 
 use crate::case::Fill;
 use counterflow::codegen::interp::{Input, Output};
@@ -9,7 +9,7 @@ use counterflow::launch::{Loaded, Tensors};
 use counterflow::{Checked, Communicator, Dtype, Error, Kernel, Plan, UserBuffer};
 use half::{bf16, f16};
 
-/// A NaN of both 16-bit types.
+/// A NaN of both 16-bit types, and twice one of f32.
 const POISON: u16 = 0xffff;
 
 /// What peers address: one buffer a tensor for all launches, so that a peer which comes too early or too late with one
@@ -71,7 +71,7 @@ impl<'a> Heap<'a> {
 }
 
 impl<'a> Memory<'a> {
-    /// Inputs of launch `launch`, and NaN elsewhere.
+    /// Inputs of launch `launch`, what it adds to, and NaN elsewhere.
     pub fn new(
         rank: &Communicator,
         heap: &'a Heap<'a>,
@@ -89,7 +89,7 @@ impl<'a> Memory<'a> {
                 continue;
             }
             let mut values = vec![POISON; words(kernel, plan, id)];
-            if buffer.kind.is_input() {
+            if buffer.kind.counts_before() {
                 let rows = match buffer.kind {
                     TensorKind::Gathered => plan.geometry.chunk(buffer.rows, rank.rank()),
                     _ => plan.geometry.held(buffer, rank.rank()),
@@ -109,7 +109,9 @@ impl<'a> Memory<'a> {
                 for row in rows.range() {
                     for column in 0..columns as usize {
                         let number = numbers.next().unwrap_or(f32::NAN);
-                        values[at(plan, buffer, row, column)] = bits(number, buffer.dtype);
+                        let first = at(plan, buffer, row, column) * width(buffer.dtype);
+                        let words = bits(number, buffer.dtype);
+                        values[first..first + words.len()].copy_from_slice(&words);
                     }
                 }
             }
@@ -171,13 +173,13 @@ impl<'a> Memory<'a> {
             let buffer = &self.heap.kernel.buffers[tensor.index()];
             let rows = plan.geometry.held(buffer, rank.rank());
             let columns = plan.geometry.size(buffer.columns);
-            let elements = rows.len() as usize * columns as usize;
+            let words = rows.len() as usize * columns as usize * width(buffer.dtype);
             Output {
                 launch,
                 rank: rank.rank(),
                 tensor,
                 rows,
-                values: numbers(&bits[..elements], buffer.dtype),
+                values: numbers(&bits[..words], buffer.dtype),
             }
         };
         Ok(self.raw()?.into_iter().map(output).collect())
@@ -202,20 +204,26 @@ fn shown(buffer: &Buffer) -> bool {
     )
 }
 
-fn bits(number: f32, dtype: Dtype) -> u16 {
+/// Words of an element.
+fn width(dtype: Dtype) -> usize {
+    dtype.bytes() as usize / size_of::<u16>()
+}
+
+/// A number's words, the lower one first.
+fn bits(number: f32, dtype: Dtype) -> Vec<u16> {
     match dtype {
-        Dtype::Bf16 => bf16::from_f32(number).to_bits(),
-        Dtype::F16 => f16::from_f32(number).to_bits(),
-        Dtype::F32 => panic!("no kernel for GPUs takes f32"),
+        Dtype::Bf16 => vec![bf16::from_f32(number).to_bits()],
+        Dtype::F16 => vec![f16::from_f32(number).to_bits()],
+        Dtype::F32 => vec![number.to_bits() as u16, (number.to_bits() >> 16) as u16],
     }
 }
 
-/// 16-bit floats as numbers.
-pub fn numbers(bits: &[u16], dtype: Dtype) -> Vec<f32> {
-    let number = |bits: &u16| match dtype {
-        Dtype::Bf16 => bf16::from_bits(*bits).to_f32(),
-        Dtype::F16 => f16::from_bits(*bits).to_f32(),
-        Dtype::F32 => panic!("no kernel for GPUs takes f32"),
+/// Words as numbers.
+pub fn numbers(words: &[u16], dtype: Dtype) -> Vec<f32> {
+    let number = |words: &[u16]| match dtype {
+        Dtype::Bf16 => bf16::from_bits(words[0]).to_f32(),
+        Dtype::F16 => f16::from_bits(words[0]).to_f32(),
+        Dtype::F32 => f32::from_bits(u32::from(words[1]) << 16 | u32::from(words[0])),
     };
-    bits.iter().map(number).collect()
+    words.chunks_exact(width(dtype)).map(number).collect()
 }

@@ -103,6 +103,11 @@ impl ScheduleBuilder {
     pub fn out(&mut self, name: &str, dtype: Dtype) -> TensorRef {
         self.tensor(name, TensorKind::Out, dtype)
     }
+    /// An output that a launch adds to ([`TensorKind::Accumulated`]).
+    #[track_caller]
+    pub fn accumulated(&mut self, name: &str, dtype: Dtype) -> TensorRef {
+        self.tensor(name, TensorKind::Accumulated, dtype)
+    }
     /// An output summed over ranks, each keeping its chunk ([`TensorKind::Scattered`]).
     #[track_caller]
     pub fn scattered(&mut self, name: &str, dtype: Dtype) -> TensorRef {

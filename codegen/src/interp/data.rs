@@ -84,7 +84,8 @@ impl Data {
         &mut self.stores[usize::from(home) * self.buffers + buffer.index()]
     }
 
-    /// Before a launch: parameters are poisoned, then the inputs filled.
+    /// Before a launch: parameters are poisoned, then filled where what is in them counts. Whoever fills what a launch
+    /// adds to finds there what the launch before left, if it had as many rows and columns.
     pub fn start(
         &mut self,
         setup: &Setup<'_>,
@@ -98,8 +99,9 @@ impl Data {
             if buffer.is_scratch() {
                 continue;
             }
+            let left = self.left(setup, launch, rank, id);
             *self.store_mut(rank, id) = poisoned(setup, launch, rank, id);
-            if !buffer.kind.is_input() {
+            if !buffer.kind.counts_before() {
                 continue;
             }
             let geometry = &setup.plan(launch, rank).geometry;
@@ -108,6 +110,7 @@ impl Data {
                 TensorKind::Local
                 | TensorKind::Vector
                 | TensorKind::Out
+                | TensorKind::Accumulated
                 | TensorKind::Scattered
                 | TensorKind::Reduced
                 | TensorKind::Scratch { .. } => setup.held(launch, rank, id),
@@ -118,6 +121,9 @@ impl Data {
             };
             values.clear();
             values.resize(rows.len() as usize * columns.len() as usize, 0.0);
+            if let Some(left) = left.filter(|left| (left.0, left.1.len()) == (rows, values.len())) {
+                values.copy_from_slice(&left.1);
+            }
             let input = super::Input {
                 launch: launch as usize,
                 rank: u32::from(rank),
@@ -136,6 +142,19 @@ impl Data {
             };
             self.write(rank, &span, &values, false);
         }
+    }
+
+    /// What a launch left in what it added to.
+    fn left(
+        &self,
+        setup: &Setup<'_>,
+        launch: u32,
+        rank: u16,
+        id: TensorId,
+    ) -> Option<(Extent, Vec<f32>)> {
+        let accumulated = setup.kernel.buffers[id.index()].kind == TensorKind::Accumulated;
+        let before = launch.checked_sub(1).filter(|_| accumulated)?;
+        Some(self.take(setup, before, rank, id))
     }
 
     /// Scratch of a launch of another shape starts anew.

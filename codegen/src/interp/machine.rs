@@ -350,6 +350,7 @@ impl<'a> Machine<'a> {
                     TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => {}
                     TensorKind::Gathered
                     | TensorKind::Out
+                    | TensorKind::Accumulated
                     | TensorKind::Scattered
                     | TensorKind::Reduced => {
                         let (rows, values) = self.data.take(self.setup, launch, rank as u16, id);

@@ -152,6 +152,7 @@ impl Memory {
             any: 0,
         };
         let output = !matches!(buffer.kind, TensorKind::Scratch { .. });
+        let once = buffer.kind == TensorKind::Accumulated;
         for row in rows {
             for column in columns.clone() {
                 let at = (usize::from(span.slot) * shadow.rows + row - shadow.first)
@@ -180,7 +181,7 @@ impl Memory {
                 match mode {
                     Mode::Read => cell.read(setup, who, &place)?,
                     Mode::Write => cell.write(setup, who, output, terms, &place)?,
-                    Mode::Add => cell.add(setup, who, terms, &place)?,
+                    Mode::Add => cell.add(setup, who, once, terms, &place)?,
                 }
                 found.all &= cell.terms;
                 found.any |= cell.terms;

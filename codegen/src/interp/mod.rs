@@ -8,9 +8,10 @@
 //! A copy engine has one worker. A rank's next launch starts when all its roles are done with the previous one; ranks
 //! are otherwise skewed as far as counters allow, and each launch has a plan of its own, so `m` may change.
 //!
-//! Before each launch the caller (role `host`) fills a rank's inputs and leaves nothing in its outputs; at its end
-//! it takes the parameters back. Scratch keeps what is in it, but other kernels may use it between launches, so a
-//! write to a rank's scratch must have arrived when the rank's launch ends.
+//! Before each launch the caller (role `host`) fills a rank's inputs and what it adds to (or leaves there what the launch
+//! before made of it), and leaves nothing in its other outputs; at its end it takes the parameters back. Scratch keeps
+//! what is in it, but other kernels may use it between launches, so a write to a rank's scratch must have arrived when
+//! the rank's launch ends.
 //!
 //! Counters are 64-bit and only grow. A wait of launch `e` on a counter of lag `l` is satisfied when the cell has what
 //! the waiter's plans say arrives in all launches before `e - l`, plus the wait's own number (or all that arrives) of

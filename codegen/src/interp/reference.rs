@@ -3,6 +3,7 @@
 //! - A gathered tensor is the concatenation of the ranks' chunks.
 //! - `Out` is its store's expression, each dot taken over full tensors; what is summed beside a dot over a part of K
 //!   must be that product's other parts, and so is in it.
+//! - What is `Accumulated` is what it held before plus what is added, one rounding more.
 //! - A sum over ranks (`Scattered`, `Reduced`) is its initial store's expression with `Reduce := 0` and each dot
 //!   summed over ranks. Where that expression has no dot, its `Reduce` is the sum over ranks of what they store in
 //!   the scratch it reads. Where others `+=`, it is the owner's initial expression plus theirs.
@@ -120,6 +121,7 @@ pub fn reference(
             TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => continue,
             TensorKind::Gathered
             | TensorKind::Out
+            | TensorKind::Accumulated
             | TensorKind::Scattered
             | TensorKind::Reduced => buffer,
         };
@@ -130,7 +132,8 @@ pub fn reference(
             let known = match (&shared, output.kind) {
                 (Some(sum), _) => sum.clone(),
                 (None, TensorKind::Gathered) => Known::exact(deriver.gathered(id)),
-                (None, _) => deriver.out(id, rank)?,
+                (None, TensorKind::Accumulated) => deriver.accumulated(id, rank)?,
+                (None, _) => deriver.out(id, rank, StoreMode::Write)?,
             };
             let rows = plan.geometry.held(output, rank);
             let part = |from: &Array2<f64>| -> Vec<f64> {
@@ -173,7 +176,7 @@ struct Deriver<'a> {
     kernel: &'a Kernel,
     plan: &'a Plan,
     writers: Vec<Writer<'a>>,
-    /// By rank and tensor; empty for what is no input. Gathered tensors hold the rank's own chunk.
+    /// By rank and tensor; empty for what nothing is in before. Gathered tensors hold the rank's own chunk.
     inputs: Vec<Vec<Array2<f64>>>,
 }
 
@@ -193,7 +196,7 @@ impl<'a> Deriver<'a> {
         fill: &mut impl FnMut(Input<'_>, &mut [f32]),
     ) -> Array2<f64> {
         let buffer = &self.kernel.buffers[id.index()];
-        if !buffer.kind.is_input() {
+        if !buffer.kind.counts_before() {
             return Array2::zeros((0, 0));
         }
         let geometry = &self.plan.geometry;
@@ -202,6 +205,7 @@ impl<'a> Deriver<'a> {
             TensorKind::Local
             | TensorKind::Vector
             | TensorKind::Out
+            | TensorKind::Accumulated
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::Scratch { .. } => geometry.held(buffer, rank),
@@ -267,9 +271,10 @@ impl<'a> Deriver<'a> {
                     Some(_) | None => self.none(id, "an operand whose source depends on the rank"),
                 }
             }
-            TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced => {
-                self.none(id, "an operand that the schedule itself computes")
-            }
+            TensorKind::Out
+            | TensorKind::Accumulated
+            | TensorKind::Scattered
+            | TensorKind::Reduced => self.none(id, "an operand that the schedule itself computes"),
         }
     }
 
@@ -391,11 +396,22 @@ impl<'a> Deriver<'a> {
         })
     }
 
-    fn out(&self, id: TensorId, rank: u32) -> Result<Known, NoReference> {
+    /// What a rank held before a launch, and what it adds: rounded, and the sum again.
+    fn accumulated(&self, id: TensorId, rank: u32) -> Result<Known, NoReference> {
+        let before = Known::exact(self.inputs[rank as usize][id.index()].clone());
+        let mut more = self.out(id, rank, StoreMode::Add)?;
+        let dtype = self.kernel.buffers[id.index()].dtype;
+        let rounded = |off: &mut f64, value: &f64| *off = stored(dtype, *value, *off);
+        more.off.zip_mut_with(&more.value, rounded);
+        Ok(before.add(&more))
+    }
+
+    /// What all stores of a rank say, in that mode.
+    fn out(&self, id: TensorId, rank: u32, mode: StoreMode) -> Result<Known, NoReference> {
         let mut found: Option<&Writer<'a>> = None;
         for writer in self.writers_of(id) {
-            if writer.copied.is_some() || writer.mode == StoreMode::Add {
-                return self.none(id, "an output that is copied or added to");
+            if writer.copied.is_some() || writer.mode != mode {
+                return self.none(id, "an output that is copied, or both written and added to");
             }
             if writer.unclear
                 || (writer.reduces() || writer.parts().count() > 0) && !self.adds_up(writer)

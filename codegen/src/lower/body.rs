@@ -424,7 +424,7 @@ impl<'a> Placer<'a> {
             }
             StmtKind::Store { dst, mode, value } => {
                 self.not_copy_engine("a store", at);
-                let region = self.region(dst, at, Use::Store)?;
+                let region = self.region(dst, at, Use::of(*mode))?;
                 self.one_slot(dst, &region, at);
                 let value = self.value(value, at);
                 OpKind::Store {

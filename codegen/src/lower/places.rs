@@ -4,7 +4,7 @@ use super::body::{Bound, Placer};
 use super::mistake;
 use crate::kernel::{Axis, Buffer, Cells, Region};
 use crate::program::{
-    self, CellIndex, CounterDim, Home, Loc, PartitionId, Pick, Place, TensorKind, Var,
+    self, CellIndex, CounterDim, Home, Loc, PartitionId, Pick, Place, StoreMode, TensorKind, Var,
 };
 
 #[derive(Clone, Copy, PartialEq)]
@@ -14,6 +14,17 @@ pub(super) enum Use {
     Copy,
     /// What is computed.
     Store,
+    /// What is computed and added to what is there.
+    Add,
+}
+
+impl Use {
+    pub(super) fn of(mode: StoreMode) -> Use {
+        match mode {
+            StoreMode::Write => Use::Store,
+            StoreMode::Add => Use::Add,
+        }
+    }
 }
 
 impl<'a> Placer<'a> {
@@ -148,8 +159,9 @@ impl<'a> Placer<'a> {
             ));
         }
         let (is_vector, name) = (buffer.kind == TensorKind::Vector, buffer.name.clone());
-        if access != Use::Read {
-            self.writable(place, at, access);
+        match access {
+            Use::Read => self.readable(buffer, at),
+            Use::Copy | Use::Store | Use::Add => self.writable(buffer, at, access),
         }
         let item = match place.item {
             Some(item) => item,
@@ -184,7 +196,9 @@ impl<'a> Placer<'a> {
 
     /// An operand of a dot: the tile's rows (or columns, for the second one), over K.
     pub(super) fn operand(&mut self, place: &Place, first: bool, at: Loc) -> Option<Region> {
-        let name = self.buffer(place, at)?.name.clone();
+        let buffer = self.buffer(place, at)?;
+        self.readable(buffer, at);
+        let name = buffer.name.clone();
         let Some(item) = place.item else {
             self.found.push(
                 mistake(at, format!("`{name}` is used whole"))
@@ -261,13 +275,30 @@ impl<'a> Placer<'a> {
         Some(buffer)
     }
 
-    fn writable(&mut self, place: &Place, at: Loc, access: Use) {
-        let buffer = &self.matched.buffers[place.tensor.index()];
-        let computed = access == Use::Store && buffer.kind == TensorKind::Gathered;
+    /// What a launch adds to is neither what it held before nor the sum while the launch runs.
+    fn readable(&mut self, buffer: &Buffer, at: Loc) {
+        if buffer.kind == TensorKind::Accumulated {
+            let name = &buffer.name;
+            self.found.push(
+                mistake(at, format!("`{name}` is Accumulated: this launch adds to it, and cannot read it"))
+                    .hint(format!("read `{name}` in a later launch, or pass what it held before as a Local tensor of its own")),
+            );
+        }
+    }
+
+    fn writable(&mut self, buffer: &Buffer, at: Loc, access: Use) {
+        let name = &buffer.name;
+        if buffer.kind == TensorKind::Accumulated && access != Use::Add {
+            self.found.push(
+                mistake(at, format!("`{name}` is Accumulated: what it holds before the launch counts, and this overwrites it"))
+                    .hint(format!("add to it: `{name}[t] += …`; what is written plainly is Out")),
+            );
+        }
+        let computed = access != Use::Copy && buffer.kind == TensorKind::Gathered;
         if computed || matches!(buffer.kind, TensorKind::Local | TensorKind::Vector) {
             self.found.push(
-                mistake(at, format!("`{}` is an input", buffer.name))
-                    .hint("write to Out, Scattered, Reduced or symmetric memory; copies may also fill Gathered"),
+                mistake(at, format!("`{name}` is an input"))
+                    .hint("write to Out, Accumulated, Scattered, Reduced or symmetric memory; copies may also fill Gathered"),
             );
         }
     }

@@ -164,6 +164,7 @@ impl Volume {
                     TensorKind::Local
                     | TensorKind::Vector
                     | TensorKind::Out
+                    | TensorKind::Accumulated
                     | TensorKind::Scratch { .. } => (false, false),
                 };
                 if sum {
@@ -248,6 +249,7 @@ impl Volume {
                     | TensorKind::Local
                     | TensorKind::Vector
                     | TensorKind::Out
+                    | TensorKind::Accumulated
                     | TensorKind::Scattered
                     | TensorKind::Reduced
                     | TensorKind::Scratch { .. },

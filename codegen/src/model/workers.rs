@@ -326,9 +326,12 @@ impl Sim<'_> {
     ) -> Did {
         let (rank, bytes) = (self.workers[w].rank, self.costs.bytes(dst));
         if dst.home == rank || self.mode == Mode::GemmAlone {
+            // An add where it lies reads what is there.
+            let adds = mode == StoreMode::Add && dst.home == rank;
+            let moved = if adds { 2 * bytes } else { bytes };
             let end = self
                 .servers
-                .memory(self.now, rank, bytes, self.costs.sm_rate());
+                .memory(self.now, rank, moved, self.costs.sm_rate());
             let action = if lane {
                 Action::Lane(w as u32)
             } else {

@@ -202,7 +202,7 @@ impl Plan {
             | TensorKind::Gathered
             | TensorKind::Reduced
             | TensorKind::Scattered => chunk * u64::from(geometry.chunks(buffer.rows)),
-            TensorKind::Local | TensorKind::Vector | TensorKind::Out => {
+            TensorKind::Local | TensorKind::Vector | TensorKind::Out | TensorKind::Accumulated => {
                 u64::from(geometry.size(buffer.rows))
             }
         };

@@ -150,6 +150,7 @@ impl Printer<'_> {
             | TensorKind::Local
             | TensorKind::Vector
             | TensorKind::Out
+            | TensorKind::Accumulated
             | TensorKind::Reduced => {}
         }
         if buffer.rows_contiguous {

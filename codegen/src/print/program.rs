@@ -68,6 +68,7 @@ impl Printer<'_> {
                 | TensorKind::Local
                 | TensorKind::Vector
                 | TensorKind::Out
+                | TensorKind::Accumulated
                 | TensorKind::Scattered
                 | TensorKind::Reduced => format!("{name}: {kind}<{dtype}>"),
                 TensorKind::Scratch {

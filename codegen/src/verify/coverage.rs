@@ -1,4 +1,5 @@
-//! Guarantee 3: every output element is written once, and every rank's contribution is summed once.
+//! Guarantee 3: every output element is written once, and every rank's contribution is summed once. What launches
+//! accumulate is added to once in each and never written: what it holds after is what it held before and that.
 //!
 //! Follows, in the order of the greedy run, whose contributions each block of memory holds. Where guarantee 2 holds,
 //! every other order gives the same.
@@ -54,6 +55,7 @@ pub(super) struct Coverage<'a, 'b> {
     facts: &'b Facts<'a>,
     blocks: Vec<Holds>,
     writes: Vec<u8>,
+    adds: Vec<u8>,
     accs: Vec<Vec<Acc>>,
     found: Option<Diagnostic>,
 }
@@ -65,6 +67,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             facts,
             blocks: vec![Holds::default(); count],
             writes: vec![0; count],
+            adds: vec![0; count],
             accs: vec![vec![Acc::default(); facts.kernel.accs.len()]; facts.plan.agents.len()],
             found: None,
         };
@@ -219,7 +222,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
     }
 
     fn write(&mut self, at: At, kind: StepKind, holds: Holds) {
-        let (facts, blocks, writes) = (self.facts, &mut self.blocks, &mut self.writes);
+        let (facts, blocks) = (self.facts, &mut self.blocks);
+        let (writes, adds) = (&mut self.writes, &mut self.adds);
         for_spans(
             kind,
             facts.rank(at.agent),
@@ -233,7 +237,10 @@ impl<'a, 'b> Coverage<'a, 'b> {
                             blocks[block] = holds;
                             writes[block] = writes[block].saturating_add(1);
                         }
-                        Access::Add => blocks[block] = blocks[block].plus(holds),
+                        Access::Add => {
+                            blocks[block] = blocks[block].plus(holds);
+                            adds[block] = adds[block].saturating_add(1);
+                        }
                     }
                 });
             },
@@ -260,6 +267,13 @@ impl<'a, 'b> Coverage<'a, 'b> {
                         }
                         TensorKind::Scattered | TensorKind::Reduced => Some(everyone),
                         TensorKind::Out => None,
+                        TensorKind::Accumulated => {
+                            return self.accumulates(block, || {
+                                let what =
+                                    facts.rectangle_name(area.buffer, area.slot, rows, columns);
+                                format!("{what} on rank {}", area.home)
+                            });
+                        }
                         TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => {
                             return None;
                         }
@@ -284,7 +298,10 @@ impl<'a, 'b> Coverage<'a, 'b> {
             .enumerate()
             .find_map(|(index, buffer)| {
                 let wanted = match buffer.kind {
-                    TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced => true,
+                    TensorKind::Out
+                    | TensorKind::Accumulated
+                    | TensorKind::Scattered
+                    | TensorKind::Reduced => true,
                     TensorKind::Gathered => facts.plan.geometry.world > 1,
                     TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => false,
                 };
@@ -317,10 +334,72 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 .is_none_or(|wanted| (holds.ranks, holds.twice, holds.mixed) == (wanted, 0, false))
     }
 
-    fn wrong(&self, name: &str, block: u32, wanted: Option<u128>) -> Diagnostic {
+    /// What is not as it must be with a block that the launch adds to.
+    fn accumulates(&self, block: u32, name: impl Fn() -> String) -> Option<Diagnostic> {
+        let at = block as usize;
+        let (writes, adds) = (self.writes[at], self.adds[at]);
+        let tell = |message, hint| Some(self.tell(block, message, hint));
+        if writes > 0 {
+            return tell(
+                format!("{} is written, and what it held before is lost", name()),
+                "add to it: `+=`; an output that is written is Out",
+            );
+        }
+        if adds != 1 {
+            let message = match adds {
+                0 => format!("nobody adds to {}", name()),
+                adds => format!("{} is added to {adds} times", name()),
+            };
+            return tell(
+                message,
+                "every element that is accumulated is added to once a launch: so its bits do not depend on who comes first",
+            );
+        }
+        self.part_of_k(block, name)
+    }
+
+    /// What does not hold one product over all of K.
+    fn part_of_k(&self, block: u32, name: impl Fn() -> String) -> Option<Diagnostic> {
+        let holds = self.blocks[block as usize];
+        if let Some(Depth { over, all, .. }) = holds.depth.filter(|_| !holds.torn) {
+            let message = format!(
+                "{} holds a product over {} of {all} elements of K",
+                name(),
+                over.len()
+            );
+            let hint = "visit every part once: `for s in splits(n)`, without conditions; or add the parts that were stored";
+            return Some(self.tell(block, message, hint));
+        }
+        holds.torn.then(|| {
+            let message = format!("{} adds up parts of K that do not make up one product", name());
+            let hint = "add all parts of one product, neighbours to neighbours, and apply functions to the complete sum";
+            self.tell(block, message, hint)
+        })
+    }
+
+    /// A diagnostic with the statements that write a block.
+    fn tell(&self, block: u32, message: String, hint: &str) -> Diagnostic {
         let facts = self.facts;
+        let mut found = Diagnostic::new(Rule::Coverage, None, message);
+        let touches = facts
+            .touches(block)
+            .iter()
+            .filter(|touch| touch.access != Access::Read);
+        for (shown, touch) in touches.enumerate() {
+            if shown == 0 {
+                found.at = Some(facts.loc(touch.at));
+            }
+            if shown < 4 {
+                found = found.note(facts.loc(touch.at), facts.deed(touch.at));
+            }
+        }
+        found.hint(hint)
+    }
+
+    fn wrong(&self, name: &str, block: u32, wanted: Option<u128>) -> Diagnostic {
         let holds = self.blocks[block as usize];
         let writes = self.writes[block as usize];
+        let adds = self.adds[block as usize];
         let list = |ranks: u128| {
             let ranks: Vec<String> = (0..128)
                 .filter(|rank| ranks >> rank & 1 == 1)
@@ -328,22 +407,13 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 .collect();
             ranks.join(", ")
         };
-        let tell = |message: String, hint: &str| {
-            let mut found = Diagnostic::new(Rule::Coverage, None, message);
-            let touches = facts
-                .touches(block)
-                .iter()
-                .filter(|touch| touch.access != Access::Read);
-            for (shown, touch) in touches.enumerate() {
-                if shown == 0 {
-                    found.at = Some(facts.loc(touch.at));
-                }
-                if shown < 4 {
-                    found = found.note(facts.loc(touch.at), facts.deed(touch.at));
-                }
-            }
-            found.hint(hint)
-        };
+        let tell = |message: String, hint: &str| self.tell(block, message, hint);
+        if writes == 0 && adds > 0 {
+            return tell(
+                format!("{name} is added to, and nobody writes it"),
+                "write it first, or make it Accumulated: then the launch adds to what it held before",
+            );
+        }
         if writes == 0 {
             return tell(
                 format!("nobody writes {name}"),
@@ -356,20 +426,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 "every element of an output is written once; `+=` adds to it",
             );
         }
-        if let Some(Depth { over, all, .. }) = holds.depth.filter(|_| !holds.torn) {
-            return tell(
-                format!(
-                    "{name} holds a product over {} of {all} elements of K",
-                    over.len()
-                ),
-                "visit every part once: `for s in splits(n)`, without conditions; or add the parts that were stored",
-            );
-        }
-        if holds.torn {
-            return tell(
-                format!("{name} adds up parts of K that do not make up one product"),
-                "add all parts of one product, neighbours to neighbours, and apply functions to the complete sum",
-            );
+        if let Some(found) = self.part_of_k(block, || name.into()) {
+            return found;
         }
         if holds.twice != 0 {
             return tell(

@@ -7,7 +7,7 @@ use crate::errors::Errors;
 use crate::mistakes::Mistake;
 use crate::model::{
     Axis, Cells, Declaration, Home, Index, IndexKind, Param, Parts, Read, Schedule, Stmt, StmtKind,
-    Top, Value, WaitCells,
+    TensorKind, Top, Value, WaitCells,
 };
 use crate::names;
 use place::Access;
@@ -153,9 +153,9 @@ impl Checker<'_> {
                 self.read(src, Access::CopyFrom);
                 self.place(dst, Access::CopyTo);
             }
-            StmtKind::Store { dst, value, .. } => {
+            StmtKind::Store { dst, add, value } => {
                 self.value(value);
-                self.place(dst, Access::Store);
+                self.place(dst, if *add { Access::Add } else { Access::Store });
             }
             StmtKind::Value(_, value) => self.value(value),
             StmtKind::Rank(..) | StmtKind::Accumulator(_) => {}
@@ -233,8 +233,12 @@ impl Checker<'_> {
         let uses = self.uses.get(&name);
         let written = uses.is_some_and(|uses| uses.written.is_some());
         if param.kind.output() && !written {
-            self.errors
-                .at(&param.name, Mistake::OutputNotWritten { name });
+            let mistake = if param.kind == TensorKind::Accumulated {
+                Mistake::NothingAdded { name }
+            } else {
+                Mistake::OutputNotWritten { name }
+            };
+            self.errors.at(&param.name, mistake);
         } else if uses.is_none() {
             self.errors.at(&param.name, Mistake::UnusedInput { name });
         }

@@ -17,6 +17,16 @@ pub(super) enum Access {
     CopyFrom,
     CopyTo,
     Store,
+    Add,
+}
+
+impl Access {
+    fn writes(self) -> bool {
+        match self {
+            Access::CopyTo | Access::Store | Access::Add => true,
+            Access::Operand | Access::Load | Access::Sum | Access::CopyFrom => false,
+        }
+    }
 }
 
 impl Checker<'_> {
@@ -83,8 +93,7 @@ impl Checker<'_> {
     }
 
     pub(super) fn place(&mut self, place: &Place, access: Access) {
-        let writes = matches!(access, Access::CopyTo | Access::Store);
-        if writes {
+        if access.writes() {
             self.writes(&place.tensor, &place.tokens);
         } else {
             self.reads(&place.tensor, &place.tokens);
@@ -92,13 +101,23 @@ impl Checker<'_> {
         let name = names::text(&place.tensor);
         let kind = place.kind.name().to_owned();
         match (place.kind, access) {
-            (TensorKind::Local | TensorKind::Vector, Access::CopyTo | Access::Store) => {
+            (TensorKind::Local | TensorKind::Vector, _) if access.writes() => {
                 self.errors.at(&place.tokens, Mistake::Input { name, kind });
                 return;
             }
-            (TensorKind::Gathered, Access::Store) => {
+            (TensorKind::Gathered, Access::Store | Access::Add) => {
                 self.errors
                     .at(&place.tokens, Mistake::StoreToGathered { name });
+                return;
+            }
+            (TensorKind::Accumulated, Access::Add) => {}
+            (TensorKind::Accumulated, _) => {
+                let mistake = if access.writes() {
+                    Mistake::AccumulatedWritten { name }
+                } else {
+                    Mistake::AccumulatedRead { name }
+                };
+                self.errors.at(&place.tokens, mistake);
                 return;
             }
             (TensorKind::Vector, Access::Load) => {
@@ -191,7 +210,7 @@ impl Checker<'_> {
             _ if place.kind != TensorKind::Scratch => Some(Mistake::NoSlots { name }),
             Pick::Several(word) if access != Access::Sum => {
                 let word = names::text(word);
-                Some(if matches!(access, Access::CopyTo | Access::Store) {
+                Some(if access.writes() {
                     Mistake::WriteSeveral { word }
                 } else {
                     Mistake::ReadSeveral { word }
@@ -199,7 +218,7 @@ impl Checker<'_> {
             }
             Pick::Parts(parts) if access != Access::Sum => {
                 let word = format!("{}.before_last", names::text(&parts.splits));
-                Some(if matches!(access, Access::CopyTo | Access::Store) {
+                Some(if access.writes() {
                     Mistake::WriteSeveral { word }
                 } else {
                     Mistake::ReadSeveral { word }

@@ -182,7 +182,13 @@ fn gated(x: Local<bf16>, w: Local<bf16>, v: Local<bf16>, y: Out<bf16>, z: Out<bf
 
 /// Where a tile goes.
 #[schedule]
-fn destinations(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>, z: Reduced<bf16>) {
+fn destinations(
+    x: Local<bf16>,
+    w: Local<bf16>,
+    y: Scattered<bf16>,
+    z: Reduced<bf16>,
+    g: Accumulated<f32>,
+) {
     let tiles = y.tiles((128, 128));
     let own = symmetric::<bf16>(y.chunk(), slots = 2);
     let spare = symmetric::<f32>(z.whole(), slots = 1);
@@ -198,6 +204,7 @@ fn destinations(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>, z: Reduced<b
             own.on(owner)[0][t] = product;
             own.on(owner)[1][t] = product.gelu();
             spare[t] = product;
+            g[t] += product.scale(0.5);
             z.everywhere()[t] = own[0][t] + own[1][t].scale(0.5) - spare.everywhere()[t].sum();
             z.everywhere()[t] += product;
         }

@@ -41,8 +41,8 @@ impl Failure {
                     .hint("a credit orders one launch after another: ready, returned or free")
             }
             FailureKind::WrittenTwice { by, what, first } => {
-                new(by, format!("{by} writes {what} a second time"))
-                    .note(at(first), format!("{first} wrote it first"))
+                new(by, format!("{by} {} {what} a second time", by.does))
+                    .note(at(first), format!("{first} {} it first", first.does))
             }
             FailureKind::NeverWritten { launch, what } => {
                 Diagnostic::new(rule, None, format!("nothing writes {what} in launch {launch}"))

@@ -121,11 +121,19 @@ impl Cell {
         &mut self,
         setup: &Setup<'_>,
         who: &Who<'_>,
+        once: bool,
         terms: Terms,
         place: &impl Fn() -> Rect,
     ) -> Check<()> {
         self.see(setup, who, Mode::Add, place)?;
         self.after_reads(setup, who, Mode::Add, place)?;
+        if let Some(first) = self.adds.first().filter(|_| once) {
+            return Err(Box::new(FailureKind::WrittenTwice {
+                by: setup.site(&who.at, Mode::Add.verb()),
+                what: place(),
+                first: setup.site(first, Mode::Add.verb()),
+            }));
+        }
         let twice = self.terms & terms.any;
         if twice != 0 {
             return Err(Box::new(FailureKind::Contribution {

@@ -9,7 +9,7 @@ use crate::program::{TensorId, TensorKind};
 use crate::shape::Extent;
 
 impl Memory {
-    /// Before a launch, the caller fills a rank's inputs, and nothing is in its outputs.
+    /// Before a launch, the caller fills a rank's inputs and what it adds to, and nothing is in its other outputs.
     pub fn start(&mut self, setup: &Setup<'_>, rank: u16, launch: u32) {
         self.windows[usize::from(rank)] = Window::In(launch);
         for (index, buffer) in setup.kernel.buffers.iter().enumerate() {
@@ -20,7 +20,9 @@ impl Memory {
             let plan = setup.plan(launch, rank);
             let own = match buffer.kind {
                 TensorKind::Gathered => plan.geometry.chunk(buffer.rows, u32::from(rank)),
-                TensorKind::Local | TensorKind::Vector => setup.held(launch, rank, id),
+                TensorKind::Local | TensorKind::Vector | TensorKind::Accumulated => {
+                    setup.held(launch, rank, id)
+                }
                 TensorKind::Out
                 | TensorKind::Scattered
                 | TensorKind::Reduced
@@ -28,7 +30,7 @@ impl Memory {
             };
             let mut new = shadow(setup, launch, rank, id);
             let grid = &setup.grids[new.grid][index];
-            let terms = if setup.inputs_contribute {
+            let terms = if setup.inputs_contribute && buffer.kind.is_input() {
                 1 << rank
             } else {
                 0
@@ -84,7 +86,8 @@ impl Memory {
                 if scratch {
                     continue;
                 }
-                if output && cell.launch == NEVER {
+                let added = buffer.kind != TensorKind::Accumulated || !cell.adds.is_empty();
+                if output && (cell.launch == NEVER || !added) {
                     return Err(Box::new(FailureKind::NeverWritten {
                         launch: launch as usize,
                         what: place(),

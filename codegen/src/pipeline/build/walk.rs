@@ -351,8 +351,11 @@ impl<'b, 'a> Walk<'b, 'a> {
             });
         }
         // Only stores mind a short chunk's end: what a load has beyond it is multiplied into rows that nobody stores.
-        let tail =
-            view == View::Chunks && self.b.kernel.buffers[tensor.index()].kind == TensorKind::Out;
+        let stored = matches!(
+            self.b.kernel.buffers[tensor.index()].kind,
+            TensorKind::Out | TensorKind::Accumulated
+        );
+        let tail = view == View::Chunks && stored;
         maps.push(Map {
             name,
             tensor,
@@ -404,8 +407,8 @@ impl Builder<'_> {
             // Where rows are contiguous, every chunk is a matrix of its own.
             TensorKind::Local if chunked && buffer.rows_contiguous => View::Chunks,
             TensorKind::Local | TensorKind::Vector => View::Flat,
-            TensorKind::Out if chunked => View::Chunks,
-            TensorKind::Out => View::Flat,
+            TensorKind::Out | TensorKind::Accumulated if chunked => View::Chunks,
+            TensorKind::Out | TensorKind::Accumulated => View::Flat,
             TensorKind::Gathered | TensorKind::Reduced => View::SharedChunks,
             TensorKind::Scattered => View::SharedChunk,
             TensorKind::Scratch { .. } => View::SharedSlots,

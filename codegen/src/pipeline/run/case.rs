@@ -84,17 +84,18 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// Whether other ranks add to results instead of storing their parts.
-    pub fn adds(&self) -> bool {
+    /// Whether stores add to a tensor.
+    pub fn adds(&self, tensor: TensorId) -> bool {
         let mut adds = false;
         for role in &self.pipeline.kernel.roles {
             visit(&role.body, &mut |op| {
                 adds |= matches!(
-                    op.kind,
+                    &op.kind,
                     OpKind::Store {
+                        dst,
                         mode: StoreMode::Add,
                         ..
-                    }
+                    } if dst.buffer == tensor
                 );
             });
         }

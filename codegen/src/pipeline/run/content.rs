@@ -10,7 +10,7 @@ use super::story;
 use crate::diag::Diagnostic;
 use crate::kernel::{OpKind, visit};
 use crate::pipeline::{Node, View};
-use crate::program::{StoreMode, TensorKind};
+use crate::program::{StoreMode, TensorId, TensorKind};
 use crate::value::AccId;
 
 /// A tile product so far.
@@ -323,12 +323,11 @@ impl Machine<'_> {
         sums
     }
 
-    /// Each launch wrote every element of every output once, added every other rank's part once, and ended on
-    /// each rank only when what was written there was complete.
+    /// Each launch wrote every element of every output once, added every other rank's part once (or to what it
+    /// accumulates its own), and ended on each rank only when what was written there was complete.
     pub(super) fn covered(&self) -> Option<Diagnostic> {
         let pipeline = self.case.pipeline;
         let geometry = &self.case.plan.geometry;
-        let adds = self.case.adds();
         for (tensor, buffer) in pipeline.kernel.buffers.iter().enumerate() {
             for (rank, launch) in
                 (0..WORLD).flat_map(|rank| (1..=LAUNCHES).map(move |launch| (rank, launch)))
@@ -353,21 +352,21 @@ impl Machine<'_> {
                         written += area;
                     }
                 }
-                let output = matches!(
-                    buffer.kind,
-                    TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced
-                );
                 let rows = u64::from(geometry.held(buffer, rank).len());
                 let all = rows * u64::from(geometry.size(buffer.columns));
-                let parts = if adds { all * u64::from(WORLD - 1) } else { 0 };
-                if output && (written, added) != (all, parts) {
-                    return Some(story::uncovered(
-                        self,
-                        tensor,
-                        rank,
-                        written + added,
-                        all + parts,
-                    ));
+                let adds = self.case.adds(TensorId(tensor as u16));
+                let others = if adds { all * u64::from(WORLD - 1) } else { 0 };
+                let wanted = match buffer.kind {
+                    TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced => (all, others),
+                    TensorKind::Accumulated => (0, all),
+                    TensorKind::Gathered
+                    | TensorKind::Local
+                    | TensorKind::Vector
+                    | TensorKind::Scratch { .. } => continue,
+                };
+                if (written, added) != wanted {
+                    let did = (written, added);
+                    return Some(story::uncovered(self, tensor, rank, did, wanted));
                 }
             }
         }

@@ -7,6 +7,7 @@ use super::step::{Area, Box4};
 use super::story;
 use crate::diag::Diagnostic;
 use crate::pipeline::View;
+use crate::program::TensorKind;
 
 impl Machine<'_> {
     pub(super) fn touch_shared(
@@ -64,12 +65,15 @@ impl Machine<'_> {
         }
         let agent = &self.agents[index];
         let seen = &agent.knows.global;
-        let scratch = self.case.pipeline.kernel.buffers[at.tensor.index()].is_scratch();
+        let kind = self.case.pipeline.kernel.buffers[at.tensor.index()].kind;
+        let scratch = matches!(kind, TensorKind::Scratch { .. });
         let (add, conflicts) = (self.adds((index, agent.at)), |touch: &&Touch<Box4>| {
             (touch.write || write) && touch.whereabouts.overlaps(&at)
         });
         for before in self.global.iter().filter(conflicts) {
-            if add && before.write && self.adds(before.step) {
+            // Adds commute, but for their roundings: one launch's come after the last one's, and no element has two.
+            let in_any_order = kind != TensorKind::Accumulated;
+            if add && before.write && self.adds(before.step) && in_any_order {
                 continue;
             }
             if !seen.proxy.has(before.id) {
@@ -83,7 +87,7 @@ impl Machine<'_> {
                 && write
                 && same_launch
                 && !scratch
-                && !add
+                && !(add && in_any_order)
                 && before.who.rank == agent.who.rank
             {
                 return Err(Box::new(story::twice(self, *before, index, &at)));

@@ -402,15 +402,18 @@ pub(super) fn uncovered(
     machine: &Machine<'_>,
     tensor: usize,
     rank: u32,
-    written: u64,
-    all: u64,
+    (written, added): (u64, u64),
+    wanted: (u64, u64),
 ) -> Diagnostic {
     let name = &machine.case.pipeline.kernel.buffers[tensor].name;
-    Diagnostic::new(
-        Rule::Coverage,
-        None,
-        format!("{written} of {all} elements of {name} on rank {rank} are written"),
-    )
+    let what = format!("elements of {name} on rank {rank}");
+    let message = if let (0, all) = wanted {
+        format!("{added} of {all} {what} are added to, {written} are overwritten")
+    } else {
+        let (did, all) = (written + added, wanted.0 + wanted.1);
+        format!("{did} of {all} {what} are written")
+    };
+    Diagnostic::new(Rule::Coverage, None, message)
 }
 
 pub(super) fn unfinished(machine: &Machine<'_>, touch: &Touch<Box4>, rank: u32) -> Diagnostic {

@@ -2,17 +2,19 @@
 
 use crate::cuda::Activation;
 use crate::error::Error;
+use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::{Kernel, OpKind, visit};
 use counterflow_codegen::program::{TensorId, TensorKind};
 use counterflow_codegen::value::{AccId, Binary, Unary, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Plus a bias, through an activation; or plus a bias, plus a matrix.
+/// Plus a bias, through an activation; or plus a bias, plus a matrix: one of its own, or what the result held before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct After {
     pub bias: Option<TensorId>,
     pub activation: Activation,
     pub added: Option<TensorId>,
+    pub in_place: bool,
 }
 
 /// Who fills which accumulator.
@@ -46,13 +48,16 @@ impl After {
         }
         let mut found = stored
             .into_iter()
-            .map(|value| After::value(kernel, &accs, &kernel.values[usize::from(value)]));
+            .map(|value| After::value(kernel, &accs, y, &kernel.values[usize::from(value)]));
         let first = found.next()??;
         found.all(|other| other == Some(first)).then_some(first)
     }
 
-    fn value(kernel: &Kernel, accs: &Accs, value: &Value) -> Option<After> {
-        let mut after = After::default();
+    fn value(kernel: &Kernel, accs: &Accs, y: TensorId, value: &Value) -> Option<After> {
+        let mut after = After {
+            in_place: kernel.buffers[y.index()].kind == TensorKind::Accumulated,
+            ..After::default()
+        };
         let sum = match value {
             Value::Unary(Unary::Gelu, inner) => {
                 after.activation = Activation::Gelu;
@@ -65,9 +70,10 @@ impl After {
             other => other,
         };
         after.sum(kernel, accs, sum)?;
-        // cuBLASLt adds its matrix before the activation; nobody here does.
-        let fits = after.activation == Activation::Nothing || after.added.is_none();
-        fits.then_some(after)
+        // cuBLASLt adds one matrix, and that before the activation; nobody here does.
+        let adds = u32::from(after.added.is_some()) + u32::from(after.in_place);
+        let most = u32::from(after.activation == Activation::Nothing);
+        (adds <= most).then_some(after)
     }
 
     /// The product, plus one bias at most, plus one matrix at most.
@@ -87,6 +93,7 @@ impl After {
             TensorKind::Local => &mut self.added,
             TensorKind::Gathered
             | TensorKind::Out
+            | TensorKind::Accumulated
             | TensorKind::Scattered
             | TensorKind::Reduced
             | TensorKind::Scratch { .. } => return None,
@@ -129,6 +136,12 @@ impl After {
                 "what is added has the result's type beside cuBLASLt",
             );
         }
+        if self.in_place && dtype != Dtype::F32 {
+            return refuse(
+                format!("measuring {}, which adds to {dtype}", kernel.name),
+                "what is added to 16 bits is rounded before, and cuBLASLt's is not: results in f32 are measured",
+            );
+        }
         let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
         let wider = kernel
             .buffers
@@ -153,6 +166,7 @@ impl After {
             (self.bias.is_some(), "bias"),
             (gelu, "GELU by tanh"),
             (self.added.is_some(), "beta = 1"),
+            (self.in_place, "beta = 1 in place"),
         ];
         let parts = parts.into_iter().filter(|(there, _)| *there);
         parts.map(|(_, part)| part).collect::<Vec<_>>().join(", ")
@@ -182,7 +196,6 @@ impl After {
 mod tests {
     use super::*;
     use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
-    use counterflow_codegen::dtype::Dtype;
     use counterflow_codegen::lower;
     use counterflow_codegen::variant::Variant;
 
@@ -260,6 +273,41 @@ mod tests {
         assert_eq!(after(|acc, _, z| acc.gelu().residual(z)), None);
         assert_eq!(after(|acc, _, z| acc.residual(z.clone()).residual(z)), None);
         assert_eq!(after(|acc, _, z| acc * z), None);
+    }
+
+    /// A product that is added to what `grad` held.
+    fn accumulated(dtype: Dtype, f: impl FnOnce(Value) -> Value) -> (Kernel, TensorId) {
+        let mut s = ScheduleBuilder::new("accumulated");
+        let [x, w] = ["x", "w"].map(|name| s.local(name, Dtype::Bf16));
+        let grad = s.accumulated("grad", dtype);
+        let tiles = s.tiles("tiles", grad, (128, 128));
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_items("t", tiles.grouped(8), |s, t| {
+                let acc = s.dot(x.at(t), w.at(t));
+                s.store_add(grad.at(t), f(acc));
+            });
+        });
+        let kernel = lower::lower(&s.finish(), &Variant::new(1)).expect("lowers");
+        (kernel, TensorId(2))
+    }
+
+    #[test]
+    fn what_is_added_in_place_is_cublaslts_beta() {
+        let (kernel, grad) = accumulated(Dtype::F32, |acc| acc);
+        let after = After::of(&kernel, grad).expect("known");
+        assert!(after.some() && after.in_place);
+        assert_eq!(after.yardstick(true), "cuBLASLt with beta = 1 in place");
+        after.comparable(&kernel, grad).expect("measured");
+        let (kernel, grad) = accumulated(Dtype::F32, Value::gelu);
+        assert_eq!(
+            After::of(&kernel, grad),
+            None,
+            "cuBLASLt adds before the function"
+        );
+        let (kernel, grad) = accumulated(Dtype::Bf16, |acc| acc);
+        let after = After::of(&kernel, grad).expect("known");
+        let error = after.comparable(&kernel, grad).expect_err("rounded twice");
+        assert!(error.to_string().contains("adds to bf16"), "{error}");
     }
 
     #[test]

@@ -143,6 +143,7 @@ impl<'a> Peer<'a> {
             | TensorKind::Local
             | TensorKind::Vector
             | TensorKind::Out
+            | TensorKind::Accumulated
             | TensorKind::Scratch { .. } => (How::Gather, k),
         };
         Peer {

@@ -175,7 +175,7 @@ impl Station {
 
         let mut differences = Vec::new();
         if task.fused() {
-            let exact = Exact::new(rank, &self.blas, task, &sets[0])?;
+            let exact = Exact::new(rank, (&self.blas, &self.numbers), task, &sets[0])?;
             for (index, contender) in contenders.iter().enumerate() {
                 let (at, what) = match index {
                     0 => (sets[0].product.address(), yardstick.does),

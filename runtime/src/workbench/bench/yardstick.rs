@@ -6,8 +6,8 @@ use super::station::{Set, Task};
 use super::turns::Contender;
 use crate::communicator::Communicator;
 use crate::cuda::{
-    self, Activation, Address, Blas, CompareFused, Difference, Fused, Numbers, Operands, Problem,
-    Product,
+    self, Activation, Address, Blas, CompareFused, Difference, Draw, Fused, Numbers, Operands,
+    Problem, Product,
 };
 use crate::error::Error;
 use crate::gpus::{Memory, POISON};
@@ -67,12 +67,12 @@ impl<'a> Yardstick<'a> {
             .iter()
             .zip(&plain)
             .map(|(set, plain)| Operands {
-                c: place(set, after.added),
+                c: place(set, after.added).or(after.in_place.then_some(plain.y)),
                 ..*plain
             })
             .collect();
         let whole = Fused {
-            added: after.added.is_some(),
+            added: after.added.is_some() || after.in_place,
             bias: place(&sets[0], after.bias),
             gelu: after.activation != Activation::Nothing,
         };
@@ -111,13 +111,15 @@ fn place(set: &Set, tensor: Option<counterflow_codegen::program::TensorId>) -> O
 /// The first set's product in f32, as cuBLASLt makes it.
 pub(super) struct Exact<'a> {
     product: Memory,
+    /// What everyone's result holds before the launch, where that counts.
+    before: Option<(Memory, Draw)>,
     set: &'a Set,
 }
 
 impl<'a> Exact<'a> {
     pub(super) fn new(
         rank: &Communicator,
-        blas: &Blas,
+        (blas, numbers): (&Blas, &Numbers),
         task: &Task<'_>,
         set: &'a Set,
     ) -> Result<Exact<'a>, Error> {
@@ -132,10 +134,28 @@ impl<'a> Exact<'a> {
             ..problem(task, Fused::default())
         };
         blas.product(problem, &[operands])?.run(&operands)?;
-        Ok(Exact { product, set })
+        let before = if task.after().in_place {
+            let (dtype, count) = (task.result(), m * n);
+            let memory = Memory::new(rank, count * u64::from(dtype.bytes()), false)?;
+            let draw = Draw {
+                // No operand's.
+                seed: task.seed.wrapping_mul(1 << 20).wrapping_sub(1),
+                first: 0,
+                count,
+            };
+            numbers.normal(memory.address(), dtype, draw)?;
+            Some((memory, draw))
+        } else {
+            None
+        };
+        Ok(Exact {
+            product,
+            before,
+            set,
+        })
     }
 
-    /// One launch on a poisoned result, compared element by element.
+    /// One launch on a poisoned result, or on what it adds to, compared element by element.
     pub(super) fn check(
         &self,
         rank: &Communicator,
@@ -146,7 +166,11 @@ impl<'a> Exact<'a> {
         let [m, n, k] = task.case.size;
         let (count, dtype) = (u64::from(m) * u64::from(n), task.result());
         let bytes = count * u64::from(dtype.bytes());
-        cuda::fill(rank.stream(), at, POISON, bytes)?;
+        let before = self.before.as_ref().filter(|_| does.after.in_place);
+        match before {
+            Some((_, draw)) => numbers.normal(at, dtype, *draw)?,
+            None => cuda::fill(rank.stream(), at, POISON, bytes)?,
+        }
         (contender.launch)(0)?;
         rank.synchronize()?;
         let given = |tensor| Some((place(self.set, tensor)?, dtype));
@@ -156,7 +180,7 @@ impl<'a> Exact<'a> {
             product: self.product.address(),
             bias: given(does.after.bias),
             activation: does.after.activation,
-            added: given(does.after.added),
+            added: given(does.after.added).or(before.map(|(before, _)| (before.address(), dtype))),
             count,
             columns: n,
             depth: k,
