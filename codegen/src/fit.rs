@@ -87,6 +87,9 @@ pub struct Fit {
 
 /// Barriers come last and take less.
 const BARRIERS: u32 = 1024;
+/// Bytes of a stage of which seven fit beside sums and panels. Measured, 512x1280x8192 and 256x2560x8192, steps shared by two:
+/// 128x80 (26 KB) takes 22 µs with seven, and 24 with eight where sums wait; 128x96 (28 KB) 22 with six, and 20.5 to 23 with eight.
+const ENOUGH: u32 = 27 << 10;
 /// More stages than this hide nothing that fewer do not.
 const MOST_STAGES: u32 = 16;
 
@@ -120,9 +123,9 @@ impl Needs {
 
     /// Whether sums and panels lie where the stages are: those are idle then, since a CTA whose steps are shared waits
     /// for the others at the end of each tile. In turn, stages have steps of the other warpgroup's tile meanwhile; and
-    /// a stored tile comes through them.
+    /// a stored tile comes through them. Small stages are enough without: the wait costs more than they bring.
     pub const fn over_stages(&self) -> bool {
-        self.split > 1 && !self.in_turn && !self.beside.tiles
+        self.split > 1 && !self.in_turn && !self.beside.tiles && self.stage() > ENOUGH
     }
 
     /// Bytes in which the other CTAs' sums of this one's panels arrive, for both warpgroups.

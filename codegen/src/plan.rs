@@ -70,6 +70,8 @@ pub struct Grid {
     pub gemm: u32,
     /// Tiles that they compute on a rank.
     pub tiles: u64,
+    /// How many of them a CTA, or all CTAs of a cluster together, have at most.
+    pub rounds: u64,
     /// CTAs that move data.
     pub comm: u32,
     /// Stages of the operand ring.
@@ -341,12 +343,12 @@ fn grid(
         .unwrap_or(most)
         .saturating_mul(cluster)
         .min(most);
-    if kernel.counters.is_empty() && grid.gemm > 0 {
+    if grid.gemm > 0 {
+        grid.rounds = clusters.div_ceil(u64::from(grid.gemm / cluster));
         // No more than as many rounds need, which then are whole: 128 of 132 SMs for 2048 tiles. It takes as long, and at
         // the power limit 0.6 % less: a round is a block of tiles that read the same rows and columns.
-        let rounds = clusters.div_ceil(u64::from(grid.gemm / cluster));
-        let whole = clusters.div_ceil(rounds) as u32 * cluster;
-        if early::pays(whole, machine.sms) {
+        let whole = clusters.div_ceil(grid.rounds) as u32 * cluster;
+        if kernel.counters.is_empty() && early::pays(whole, machine.sms) {
             grid.gemm = whole;
         }
     }

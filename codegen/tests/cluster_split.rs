@@ -256,8 +256,8 @@ fn both_load_the_same_half() {
         true
     });
     insta::assert_snapshot!(found, @"
-    error[coverage]: store of block 2 on rank 0 stores panel 0 to rows 0..128, columns 64..128 of y (chunk or slot 0) on rank 0 for tile (0, 0)
-      = the panel is of another place
+    error[coverage]: multiply of block 1 on rank 0 multiplies x of stage 0 by w of stage 0
+      = a stage does not hold one tile of each operand
     ");
 }
 

@@ -159,7 +159,9 @@ fn the_host_is_told_every_number() {
     }
     insta::assert_snapshot!(told, @"
     x: dims [2048, 250, 4, 4] strides [4096, 1024000] box [64, 128, 1, 1] offset 0
+    x_strip: dims [2048, 250, 4, 4] strides [4096, 1024000] box [64, 8, 1, 1] offset 0
     w: dims [2048, 512, 1, 1] strides [4096, 2097152] box [64, 256, 1, 1] offset 0
+    w_strip: dims [2048, 512, 1, 1] strides [4096, 2097152] box [64, 8, 1, 1] offset 0
     y: dims [512, 250, 4, 1] strides [1024, 256000] box [64, 128, 1, 1] offset 0
     y_tail: dims [512, 250, 4, 1] strides [1024, 256000] box [64, 128, 1, 1] offset 0
     plan: 88 bytes

@@ -462,8 +462,8 @@ fn a_cluster_that_does_not_wait_for_all_of_itself() {
         }
     });
     insta::assert_snapshot!(told(pipeline), @"
-    error[coverage]: store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
-      = the panel is of another place
+    error[coverage]: multiply of block 1 on rank 0 multiplies x of stage 0 by w of stage 0
+      = a stage does not hold one tile of each operand
     ");
 }
 

@@ -424,9 +424,9 @@ fn what_cannot_be_shared_is_refused_with_the_numbers() {
     error[resources]: 8 CTAs that share a tile of 4 panels of 16 columns
       help: a panel each: `split` is at most 4
     ");
-    insta::assert_snapshot!(build(shared(5), (128, 64)), @"
-    error[resources]: 5 CTAs that share a tile of 4 panels of 16 columns
-      help: a panel each: `split` is at most 4
+    insta::assert_snapshot!(build(shared(7), (128, 96)), @"
+    error[resources]: 7 CTAs that share a tile of 6 panels of 16 columns
+      help: a panel each: `split` is at most 6
     ");
     let few = kernel(shared(4), (64, 64), Layout::Nt);
     let plan = Plan::new(&few, &Shape::new(64, 64, 152), &Machine::h200());

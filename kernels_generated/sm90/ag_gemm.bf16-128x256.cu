@@ -13,6 +13,7 @@ constexpr u32 BOX_N = 64;  // columns of such a box
 constexpr u32 UNIT = 16;  // boxes of a piece that one CTA sends, with one signal
 constexpr u32 COMM_CTAS = 8;  // the first blocks move data before they multiply
 constexpr u32 PIECE = 128;  // rows that have one counter cell
+constexpr u32 STRIP_ROWS = 8;  // of an operand's box, loaded if one of them exists
 constexpr u32 PANEL_N = 64;  // columns of an output panel
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
@@ -64,7 +65,9 @@ __device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
 extern "C" __global__ void __launch_bounds__(384, 1)
 ag_gemm(
         const __grid_constant__ TensorMap x,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
+        const __grid_constant__ TensorMap x_strip,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 8x64
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
+        const __grid_constant__ TensorMap w_strip,  // mine, in one piece; boxes of 8x64
         const __grid_constant__ TensorMap y,  // mine, a chunk a rank; boxes of 128x64
         const __grid_constant__ TensorMap y_tail,  // the chunk that is not full; boxes of 128x64
         const __grid_constant__ Plan plan,
@@ -76,7 +79,9 @@ ag_gemm(
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
+        tma_prefetch_map(x_strip);
         tma_prefetch_map(w);
+        tma_prefetch_map(w_strip);
         tma_prefetch_map(y);
         #pragma unroll 1
         for (u32 stage = 0; stage < STAGES; ++stage) {
@@ -153,19 +158,21 @@ ag_gemm(
                 for (; index - first < tiles; index = next_item(index, plan.join, COMM_CTAS)) {
                     const Place t = grouped_8(index - first, tiles_m, tiles_n);
                     // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                    const u32 x_rows = ceil_div(min(rows_of(plan, chunk) - t.row * TILE_M, TILE_M), STRIP_ROWS) * STRIP_ROWS;
+                    const u32 w_rows = ceil_div(min(plan.n - t.column * TILE_N, TILE_N), STRIP_ROWS) * STRIP_ROWS;
                     #pragma unroll 1
                     for (u32 step = 0; step < steps; ++step) {
                         mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
                         const u32 full = base + STAGE_FULL_AT + stage * 8;
-                        mbarrier_expect(full, X_BYTES + W_BYTES);
-                        tma_load(base + W_AT + stage * W_BYTES, w, full, step * TILE_K, t.column * TILE_N, 0, 0);
+                        mbarrier_expect(full, x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
+                        tma_load_strips<STRIP_ROWS, TILE_N>(base + W_AT + stage * W_BYTES, w, w_strip, w_rows, full, step * TILE_K, t.column * TILE_N, 0, 0);
                         if (step == 0) {
                             // wait arrived[t.rows]
                             const u32 arrived_cell = chunk * plan.pieces_m + t.row * TILE_M / PIECE;
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
-                        tma_load(base + X_AT + stage * X_BYTES, x, full, step * TILE_K, t.row * TILE_M, chunk, me);
+                        tma_load_strips<STRIP_ROWS, TILE_M>(base + X_AT + stage * X_BYTES, x, x_strip, x_rows, full, step * TILE_K, t.row * TILE_M, chunk, me);
                         if (++stage == STAGES) stage = 0, stage_parity ^= 1;
                     }
                 }

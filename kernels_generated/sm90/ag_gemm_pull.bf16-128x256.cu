@@ -8,6 +8,7 @@ constexpr u32 TILE_M = 128, TILE_N = 256, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
 constexpr u32 STAGES = 3;  // stages of x and w in flight
 constexpr u32 PANELS = 4;  // output panels in flight
+constexpr u32 STRIP_ROWS = 8;  // of an operand's box, loaded if one of them exists
 constexpr u32 PIECE = 1024;  // rows that have one counter cell
 constexpr u32 PANEL_N = 64;  // columns of an output panel
 
@@ -58,7 +59,9 @@ __device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
 extern "C" __global__ void __launch_bounds__(384, 1)
 ag_gemm_pull(
         const __grid_constant__ TensorMap x,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
+        const __grid_constant__ TensorMap x_strip,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 8x64
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
+        const __grid_constant__ TensorMap w_strip,  // mine, in one piece; boxes of 8x64
         const __grid_constant__ TensorMap y,  // mine, a chunk a rank; boxes of 128x64
         const __grid_constant__ TensorMap y_tail,  // the chunk that is not full; boxes of 128x64
         const __grid_constant__ Plan plan,
@@ -70,7 +73,9 @@ ag_gemm_pull(
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
+        tma_prefetch_map(x_strip);
         tma_prefetch_map(w);
+        tma_prefetch_map(w_strip);
         tma_prefetch_map(y);
         #pragma unroll 1
         for (u32 stage = 0; stage < STAGES; ++stage) {
@@ -111,19 +116,21 @@ ag_gemm_pull(
                 for (; index - first < tiles; index += gridDim.x) {
                     const Place t = grouped_8(index - first, tiles_m, tiles_n);
                     // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                    const u32 x_rows = ceil_div(min(rows_of(plan, chunk) - t.row * TILE_M, TILE_M), STRIP_ROWS) * STRIP_ROWS;
+                    const u32 w_rows = ceil_div(min(plan.n - t.column * TILE_N, TILE_N), STRIP_ROWS) * STRIP_ROWS;
                     #pragma unroll 1
                     for (u32 step = 0; step < steps; ++step) {
                         mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
                         const u32 full = base + STAGE_FULL_AT + stage * 8;
-                        mbarrier_expect(full, X_BYTES + W_BYTES);
-                        tma_load(base + W_AT + stage * W_BYTES, w, full, step * TILE_K, t.column * TILE_N, 0, 0);
+                        mbarrier_expect(full, x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
+                        tma_load_strips<STRIP_ROWS, TILE_N>(base + W_AT + stage * W_BYTES, w, w_strip, w_rows, full, step * TILE_K, t.column * TILE_N, 0, 0);
                         if (step == 0) {
                             // wait arrived[t.rows]
                             const u32 arrived_cell = chunk * plan.pieces_m + t.row * TILE_M / PIECE;
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
-                        tma_load(base + X_AT + stage * X_BYTES, x, full, step * TILE_K, t.row * TILE_M, chunk, me);
+                        tma_load_strips<STRIP_ROWS, TILE_M>(base + X_AT + stage * X_BYTES, x, x_strip, x_rows, full, step * TILE_K, t.row * TILE_M, chunk, me);
                         if (++stage == STAGES) stage = 0, stage_parity ^= 1;
                     }
                 }

@@ -10,6 +10,7 @@ constexpr u32 SPLIT = 3;  // CTAs of a cluster, which share the steps of each ti
 constexpr u32 STAGES = 7;  // stages of x and w in flight
 constexpr u32 PANELS = 3;  // output panels in flight
 constexpr u32 SUMS = 1;  // sums of others that a CTA holds, for each consumer
+constexpr u32 STRIP_ROWS = 8;  // of an operand's box, loaded if one of them exists
 constexpr u32 PANEL_N = 16;  // columns of an output panel
 constexpr u32 SUM_PANELS = 3;  // panels of a tile that a CTA has the sums of, at most
 constexpr u32 SUM_THREADS = 128;  // of a consumer: those that have rows of the tile
@@ -50,7 +51,9 @@ __device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
 extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(384, 1)
 gemm(
         const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap x_strip,  // mine, in one piece; boxes of 8x64
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap w_strip,  // mine, in one piece; boxes of 8x64
         const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x16
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
@@ -63,7 +66,9 @@ gemm(
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
+        tma_prefetch_map(x_strip);
         tma_prefetch_map(w);
+        tma_prefetch_map(w_strip);
         tma_prefetch_map(y);
         #pragma unroll 1
         for (u32 stage = 0; stage < STAGES; ++stage) {
@@ -103,13 +108,15 @@ gemm(
                 mbarrier_wait(base + TILE_EMPTY_AT, tile_parity ^ 1, watch, LOAD, TILE_EMPTY, 0);
                 tile_parity ^= 1;
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                const u32 x_rows = ceil_div(min(plan.m - t.row * TILE_M, TILE_M), STRIP_ROWS) * STRIP_ROWS;
+                const u32 w_rows = ceil_div(min(plan.n - t.column * TILE_N, TILE_N), STRIP_ROWS) * STRIP_ROWS;
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
                     const u32 full = base + STAGE_FULL_AT + stage * 8;
-                    mbarrier_expect(full, X_BYTES + W_BYTES);
-                    tma_load(base + X_AT + stage * X_BYTES, x, full, (first_step + step) * TILE_K, t.row * TILE_M, 0, 0);
-                    tma_load(base + W_AT + stage * W_BYTES, w, full, (first_step + step) * TILE_K, t.column * TILE_N, 0, 0);
+                    mbarrier_expect(full, x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
+                    tma_load_strips<STRIP_ROWS, TILE_M>(base + X_AT + stage * X_BYTES, x, x_strip, x_rows, full, (first_step + step) * TILE_K, t.row * TILE_M, 0, 0);
+                    tma_load_strips<STRIP_ROWS, TILE_N>(base + W_AT + stage * W_BYTES, w, w_strip, w_rows, full, (first_step + step) * TILE_K, t.column * TILE_N, 0, 0);
                     if (++stage == STAGES) stage = 0, stage_parity ^= 1;
                 }
             }

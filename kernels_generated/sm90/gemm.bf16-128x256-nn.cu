@@ -8,6 +8,7 @@ constexpr u32 TILE_M = 128, TILE_N = 256, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
 constexpr u32 STAGES = 3;  // stages of x and w in flight
 constexpr u32 PANELS = 4;  // output panels in flight
+constexpr u32 STRIP_ROWS = 8;  // of an operand's box, loaded if one of them exists
 constexpr u32 BLOCK_ROWS = 64;  // rows of an operand that are contiguous: one 128-byte line for each k
 constexpr u32 PANEL_N = 64;  // columns of an output panel
 constexpr u32 BLOCK_BYTES = BLOCK_ROWS * TILE_K * 2;
@@ -44,6 +45,7 @@ __device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
 extern "C" __global__ void __launch_bounds__(384, 1)
 gemm(
         const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ TensorMap x_strip,  // mine, in one piece; boxes of 8x64
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 64x64
         const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x64
         const __grid_constant__ Plan plan,
@@ -56,6 +58,7 @@ gemm(
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
+        tma_prefetch_map(x_strip);
         tma_prefetch_map(w);
         tma_prefetch_map(y);
         #pragma unroll 1
@@ -86,12 +89,13 @@ gemm(
             for (; index < tiles; index += gridDim.x) {
                 const Place t = grouped_8(index, tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                const u32 x_rows = ceil_div(min(plan.m - t.row * TILE_M, TILE_M), STRIP_ROWS) * STRIP_ROWS;
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
                     const u32 full = base + STAGE_FULL_AT + stage * 8;
-                    mbarrier_expect(full, X_BYTES + W_BYTES);
-                    tma_load(base + X_AT + stage * X_BYTES, x, full, step * TILE_K, t.row * TILE_M, 0, 0);
+                    mbarrier_expect(full, x_rows * TILE_K * 2 + W_BYTES);
+                    tma_load_strips<STRIP_ROWS, TILE_M>(base + X_AT + stage * X_BYTES, x, x_strip, x_rows, full, step * TILE_K, t.row * TILE_M, 0, 0);
                     #pragma unroll 1
                     for (u32 block = 0; block < 4; ++block) {
                         tma_load(base + W_AT + stage * W_BYTES + block * BLOCK_BYTES, w, full, t.column * TILE_N + block * BLOCK_ROWS, step * TILE_K, 0, 0);

@@ -13,9 +13,11 @@ pub fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
         (128, 160),
         (128, 144),
         (128, 128),
+        (128, 112),
         (128, 96),
+        (128, 80),
+        (64, 112),
         (64, 128),
-        (128, 64),
         (64, 64),
         (16, 64),
         (8, 64),
@@ -26,7 +28,7 @@ pub fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
         split = tune(1, 2, 3, 4),
         ping_pong = tune(false, true)
     )]
-    for t in tiles.grouped() {
+    for t in tiles.grouped(tune(8, 4, 16, 1)) {
         y[t] = dot(x[t], w[t]);
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::case::{Case, Device, Fill, Kind, in_parallel, on, variant};
 use crate::gpus;
+use crate::tiles::RAGGED;
 use counterflow::codegen::interp::Outcome;
 use counterflow::jit::Probes;
 use counterflow::{Dtype, Layout, Program, Shape};
@@ -137,6 +138,21 @@ fn agrees(schedule: Schedule) {
 
 mod agrees {
     crate::each_schedule!(super::agrees);
+}
+
+/// Chunks that end within a tile, of which some strips exist: every sort of end in every world.
+fn ragged(schedule: Schedule) {
+    let matrix = Matrix {
+        kinds: &[KINDS[0], KINDS[1], NN[0]],
+        sizes: &[(136, 200)],
+        rows: &RAGGED,
+        fills: &[Fill::Uniform],
+    };
+    matrix.on_gpus(schedule, "ragged", (Probes::default(), 0));
+}
+
+mod ragged {
+    crate::each_schedule!(super::ragged);
 }
 
 fn layout_nn(schedule: Schedule) {

@@ -42,6 +42,10 @@ const SIZES: [(u32, u32); 5] = [(8, 8), (264, 72), (1032, 1000), (2056, 520), (2
 pub const ROWS: [u32; 6] = [1, 7, 127, 129, 1000, 2049];
 /// Where columns of M are lines of memory, they are whole 16 bytes.
 const EVEN: [u32; 6] = [8, 56, 120, 136, 1000, 2056];
+/// Of the last tile's rows, as of its columns, some strips exist: one of them, a part of one, all but one of a half.
+pub const RAGGED: [u32; 8] = [129, 1, 7, 8, 9, 65, 200, 257];
+const RAGGED_EVEN: [u32; 5] = [136, 8, 72, 200, 264];
+const RAGGED_SIZES: [(u32, u32); 2] = [(8, 256), (1096, 520)];
 /// Operands whose rows are contiguous, in blocks that the tile does not fill.
 const LAID_OUT: [(Layout, (u32, u32), Knobs); 8] = [
     (Layout::Nn, (128, 224), &[]),
@@ -132,20 +136,20 @@ fn variant(dtype: Dtype, tile: (u32, u32), knobs: Knobs) -> Variant {
 }
 
 /// A kernel, for sizes N by K, for those M, and what it is given.
-type Run = (Variant, &'static [(u32, u32)], &'static [u32; 6], Fill);
+type Run = (Variant, &'static [(u32, u32)], &'static [u32], Fill);
 
 fn kernels() -> Vec<Run> {
     let bf16 = TILES.map(|(tile, knobs)| {
         let variant = variant(Dtype::Bf16, tile, knobs);
-        (variant, &SIZES[..], &ROWS, Fill::Uniform(7))
+        (variant, &SIZES[..], &ROWS[..], Fill::Uniform(7))
     });
     let f16 = [((128, 160), PING_PONG), ((128, 224), &[])].map(|(tile, knobs)| {
         let variant = variant(Dtype::F16, tile, knobs);
-        (variant, &SIZES[2..3], &ROWS, Fill::Integers(7))
+        (variant, &SIZES[2..3], &ROWS[..], Fill::Integers(7))
     });
     let laid_out = LAID_OUT.map(|(layout, tile, knobs)| {
         let variant = variant(Dtype::Bf16, tile, knobs).layout(layout);
-        (variant, &SIZES[1..4], &EVEN, Fill::Uniform(7))
+        (variant, &SIZES[1..4], &EVEN[..], Fill::Uniform(7))
     });
     bf16.into_iter()
         .chain(f16)
@@ -164,7 +168,7 @@ fn split() -> impl Iterator<Item = Run> {
     let runs = runs.chain(exact.map(|kind| (kind, Fill::Integers(7))));
     runs.map(|((layout, tile, knobs), fill)| {
         let variant = variant(Dtype::Bf16, tile, knobs).layout(layout);
-        (variant, &DEEP[..], &EVEN, fill)
+        (variant, &DEEP[..], &EVEN[..], fill)
     })
 }
 
@@ -188,7 +192,7 @@ pub fn right(
     ranks: u32,
     program: &Program,
     variant: &Variant,
-    (sizes, rows): (&[(u32, u32)], &[u32; 6]),
+    (sizes, rows): (&[(u32, u32)], &[u32]),
     fill: Fill,
     probes: Probes,
 ) -> bool {
@@ -199,7 +203,8 @@ pub fn right(
     let most = rows.iter().copied().max().unwrap_or(0);
     let ran: Vec<_> = (sizes.iter())
         .map(|(n, k)| {
-            let shapes = rows.map(|m| Shape::new(m, *n, *k).up_to(most));
+            let shape = |m: &u32| Shape::new(*m, *n, *k).up_to(most);
+            let shapes: Vec<_> = rows.iter().map(shape).collect();
             let case = on(&device, program, variant, &shapes);
             let outcome = case.run(&device, fill);
             (case, outcome)
@@ -230,6 +235,21 @@ fn every_sort_of_tile_agrees_with_the_reference_on_ragged_shapes() {
     }
 }
 
+/// Strips of tiles that are not whole: alone, in turn, in clusters, with shared steps.
+#[test]
+fn every_sort_of_tile_agrees_where_strips_are_left_out() {
+    for (variant, _, _, fill) in kernels() {
+        let rows = match variant.layout {
+            Layout::Nt | Layout::Nn => &RAGGED[..],
+            Layout::Tn => &RAGGED_EVEN,
+        };
+        let sizes = (&RAGGED_SIZES[..], rows);
+        if !right(1, &schedules::gemm(), &variant, sizes, fill, NONE) {
+            return;
+        }
+    }
+}
+
 /// Kernels whose CTAs send each other sums, with pauses wherever only luck could order anything.
 pub fn jittered() -> impl Iterator<Item = (Program, Variant)> {
     let kinds = [
@@ -251,7 +271,7 @@ pub fn jittered() -> impl Iterator<Item = (Program, Variant)> {
 #[test]
 fn shared_steps_agree_with_pauses() {
     for (program, variant) in jittered() {
-        let sizes = (&DEEP[1..], &EVEN);
+        let sizes = (&DEEP[1..], &EVEN[..]);
         if !right(1, &program, &variant, sizes, Fill::Integers(7), JITTER) {
             return;
         }
@@ -294,9 +314,11 @@ const FUSED: [Fused; 8] = [
 fn fused_kernels_agree_in_the_same_tiles() {
     for (schedule, tile, knobs) in FUSED {
         let variant = fused(tile, knobs);
-        let sizes = (&[(264, 1096)][..], &ROWS);
-        if !right(2, &schedule(), &variant, sizes, Fill::Uniform(7), NONE) {
-            return;
+        for (size, rows) in [((264, 1096), &ROWS[..]), ((136, 200), &RAGGED)] {
+            let sizes = (&[size][..], rows);
+            if !right(2, &schedule(), &variant, sizes, Fill::Uniform(7), NONE) {
+                return;
+            }
         }
     }
 }

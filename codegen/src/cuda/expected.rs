@@ -2,7 +2,7 @@
 //! schedule's statements, not from the text. Loops say whether they are unrolled, so the counts are exact.
 
 use crate::kernel::{Block, Op, OpKind, Region, RoleKind, visit, visit_ops};
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Pipeline, in_strips};
 use crate::program::{StoreMode, TensorKind};
 
 /// (SASS mnemonic, how many).
@@ -73,8 +73,11 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     }
     let mut wanted = vec![
         ("HGMMA", products * mma),
-        // Two operands a step, a panel of another rank's sum or of a stored tile, a box.
-        ("UTMALDG", 2 * products + sums + tiles + copies),
+        // The operands of a step, a panel of another rank's sum or of a stored tile, a box.
+        (
+            "UTMALDG",
+            operands(pipeline) * products + sums + tiles + copies,
+        ),
         ("UTMASTG", writes + copies),
         ("UTMAREDG", adds),
         ("STSM", stored * blocks),
@@ -97,6 +100,16 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         wanted.push(("STAS", accumulators / 4));
     }
     wanted
+}
+
+/// Loads of a step: each operand's box, and a strip of it if it has several.
+fn operands(pipeline: &Pipeline) -> u32 {
+    let (tile, (down, across)) = (pipeline.tile, pipeline.cluster);
+    let rows_contiguous = pipeline.kernel.variant.layout.rows_contiguous();
+    let boxes = [tile.rows / across, tile.columns / down].into_iter();
+    let each = boxes.zip(rows_contiguous);
+    each.map(|(rows, blocked)| 1 + u32::from(!blocked && in_strips(rows)))
+        .sum()
 }
 
 /// Calls `f` with what each item of a role does.

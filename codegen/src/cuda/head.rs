@@ -525,6 +525,7 @@ fn meaning(name: &str) -> &'static str {
     match name {
         "COMM_CTAS" => "  // the first blocks move data before they multiply",
         "BLOCK_ROWS" => "  // rows of an operand that are contiguous: one 128-byte line for each k",
+        "STRIP_ROWS" => "  // of an operand's box, loaded if one of them exists",
         "PIECE" => "  // rows that have one counter cell",
         "UNIT" => "  // boxes of a piece that one CTA sends, with one signal",
         "BOX_N" => "  // columns of such a box",

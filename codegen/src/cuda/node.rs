@@ -209,6 +209,7 @@ impl Text<'_> {
                 map,
                 at,
                 multicast,
+                strips,
             } => {
                 let blocked = self.pipeline.rows_contiguous(*map);
                 let mut shared = self.shared(*ring, *part, index, blocked);
@@ -226,14 +227,24 @@ impl Text<'_> {
                     .map(|expr| self.expr(expr))
                     .join(", ");
                 let map = &self.pipeline.map(*map).name;
+                let (of, boxes) = match strips {
+                    None => (String::new(), map.clone()),
+                    Some(strips) => {
+                        let strip = &self.pipeline.map(strips.map).name;
+                        let [rows, all] = [&strips.rows, &strips.all].map(|expr| self.expr(expr));
+                        let of = format!("_strips<STRIP_ROWS, {all}>");
+                        (of, format!("{map}, {strip}, {rows}"))
+                    }
+                };
                 self.line(match multicast {
-                    None => format!("tma_load({shared}, {map}, full, {at});"),
+                    None => format!("tma_load{of}({shared}, {boxes}, full, {at});"),
                     Some(first) => {
                         let mask = match first {
                             Expr::Const(0) => "(1 << CLUSTER) - 1".into(),
                             first => format!("((1 << CLUSTER) - 1) << {}", self.factor(first)),
                         };
-                        format!("tma_load_multicast({shared}, {map}, full, {at}, {mask});")
+                        let verb = format!("tma_load_multicast{of}");
+                        format!("{verb}({shared}, {boxes}, full, {at}, {mask});")
                     }
                 });
             }

@@ -3,7 +3,7 @@
 use super::Machine;
 use crate::fit::staged_rows;
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind};
-use crate::pipeline::BLOCK_ROWS;
+use crate::pipeline::{BLOCK_ROWS, STRIP_ROWS};
 use crate::plan::Plan;
 use crate::program::PartitionId;
 use crate::unroll::Span;
@@ -81,8 +81,9 @@ impl<'a> Costs<'a> {
                 Block::Items { partition, .. } => {
                     let items = self.plan.geometry.items(*partition) as f64;
                     let items = items * f64::from(self.gemm.split);
-                    let ctas = f64::from(self.plan.grid.gemm);
-                    self.busy = self.busy.max(items.min(ctas));
+                    // With several rounds, how many SMs the grid leaves free is as good as any: the work is the same.
+                    let sms = self.machine.sms - self.plan.grid.comm.min(self.machine.sms);
+                    self.busy = self.busy.max(items.min(f64::from(sms)));
                 }
                 Block::Once { .. } | Block::Join => {}
             }
@@ -163,7 +164,8 @@ impl<'a> Costs<'a> {
         let tensor = 2.0 * multiplied * width * k / machine.flops_of(dtype, self.busy);
         let (down, across) = self.gemm.cluster;
         let read = self.lines(a, rows, across) + self.lines(b, columns, down);
-        let rate = (machine.l2 / self.busy).min(machine.l2_sm);
+        let readers = self.busy.min(f64::from(self.plan.grid.gemm));
+        let rate = (machine.l2 / readers).min(machine.l2_sm);
         let feed = read * k * f64::from(dtype.bytes()) / rate;
         let latency = if self.gemm.cluster == (1, 1) {
             machine.step_latency
@@ -194,39 +196,38 @@ impl<'a> Costs<'a> {
         }
     }
 
-    /// Rows of an operand's box, as many as they cost. Measured: rows outside a tensor that has less than a box take
-    /// four times as long, since all CTAs ask for the same ones, and twice where the last of several boxes has them; and
-    /// rows that begin within a line of 128 bytes twice, since each step reads two lines of them. What the CTAs of a
-    /// cluster load together they share, but for such a lack.
+    /// Rows of an operand that a step loads, as many as they cost: where K is contiguous those that exist, in whole
+    /// strips, of which the CTAs of a cluster share what they load together.
+    ///
+    /// Measured, of boxes: rows that begin within a line of 128 bytes take twice as long, since each step reads two lines
+    /// of them; rows outside a tensor that has less than a box four times, since all CTAs ask for the same ones, and twice
+    /// where the last of several boxes has them. Where rows are contiguous, they still come in boxes.
     fn lines(&self, operand: &Span, boxed: u32, shared: u32) -> f64 {
         const OUTSIDE: f64 = 4.0;
         const BEYOND: f64 = 2.0;
         let buffer = &self.kernel.buffers[operand.buffer.index()];
         let geometry = &self.plan.geometry;
+        let bytes = buffer.dtype.bytes();
+        let aligned = (geometry.contiguous(buffer) * bytes).is_multiple_of(LINE);
+        if !buffer.rows_contiguous {
+            let rows = operand.rows.len().next_multiple_of(STRIP_ROWS);
+            let line = if aligned { 1.0 } else { 2.0 };
+            return f64::from(rows) * line / f64::from(shared);
+        }
         let all = geometry.size(buffer.rows);
         let rows = boxed.max(operand.rows.len());
         let (outside, each) = if boxed > all {
             (boxed - all, OUTSIDE)
         } else {
             let end = operand.rows.start + boxed;
-            let each = BEYOND / f64::from(shared);
-            (end.saturating_sub(all).min(rows), each)
+            (end.saturating_sub(all).min(rows), BEYOND)
         };
-        let rows = if buffer.rows_contiguous {
-            staged_rows(rows, true)
-        } else {
-            rows
-        };
-        let bytes = buffer.dtype.bytes();
-        let pitch = geometry.contiguous(buffer) * bytes;
-        let line = if !pitch.is_multiple_of(LINE) {
-            2.0
-        } else if buffer.rows_contiguous {
+        let line = if aligned {
             lines_of_a_row(boxed * bytes)
         } else {
-            1.0
+            2.0
         };
-        f64::from(rows - outside) * line / f64::from(shared) + each * f64::from(outside)
+        f64::from(staged_rows(rows, true) - outside) * line + each * f64::from(outside)
     }
 
     /// Bytes a second at which a tile's operands come at most: each CTA that shares its steps reads its part.

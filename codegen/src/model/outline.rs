@@ -2,8 +2,8 @@
 //!
 //! Whoever claims tiles does one after another, and each costs at least what [`Costs::dot`] says of a tile whose
 //! operands are in the cache and whose waits are met. So a rank takes no less than its share of all its tiles, in
-//! whole tiles. Chunks count as the smallest of them and branches as the cheaper one: the figure may be too small,
-//! and is never too large.
+//! whole tiles. Chunks count as the smallest of them, branches as the cheaper one and tiles that are not whole as the
+//! last: the figure may be too small, and is never too large.
 
 use super::Machine;
 use super::cost::{Costs, Ps, ps, seconds};
@@ -11,6 +11,7 @@ use super::timeline::lane_count;
 use crate::diag::Diagnostics;
 use crate::kernel::{Axis, Block, Kernel, Op, OpKind, Region, RoleKind};
 use crate::plan::{Arrivals, Grid, Plan};
+use crate::program::PartitionId;
 use crate::shape::{Extent, Geometry, Shape};
 use crate::unroll::Span;
 use std::sync::Arc;
@@ -42,6 +43,7 @@ pub fn outline(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Outl
         plan: &plan,
         costs: Costs::new(kernel, &plan, machine),
         split: None,
+        tile: [0, 0],
         fresh: true,
     };
     let lanes = kernel.roles.iter().map(|role| match role.kind {
@@ -78,6 +80,15 @@ impl Work {
         }
     }
 
+    /// One of the two, whichever it is.
+    fn or(self, other: Work) -> Work {
+        Work {
+            tiles: self.tiles.min(other.tiles),
+            all: self.all.min(other.all),
+            ..self.and(other)
+        }
+    }
+
     fn times(self, count: u64) -> Work {
         Work {
             tiles: self.tiles * count,
@@ -98,6 +109,8 @@ struct Loops<'a> {
     costs: Costs<'a>,
     /// Which part of K, of how many.
     split: Option<(u32, u32)>,
+    /// Rows and columns of the tile.
+    tile: [u32; 2],
     /// No dot of the item was counted yet.
     fresh: bool,
 }
@@ -124,14 +137,7 @@ impl Loops<'_> {
                 }
                 Block::If {
                     then, otherwise, ..
-                } => {
-                    let [then, otherwise] = [self.blocks(then), self.blocks(otherwise)];
-                    Work {
-                        tiles: then.tiles.min(otherwise.tiles),
-                        all: then.all.min(otherwise.all),
-                        cheapest: then.and(otherwise).cheapest,
-                    }
-                }
+                } => self.blocks(then).or(self.blocks(otherwise)),
                 Block::Items {
                     partition,
                     chunk,
@@ -139,25 +145,45 @@ impl Loops<'_> {
                     ..
                 } => {
                     let chunks = 0..geometry.partition_chunks(*partition);
-                    let of = |chunk| {
-                        let (rows, columns) = geometry.grid(*partition, Some(chunk));
-                        u64::from(rows) * u64::from(columns)
-                    };
-                    let tiles = match chunk {
-                        None => chunks.map(of).sum(),
-                        Some(_) => chunks.map(of).min().unwrap_or(0),
-                    };
-                    self.fresh = true;
-                    let each = self.ops(body);
-                    Work {
-                        tiles,
-                        all: each * tiles,
-                        cheapest: (tiles > 0).then_some(each),
+                    let each = chunks.map(|of| self.items(*partition, of, body));
+                    match chunk {
+                        None => each.fold(Work::default(), Work::and),
+                        Some(_) => each.reduce(Work::or).unwrap_or_default(),
                     }
                 }
                 Block::Once { .. } | Block::Join => Work::default(),
             })
         })
+    }
+
+    /// The tiles of a chunk: whole ones, and others that cost no less than the last.
+    fn items(&mut self, partition: PartitionId, chunk: u32, body: &[Op]) -> Work {
+        let geometry = &self.plan.geometry;
+        let item = &self.costs.kernel().partitions[partition.index()];
+        let (rows, columns) = geometry.grid(partition, Some(chunk));
+        let tiles = u64::from(rows) * u64::from(columns);
+        if tiles == 0 {
+            return Work::default();
+        }
+        let sizes = [
+            (geometry.chunk(item.rows, chunk).len(), item.row_block),
+            (geometry.size(item.columns), item.column_block),
+        ];
+        let blocks = sizes.map(|(size, block)| block.unwrap_or(size).max(1));
+        let whole = [0, 1].map(|side| u64::from(sizes[side].0 / blocks[side]));
+        let last = [0, 1].map(|side| (sizes[side].0 - 1) % blocks[side] + 1);
+        let mut each = |tile| {
+            self.tile = tile;
+            self.fresh = true;
+            self.ops(body)
+        };
+        let (full, cheapest) = (each(blocks), each(last));
+        let whole = whole[0] * whole[1];
+        Work {
+            tiles,
+            all: full * whole + cheapest * (tiles - whole),
+            cheapest: Some(cheapest),
+        }
     }
 
     /// What the products of one item cost.
@@ -209,26 +235,27 @@ impl Loops<'_> {
         all
     }
 
-    /// An operand of which no more is known than how deep it is: a tile costs as much however few of its rows there
-    /// are.
+    /// An operand of a tile, wherever that is.
     fn operand(&self, region: &Region) -> Span {
         let buffer = &self.costs.kernel().buffers[region.buffer.index()];
         let geometry = &self.plan.geometry;
-        let none = Extent { start: 0, end: 0 };
+        let first = |end| Extent { start: 0, end };
         let depth = geometry.size(buffer.columns);
         let columns = match (region.columns, self.split) {
-            (Axis::All, _) => Extent {
-                start: 0,
-                end: depth,
-            },
+            (Axis::All, _) => first(depth),
             (Axis::Split(_), Some((index, count))) => geometry.split(depth, index, count),
-            (Axis::Split(_) | Axis::RowsOf(_) | Axis::ColumnsOf(_), _) => none,
+            (Axis::Split(_) | Axis::RowsOf(_) | Axis::ColumnsOf(_), _) => first(0),
+        };
+        let rows = match region.rows {
+            Axis::RowsOf(_) => self.tile[0],
+            Axis::ColumnsOf(_) => self.tile[1],
+            Axis::All | Axis::Split(_) => 0,
         };
         Span {
             buffer: region.buffer,
             home: 0,
             slot: 0,
-            rows: none,
+            rows: first(rows),
             columns,
         }
     }

@@ -246,8 +246,16 @@ fn lanes(kernel: &Kernel, plan: &Plan) -> Vec<Lane> {
 /// How many lanes of a rank start in a role.
 pub(super) fn lane_count(role: RoleKind, plan: &Plan) -> u32 {
     match role {
-        // CTAs that share the steps of each tile are one worker.
-        RoleKind::Gemm(kind) => plan.grid.gemm / kind.split,
+        // CTAs that share the steps of each tile are one worker. Where a cluster has a tile outside, fewer have any.
+        RoleKind::Gemm(kind) => {
+            let workers = plan.grid.gemm / kind.split;
+            let busy = plan.grid.tiles.div_ceil(plan.grid.rounds.max(1));
+            if kind.cluster == (1, 1) {
+                workers
+            } else {
+                workers.min(busy as u32)
+            }
+        }
         RoleKind::Comm { .. } => plan.grid.comm,
         RoleKind::SpareWarps => plan.grid.gemm.max(1),
         RoleKind::CopyEngine => 1,

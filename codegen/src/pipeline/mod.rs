@@ -13,8 +13,8 @@
 //!
 //! CTAs of a cluster work together in two ways, or in both. Those that have tiles beside each other load what these have
 //! in common, a piece each into all of them; `half` is which of them one is. Those that share the K steps of a tile send
-//! each other their sums, which lie where the stages are unless tiles are taken in turn; `share` is which. The first
-//! follow each other in the cluster: they lie on a pair of SMs.
+//! each other their sums, which may lie where the stages are; `share` is which. The first follow each other in the
+//! cluster: they lie on a pair of SMs.
 
 mod build;
 mod enqueue;
@@ -31,7 +31,7 @@ pub use expr::{Expr, Field, Op, Test, Values};
 pub use host::MapShape;
 pub use node::{
     At, Deal, Epilogue, Map, MapId, Node, Note, Param, Part, Phase, Ring, RingId, Scope, Side,
-    Slot, Source, View,
+    Slot, Source, Strips, View,
 };
 pub(crate) use run::findings;
 
@@ -139,6 +139,8 @@ pub const CONSUMERS: u32 = 2;
 /// Rows that one multiply of a warpgroup has, and of a block of an operand whose rows are contiguous: one 128-byte
 /// swizzle atom of 16-bit elements.
 pub const BLOCK_ROWS: u32 = 64;
+/// Rows of a strip of an operand's box, see [`Strips`]: one 128-byte swizzle atom.
+pub const STRIP_ROWS: u32 = 8;
 /// Columns of a box on its way to a peer: one 128-byte swizzle atom of 16-bit elements.
 pub const BOX_COLUMNS: u32 = 64;
 /// Boxes of a piece that are sent and signalled together.
@@ -226,6 +228,11 @@ impl Pipeline {
             Place::Threads { .. } | Place::Groups => CONSUMERS,
         }
     }
+}
+
+/// Whether a box of so many rows of an operand whose K is contiguous may be loaded as [`Strips`].
+pub(crate) const fn in_strips(rows: u32) -> bool {
+    rows > STRIP_ROWS && rows.is_multiple_of(STRIP_ROWS)
 }
 
 /// CTAs of a cluster in the text: those that load together, as often as they share steps.

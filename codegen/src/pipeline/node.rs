@@ -179,6 +179,8 @@ pub enum Node {
         /// first of them, by its rank in the cluster; the others follow. The pieces lie in the part by the CTAs' order,
         /// and complete on each one's barrier.
         multicast: Option<Expr>,
+        /// Where the box may have rows that do not exist: what is loaded instead.
+        strips: Option<Strips>,
     },
     /// Starts a store from the current slot's first part.
     Store {
@@ -493,6 +495,19 @@ pub struct At {
     pub chunk: Expr,
     /// Whose memory.
     pub rank: Expr,
+}
+
+/// A box as strips of [`STRIP_ROWS`](super::STRIP_ROWS) rows, loaded one by one unless all of them have rows that exist:
+/// what lies outside a tensor costs TMA more time than what lies inside. What is not loaded keeps what the slot held:
+/// rows of garbage are multiplied into rows, or columns, that nobody stores.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Strips {
+    /// The map of one.
+    pub map: MapId,
+    /// How many rows those have that have one which exists: the box's first.
+    pub rows: Expr,
+    /// How many rows the box has.
+    pub all: Expr,
 }
 
 /// What a ring's slot consists of, for the tensors it stages.

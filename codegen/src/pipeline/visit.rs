@@ -100,10 +100,12 @@ impl Node {
                 index,
                 at,
                 multicast,
+                strips,
                 ..
             } => {
                 let mut all = vec![index, &at.column, &at.row, &at.chunk, &at.rank];
                 all.extend(multicast);
+                all.extend(strips.iter().flat_map(|strips| [&strips.rows, &strips.all]));
                 all
             }
             Node::Store { at, .. } => vec![&at.column, &at.row, &at.chunk, &at.rank],

@@ -280,8 +280,9 @@ impl Printer<'_> {
                 map,
                 at,
                 multicast,
+                strips,
             } => format!(
-                "load {}{} <- {}{}",
+                "load {}{} <- {}{}{}",
                 self.part(*ring, *part, index),
                 match multicast {
                     None => String::new(),
@@ -292,7 +293,12 @@ impl Printer<'_> {
                     }
                 },
                 self.pipeline.map(*map).name,
-                self.at(at)
+                self.at(at),
+                strips.as_ref().map_or(String::new(), |strips| format!(
+                    ", or by strips {} of its {} rows",
+                    number(&strips.rows),
+                    number(&strips.all)
+                ))
             ),
             Node::Store {
                 ring,

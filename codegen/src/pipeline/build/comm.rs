@@ -177,6 +177,7 @@ impl Walk<'_, '_> {
                 map,
                 at,
                 multicast: None,
+                strips: None,
             },
             Node::Advance {
                 ring: BOXES,

@@ -183,6 +183,7 @@ impl Walk<'_, '_> {
                 ring: STAGES,
                 part,
                 multicast: None,
+                strips: None,
                 index: place,
                 map,
                 at,

@@ -1,10 +1,10 @@
 //! A loop over tiles, as each of the three GEMM roles runs it.
 
-use super::super::{At, BLOCK_ROWS, CONSUMERS, Expr, Node, Phase, RingId, Side, Slot, Test};
+use super::super::{At, CONSUMERS, Expr, Node, Phase, RingId, Side, Slot, Test};
 use super::epilogue::groups;
 use super::item::{Leaf, Sorted, leaves, sort, why};
 use super::walk::{Bound, Walk, Which};
-use super::{PANELS, Product, STAGES, TILES, operand, refuse};
+use super::{PANELS, Product, STAGES, TILES, refuse};
 use crate::kernel::{Op, OpKind, Region};
 use crate::order::TileOrder;
 use crate::program::{PartitionId, Pick, StoreMode, Var};
@@ -156,17 +156,11 @@ impl Walk<'_, '_> {
         let OpKind::Dot { a, b, .. } = &dot.op.kind else {
             return Vec::new();
         };
-        let tile = self.b.product.tile;
-        let [x_bytes, w_bytes] = [(a, tile.rows), (b, tile.columns)].map(|(region, rows)| {
-            let buffer = &self.b.kernel.buffers[region.buffer.index()];
-            if rows < BLOCK_ROWS && region.buffer == a.buffer && !buffer.rows_contiguous {
-                // The box leaves a part of its slot as it is.
-                return Expr::symbol("TILE_M", rows) * Expr::symbol("TILE_K", tile.k) * 2;
-            }
-            let bytes = operand::bytes(rows, tile.k, buffer.rows_contiguous);
-            Expr::symbol(format!("{}_BYTES", buffer.name.to_uppercase()), bytes)
-        });
-        let (x, w) = (self.operand(0, a), self.operand(1, b));
+        let names = self.declared.len();
+        let (Some(x), Some(w)) = (self.operand(0, a), self.operand(1, b)) else {
+            return Vec::new();
+        };
+        self.declared.truncate(names);
         let mut body = vec![
             Node::Await {
                 ring: STAGES,
@@ -175,24 +169,26 @@ impl Walk<'_, '_> {
             },
             Node::Expect {
                 ring: STAGES,
-                bytes: x_bytes + w_bytes,
+                bytes: x.bytes + w.bytes,
             },
         ];
         let waits = self.waits(&sorted.load_waits);
         if waits.is_empty() {
-            body.extend(x.into_iter().chain(w));
+            body.extend(x.loads.into_iter().chain(w.loads));
         } else {
             let test = Test::Equal(Expr::var("step"), 0.into());
-            body.extend(w);
+            body.extend(w.loads);
             body.push(Node::If { test, body: waits });
-            body.extend(x);
+            body.extend(x.loads);
         }
         body.push(Node::Advance {
             ring: STAGES,
             keep: false,
         });
         let mut nodes = self.stages_free();
-        nodes.extend([self.note(dot.op), steps(body)]);
+        nodes.push(self.note(dot.op));
+        nodes.extend(x.sizes.into_iter().chain(w.sizes));
+        nodes.push(steps(body));
         for (waits, sum) in &sorted.sums {
             nodes.push(self.note(sum.op));
             nodes.extend(self.others(sum, waits));
@@ -268,6 +264,7 @@ impl Walk<'_, '_> {
                 rank,
             },
             multicast: None,
+            strips: None,
         };
         let part = vec![
             Node::Await {

@@ -6,7 +6,7 @@ use super::walk::{Bound, Walk};
 use super::{names_an_item, refuse};
 use crate::kernel::{Block, Cells, Kernel, Op, OpKind, visit};
 use crate::order::RankOrder;
-use crate::program::{CellIndex, CounterId, Pick, Var};
+use crate::program::{CellIndex, CounterId, PartitionId, Pick, Var};
 use std::collections::BTreeMap;
 
 /// Who waits for which counter.
@@ -372,21 +372,24 @@ impl Walk<'_, '_> {
     }
 
     /// The rows of a chunk of a partition, or of all of it.
-    pub fn rows(&mut self, partition: crate::program::PartitionId, chunk: Option<&Expr>) -> Expr {
+    pub fn rows(&mut self, partition: PartitionId, chunk: Option<&Expr>) -> Expr {
         let item = &self.b.kernel.partitions[partition.index()];
-        let chunked = self.b.kernel.dims[usize::from(item.rows.0)].chunked;
+        if chunk.is_none() && self.b.kernel.dims[usize::from(item.rows.0)].chunked {
+            self.b.found.push(refuse(
+                None,
+                format!("all chunks of `{}` in one loop", item.name),
+                "one chunk at a time: `.of(rank)`",
+            ));
+        }
+        self.rows_in(partition, chunk)
+    }
+
+    /// The same of a loop that is known to be legal.
+    pub fn rows_in(&self, partition: PartitionId, chunk: Option<&Expr>) -> Expr {
+        let rows = self.b.kernel.partitions[partition.index()].rows;
         match chunk {
-            Some(chunk) => Expr::RowsOf(item.rows, Box::new(chunk.clone())),
-            None => {
-                if chunked {
-                    self.b.found.push(refuse(
-                        None,
-                        format!("all chunks of `{}` in one loop", item.name),
-                        "one chunk at a time: `.of(rank)`",
-                    ));
-                }
-                Expr::Field(Field::Size(item.rows))
-            }
+            Some(chunk) => Expr::RowsOf(rows, Box::new(chunk.clone())),
+            None => Expr::Field(Field::Size(rows)),
         }
     }
 }

@@ -1,14 +1,38 @@
 //! The operands of a product: how a tile of one lies in a stage, and the loads that put it there.
 //!
-//! Where K is contiguous, a tile is one box, its rows 128 bytes each. Where its rows are contiguous (`w` of a dgrad,
-//! both operands of a wgrad), it is blocks of [`BLOCK_ROWS`] rows, each a box of a 128-byte line for every K.
+//! Where K is contiguous, a tile is one box, its rows 128 bytes each, or as many of the box's strips as have rows that
+//! exist. Where its rows are contiguous (`w` of a dgrad, both operands of a wgrad), it is blocks of [`BLOCK_ROWS`] rows,
+//! each a box of a 128-byte line for every K.
 
-use super::super::{At, BLOCK_ROWS, Expr, Node};
+use super::super::{At, BLOCK_ROWS, Expr, Field, Node, STRIP_ROWS, Strips, in_strips};
 use super::STAGES;
 use super::gemm::{Operand, count, side};
-use super::walk::Walk;
+use super::walk::{Walk, identifier};
 use crate::fit;
 use crate::kernel::Region;
+
+/// How a tile of an operand comes into a stage.
+pub(super) struct Staged {
+    /// Once a tile: how much of it exists.
+    pub sizes: Vec<Node>,
+    /// How many bytes come.
+    pub bytes: Expr,
+    /// The loads of a step.
+    pub loads: Vec<Node>,
+}
+
+/// Where a tile lies along its rows (of `w`: along columns of the product), and who loads it.
+struct Extent {
+    /// How many rows the tile has.
+    tile: Expr,
+    /// Where the tile starts, and the first row that no longer exists.
+    from: Expr,
+    end: Expr,
+    /// Whether the tile may lie outside, as a cluster's last may.
+    outside: bool,
+    /// How many CTAs load a part of it each.
+    ctas: u32,
+}
 
 impl Walk<'_, '_> {
     /// Which of all K steps this is.
@@ -20,38 +44,71 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// The loads of a product's tile of `region` into that part of the stage; none where it is no tile's.
-    pub(super) fn operand(&mut self, part: usize, region: &Region) -> Vec<Node> {
+    /// A product's tile of `region` in that part of the stage; `None` where it is no tile's.
+    pub(super) fn operand(&mut self, part: usize, region: &Region) -> Option<Staged> {
         let tile = self.b.product.tile;
-        let Some((axis, var)) = side(region) else {
-            return Vec::new();
-        };
-        let Some((_, _, row, column)) = self.item(var) else {
-            return Vec::new();
-        };
-        let (rows, start) = match axis {
-            Operand::Rows => (tile.rows, row * Expr::symbol("TILE_M", tile.rows)),
-            Operand::Columns => (tile.columns, column * Expr::symbol("TILE_N", tile.columns)),
-        };
-        // What the CTAs of a cluster share, each loads a part of: those along rows have the same columns.
+        let (axis, var) = side(region)?;
+        let (partition, chunk, row, column) = self.item(var)?;
         let (down, across) = self.b.product.cluster;
-        let (name, ctas) = match axis {
-            Operand::Rows => ("TILE_M", across),
-            Operand::Columns => ("TILE_N", down),
+        // What the CTAs of a cluster share, each loads a part of: those along rows have the same columns.
+        let (rows, extent) = match axis {
+            Operand::Rows => (
+                tile.rows,
+                Extent {
+                    tile: Expr::symbol("TILE_M", tile.rows),
+                    from: row * Expr::symbol("TILE_M", tile.rows),
+                    end: self.rows_in(partition, chunk.as_ref()),
+                    outside: down > 1,
+                    ctas: across,
+                },
+            ),
+            Operand::Columns => {
+                let columns = self.b.kernel.partitions[partition.index()].columns;
+                let extent = Extent {
+                    tile: Expr::symbol("TILE_N", tile.columns),
+                    from: column * Expr::symbol("TILE_N", tile.columns),
+                    end: Expr::Field(Field::Size(columns)),
+                    outside: across > 1,
+                    ctas: down,
+                };
+                (tile.columns, extent)
+            }
         };
-        let blocked = self.b.kernel.buffers[region.buffer.index()].rows_contiguous;
-        let (boxed, block) = if blocked {
+        let buffer = &self.b.kernel.buffers[region.buffer.index()];
+        let (name, blocked) = (identifier(&buffer.name), buffer.rows_contiguous);
+        let all_bytes = if !blocked && rows < BLOCK_ROWS && matches!(axis, Operand::Rows) {
+            // The box leaves a part of its slot as it is.
+            extent.tile.clone() * Expr::symbol("TILE_K", tile.k) * 2
+        } else {
+            let name = format!("{}_BYTES", buffer.name.to_uppercase());
+            Expr::symbol(name, bytes(rows, tile.k, blocked))
+        };
+        let (box_rows, block) = if blocked {
             (BLOCK_ROWS, Expr::var("block"))
         } else {
-            (rows / ctas, 0.into())
+            (rows / extent.ctas, 0.into())
         };
-        let mine = if ctas > 1 {
-            let cluster = Expr::symbol("CLUSTER", ctas);
-            start + Expr::var("half") * (Expr::symbol(name, rows) / cluster)
+        let map = self.map(region.buffer, box_rows, tile.k);
+        let mine = if extent.ctas > 1 {
+            extent.from.clone() + Expr::var("half") * extent.mine()
         } else {
-            start
+            extent.from.clone()
         };
-        let map = self.map(region.buffer, boxed, tile.k);
+        let mut staged = Staged {
+            sizes: Vec::new(),
+            bytes: all_bytes,
+            loads: Vec::new(),
+        };
+        let strips = (!blocked && in_strips(box_rows)).then(|| {
+            let map = self.map_as(region.buffer, (STRIP_ROWS, tile.k), "_strip");
+            let (come, mine) = self.rows_that_come(&name, &extent, &mut staged.sizes);
+            staged.bytes = come * Expr::symbol("TILE_K", tile.k) * 2;
+            Strips {
+                map,
+                rows: mine,
+                all: extent.mine(),
+            }
+        });
         let start = mine + block.clone() * Expr::symbol("BLOCK_ROWS", BLOCK_ROWS);
         let (row, chunk, rank) = match axis {
             Operand::Rows => self.place(region, map, var, start, None),
@@ -68,18 +125,54 @@ impl Walk<'_, '_> {
                 chunk,
                 rank,
             },
-            multicast: (ctas > 1).then(|| self.b.product.rank(Expr::var("share"), 0.into())),
+            multicast: (extent.ctas > 1).then(|| self.b.product.rank(Expr::var("share"), 0.into())),
+            strips,
         };
-        if blocked {
-            vec![count(
-                "block",
-                blocks(rows).into(),
-                1.into(),
-                false,
-                vec![load],
-            )]
+        staged.loads.push(if blocked {
+            count("block", blocks(rows).into(), 1.into(), false, vec![load])
         } else {
-            vec![load]
+            load
+        });
+        Some(staged)
+    }
+
+    /// How many rows of a tile come in strips that have a row which exists: into the stage, and loaded by this CTA. What
+    /// each CTA of a cluster loads is whole strips.
+    fn rows_that_come(
+        &mut self,
+        name: &str,
+        extent: &Extent,
+        sizes: &mut Vec<Node>,
+    ) -> (Expr, Expr) {
+        let strip = || Expr::symbol("STRIP_ROWS", STRIP_ROWS);
+        let least = |a: Expr, b: Expr| Expr::Min(a.into(), b.into());
+        let (from, end) = (extent.from.clone(), extent.end.clone());
+        let before = if extent.outside {
+            least(from, end.clone())
+        } else {
+            from
+        };
+        let exist = least(end - before, extent.tile.clone());
+        let come = exist.ceil_div(strip()) * strip();
+        let come = self.name(sizes, &format!("{name}_rows"), come);
+        if extent.ctas == 1 {
+            return (come.clone(), come);
+        }
+        let each = extent.mine();
+        let before = least(Expr::var("half") * each.clone(), come.clone());
+        let mine = least(come.clone() - before, each);
+        let mine = self.name(sizes, &format!("my_{name}_rows"), mine);
+        (come, mine)
+    }
+}
+
+impl Extent {
+    /// How many rows this CTA loads.
+    fn mine(&self) -> Expr {
+        if self.ctas > 1 {
+            self.tile.clone() / Expr::symbol("CLUSTER", self.ctas)
+        } else {
+            self.tile.clone()
         }
     }
 }

@@ -6,8 +6,8 @@
 //!
 //! Sums and panels lie where the stages are: a CTA waits for the others at the end of each tile, its stages idle. From
 //! the first sum that is sent to the last panel that is read, all of that memory belongs to the tile (the ring
-//! [`TILES`]); nothing is loaded ahead for the next one. Where warpgroups take tiles in turn, and where stored tiles
-//! come through the stages, sums and panels lie beside them.
+//! [`TILES`]); nothing is loaded ahead for the next one. Where warpgroups take tiles in turn, where stored tiles come
+//! through the stages, and where stages are small, sums and panels lie beside them.
 
 use super::super::{CONSUMERS, Expr, Node, Phase, Side, Slot, Test, cluster};
 use super::gemm::count;

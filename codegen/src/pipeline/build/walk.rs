@@ -335,6 +335,15 @@ impl<'b, 'a> Walk<'b, 'a> {
 
     /// The map of a tensor with boxes of that size.
     pub fn map(&mut self, tensor: TensorId, rows: u32, columns: u32) -> MapId {
+        let what = match self.which {
+            Which::Load => "_tiles",
+            Which::Store | Which::Multiply | Which::Fetch | Which::Send | Which::End => "_boxes",
+        };
+        self.map_as(tensor, (rows, columns), what)
+    }
+
+    /// The same, with what it is called where the tensor's name is taken.
+    pub fn map_as(&mut self, tensor: TensorId, (rows, columns): (u32, u32), what: &str) -> MapId {
         let view = self.b.view(tensor);
         let maps = &mut self.b.maps;
         let same =
@@ -344,11 +353,7 @@ impl<'b, 'a> Walk<'b, 'a> {
         }
         let mut name = identifier(&self.b.kernel.buffers[tensor.index()].name);
         if maps.iter().any(|map| map.name == name) {
-            name.push_str(if self.which == Which::Load {
-                "_tiles"
-            } else {
-                "_boxes"
-            });
+            name.push_str(what);
         }
         // Only stores mind a short chunk's end: what a load has beyond it is multiplied into rows that nobody stores.
         let stored = matches!(

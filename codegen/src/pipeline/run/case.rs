@@ -21,6 +21,8 @@ pub(super) struct Case<'a> {
     pub plan: Plan,
     /// CTAs of a rank.
     pub blocks: u32,
+    /// What products multiply.
+    pub operands: Vec<TensorId>,
     first: Vec<u32>,
     /// Cells of a rank.
     pub cells: u32,
@@ -36,10 +38,13 @@ impl<'a> Case<'a> {
         let tile = pipeline.tile;
         // Chunks of one and a half tiles, the last one two rows short; columns that no tile divides; and one step more
         // of K than the ring has stages. Along either, the last of a cluster's tiles is wholly outside, and there are
-        // more of them, so that each warpgroup has several in turn. A copied piece has two units.
+        // more of them, so that each warpgroup has several in turn; of what its CTAs load a half each of, the last has
+        // more than one half. A copied piece has two units.
         let rows = tile.rows + tile.rows / 2;
+        let (down, across) = pipeline.cluster;
+        let m = rows * WORLD - 2 + tile.rows / 4 * (across - 1);
         let (n, k) = (
-            tile.columns * pipeline.beside() + 8,
+            tile.columns * pipeline.beside() + tile.columns / 2 * (down - 1) + 8,
             if pipeline.comm.is_some() {
                 (UNIT + 1) * BOX_COLUMNS
             } else {
@@ -53,17 +58,16 @@ impl<'a> Case<'a> {
                 steps * tile.k + 8
             },
         );
-        let mut shape = Shape::new(rows * WORLD - 2, n, k);
+        let mut shape = Shape::new(m, n, k);
         for buffer in kernel
             .buffers
             .iter()
             .filter(|buffer| buffer.rows_contiguous)
         {
             // Lines of whole 16 bytes, however many rows there are.
-            shape.ld.insert(
-                buffer.name.clone(),
-                (rows * WORLD).max(n).next_multiple_of(8),
-            );
+            shape
+                .ld
+                .insert(buffer.name.clone(), m.max(n).next_multiple_of(8));
         }
         let plan = Plan::new(&kernel, &shape, &Machine::h200())?;
         let mut first = Vec::new();
@@ -75,10 +79,19 @@ impl<'a> Case<'a> {
         // No two parts of a tile on the same CTA: ten tiles are dealt to two, or where K has parts to three.
         let workers = if pipeline.parts > 1 { 3 } else { 2 };
         let blocks = (workers + comm_ctas(pipeline)) * pipeline.ctas();
+        let mut operands = Vec::new();
+        for role in &kernel.roles {
+            visit(&role.body, &mut |op| {
+                if let OpKind::Dot { a, b, .. } = &op.kind {
+                    operands = vec![a.buffer, b.buffer];
+                }
+            });
+        }
         Ok(Case {
             pipeline,
             plan,
             blocks,
+            operands,
             first,
             cells,
         })

@@ -16,11 +16,15 @@ use crate::value::AccId;
 /// A tile product so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Product {
-    /// Its first row among all rows, and its first column.
-    pub(super) at: (u32, u32),
+    /// Its tile's first row among all rows, and its first column; `None` where nothing of them was loaded, since none
+    /// exists.
+    pub(super) at: (Option<u32>, Option<u32>),
+    /// Of its rows and its columns, counted from the tile's first, those that are products of garbage: from one to
+    /// below another.
+    lacks: [(u32, u32); 2],
     /// Which part of K it has.
     pub(super) depth: (u32, u32),
-    /// The parts of K that other CTAs of the cluster summed, by the first column of the panel they were added to.
+    /// The parts of K that other CTAs of the cluster summed, by the panel they were added to.
     pub(super) sums: Vec<(u32, (u32, u32))>,
     /// Whose partial tiles it has.
     pub(super) added: Vec<u32>,
@@ -31,9 +35,21 @@ pub(super) struct Product {
 }
 
 impl Product {
-    /// Whether the panel from that column on has each part of K once, up to `k`.
-    fn has_all(&self, column: u32, k: u32) -> bool {
-        let sums = self.sums.iter().filter(|(of, _)| *of == column);
+    /// Another CTA's part of a panel is added.
+    pub(super) fn add(&mut self, other: &Product, part: u32) {
+        self.sums.push((part, other.depth));
+        self.lacks_also(other.lacks);
+    }
+
+    fn lacks_also(&mut self, lacks: [(u32, u32); 2]) {
+        for (known, lacks) in self.lacks.iter_mut().zip(lacks) {
+            known.0 = known.0.min(lacks.0);
+        }
+    }
+
+    /// Whether a panel has each part of K once, up to `k`.
+    fn has_all(&self, part: u32, k: u32) -> bool {
+        let sums = self.sums.iter().filter(|(of, _)| *of == part);
         let mut parts: Vec<_> = sums.map(|(_, depth)| *depth).chain([self.depth]).collect();
         parts.sort_unstable();
         let end = parts
@@ -46,9 +62,9 @@ impl Product {
 /// What a piece of shared memory holds.
 #[derive(Clone, Debug)]
 pub(super) enum Content {
-    /// A box of a tensor.
-    Box(Box4),
-    /// Columns of a product, from this one on, after an epilogue.
+    /// A box of a tensor, and the phase that its load completes on.
+    Box(Box4, Phase),
+    /// A panel of a product, after an epilogue.
     Panel(Product, u32, Option<usize>),
     /// What another CTA has of a product, and which panel of it.
     Sum(Product, u32),
@@ -56,11 +72,25 @@ pub(super) enum Content {
 
 /// Part of an operand's tile.
 struct Operand {
-    /// Its first row among all rows.
+    /// The tile's first row among all rows.
     row: u32,
     /// Which part of K it has.
     columns: (u32, u32),
+    /// How many of the part's rows were loaded: its first ones.
+    loaded: u32,
 }
+
+/// A phase of a CTA's barrier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Phase {
+    /// The barrier's number.
+    pub(super) barrier: usize,
+    /// How many were over when it began.
+    pub(super) before: u32,
+}
+
+/// Boxes in a stage that do not make a tile.
+struct NoTile;
 
 pub(super) type Verdict = Result<(), Box<Diagnostic>>;
 
@@ -98,78 +128,135 @@ impl Machine<'_> {
         held.push((area, content));
     }
 
-    /// The operand that a piece of a stage holds: boxes whose rows follow each other, of the same columns.
-    fn operand(&self, cta: usize, area: Area) -> Option<Operand> {
+    /// An operand in an area of a stage that so many rows of its tile lie before: its boxes that completed on a phase,
+    /// whose rows follow each other, of the same columns. What lies behind them was not loaded. `None` where nothing was.
+    ///
+    /// # Errors
+    /// Boxes that do not make a tile.
+    fn operand(
+        &self,
+        cta: usize,
+        (tensor, area): (TensorId, Area),
+        before: u32,
+        phase: Phase,
+    ) -> Result<Option<Operand>, NoTile> {
+        let line = self.line();
+        let tile = Area {
+            start: area.start - before * line,
+            ..area
+        };
         let mut held: Vec<(Area, &Box4)> = Vec::new();
         for (at, content) in &self.ctas[cta].held {
             match content {
-                Content::Box(from) if at.overlaps(area) => held.push((*at, from)),
-                Content::Panel(..) | Content::Sum(..) if at.overlaps(area) => return None,
-                Content::Box(_) | Content::Panel(..) | Content::Sum(..) => {}
+                Content::Box(from, on) if *on == phase && at.overlaps(tile) => {
+                    held.push((*at, from));
+                }
+                Content::Box(..) | Content::Panel(..) | Content::Sum(..) => {}
             }
         }
         held.sort_by_key(|(at, _)| at.start);
-        let (first, from) = held.first()?;
-        let line = self.case.pipeline.tile.k * self.case.pipeline.dtype.bytes();
-        let row = self.row_in_all(from, from.origin.0)
-            + (area.start.max(first.start) - first.start) / line;
-        let mut covered = area.start;
+        let Some((_, from)) = held.first() else {
+            return Ok(None);
+        };
+        let row = self.row_in_all(from, from.origin.0);
+        let mut covered = tile.start;
         for (at, next) in &held {
-            let starts = self.row_in_all(next, next.origin.0);
-            let here = at.start.max(area.start);
-            let follows = starts + (here - at.start) / line == row + (here - area.start) / line;
-            if here != covered || !follows || next.columns != from.columns {
-                return None;
+            let follows =
+                self.row_in_all(next, next.origin.0) == row + (covered - tile.start) / line;
+            let same = (next.tensor, next.columns) == (tensor, from.columns);
+            if at.start != covered || !follows || !same {
+                return Err(NoTile);
             }
             covered = at.end;
         }
-        (covered >= area.end).then_some(Operand {
+        Ok(Some(Operand {
             row,
             columns: from.columns,
-        })
+            loaded: covered.min(area.end).saturating_sub(area.start) / line,
+        }))
     }
 
-    /// A multiply takes its operands; the rows of the first start so far into the tile's.
+    /// Bytes of a row of an operand in a stage.
+    fn line(&self) -> u32 {
+        self.case.pipeline.tile.k * self.case.pipeline.dtype.bytes()
+    }
+
+    /// A multiply takes the operands that completed on a phase; the rows of the first start so far into the tile's.
     pub(super) fn multiplied(
         &mut self,
         index: usize,
         areas: [Area; 2],
-        row: u32,
+        (row, phase): (u32, Phase),
         fresh: bool,
     ) -> Verdict {
-        let cta = self.agents[index].cta;
-        let [x, w] = areas.map(|area| self.operand(cta, area));
-        let (Some(x), Some(w)) = (x, w) else {
-            return Err(Box::new(story::wrong(
-                self,
-                index,
-                "a stage does not hold one tile of each operand",
-            )));
+        let (cta, line) = (self.agents[index].cta, self.line());
+        let wrong = |what| Err(Box::new(story::wrong(self, index, what)));
+        let no_tile = "a stage does not hold one tile of each operand";
+        let befores = [row, 0];
+        let [x, w] = [0, 1].map(|side| {
+            let part = (self.case.operands[side], areas[side]);
+            self.operand(cta, part, befores[side], phase)
+        });
+        let (Ok(x), Ok(w)) = (x, w) else {
+            return wrong(no_tile);
         };
-        let at = (x.row.wrapping_sub(row), w.row);
+        // Of a cluster's last tile, one operand may lie outside.
+        let Some(columns) = x.iter().chain(&w).map(|some| some.columns).next() else {
+            return wrong(no_tile);
+        };
+        let operands = [&x, &w];
+        let alike = operands
+            .iter()
+            .all(|some| some.as_ref().is_none_or(|some| some.columns == columns));
+        let at = (x.as_ref().map(|x| x.row), w.as_ref().map(|w| w.row));
+        let lacks = [0, 1].map(|side| {
+            let loaded = operands[side].as_ref().map_or(0, |some| some.loaded);
+            let rows = (areas[side].end - areas[side].start) / line;
+            (befores[side] + loaded, befores[side] + rows)
+        });
         // Whoever has all steps begins with the first; others with theirs, which the sum of all will show.
         let first = if self.case.pipeline.split > 1 || self.case.pipeline.parts > 1 {
-            x.columns.0
+            columns.0
         } else {
             0
         };
+        let product = &self.agents[index].product;
+        let (before, depth) = if fresh {
+            (at, first)
+        } else {
+            (product.at, product.depth.1)
+        };
+        if before != at || !alike || columns.0 != depth {
+            return wrong("its operands are not the next of its tile's along K");
+        }
         let product = &mut self.agents[index].product;
         if fresh {
             *product = Product {
                 at,
+                lacks,
                 depth: (first, first),
                 ..Product::default()
             };
         }
-        if product.at != at || x.columns != w.columns || x.columns.0 != product.depth.1 {
-            return Err(Box::new(story::wrong(
-                self,
-                index,
-                "its operands are not the next of its tile's along K",
-            )));
-        }
-        product.depth.1 = x.columns.1;
+        product.lacks_also(lacks);
+        product.depth.1 = columns.1;
         Ok(())
+    }
+
+    /// The first column of a panel of a product.
+    pub(super) fn column(&self, product: &Product, part: u32) -> Option<u32> {
+        Some(product.at.1? + part * self.case.pipeline.panel_columns)
+    }
+
+    /// Whether a store takes rows or columns that are products of garbage.
+    fn garbage(&self, product: &Product, part: u32, to: &Box4) -> bool {
+        let column = part * self.case.pipeline.panel_columns;
+        let stored = [
+            (0, self.exists(to) - to.rows.0),
+            (column, column + to.columns.1 - to.columns.0),
+        ];
+        let mut both = stored.iter().zip(product.lacks);
+        both.any(|(stored, lacks)| lacks.0.max(stored.0) < lacks.1.min(stored.1))
     }
 
     /// A panel is written.
@@ -187,8 +274,7 @@ impl Machine<'_> {
             let what = "its epilogue was not applied to this panel";
             return Err(Box::new(story::wrong(self, index, what)));
         }
-        let column = product.at.1 + part * self.case.pipeline.panel_columns;
-        let content = Content::Panel(product.clone(), column, epilogue);
+        let content = Content::Panel(product.clone(), part, epilogue);
         self.put(cta, area, content);
         Ok(())
     }
@@ -198,13 +284,13 @@ impl Machine<'_> {
         let Agent {
             cta, ref product, ..
         } = self.agents[index];
-        let column = product.at.1 + part * self.case.pipeline.panel_columns;
+        let column = self.column(product, part);
         let held = self.held(cta, area);
         let right = |held: &Content| match held {
-            Content::Box(at) => {
+            Content::Box(at, _) => {
                 let empty = at.columns.0 >= at.columns.1;
-                (self.row(at) == product.at.0 && (at.columns.0 == column || empty))
-                    .then_some(at.chunk)
+                let (row, first) = (Some(self.row(at)), Some(at.columns.0));
+                (row == product.at.0 && (first == column || empty)).then_some(at.chunk)
             }
             Content::Panel(..) | Content::Sum(..) => None,
         };
@@ -243,7 +329,7 @@ impl Machine<'_> {
         }
         for content in held.iter().filter(|_| !empty) {
             match content {
-                Content::Box(from) => {
+                Content::Box(from, _) => {
                     if from.tensor != to.tensor
                         || self.row(from) != row
                         || from.columns != to.columns
@@ -252,14 +338,22 @@ impl Machine<'_> {
                     }
                 }
                 Content::Sum(..) => return wrong("another CTA's sums lie there"),
-                Content::Panel(product, column, epilogue) => {
+                Content::Panel(product, part, epilogue) => {
                     if !self.is_what_is_stored(to.tensor, *epilogue) {
                         return wrong("the schedule stores another value there");
                     }
                     let buffer = &kernel.buffers[to.tensor.index()];
                     let k = self.depth();
-                    if (product.at.0, *column) != (row, to.columns.0) {
+                    let lacks = "some of what exists of its operands was not loaded";
+                    let (Some(first), Some(column)) = (product.at.0, self.column(product, *part))
+                    else {
+                        return wrong(lacks);
+                    };
+                    if (first, column) != (row, to.columns.0) {
                         return wrong("the panel is of another place");
+                    }
+                    if self.garbage(product, *part, to) {
+                        return wrong(lacks);
                     }
                     let mut added = product.added.clone();
                     added.sort_unstable();
@@ -280,7 +374,7 @@ impl Machine<'_> {
                         }
                         continue;
                     }
-                    if !product.has_all(*column, k) {
+                    if !product.has_all(*part, k) {
                         return wrong("the product does not have all of K");
                     }
                     let me = self.agents[index].who.rank;
@@ -296,20 +390,13 @@ impl Machine<'_> {
     }
 
     fn depth(&self) -> u32 {
-        let pipeline = self.case.pipeline;
-        let mut k = 0;
-        for role in &pipeline.kernel.roles {
-            visit(&role.body, &mut |op| {
-                if let OpKind::Dot { a, .. } = &op.kind {
-                    k = self
-                        .case
-                        .plan
-                        .geometry
-                        .size(pipeline.kernel.buffers[a.buffer.index()].columns);
-                }
-            });
-        }
-        k
+        let buffers = &self.case.pipeline.kernel.buffers;
+        let columns = self
+            .case
+            .operands
+            .first()
+            .map(|x| buffers[x.index()].columns);
+        columns.map_or(0, |k| self.case.plan.geometry.size(k))
     }
 
     /// Whether results are sums with stored tiles.
@@ -373,8 +460,8 @@ impl Machine<'_> {
         None
     }
 
-    /// Elements of a box; rows beyond the chunk's are padding of symmetric memory.
-    fn area(&self, at: &Box4) -> u64 {
+    /// One past the last row of a box that exists: rows beyond the chunk's are padding of symmetric memory.
+    fn exists(&self, at: &Box4) -> u32 {
         let rows = self.case.pipeline.kernel.buffers[at.tensor.index()].rows;
         let chunk = |chunk: u32| self.case.plan.geometry.chunk(rows, chunk).len();
         let limit = match at.view {
@@ -382,8 +469,12 @@ impl Machine<'_> {
             View::Chunks | View::SharedChunks => chunk(at.chunk),
             View::SharedSlots | View::SharedChunk => chunk(at.rank),
         };
-        let rows = at.rows.1.min(limit).saturating_sub(at.rows.0);
-        u64::from(rows) * u64::from(at.columns.1 - at.columns.0)
+        at.rows.1.min(limit).max(at.rows.0)
+    }
+
+    /// Elements of a box.
+    fn area(&self, at: &Box4) -> u64 {
+        u64::from(self.exists(at) - at.rows.0) * u64::from(at.columns.1 - at.columns.0)
     }
 
     /// Whether a step is a store that adds.

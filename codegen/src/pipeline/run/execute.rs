@@ -9,7 +9,7 @@ mod end;
 mod sums;
 
 use super::case::{Case, LAUNCHES, WORLD};
-use super::content::{Content, Product};
+use super::content::{Content, Phase, Product};
 use super::flatten::flatten;
 use super::seen::{Bits, Knows};
 use super::step::{Area, Box4, Kind, Step};
@@ -394,7 +394,8 @@ impl<'a> Machine<'a> {
                 for rank in ctas {
                     let cta = self.at_rank(index, rank)?;
                     let id = self.touch_shared(index, cta, area, true, true)?;
-                    self.put(cta, area, Content::Box(from));
+                    let before = self.ctas[cta].barriers[barrier].phase;
+                    self.put(cta, area, Content::Box(from, Phase { barrier, before }));
                     self.reaches(index, cta, barrier);
                     let at = &mut self.ctas[cta].barriers[barrier];
                     at.bytes -= i64::from(bytes);
@@ -438,12 +439,19 @@ impl<'a> Machine<'a> {
                 }
                 agent.read = agent.read.saturating_sub(done);
             }
-            Kind::Mma { areas, row, fresh } => {
+            Kind::Mma {
+                areas,
+                row,
+                barrier,
+                fresh,
+            } => {
                 for area in areas {
                     let id = self.touch_shared(index, cta, area, false, true)?;
                     self.agents[index].open_mma.push(id);
                 }
-                self.multiplied(index, areas, row, fresh)?;
+                let over = self.ctas[cta].barriers[barrier].phase;
+                let before = over.wrapping_sub(1);
+                self.multiplied(index, areas, (row, Phase { barrier, before }), fresh)?;
             }
             Kind::MmaCommit => {
                 let agent = &mut self.agents[index];

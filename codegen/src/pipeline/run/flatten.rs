@@ -3,7 +3,7 @@
 mod areas;
 mod barriers;
 
-use super::super::{Deal, Expr, MapId, Node, Phase, Place, RingId, Side, Slot};
+use super::super::{At, Deal, Expr, MapId, Node, Phase, Place, RingId, Side, Slot};
 use super::case::{Case, Env, WORLD, comm_ctas};
 use super::step::{Area, Kind, Step};
 use crate::pipeline::Values;
@@ -299,33 +299,46 @@ impl<'a> Flattener<'a> {
                 map,
                 at,
                 multicast,
+                strips,
             } => {
                 let cursor = self.cursors[usize::from(ring.0)];
-                let boxed = self.case.pipeline.map(*map);
-                let bytes = self.box_bytes(boxed);
+                let boxed = self.box_bytes(self.case.pipeline.map(*map));
                 let place = if multicast.is_some() {
-                    self.env.var("half") * bytes
+                    self.env.var("half") * boxed
                 } else {
                     self.value(index) * self.place_bytes(*map)
                 };
-                let area = self.area(*ring, *part, cursor.slot, place, bytes);
-                let from = self.global(*map, at);
-                self.push(
-                    node,
-                    Kind::Load {
-                        ctas: match multicast {
-                            None => vec![self.rank()],
-                            Some(first) => {
-                                let first = self.value(first);
-                                (first..first + self.case.pipeline.ring(*ring).ctas).collect()
-                            }
-                        },
-                        area,
+                let ctas: Vec<u32> = match multicast {
+                    None => vec![self.rank()],
+                    Some(first) => {
+                        let first = self.value(first);
+                        (first..first + self.case.pipeline.ring(*ring).ctas).collect()
+                    }
+                };
+                // The box, or those of its strips.
+                let (map, all) = match strips {
+                    Some(strips) if self.value(&strips.rows) != self.value(&strips.all) => {
+                        (strips.map, self.value(&strips.rows))
+                    }
+                    Some(_) | None => (*map, self.case.pipeline.map(*map).box_rows),
+                };
+                let loaded = self.case.pipeline.map(map);
+                let (rows, bytes) = (loaded.box_rows, self.box_bytes(loaded));
+                for row in (0..all).step_by(rows as usize) {
+                    let at = At {
+                        row: at.row.clone() + row,
+                        ..at.clone()
+                    };
+                    let place = place + row / rows * bytes;
+                    let kind = Kind::Load {
+                        ctas: ctas.clone(),
+                        area: self.area(*ring, *part, cursor.slot, place, bytes),
                         barrier: self.barrier(*ring, Side::Full, cursor.slot),
                         bytes,
-                        from,
-                    },
-                );
+                        from: self.global(map, &at),
+                    };
+                    self.push(node, kind);
+                }
             }
             Node::Store { ring, map, at, .. } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
@@ -368,6 +381,7 @@ impl<'a> Flattener<'a> {
                     Kind::Mma {
                         areas: [x, w],
                         row: offset / line,
+                        barrier: self.barrier(*ring, Side::Full, slot),
                         fresh: self.value(fresh) == 0,
                     },
                 );

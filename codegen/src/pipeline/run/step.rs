@@ -56,6 +56,8 @@ pub(super) enum Kind {
         areas: [Area; 2],
         /// Where in the tile the first one's rows start.
         row: u32,
+        /// On which their loads complete.
+        barrier: usize,
         fresh: bool,
     },
     MmaCommit,

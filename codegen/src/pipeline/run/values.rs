@@ -34,7 +34,7 @@ impl Machine<'_> {
     /// A stored panel is read.
     pub(super) fn read_panel(&mut self, index: usize, area: Area, acc: AccId) -> Verdict {
         let held = self.held(self.agents[index].cta, area);
-        let [Content::Box(from)] = held.as_slice() else {
+        let [Content::Box(from, _)] = held.as_slice() else {
             let what = "a stage does not hold one stored panel";
             return Err(Box::new(story::wrong(self, index, what)));
         };
@@ -66,14 +66,20 @@ impl Machine<'_> {
     /// An epilogue is applied to a panel.
     pub(super) fn applied(&mut self, index: usize, epilogue: usize, part: u32) -> Verdict {
         let product = &self.agents[index].product;
-        let column = product.at.1 + part * self.case.pipeline.panel_columns;
+        // Where a tile lies outside, whatever is there will do.
+        let is = |at: Option<u32>, known: u32| at.is_none_or(|at| at == known);
+        let column = self.column(product, part);
         for param in &self.case.pipeline.epilogues[epilogue].params {
-            let row = match param.from {
+            let rows = match param.from {
                 Source::Product => continue,
-                Source::Panel => Some(product.at.0),
-                Source::Vector => None,
+                Source::Panel => true,
+                Source::Vector => false,
             };
-            if !product.read.contains(&(param.acc, row, column)) {
+            let there = product.read.iter().any(|(acc, row, first)| {
+                let row = row.map(|row| is(product.at.0, row));
+                (*acc, row) == (param.acc, rows.then_some(true)) && is(column, *first)
+            });
+            if !there {
                 let what = format!("`{}` is not there for these rows and columns", param.name);
                 return Err(Box::new(story::wrong(self, index, &what)));
             }

@@ -33,11 +33,10 @@ impl Machine<'_> {
         let Agent {
             cta, ref product, ..
         } = self.agents[index];
-        let column = product.at.1 + part * self.case.pipeline.panel_columns;
         match self.held(cta, area).as_slice() {
             [Content::Sum(sum, of)] if (sum.at, *of) == (product.at, part) => {
-                let depth = sum.depth;
-                self.agents[index].product.sums.push((column, depth));
+                let sum = sum.clone();
+                self.agents[index].product.add(&sum, part);
                 Ok(())
             }
             _ => Err(Box::new(story::wrong(
