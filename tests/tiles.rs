@@ -154,7 +154,7 @@ fn tiles_whose_steps_are_shared_pass_the_gates() {
         split(((128, 96), true), 2),
         split(((128, 96), false), 2),
         split(((128, 96), false), 3),
-        split(((32, 48), true), 3),
+        split(((32, 48), true), 4),
         split(((8, 64), true), 3),
         split(((128, 144), false), 2),
         split(((128, 160), false), 2),

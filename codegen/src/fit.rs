@@ -153,21 +153,12 @@ impl Needs {
     /// # Errors
     /// What does not fit, and what would.
     pub fn divide(&self, kind: &GemmKind, room: u32) -> Result<Fit, (String, String)> {
-        let whole = self.tile.1.div_ceil(self.panel_columns());
-        // A CTA without a panel is sent nothing, so nothing tells it how far the others are: what it says of a tile
-        // could count for the one before.
-        if self.split > 1 && whole < self.split {
-            let (split, columns) = (self.split, self.panel_columns());
-            return Err((
-                format!("{split} CTAs that share a tile of {whole} panels of {columns} columns"),
-                format!("a panel each: `split` is at most {whole}"),
-            ));
-        }
         if self.over_stages() {
             return self.lay_over(kind, room);
         }
         let (stage, panel) = (self.stage().max(1), self.panel().max(1));
         let sets = if self.in_turn { 2 } else { 1 };
+        let whole = self.tile.1.div_ceil(self.panel_columns());
         let wanted = if self.in_turn {
             whole.min(2)
         } else {
@@ -244,6 +235,13 @@ impl Needs {
         let over = sums + panels * panel;
         let most = room.saturating_sub(BARRIERS) / stage;
         let stages = self.stages(kind, most, "", room)?;
+        // Without a panel, the thread that stores would wait for nothing before it says that panels have been read.
+        if whole < split {
+            return Err((
+                format!("{split} CTAs that share a tile of {whole} panels of {columns} columns"),
+                format!("a panel each: `split` is at most {whole}"),
+            ));
+        }
         if let Some(asked) = kind.panels.filter(|asked| *asked != panels) {
             return Err((
                 format!("{asked} panels, where {split} CTAs that share a tile have {panels} each"),

@@ -81,8 +81,9 @@ fn every_sort_of_tile_is_accepted() {
         }
     }
     // Tiles of so few rows share only their columns.
-    for (tile, split) in [((16, 64), 2), ((16, 64), 4), ((8, 48), 2), ((8, 48), 3)] {
-        accepted((tile, true), (2, 1), split, Layout::Nt);
+    for split in [2, 4] {
+        accepted(((16, 64), true), (2, 1), split, Layout::Nt);
+        accepted(((8, 48), true), (2, 1), split, Layout::Nt);
     }
 }
 

@@ -362,12 +362,10 @@ fn sums_and_panels_in_the_same_place() {
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
-    // What a warp says of the panel that follows could count for the one in whose place it is.
     let panels = told(two(), |pipeline| pipeline.rings[PANELS].slots -= 1);
     insta::assert_snapshot!(panels, @"
-    error[race]: multiply of block 0 on rank 0 gives a slot on
-      = nothing says that the phase before is over: this arrival could count for that one, in place of another
-      help: wait for what says that all have arrived
+    error[coverage]: store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..16 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = the panel is of another place
     ");
 }
 

@@ -70,7 +70,7 @@ const SPLIT: [(Layout, (u32, u32), Knobs); 23] = [
     (Layout::Nt, (64, 128), BY_3),
     (Layout::Nt, (16, 64), BY_4),
     (Layout::Nt, (8, 64), BY_3),
-    (Layout::Nt, (32, 48), BY_3),
+    (Layout::Nt, (32, 48), BY_4),
     (Layout::Nt, (128, 128), BY_2),
     (Layout::Nt, (128, 128), BY_3),
     (Layout::Nt, (128, 64), BY_4),

@@ -139,8 +139,10 @@ impl Walk<'_, '_> {
     /// those before anything was loaded for this tile. So the arrivals have nothing to release, and the waits
     /// nothing to acquire.
     ///
-    /// An arrival is never one too early. A warp comes to the end of the next tile only with sums of each of the others
-    /// for this one, and they sent those when their wait here was over.
+    /// An arrival that comes before all of the tile before have landed counts for that one, and does no harm: a warp
+    /// arrives for a tile when its own barrier has seen all warps' arrivals for the one before, each of which is one
+    /// instruction for all CTAs. So as many arrivals as a tile has, after those of the tiles before, are not there
+    /// before all are done with its steps.
     fn place_for_sums(&self) -> Vec<Node> {
         if !self.b.product.over_stages {
             return vec![Node::Await {

@@ -347,9 +347,10 @@ impl<'a> Machine<'a> {
         let mut skipped = 0;
         match kind {
             Kind::Await { barrier, phases } => {
+                let at = &self.ctas[cta].barriers;
                 let (number, at) = (
-                    self.number(index, cta, barrier),
-                    &self.ctas[cta].barriers[barrier],
+                    (cta - self.leader(index)) * at.len() + barrier,
+                    &at[barrier],
                 );
                 if self.agents[index].knows.phases(number) + 1 < phases {
                     return Err(Box::new(story::a_lap_behind(self, index)));
@@ -368,18 +369,10 @@ impl<'a> Machine<'a> {
             Kind::Arrive {
                 barrier,
                 count,
-                after,
                 ctas,
             } => {
                 for rank in ctas {
                     let at = self.at_rank(index, rank)?;
-                    if self.agents[index]
-                        .knows
-                        .phases(self.number(index, at, barrier))
-                        < after
-                    {
-                        return Err(Box::new(story::too_early(self, index)));
-                    }
                     self.arrive(at, barrier, count, index);
                 }
             }

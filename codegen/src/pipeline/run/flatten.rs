@@ -14,11 +14,9 @@ struct Cursor {
     slot: u32,
     /// Laps around the ring.
     lap: u32,
-    /// The slot before, and its lap.
-    previous: (u32, u32),
+    previous: u32,
     held: u32,
-    /// Of those held, the first one's slot and lap.
-    oldest: (u32, u32),
+    oldest: u32,
 }
 
 pub(super) struct Flattener<'a> {
@@ -229,8 +227,8 @@ impl<'a> Flattener<'a> {
             }
             Node::Arrive { ring, side, slot } => {
                 let cursor = self.cursors[usize::from(ring.0)];
-                let (slot, after) = match slot {
-                    Slot::Current => (cursor.slot, cursor.lap),
+                let slot = match slot {
+                    Slot::Current => cursor.slot,
                     Slot::Previous => cursor.previous,
                 };
                 let count = if self.group { 4 } else { 1 };
@@ -240,14 +238,12 @@ impl<'a> Flattener<'a> {
                     Kind::Arrive {
                         barrier: self.barrier(*ring, *side, slot),
                         count,
-                        after,
                         ctas,
                     },
                 );
             }
             Node::Advance { ring, .. } => {
-                let cursor = &mut self.cursors[usize::from(ring.0)];
-                cursor.previous = (cursor.slot, cursor.lap);
+                self.cursors[usize::from(ring.0)].previous = self.cursors[usize::from(ring.0)].slot;
                 self.advance(*ring);
             }
             Node::Skip { ring, by } => {
@@ -268,7 +264,6 @@ impl<'a> Flattener<'a> {
                     Kind::Arrive {
                         barrier,
                         count: 4,
-                        after: self.turn.saturating_sub(1 + self.runner),
                         ctas: vec![self.rank()],
                     },
                 );
@@ -279,17 +274,15 @@ impl<'a> Flattener<'a> {
                     self.push(
                         node,
                         Kind::Arrive {
-                            barrier: self.barrier(*ring, Side::Empty, cursor.oldest.0),
+                            barrier: self.barrier(*ring, Side::Empty, cursor.oldest),
                             count: 1,
-                            after: cursor.oldest.1,
                             ctas: vec![self.rank()],
                         },
                     );
                     let slots = self.case.pipeline.ring(*ring).slots;
                     let cursor = &mut self.cursors[usize::from(ring.0)];
                     cursor.held -= 1;
-                    let (slot, lap) = cursor.oldest;
-                    cursor.oldest = ((slot + 1) % slots, lap + (slot + 1) / slots);
+                    cursor.oldest = (cursor.oldest + 1) % slots;
                 }
             }
             Node::Load {

@@ -4,14 +4,13 @@
 //! leaves behind is seen. Control does not depend on timing, and orderings are tracked by what each agent has seen
 //! complete, not by when things happened; so one run finds a missing order whatever the timing of a real one would be.
 //!
-//! Checked: every barrier's phase is waited for as it comes, and arrived for when the one before is over; no slot is
-//! touched before its last user is done with it; ordinary accesses and the async proxy are fenced from each other;
-//! groups are waited for before what they moved is announced or reused; every product, panel and store is of the rows,
-//! columns and depth it should be, of the value the schedule stores, and outputs are covered; rows that a stage still
-//! holds of an earlier step, since none of their strip exists, are in no row or column that is stored; what comes
-//! early awaits the launches before ahead of every access of global memory and before it ends; counters order what
-//! other ranks do, over two launches; no signal is held back over a wait that another rank must answer; boxes stay
-//! within their chunk; no one waits for ever.
+//! Checked: every barrier's phase is waited for as it comes; no slot is touched before its last user is done with it;
+//! ordinary accesses and the async proxy are fenced from each other; groups are waited for before what they moved is
+//! announced or reused; every product, panel and store is of the rows, columns and depth it should be, of the
+//! value the schedule stores, and outputs are covered; rows that a stage still holds of an earlier step, since none of
+//! their strip exists, are in no row or column that is stored; what comes early awaits the launches before ahead of every access
+//! of global memory and before it ends; counters order what other ranks do, over two launches; no signal is held back over a wait that
+//! another rank must answer; boxes stay within their chunk; no one waits for ever.
 //!
 //! Not modelled: lanes of a warp (`SyncWarp`), values and registers (`MmaFence`), swizzles and descriptors, bank
 //! conflicts, time, and the host's copies: a schedule with a copy engine is run without waiting for what it signals.

@@ -59,7 +59,7 @@ impl Seen {
 /// Both kinds of memory, and how far barriers are.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Knows {
-    /// By barrier of the agent's cluster: how many of its phases are over, at least.
+    /// By barrier of the agent's CTA: how many of its phases are over, at least.
     phases: Vec<u32>,
     /// Shared memory of the agent's CTA.
     pub shared: Seen,
@@ -75,11 +75,6 @@ impl Knows {
         self.shared.join(&other.shared);
         self.global.join(&other.global);
         self.landed.join(&other.landed);
-        self.over_as_of(other);
-    }
-
-    /// All phases are over that another one knows to be.
-    pub fn over_as_of(&mut self, other: &Knows) {
         for (barrier, phases) in other.phases.iter().enumerate() {
             self.over(barrier, *phases);
         }

@@ -28,8 +28,6 @@ pub(super) enum Kind {
     Arrive {
         barrier: usize,
         count: u32,
-        /// It is for the phase after so many: these must be over as far as the agent knows.
-        after: u32,
         /// The CTAs whose barrier it is at, by rank in the cluster.
         ctas: Vec<u32>,
     },

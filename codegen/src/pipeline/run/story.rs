@@ -372,15 +372,6 @@ pub(super) fn a_lap_behind(machine: &Machine<'_>, index: usize) -> Diagnostic {
         .hint("a parity names a phase only within a lap around the ring: wait for a turn first")
 }
 
-pub(super) fn too_early(machine: &Machine<'_>, index: usize) -> Diagnostic {
-    Diagnostic::new(Rule::Race, None, machine.now(index))
-        .note(
-            None,
-            "nothing says that the phase before is over: this arrival could count for that one, in place of another",
-        )
-        .hint("wait for what says that all have arrived")
-}
-
 pub(super) fn stuck(machine: &Machine<'_>) -> Diagnostic {
     let blocked: Vec<usize> = (0..machine.agents.len())
         .filter(|agent| machine.agents[*agent].at < machine.agents[*agent].steps.len())

@@ -40,17 +40,9 @@ impl Machine<'_> {
         *ids - 1
     }
 
-    /// A barrier's number among all of an agent's cluster.
-    pub(super) fn number(&self, index: usize, cta: usize, barrier: usize) -> usize {
-        (cta - self.leader(index)) * self.ctas[cta].barriers.len() + barrier
-    }
-
-    /// An agent's step reaches into another CTA of its cluster, and lands there by the end of a barrier's phase. Whatever
-    /// is ordered by that: a phase that was over when it began is over for who waits for this one.
+    /// An agent's step reaches into another CTA of its cluster, and lands there by the end of a barrier's phase.
     pub(super) fn reaches(&mut self, index: usize, cta: usize, barrier: usize) {
         let (agent, leader) = (&self.agents[index], self.leader(index));
-        let gathers = &mut self.ctas[cta].barriers[barrier].gathers;
-        gathers.over_as_of(&agent.knows);
         if agent.cta != cta {
             let reaches = &mut self.ctas[leader].reaches;
             reaches.push((index, agent.at));
