@@ -235,8 +235,7 @@ impl Needs {
         let over = sums + panels * panel;
         let most = room.saturating_sub(BARRIERS) / stage;
         let stages = self.stages(kind, most, "", room)?;
-        // What others send says that they have begun with the end of a tile: a CTA to which nobody sends anything could
-        // be at the end of the next one by then.
+        // Without a panel, the thread that stores would wait for nothing before it says that panels have been read.
         if whole < split {
             return Err((
                 format!("{split} CTAs that share a tile of {whole} panels of {columns} columns"),

@@ -13,7 +13,8 @@
 //!
 //! CTAs of a cluster work together in two ways, or in both. Those that have tiles beside each other load what these have
 //! in common, a piece each into all of them; `half` is which of them one is. Those that share the K steps of a tile send
-//! each other their sums; `share` is which. The first follow each other in the cluster: they lie on a pair of SMs.
+//! each other their sums, which may lie where the stages are; `share` is which. The first follow each other in the
+//! cluster: they lie on a pair of SMs.
 
 mod build;
 mod enqueue;

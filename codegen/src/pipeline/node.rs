@@ -532,8 +532,8 @@ pub struct Ring {
     pub parts: Vec<Part>,
     /// Where in shared memory its first part starts.
     pub at: u32,
-    /// CTAs that fill and empty the slots together: an arrival at an empty barrier is at that of each. It orders what
-    /// tensor cores read, not ordinary accesses.
+    /// CTAs that fill and empty the slots together: an arrival at an empty barrier is at that of each. It orders what is
+    /// complete by then, as what tensor cores and TMA have read, not ordinary accesses.
     pub ctas: u32,
     /// The rank in the cluster of the `lane`-th of them.
     pub peer: Expr,
@@ -543,7 +543,7 @@ pub struct Ring {
     /// Arrivals that end a phase of the full barriers.
     pub full: u32,
     /// Where an arrival at a full barrier is at that of several CTAs: how many, and the rank in the cluster of the
-    /// `lane`-th of them.
+    /// `lane`-th of them. It orders as much.
     pub all_full: Option<(u32, Expr)>,
     /// Arrivals that end a phase of the empty barriers; 0: there are none, and another ring says when slots are empty.
     pub empty: u32,

@@ -6,8 +6,8 @@
 //!
 //! Sums and panels lie where the stages are: a CTA waits for the others at the end of each tile, its stages idle. From
 //! the first sum that is sent to the last panel that is read, all of that memory belongs to the tile (the ring
-//! [`TILES`]); nothing is loaded ahead for the next one. Where warpgroups take tiles in turn, and where stored tiles
-//! come through the stages, sums and panels lie beside them.
+//! [`TILES`]); nothing is loaded ahead for the next one. Where warpgroups take tiles in turn, where stored tiles come
+//! through the stages, and where stages are small, sums and panels lie beside them.
 
 use super::super::{CONSUMERS, Expr, Node, Phase, Side, Slot, Test, cluster};
 use super::gemm::count;
@@ -139,8 +139,10 @@ impl Walk<'_, '_> {
     /// those before anything was loaded for this tile. So the arrivals have nothing to release, and the waits
     /// nothing to acquire.
     ///
-    /// An arrival is never one too early. A warp comes to the end of the next tile only with sums of each of the others
-    /// for this one, and they sent those when their wait here was over.
+    /// An arrival that comes before all of the tile before have landed counts for that one, and does no harm: a warp
+    /// arrives for a tile when its own barrier has seen all warps' arrivals for the one before, each of which is one
+    /// instruction for all CTAs. So as many arrivals as a tile has, after those of the tiles before, are not there
+    /// before all are done with its steps.
     fn place_for_sums(&self) -> Vec<Node> {
         if !self.b.product.over_stages {
             return vec![Node::Await {
