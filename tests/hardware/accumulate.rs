@@ -1,6 +1,6 @@
 //! What launches add to: from contents that count, every element once a launch, and the next launch goes on from there.
 
-use crate::case::{Case, Device, Fill, on};
+use crate::case::{Case, Device, Fill, References, on};
 use crate::memory::{Heap, Memory};
 use crate::right::JITTER;
 use crate::tiles::{NONE, right};
@@ -48,7 +48,15 @@ pub fn jittered() -> impl Iterator<Item = (Program, Variant)> {
 fn every_tile_adds_to_what_is_there() {
     for (program, variant) in variants() {
         for fill in [Fill::Uniform(7), Fill::Integers(7)] {
-            if !right(1, &program, &variant, (&SIZES, &ROWS), fill, NONE) {
+            if !right(
+                1,
+                &program,
+                &variant,
+                (&SIZES, &ROWS),
+                fill,
+                NONE,
+                &References::default(),
+            ) {
                 return;
             }
         }

@@ -14,7 +14,9 @@ use counterflow::launch::Loaded;
 use counterflow::{
     Checked, Communicator, Dtype, Error, Kernel, Layout, Machine, Plan, Program, Shape, Variant,
 };
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// A schedule, checked, and its plans.
 pub struct Case {
@@ -193,11 +195,42 @@ impl Case {
 
     /// Compares every element of every output of a launch; the largest error, by what rounding allows.
     pub fn compare(&self, outcome: &Outcome, launch: usize, fill: Fill) -> f64 {
-        let plan = &self.plans[launch];
-        let expected = interp::reference(&self.kernel, plan, launch, fill.inputs())
-            .unwrap_or_else(|error| panic!("{}: {error}", self.kernel.name));
-        fill.compare(outcome, &expected)
-            .unwrap_or_else(|off| panic!("{} {} {fill:?}: {off}", self.kernel.name, plan.shape))
+        self.compare_with(&self.reference(launch, fill), outcome, launch, fill)
+    }
+
+    fn reference(&self, launch: usize, fill: Fill) -> Expected {
+        interp::reference(&self.kernel, &self.plans[launch], launch, fill.inputs())
+            .unwrap_or_else(|error| panic!("{}: {error}", self.kernel.name))
+    }
+
+    fn compare_with(
+        &self,
+        expected: &Expected,
+        outcome: &Outcome,
+        launch: usize,
+        fill: Fill,
+    ) -> f64 {
+        let shape = &self.plans[launch].shape;
+        fill.compare(outcome, expected)
+            .unwrap_or_else(|off| panic!("{} {shape} {fill:?}: {off}", self.kernel.name))
+    }
+}
+
+/// References that kernels of one product have in common, whatever their tiles: worked out once.
+#[derive(Default)]
+pub struct References(Mutex<HashMap<String, Arc<OnceLock<Expected>>>>);
+
+impl References {
+    /// [`Case::compare`].
+    pub fn compare(&self, case: &Case, outcome: &Outcome, launch: usize, fill: Fill) -> f64 {
+        let (kernel, shape) = (&case.kernel, &case.plans[launch].shape);
+        let variant = &kernel.variant;
+        let what = (&kernel.name, &kernel.buffers, &kernel.values);
+        let how = (variant.world, variant.layout, variant.dtype);
+        let key = format!("{what:?} {how:?} {shape:?} {launch} {fill:?}");
+        let known = Arc::clone(self.0.lock().expect("no panic").entry(key).or_default());
+        let expected = known.get_or_init(|| case.reference(launch, fill));
+        case.compare_with(expected, outcome, launch, fill)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Parts of K on CTAs of their own, on ragged shapes: the sums of all parts, launch after launch with another M.
 
-use crate::case::{Device, Fill, on};
+use crate::case::{Device, Fill, References, on};
 use crate::right::JITTER;
 use crate::tiles::{NONE, ROWS, right};
 use counterflow::{Dtype, Program, Shape, Variant, schedules};
@@ -46,7 +46,15 @@ fn parts_add_up_on_ragged_shapes() {
         for variant in kinds(ranks) {
             for fill in [Fill::Uniform(7), Fill::Integers(7)] {
                 let program = schedules::gemm_split();
-                if !right(ranks, &program, &variant, (&DEEP, &ROWS), fill, NONE) {
+                if !right(
+                    ranks,
+                    &program,
+                    &variant,
+                    (&DEEP, &ROWS),
+                    fill,
+                    NONE,
+                    &References::default(),
+                ) {
                     return;
                 }
             }
@@ -58,7 +66,15 @@ fn parts_add_up_on_ragged_shapes() {
 fn parts_add_up_with_pauses() {
     for (program, variant) in jittered() {
         let fill = Fill::Integers(7);
-        if !right(1, &program, &variant, (&DEEP[1..], &ROWS), fill, JITTER) {
+        if !right(
+            1,
+            &program,
+            &variant,
+            (&DEEP[1..], &ROWS),
+            fill,
+            JITTER,
+            &References::default(),
+        ) {
             return;
         }
     }

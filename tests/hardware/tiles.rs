@@ -1,6 +1,6 @@
 //! The knobs of the GEMM itself: every sort of tile on ragged shapes, against the f64 reference.
 
-use crate::case::{Device, Fill, in_parallel, on};
+use crate::case::{Device, Fill, References, in_parallel, on};
 use crate::gpus;
 use crate::right::JITTER;
 use counterflow::codegen::program::Setting::{self, One, Pair};
@@ -195,6 +195,7 @@ pub fn right(
     (sizes, rows): (&[(u32, u32)], &[u32]),
     fill: Fill,
     probes: Probes,
+    references: &References,
 ) -> bool {
     let Some(world) = gpus::world(ranks) else {
         return false;
@@ -215,7 +216,7 @@ pub fn right(
     let launches = ran.len() * rows.len();
     let worst = in_parallel(launches, |index| {
         let (case, outcome) = &ran[index / rows.len()];
-        case.compare(outcome, index % rows.len(), fill)
+        references.compare(case, outcome, index % rows.len(), fill)
     });
     println!(
         "  {:13} {:32} {launches:5} launches right, {variant}: at most {:.0} % of what rounding allows",
@@ -228,8 +229,10 @@ pub fn right(
 
 #[test]
 fn every_sort_of_tile_agrees_with_the_reference_on_ragged_shapes() {
+    let known = References::default();
     for (variant, sizes, rows, fill) in kernels() {
-        if !right(1, &schedules::gemm(), &variant, (sizes, rows), fill, NONE) {
+        let program = schedules::gemm();
+        if !right(1, &program, &variant, (sizes, rows), fill, NONE, &known) {
             return;
         }
     }
@@ -238,13 +241,15 @@ fn every_sort_of_tile_agrees_with_the_reference_on_ragged_shapes() {
 /// Strips of tiles that are not whole: alone, in turn, in clusters, with shared steps.
 #[test]
 fn every_sort_of_tile_agrees_where_strips_are_left_out() {
+    let known = References::default();
     for (variant, _, _, fill) in kernels() {
         let rows = match variant.layout {
             Layout::Nt | Layout::Nn => &RAGGED[..],
             Layout::Tn => &RAGGED_EVEN,
         };
         let sizes = (&RAGGED_SIZES[..], rows);
-        if !right(1, &schedules::gemm(), &variant, sizes, fill, NONE) {
+        let program = schedules::gemm();
+        if !right(1, &program, &variant, sizes, fill, NONE, &known) {
             return;
         }
     }
@@ -272,7 +277,15 @@ pub fn jittered() -> impl Iterator<Item = (Program, Variant)> {
 fn shared_steps_agree_with_pauses() {
     for (program, variant) in jittered() {
         let sizes = (&DEEP[1..], &EVEN[..]);
-        if !right(1, &program, &variant, sizes, Fill::Integers(7), JITTER) {
+        if !right(
+            1,
+            &program,
+            &variant,
+            sizes,
+            Fill::Integers(7),
+            JITTER,
+            &References::default(),
+        ) {
             return;
         }
     }
@@ -281,6 +294,7 @@ fn shared_steps_agree_with_pauses() {
 /// The emulator sums each CTA's steps by themselves, too.
 #[test]
 fn shared_steps_agree_with_the_reference_without_a_gpu() {
+    let known = References::default();
     for (variant, sizes, rows, fill) in split() {
         for (n, k) in &sizes[..2] {
             let shapes: Vec<_> = rows[..4]
@@ -290,7 +304,7 @@ fn shared_steps_agree_with_the_reference_without_a_gpu() {
             let case = on(&Device::Cpu, &schedules::gemm(), &variant, &shapes);
             let outcome = case.run(&Device::Cpu, fill);
             for launch in 0..shapes.len() {
-                case.compare(&outcome, launch, fill);
+                known.compare(&case, &outcome, launch, fill);
             }
         }
     }
@@ -316,7 +330,15 @@ fn fused_kernels_agree_in_the_same_tiles() {
         let variant = fused(tile, knobs);
         for (size, rows) in [((264, 1096), &ROWS[..]), ((136, 200), &RAGGED)] {
             let sizes = (&[size][..], rows);
-            if !right(2, &schedule(), &variant, sizes, Fill::Uniform(7), NONE) {
+            if !right(
+                2,
+                &schedule(),
+                &variant,
+                sizes,
+                Fill::Uniform(7),
+                NONE,
+                &References::default(),
+            ) {
                 return;
             }
         }
