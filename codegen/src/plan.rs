@@ -346,7 +346,8 @@ fn grid(
     if grid.gemm > 0 {
         grid.rounds = clusters.div_ceil(u64::from(grid.gemm / cluster));
         // No more than as many rounds need, which then are whole: 128 of 132 SMs for 2048 tiles. It takes as long, and at
-        // the power limit 0.6 % less: a round is a block of tiles that read the same rows and columns.
+        // the power limit 0.6 % less: a round is a block of tiles that read the same rows and columns. Not where CTAs of the
+        // next launch would no longer come early, and not where tiles wait for peers: those are dealt loop by loop.
         let whole = clusters.div_ceil(grid.rounds) as u32 * cluster;
         if kernel.counters.is_empty() && early::pays(whole, machine.sms) {
             grid.gemm = whole;

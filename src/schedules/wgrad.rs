@@ -4,7 +4,7 @@ use crate::prelude::*;
 /// lower it in layout tn.
 ///
 /// Use it for gradient accumulation. Products are summed in f32 and added with one more rounding, once a launch: the
-/// same bits every run.
+/// same bits every run. TMA does the adding, and may flush f32 subnormals to zero.
 #[schedule]
 pub fn wgrad(dy: Local<bf16>, x: Local<bf16>, grad: Accumulated<f32>) {
     let tiles = grad.tiles(tune(

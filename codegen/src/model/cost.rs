@@ -81,7 +81,7 @@ impl<'a> Costs<'a> {
                 Block::Items { partition, .. } => {
                     let items = self.plan.geometry.items(*partition) as f64;
                     let items = items * f64::from(self.gemm.split);
-                    // With several rounds, how many SMs the grid leaves free is as good as any: the work is the same.
+                    // Power limits the mean over all rounds, whether the last one is partly idle or the grid smaller.
                     let sms = self.machine.sms - self.plan.grid.comm.min(self.machine.sms);
                     self.busy = self.busy.max(items.min(f64::from(sms)));
                 }

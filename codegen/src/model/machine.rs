@@ -86,8 +86,9 @@ impl Machine {
     ///
     /// Reads through L2: 64 bytes a clock and SM, 96 GB/s at 1.5 GHz.
     ///
-    /// Clusters: what `cuOccupancyMaxActiveClusters` says of a kernel that has one CTA an SM. GPUs of one kind may differ:
-    /// with a cluster too many, a launch is right and takes another round.
+    /// Clusters: what `cuOccupancyMaxActiveClusters` says of a kernel that has one CTA an SM. A constant, of one
+    /// GPU: others of the kind may differ, and with a cluster too many a GEMM without communication is right and takes another
+    /// round. Those that communicate have no clusters.
     ///
     /// Products of few rows read 134 MB of w with 3.9 TB/s; copies reach 4.3, by the machine's notes. Assumed, not
     /// measured: 0.7 µs for a flag within one GPU, 3 µs to launch.
