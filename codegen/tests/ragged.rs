@@ -448,3 +448,31 @@ fn what_has_no_strips() {
         [(0, false), (1, false)]
     );
 }
+
+/// Tensors may be called what strips, or their rows, of another would be.
+#[test]
+fn names_stay_apart() {
+    let mut s = ScheduleBuilder::new("gemm");
+    let (x, w) = (s.local("x_strip", Bf16), s.local("x", Bf16));
+    let y = s.out("x_rows", Bf16);
+    let tiles = s.tiles("tiles", y, (128, 128));
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), acc);
+        });
+    });
+    let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
+    let built = kernel.and_then(|kernel| pipeline::build(&kernel));
+    let built = built.unwrap_or_else(|found| panic!("{found}"));
+    let names: Vec<_> = built.maps.iter().map(|map| &map.name[..]).collect();
+    let mut apart = names.clone();
+    apart.sort_unstable();
+    apart.dedup();
+    assert_eq!(apart.len(), names.len(), "{names:?}");
+    built.visit(|node| {
+        if let Node::Let { name, .. } = node {
+            assert!(!names.contains(&&name[..]), "{name} is a tensor, too");
+        }
+    });
+}

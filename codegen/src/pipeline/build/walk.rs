@@ -234,7 +234,12 @@ impl<'b, 'a> Walk<'b, 'a> {
     pub fn name(&mut self, nodes: &mut Vec<Node>, name: &str, value: Expr) -> Expr {
         let mut name = name.to_string();
         loop {
+            let tensor = |name: &str| {
+                let mut tensors = self.b.kernel.buffers.iter();
+                tensors.any(|buffer| identifier(&buffer.name) == name)
+            };
             match self.declared.iter().find(|(known, _)| *known == name) {
+                None if tensor(&name) => name.push('_'),
                 None => break,
                 Some((_, known)) if *known == value => return Expr::Var(name),
                 Some(_) => name.push('_'),
@@ -351,8 +356,15 @@ impl<'b, 'a> Walk<'b, 'a> {
         if let Some(known) = maps.iter().position(same) {
             return MapId(known as u16);
         }
-        let mut name = identifier(&self.b.kernel.buffers[tensor.index()].name);
-        if maps.iter().any(|map| map.name == name) {
+        let buffers = &self.b.kernel.buffers;
+        let mut name = identifier(&buffers[tensor.index()].name);
+        let another = |name: &str| {
+            let mut tensors = buffers.iter().enumerate();
+            maps.iter().any(|map| map.name == name)
+                || tensors
+                    .any(|(at, other)| at != tensor.index() && identifier(&other.name) == name)
+        };
+        while another(&name) {
             name.push_str(what);
         }
         // Only stores mind a short chunk's end: what a load has beyond it is multiplied into rows that nobody stores.
