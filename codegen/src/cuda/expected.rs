@@ -106,10 +106,13 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
 fn operands(pipeline: &Pipeline) -> u32 {
     let (tile, (down, across)) = (pipeline.tile, pipeline.cluster);
     let rows_contiguous = pipeline.kernel.variant.layout.rows_contiguous();
+    let accumulators = pipeline.blocks() * tile.columns / 2;
     let boxes = [(tile.rows, across), (tile.columns, down)].into_iter();
     let each = boxes.zip(rows_contiguous);
-    each.map(|((rows, ctas), blocked)| 1 + u32::from(!blocked && in_strips(rows / ctas, ctas)))
-        .sum()
+    each.map(|((rows, ctas), blocked)| {
+        1 + u32::from(!blocked && in_strips(rows / ctas, ctas, accumulators))
+    })
+    .sum()
 }
 
 /// Calls `f` with what each item of a role does.

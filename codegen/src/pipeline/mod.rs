@@ -232,10 +232,14 @@ impl Pipeline {
     }
 }
 
+/// Accumulators of a thread from which the others have few registers: the loading thread 24.
+pub(crate) const MANY_ACCUMULATORS: u32 = 160;
+
 /// Whether a box of so many rows of an operand whose K is contiguous may be loaded as [`Strips`]: what each of several CTAs
-/// loads of a tile is whole ones.
-pub(crate) const fn in_strips(rows: u32, ctas: u32) -> bool {
-    rows > STRIP_ROWS && (ctas == 1 || rows.is_multiple_of(STRIP_ROWS))
+/// loads of a tile is whole ones, and the loading thread needs registers for them (256x176 would spill).
+pub(crate) const fn in_strips(rows: u32, ctas: u32, accumulators: u32) -> bool {
+    let whole = ctas == 1 || rows.is_multiple_of(STRIP_ROWS);
+    rows > STRIP_ROWS && whole && accumulators <= MANY_ACCUMULATORS
 }
 
 /// CTAs of a cluster in the text: those that load together, as often as they share steps.

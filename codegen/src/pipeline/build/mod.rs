@@ -15,7 +15,8 @@ mod share;
 mod walk;
 
 use super::{
-    BLOCK_ROWS, Comm, Epilogue, Expr, Map, Node, Pipeline, Place, RingId, Test, Tile, UNIT, Warp,
+    BLOCK_ROWS, Comm, Epilogue, Expr, MANY_ACCUMULATORS, Map, Node, Pipeline, Place, RingId, Test,
+    Tile, UNIT, Warp,
 };
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::early;
@@ -139,7 +140,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         // thread needs more for the schedule's arithmetic, most of all where it moves data itself; a sum over ranks
         // needs more in the multiplying ones. Measured: other splits spill.
         registers: match (plain, comm.is_some()) {
-            (true, _) if tile.blocks(product.in_turn) * tile.columns / 2 > 160 => (24, 240),
+            (true, _) if product.accumulators() > MANY_ACCUMULATORS => (24, 240),
             (true, _) => (40, 232),
             (false, true) => (72, 216),
             (false, false) => (56, 224),
@@ -204,6 +205,11 @@ impl Product {
     /// Of those, the ones that have tiles beside each other.
     const fn beside(&self) -> u32 {
         self.cluster.0 * self.cluster.1
+    }
+
+    /// Accumulators of a thread.
+    const fn accumulators(&self) -> u32 {
+        self.tile.blocks(self.in_turn) * self.tile.columns / 2
     }
 
     /// Rows or columns of the tiles of a cluster.

@@ -99,16 +99,17 @@ impl Walk<'_, '_> {
             bytes: all_bytes,
             loads: Vec::new(),
         };
-        let strips = (!blocked && in_strips(box_rows, extent.ctas)).then(|| {
-            let map = self.map_as(region.buffer, (STRIP_ROWS, tile.k), "_strip");
-            let (come, mine) = self.rows_that_come(&name, &extent, &mut staged.sizes);
-            staged.bytes = come * Expr::symbol("TILE_K", tile.k) * 2;
-            Strips {
-                map,
-                rows: mine,
-                all: extent.mine(),
-            }
-        });
+        let strips = (!blocked && in_strips(box_rows, extent.ctas, self.b.product.accumulators()))
+            .then(|| {
+                let map = self.map_as(region.buffer, (STRIP_ROWS, tile.k), "_strip");
+                let (come, mine) = self.rows_that_come(&name, &extent, &mut staged.sizes);
+                staged.bytes = come * Expr::symbol("TILE_K", tile.k) * 2;
+                Strips {
+                    map,
+                    rows: mine,
+                    all: extent.mine(),
+                }
+            });
         let start = mine + block.clone() * Expr::symbol("BLOCK_ROWS", BLOCK_ROWS);
         let (row, chunk, rank) = match axis {
             Operand::Rows => self.place(region, map, var, start, None),
