@@ -52,7 +52,7 @@ const QUAD: Knob = Knob::Choices(
 );
 
 /// The first of each kind.
-const KERNELS: [Kind; 19] = [
+const KERNELS: [Kind; 20] = [
     (schedules::gemm, Dtype::Bf16, (128, 256), Knob::None),
     (
         schedules::gemm,
@@ -69,6 +69,7 @@ const KERNELS: [Kind; 19] = [
     (schedules::gemm, Dtype::Bf16, (128, 256), CLUSTER),
     (schedules::gemm, Dtype::Bf16, (128, 224), Knob::None),
     (schedules::gemm, Dtype::Bf16, (128, 160), PING_PONG),
+    (schedules::gemm, Dtype::Bf16, (208, 128), Knob::None),
     (schedules::gemm, Dtype::Bf16, (64, 64), Knob::None),
     (schedules::gemm, Dtype::Bf16, (64, 64), SPLIT),
     (schedules::gemm, Dtype::Bf16, (128, 128), SPLIT),

@@ -10,6 +10,18 @@ use gates::all_pass;
 /// A tile and whether it is taken in turn.
 type Kind = ((u32, u32), bool);
 
+/// Rows that are no multiple of 64: the columns are on the instruction's M side.
+const SWAPPED: [Kind; 8] = [
+    ((208, 128), false),
+    ((176, 256), false),
+    ((104, 128), false),
+    ((80, 128), false),
+    ((144, 128), true),
+    ((200, 64), true),
+    ((16, 64), true),
+    ((72, 192), true),
+];
+
 fn variant((tile, ping_pong): Kind) -> Variant {
     Variant::new(1)
         .set("tiles", tile)
@@ -39,6 +51,7 @@ fn one_tile_of_each_sort_passes_the_gates() {
         ((64, 64), true),
         ((8, 64), true),
     ]));
+    all_pass(&gemm(&SWAPPED));
     all_pass(&[
         clustered(((128, 256), false), (2, 1)),
         clustered(((128, 144), true), (1, 2)),
@@ -48,6 +61,10 @@ fn one_tile_of_each_sort_passes_the_gates() {
         laid_out(((128, 160), true), Layout::Nn),
         laid_out(((256, 128), false), Layout::Tn),
         laid_out(((8, 64), true), Layout::Tn),
+        laid_out(((208, 128), false), Layout::Nn),
+        laid_out(((200, 128), false), Layout::Tn),
+        laid_out(((80, 256), false), Layout::Tn),
+        laid_out(((144, 128), true), Layout::Nn),
     ]);
 }
 
@@ -154,8 +171,15 @@ fn tiles_whose_steps_are_shared_pass_the_gates() {
         split(((128, 96), true), 2),
         split(((128, 96), false), 2),
         split(((128, 96), false), 3),
-        split(((32, 48), true), 4),
+        split(((32, 64), true), 4),
         split(((8, 64), true), 3),
+        split(((208, 128), false), 2),
+        split(((208, 128), false), 4),
+        split(((176, 128), false), 3),
+        split(((144, 256), false), 2),
+        split(((80, 128), false), 2),
+        split(((96, 128), true), 2),
+        split(((40, 64), true), 2),
         split(((128, 144), false), 2),
         split(((128, 160), false), 2),
         split(((128, 160), false), 4),
@@ -167,6 +191,8 @@ fn tiles_whose_steps_are_shared_pass_the_gates() {
         laid_out(((128, 160), false), 2, Layout::Nn),
         laid_out(((128, 256), false), 2, Layout::Nn),
         laid_out(((128, 128), false), 2, Layout::Nn),
+        laid_out(((208, 128), false), 2, Layout::Nn),
+        laid_out(((80, 128), false), 4, Layout::Tn),
         laid_out(((64, 128), true), 2, Layout::Tn),
         laid_out(((128, 64), false), 3, Layout::Tn),
     ]);

@@ -2,18 +2,18 @@
 //! place that decides.
 
 use crate::kernel::{GemmKind, Kernel, Op, OpKind};
-use crate::pipeline::BLOCK_ROWS;
 use crate::program::TensorKind;
+use crate::tile::{ATOM_ROWS, BLOCK_ROWS, CONSUMERS, Panel, Tile};
 
 /// What the two warpgroups that multiply need room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Needs {
-    /// Rows and columns of a tile.
-    pub tile: (u32, u32),
+    /// A tile.
+    pub tile: Tile,
     /// Rows of each operand in a stage: [`staged_rows`] of the tile's.
     pub staged: (u32, u32),
-    /// Depth of a step, and bytes of an operand's element.
-    pub step: (u32, u32),
+    /// Bytes of an operand's element.
+    pub element: u32,
     /// Bytes of a result's element.
     pub result: u32,
     /// Whether warpgroups take tiles in turn, each with panels of its own.
@@ -29,8 +29,8 @@ pub struct Needs {
 pub struct Beside {
     /// Its stores: so many panels for one of the tile's, at most.
     stores: u32,
-    /// Whether stored tiles come through the stages behind its last step.
-    tiles: bool,
+    /// Stored tiles that come through the stages behind its last step.
+    tiles: u32,
 }
 
 impl Beside {
@@ -40,9 +40,9 @@ impl Beside {
             OpKind::Store { .. } => self.stores += 1,
             OpKind::Load { from, .. } => {
                 let kind = kernel.buffers[from.buffer.index()].kind;
-                self.tiles |= kind != TensorKind::Vector;
+                self.tiles += u32::from(kind != TensorKind::Vector);
             }
-            OpKind::Reduce { .. } => self.tiles = true,
+            OpKind::Reduce { .. } => self.tiles += 1,
             OpKind::Dot { .. }
             | OpKind::Copy { .. }
             | OpKind::Wait { .. }
@@ -54,19 +54,10 @@ impl Beside {
     }
 }
 
-/// Threads of a warpgroup that have accumulators of a tile's rows: a warp has 16 of them.
-pub const fn sum_threads(rows: u32) -> u32 {
-    if rows < BLOCK_ROWS {
-        rows.next_multiple_of(16) * 2
-    } else {
-        128
-    }
-}
-
 /// Rows that a stage has for so many of an operand: where rows are contiguous, they lie in whole blocks of 64.
 pub const fn staged_rows(rows: u32, rows_contiguous: bool) -> u32 {
     if rows_contiguous {
-        rows.next_multiple_of(64)
+        rows.next_multiple_of(BLOCK_ROWS)
     } else {
         rows
     }
@@ -79,8 +70,8 @@ pub struct Fit {
     pub stages: u32,
     /// Panels of results, for each warpgroup that takes tiles of its own.
     pub panels: u32,
-    /// Columns of a panel.
-    pub panel_columns: u32,
+    /// A panel.
+    pub panel: Panel,
     /// Bytes in all, barriers included.
     pub bytes: u32,
 }
@@ -92,23 +83,34 @@ const BARRIERS: u32 = 1024;
 const ENOUGH: u32 = 27 << 10;
 /// More stages than this hide nothing that fewer do not.
 const MOST_STAGES: u32 = 16;
+/// Rows of a panel of a swapped tile, if it has panels of so many: fewer cost more barriers than they are worth.
+const ENOUGH_ROWS: u32 = 24;
+/// Registers of a thread for accumulators and for what a panel of them becomes.
+const VALUES: u32 = 192;
 
 impl Needs {
-    /// Rows that tensor cores multiply: 64 at least. What a smaller tile lacks is neither loaded nor stored.
-    fn rows(&self) -> u32 {
-        self.tile.0.max(BLOCK_ROWS)
-    }
-
     /// Bytes of a stage.
     pub const fn stage(&self) -> u32 {
-        (self.staged.0 + self.staged.1) * self.step.0 * self.step.1
+        (self.staged.0 + self.staged.1) * self.tile.k * self.element
+    }
+
+    /// What leaves together: a part of the tile's N side.
+    pub fn panel(&self) -> Panel {
+        let Tile { rows, columns, .. } = self.tile;
+        if self.tile.swapped() {
+            let rows = self.panel_rows();
+            Panel { rows, columns }
+        } else {
+            let columns = self.panel_columns();
+            Panel { rows, columns }
+        }
     }
 
     /// Columns of a panel: what one TMA box stores. The widest swizzle that divides the tile, since a box beyond the
     /// tile would overwrite its neighbour's columns. In turn, half of the widest: room for one more stage is worth
     /// more than fewer stores. CTAs that share a tile's K steps store as many of its panels each, where a
     /// width allows it, and otherwise narrow ones, which differ least.
-    pub fn panel_columns(&self) -> u32 {
+    fn panel_columns(&self) -> u32 {
         let widths = if self.in_turn {
             &[64, 32][..]
         } else {
@@ -117,15 +119,47 @@ impl Needs {
         let columns = widths.iter().map(|bytes| bytes / self.result);
         columns
             .into_iter()
-            .find(|columns| self.tile.1.is_multiple_of(columns * self.split))
+            .find(|columns| self.tile.columns.is_multiple_of(columns * self.split))
             .unwrap_or(if self.split > 1 { 16 } else { 32 / self.result })
+    }
+
+    /// Rows of a panel of a swapped tile, whole atoms: the most of which a thread has registers for what becomes of
+    /// them, and a stage has room for one of each stored tile; two panels of a tall tile, so that one is stored while
+    /// the next is written. As many each for CTAs that share steps, where that leaves enough rows, and otherwise low
+    /// ones, which differ least.
+    fn panel_rows(&self) -> u32 {
+        let (rows, blocks) = (self.tile.rows, self.tile.blocks(self.in_turn));
+        let values = |rows: u32| self.tile.accumulators(self.in_turn) + blocks * rows / 2;
+        let fits = |panels: &u32| {
+            let each = rows / panels;
+            rows.is_multiple_of(panels * ATOM_ROWS)
+                && panels.is_multiple_of(self.split)
+                && each >= ENOUGH_ROWS
+                && values(each) <= VALUES
+                && self.places(each * self.tile.columns) >= self.beside.tiles
+        };
+        let dealt = |least: u32| (least..=rows / ATOM_ROWS).find(fits);
+        let panels = if rows > BLOCK_ROWS { dealt(2) } else { None };
+        match panels.or_else(|| dealt(1)) {
+            Some(panels) => rows / panels,
+            None if rows.is_multiple_of(16) && rows / 16 >= self.split => 16,
+            None => ATOM_ROWS,
+        }
+    }
+
+    /// Panels of so many elements that a stage has room for, where each operand would be.
+    fn places(&self, elements: u32) -> u32 {
+        let Tile { rows, columns, k } = self.tile;
+        let operands = [rows, columns].map(|rows| rows * k * self.element);
+        let each = |bytes: u32| bytes / (elements * self.result);
+        operands.map(each).iter().sum()
     }
 
     /// Whether sums and panels lie where the stages are: those are idle then, since a CTA whose steps are shared waits
     /// for the others at the end of each tile. In turn, stages have steps of the other warpgroup's tile meanwhile; and
     /// a stored tile comes through them. Small stages are enough without: the wait costs more than they bring.
     pub const fn over_stages(&self) -> bool {
-        self.split > 1 && !self.in_turn && !self.beside.tiles && self.stage() > ENOUGH
+        self.split > 1 && !self.in_turn && self.beside.tiles == 0 && self.stage() > ENOUGH
     }
 
     /// Bytes in which the other CTAs' sums of this one's panels arrive, for both warpgroups.
@@ -133,15 +167,10 @@ impl Needs {
         if self.split <= 1 {
             return 0;
         }
-        let panels = (self.tile.1 / self.panel_columns()).div_ceil(self.split);
-        let blocks = if self.in_turn { 2 } else { 1 } * self.rows() / BLOCK_ROWS;
-        let panel = blocks * self.panel_columns() * 2 * sum_threads(self.tile.0);
-        panels * panel * (self.split - 1)
-    }
-
-    /// Bytes of a panel.
-    fn panel(&self) -> u32 {
-        self.rows() * self.panel_columns() * self.result
+        let panel = self.panel();
+        let panels = self.tile.panels(panel).div_ceil(self.split);
+        let consumers = if self.in_turn { CONSUMERS } else { 1 };
+        panels * consumers * panel.elements() * 4 * (self.split - 1)
     }
 
     /// Divides `room` bytes, with as many stages and panels as the author asks for.
@@ -156,9 +185,13 @@ impl Needs {
         if self.over_stages() {
             return self.lay_over(kind, room);
         }
-        let (stage, panel) = (self.stage().max(1), self.panel().max(1));
+        if self.beside.tiles > 0 {
+            self.a_panel_each()?;
+        }
+        let one = self.panel();
+        let (stage, panel) = (self.stage().max(1), (one.elements() * self.result).max(1));
         let sets = if self.in_turn { 2 } else { 1 };
-        let whole = self.tile.1.div_ceil(self.panel_columns());
+        let whole = self.tile.panels(one);
         let wanted = if self.in_turn {
             whole.min(2)
         } else {
@@ -188,14 +221,14 @@ impl Needs {
         let panels = kind.panels.unwrap_or(left.min(most));
         if panels > whole {
             return Err((
-                format!("{panels} panels of {} columns", self.panel_columns()),
+                format!("{panels} panels of {}", self.part(one)),
                 format!("a tile has {whole}"),
             ));
         }
         Ok(Fit {
             stages,
             panels,
-            panel_columns: self.panel_columns(),
+            panel: one,
             bytes: stages * stage + panels * sets * panel + sums + BARRIERS,
         })
     }
@@ -228,20 +261,15 @@ impl Needs {
     /// As [`Needs::divide`], with all of it for stages: between two tiles, sums and this CTA's panels lie there, each in
     /// a place of its own.
     fn lay_over(&self, kind: &GemmKind, room: u32) -> Result<Fit, (String, String)> {
-        let (stage, panel, sums) = (self.stage().max(1), self.panel().max(1), self.sums());
-        let (split, columns) = (self.split, self.panel_columns());
-        let whole = self.tile.1 / columns;
+        let (one, split, sums) = (self.panel(), self.split, self.sums());
+        let (stage, panel) = (self.stage().max(1), one.elements() * self.result);
+        let whole = self.tile.panels(one);
         let panels = whole.div_ceil(split) * self.beside.stores.max(1);
         let over = sums + panels * panel;
         let most = room.saturating_sub(BARRIERS) / stage;
         let stages = self.stages(kind, most, "", room)?;
         // Without a panel, the thread that stores would wait for nothing before it says that panels have been read.
-        if whole < split {
-            return Err((
-                format!("{split} CTAs that share a tile of {whole} panels of {columns} columns"),
-                format!("a panel each: `split` is at most {whole}"),
-            ));
-        }
+        self.a_panel_each()?;
         if let Some(asked) = kind.panels.filter(|asked| *asked != panels) {
             return Err((
                 format!("{asked} panels, where {split} CTAs that share a tile have {panels} each"),
@@ -262,8 +290,33 @@ impl Needs {
         Ok(Fit {
             stages,
             panels,
-            panel_columns: columns,
+            panel: one,
             bytes: stages * stage + BARRIERS,
         })
+    }
+
+    /// Refuses CTAs without a panel of the tile that they share.
+    fn a_panel_each(&self) -> Result<(), (String, String)> {
+        let (split, one) = (self.split, self.panel());
+        let whole = self.tile.panels(one);
+        if whole >= split {
+            return Ok(());
+        }
+        Err((
+            format!(
+                "{split} CTAs that share a tile of {whole} panels of {}",
+                self.part(one)
+            ),
+            format!("a panel each: `split` is at most {whole}"),
+        ))
+    }
+
+    /// What part of a tile a panel is, in words.
+    fn part(&self, panel: Panel) -> String {
+        if self.tile.swapped() {
+            format!("{} rows", panel.rows)
+        } else {
+            format!("{} columns", panel.columns)
+        }
     }
 }

@@ -15,6 +15,7 @@ use crate::program::{
     StoreMode, TensorId, TensorKind, Var,
 };
 use crate::rank::{Cond, RankExpr};
+use crate::tile::{BLOCK_ROWS, Tile};
 use crate::value::{AccId, Value};
 use crate::variant::Variant;
 
@@ -218,9 +219,15 @@ pub struct GemmKind {
 }
 
 impl GemmKind {
-    /// Whether tiles of so many rows are taken in turn: a warpgroup multiplies 64 rows, so fewer than 128 are not shared.
-    pub const fn in_turn(&self, rows: u32) -> bool {
-        self.ping_pong || rows <= 64
+    /// Its tiles of so many rows and columns.
+    pub const fn tile(&self, (rows, columns): (u32, u32)) -> Tile {
+        let k = self.k;
+        Tile { rows, columns, k }
+    }
+
+    /// Whether such tiles are taken in turn: a warpgroup multiplies blocks of 64, and one alone is not shared.
+    pub const fn in_turn(&self, tile: Tile) -> bool {
+        self.ping_pong || tile.sides().0 <= BLOCK_ROWS
     }
 
     /// CTAs of a cluster: those that have tiles beside each other, as often as steps are shared.

@@ -20,6 +20,7 @@ mod print;
 pub mod program;
 pub mod rank;
 pub mod shape;
+pub mod tile;
 pub mod unroll;
 pub mod value;
 pub mod variant;

@@ -442,15 +442,10 @@ fn tile_fits(
     let mut refuse = |message: String, hint: &str| {
         found.push(Diagnostic::new(Rule::Resources, at, message).hint(hint));
     };
-    if !(rows.is_multiple_of(64) || [8, 16, 32].contains(&rows))
-        || rows > 256
-        || columns % 16 != 0
-        || columns > 256
-    {
-        refuse(
-            format!("tiles of {rows}x{columns}"),
-            "sm90 multiplies 8, 16, 32, 64, 128, 192 or 256 rows by a multiple of 16 columns up to 256",
-        );
+    let tile = kind.tile((rows, columns));
+    let in_turn = kind.in_turn(tile);
+    if let Some(hint) = tile.refused(in_turn) {
+        refuse(format!("tiles of {rows}x{columns}"), hint);
         return;
     }
     let k = kind.k;
@@ -462,10 +457,9 @@ fn tile_fits(
         );
         return;
     }
-    let in_turn = kind.in_turn(rows);
     let threads = if in_turn { 128 } else { 256 };
     let accumulators =
-        u64::from(accumulators(body)) * u64::from(rows.max(64)) * u64::from(columns) / threads;
+        u64::from(accumulators(body)) * u64::from(rows) * u64::from(columns) / threads;
     // 232 registers a consumer thread, of which some 40 hold addresses and descriptors.
     if accumulators > 192 {
         refuse(
@@ -477,12 +471,9 @@ fn tile_fits(
     let mut beside = Beside::default();
     visit_ops(body, &mut |op| beside.count(kernel, op));
     let needs = Needs {
-        tile: (rows, columns),
-        staged: (
-            staged_rows(rows.max(64), a_rows),
-            staged_rows(columns, b_rows),
-        ),
-        step: (k, dtype.bytes()),
+        tile,
+        staged: (staged_rows(rows, a_rows), staged_rows(columns, b_rows)),
+        element: dtype.bytes(),
         result: result_bytes(kernel, body),
         in_turn,
         split: kind.split,

@@ -89,9 +89,9 @@ fn clusters_that_hopper_does_not_have_are_refused() {
     error[resources]: a cluster of 2x2
       help: 1x1, 2x1 or 1x2
     ");
-    insta::assert_snapshot!(refused_cluster((16, 64), (1, 2), Layout::Nt), @"
-    error[resources]: a cluster that shares the rows of tiles of 16
-      help: tiles of 64 rows or more: its CTAs load whole swizzle atoms
+    insta::assert_snapshot!(refused_cluster((24, 64), (1, 2), Layout::Nt), @"
+    error[resources]: a cluster that shares the rows of tiles of 24
+      help: a multiple of 16 rows: its CTAs load whole swizzle atoms
     ");
     insta::assert_snapshot!(refused_cluster((128, 128), (2, 1), Layout::Nn), @"
     error[resources]: a cluster of 2x1 in layout nn

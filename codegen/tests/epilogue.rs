@@ -83,7 +83,7 @@ fn a_sum_over_ranks_goes_through_its_epilogue_whole() {
 #[test]
 fn panels_are_as_wide_as_the_widest_type_allows() {
     let pipeline = pipeline::verify(good(&gated(F32))).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(pipeline.panel_columns, 32);
+    assert_eq!(pipeline.panel.columns, 32);
     let text = cuda::emit(&pipeline).text;
     assert!(text.contains("panel_read<float, PANEL_N>(gate,"));
     assert!(text.contains("panel_store<T, PANEL_N>(y_values,"));

@@ -17,14 +17,16 @@ use std::collections::HashMap;
 type Kind = ((u32, u32), bool, (u32, u32), Layout);
 
 /// Tiles, whether in turn, and clusters.
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 10] = [
     ((128, 256), false, (1, 1), Layout::Nt),
     ((128, 144), true, (2, 1), Layout::Nt),
     ((128, 192), false, (1, 2), Layout::Nt),
     ((256, 128), false, (2, 1), Layout::Nt),
     ((64, 48), true, (1, 2), Layout::Nt),
-    ((32, 16), true, (1, 1), Layout::Nt),
+    ((32, 64), true, (1, 1), Layout::Nt),
     ((16, 64), true, (2, 1), Layout::Nt),
+    ((208, 128), false, (1, 1), Layout::Nt),
+    ((80, 128), true, (1, 2), Layout::Nt),
     ((128, 128), false, (1, 2), Layout::Nn),
 ];
 

@@ -58,8 +58,8 @@ fn every_sort_of_tile_shares_its_steps() {
         ((64, 64), &[2, 3, 4]),
         ((64, 128), &[2, 3, 4]),
         ((16, 64), &[2, 3, 4, 8]),
-        ((32, 16), &[4]),
-        ((8, 48), &[3, 5]),
+        ((32, 64), &[4]),
+        ((8, 128), &[3, 5]),
     ] {
         for split in splits {
             for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {

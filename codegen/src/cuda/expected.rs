@@ -8,20 +8,26 @@ use crate::program::{StoreMode, TensorKind};
 /// (SASS mnemonic, how many).
 pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     let tile = pipeline.tile;
-    // Two warpgroups share a tile, or each has one of its own.
-    let in_turn =
-        pipeline.kernel.roles.iter().any(
-            |role| matches!(role.kind, RoleKind::Gemm(gemm) if gemm.ping_pong || tile.rows <= 64),
-        );
-    let rows = if in_turn {
-        tile.rows.max(64)
+    // Rows are on the instruction's M side where they are whole blocks of 64, and columns otherwise.
+    let (m, n) = if tile.rows.is_multiple_of(64) {
+        (tile.rows, tile.columns)
     } else {
-        tile.rows / 2
+        (tile.columns, tile.rows)
     };
-    // wgmma multiplies 64 rows at a time, 16 deep.
-    let mma = rows / 64 * (tile.k / 16);
-    // stmatrix.x4 writes, and ldmatrix.x4 reads, 16 rows by 16 columns of a warp, of which four have the rows.
-    let blocks = rows * tile.columns / (4 * 256);
+    // Two warpgroups share a tile, or each has one of its own.
+    let in_turn = (pipeline.kernel.roles.iter())
+        .any(|role| matches!(role.kind, RoleKind::Gemm(gemm) if gemm.ping_pong || m <= 64));
+    let m = if in_turn { m } else { m / 2 };
+    // wgmma multiplies 64 of that side at a time, 16 deep.
+    let mma = m / 64 * (tile.k / 16);
+    // stmatrix.x4 writes, and ldmatrix.x4 reads, 16 by 16 elements of a warp, of which four have the M side. A panel of
+    // rows may end with half of that.
+    let each = if tile.rows.is_multiple_of(64) {
+        n
+    } else {
+        pipeline.panel.rows
+    };
+    let blocks = m / 64 * (n / each) * each.div_ceil(16);
     let (mut products, mut writes, mut adds, mut sums, mut copies) = (0, 0, 0, 0, 0);
     // Stored tiles beside a product; panels of 16 bits that are written and read by matrix instructions, f32 has others.
     let (mut tiles, mut stored, mut read) = (0, 0, 0);
@@ -96,7 +102,7 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     ];
     if pipeline.split > 1 {
         // Four accumulators each, of all that a thread has of a tile; each panel's sends stand once, whoever's it is.
-        let accumulators = products * rows * tile.columns / 128;
+        let accumulators = products * m * n / 128;
         wanted.push(("STAS", accumulators / 4));
     }
     wanted
@@ -106,7 +112,7 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
 fn operands(pipeline: &Pipeline) -> u32 {
     let (tile, (down, across)) = (pipeline.tile, pipeline.cluster);
     let rows_contiguous = pipeline.kernel.variant.layout.rows_contiguous();
-    let accumulators = pipeline.blocks() * tile.columns / 2;
+    let accumulators = tile.accumulators(pipeline.in_turn);
     let boxes = [(tile.rows, across), (tile.columns, down)].into_iter();
     let each = boxes.zip(rows_contiguous);
     each.map(|((rows, ctas), blocked)| {

@@ -2,7 +2,6 @@
 
 use super::node::next_block;
 use super::{PRELUDE, Param, Text, params};
-use crate::fit::sum_threads;
 use crate::order::TileOrder;
 use crate::pipeline::{
     BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Part, Pipeline, Place, View, cluster,
@@ -54,17 +53,24 @@ impl Text<'_> {
             tile.rows, tile.columns, tile.k
         ));
         let blocks = pipeline.blocks();
+        // What is on the instruction's M side, and of a panel the part of what is on its N side.
+        let (on_m, panel_n) = if tile.swapped() {
+            self.line("// Columns of the tile are on the instruction's M side, its rows on the N side: accumulators hold it transposed.");
+            ("columns", "PANEL_M")
+        } else {
+            ("rows", "PANEL_N")
+        };
         self.line(if pipeline.in_turn {
             "constexpr u32 CONSUMERS = 2;  // warpgroups, which take tiles in turn".into()
         } else {
             format!(
-                "constexpr u32 CONSUMERS = 2;  // warpgroups, {} rows each",
+                "constexpr u32 CONSUMERS = 2;  // warpgroups, {} {on_m} each",
                 blocks * BLOCK_ROWS
             )
         });
         if blocks > 1 {
             self.line(format!(
-                "constexpr u32 BLOCKS = {blocks};  // of 64 rows, which a consumer multiplies"
+                "constexpr u32 BLOCKS = {blocks};  // of 64 {on_m}, which a consumer multiplies"
             ));
         }
         if pipeline.beside() > 1 {
@@ -137,19 +143,20 @@ impl Text<'_> {
             }
         });
         let symbols_block = symbols.iter().any(|(name, _)| name == "BLOCK_ROWS");
+        let sliced = symbols.iter().any(|(name, _)| name.starts_with("SLICE_N"));
         for (name, value) in symbols {
             self.line(format!("constexpr u32 {name} = {value};{}", meaning(&name)));
         }
         if symbols_block {
             self.line("constexpr u32 BLOCK_BYTES = BLOCK_ROWS * TILE_K * 2;");
         }
+        if sliced {
+            self.line("constexpr u32 SLICE_BYTES = PANEL_M * 128;");
+        }
         if pipeline.split > 1 {
+            self.line("constexpr u32 SUM_THREADS = 128;  // of a consumer: those that have rows of the tile");
             self.line(format!(
-                "constexpr u32 SUM_THREADS = {};  // of a consumer: those that have rows of the tile",
-                sum_threads(tile.rows)
-            ));
-            self.line(format!(
-                "constexpr u32 SUM_PANEL_BYTES = {}PANEL_N * 2 * SUM_THREADS;  // of a panel's accumulators",
+                "constexpr u32 SUM_PANEL_BYTES = {}{panel_n} * 2 * SUM_THREADS;  // of a panel's accumulators",
                 if blocks > 1 { "BLOCKS * " } else { "" }
             ));
         }
@@ -469,8 +476,8 @@ impl Text<'_> {
             self.depth += 1;
             self.line(format!("registers_take<{take}>();"));
             self.line("const u32 consumer = warp / 4 - 1;");
-            // A shared tile is halved: its first rows are the first consumer's.
-            let first_row = match (pipeline.in_turn, pipeline.blocks()) {
+            // A shared tile is halved: what is first on the instruction's M side is the first consumer's.
+            let first = match (pipeline.in_turn, pipeline.blocks()) {
                 (true, _) => String::new(),
                 (false, 1) => format!("consumer * {BLOCK_ROWS} + "),
                 (false, _) => format!("consumer * BLOCKS * {BLOCK_ROWS} + "),
@@ -485,15 +492,20 @@ impl Text<'_> {
                     format!("const u64 {name}_tile = wgmma_descriptor({at})")
                 }
             };
-            let first_block = match (pipeline.in_turn, pipeline.blocks()) {
+            let first_block = |rows| match (pipeline.in_turn, pipeline.blocks()) {
                 (true, _) => String::new(),
-                (false, 1) => format!(" + consumer * {}", next_block(x_rows)),
-                (false, _) => format!(" + consumer * BLOCKS * {}", next_block(x_rows)),
+                (false, 1) => format!(" + consumer * {}", next_block(rows)),
+                (false, _) => format!(" + consumer * BLOCKS * {}", next_block(rows)),
             };
-            self.line(format!("{}{first_block};", descriptor(&x, x_rows)));
-            self.line(format!("{};", descriptor(&w, w_rows)));
+            let (of_x, of_w, name) = if pipeline.tile.swapped() {
+                (String::new(), first_block(w_rows), "first_column")
+            } else {
+                (first_block(x_rows), String::new(), "first_row")
+            };
+            self.line(format!("{}{of_x};", descriptor(&x, x_rows)));
+            self.line(format!("{}{of_w};", descriptor(&w, w_rows)));
             self.line(format!(
-                "const u32 first_row = {first_row}warp % 4 * 16;  // of this warp's 16 in a tile"
+                "const u32 {name} = {first}warp % 4 * 16;  // of this warp's 16 in a tile"
             ));
             self.warp(warp.name, true, &warp.body);
             self.depth -= 1;
@@ -530,6 +542,11 @@ fn meaning(name: &str) -> &'static str {
         "UNIT" => "  // boxes of a piece that one CTA sends, with one signal",
         "BOX_N" => "  // columns of such a box",
         "PANEL_N" => "  // columns of an output panel",
+        "PANEL_M" => "  // rows of an output panel",
+        "SLICE_N" => {
+            "  // columns of a slice of a panel: a 128-byte line; slices lie one after another"
+        }
+        "SLICE_N_F32" => "  // the same of f32",
         "SUM_PANELS" => "  // panels of a tile that a CTA has the sums of, at most",
         "CARRIED" => "  // stored panels that one stage holds",
         _ => "",

@@ -206,6 +206,7 @@ impl Text<'_> {
                 ring,
                 part,
                 index,
+                slice,
                 map,
                 at,
                 multicast,
@@ -213,6 +214,7 @@ impl Text<'_> {
             } => {
                 let blocked = self.pipeline.rows_contiguous(*map);
                 let mut shared = self.shared(*ring, *part, index, blocked);
+                shared.push_str(&self.slice(slice));
                 if multicast.is_some() {
                     let part = self.pipeline.ring(*ring).parts[*part].name.to_uppercase();
                     shared.push_str(&format!(" + half * ({part}_BYTES / CLUSTER)"));
@@ -250,11 +252,13 @@ impl Text<'_> {
             }
             Node::Store {
                 ring,
+                slice,
                 map,
                 at,
                 mode,
             } => {
-                let shared = self.shared(*ring, 0, &Expr::Const(0), false);
+                let mut shared = self.shared(*ring, 0, &Expr::Const(0), false);
+                shared.push_str(&self.slice(slice));
                 let (map, tail) = (&self.pipeline.map(*map).name, self.pipeline.map(*map).tail);
                 let chunk = if tail {
                     format!("{map}_chunk")
@@ -323,10 +327,15 @@ impl Text<'_> {
                 self.line(format!("wgmma_wait<{pending}>();{why}"));
             }
             Node::Accumulators => {
-                self.line(if self.pipeline.blocks() > 1 {
-                    "float acc[BLOCKS][TILE_N / 2];  // this thread's of each 64 rows"
+                let (n, on_m) = if self.pipeline.tile.swapped() {
+                    ("TILE_M", "columns")
                 } else {
-                    "float acc[TILE_N / 2];  // this thread's of 64 rows"
+                    ("TILE_N", "rows")
+                };
+                self.line(if self.pipeline.blocks() > 1 {
+                    format!("float acc[BLOCKS][{n} / 2];  // this thread's of each 64 {on_m}")
+                } else {
+                    format!("float acc[{n} / 2];  // this thread's of 64 {on_m}")
                 });
                 self.line("u32 previous = 0;");
             }
@@ -353,10 +362,7 @@ impl Text<'_> {
                 let [vector, columns] =
                     [Field::Vector(*tensor), Field::Size(columns)].map(|field| self.field(field));
                 let column = self.expr(column);
-                self.line(format!("float {name}[PANEL_N / 4];"));
-                self.line(format!(
-                    "vector_read<PANEL_N>({name}, {vector}, {column}, {columns}, lane);"
-                ));
+                self.vector(name, &format!("{vector}, {column}"), &columns);
             }
             Node::Apply { epilogue, part } => {
                 let part = self.factor(part);
@@ -376,7 +382,7 @@ impl Text<'_> {
                         self.panel("panel_store", &element, (&from, ""), &shared);
                     }
                     None => {
-                        let at = format!(" + {} * PANEL_N / 2", self.factor(part));
+                        let at = format!(" + {} * {} / 2", self.factor(part), self.panel_n());
                         self.panel("panel_store", &element, ("acc", &at), &shared);
                     }
                 }
@@ -406,7 +412,7 @@ impl Text<'_> {
             } => {
                 let shared = self.shared(*ring, *slot_part, index, false);
                 let part = self.factor(part);
-                let at = format!(" + {part} * PANEL_N / 2");
+                let at = format!(" + {part} * {} / 2", self.panel_n());
                 let element = self.element(*dtype);
                 self.panel("panel_add", &element, ("acc", &at), &shared);
             }
@@ -496,18 +502,26 @@ impl Text<'_> {
                 "WGMMA_K_STEP"
             }
         });
-        let has = match rows {
-            [false, false] => "",
-            [false, true] => "<K_CONTIGUOUS, ROWS_CONTIGUOUS>",
-            [true, false] => "<ROWS_CONTIGUOUS, K_CONTIGUOUS>",
-            [true, true] => "<ROWS_CONTIGUOUS, ROWS_CONTIGUOUS>",
-        };
         self.line(format!("const u64 {xs}, {ws};"));
         self.line("#pragma unroll");
-        let step = |acc: &str, rows: &str| {
-            format!(
-                "wgmma_m64k16{has}({acc}, {x}s + k * {x_step}{rows}, {w}s + k * {w_step}, {fresh} + k != 0, T());"
-            )
+        let (x, w) = (
+            format!("{x}s + k * {x_step}"),
+            format!("{w}s + k * {w_step}"),
+        );
+        // What is on the instruction's M side comes first, and by blocks.
+        let ((a, a_rows), (b, b_rows)) = if self.pipeline.tile.swapped() {
+            ((w, rows[1]), (x, rows[0]))
+        } else {
+            ((x, rows[0]), (w, rows[1]))
+        };
+        let has = match (a_rows, b_rows) {
+            (false, false) => "",
+            (false, true) => "<K_CONTIGUOUS, ROWS_CONTIGUOUS>",
+            (true, false) => "<ROWS_CONTIGUOUS, K_CONTIGUOUS>",
+            (true, true) => "<ROWS_CONTIGUOUS, ROWS_CONTIGUOUS>",
+        };
+        let step = |acc: &str, block: &str| {
+            format!("wgmma_m64k16{has}({acc}, {a}{block}, {b}, {fresh} + k != 0, T());")
         };
         let each = "for (u32 k = 0; k < TILE_K / 16; ++k)";
         if self.pipeline.blocks() == 1 {
@@ -515,7 +529,7 @@ impl Text<'_> {
         } else {
             self.block(each, |text| {
                 text.line("#pragma unroll");
-                let step = step("acc[block]", &format!(" + block * {}", next_block(rows[0])));
+                let step = step("acc[block]", &format!(" + block * {}", next_block(a_rows)));
                 text.line(format!(
                     "for (u32 block = 0; block < BLOCKS; ++block) {step}"
                 ));

@@ -41,7 +41,8 @@ impl Text<'_> {
                 format!(" + block * ({upper}_PANEL_BYTES / BLOCKS)"),
             )
         };
-        self.line(format!("{each}{verb}<PANEL_N, {upper}_THREADS>(acc{block} + {part} * PANEL_N / 2, {place}{at}, {to}threadIdx.x % 128);"));
+        let panel = self.panel_n();
+        self.line(format!("{each}{verb}<{panel}, {upper}_THREADS>(acc{block} + {part} * {panel} / 2, {place}{at}, {to}threadIdx.x % 128);"));
     }
 
     /// Which lanes arrive, and how: a lane for each CTA of a cluster.
@@ -124,6 +125,15 @@ impl Text<'_> {
         match side {
             Side::Full => format!("{name}_FULL"),
             Side::Empty => format!("{name}_EMPTY"),
+        }
+    }
+
+    /// How far a slice of a panel lies behind its first.
+    pub(super) fn slice(&self, slice: &Expr) -> String {
+        if *slice == Expr::Const(0) {
+            String::new()
+        } else {
+            format!(" + {} * SLICE_BYTES", self.factor(slice))
         }
     }
 

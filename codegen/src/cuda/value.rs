@@ -63,7 +63,7 @@ impl Text<'_> {
         );
     }
 
-    /// Between this warp's rows of a panel of some type and registers: an array, of each block of rows if it has
+    /// Between this warp's share of a panel of some type and registers: an array, of each of its blocks if it has
     /// several, and where in it.
     pub(super) fn panel(
         &mut self,
@@ -72,24 +72,69 @@ impl Text<'_> {
         (array, at): (&str, &str),
         shared: &str,
     ) {
+        let (verb, first) = if self.pipeline.tile.swapped() {
+            (format!("{verb}_transposed"), "first_column")
+        } else {
+            (verb.to_string(), "first_row")
+        };
+        let panel = self.panel_n();
         if self.pipeline.blocks() == 1 {
             self.line(format!(
-                "{verb}<{element}, PANEL_N>({array}{at}, {shared}, first_row, lane);"
+                "{verb}<{element}, {panel}>({array}{at}, {shared}, {first}, lane);"
             ));
         } else {
             self.line("#pragma unroll");
-            self.line(format!("for (u32 block = 0; block < BLOCKS; ++block) {verb}<{element}, PANEL_N>({array}[block]{at}, {shared}, first_row + block * 64, lane);"));
+            self.line(format!("for (u32 block = 0; block < BLOCKS; ++block) {verb}<{element}, {panel}>({array}[block]{at}, {shared}, {first} + block * 64, lane);"));
         }
     }
 
-    /// Registers for a panel's width of elements of this thread's rows.
+    /// How much of the instruction's N side a panel has.
+    pub(super) fn panel_n(&self) -> &'static str {
+        if self.pipeline.tile.swapped() {
+            "PANEL_M"
+        } else {
+            "PANEL_N"
+        }
+    }
+
+    /// Registers for this thread's elements of a panel.
     pub(super) fn panel_array(&mut self, name: &str) {
-        let blocks = if self.pipeline.blocks() == 1 {
+        let (blocks, panel) = (self.of_blocks(), self.panel_n());
+        self.line(format!("float {name}{blocks}[{panel} / 2];"));
+    }
+
+    fn of_blocks(&self) -> &'static str {
+        if self.pipeline.blocks() == 1 {
             ""
         } else {
             "[BLOCKS]"
+        }
+    }
+
+    /// Reads what a panel needs of a vector, from the panel's first column on.
+    pub(super) fn vector(&mut self, name: &str, from: &str, columns: &str) {
+        if !self.pipeline.tile.swapped() {
+            self.line(format!("float {name}[PANEL_N / 4];"));
+            self.line(format!(
+                "vector_read<PANEL_N>({name}, {from}, {columns}, lane);"
+            ));
+            return;
+        }
+        let read = |array: &str, block: &str| {
+            format!(
+                "vector_read_transposed({array}, {from} + first_column{block}, {columns}, lane);"
+            )
         };
-        self.line(format!("float {name}{blocks}[PANEL_N / 2];"));
+        self.line(format!("float {name}{}[2];", self.of_blocks()));
+        if self.pipeline.blocks() == 1 {
+            self.line(read(name, ""));
+        } else {
+            self.line("#pragma unroll");
+            let read = read(&format!("{name}[block]"), " + block * 64");
+            self.line(format!(
+                "for (u32 block = 0; block < BLOCKS; ++block) {read}"
+            ));
+        }
     }
 
     /// A type's name in the text.
@@ -109,9 +154,13 @@ impl Text<'_> {
         let name = identifier(&epilogue.name);
         let one = self.pipeline.blocks() == 1;
         let block = if one { "" } else { "[block]" };
+        let panel = self.panel_n();
         let arguments = epilogue.params.iter().map(|param| match param.from {
-            Source::Product => format!("acc{block}[{part} * PANEL_N / 2 + i]"),
+            Source::Product => format!("acc{block}[{part} * {panel} / 2 + i]"),
             Source::Panel => format!("{}{block}[i]", param.name),
+            Source::Vector if self.pipeline.tile.swapped() => {
+                format!("{}{block}[vector_index_transposed(i)]", param.name)
+            }
             Source::Vector => format!("{}[vector_index(i)]", param.name),
         });
         let arguments = arguments.collect::<Vec<_>>().join(", ");
@@ -122,7 +171,7 @@ impl Text<'_> {
         }
         self.line("#pragma unroll");
         self.line(format!(
-            "for (u32 i = 0; i < PANEL_N / 2; ++i) {name}s{block}[i] = {name}({arguments});"
+            "for (u32 i = 0; i < {panel} / 2; ++i) {name}s{block}[i] = {name}({arguments});"
         ));
     }
 }

@@ -3,7 +3,7 @@
 use super::Machine;
 use crate::fit::staged_rows;
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind};
-use crate::pipeline::{BLOCK_ROWS, STRIP_ROWS};
+use crate::pipeline::{BLOCK_ROWS, STRIP_ROWS, Tile};
 use crate::plan::Plan;
 use crate::program::PartitionId;
 use crate::unroll::Span;
@@ -158,8 +158,8 @@ impl<'a> Costs<'a> {
         let steps = f64::from(steps);
         let dtype = self.kernel.buffers[a.buffer.index()].dtype;
         let machine = self.machine;
-        // Fewer rows than a multiply has cost as many.
-        let multiplied = f64::from(rows.max(a.rows.len()).max(BLOCK_ROWS));
+        // A tile is multiplied whole, whichever of its sides is on the instruction's M side, and nothing beside it.
+        let multiplied = f64::from(rows.max(a.rows.len()));
         let width = f64::from(columns.max(b.rows.len()));
         let tensor = 2.0 * multiplied * width * k / machine.flops_of(dtype, self.busy);
         let (down, across) = self.gemm.cluster;
@@ -179,17 +179,22 @@ impl<'a> Costs<'a> {
         } else {
             0.0
         };
-        let overhead = if first { self.overhead(rows) } else { 0.0 };
+        let tile = self.gemm.tile((rows, columns));
+        let overhead = if first { self.overhead(tile) } else { 0.0 };
         ps(tensor.max(feed).max(chain) + overhead + exchange)
     }
 
     /// Seconds a tile costs besides its steps. In turn, another tile's hide them; if there is none, one warpgroup has all
     /// of the epilogue.
-    fn overhead(&self, rows: u32) -> f64 {
+    fn overhead(&self, tile: Tile) -> f64 {
         let grid = &self.plan.grid;
         let alone = grid.tiles * u64::from(self.gemm.split) <= u64::from(grid.gemm);
-        let blocks = if rows > BLOCK_ROWS { 2.0 } else { 1.0 };
-        match (self.gemm.in_turn(rows), alone) {
+        let blocks = if tile.sides().0 > BLOCK_ROWS {
+            2.0
+        } else {
+            1.0
+        };
+        match (self.gemm.in_turn(tile), alone) {
             (false, _) => self.machine.tile_overhead,
             (true, true) => self.machine.tile_overhead * blocks,
             (true, false) => 0.0,

@@ -7,9 +7,9 @@
 //!
 //! On Hopper a CTA has three warpgroups. In the first, warp 0's elected thread loads (*load*) and warp 1's stores
 //! (*store*); on CTAs that move data the same two threads first fetch and send. The other two warpgroups multiply
-//! (*multiply*): they share a tile, half of its rows each, or take tiles in turn, so that one rounds and hands over its
-//! tile while the other multiplies; then each has panels of its own and a thread that stores them. Operands pass through
-//! a ring of stages, results through a ring of panels.
+//! (*multiply*): they share a tile, half of its rows each (of its columns, if it is [swapped](Tile::swapped)), or take
+//! tiles in turn, so that one rounds and hands over its tile while the other multiplies; then each has panels of its own
+//! and a thread that stores them. Operands pass through a ring of stages, results through a ring of panels.
 //!
 //! CTAs of a cluster work together in two ways, or in both. Those that have tiles beside each other load what these have
 //! in common, a piece each into all of them; `half` is which of them one is. Those that share the K steps of a tile send
@@ -24,6 +24,7 @@ mod node;
 mod run;
 mod visit;
 
+pub use crate::tile::{BLOCK_ROWS, CONSUMERS, Panel, Tile};
 pub use crate::verify::pipeline as verify;
 pub use build::build;
 pub use enqueue::{HostOp, HostOpKind, Lines};
@@ -36,7 +37,6 @@ pub use node::{
 pub(crate) use run::findings;
 
 use crate::dtype::Dtype;
-use crate::fit::sum_threads;
 use crate::kernel::Kernel;
 use crate::program::CounterId;
 use crate::verify::Checked;
@@ -52,8 +52,8 @@ pub struct Pipeline {
     pub tile: Tile,
     /// Whether the warpgroups that multiply take tiles in turn, instead of sharing each.
     pub in_turn: bool,
-    /// Columns of a panel, of the widest type that is stored or read in panels.
-    pub panel_columns: u32,
+    /// A panel: of the widest type that is stored or read in panels.
+    pub panel: Panel,
     /// CTAs of a cluster along rows and columns of tiles: one, or two that load an operand together.
     pub cluster: (u32, u32),
     /// CTAs of a cluster that share the K steps of each tile; 1: none. With both, the cluster has so many for each of
@@ -84,17 +84,6 @@ pub struct Pipeline {
     pub warps: Vec<Warp>,
     /// What all warps do at the end: empty, or a barrier and what the last CTA does.
     pub end: Vec<Node>,
-}
-
-/// The tile one CTA computes at a time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tile {
-    /// Rows.
-    pub rows: u32,
-    /// Columns.
-    pub columns: u32,
-    /// Depth of a step.
-    pub k: u32,
 }
 
 /// CTAs that move data.
@@ -134,11 +123,6 @@ pub enum Place {
     Groups,
 }
 
-/// Warpgroups that multiply.
-pub const CONSUMERS: u32 = 2;
-/// Rows that one multiply of a warpgroup has, and of a block of an operand whose rows are contiguous: one 128-byte
-/// swizzle atom of 16-bit elements.
-pub const BLOCK_ROWS: u32 = 64;
 /// Rows of a strip of an operand's box, see [`Strips`]: whole 128-byte swizzle atoms of 8. A load takes about 20 ns whatever
 /// its rows, and a row outside the tensor 2 ns: measured, 200x8192x8192 in strips of 8, nine in its last tiles, was 25 % slower
 /// than 256x8192x8192.
@@ -203,7 +187,7 @@ impl Pipeline {
         self.rings[1].parts[0].bytes
     }
 
-    /// Blocks of 64 rows that a warpgroup multiplies for a tile.
+    /// Blocks of 64 that a warpgroup multiplies for a tile: of its rows, or if it is swapped of its columns.
     pub const fn blocks(&self) -> u32 {
         self.tile.blocks(self.in_turn)
     }
@@ -220,7 +204,16 @@ impl Pipeline {
 
     /// Bytes of a warpgroup's sums of a panel, as CTAs that share a tile's K steps send them.
     pub fn sum_panel_bytes(&self) -> u32 {
-        self.blocks() * self.panel_columns * 2 * sum_threads(self.tile.rows)
+        self.panel.elements() * 4 / if self.in_turn { 1 } else { CONSUMERS }
+    }
+
+    /// The first row and column of a panel within its tile.
+    pub(crate) const fn panel_at(&self, part: u32) -> (u32, u32) {
+        if self.tile.swapped() {
+            (part * self.panel.rows, 0)
+        } else {
+            (0, part * self.panel.columns)
+        }
     }
 
     /// How many run a role in a CTA: one, or one a warpgroup that multiplies.
@@ -250,14 +243,6 @@ pub(crate) fn cluster(beside: u32, split: u32) -> Expr {
         (1, _) => shares,
         (_, 1) => together,
         (_, _) => together * shares,
-    }
-}
-
-impl Tile {
-    /// Blocks of 64 rows that a warpgroup multiplies.
-    pub const fn blocks(&self, in_turn: bool) -> u32 {
-        let all = self.rows.div_ceil(BLOCK_ROWS);
-        if in_turn { all } else { all / CONSUMERS }
     }
 }
 

@@ -169,8 +169,10 @@ pub enum Node {
         ring: RingId,
         /// Which part of the slot.
         part: usize,
-        /// Which box within the part.
+        /// Which box or panel within the part.
         index: Expr,
+        /// Which slice of the panel.
+        slice: Expr,
         /// The map.
         map: MapId,
         /// Where.
@@ -186,6 +188,8 @@ pub enum Node {
     Store {
         /// The ring.
         ring: RingId,
+        /// Which slice of the panel there.
+        slice: Expr,
         /// To where.
         map: MapId,
         /// Where.
@@ -250,7 +254,7 @@ pub enum Node {
         /// Which box within the part.
         index: Expr,
     },
-    /// Reads a panel's width of a vector, each lane the columns of its accumulators. Ordinary loads of memory that
+    /// Reads a panel's columns of a vector, each lane those of its accumulators. Ordinary loads of memory that
     /// nobody writes during the launch; what is beyond the vector reads as zero.
     ReadVector {
         /// What the schedule's load fills.

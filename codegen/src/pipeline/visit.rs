@@ -98,17 +98,18 @@ impl Node {
             Node::Skip { by, .. } => vec![by],
             Node::Load {
                 index,
+                slice,
                 at,
                 multicast,
                 strips,
                 ..
             } => {
-                let mut all = vec![index, &at.column, &at.row, &at.chunk, &at.rank];
+                let mut all = vec![index, slice, &at.column, &at.row, &at.chunk, &at.rank];
                 all.extend(multicast);
                 all.extend(strips.iter().flat_map(|strips| [&strips.rows, &strips.all]));
                 all
             }
-            Node::Store { at, .. } => vec![&at.column, &at.row, &at.chunk, &at.rank],
+            Node::Store { slice, at, .. } => vec![slice, &at.column, &at.row, &at.chunk, &at.rank],
             Node::Tail { chunk, .. } => vec![chunk],
             Node::Mma { fresh, .. } => vec![fresh],
             Node::WritePanel { part, .. } | Node::Apply { part, .. } => vec![part],

@@ -277,13 +277,15 @@ impl Printer<'_> {
                 ring,
                 part,
                 index,
+                slice,
                 map,
                 at,
                 multicast,
                 strips,
             } => format!(
-                "load {}{} <- {}{}{}",
+                "load {}{}{} <- {}{}{}",
                 self.part(*ring, *part, index),
+                self.slice(slice),
                 match multicast {
                     None => String::new(),
                     Some(Expr::Const(0)) => ", a share of it, in all of the cluster".into(),
@@ -302,6 +304,7 @@ impl Printer<'_> {
             ),
             Node::Store {
                 ring,
+                slice,
                 map,
                 at,
                 mode,
@@ -311,7 +314,8 @@ impl Printer<'_> {
                     StoreMode::Add => "-> +",
                 };
                 let (name, at) = (&self.pipeline.map(*map).name, self.at(at));
-                format!("store {} {sign} {name}{at}", self.ring(*ring))
+                let slice = self.slice(slice);
+                format!("store {}{slice} {sign} {name}{at}", self.ring(*ring))
             }
             Node::Tail { map, chunk } => format!(
                 "{} is the map of the short chunk if {} is it",
@@ -469,6 +473,15 @@ impl Printer<'_> {
             whole
         } else {
             format!("{whole}[{}]", number(index, self))
+        }
+    }
+
+    /// Which slice of a panel, if it has several.
+    fn slice(&self, slice: &Expr) -> String {
+        if *slice == Expr::Const(0) {
+            String::new()
+        } else {
+            format!(" slice {}", number(slice, self))
         }
     }
 

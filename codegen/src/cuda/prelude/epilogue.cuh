@@ -144,3 +144,124 @@ __device__ __forceinline__ void vector_read(float* d, const V* vector, u32 first
 __device__ __forceinline__ constexpr u32 vector_index(u32 i) {
     return i / 4 * 2 + i % 2;
 }
+
+// The same where a tile is swapped: its columns are on the instruction's M side, so accumulators hold it transposed. Warp
+// v of a warpgroup has columns 16v..16v+15 of a block of 64: d[4j], d[4j+1] are column lane/4, rows 8j + 2(lane%4) and the
+// next; d[4j+2], d[4j+3] are the same rows eight columns on. A panel has all of the tile's columns, 128 bytes of each row
+// (a slice) after another: `rows` lines of 128 bytes, swizzled like panels 64 columns wide. The matrix instructions
+// transpose a block of 8x8 on its way.
+template <u32 size, u32 rows>
+__device__ __forceinline__ u32 slice_address(u32 panel, u32 column) {
+    return panel + column / (128 / size) * (rows * 128);
+}
+
+// A warp's 16 columns and 8 or 16 rows: the matrices are (columns 0-7, rows 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15).
+__device__ __forceinline__ void stmatrix_transposed(u32 address, u32 a, u32 b, u32 c, u32 d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+__device__ __forceinline__ void stmatrix_transposed(u32 address, u32 a, u32 b) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
+}
+__device__ __forceinline__ uint4 ldmatrix_transposed(u32 address) {
+    uint4 block;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(block.x), "=r"(block.y), "=r"(block.z), "=r"(block.w)
+                 : "r"(address)
+                 : "memory");
+    return block;
+}
+__device__ __forceinline__ uint2 ldmatrix_transposed_half(u32 address) {
+    uint2 block;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(block.x), "=r"(block.y) : "r"(address) : "memory");
+    return block;
+}
+
+// Where a lane points the matrix instructions at: lane % 8 is the row of 8, lane / 8 % 2 the half of the columns, lane / 16
+// the next 8 rows.
+template <u32 rows>
+__device__ __forceinline__ u32 transposed_address(u32 panel, u32 column, u32 row, u32 lane) {
+    const u32 slice = slice_address<2, rows>(panel, column);
+    return panel_address<64>(slice, row + lane / 16 * 8 + lane % 8, column % 64 / 8 + lane / 8 % 2);
+}
+
+// The address of a lane's f32 of accumulator i of a panel.
+template <u32 rows>
+__device__ __forceinline__ u32 transposed_address_f32(u32 panel, u32 column, u32 i, u32 lane) {
+    const u32 at = column + i / 2 % 2 * 8 + lane / 4, row = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    return panel_address<64>(slice_address<4, rows>(panel, at), row, at % 32 / 4) + at % 4 * 4;
+}
+
+// Round a warp's 16 columns of a panel into it. `d` is the first of their accumulators, `column` the warp's first.
+template <typename T, u32 rows>
+__device__ __forceinline__ void panel_store_transposed(const float* d, u32 panel, u32 column, u32 lane) {
+    if constexpr (sizeof(T) == 4) {
+#pragma unroll
+        for (u32 i = 0; i < rows / 2; ++i)
+            asm volatile("st.shared.f32 [%0], %1;" ::"r"(transposed_address_f32<rows>(panel, column, i, lane)), "f"(d[i]) : "memory");
+    } else {
+#pragma unroll
+        for (u32 row = 0; row < rows; row += 16) {
+            const float* v = d + row / 2;
+            const u32 address = transposed_address<rows>(panel, column, row, row + 8 < rows ? lane : lane % 16);
+            const u32 a = pack(v[0], v[1], T()), b = pack(v[2], v[3], T());
+            if (row + 8 < rows) stmatrix_transposed(address, a, b, pack(v[4], v[5], T()), pack(v[6], v[7], T()));
+            else stmatrix_transposed(address, a, b);
+        }
+    }
+}
+
+// A warp's 16 columns of a stored panel, in the order of its accumulators.
+template <typename T, u32 rows>
+__device__ __forceinline__ void panel_read_transposed(float* d, u32 panel, u32 column, u32 lane) {
+    if constexpr (sizeof(T) == 4) {
+#pragma unroll
+        for (u32 i = 0; i < rows / 2; ++i)
+            asm volatile("ld.shared.f32 %0, [%1];" : "=f"(d[i]) : "r"(transposed_address_f32<rows>(panel, column, i, lane)) : "memory");
+    } else {
+#pragma unroll
+        for (u32 row = 0; row < rows; row += 16) {
+            float* v = d + row / 2;
+            uint4 p = {};
+            if (row + 8 < rows) {
+                p = ldmatrix_transposed(transposed_address<rows>(panel, column, row, lane));
+            } else {
+                const uint2 half = ldmatrix_transposed_half(transposed_address<rows>(panel, column, row, lane % 16));
+                p.x = half.x, p.y = half.y;
+            }
+            const float2 a = unpack(p.x, T()), b = unpack(p.y, T());
+            v[0] = a.x, v[1] = a.y, v[2] = b.x, v[3] = b.y;
+            if (row + 8 < rows) {
+                const float2 c = unpack(p.z, T()), e = unpack(p.w, T());
+                v[4] = c.x, v[5] = c.y, v[6] = e.x, v[7] = e.y;
+            }
+        }
+    }
+}
+
+// Add a panel to a warp's accumulators, in f32.
+template <typename T, u32 rows>
+__device__ __forceinline__ void panel_add_transposed(float* d, u32 panel, u32 column, u32 lane) {
+    float added[rows / 2];
+    panel_read_transposed<T, rows>(added, panel, column, lane);
+#pragma unroll
+    for (u32 i = 0; i < rows / 2; ++i) d[i] += added[i];
+}
+
+// A lane's two columns of a vector, from its warp's first on: of accumulator i, the column's element is
+// d[vector_index_transposed(i)]. What is not there is zero.
+template <typename V>
+__device__ __forceinline__ float vector_element(const V* vector, u32 column, u32 columns) {
+    const u32 element = column < columns ? reinterpret_cast<const u16*>(vector)[column] : 0;
+    return unpack(element, V()).x;
+}
+__device__ __forceinline__ float vector_element(const float* vector, u32 column, u32 columns) {
+    return column < columns ? vector[column] : 0.0f;
+}
+template <typename V>
+__device__ __forceinline__ void vector_read_transposed(float* d, const V* vector, u32 first, u32 columns, u32 lane) {
+    d[0] = vector_element(vector, first + lane / 4, columns);
+    d[1] = vector_element(vector, first + 8 + lane / 4, columns);
+}
+__device__ __forceinline__ constexpr u32 vector_index_transposed(u32 i) {
+    return i / 2 % 2;
+}

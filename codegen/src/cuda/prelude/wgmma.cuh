@@ -48,39 +48,72 @@ __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
+#define ACC4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define ACC8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 
-// Accumulators of n columns, as operands and by their names in the instruction: eight for every 16 columns.
+// Accumulators of an n side of n, as operands and by their names in the instruction: four for every 8.
+#define OUT8 ACC4(0)
+#define NAMES8 "%0, %1, %2, %3"
 #define OUT16 ACC8(0)
 #define NAMES16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define OUT24 OUT16, ACC4(8)
+#define NAMES24 NAMES16 ", %8, %9, %10, %11"
 #define OUT32 OUT16, ACC8(8)
 #define NAMES32 NAMES16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define OUT40 OUT32, ACC4(16)
+#define NAMES40 NAMES32 ", %16, %17, %18, %19"
 #define OUT48 OUT32, ACC8(16)
 #define NAMES48 NAMES32 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define OUT56 OUT48, ACC4(24)
+#define NAMES56 NAMES48 ", %24, %25, %26, %27"
 #define OUT64 OUT48, ACC8(24)
 #define NAMES64 NAMES48 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define OUT72 OUT64, ACC4(32)
+#define NAMES72 NAMES64 ", %32, %33, %34, %35"
 #define OUT80 OUT64, ACC8(32)
 #define NAMES80 NAMES64 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define OUT88 OUT80, ACC4(40)
+#define NAMES88 NAMES80 ", %40, %41, %42, %43"
 #define OUT96 OUT80, ACC8(40)
 #define NAMES96 NAMES80 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define OUT104 OUT96, ACC4(48)
+#define NAMES104 NAMES96 ", %48, %49, %50, %51"
 #define OUT112 OUT96, ACC8(48)
 #define NAMES112 NAMES96 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define OUT120 OUT112, ACC4(56)
+#define NAMES120 NAMES112 ", %56, %57, %58, %59"
 #define OUT128 OUT112, ACC8(56)
 #define NAMES128 NAMES112 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define OUT136 OUT128, ACC4(64)
+#define NAMES136 NAMES128 ", %64, %65, %66, %67"
 #define OUT144 OUT128, ACC8(64)
 #define NAMES144 NAMES128 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define OUT152 OUT144, ACC4(72)
+#define NAMES152 NAMES144 ", %72, %73, %74, %75"
 #define OUT160 OUT144, ACC8(72)
 #define NAMES160 NAMES144 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define OUT168 OUT160, ACC4(80)
+#define NAMES168 NAMES160 ", %80, %81, %82, %83"
 #define OUT176 OUT160, ACC8(80)
 #define NAMES176 NAMES160 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define OUT184 OUT176, ACC4(88)
+#define NAMES184 NAMES176 ", %88, %89, %90, %91"
 #define OUT192 OUT176, ACC8(88)
 #define NAMES192 NAMES176 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define OUT200 OUT192, ACC4(96)
+#define NAMES200 NAMES192 ", %96, %97, %98, %99"
 #define OUT208 OUT192, ACC8(96)
 #define NAMES208 NAMES192 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define OUT216 OUT208, ACC4(104)
+#define NAMES216 NAMES208 ", %104, %105, %106, %107"
 #define OUT224 OUT208, ACC8(104)
 #define NAMES224 NAMES208 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define OUT232 OUT224, ACC4(112)
+#define NAMES232 NAMES224 ", %112, %113, %114, %115"
 #define OUT240 OUT224, ACC8(112)
 #define NAMES240 NAMES224 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define OUT248 OUT240, ACC4(120)
+#define NAMES248 NAMES240 ", %120, %121, %122, %123"
 #define OUT256 OUT240, ACC8(120)
 #define NAMES256 NAMES240 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
@@ -99,23 +132,40 @@ __device__ __forceinline__ void wgmma_wait() {
     }
 #define WGMMA(n, a, b, p, a_is, b_is) WGMMA_OF(bf16, n, a, b, p, a_is, b_is) WGMMA_OF(f16, n, a, b, p, a_is, b_is)
 
+WGMMA(8, 4, 5, 6, 7, 8)
 WGMMA(16, 8, 9, 10, 11, 12)
+WGMMA(24, 12, 13, 14, 15, 16)
 WGMMA(32, 16, 17, 18, 19, 20)
+WGMMA(40, 20, 21, 22, 23, 24)
 WGMMA(48, 24, 25, 26, 27, 28)
+WGMMA(56, 28, 29, 30, 31, 32)
 WGMMA(64, 32, 33, 34, 35, 36)
+WGMMA(72, 36, 37, 38, 39, 40)
 WGMMA(80, 40, 41, 42, 43, 44)
+WGMMA(88, 44, 45, 46, 47, 48)
 WGMMA(96, 48, 49, 50, 51, 52)
+WGMMA(104, 52, 53, 54, 55, 56)
 WGMMA(112, 56, 57, 58, 59, 60)
+WGMMA(120, 60, 61, 62, 63, 64)
 WGMMA(128, 64, 65, 66, 67, 68)
+WGMMA(136, 68, 69, 70, 71, 72)
 WGMMA(144, 72, 73, 74, 75, 76)
+WGMMA(152, 76, 77, 78, 79, 80)
 WGMMA(160, 80, 81, 82, 83, 84)
+WGMMA(168, 84, 85, 86, 87, 88)
 WGMMA(176, 88, 89, 90, 91, 92)
+WGMMA(184, 92, 93, 94, 95, 96)
 WGMMA(192, 96, 97, 98, 99, 100)
+WGMMA(200, 100, 101, 102, 103, 104)
 WGMMA(208, 104, 105, 106, 107, 108)
+WGMMA(216, 108, 109, 110, 111, 112)
 WGMMA(224, 112, 113, 114, 115, 116)
+WGMMA(232, 116, 117, 118, 119, 120)
 WGMMA(240, 120, 121, 122, 123, 124)
+WGMMA(248, 124, 125, 126, 127, 128)
 WGMMA(256, 128, 129, 130, 131, 132)
 
 #undef WGMMA
 #undef WGMMA_OF
+#undef ACC4
 #undef ACC8

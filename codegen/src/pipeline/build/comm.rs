@@ -174,6 +174,7 @@ impl Walk<'_, '_> {
                 ring: BOXES,
                 part: 0,
                 index: 0.into(),
+                slice: 0.into(),
                 map,
                 at,
                 multicast: None,
@@ -200,6 +201,7 @@ impl Walk<'_, '_> {
             },
             Node::Store {
                 ring: BOXES,
+                slice: 0.into(),
                 map,
                 at,
                 mode: StoreMode::Write,

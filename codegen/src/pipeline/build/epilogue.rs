@@ -127,14 +127,15 @@ impl Walk<'_, '_> {
             let hint = "1x1: a cluster's stages are handed back for multiplies alone";
             self.b.found.push(refuse(at, message, hint));
         }
-        let narrow = self.b.product.fit.panel_columns < 16;
+        let columns = self.b.product.fit.panel.columns;
         let halves = |leaf: &Leaf<'_>| self.stored(leaf).bytes() == 2;
-        if narrow && let Some(leaf) = sorted.stores.iter().find(|leaf| halves(leaf)) {
+        if columns < 16
+            && let Some(leaf) = sorted.stores.iter().find(|leaf| halves(leaf))
+        {
             let at = Some(self.b.kernel.loc(leaf.op.id));
             let message = format!(
-                "16-bit panels of {} columns, beside f32 of {} bytes a row",
-                self.b.product.fit.panel_columns,
-                self.b.product.fit.panel_columns * 4
+                "16-bit panels of {columns} columns, beside f32 of {} bytes a row",
+                columns * 4
             );
             let hint = "tiles that are shared, of a multiple of 32 columns";
             self.b.found.push(refuse(at, message, hint));
@@ -177,16 +178,21 @@ impl Walk<'_, '_> {
             nodes.extend(self.waits(waits));
             let (part, place) = self.operand_place(index);
             let dtype = self.b.kernel.buffers[from.buffer.index()].dtype;
-            let box_ = Expr::symbol("TILE_M", self.b.product.tile.rows) * self.panel_columns();
-            bytes = bytes + box_ * dtype.bytes();
-            loads.extend(self.panel_at(from).map(|(map, at)| Node::Load {
-                ring: STAGES,
-                part,
-                multicast: None,
-                strips: None,
-                index: place,
-                map,
-                at,
+            bytes = bytes + self.panel_elements() * dtype.bytes();
+            loads.extend(self.stored_panel(from).map(|(map, at)| {
+                self.each_slice(dtype, at.column.clone(), |slice, column| Node::Load {
+                    ring: STAGES,
+                    part,
+                    multicast: None,
+                    strips: None,
+                    index: place.clone(),
+                    slice,
+                    map,
+                    at: At {
+                        column,
+                        ..at.clone()
+                    },
+                })
             }));
         }
         if loads.is_empty() {
@@ -212,19 +218,17 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    fn panel_at(&mut self, from: &Region) -> Option<(super::super::MapId, At)> {
-        let tile = self.b.product.tile;
+    /// Where a panel of a stored tile lies.
+    fn stored_panel(&mut self, from: &Region) -> Option<(super::super::MapId, At)> {
         let (_, var) = side(from)?;
         let (_, _, row, column) = self.item(var)?;
-        let map = self.map(from.buffer, tile.rows, self.b.product.fit.panel_columns);
+        let map = self.panel_map(from.buffer);
         let slot = match &from.slot {
             Some(crate::program::Pick::One(slot)) => Some(self.rank(slot)),
             Some(crate::program::Pick::All | crate::program::Pick::Others) | None => None,
         };
-        let start = row * Expr::symbol("TILE_M", tile.rows);
-        let (row, chunk, rank) = self.place(from, map, var, start, slot);
-        let column = column * Expr::symbol("TILE_N", tile.columns)
-            + Expr::var("part") * self.panel_columns();
+        let (row, column) = self.panel_at(row, column, Expr::var("part"));
+        let (row, chunk, rank) = self.place(from, map, var, row, slot);
         Some((
             map,
             At {
@@ -343,11 +347,10 @@ impl Walk<'_, '_> {
 
     /// Reads a panel's width of each vector.
     fn read_vectors(&self, sorted: &Sorted<'_>, var: Var) -> Vec<(AccId, Node)> {
-        let Some((.., column)) = self.item(var) else {
+        let Some((_, _, row, column)) = self.item(var) else {
             return Vec::new();
         };
-        let column = column * Expr::symbol("TILE_N", self.b.product.tile.columns)
-            + Expr::var("part") * self.panel_columns();
+        let (_, column) = self.panel_at(row, column, Expr::var("part"));
         let read = |leaf: &Leaf<'_>| match &leaf.op.kind {
             OpKind::Load { acc, from } => Some((
                 *acc,

@@ -202,7 +202,6 @@ impl Walk<'_, '_> {
         let OpKind::Reduce { from, .. } = &sum.op.kind else {
             return Vec::new();
         };
-        let tile = self.b.product.tile;
         let at = self.b.kernel.loc(sum.op.id);
         if self.b.product.in_turn {
             self.b.found.push(refuse(
@@ -240,32 +239,27 @@ impl Walk<'_, '_> {
         let Some((_, _, row, column)) = self.item(var) else {
             return Vec::new();
         };
-        let map = self.map(from.buffer, tile.rows, self.b.product.fit.panel_columns);
+        let map = self.panel_map(from.buffer);
         let slot = Expr::var("from");
-        let (row, chunk, rank) = self.place(
-            from,
-            map,
-            var,
-            row * Expr::symbol("TILE_M", tile.rows),
-            Some(slot),
-        );
+        let (row, column) = self.panel_at(row, column, Expr::var("part") + Expr::var("i"));
+        let (row, chunk, rank) = self.place(from, map, var, row, Some(slot));
         let panel = Expr::symbol("PANEL_BYTES", self.b.product.panel_bytes());
-        let first = column * Expr::symbol("TILE_N", tile.columns);
-        let column = first + (Expr::var("part") + Expr::var("i")) * self.panel_columns();
-        let load = Node::Load {
+        let part = self.carrier();
+        let load = self.each_slice(dtype, column, |slice, column| Node::Load {
             ring: STAGES,
-            part: self.carrier(),
+            part,
             index: Expr::var("i"),
+            slice,
             map,
             at: At {
                 column,
-                row,
-                chunk,
-                rank,
+                row: row.clone(),
+                chunk: chunk.clone(),
+                rank: rank.clone(),
             },
             multicast: None,
             strips: None,
-        };
+        });
         let part = vec![
             Node::Await {
                 ring: STAGES,
@@ -348,7 +342,7 @@ impl Walk<'_, '_> {
         if lag {
             // All but this tile's stores are complete: the tile before can be announced.
             nodes.push(Node::AwaitStores {
-                pending: self.b.product.tile.columns / self.b.product.fit.panel_columns * per_panel,
+                pending: self.b.product.panels() * per_panel,
             });
             nodes.push(Node::Flush {
                 amount: amount(&sorted.signals[0]),
@@ -375,8 +369,7 @@ impl Walk<'_, '_> {
         before: &mut Vec<Node>,
         chunk: Option<&Expr>,
     ) -> Vec<Node> {
-        let tile = self.b.product.tile;
-        let map = self.map(dst.buffer, tile.rows, self.b.product.fit.panel_columns);
+        let map = self.panel_map(dst.buffer);
         let Some((_, var)) = side(dst) else {
             return Vec::new();
         };
@@ -387,8 +380,8 @@ impl Walk<'_, '_> {
             Some(Pick::One(slot)) => Some(self.rank(slot)),
             Some(Pick::All | Pick::Others) | None => None,
         };
-        let (row, at_chunk, rank) =
-            self.place(dst, map, var, row * Expr::symbol("TILE_M", tile.rows), slot);
+        let (row, column) = self.panel_at(row, column, Expr::var("part"));
+        let (row, at_chunk, rank) = self.place(dst, map, var, row, slot);
         if self.b.maps[usize::from(map.0)].tail
             && let Some(chunk) = chunk
         {
@@ -397,28 +390,19 @@ impl Walk<'_, '_> {
                 chunk: chunk.clone(),
             });
         }
-        let column = column * Expr::symbol("TILE_N", tile.columns)
-            + Expr::var("part") * self.panel_columns();
-        vec![Node::Store {
+        let dtype = self.b.kernel.buffers[dst.buffer.index()].dtype;
+        vec![self.each_slice(dtype, column, |slice, column| Node::Store {
             ring: PANELS,
+            slice,
             map,
             at: At {
                 column,
-                row,
-                chunk: at_chunk,
-                rank,
+                row: row.clone(),
+                chunk: at_chunk.clone(),
+                rank: rank.clone(),
             },
             mode,
-        }]
-    }
-
-    pub(super) fn panels(&self) -> Expr {
-        let tile = self.b.product.tile;
-        Expr::symbol("TILE_N", tile.columns) / self.panel_columns()
-    }
-
-    pub(super) fn panel_columns(&self) -> Expr {
-        Expr::symbol("PANEL_N", self.b.product.fit.panel_columns)
+        })]
     }
 
     /// Which part of a stage carries stored panels: the larger operand's.
@@ -429,9 +413,8 @@ impl Walk<'_, '_> {
 
     /// Panels that a stage carries: as many as fit there and divide the tile.
     pub(super) fn carried(&self) -> Expr {
-        let (tile, fit) = (self.b.product.tile, self.b.product.fit);
+        let (tile, panels) = (self.b.product.tile, self.b.product.panels());
         let fits = tile.columns.max(tile.rows) * tile.k * 2 / self.b.product.panel_bytes();
-        let panels = tile.columns / fit.panel_columns;
         let divides = (1..=fits.max(1)).rfind(|few| panels.is_multiple_of(*few));
         Expr::symbol("CARRIED", divides.unwrap_or(1))
     }

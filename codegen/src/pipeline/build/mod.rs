@@ -9,20 +9,22 @@ mod gemm;
 mod item;
 mod multiply;
 mod operand;
+mod panel;
 mod parts;
 mod rings;
 mod share;
 mod walk;
 
 use super::{
-    BLOCK_ROWS, Comm, Epilogue, Expr, MANY_ACCUMULATORS, Map, Node, Pipeline, Place, RingId, Test,
-    Tile, UNIT, Warp,
+    Comm, Epilogue, Expr, MANY_ACCUMULATORS, Map, Node, Pipeline, Place, RingId, Test, Tile, UNIT,
+    Warp,
 };
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::early;
 use crate::fit::{self, Beside, Fit, Needs};
 use crate::kernel::{Block, Kernel, OpKind, Region, Role, RoleKind, visit};
 use crate::program::{CellIndex, CounterId, Loc, TensorId};
+use crate::tile::ATOM_ROWS;
 use crate::variant::Arch;
 use crate::verify::Checked;
 use epilogue::is_vector;
@@ -131,7 +133,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         dtype: product.dtype,
         tile,
         in_turn: product.in_turn,
-        panel_columns: product.fit.panel_columns,
+        panel: product.fit.panel,
         cluster: product.cluster,
         split: product.split,
         parts: product.parts,
@@ -209,7 +211,7 @@ impl Product {
 
     /// Accumulators of a thread.
     const fn accumulators(&self) -> u32 {
-        self.tile.blocks(self.in_turn) * self.tile.columns / 2
+        self.tile.accumulators(self.in_turn)
     }
 
     /// Rows or columns of the tiles of a cluster.
@@ -220,12 +222,6 @@ impl Product {
         } else {
             size
         }
-    }
-
-    /// Bytes of a warpgroup's sums of a panel.
-    fn sum_panel_bytes(&self) -> u32 {
-        let threads = fit::sum_threads(self.tile.rows);
-        self.tile.blocks(self.in_turn) * self.fit.panel_columns * 2 * threads
     }
 
     /// How many share the steps of a tile.
@@ -243,14 +239,14 @@ impl Product {
         }
     }
 
+    /// Panels of a tile.
+    const fn panels(&self) -> u32 {
+        self.tile.panels(self.fit.panel)
+    }
+
     /// Bytes of an output panel.
     const fn panel_bytes(&self) -> u32 {
-        let rows = if self.tile.rows < BLOCK_ROWS {
-            BLOCK_ROWS
-        } else {
-            self.tile.rows
-        };
-        rows * self.fit.panel_columns * self.widest
+        self.fit.panel.elements() * self.widest
     }
 }
 
@@ -326,28 +322,11 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
             "bf16 or f16",
         ));
     }
-    let tile = Tile { rows, columns, k };
-    let in_turn = kind.in_turn(rows);
-    let (rows_known, how): (&[u32], _) = if in_turn {
-        (
-            &[8, 16, 32, 64, 128],
-            "8, 16, 32, 64 or 128 rows in turn by a multiple of 16 columns: at most 256, of 128 rows 160",
-        )
-    } else {
-        (
-            &[128, 256],
-            "128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 176",
-        )
-    };
-    // A block of 64 rows has half as many accumulators a thread as columns. Registers for the rest: in turn there is
-    // one more ring to keep track of.
-    let most = match (tile.blocks(in_turn), in_turn) {
-        (0 | 1, _) => 256,
-        (_, false) => 176,
-        (_, true) => 160,
-    };
-    if !rows_known.contains(&rows) || columns % 16 != 0 || columns > most {
-        found.push(refuse(Some(at), format!("tiles of {rows}x{columns}"), how));
+    let tile = kind.tile((rows, columns));
+    let in_turn = kind.in_turn(tile);
+    if let Some(hint) = room(tile, in_turn) {
+        found.push(refuse(Some(at), format!("tiles of {rows}x{columns}"), hint));
+        return None;
     }
     if k != 64 {
         found.push(refuse(
@@ -372,11 +351,11 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
             "1x1: clusters are for GEMMs alone",
         ));
     }
-    if cluster.1 == 2 && rows < BLOCK_ROWS {
+    if cluster.1 == 2 && !rows.is_multiple_of(2 * ATOM_ROWS) {
         found.push(refuse(
             Some(at),
             format!("a cluster that shares the rows of tiles of {rows}"),
-            format!("tiles of {BLOCK_ROWS} rows or more: its CTAs load whole swizzle atoms"),
+            "a multiple of 16 rows: its CTAs load whole swizzle atoms",
         ));
     }
     share::legal(kernel, &kind, at, found);
@@ -399,12 +378,12 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
     let mut beside = Beside::default();
     visit(&gemm.body, &mut |op| beside.count(kernel, op));
     let needs = Needs {
-        tile: (rows, columns),
+        tile,
         staged: (
-            fit::staged_rows(rows.max(BLOCK_ROWS), x_rows),
+            fit::staged_rows(rows, x_rows),
             fit::staged_rows(columns, w_rows),
         ),
-        step: (k, 2),
+        element: 2,
         result: widest,
         in_turn,
         split,
@@ -432,6 +411,42 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         over_stages: needs.over_stages(),
         partition,
     })
+}
+
+/// What keeps a tile from having a pipeline: a hint at those that have.
+fn room(tile: Tile, in_turn: bool) -> Option<&'static str> {
+    if tile.swapped() {
+        // As many accumulators as a tile of whole blocks of rows has.
+        let most = most_accumulators(tile, in_turn);
+        let hint = "rows that are no multiple of 64, by 64 columns in turn or 128 shared up to 248 rows; \
+            by 128 in turn up to 160, 256 shared up to 176, 192 and 256 in turn up to 104 and 80";
+        return (tile.refused(in_turn))
+            .or_else(|| (tile.accumulators(in_turn) > most).then_some(hint));
+    }
+    let (rows, how): (&[u32], _) = if in_turn {
+        (
+            &[64, 128],
+            "64 or 128 rows in turn by a multiple of 16 columns: at most 256, of 128 rows 160",
+        )
+    } else {
+        (
+            &[128, 256],
+            "128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 176",
+        )
+    };
+    let known = rows.contains(&tile.rows)
+        && tile.refused(in_turn).is_none()
+        && tile.accumulators(in_turn) <= most_accumulators(tile, in_turn);
+    (!known).then_some(how)
+}
+
+/// Accumulators that leave a thread registers for the rest: in turn there is one more ring to keep track of.
+const fn most_accumulators(tile: Tile, in_turn: bool) -> u32 {
+    match (tile.blocks(in_turn), in_turn) {
+        (0 | 1, _) => 128,
+        (_, false) => 176,
+        (_, true) => 160,
+    }
 }
 
 /// Bytes of the widest type that tiles are stored in, or read from beside the product.

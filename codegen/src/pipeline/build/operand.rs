@@ -76,13 +76,8 @@ impl Walk<'_, '_> {
         };
         let buffer = &self.b.kernel.buffers[region.buffer.index()];
         let (name, blocked) = (identifier(&buffer.name), buffer.rows_contiguous);
-        let all_bytes = if !blocked && rows < BLOCK_ROWS && matches!(axis, Operand::Rows) {
-            // The box leaves a part of its slot as it is.
-            extent.tile.clone() * Expr::symbol("TILE_K", tile.k) * 2
-        } else {
-            let name = format!("{}_BYTES", buffer.name.to_uppercase());
-            Expr::symbol(name, bytes(rows, tile.k, blocked))
-        };
+        let all = format!("{}_BYTES", buffer.name.to_uppercase());
+        let all_bytes = Expr::symbol(all, bytes(rows, tile.k, blocked));
         let (box_rows, block) = if blocked {
             (BLOCK_ROWS, Expr::var("block"))
         } else {
@@ -119,6 +114,7 @@ impl Walk<'_, '_> {
             ring: STAGES,
             part,
             index: block,
+            slice: 0.into(),
             map,
             at: At {
                 column: self.step() * Expr::symbol("TILE_K", tile.k),

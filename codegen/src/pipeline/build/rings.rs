@@ -1,6 +1,6 @@
 //! The rings of a pipeline: what their slots hold, where they lie, and whose arrivals they count.
 
-use super::super::{BLOCK_ROWS, BOX_COLUMNS, CONSUMERS, Expr, Part, Ring, Scope};
+use super::super::{BOX_COLUMNS, CONSUMERS, Expr, Part, Ring, Scope};
 use super::{Product, comm, operand};
 use crate::kernel::Kernel;
 use crate::program::TensorId;
@@ -19,7 +19,7 @@ pub(super) fn lay_out(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Rin
         parts: vec![
             Part {
                 name: name(product.x),
-                bytes: operand::bytes(tile.rows.max(BLOCK_ROWS), tile.k, x_rows),
+                bytes: operand::bytes(tile.rows, tile.k, x_rows),
             },
             Part {
                 name: name(product.w),

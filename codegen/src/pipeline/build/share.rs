@@ -196,7 +196,7 @@ impl Walk<'_, '_> {
     pub(super) fn exchange(&self) -> Vec<Node> {
         let product = self.b.product;
         let shares = || product.shares();
-        let panels = product.tile.columns / product.fit.panel_columns;
+        let panels = product.panels();
         let each = Expr::symbol("SUM_PANELS", panels.div_ceil(product.split));
         let mine = if panels.is_multiple_of(product.split) {
             each.clone()
@@ -218,7 +218,10 @@ impl Walk<'_, '_> {
             part: Expr::var("part"),
         };
         let adds = count("from", shares() - 1, 1.into(), true, vec![add]);
-        let bytes = Expr::symbol("SUM_PANEL_BYTES", product.sum_panel_bytes());
+        let bytes = Expr::symbol(
+            "SUM_PANEL_BYTES",
+            product.fit.panel.elements() * 4 / if product.in_turn { 1 } else { CONSUMERS },
+        );
         let mut nodes = vec![why(
             "This CTA had a part of the steps: it sends the others its sums of their panels, and adds theirs to its own.",
         )];

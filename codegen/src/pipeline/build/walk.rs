@@ -39,7 +39,7 @@ pub(super) struct Walk<'b, 'a> {
 }
 
 /// Names the text uses for its own.
-const RESERVED: [&str; 40] = [
+const RESERVED: [&str; 41] = [
     "index",
     "first",
     "stage",
@@ -78,6 +78,7 @@ const RESERVED: [&str; 40] = [
     "half",
     "share",
     "sum",
+    "slice",
     "first_step",
     "all_steps",
 ];

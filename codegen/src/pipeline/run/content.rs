@@ -8,6 +8,7 @@ use super::execute::{Agent, Machine, Touch};
 use super::step::{Area, Box4};
 use super::story;
 use crate::diag::Diagnostic;
+use crate::dtype::Dtype;
 use crate::kernel::{OpKind, visit};
 use crate::pipeline::{Node, View};
 use crate::program::{StoreMode, TensorId, TensorKind};
@@ -181,18 +182,17 @@ impl Machine<'_> {
         self.case.pipeline.tile.k * self.case.pipeline.dtype.bytes()
     }
 
-    /// A multiply takes the operands that completed on a phase; the rows of the first start so far into the tile's.
+    /// A multiply takes the operands that completed on a phase; so many rows of each one's tile lie before.
     pub(super) fn multiplied(
         &mut self,
         index: usize,
         areas: [Area; 2],
-        (row, phase): (u32, Phase),
+        (befores, phase): ([u32; 2], Phase),
         fresh: bool,
     ) -> Verdict {
         let (cta, line) = (self.agents[index].cta, self.line());
         let wrong = |what| Err(Box::new(story::wrong(self, index, what)));
         let no_tile = "a stage does not hold one tile of each operand";
-        let befores = [row, 0];
         let [x, w] = [0, 1].map(|side| {
             let part = (self.case.operands[side], areas[side]);
             self.operand(cta, part, befores[side], phase)
@@ -243,16 +243,49 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// The first column of a panel of a product.
-    pub(super) fn column(&self, product: &Product, part: u32) -> Option<u32> {
-        Some(product.at.1? + part * self.case.pipeline.panel_columns)
+    /// The first row and column of a panel of a product.
+    pub(super) fn panel_of(&self, product: &Product, part: u32) -> (Option<u32>, Option<u32>) {
+        let (row, column) = self.case.pipeline.panel_at(part);
+        let (first_row, first_column) = product.at;
+        (
+            first_row.map(|first| first + row),
+            first_column.map(|first| first + column),
+        )
     }
 
-    /// Whether a store takes rows or columns that are products of garbage.
-    fn garbage(&self, product: &Product, part: u32, to: &Box4) -> bool {
-        let column = part * self.case.pipeline.panel_columns;
+    /// What a stored panel was loaded from, as its first box says; `None` where there is no panel, or not all of it.
+    pub(super) fn stored_panel(&self, cta: usize, panel: Area) -> Option<Box4> {
+        let mut held: Vec<_> = (self.ctas[cta].held.iter())
+            .filter(|(at, _)| at.overlaps(panel))
+            .collect();
+        held.sort_by_key(|(at, _)| at.start);
+        let Content::Box(first, _) = held.first()?.1 else {
+            return None;
+        };
+        let pipeline = self.case.pipeline;
+        let bytes = pipeline.kernel.buffers[first.tensor.index()].dtype.bytes();
+        let columns = pipeline.tile.slice_columns(pipeline.panel, bytes);
+        let (mut covered, mut column) = (panel.start, first.origin.1);
+        for (at, content) in held {
+            let Content::Box(next, _) = content else {
+                return None;
+            };
+            let same = |of: &Box4| (of.tensor, of.rank, of.chunk, of.origin.0);
+            let follows = (at.start, next.origin.1) == (covered, column);
+            if !follows || same(next) != same(&first) {
+                return None;
+            }
+            (covered, column) = (at.end, column + columns);
+        }
+        (covered == panel.end).then_some(first)
+    }
+
+    /// Whether a store takes rows or columns of a panel, from a column of it on, that are products of garbage.
+    fn garbage(&self, product: &Product, (part, before): (u32, u32), to: &Box4) -> bool {
+        let (row, column) = self.case.pipeline.panel_at(part);
+        let column = column + before;
         let stored = [
-            (0, self.exists(to) - to.rows.0),
+            (row, row + self.exists(to) - to.rows.0),
             (column, column + to.columns.1 - to.columns.0),
         ];
         let mut both = stored.iter().zip(product.lacks);
@@ -280,41 +313,26 @@ impl Machine<'_> {
     }
 
     /// A stored panel is added.
-    pub(super) fn added(&mut self, index: usize, area: Area, part: u32) -> Verdict {
+    pub(super) fn added(&mut self, index: usize, panel: Area, part: u32) -> Verdict {
         let Agent {
             cta, ref product, ..
         } = self.agents[index];
-        let column = self.column(product, part);
-        let held = self.held(cta, area);
-        let right = |held: &Content| match held {
-            Content::Box(at, _) => {
-                let empty = at.columns.0 >= at.columns.1;
-                let (row, first) = (Some(self.row(at)), Some(at.columns.0));
-                (row == product.at.0 && (first == column || empty)).then_some(at.chunk)
-            }
-            Content::Panel(..) | Content::Sum(..) => None,
+        let Some(from) = self.stored_panel(cta, panel) else {
+            let what = "a stage does not hold one stored panel";
+            return Err(Box::new(story::wrong(self, index, what)));
         };
-        let [one] = held.as_slice() else {
-            return Err(Box::new(story::wrong(
-                self,
-                index,
-                "a stage does not hold one stored panel",
-            )));
-        };
-        match right(one) {
-            None => Err(Box::new(story::wrong(
-                self,
-                index,
-                "the stored panel is not of its tile",
-            ))),
-            Some(from) => {
-                let added = &mut self.agents[index].product.added;
-                if part == 0 {
-                    added.push(from);
-                }
-                Ok(())
-            }
+        let at = (
+            Some(self.row_in_all(&from, from.origin.0)),
+            Some(from.origin.1),
+        );
+        if at != self.panel_of(product, part) {
+            let what = "the stored panel is not of its tile";
+            return Err(Box::new(story::wrong(self, index, what)));
         }
+        if part == 0 {
+            self.agents[index].product.added.push(from.chunk);
+        }
+        Ok(())
     }
 
     /// A store takes its panel or box.
@@ -345,14 +363,14 @@ impl Machine<'_> {
                     let buffer = &kernel.buffers[to.tensor.index()];
                     let k = self.depth();
                     let lacks = "some of what exists of its operands was not loaded";
-                    let (Some(first), Some(column)) = (product.at.0, self.column(product, *part))
-                    else {
+                    let (Some(first), Some(column)) = self.panel_of(product, *part) else {
                         return wrong(lacks);
                     };
-                    if (first, column) != (row, to.columns.0) {
+                    let before = self.columns_before(area, buffer.dtype);
+                    if (first, column + before) != (row, to.columns.0) {
                         return wrong("the panel is of another place");
                     }
-                    if self.garbage(product, *part, to) {
+                    if self.garbage(product, (*part, before), to) {
                         return wrong(lacks);
                     }
                     let mut added = product.added.clone();
@@ -387,6 +405,14 @@ impl Machine<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Columns of a panel in its slot that lie before a slice of it, of elements of some type.
+    fn columns_before(&self, slice: Area, dtype: Dtype) -> u32 {
+        let (pipeline, panels) = (self.case.pipeline, &self.case.pipeline.rings[1]);
+        let columns = pipeline.tile.slice_columns(pipeline.panel, dtype.bytes());
+        let bytes = pipeline.panel.rows * columns * dtype.bytes();
+        (slice.start - panels.at) % panels.slot_bytes() / bytes * columns
     }
 
     fn depth(&self) -> u32 {

@@ -434,7 +434,7 @@ impl<'a> Machine<'a> {
             }
             Kind::Mma {
                 areas,
-                row,
+                before,
                 barrier,
                 fresh,
             } => {
@@ -443,8 +443,11 @@ impl<'a> Machine<'a> {
                     self.agents[index].open_mma.push(id);
                 }
                 let over = self.ctas[cta].barriers[barrier].phase;
-                let before = over.wrapping_sub(1);
-                self.multiplied(index, areas, (row, Phase { barrier, before }), fresh)?;
+                let phase = Phase {
+                    barrier,
+                    before: over.wrapping_sub(1),
+                };
+                self.multiplied(index, areas, (before, phase), fresh)?;
             }
             Kind::MmaCommit => {
                 let agent = &mut self.agents[index];
@@ -458,24 +461,24 @@ impl<'a> Machine<'a> {
                     agent.knows.shared.both(read);
                 }
             }
-            Kind::Plain {
+            Kind::WritePanel {
                 area,
-                write,
                 part,
                 epilogue,
             } => {
-                let id = self.touch_shared(index, cta, area, write, false)?;
+                let id = self.touch_shared(index, cta, area, true, false)?;
                 self.agents[index].knows.shared.plain.add(id);
-                if write {
-                    self.written_panel(index, area, part, epilogue)?;
-                } else {
-                    self.added(index, area, part)?;
-                }
+                self.written_panel(index, area, part, epilogue)?;
             }
-            Kind::ReadPanel { area, acc } => {
+            Kind::AddPanel { area, panel, part } => {
                 let id = self.touch_shared(index, cta, area, false, false)?;
                 self.agents[index].knows.shared.plain.add(id);
-                self.read_panel(index, area, acc)?;
+                self.added(index, panel, part)?;
+            }
+            Kind::ReadPanel { area, panel, acc } => {
+                let id = self.touch_shared(index, cta, area, false, false)?;
+                self.agents[index].knows.shared.plain.add(id);
+                self.read_panel(index, panel, acc)?;
             }
             Kind::ReadVector {
                 acc,

@@ -289,6 +289,7 @@ impl<'a> Flattener<'a> {
                 ring,
                 part,
                 index,
+                slice,
                 map,
                 at,
                 multicast,
@@ -299,7 +300,7 @@ impl<'a> Flattener<'a> {
                 let place = if multicast.is_some() {
                     self.env.var("half") * boxed
                 } else {
-                    self.value(index) * self.place_bytes(*map)
+                    self.value(index) * self.place_bytes(*map) + self.value(slice) * boxed
                 };
                 let ctas: Vec<u32> = match multicast {
                     None => vec![self.rank()],
@@ -333,11 +334,17 @@ impl<'a> Flattener<'a> {
                     self.push(node, kind);
                 }
             }
-            Node::Store { ring, map, at, .. } => {
+            Node::Store {
+                ring,
+                slice,
+                map,
+                at,
+                ..
+            } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let boxed = self.case.pipeline.map(*map);
                 let bytes = self.box_bytes(boxed);
-                let area = self.area(*ring, 0, slot, 0, bytes);
+                let area = self.area(*ring, 0, slot, self.value(slice) * bytes, bytes);
                 let to = self.global(*map, at);
                 self.push(node, Kind::Store { area, to });
                 self.cursors[usize::from(ring.0)].held += 1;
@@ -362,18 +369,24 @@ impl<'a> Flattener<'a> {
             ),
             Node::Mma { ring, fresh } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
-                let parts = &self.case.pipeline.ring(*ring).parts;
-                // Each group reads its rows of x and all of w.
-                let line = self.case.pipeline.tile.k * self.case.pipeline.dtype.bytes();
-                let loaded = parts[0].bytes.min(self.case.pipeline.tile.rows * line);
-                let (offset, bytes) = self.share(loaded);
-                let x = self.area(*ring, 0, slot, offset, bytes);
-                let w = self.area(*ring, 1, slot, 0, parts[1].bytes);
+                let pipeline = self.case.pipeline;
+                let line = pipeline.tile.k * pipeline.dtype.bytes();
+                // Each group reads its share of what is on the instruction's M side, and all of the other operand.
+                let shared = usize::from(pipeline.tile.swapped());
+                let read = [0, 1].map(|part| {
+                    let bytes = pipeline.ring(*ring).parts[part].bytes;
+                    if part == shared {
+                        self.share(bytes)
+                    } else {
+                        (0, bytes)
+                    }
+                });
+                let area = |part: usize| self.area(*ring, part, slot, read[part].0, read[part].1);
                 self.push(
                     node,
                     Kind::Mma {
-                        areas: [x, w],
-                        row: offset / line,
+                        areas: [area(0), area(1)],
+                        before: read.map(|(offset, _)| offset / line),
                         barrier: self.barrier(*ring, Side::Full, slot),
                         fresh: self.value(fresh) == 0,
                     },
@@ -394,9 +407,9 @@ impl<'a> Flattener<'a> {
                 dtype,
                 ..
             } => {
-                let slot = self.cursors[usize::from(ring.0)].slot;
-                let area = self.panel(*ring, *slot_part, slot, self.value(index), *dtype);
-                self.push(node, Kind::ReadPanel { area, acc: *acc });
+                let (area, panel) = self.panel(*ring, *slot_part, index, *dtype);
+                let acc = *acc;
+                self.push(node, Kind::ReadPanel { area, panel, acc });
             }
             Node::ReadVector {
                 acc,
@@ -424,13 +437,11 @@ impl<'a> Flattener<'a> {
                 epilogue,
                 dtype,
             } => {
-                let slot = self.cursors[usize::from(ring.0)].slot;
-                let area = self.panel(*ring, 0, slot, 0, *dtype);
+                let (area, _) = self.panel(*ring, 0, &0.into(), *dtype);
                 self.push(
                     node,
-                    Kind::Plain {
+                    Kind::WritePanel {
                         area,
-                        write: true,
                         part: self.value(part),
                         epilogue: *epilogue,
                     },
@@ -443,17 +454,9 @@ impl<'a> Flattener<'a> {
                 part,
                 dtype,
             } => {
-                let slot = self.cursors[usize::from(ring.0)].slot;
-                let area = self.panel(*ring, *slot_part, slot, self.value(index), *dtype);
-                self.push(
-                    node,
-                    Kind::Plain {
-                        area,
-                        write: false,
-                        part: self.value(part),
-                        epilogue: None,
-                    },
-                );
+                let (area, panel) = self.panel(*ring, *slot_part, index, *dtype);
+                let part = self.value(part);
+                self.push(node, Kind::AddPanel { area, panel, part });
             }
             Node::SendSum {
                 ring,

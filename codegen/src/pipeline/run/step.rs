@@ -52,8 +52,8 @@ pub(super) enum Kind {
     },
     Mma {
         areas: [Area; 2],
-        /// Where in the tile the first one's rows start.
-        row: u32,
+        /// How many rows of each one's tile lie before.
+        before: [u32; 2],
         /// On which their loads complete.
         barrier: usize,
         fresh: bool,
@@ -62,14 +62,21 @@ pub(super) enum Kind {
     MmaWait {
         pending: usize,
     },
-    /// Ordinary stores to (or loads from) shared memory.
-    Plain {
+    /// Ordinary stores to shared memory.
+    WritePanel {
         area: Area,
-        write: bool,
         /// Which panel of the tile.
         part: u32,
         /// What was applied to what is written.
         epilogue: Option<usize>,
+    },
+    /// Ordinary loads from shared memory, added to accumulators.
+    AddPanel {
+        area: Area,
+        /// All of the panel: the other group reads the rest.
+        panel: Area,
+        /// Which panel of the tile.
+        part: u32,
     },
     /// A panel's width of accumulators, into the shared memory of a CTA of the cluster.
     SendSum {
@@ -85,6 +92,8 @@ pub(super) enum Kind {
     /// Ordinary loads of a stored panel into registers of its own.
     ReadPanel {
         area: Area,
+        /// All of the panel.
+        panel: Area,
         acc: AccId,
     },
     /// Ordinary loads of a vector.
@@ -149,7 +158,8 @@ impl Kind {
             | Kind::Mma { .. }
             | Kind::MmaCommit
             | Kind::MmaWait { .. }
-            | Kind::Plain { .. }
+            | Kind::WritePanel { .. }
+            | Kind::AddPanel { .. }
             | Kind::SendSum { .. }
             | Kind::AddSum { .. }
             | Kind::ReadPanel { .. }

@@ -122,12 +122,8 @@ impl Machine<'_> {
             ),
             Kind::MmaCommit => "closes a group of multiplies".into(),
             Kind::MmaWait { .. } => "waits for multiplies".into(),
-            Kind::Plain {
-                area, write: true, ..
-            } => format!("writes {}", self.area_name(step, area)),
-            Kind::Plain {
-                area, write: false, ..
-            } => format!("reads {}", self.area_name(step, area)),
+            Kind::WritePanel { area, .. } => format!("writes {}", self.area_name(step, area)),
+            Kind::AddPanel { area, .. } => format!("reads {}", self.area_name(step, area)),
             Kind::SendSum {
                 cta, area, part, ..
             } => format!(

@@ -1,6 +1,6 @@
 //! The math after the dot: that each panel gets the value the schedule stores, from operands of its own rows and columns.
 
-use super::content::{Content, Verdict};
+use super::content::Verdict;
 use super::execute::Machine;
 use super::step::Area;
 use super::story;
@@ -32,9 +32,8 @@ impl Machine<'_> {
     }
 
     /// A stored panel is read.
-    pub(super) fn read_panel(&mut self, index: usize, area: Area, acc: AccId) -> Verdict {
-        let held = self.held(self.agents[index].cta, area);
-        let [Content::Box(from, _)] = held.as_slice() else {
+    pub(super) fn read_panel(&mut self, index: usize, panel: Area, acc: AccId) -> Verdict {
+        let Some(from) = self.stored_panel(self.agents[index].cta, panel) else {
             let what = "a stage does not hold one stored panel";
             return Err(Box::new(story::wrong(self, index, what)));
         };
@@ -42,7 +41,7 @@ impl Machine<'_> {
             let what = "the stored panel is of another tensor";
             return Err(Box::new(story::wrong(self, index, what)));
         }
-        let row = self.row_in_all(from, from.origin.0);
+        let row = self.row_in_all(&from, from.origin.0);
         self.has_read(index, acc, Some(row), from.origin.1);
         Ok(())
     }
@@ -68,16 +67,16 @@ impl Machine<'_> {
         let product = &self.agents[index].product;
         // Where a tile lies outside, whatever is there will do.
         let is = |at: Option<u32>, known: u32| at.is_none_or(|at| at == known);
-        let column = self.column(product, part);
+        let (row, column) = self.panel_of(product, part);
         for param in &self.case.pipeline.epilogues[epilogue].params {
             let rows = match param.from {
                 Source::Product => continue,
                 Source::Panel => true,
                 Source::Vector => false,
             };
-            let there = product.read.iter().any(|(acc, row, first)| {
-                let row = row.map(|row| is(product.at.0, row));
-                (*acc, row) == (param.acc, rows.then_some(true)) && is(column, *first)
+            let there = product.read.iter().any(|(acc, at, first)| {
+                let there = at.map(|at| is(row, at));
+                (*acc, there) == (param.acc, rows.then_some(true)) && is(column, *first)
             });
             if !there {
                 let what = format!("`{}` is not there for these rows and columns", param.name);

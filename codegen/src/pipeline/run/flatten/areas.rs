@@ -22,7 +22,7 @@ impl Flattener<'_> {
         }
     }
 
-    /// This group's share of the rows of a part: its offset and bytes.
+    /// This group's share of the rows of a part, or of the slices of a panel: its offset and bytes.
     pub(super) fn share(&self, bytes: u32) -> (u32, u32) {
         if self.case.pipeline.in_turn {
             (0, bytes)
@@ -32,20 +32,20 @@ impl Flattener<'_> {
         }
     }
 
-    /// This group's rows of a panel.
+    /// This group's share of a panel in the current slot, its rows or its slices; and all of the panel.
     pub(super) fn panel(
         &self,
         ring: RingId,
         part: usize,
-        slot: u32,
-        index: u32,
+        index: &Expr,
         dtype: Dtype,
-    ) -> Area {
-        let pipeline = self.case.pipeline;
-        let bytes = pipeline.tile.rows * pipeline.panel_columns * dtype.bytes();
+    ) -> (Area, Area) {
+        let (pipeline, slot) = (self.case.pipeline, self.cursors[usize::from(ring.0)].slot);
+        let bytes = pipeline.panel.elements() * dtype.bytes();
         let (offset, share) = self.share(bytes);
-        let place = index * pipeline.panel_bytes();
-        self.area(ring, part, slot, place + offset, share)
+        let place = self.value(index) * pipeline.panel_bytes();
+        let area = |offset: u32, bytes| self.area(ring, part, slot, place + offset, bytes);
+        (area(offset, share), area(0, bytes))
     }
 
     /// A place of a slot of sums.
