@@ -39,6 +39,17 @@ fn every_epilogue_passes_the_gates() {
         .set("tiles", (128, 128))
         .set("gemm.ping_pong", 1);
     cases.push((schedules::linear_gelu(), in_turn));
+    // With columns on the instruction's M side: one block of them, and two.
+    for tile in [(208, 128), (240, 128), (104, 128), (176, 256), (80, 256)] {
+        let swapped = Variant::new(4).set("tiles", tile);
+        cases.push((schedules::linear_gelu(), swapped.clone()));
+        cases.push((schedules::linear_residual(), swapped.clone()));
+        cases.push((schedules::wgrad(), swapped.layout(Layout::Tn)));
+    }
+    for tile in [(208, 128), (80, 256)] {
+        let swapped = Variant::new(4).set("tiles", tile);
+        cases.extend(epilogues::ALL.map(|program| (program(), swapped.clone())));
+    }
     cases.push((schedules::linear_gelu(), tall.clone()));
     cases.push((schedules::linear_residual(), tall));
     all_pass(&cases);

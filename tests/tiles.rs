@@ -74,7 +74,6 @@ fn every_tile_passes_the_gates() {
     let mut kinds = Vec::new();
     for columns in (16..=256).step_by(16) {
         kinds.push(((64, columns), true));
-        kinds.push(((16, columns), true));
         kinds.push(((128, columns), false));
         if columns <= 160 {
             kinds.push(((128, columns), true));
@@ -82,6 +81,18 @@ fn every_tile_passes_the_gates() {
         if columns <= 176 {
             kinds.push(((256, columns), false));
         }
+    }
+    for rows in (8..256).step_by(8).filter(|rows| rows % 64 != 0) {
+        kinds.push(((rows, 64), true));
+        kinds.push(((rows, 128), false));
+        let more = [
+            ((rows, 128), true, 160),
+            ((rows, 192), true, 104),
+            ((rows, 256), true, 80),
+            ((rows, 256), false, 176),
+        ];
+        let fits = more.into_iter().filter(|(.., most)| rows <= *most);
+        kinds.extend(fits.map(|(tile, in_turn, _)| (tile, in_turn)));
     }
     let mut cases = gemm(&kinds);
     cases.extend(

@@ -85,6 +85,9 @@ const ENOUGH: u32 = 27 << 10;
 const MOST_STAGES: u32 = 16;
 /// Rows of a panel of a swapped tile, if it has panels of so many: fewer cost more barriers than they are worth.
 const ENOUGH_ROWS: u32 = 24;
+/// Bytes of panels of a swapped tile that are written at a time, at most, one for each warpgroup that has some of its own:
+/// of twice that, two leave no room for a third stage.
+const LARGEST: u32 = 32 << 10;
 /// Registers of a thread for accumulators and for what a panel of them becomes.
 const VALUES: u32 = 192;
 
@@ -123,18 +126,20 @@ impl Needs {
             .unwrap_or(if self.split > 1 { 16 } else { 32 / self.result })
     }
 
-    /// Rows of a panel of a swapped tile, whole atoms: the most of which a thread has registers for what becomes of
-    /// them, and a stage has room for one of each stored tile; two panels of a tall tile, so that one is stored while
-    /// the next is written. As many each for CTAs that share steps, where that leaves enough rows, and otherwise low
+    /// Rows of a panel of a swapped tile, whole atoms: as many as a thread has registers for what becomes of them, and
+    /// a stage has room for one of each stored tile; two panels of a tall tile, so that one is stored while the next is
+    /// written. As many each for CTAs that share steps, where that leaves enough rows, and otherwise low
     /// ones, which differ least.
     fn panel_rows(&self) -> u32 {
         let (rows, blocks) = (self.tile.rows, self.tile.blocks(self.in_turn));
+        let consumers = if self.in_turn { CONSUMERS } else { 1 };
         let values = |rows: u32| self.tile.accumulators(self.in_turn) + blocks * rows / 2;
         let fits = |panels: &u32| {
             let each = rows / panels;
             rows.is_multiple_of(panels * ATOM_ROWS)
                 && panels.is_multiple_of(self.split)
                 && each >= ENOUGH_ROWS
+                && each * self.tile.columns * self.result * consumers <= LARGEST
                 && values(each) <= VALUES
                 && self.places(each * self.tile.columns) >= self.beside.tiles
         };

@@ -215,7 +215,7 @@ proptest! {
     fn all_of_a_tile_is_multiplied(rows in (1u32..=32).prop_map(|atoms| atoms * 8), columns in (1u32..=16).prop_map(|few| few * 16), in_turn in any::<bool>()) {
         let tile = Tile { rows, columns, k: 64 };
         prop_assert_eq!(tile.swapped(), rows % 64 != 0);
-        if tile.refused(in_turn).is_none() && (in_turn || tile.sides().0 % 128 == 0) {
+        if tile.refused(in_turn).is_none() && (in_turn || tile.sides().0.is_multiple_of(128)) {
             let groups = if in_turn { 1 } else { 2 };
             prop_assert_eq!(tile.accumulators(in_turn) * 128 * groups, rows * columns);
         }

@@ -6,7 +6,7 @@ use counterflow::prelude::*;
 /// y = silu(x · wᵀ + bias), the bias in f32.
 #[schedule]
 pub fn linear_silu(x: Local<bf16>, w: Local<bf16>, bias: Vector<f32>, y: Out<bf16>) {
-    let tiles = y.tiles((128, 256));
+    let tiles = y.tiles(tune((128, 256), (208, 128), (80, 256)));
     #[gemm]
     for t in tiles.grouped() {
         y[t] = dot(x[t], w[t]).bias(bias).silu();
@@ -16,7 +16,7 @@ pub fn linear_silu(x: Local<bf16>, w: Local<bf16>, bias: Vector<f32>, y: Out<bf1
 /// GELU by tanh, of a scaled product, times a stored tile.
 #[schedule]
 pub fn gelu_tanh_mul(x: Local<bf16>, w: Local<bf16>, z: Local<bf16>, y: Out<bf16>) {
-    let tiles = y.tiles((128, 256));
+    let tiles = y.tiles(tune((128, 256), (208, 128), (80, 256)));
     #[gemm]
     for t in tiles.grouped() {
         y[t] = dot(x[t], w[t]).scale(0.5).gelu_tanh().mul(z[t]);
@@ -34,7 +34,7 @@ pub fn gated(
     before: Out<bf16>,
     y: Out<bf16>,
 ) {
-    let tiles = y.tiles((128, 256));
+    let tiles = y.tiles(tune((128, 256), (208, 128), (80, 256)));
     #[gemm]
     for t in tiles.grouped() {
         let sum = dot(x[t], w[t]).bias(bias);
@@ -66,7 +66,7 @@ pub fn wave(x: f32) -> f32 {
 /// A user's function with a parameter for each column.
 #[schedule]
 pub fn mapped(x: Local<bf16>, w: Local<bf16>, slope: Vector<bf16>, y: Out<bf16>) {
-    let tiles = y.tiles((128, 256));
+    let tiles = y.tiles(tune((128, 256), (208, 128), (80, 256)));
     #[gemm]
     for t in tiles.grouped() {
         y[t] = dot(x[t], w[t]).map(bent, slope);
@@ -76,7 +76,7 @@ pub fn mapped(x: Local<bf16>, w: Local<bf16>, slope: Vector<bf16>, y: Out<bf16>)
 /// A user's function that calls another.
 #[schedule]
 pub fn waved(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
-    let tiles = y.tiles((128, 256));
+    let tiles = y.tiles(tune((128, 256), (208, 128), (80, 256)));
     #[gemm]
     for t in tiles.grouped() {
         y[t] = dot(x[t], w[t]).cast::<bf16>().map(wave).sigmoid().relu();
@@ -86,7 +86,7 @@ pub fn waved(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
 /// The sum over ranks goes through its epilogue where it is complete: at its owner.
 #[schedule]
 pub fn gemm_rs_gelu(x: Local<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: Scattered<bf16>) {
-    let tiles = y.tiles((128, 256));
+    let tiles = y.tiles(tune((128, 256), (208, 128), (80, 256)));
     let partial = symmetric::<bf16>(y, slots = world());
     let landed = counters(world(), tiles);
 
@@ -114,7 +114,7 @@ pub fn both_types(
     y: Out<bf16>,
     full: Out<f32>,
 ) {
-    let tiles = y.tiles((128, 256));
+    let tiles = y.tiles(tune((128, 256), (208, 128), (80, 256)));
     #[gemm]
     for t in tiles.grouped() {
         let sum = dot(x[t], w[t]).mul(z[t]) + before[t];

@@ -12,13 +12,15 @@ use counterflow::launch::Loaded;
 use counterflow::{Communicator, Dtype, Error, Layout, Program, Shape, Variant, schedules};
 
 /// Tiles, and whether they are taken in turn.
-const TILES: [((u32, u32), u32); 6] = [
+const TILES: [((u32, u32), u32); 8] = [
     ((128, 256), 0),
     ((128, 192), 0),
     ((256, 128), 0),
     ((128, 160), 1),
     ((128, 144), 1),
     ((128, 128), 1),
+    ((208, 128), 0),
+    ((72, 128), 1),
 ];
 const SIZES: [(u32, u32); 3] = [(264, 1096), (520, 72), (1032, 2048)];
 /// Columns of M are lines of memory: whole 16 bytes.

@@ -29,6 +29,11 @@ pub fn kinds() -> Vec<(Program, Variant)> {
             let variant = Variant::new(ranks).dtype(dtype).layout(layout);
             kinds.push((program.clone(), variant));
         }
+        // With columns on the instruction's M side: one block of them a warpgroup, and two.
+        for tile in [(208, 128), (80, 256)] {
+            let variant = Variant::new(ranks).layout(layout).set("tiles", tile);
+            kinds.push((program.clone(), variant));
+        }
     }
     kinds
 }

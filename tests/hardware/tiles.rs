@@ -10,7 +10,7 @@ use counterflow::{Dtype, Layout, Program, Shape, Variant, schedules};
 type Knobs = &'static [(&'static str, Setting)];
 
 /// Tiles with what else is chosen.
-const TILES: [((u32, u32), Knobs); 18] = [
+const TILES: [((u32, u32), Knobs); 26] = [
     ((128, 224), &[]),
     ((128, 144), &[]),
     ((128, 96), &[]),
@@ -24,8 +24,17 @@ const TILES: [((u32, u32), Knobs); 18] = [
     ((64, 32), &[]),
     ((64, 256), &[]),
     ((8, 64), &[]),
-    ((16, 32), &[]),
+    ((16, 64), &[]),
     ((32, 128), &[]),
+    ((208, 128), &[]),
+    ((176, 256), &[]),
+    ((104, 128), &[]),
+    ((80, 128), &[]),
+    ((248, 64), PING_PONG),
+    ((144, 128), PING_PONG),
+    ((72, 256), PING_PONG),
+    ((208, 128), &[("gemm.cluster", Pair(2, 1))]),
+    ((80, 128), &[("gemm.cluster", Pair(1, 2))]),
     ((128, 256), &[("gemm.cluster", Pair(2, 1))]),
     ((128, 192), &[("gemm.cluster", Pair(1, 2))]),
     (
@@ -43,14 +52,17 @@ pub const ROWS: [u32; 6] = [1, 7, 127, 129, 1000, 2049];
 /// Where columns of M are lines of memory, they are whole 16 bytes.
 const EVEN: [u32; 6] = [8, 56, 120, 136, 1000, 2056];
 /// Of the last tile's rows, as of its columns, some strips exist: one of them, a part of one, all but one of a half.
-pub const RAGGED: [u32; 8] = [129, 1, 7, 8, 9, 65, 200, 257];
+pub const RAGGED: [u32; 9] = [129, 1, 7, 8, 9, 65, 100, 200, 257];
 const RAGGED_EVEN: [u32; 5] = [136, 8, 72, 200, 264];
 const RAGGED_SIZES: [(u32, u32); 2] = [(8, 256), (1096, 520)];
 /// Operands whose rows are contiguous, in blocks that the tile does not fill.
-const LAID_OUT: [(Layout, (u32, u32), Knobs); 8] = [
+const LAID_OUT: [(Layout, (u32, u32), Knobs); 13] = [
     (Layout::Nn, (128, 224), &[]),
     (Layout::Nn, (128, 144), PING_PONG),
-    (Layout::Nn, (16, 32), &[]),
+    (Layout::Nn, (16, 64), &[]),
+    (Layout::Nn, (208, 128), &[]),
+    (Layout::Nn, (80, 128), &[("gemm.cluster", Pair(1, 2))]),
+    (Layout::Nn, (144, 128), PING_PONG),
     (Layout::Nn, (128, 128), &[("gemm.cluster", Pair(1, 2))]),
     (
         Layout::Nn,
@@ -60,17 +72,32 @@ const LAID_OUT: [(Layout, (u32, u32), Knobs); 8] = [
     (Layout::Tn, (256, 128), &[]),
     (Layout::Tn, (128, 160), PING_PONG),
     (Layout::Tn, (8, 64), &[]),
+    (Layout::Tn, (200, 128), &[]),
+    (Layout::Tn, (96, 128), PING_PONG),
 ];
 
 /// CTAs that share the steps of a tile: as many panels each, or not; shared by warpgroups and in turn.
-const SPLIT: [(Layout, (u32, u32), Knobs); 23] = [
+const SPLIT: [(Layout, (u32, u32), Knobs); 32] = [
     (Layout::Nt, (64, 64), BY_2),
     (Layout::Nt, (64, 64), BY_3),
     (Layout::Nt, (64, 64), BY_4),
     (Layout::Nt, (64, 128), BY_3),
     (Layout::Nt, (16, 64), BY_4),
     (Layout::Nt, (8, 64), BY_3),
-    (Layout::Nt, (32, 48), BY_4),
+    (Layout::Nt, (32, 64), BY_4),
+    (Layout::Nt, (208, 128), BY_2),
+    (Layout::Nt, (208, 128), BY_4),
+    (Layout::Nt, (144, 256), BY_2),
+    (Layout::Nt, (80, 128), BY_2),
+    (Layout::Nt, (80, 128), BY_3),
+    (
+        Layout::Nt,
+        (96, 128),
+        &[("gemm.ping_pong", One(1)), ("gemm.split", One(2))],
+    ),
+    (Layout::Nn, (208, 128), BY_2),
+    (Layout::Nn, (16, 64), BY_3),
+    (Layout::Tn, (80, 128), BY_4),
     (Layout::Nt, (128, 128), BY_2),
     (Layout::Nt, (128, 128), BY_3),
     (Layout::Nt, (128, 64), BY_4),
@@ -94,7 +121,7 @@ const SPLIT: [(Layout, (u32, u32), Knobs); 23] = [
 ];
 
 /// CTAs that load together and share the steps of their tiles: four, six or eight of a cluster.
-const TOGETHER: [(Layout, (u32, u32), Knobs); 13] = [
+const TOGETHER: [(Layout, (u32, u32), Knobs); 16] = [
     (Layout::Nt, (128, 192), ROWS_BY_2),
     (Layout::Nt, (128, 256), ROWS_BY_2),
     (Layout::Nt, (128, 96), COLUMNS_BY_2),
@@ -105,6 +132,9 @@ const TOGETHER: [(Layout, (u32, u32), Knobs); 13] = [
     (Layout::Nt, (64, 64), ROWS_BY_2),
     (Layout::Nt, (64, 128), COLUMNS_BY_3),
     (Layout::Nt, (16, 64), ROWS_BY_4),
+    (Layout::Nt, (208, 128), ROWS_BY_2),
+    (Layout::Nt, (80, 128), COLUMNS_BY_2),
+    (Layout::Nt, (96, 128), ROWS_BY_3),
     (
         Layout::Nt,
         (128, 96),
@@ -143,7 +173,13 @@ fn kernels() -> Vec<Run> {
         let variant = variant(Dtype::Bf16, tile, knobs);
         (variant, &SIZES[..], &ROWS[..], Fill::Uniform(7))
     });
-    let f16 = [((128, 160), PING_PONG), ((128, 224), &[])].map(|(tile, knobs)| {
+    let f16 = [
+        ((128, 160), PING_PONG),
+        ((128, 224), &[]),
+        ((208, 128), &[]),
+        ((80, 128), PING_PONG),
+    ];
+    let f16 = f16.map(|(tile, knobs)| {
         let variant = variant(Dtype::F16, tile, knobs);
         (variant, &SIZES[2..3], &ROWS[..], Fill::Integers(7))
     });
@@ -267,6 +303,10 @@ pub fn jittered() -> impl Iterator<Item = (Program, Variant)> {
         ((128, 96), COLUMNS_BY_2),
         ((64, 64), ROWS_BY_2),
         ((128, 128), ROWS_BY_4),
+        ((208, 128), BY_2),
+        ((80, 128), BY_3),
+        ((16, 64), BY_3),
+        ((208, 128), ROWS_BY_2),
     ];
     kinds
         .into_iter()
@@ -313,7 +353,7 @@ fn shared_steps_agree_with_the_reference_without_a_gpu() {
 type Fused = (fn() -> Program, (u32, u32), Knobs);
 
 /// Kernels that move data, too.
-const FUSED: [Fused; 8] = [
+const FUSED: [Fused; 12] = [
     (schedules::ag_gemm, (128, 224), &[]),
     (schedules::ag_gemm, (256, 128), &[]),
     (schedules::ag_gemm, (128, 160), PING_PONG),
@@ -322,6 +362,10 @@ const FUSED: [Fused; 8] = [
     (schedules::gemm_rs, (128, 160), &[]),
     (schedules::gemm_rs, (256, 128), &[]),
     (schedules::gemm_ar, (128, 160), &[]),
+    (schedules::ag_gemm, (208, 128), &[]),
+    (schedules::ag_gemm, (48, 128), PING_PONG),
+    (schedules::gemm_rs, (144, 128), &[]),
+    (schedules::gemm_ar, (80, 128), &[]),
 ];
 
 #[test]

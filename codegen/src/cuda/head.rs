@@ -154,7 +154,9 @@ impl Text<'_> {
             self.line("constexpr u32 SLICE_BYTES = PANEL_M * 128;");
         }
         if pipeline.split > 1 {
-            self.line("constexpr u32 SUM_THREADS = 128;  // of a consumer: those that have rows of the tile");
+            self.line(format!(
+                "constexpr u32 SUM_THREADS = 128;  // of a consumer: those that have {on_m} of the tile"
+            ));
             self.line(format!(
                 "constexpr u32 SUM_PANEL_BYTES = {}{panel_n} * 2 * SUM_THREADS;  // of a panel's accumulators",
                 if blocks > 1 { "BLOCKS * " } else { "" }
@@ -546,7 +548,9 @@ fn meaning(name: &str) -> &'static str {
         "SLICE_N" => {
             "  // columns of a slice of a panel: a 128-byte line; slices lie one after another"
         }
-        "SLICE_N_F32" => "  // the same of f32",
+        "SLICE_N_F32" => {
+            "  // columns of a slice of a panel of f32: a 128-byte line; slices lie one after another"
+        }
         "SUM_PANELS" => "  // panels of a tile that a CTA has the sums of, at most",
         "CARRIED" => "  // stored panels that one stage holds",
         _ => "",
