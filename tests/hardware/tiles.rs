@@ -10,7 +10,7 @@ use counterflow::{Dtype, Layout, Program, Shape, Variant, schedules};
 type Knobs = &'static [(&'static str, Setting)];
 
 /// Tiles with what else is chosen.
-const TILES: [((u32, u32), Knobs); 26] = [
+const TILES: [((u32, u32), Knobs); 27] = [
     ((128, 224), &[]),
     ((128, 144), &[]),
     ((128, 96), &[]),
