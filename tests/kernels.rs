@@ -104,7 +104,7 @@ fn every_schedule_type_and_tile_passes_the_gates() {
     let mut cases = Vec::new();
     for schedule in schedules::ALL {
         for dtype in [Dtype::Bf16, Dtype::F16] {
-            for tile in [(128, 128), (128, 256)] {
+            for tile in [(128, 128), (128, 256), (208, 128)] {
                 // The world is a parameter of the text.
                 let variant = Variant::new(4).dtype(dtype).set("tiles", tile);
                 cases.push((schedule(), variant.clone()));

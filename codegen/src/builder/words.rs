@@ -137,7 +137,7 @@ pub struct GemmOptions {
     pub stages: Option<Tune>,
     /// Panels through which results leave shared memory.
     pub panels: Option<Tune>,
-    /// Whether the warpgroups that multiply take tiles in turn, instead of sharing each. Tiles of 64 rows
-    /// and fewer always are.
+    /// Whether the warpgroups that multiply take tiles in turn, instead of sharing each. Those of 64 rows
+    /// always are, and of 64 columns where rows are no multiple of 64.
     pub ping_pong: Option<Tune>,
 }

@@ -16,7 +16,7 @@ impl Text<'_> {
         });
     }
 
-    /// Sends or adds a panel's width of accumulators.
+    /// Sends or adds a panel's accumulators.
     pub(super) fn sum(
         &mut self,
         verb: &str,

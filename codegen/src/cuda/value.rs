@@ -148,7 +148,7 @@ impl Text<'_> {
         }
     }
 
-    /// Applies an epilogue to a panel's width of elements.
+    /// Applies an epilogue to a panel's elements.
     pub(super) fn apply(&mut self, index: usize, part: &str) {
         let epilogue = &self.pipeline.epilogues[index];
         let name = identifier(&epilogue.name);

@@ -266,14 +266,14 @@ pub enum Node {
         /// Its first column.
         column: Expr,
     },
-    /// Computes what a panel's width of elements become.
+    /// Computes what a panel's elements become.
     Apply {
         /// An index into [`super::Pipeline::epilogues`].
         epilogue: usize,
         /// Which panel of the tile.
         part: Expr,
     },
-    /// Rounds a panel's width of accumulators, or of what became of them, into the current slot (ordinary stores).
+    /// Rounds a panel's accumulators, or of what became of them, into the current slot (ordinary stores).
     WritePanel {
         /// The ring.
         ring: RingId,
@@ -284,7 +284,7 @@ pub enum Node {
         /// What it is rounded to.
         dtype: Dtype,
     },
-    /// Sends a panel's width of accumulators to another CTA of the cluster, into the slot of the current number there.
+    /// Sends a panel's accumulators to another CTA of the cluster, into the slot of the current number there.
     ///
     /// CUDA: `sum_send`, asynchronous stores. Meaning: as a load by TMA, it completes on that CTA's full barrier with
     /// all its bytes.
@@ -298,7 +298,7 @@ pub enum Node {
         /// Which panel of the tile.
         part: Expr,
     },
-    /// Adds what another CTA sent to a panel's width of accumulators, in f32 (ordinary loads).
+    /// Adds what another CTA sent to a panel's accumulators, in f32 (ordinary loads).
     AddSum {
         /// The ring.
         ring: RingId,

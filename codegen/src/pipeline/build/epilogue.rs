@@ -345,7 +345,7 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// Reads a panel's width of each vector.
+    /// Reads a panel's columns of each vector.
     fn read_vectors(&self, sorted: &Sorted<'_>, var: Var) -> Vec<(AccId, Node)> {
         let Some((_, _, row, column)) = self.item(var) else {
             return Vec::new();

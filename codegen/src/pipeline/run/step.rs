@@ -78,7 +78,7 @@ pub(super) enum Kind {
         /// Which panel of the tile.
         part: u32,
     },
-    /// A panel's width of accumulators, into the shared memory of a CTA of the cluster.
+    /// A panel's accumulators, into the shared memory of a CTA of the cluster.
     SendSum {
         cta: u32,
         area: Area,
