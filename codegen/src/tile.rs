@@ -70,28 +70,18 @@ impl Tile {
 
     /// What keeps a tile from being multiplied at all, whatever room there is for it: a hint.
     pub fn refused(&self, in_turn: bool) -> Option<&'static str> {
+        const HINT: &str = "sm90 multiplies 64, 128, 192 or 256 rows by a multiple of 16 columns, and any other multiple \
+            of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each";
         let (m, n) = self.sides();
-        let whole = if in_turn {
-            BLOCK_ROWS
+        // Columns come by whole lines of the narrowest swizzle, rows by its atoms.
+        let known = if !self.swapped() {
+            n.is_multiple_of(16)
+        } else if in_turn {
+            n.is_multiple_of(ATOM_ROWS) && m.is_multiple_of(BLOCK_ROWS)
         } else {
-            CONSUMERS * BLOCK_ROWS
+            n.is_multiple_of(ATOM_ROWS) && m.is_multiple_of(CONSUMERS * BLOCK_ROWS)
         };
-        // Columns come by whole lines of every swizzle, rows by its atoms.
-        let (known, hint) = match (self.swapped(), in_turn) {
-            (false, _) => (
-                n.is_multiple_of(16),
-                "sm90 multiplies 64, 128, 192 or 256 rows by a multiple of 16 columns up to 256",
-            ),
-            (true, true) => (
-                n.is_multiple_of(ATOM_ROWS) && m.is_multiple_of(whole),
-                "rows that are no multiple of 64: a multiple of 8, in turn by a multiple of 64 columns, up to 256",
-            ),
-            (true, false) => (
-                n.is_multiple_of(ATOM_ROWS) && m.is_multiple_of(whole),
-                "rows that are no multiple of 64: a multiple of 8, by 128 or 256 columns, or in turn by a multiple of 64",
-            ),
-        };
-        (!known || m == 0 || n == 0 || m > MOST || n > MOST).then_some(hint)
+        (!known || m == 0 || n == 0 || m > MOST || n > MOST).then_some(HINT)
     }
 
     /// How many panels it has.

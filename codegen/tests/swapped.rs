@@ -389,15 +389,15 @@ fn what_cannot_be_multiplied_is_refused_with_what_can() {
     };
     insta::assert_snapshot!(refused((100, 128), false), @"
     error[resources]: tiles of 100x128
-      help: rows that are no multiple of 64: a multiple of 8, by 128 or 256 columns, or in turn by a multiple of 64
+      help: sm90 multiplies 64, 128, 192 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
     ");
     insta::assert_snapshot!(refused((208, 192), false), @"
     error[resources]: tiles of 208x192
-      help: rows that are no multiple of 64: a multiple of 8, by 128 or 256 columns, or in turn by a multiple of 64
+      help: sm90 multiplies 64, 128, 192 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
     ");
     insta::assert_snapshot!(refused((16, 32), false), @"
     error[resources]: tiles of 16x32
-      help: rows that are no multiple of 64: a multiple of 8, in turn by a multiple of 64 columns, up to 256
+      help: sm90 multiplies 64, 128, 192 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
     ");
     insta::assert_snapshot!(refused((208, 256), false), @"
     error[resources]: tiles of 208x256
@@ -405,7 +405,7 @@ fn what_cannot_be_multiplied_is_refused_with_what_can() {
     ");
     insta::assert_snapshot!(refused((264, 128), false), @"
     error[resources]: tiles of 264x128
-      help: rows that are no multiple of 64: a multiple of 8, by 128 or 256 columns, or in turn by a multiple of 64
+      help: sm90 multiplies 64, 128, 192 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
     ");
     let shared = built(knobs((8, 128), false, 2), After::Tile).expect_err("refused");
     insta::assert_snapshot!(shared.first().text(&|_| String::new()), @"
@@ -433,7 +433,7 @@ fn what_cannot_be_multiplied_is_refused_with_what_can() {
     let found = plan.expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[resources]: tiles of 208x192
-      help: rows that are no multiple of 64: a multiple of 8, by 128 or 256 columns, or in turn by a multiple of 64
+      help: sm90 multiplies 64, 128, 192 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
     ");
 }
 

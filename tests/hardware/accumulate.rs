@@ -1,7 +1,7 @@
 //! What launches add to: from contents that count, every element once a launch, and the next launch goes on from there.
 
 use crate::case::{Case, Device, Fill, References, on};
-use crate::memory::{Heap, Memory};
+use crate::memory::{Heap, Memory, Words};
 use crate::right::JITTER;
 use crate::tiles::{NONE, right};
 use crate::{fine, gpus};
@@ -91,7 +91,8 @@ fn in_a_row(
     let plan = &case.plans[0];
     let heap = Heap::new(rank, &case.kernel, &[plan])?;
     let loaded = Loaded::load(rank, compiler, &case.pipeline, &[plan])?;
-    let memory = Memory::new(rank, &heap, plan, 0, fill)?;
+    let words = Words::new(&case.kernel, plan, rank.rank(), 0, fill);
+    let memory = Memory::new(rank, &heap, &words)?;
     rank.synchronize()?;
     for _ in 0..LAUNCHES {
         loaded.launch(rank, plan, &memory.tensors())?;

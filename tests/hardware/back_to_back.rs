@@ -10,7 +10,7 @@
 use crate::case::{Case, Fill, in_parallel, variant};
 use crate::fine;
 use crate::gpus::{self, dawdle};
-use crate::memory::{Heap, Memory, numbers};
+use crate::memory::{Heap, Memory, Words, numbers};
 use crate::right::{JITTER, KINDS};
 use counterflow::codegen::interp::{self, Numbers, Outcome, Output, Policy};
 use counterflow::codegen::program::TensorId;
@@ -41,8 +41,11 @@ fn on_rank(
     let plan = |launch| plans[of_launch(launch).0];
     let heap = Heap::new(rank, &case.kernel, &plans)?;
     let loaded = Loaded::load(rank, compiler, &case.pipeline, &plans)?;
+    let words = in_parallel(ROWS.len() * SETS, |launch| {
+        Words::new(&case.kernel, plan(launch), rank.rank(), launch, fill)
+    });
     let memory = (0..launches)
-        .map(|launch| Memory::new(rank, &heap, plan(launch), of_launch(launch).1, fill))
+        .map(|launch| Memory::new(rank, &heap, &words[of_launch(launch).1]))
         .collect::<Result<Vec<_>, _>>()?;
     for plan in &plans {
         loaded.agree(rank, plan)?;

@@ -2,7 +2,7 @@
 
 use crate::fine;
 use crate::gpus::{World, dawdle};
-use crate::memory::{Heap, Memory};
+use crate::memory::{Heap, Memory, Words};
 use counterflow::codegen::interp::{
     self, Disagreement, Expected, Input, Numbers, Options, Outcome, Output, Policy,
 };
@@ -176,8 +176,12 @@ impl Case {
         let loaded = Loaded::load(rank, compiler, &self.pipeline, &plans)?;
         let mut numbers = Numbers::new(fill.seed() ^ u64::from(rank.rank()) << 32);
         let mut outputs = Vec::new();
-        for (launch, plan) in plans.iter().enumerate() {
-            let memory = Memory::new(rank, &heap, plan, launch, fill)?;
+        // All at once, since no other test has the GPUs meanwhile.
+        let words = in_parallel(plans.len(), |launch| {
+            Words::new(&self.kernel, plans[launch], rank.rank(), launch, fill)
+        });
+        for (launch, (plan, words)) in plans.iter().zip(&words).enumerate() {
+            let memory = Memory::new(rank, &heap, words)?;
             // Nobody's kernel runs: nothing that a launch before left can pass for a result of this one.
             heap.poison_scratch()?;
             memory.before()?;

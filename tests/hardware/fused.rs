@@ -4,7 +4,7 @@
 use crate::case::{self, Case, Fill};
 use crate::fine;
 use crate::gpus;
-use crate::memory::{Heap, Memory};
+use crate::memory::{Heap, Memory, Words};
 use crate::right::KINDS;
 use counterflow::codegen::cuda;
 use counterflow::codegen::kernel::Purpose;
@@ -94,7 +94,8 @@ fn is_fused(schedule: fn() -> Program) {
     let seen = Communicator::each(&world.ranks, |rank| {
         let heap = Heap::new(rank, kernel, &[plan])?;
         let loaded = Loaded::load(rank, &compiler, &case.pipeline, &[plan])?;
-        let memory = Memory::new(rank, &heap, plan, 0, Fill::Uniform(5))?;
+        let words = Words::new(kernel, plan, rank.rank(), 0, Fill::Uniform(5));
+        let memory = Memory::new(rank, &heap, &words)?;
         let tensors = memory.tensors();
         loaded.agree(rank, plan)?;
         let mut best: Option<(usize, usize, u64)> = None;

@@ -1,10 +1,10 @@
 //! Which GPUs there are, and whether they must be; a world of ranks at a time; ranks that come late.
 
 use crate::{fine, nvidia};
-use counterflow::Communicator;
 use counterflow::codegen::interp::Numbers;
 use counterflow::cuda::Gpu;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use counterflow::{Communicator, Error};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// GPUs here. None is told and skips the test, or fails it where `REQUIRE_GPU` asks for more.
@@ -17,13 +17,20 @@ pub fn here() -> Option<u32> {
             .parse()
             .unwrap_or_else(|_| panic!("REQUIRE_GPU={wanted}: how many GPUs must there be?"))
     };
-    let opened = Gpu::count().and_then(|count| Gpu::open(0)?.must_be_hopper().map(|()| count));
-    match opened {
-        Ok(count) if count >= wanted => Some(count),
-        Ok(count) => panic!("{count} GPUs, but REQUIRE_GPU={wanted}"),
+    // They stay open: a GPU's context goes with its last user, and a new one takes a good part of a second.
+    static OPEN: OnceLock<Result<Vec<Gpu>, String>> = OnceLock::new();
+    let open = || {
+        let count = Gpu::count()?;
+        let gpus = (0..count).map(Gpu::open).collect::<Result<Vec<_>, _>>()?;
+        gpus.iter().try_for_each(Gpu::must_be_hopper)?;
+        Ok(gpus)
+    };
+    match OPEN.get_or_init(|| open().map_err(|error: Error| error.to_string())) {
+        Ok(gpus) if gpus.len() >= wanted as usize => Some(gpus.len() as u32),
+        Ok(gpus) => panic!("{} GPUs, but REQUIRE_GPU={wanted}", gpus.len()),
         Err(error) if wanted > 0 => panic!("{error}, but REQUIRE_GPU={wanted}"),
         Err(error) => {
-            nvidia::skipped(&error.to_string());
+            nvidia::skipped(error);
             None
         }
     }

@@ -3,7 +3,7 @@
 use crate::case::{self, Case, Fill};
 use crate::fine;
 use crate::gpus::both_ways;
-use crate::memory::{Heap, Memory};
+use crate::memory::{Heap, Memory, Words};
 use crate::right::KINDS;
 use counterflow::jit::Compiler;
 use counterflow::launch::Loaded;
@@ -111,7 +111,8 @@ fn ranks_that_launch_different_shapes_are_told_before_any_kernel_runs() {
             let heap = Heap::new(rank, &case.kernel, &plans)?;
             let loaded = Loaded::load(rank, &compiler, &case.pipeline, &plans)?;
             let fill = Fill::Uniform(1);
-            let memory = Memory::new(rank, &heap, plans[0], 0, fill)?;
+            let words = Words::new(&case.kernel, plans[0], rank.rank(), 0, fill);
+            let memory = Memory::new(rank, &heap, &words)?;
             let mine = plans[rank.rank() as usize];
             let error = loaded
                 .launch(rank, mine, &memory.tensors())

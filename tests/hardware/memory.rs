@@ -19,6 +19,9 @@ pub struct Heap<'a> {
     buffers: Vec<Option<UserBuffer<u16>>>,
 }
 
+/// What each tensor of one launch on one rank holds before it; nothing for scratch.
+pub struct Words(Vec<Option<Vec<u16>>>);
+
 /// The tensors of one launch, those in the heap as copies: filled before, and with the results after.
 pub struct Memory<'a> {
     heap: &'a Heap<'a>,
@@ -70,35 +73,28 @@ impl<'a> Heap<'a> {
     }
 }
 
-impl<'a> Memory<'a> {
+impl Words {
     /// Inputs of launch `launch`, what it adds to, and NaN elsewhere.
-    pub fn new(
-        rank: &Communicator,
-        heap: &'a Heap<'a>,
-        plan: &Plan,
-        launch: usize,
-        fill: Fill,
-    ) -> Result<Memory<'a>, Error> {
-        let kernel = heap.kernel;
+    pub fn new(kernel: &Kernel, plan: &Plan, rank: u32, launch: usize, fill: Fill) -> Words {
         let mut inputs = fill.inputs();
-        let mut own = Vec::new();
+        let mut all = Vec::new();
         for id in ids(kernel) {
             let buffer = &kernel.buffers[id.index()];
             if buffer.is_scratch() {
-                own.push(None);
+                all.push(None);
                 continue;
             }
             let mut values = vec![POISON; words(kernel, plan, id)];
             if buffer.kind.counts_before() {
                 let rows = match buffer.kind {
-                    TensorKind::Gathered => plan.geometry.chunk(buffer.rows, rank.rank()),
-                    _ => plan.geometry.held(buffer, rank.rank()),
+                    TensorKind::Gathered => plan.geometry.chunk(buffer.rows, rank),
+                    _ => plan.geometry.held(buffer, rank),
                 };
                 let columns = plan.geometry.size(buffer.columns);
                 let mut numbers = vec![0.0; rows.len() as usize * columns as usize];
                 let input = Input {
                     launch,
-                    rank: rank.rank(),
+                    rank,
                     tensor: id,
                     name: &buffer.name,
                     rows,
@@ -115,8 +111,26 @@ impl<'a> Memory<'a> {
                     }
                 }
             }
-            own.push(Some(Local::of(rank.stream(), &values)?));
+            all.push(Some(values));
         }
+        Words(all)
+    }
+}
+
+impl<'a> Memory<'a> {
+    /// On the rank's GPU.
+    pub fn new(
+        rank: &Communicator,
+        heap: &'a Heap<'a>,
+        words: &Words,
+    ) -> Result<Memory<'a>, Error> {
+        let local = |values: &Option<Vec<u16>>| {
+            let values = values.as_ref();
+            values
+                .map(|values| Local::of(rank.stream(), values))
+                .transpose()
+        };
+        let own = words.0.iter().map(local).collect::<Result<Vec<_>, _>>()?;
         Ok(Memory { heap, own })
     }
 
