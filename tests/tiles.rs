@@ -11,7 +11,8 @@ use gates::all_pass;
 type Kind = ((u32, u32), bool);
 
 /// Rows that are no multiple of 64: the columns are on the instruction's M side.
-const SWAPPED: [Kind; 8] = [
+const SWAPPED: [Kind; 9] = [
+    ((200, 256), false),
     ((208, 128), false),
     ((176, 256), false),
     ((104, 128), false),
@@ -47,6 +48,7 @@ fn one_tile_of_each_sort_passes_the_gates() {
         ((128, 144), false),
         ((128, 96), false),
         ((256, 128), false),
+        ((256, 192), false),
         ((128, 160), true),
         ((64, 64), true),
         ((8, 64), true),
@@ -163,7 +165,7 @@ fn split(kind: Kind, split: u32) -> (Program, Variant) {
 #[test]
 fn tiles_whose_steps_are_shared_pass_the_gates() {
     let kinds = [
-        ((16, 64), true),
+        ((32, 64), true),
         ((64, 64), true),
         ((64, 128), true),
         ((128, 64), false),
@@ -182,7 +184,7 @@ fn tiles_whose_steps_are_shared_pass_the_gates() {
         split(((128, 96), false), 2),
         split(((128, 96), false), 3),
         split(((32, 64), true), 4),
-        split(((8, 64), true), 3),
+        split(((16, 64), true), 2),
         split(((208, 128), false), 2),
         split(((208, 128), false), 4),
         split(((176, 128), false), 3),
@@ -252,7 +254,7 @@ fn tiles_whose_steps_are_shared_in_clusters_pass_the_gates() {
         both(((128, 144), false), (1, 2), 2),
         both(((128, 96), true), (2, 1), 2),
         both(((64, 128), true), (1, 2), 3),
-        both(((16, 64), true), (2, 1), 4),
+        both(((32, 64), true), (2, 1), 4),
     ]);
     let (program, variant) = both(((128, 192), false), (2, 1), 2);
     all_pass(&[(program, variant.dtype(Dtype::F16))]);

@@ -187,11 +187,9 @@ impl Needs {
     /// # Errors
     /// What does not fit, and what would.
     pub fn divide(&self, kind: &GemmKind, room: u32) -> Result<Fit, (String, String)> {
+        self.a_panel_each()?;
         if self.over_stages() {
             return self.lay_over(kind, room);
-        }
-        if self.beside.tiles > 0 {
-            self.a_panel_each()?;
         }
         let one = self.panel();
         let (stage, panel) = (self.stage().max(1), (one.elements() * self.result).max(1));
@@ -209,9 +207,9 @@ impl Needs {
         } else {
             String::new()
         };
-        // Two stages hide nothing while one is multiplied: a third comes before more than two panels.
+        // Two stages hide nothing while one is multiplied: a third comes before more than one panel.
         let fits_three = |panels: u32| 3 * stage + panels * sets * panel <= free;
-        let wanted = (2..=wanted)
+        let wanted = (1..=wanted)
             .rev()
             .find(|panels| fits_three(*panels))
             .unwrap_or(wanted);
@@ -273,8 +271,6 @@ impl Needs {
         let over = sums + panels * panel;
         let most = room.saturating_sub(BARRIERS) / stage;
         let stages = self.stages(kind, most, "", room)?;
-        // Without a panel, the thread that stores would wait for nothing before it says that panels have been read.
-        self.a_panel_each()?;
         if let Some(asked) = kind.panels.filter(|asked| *asked != panels) {
             return Err((
                 format!("{asked} panels, where {split} CTAs that share a tile have {panels} each"),
@@ -300,7 +296,9 @@ impl Needs {
         })
     }
 
-    /// Refuses CTAs without a panel of the tile that they share.
+    /// Refuses CTAs without a panel of the tile that they share. Nothing would be sent to such a CTA, so that it would wait for
+    /// none of the others before it says that they may send again, or that panels have been read: a phase of theirs could
+    /// be over before they look at the one before.
     fn a_panel_each(&self) -> Result<(), (String, String)> {
         let (split, one) = (self.split, self.panel());
         let whole = self.tile.panels(one);

@@ -10,6 +10,7 @@ use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, RoleKind, visit_ops};
 use crate::model::Machine;
 use crate::program::{CounterId, Loc, PartitionId};
 use crate::shape::{Geometry, Shape};
+use crate::tile::MOST_ACCUMULATORS;
 use crate::unroll::{Agent, StepKind, unroll};
 use crate::variant::Arch;
 use std::collections::BTreeSet;
@@ -461,10 +462,10 @@ fn tile_fits(
     let accumulators =
         u64::from(accumulators(body)) * u64::from(rows) * u64::from(columns) / threads;
     // 232 registers a consumer thread, of which some 40 hold addresses and descriptors.
-    if accumulators > 192 {
+    if accumulators > u64::from(MOST_ACCUMULATORS) {
         refuse(
             format!("{accumulators} accumulator registers a thread"),
-            "at most 192: use smaller tiles or fewer products an item",
+            &format!("at most {MOST_ACCUMULATORS}: use smaller tiles or fewer products an item"),
         );
     }
     let [a_rows, b_rows] = kernel.variant.layout.rows_contiguous();

@@ -15,6 +15,8 @@ pub const BLOCK_ROWS: u32 = 64;
 pub const CONSUMERS: u32 = 2;
 /// What the N side is a multiple of: rows of an atom of every swizzle.
 pub const ATOM_ROWS: u32 = 8;
+/// Accumulators of a thread, at most: what shares a tile of a product alone has registers for addresses, too.
+pub const MOST_ACCUMULATORS: u32 = 200;
 /// Either side, at most: a box of TMA has no more rows, and the instruction's N side no more.
 const MOST: u32 = 256;
 /// Bytes of a line of the widest swizzle.

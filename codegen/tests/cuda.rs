@@ -46,9 +46,9 @@ fn what_hopper_cannot_do_is_refused_with_the_numbers() {
             .first()
             .text(&|_| String::new())
     };
-    insta::assert_snapshot!(refused(variant(Dtype::Bf16, (256, 192))), @"
-    error[resources]: tiles of 256x192
-      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 176
+    insta::assert_snapshot!(refused(variant(Dtype::Bf16, (256, 208))), @"
+    error[resources]: tiles of 256x208
+      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 176 (192 of a plain product by CTAs alone)
     ");
     insta::assert_snapshot!(refused(variant(Dtype::F32, (128, 256))), @"
     error[resources]: a product of f32

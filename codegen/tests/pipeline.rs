@@ -120,12 +120,9 @@ fn a_wrong_phase() {
         _ => None,
     });
     insta::assert_snapshot!(found, @"
-    error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0), for ever
-      = load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
-      = multiply of block 0 on rank 0 waits for a stage to be full
-      = multiply of block 0 on rank 0 waits for a stage to be full
-      = load of block 1 on rank 0 waits for a stage to be empty for tile (1, 0)
+    error[progress]: multiply of block 0 on rank 0 waits for a stage to be full
+      = the next phase may be over before all its warps have looked: by its parity, the one they wait for is not
+      help: what ends the next phase must come after the wait in each warp: an arrival of all of them, not of one
     ");
     let found = story("gemm", "load", |node| match node {
         Node::Await {
@@ -491,7 +488,8 @@ fn a_turn_that_is_not_awaited_or_not_passed() {
         remove(|node| matches!(node, Node::Skip { .. })),
     );
     insta::assert_snapshot!(found, @"
-    error[coverage]: multiply of block 0 on rank 0 multiplies x of stage 0 by w of stage 0
-      = its operands are not the next of its tile's along K
+    error[progress]: multiply of block 0 on rank 0 waits for a stage to be full
+      = the next phase may be over before all its warps have looked: by its parity, the one they wait for is not
+      help: what ends the next phase must come after the wait in each warp: an arrival of all of them, not of one
     ");
 }

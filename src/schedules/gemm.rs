@@ -8,6 +8,8 @@ pub fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let tiles = y.tiles(tune(
         (128, 256),
         (256, 128),
+        (256, 192),
+        (200, 256),
         (128, 224),
         (128, 192),
         (128, 160),

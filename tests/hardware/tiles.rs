@@ -10,7 +10,9 @@ use counterflow::{Dtype, Layout, Program, Shape, Variant, schedules};
 type Knobs = &'static [(&'static str, Setting)];
 
 /// Tiles with what else is chosen.
-const TILES: [((u32, u32), Knobs); 27] = [
+const TILES: [((u32, u32), Knobs); 29] = [
+    ((200, 256), &[]),
+    ((256, 192), &[]),
     ((128, 224), &[]),
     ((128, 144), &[]),
     ((128, 96), &[]),
@@ -82,8 +84,8 @@ const SPLIT: [(Layout, (u32, u32), Knobs); 32] = [
     (Layout::Nt, (64, 64), BY_3),
     (Layout::Nt, (64, 64), BY_4),
     (Layout::Nt, (64, 128), BY_3),
-    (Layout::Nt, (16, 64), BY_4),
-    (Layout::Nt, (8, 64), BY_3),
+    (Layout::Nt, (16, 64), BY_2),
+    (Layout::Nt, (24, 64), BY_3),
     (Layout::Nt, (32, 64), BY_4),
     (Layout::Nt, (208, 128), BY_2),
     (Layout::Nt, (208, 128), BY_4),
@@ -96,7 +98,7 @@ const SPLIT: [(Layout, (u32, u32), Knobs); 32] = [
         &[("gemm.ping_pong", One(1)), ("gemm.split", One(2))],
     ),
     (Layout::Nn, (208, 128), BY_2),
-    (Layout::Nn, (16, 64), BY_3),
+    (Layout::Nn, (32, 64), BY_3),
     (Layout::Tn, (80, 128), BY_4),
     (Layout::Nt, (128, 128), BY_2),
     (Layout::Nt, (128, 128), BY_3),
@@ -131,7 +133,7 @@ const TOGETHER: [(Layout, (u32, u32), Knobs); 16] = [
     (Layout::Nt, (128, 128), ROWS_BY_4),
     (Layout::Nt, (64, 64), ROWS_BY_2),
     (Layout::Nt, (64, 128), COLUMNS_BY_3),
-    (Layout::Nt, (16, 64), ROWS_BY_4),
+    (Layout::Nt, (32, 64), ROWS_BY_4),
     (Layout::Nt, (208, 128), ROWS_BY_2),
     (Layout::Nt, (80, 128), COLUMNS_BY_2),
     (Layout::Nt, (96, 128), ROWS_BY_3),
@@ -305,7 +307,7 @@ pub fn jittered() -> impl Iterator<Item = (Program, Variant)> {
         ((128, 128), ROWS_BY_4),
         ((208, 128), BY_2),
         ((80, 128), BY_3),
-        ((16, 64), BY_3),
+        ((24, 64), BY_3),
         ((208, 128), ROWS_BY_2),
     ];
     kinds

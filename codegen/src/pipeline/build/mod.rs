@@ -24,7 +24,8 @@ use crate::early;
 use crate::fit::{self, Beside, Fit, Needs};
 use crate::kernel::{Block, Kernel, OpKind, Region, Role, RoleKind, visit};
 use crate::program::{CellIndex, CounterId, Loc, TensorId};
-use crate::tile::ATOM_ROWS;
+use crate::tile::{ATOM_ROWS, MOST_ACCUMULATORS};
+use crate::value::Value;
 use crate::variant::Arch;
 use crate::verify::Checked;
 use epilogue::is_vector;
@@ -324,7 +325,9 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
     }
     let tile = kind.tile((rows, columns));
     let in_turn = kind.in_turn(tile);
-    if let Some(hint) = room(tile, in_turn) {
+    let plain =
+        kind.ctas() == 1 && kernel.counters.is_empty() && stores_products(kernel, &gemm.body);
+    if let Some(hint) = room(tile, in_turn, plain) {
         found.push(refuse(Some(at), format!("tiles of {rows}x{columns}"), hint));
         return None;
     }
@@ -414,14 +417,13 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
 }
 
 /// What keeps a tile from having a pipeline: a hint at those that have.
-fn room(tile: Tile, in_turn: bool) -> Option<&'static str> {
+fn room(tile: Tile, in_turn: bool, plain: bool) -> Option<&'static str> {
     if tile.swapped() {
-        // As many accumulators as a tile of whole blocks of rows has.
-        let most = most_accumulators(tile, in_turn);
         let hint = "rows that are no multiple of 64, by 64 columns in turn or 128 shared up to 248 rows; \
-            by 128 in turn up to 160, 256 shared up to 176, 192 and 256 in turn up to 104 and 80";
+            by 128 in turn up to 160, 256 shared up to 176 (200 of a plain product by CTAs alone), 192 and 256 in turn \
+            up to 104 and 80";
         return (tile.refused(in_turn))
-            .or_else(|| (tile.accumulators(in_turn) > most).then_some(hint));
+            .or_else(|| (!has_registers(tile, in_turn, plain)).then_some(hint));
     }
     let (rows, how): (&[u32], _) = if in_turn {
         (
@@ -431,22 +433,45 @@ fn room(tile: Tile, in_turn: bool) -> Option<&'static str> {
     } else {
         (
             &[128, 256],
-            "128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 176",
+            "128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 176 (192 of a plain product by CTAs \
+            alone)",
         )
     };
     let known = rows.contains(&tile.rows)
         && tile.refused(in_turn).is_none()
-        && tile.accumulators(in_turn) <= most_accumulators(tile, in_turn);
+        && has_registers(tile, in_turn, plain);
     (!known).then_some(how)
 }
 
-/// Accumulators that leave a thread registers for the rest: in turn there is one more ring to keep track of.
-const fn most_accumulators(tile: Tile, in_turn: bool) -> u32 {
-    match (tile.blocks(in_turn), in_turn) {
+/// Whether accumulators leave a thread registers for the rest: in turn there is one more ring to keep track of, and what
+/// is no `plain` product has other CTAs to tell, signals, or math to do.
+const fn has_registers(tile: Tile, in_turn: bool, plain: bool) -> bool {
+    let most = match (tile.blocks(in_turn), in_turn) {
         (0 | 1, _) => 128,
+        (_, false) if plain => MOST_ACCUMULATORS,
         (_, false) => 176,
         (_, true) => 160,
-    }
+    };
+    tile.accumulators(in_turn) <= most
+}
+
+/// Whether what is stored is the product itself, and nothing is read beside its operands.
+fn stores_products(kernel: &Kernel, body: &[Block]) -> bool {
+    let mut all = true;
+    visit(body, &mut |op| match &op.kind {
+        OpKind::Store { value, .. } => {
+            all &= matches!(kernel.values[usize::from(value.0)], Value::Acc(_));
+        }
+        OpKind::Load { .. } | OpKind::Reduce { .. } => all = false,
+        OpKind::Dot { .. }
+        | OpKind::Copy { .. }
+        | OpKind::Wait { .. }
+        | OpKind::Signal { .. }
+        | OpKind::ForRanks { .. }
+        | OpKind::ForSplits { .. }
+        | OpKind::If { .. } => {}
+    });
+    all
 }
 
 /// Bytes of the widest type that tiles are stored in, or read from beside the product.

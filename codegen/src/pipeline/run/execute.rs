@@ -3,6 +3,7 @@
 //! Waits on counters are taken as late as possible: only when no agent can do anything else, and one at a time. So
 //! whatever must not be held back while a rank waits for another one, is seen to be held back.
 
+mod barriers;
 mod cluster;
 mod counters;
 mod end;
@@ -42,6 +43,8 @@ pub(super) struct Agent<'a> {
     /// The signal it holds back.
     pub pending: Option<(u32, u32, u64)>,
     pub(super) cta: usize,
+    /// Waits that its warps are past, each of them for itself.
+    past: Bits,
     /// The tile product in its registers.
     pub(super) product: Product,
     synced: bool,
@@ -56,6 +59,8 @@ struct Barrier {
     arrived: u32,
     bytes: i64,
     phase: u32,
+    /// The waits for the last complete phase, and for the one before the first: number, agent and step.
+    waits: Vec<(u32, usize, usize)>,
     /// Whether other CTAs' arrivals order their accesses, too.
     hands_over: bool,
     /// What the arrivals of the current phase saw, and of the last complete one.
@@ -69,6 +74,8 @@ pub(super) struct Cta {
     /// What lies where.
     pub(super) held: Vec<(Area, Content)>,
     ids: u32,
+    /// By the first CTA of a cluster: how many waits its agents are past.
+    waits: u32,
     /// By the first CTA of a cluster: the steps that reach from one of its CTAs into another.
     reaches: Vec<(usize, usize)>,
     synced: u32,
@@ -253,6 +260,7 @@ impl<'a> Machine<'a> {
                 shared: Vec::new(),
                 held: Vec::new(),
                 ids: 0,
+                waits: 0,
                 reaches: Vec::new(),
                 synced: 0,
                 gathers: Knows::default(),
@@ -281,6 +289,7 @@ impl<'a> Machine<'a> {
                         mma: Vec::new(),
                         pending: None,
                         cta,
+                        past: Bits::default(),
                         product: Product::default(),
                         synced: false,
                         awaited: !pipeline.early,
@@ -355,16 +364,21 @@ impl<'a> Machine<'a> {
                 if self.agents[index].knows.phases(number) + 1 < phases {
                     return Err(Box::new(story::a_lap_behind(self, index)));
                 }
-                if at.phase % 2 == (phases + 1) % 2 {
+                if at.phase > phases {
+                    let step = self.agents[index].at;
+                    return Err(Box::new(story::overtaken(self, index, step, None)));
+                }
+                if at.phase < phases {
                     return Ok(Did::Blocked);
                 }
                 let knows = &mut self.agents[index].knows;
                 knows.join(&at.gave);
                 knows.over(number, phases);
+                self.passes(index, barrier);
             }
             Kind::Expect { barrier, bytes } => {
                 self.ctas[cta].barriers[barrier].bytes += i64::from(bytes);
-                self.arrive(cta, barrier, 1, index);
+                self.arrive(cta, barrier, 1, index)?;
             }
             Kind::Arrive {
                 barrier,
@@ -373,7 +387,7 @@ impl<'a> Machine<'a> {
             } => {
                 for rank in ctas {
                     let at = self.at_rank(index, rank)?;
-                    self.arrive(at, barrier, count, index);
+                    self.arrive(at, barrier, count, index)?;
                 }
             }
             Kind::Load {
@@ -396,7 +410,8 @@ impl<'a> Machine<'a> {
                     if let Some(read) = read {
                         at.gathers.global.both(read);
                     }
-                    self.complete(cta, barrier);
+                    self.tells_past(index, cta, barrier);
+                    self.complete(index, cta, barrier)?;
                 }
             }
             Kind::Store { area, to } => {
@@ -545,26 +560,5 @@ impl<'a> Machine<'a> {
             self.may_end(index)?;
         }
         Ok(Did::Step)
-    }
-
-    fn arrive(&mut self, cta: usize, barrier: usize, count: u32, index: usize) {
-        self.reaches(index, cta, barrier);
-        let agent = &self.agents[index];
-        let at = &mut self.ctas[cta].barriers[barrier];
-        if at.hands_over || agent.cta == cta {
-            at.gathers.join(&agent.knows);
-        }
-        at.arrived += count;
-        self.complete(cta, barrier);
-    }
-
-    /// Ends a phase whose arrivals and bytes are all in.
-    fn complete(&mut self, cta: usize, barrier: usize) {
-        let at = &mut self.ctas[cta].barriers[barrier];
-        if at.arrived >= at.expected && at.bytes == 0 {
-            at.arrived -= at.expected;
-            at.phase += 1;
-            at.gave = std::mem::take(&mut at.gathers);
-        }
     }
 }

@@ -68,6 +68,8 @@ pub(super) struct Knows {
     /// Of what CTAs of the cluster do to each other's shared memory, stores and arrivals: what is no longer under way.
     /// It needs no acquire, only that the barrier on which it completes was waited for.
     pub landed: Bits,
+    /// Of the waits of the cluster's agents: those that all warps of the agent are past. It needs no acquire, either.
+    pub past: Bits,
 }
 
 impl Knows {
@@ -75,6 +77,7 @@ impl Knows {
         self.shared.join(&other.shared);
         self.global.join(&other.global);
         self.landed.join(&other.landed);
+        self.past.join(&other.past);
         for (barrier, phases) in other.phases.iter().enumerate() {
             self.over(barrier, *phases);
         }

@@ -368,6 +368,27 @@ pub(super) fn a_lap_behind(machine: &Machine<'_>, index: usize) -> Diagnostic {
         .hint("a parity names a phase only within a lap around the ring: wait for a turn first")
 }
 
+/// A wait that the phase after the one it is for may not be behind, as nothing in what ends that phase comes after it.
+pub(super) fn overtaken(
+    machine: &Machine<'_>,
+    late: usize,
+    step: usize,
+    by: Option<usize>,
+) -> Diagnostic {
+    let who = machine.who(machine.agents[late].who);
+    let deed = machine.deed(machine.step_of((late, step)));
+    let mut found = Diagnostic::new(Rule::Progress, None, format!("{who} {deed}"));
+    if let Some(by) = by {
+        found = found.note(None, machine.now(by));
+    }
+    found
+        .note(
+            None,
+            "the next phase may be over before all its warps have looked: by its parity, the one they wait for is not",
+        )
+        .hint("what ends the next phase must come after the wait in each warp: an arrival of all of them, not of one")
+}
+
 pub(super) fn stuck(machine: &Machine<'_>) -> Diagnostic {
     let blocked: Vec<usize> = (0..machine.agents.len())
         .filter(|agent| machine.agents[*agent].at < machine.agents[*agent].steps.len())

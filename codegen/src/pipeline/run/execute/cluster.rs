@@ -60,6 +60,8 @@ impl Machine<'_> {
         if !agent.synced {
             agent.synced = true;
             cta.synced += 1;
+            cta.gathers.past.join(&agent.past);
+            cta.gathers.past.join(&agent.knows.past);
             if everywhere {
                 cta.gathers.landed.join(&agent.knows.landed);
             } else {

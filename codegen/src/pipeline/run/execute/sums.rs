@@ -24,8 +24,8 @@ impl Machine<'_> {
         if at.hands_over {
             at.gathers.shared.both(id);
         }
-        self.complete(to, barrier);
-        Ok(())
+        self.tells_past(index, to, barrier);
+        self.complete(index, to, barrier)
     }
 
     /// What another CTA has of the product is added to a panel of it.

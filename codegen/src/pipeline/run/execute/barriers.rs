@@ -1,0 +1,78 @@
+//! Barriers of shared memory: who arrives, when a phase ends, and that nobody is late for one.
+//!
+//! A wait names a phase by its parity alone. So the next phase must not end before everyone who waits for this one has
+//! looked: who comes later would wait for the phase after that, for ever or in vain. It holds if whatever ends the next
+//! phase comes after those waits, whatever the interleaving. Each warp of a group waits for itself, and what one of them
+//! does says nothing of the others: an arrival of all four does, or what all four send.
+
+use super::super::content::Verdict;
+use super::super::story;
+use super::Machine;
+use crate::pipeline::Place;
+
+impl Machine<'_> {
+    /// Whether an agent is the four warps of a group.
+    fn is_group(&self, index: usize) -> bool {
+        let role = &self.case.pipeline.warps[self.agents[index].who.warp];
+        matches!(role.place, Place::Groups)
+    }
+
+    /// Arrivals, of all warps of an agent or of one.
+    pub(super) fn arrive(
+        &mut self,
+        cta: usize,
+        barrier: usize,
+        count: u32,
+        index: usize,
+    ) -> Verdict {
+        self.reaches(index, cta, barrier);
+        if count > 1 || !self.is_group(index) {
+            self.tells_past(index, cta, barrier);
+        }
+        let agent = &self.agents[index];
+        let at = &mut self.ctas[cta].barriers[barrier];
+        if at.hands_over || agent.cta == cta {
+            at.gathers.join(&agent.knows);
+        } else {
+            at.gathers.past.join(&agent.knows.past);
+        }
+        at.arrived += count;
+        self.complete(index, cta, barrier)
+    }
+
+    /// What all warps of an agent do there comes after the waits that they are past.
+    pub(super) fn tells_past(&mut self, index: usize, cta: usize, barrier: usize) {
+        let agent = &self.agents[index];
+        let at = &mut self.ctas[cta].barriers[barrier];
+        at.gathers.past.join(&agent.past);
+        at.gathers.past.join(&agent.knows.past);
+    }
+
+    /// All warps of an agent have seen a phase of a barrier of their CTA.
+    pub(super) fn passes(&mut self, index: usize, barrier: usize) {
+        let leader = self.leader(index);
+        let id = self.ctas[leader].waits;
+        self.ctas[leader].waits += 1;
+        let agent = &mut self.agents[index];
+        agent.past.add(id);
+        let wait = (id, index, agent.at);
+        self.ctas[agent.cta].barriers[barrier].waits.push(wait);
+    }
+
+    /// Ends a phase whose arrivals and bytes are all in, the last of them by an agent.
+    pub(super) fn complete(&mut self, index: usize, cta: usize, barrier: usize) -> Verdict {
+        let at = &mut self.ctas[cta].barriers[barrier];
+        if at.arrived < at.expected || at.bytes != 0 {
+            return Ok(());
+        }
+        at.arrived -= at.expected;
+        at.phase += 1;
+        at.gave = std::mem::take(&mut at.gathers);
+        let waits = std::mem::take(&mut at.waits);
+        let past = &at.gave.past;
+        match waits.into_iter().find(|(id, ..)| !past.has(*id)) {
+            Some((_, late, step)) => Err(Box::new(story::overtaken(self, late, step, Some(index)))),
+            None => Ok(()),
+        }
+    }
+}
