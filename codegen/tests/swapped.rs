@@ -454,3 +454,29 @@ fn slices_are_lines_of_128_bytes() {
         64
     );
 }
+
+/// Two of a tall tile, as many for each CTA that shares its steps, fewer rows where registers or room want it.
+#[test]
+fn panels_are_as_tall_as_they_may_be() {
+    let rows = |tile, in_turn, split, after| good(knobs(tile, in_turn, split), after).panel.rows;
+    let plain = |tile, split| rows(tile, false, split, After::Nothing);
+    assert_eq!(
+        [1, 2, 4].map(|split| plain((208, 128), split)),
+        [104, 104, 16]
+    );
+    assert_eq!(
+        [1, 2, 3].map(|split| plain((144, 128), split)),
+        [72, 72, 48]
+    );
+    assert_eq!([1, 2, 3].map(|split| plain((80, 128), split)), [40, 40, 16]);
+    assert_eq!([1, 2].map(|split| plain((16, 128), split)), [16, 8]);
+    // 13 atoms are no two panels.
+    assert_eq!(plain((104, 128), 1), 104);
+    // Two blocks of columns: a thread has twice as many of each row.
+    assert_eq!(plain((144, 256), 1), 48);
+    assert_eq!(plain((176, 256), 1), 16);
+    // f32, and a stored tile of it: a stage has room for one panel.
+    assert_eq!(rows((208, 128), false, 1, After::Accumulated), 16);
+    assert_eq!(rows((96, 128), false, 1, After::Tile), 32);
+    assert_eq!(rows((96, 128), true, 1, After::Nothing), 48);
+}

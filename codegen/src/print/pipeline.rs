@@ -89,11 +89,16 @@ impl Printer<'_> {
         self.page
             .line(format!("pipeline {}  {}", kernel.name, kernel.variant));
         self.page.line(format!(
-            "tile {}×{}×{} {}, {} threads, {give} and {take} registers, {} B shared",
+            "tile {}×{}×{} {}{}, {} threads, {give} and {take} registers, {} B shared",
             tile.rows,
             tile.columns,
             tile.k,
             pipeline.dtype,
+            if tile.swapped() {
+                ", its columns on the M side"
+            } else {
+                ""
+            },
             pipeline.threads(),
             pipeline.shared_bytes()
         ));
