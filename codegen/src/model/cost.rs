@@ -5,7 +5,6 @@ use crate::fit::staged_rows;
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind};
 use crate::pipeline::{BLOCK_ROWS, STRIP_ROWS};
 use crate::plan::Plan;
-use crate::program::PartitionId;
 use crate::unroll::Span;
 
 /// Time, in picoseconds: whole numbers, so that equal times are equal and a sum does not depend on its order.
@@ -26,16 +25,23 @@ pub(super) fn at_rate(bytes: u64, rate: f64) -> Ps {
     ps(bytes as f64 / rate)
 }
 
+/// An item that ops are in: rows and columns of it, and of its loop in items.
+#[derive(Clone, Copy, Default)]
+struct Item {
+    tile: (u32, u32),
+    grid: (u32, u32),
+    /// Whether items one after another lie below each other, so that they have columns in common, or else rows.
+    down: bool,
+}
+
 /// What the tiles of a kernel cost on a machine.
 pub(super) struct Costs<'a> {
     machine: &'a Machine,
     kernel: &'a Kernel,
-    /// Rows and columns of the item around each op, by [`OpId`].
-    tiles: Vec<(u32, u32)>,
+    /// The item around each op, by [`OpId`].
+    items: Vec<Item>,
     gemm: GemmKind,
     k_step: u32,
-    /// CTAs of a rank that have tiles.
-    busy: f64,
     plan: &'a Plan,
 }
 
@@ -44,7 +50,7 @@ impl<'a> Costs<'a> {
         let mut costs = Costs {
             machine,
             kernel,
-            tiles: vec![(0, 0); kernel.locs.len()],
+            items: vec![Item::default(); kernel.locs.len()],
             gemm: GemmKind {
                 k: 1,
                 cluster: (1, 1),
@@ -54,40 +60,15 @@ impl<'a> Costs<'a> {
                 ping_pong: false,
             },
             k_step: kernel.k_step().max(1),
-            busy: 1.0,
             plan,
         };
         for role in &kernel.roles {
             if let RoleKind::Gemm(gemm) = role.kind {
                 costs.gemm = gemm;
-                costs.share(&role.body);
             }
             costs.blocks(&role.body);
         }
         costs
-    }
-
-    /// How the role's tiles are shared out.
-    fn share(&mut self, body: &[Block]) {
-        for block in body {
-            match block {
-                Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => self.share(body),
-                Block::If {
-                    then, otherwise, ..
-                } => {
-                    self.share(then);
-                    self.share(otherwise);
-                }
-                Block::Items { partition, .. } => {
-                    let items = self.plan.geometry.items(*partition) as f64;
-                    let items = items * f64::from(self.gemm.split);
-                    // Power limits the mean over all rounds, whether the last one is partly idle or the grid smaller.
-                    let sms = self.machine.sms - self.plan.grid.comm.min(self.machine.sms);
-                    self.busy = self.busy.max(items.min(f64::from(sms)));
-                }
-                Block::Once { .. } | Block::Join => {}
-            }
-        }
     }
 
     fn blocks(&mut self, body: &[Block]) {
@@ -101,27 +82,39 @@ impl<'a> Costs<'a> {
                     self.blocks(otherwise);
                 }
                 Block::Items {
-                    partition, body, ..
-                } => self.ops(body, *partition),
+                    partition,
+                    order,
+                    body,
+                    ..
+                } => {
+                    let tile = &self.kernel.partitions[partition.index()];
+                    let grid = self.plan.geometry.grid(*partition, None);
+                    let (rows, columns) = grid;
+                    let column = |index| order.at(index, rows, columns).1;
+                    let item = Item {
+                        tile: (tile.row_block.unwrap_or(0), tile.column_block.unwrap_or(0)),
+                        grid,
+                        down: rows * columns > 1 && column(0) == column(1),
+                    };
+                    self.ops(body, item);
+                }
                 Block::Once { .. } | Block::Join => {}
             }
         }
     }
 
-    fn ops(&mut self, body: &[Op], partition: PartitionId) {
-        let tile = &self.kernel.partitions[partition.index()];
-        let tile = (tile.row_block.unwrap_or(0), tile.column_block.unwrap_or(0));
+    fn ops(&mut self, body: &[Op], item: Item) {
         for op in body {
-            self.tiles[usize::from(op.id.0)] = tile;
+            self.items[usize::from(op.id.0)] = item;
             match &op.kind {
                 OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => {
-                    self.ops(body, partition);
+                    self.ops(body, item);
                 }
                 OpKind::If {
                     then, otherwise, ..
                 } => {
-                    self.ops(then, partition);
-                    self.ops(otherwise, partition);
+                    self.ops(then, item);
+                    self.ops(otherwise, item);
                 }
                 OpKind::Wait { .. }
                 | OpKind::Signal { .. }
@@ -145,15 +138,17 @@ impl<'a> Costs<'a> {
     }
 
     /// One product of one CTA with the others at work beside it. An item at the edge costs a whole tile, because the
-    /// tensor cores multiply whole tiles. Bounded by the tensor cores, by what an SM reads through the L2 cache, of
-    /// which a cluster shares what its CTAs have in common, and by the steps of its K loop, which follow each other.
-    /// Where CTAs share the steps, it is one of them with what they send each other.
+    /// tensor cores multiply whole tiles. Bounded by the tensor cores, by what an SM reads through the L2 cache, and by
+    /// the steps of its K loop, which follow each other. Where CTAs share the steps, it is one of them with what they
+    /// send each other.
     /// `first` in its item, it pays for the tile's overhead, if no other warpgroup multiplies meanwhile.
     pub(super) fn dot(&self, op: OpId, a: &Span, b: &Span, first: bool) -> Ps {
-        let (rows, columns) = self.tiles[usize::from(op.0)];
+        let item = self.items[usize::from(op.0)];
+        let (rows, columns) = item.tile;
         let k = a.columns.len().next_multiple_of(self.k_step);
+        let split = self.gemm.split;
         // The CTAs that share a tile's steps have as many each, or one more.
-        let steps = (k / self.k_step).div_ceil(self.gemm.split);
+        let steps = (k / self.k_step).div_ceil(split);
         let k = f64::from(steps * self.k_step);
         let steps = f64::from(steps);
         let dtype = self.kernel.buffers[a.buffer.index()].dtype;
@@ -161,26 +156,61 @@ impl<'a> Costs<'a> {
         // Fewer rows than a multiply has cost as many.
         let multiplied = f64::from(rows.max(a.rows.len()).max(BLOCK_ROWS));
         let width = f64::from(columns.max(b.rows.len()));
-        let tensor = 2.0 * multiplied * width * k / machine.flops_of(dtype, self.busy);
-        let (down, across) = self.gemm.cluster;
-        let read = self.lines(a, rows, across) + self.lines(b, columns, down);
-        let readers = self.busy.min(f64::from(self.plan.grid.gemm));
-        let rate = (machine.l2 / readers).min(machine.l2_sm);
-        let feed = read * k * f64::from(dtype.bytes()) / rate;
-        let latency = if self.gemm.cluster == (1, 1) {
-            machine.step_latency
+        let tensor = 2.0 * multiplied * width * k / machine.flops_of(dtype, self.ctas());
+        let lines = (self.lines(a, rows), self.lines(b, columns));
+        let feeds = self.feeds(item, lines);
+        let latency = if split > 2 {
+            machine.shared_step_latency
         } else {
-            machine.cluster_step_latency
+            machine.step_latency
         };
         let stages = f64::from(self.plan.grid.stages.max(1));
         let chain = steps * latency.max(machine.stage_latency / stages);
-        let exchange = if self.gemm.split > 1 {
-            machine.exchange
+        let [in_step, apart] = feeds.map(|line| {
+            let feed = line * k * f64::from(dtype.bytes());
+            tensor.max(feed).max(chain)
+        });
+        let meet = if self.gemm.cluster == (1, 1) {
+            0.0
+        } else {
+            steps * machine.meeting
+        };
+        // In the mean over the steps of a launch.
+        let share = machine.apart / (machine.apart + steps * self.plan.grid.rounds as f64);
+        let others = f64::from(split - 1) / f64::from(split);
+        let exchange = others * f64::from(rows) * width * SUM_BYTES / machine.exchange;
+        let overhead = if first { self.overhead(rows) } else { 0.0 };
+        ps(share * in_step + (1.0 - share) * apart + meet + overhead + exchange)
+    }
+
+    /// Seconds in which a byte of each line of a tile's operands comes to an SM: in step with its neighbour, and apart.
+    ///
+    /// A cluster reads what its CTAs have in common once, and each of its SMs takes in all of it. The two SMs of a pair have
+    /// tiles one after another: they read what these have in common once as well, as long as they are in step.
+    fn feeds(&self, item: Item, (x, w): (f64, f64)) -> [f64; 2] {
+        let machine = self.machine;
+        let (down, across) = self.gemm.cluster;
+        let clustered = down * across > 1;
+        let paired = clustered || 2.0 * self.ctas() > f64::from(machine.sms);
+        let rate = machine.l2_pair / if paired { 2.0 } else { 1.0 };
+        let own = x / f64::from(across) + w / f64::from(down);
+        let common = match (clustered || !paired || self.gemm.split > 1, item.down) {
+            (true, _) => 0.0,
+            (false, true) => w,
+            (false, false) => x,
+        };
+        let taken_in = if clustered {
+            (x + w) / machine.cluster_sm
         } else {
             0.0
         };
-        let overhead = if first { self.overhead(rows) } else { 0.0 };
-        ps(tensor.max(feed).max(chain) + overhead + exchange)
+        let alone = rate.min(machine.l2 / f64::from(machine.sms));
+        [(own - common / 2.0) / rate, own / alone].map(|read| read.max(taken_in))
+    }
+
+    /// CTAs of a rank that multiply.
+    fn ctas(&self) -> f64 {
+        f64::from(self.plan.grid.gemm.max(1))
     }
 
     /// Seconds a tile costs besides its steps. In turn, another tile's hide them; if there is none, one warpgroup has all
@@ -191,18 +221,19 @@ impl<'a> Costs<'a> {
         let blocks = if rows > BLOCK_ROWS { 2.0 } else { 1.0 };
         match (self.gemm.in_turn(rows), alone) {
             (false, _) => self.machine.tile_overhead,
+            _ if self.gemm.split > 1 => self.machine.tile_overhead,
             (true, true) => self.machine.tile_overhead * blocks,
             (true, false) => 0.0,
         }
     }
 
     /// Rows of an operand that a step loads, as many as they cost: where K is contiguous those that exist, in whole
-    /// strips, of which the CTAs of a cluster share what they load together.
+    /// strips.
     ///
     /// Measured, of boxes: rows that begin within a line of 128 bytes take twice as long, since each step reads two lines
     /// of them; rows outside a tensor that has less than a box four times, since all CTAs ask for the same ones, and twice
     /// where the last of several boxes has them. Where rows are contiguous, they still come in boxes.
-    fn lines(&self, operand: &Span, boxed: u32, shared: u32) -> f64 {
+    fn lines(&self, operand: &Span, boxed: u32) -> f64 {
         const OUTSIDE: f64 = 4.0;
         const BEYOND: f64 = 2.0;
         let buffer = &self.kernel.buffers[operand.buffer.index()];
@@ -213,7 +244,7 @@ impl<'a> Costs<'a> {
             let rows = operand.rows.len().next_multiple_of(STRIP_ROWS);
             let rows = rows.min(boxed.max(operand.rows.len()));
             let line = if aligned { 1.0 } else { 2.0 };
-            return f64::from(rows) * line / f64::from(shared);
+            return f64::from(rows) * line;
         }
         let all = geometry.size(buffer.rows);
         let rows = boxed.max(operand.rows.len());
@@ -233,7 +264,23 @@ impl<'a> Costs<'a> {
 
     /// Bytes a second at which a tile's operands come at most: each CTA that shares its steps reads its part.
     pub(super) fn operand_rate(&self) -> f64 {
-        self.machine.l2_sm * f64::from(self.gemm.split)
+        self.machine.l2_pair * f64::from(self.gemm.split)
+    }
+
+    /// Bytes that device memory could give meanwhile, for the bytes of an operand that several CTAs ask it for, each
+    /// by itself: `rows` of the tile are the operand's, or else columns.
+    pub(super) fn asked(&self, op: OpId, rows: bool, bytes: u64) -> u64 {
+        let (item, (down, across)) = (self.items[usize::from(op.0)], self.gemm.cluster);
+        let alone = if rows {
+            item.grid.1 <= across
+        } else {
+            item.grid.0 <= down
+        };
+        if alone {
+            bytes
+        } else {
+            (bytes as f64 / self.machine.memory_again) as u64
+        }
     }
 
     /// Bytes a second that one SM reads or writes at most.
@@ -241,6 +288,9 @@ impl<'a> Costs<'a> {
         self.machine.l2 / f64::from(self.machine.sms)
     }
 }
+
+/// Bytes of an element of sums.
+const SUM_BYTES: f64 = 4.0;
 
 /// Bytes of a line of the cache.
 const LINE: u32 = 128;
