@@ -274,7 +274,7 @@ fn neighbours_that_share_the_wider_operand_are_fed_sooner() {
         ..Machine::h200()
     };
     let apart = Machine {
-        apart: 0.0,
+        apart: 1e-9,
         ..slow.clone()
     };
     let (down, along): (Order, Order) = (ItemsRef::column_major, ItemsRef::row_major);

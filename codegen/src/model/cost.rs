@@ -176,7 +176,8 @@ impl<'a> Costs<'a> {
             steps * machine.meeting
         };
         // In the mean over the steps of a launch.
-        let share = machine.apart / (machine.apart + steps * self.plan.grid.rounds as f64);
+        let done = steps * self.plan.grid.rounds as f64 / machine.apart;
+        let share = 1.0 / (1.0 + done * done);
         let others = f64::from(split - 1) / f64::from(split);
         let exchange = others * f64::from(rows) * width * SUM_BYTES / machine.exchange;
         let overhead = if first { self.overhead(rows) } else { 0.0 };

@@ -85,16 +85,16 @@ impl Machine {
     /// to meet the power limit, and one has tiles that we would not try.
     ///
     /// Fitted to the medians of our own kernels (tests/measured: 22 products in all variants, 105 in those that were
-    /// favourites once), then rounded; the first table alone gives each within 12 %: a step takes 0.148 µs at least, 0.235
-    /// where more than two CTAs share the steps; stages 1.4 µs; an SM alone multiplies with 7 TFLOP/s (at 1.98 GHz it could
-    /// 8.1); launches cost 3.4 µs, 1.9 if they come early, and 0.6 for each doubling of a cluster; CTAs that share steps
-    /// exchange 28 GB/s of sums; an SM of a cluster takes in 128 GB/s, and loses 12 ns a step to the other (7 to 37 in
-    /// pairs of rows that differ in nothing else).
+    /// favourites once), then rounded; in brackets what the first table alone gives: a step takes 0.148 µs at least (0.147),
+    /// 0.235 where more than two CTAs share the steps (0.232); stages 1.4 µs (1.39); an SM alone multiplies with 7 TFLOP/s
+    /// (7.1; at 1.98 GHz it could 8.1); launches cost 3.4 µs (3.3), 1.9 if they come early (1.5), and 0.6 for each doubling
+    /// of a cluster (0.63); CTAs that share steps exchange 28 GB/s of sums (24); an SM of a cluster takes in 128 GB/s (136),
+    /// and loses 12 ns a step to the other (7 to 37 in pairs of rows that differ in nothing else).
     ///
-    /// Pairs of SMs: 128×80 in step (512×2560×8192, 128 CTAs) brings 16 TB/s to all SMs, which is 190 to 203 GB/s a pair if
+    /// Pairs of SMs: 128×80 in step (512×2560×8192, 128 CTAs) brings 16 TB/s to all SMs, which is about 200 GB/s a pair if
     /// they read the common operand once; apart, each reads for itself, as all do in long products. How fast they part is of
-    /// the second table and of operands whose rows are contiguous, by hand: half the time after 400 steps (128×96 takes
-    /// 0.31 µs a step in the mean of 768 of them, 0.36 of 3072, 0.41 of 49152).
+    /// the second table and of operands whose rows are contiguous, by hand: half the time after 800 steps (128×96 takes
+    /// 0.31 µs a step in the mean of 768 of them, 0.34 of 1536, 0.36 of 3072, 0.41 of 49152).
     ///
     /// Fitted to launches back to back that come early or not: 36.9 → 35.7 µs (1×8192×8192), 13.0 → 11.2 (64×8192×2048),
     /// 16.0 → 15.1 (512×8192×1024) save 1.3 µs in the mean, 36.8 → 34.3 (512×2560×8192) and 28.2 → 24.7 (512×1280×8192),
@@ -119,7 +119,7 @@ impl Machine {
             memory_again: 0.78,
             l2: 12.7e12,
             l2_pair: 203e9,
-            apart: 400.0,
+            apart: 800.0,
             cluster_sm: 128e9,
             step_latency: 0.148e-6,
             shared_step_latency: 0.235e-6,
@@ -151,14 +151,15 @@ impl Machine {
     /// Fitted to the same medians, which were measured in turns with others on a GPU at 700 W: 687 TFLOP/s while all SMs are
     /// in the K loop (the first table alone: 715); fewer have a faster clock. A shared tile costs 0.4 µs, one taken in turn nothing.
     /// Tiles of 128×96 take as long a step as 128×128 where the operands are many times what L2 holds (8192×14336×8192:
-    /// 0.40 µs): all SMs read 10.8 TB/s with the latter, 9.5 with the former. So it is L2's 11.25 TB/s that bounds them.
+    /// 0.40 µs): 128 SMs read 10.8 TB/s with the latter, 9.5 with the former. So it is L2 that bounds them, with 11.4 TB/s if
+    /// all read.
     pub fn h200_at_power_limit() -> Machine {
         Machine {
             name: "H200 NV18 at its power limit",
             flops: 687e12,
             flops_sm: 7e12,
             tile_overhead: 0.4e-6,
-            l2: 11.25e12,
+            l2: 11.4e12,
             ..Machine::h200()
         }
     }
