@@ -157,8 +157,10 @@ impl<'a> Costs<'a> {
         let multiplied = f64::from(rows.max(a.rows.len()).max(BLOCK_ROWS));
         let width = f64::from(columns.max(b.rows.len()));
         let tensor = 2.0 * multiplied * width * k / machine.flops_of(dtype, self.ctas());
-        let lines = (self.lines(a, rows), self.lines(b, columns));
-        let feeds = self.feeds(item, lines);
+        let (down, across) = self.gemm.cluster;
+        let whole = (self.lines(a, rows, 1), self.lines(b, columns, 1));
+        let read = (self.lines(a, rows, across), self.lines(b, columns, down));
+        let feeds = self.feeds(item, whole, read);
         let latency = if split > 2 {
             machine.shared_step_latency
         } else {
@@ -184,24 +186,24 @@ impl<'a> Costs<'a> {
         ps(share * in_step + (1.0 - share) * apart + meet + overhead + exchange)
     }
 
-    /// Seconds in which a byte of each line of a tile's operands comes to an SM: in step with its neighbour, and apart.
+    /// Seconds in which a byte of each line of a tile's operands comes to an SM, which reads some of the whole: in step
+    /// with its neighbour, and apart.
     ///
     /// A cluster reads what its CTAs have in common once, and each of its SMs takes in all of it. The two SMs of a pair have
     /// tiles one after another: they read what these have in common once as well, as long as they are in step.
-    fn feeds(&self, item: Item, (x, w): (f64, f64)) -> [f64; 2] {
+    fn feeds(&self, item: Item, whole: (f64, f64), (x, w): (f64, f64)) -> [f64; 2] {
         let machine = self.machine;
-        let (down, across) = self.gemm.cluster;
-        let clustered = down * across > 1;
+        let clustered = self.gemm.cluster != (1, 1);
         let paired = clustered || 2.0 * self.ctas() > f64::from(machine.sms);
         let rate = machine.l2_pair / if paired { 2.0 } else { 1.0 };
-        let own = x / f64::from(across) + w / f64::from(down);
+        let own = x + w;
         let common = match (clustered || !paired || self.gemm.split > 1, item.down) {
             (true, _) => 0.0,
             (false, true) => w,
             (false, false) => x,
         };
         let taken_in = if clustered {
-            (x + w) / machine.cluster_sm
+            (whole.0 + whole.1) / machine.cluster_sm
         } else {
             0.0
         };
@@ -229,12 +231,12 @@ impl<'a> Costs<'a> {
     }
 
     /// Rows of an operand that a step loads, as many as they cost: where K is contiguous those that exist, in whole
-    /// strips.
+    /// strips, of which the CTAs of a cluster share what they load together.
     ///
     /// Measured, of boxes: rows that begin within a line of 128 bytes take twice as long, since each step reads two lines
     /// of them; rows outside a tensor that has less than a box four times, since all CTAs ask for the same ones, and twice
     /// where the last of several boxes has them. Where rows are contiguous, they still come in boxes.
-    fn lines(&self, operand: &Span, boxed: u32) -> f64 {
+    fn lines(&self, operand: &Span, boxed: u32, shared: u32) -> f64 {
         const OUTSIDE: f64 = 4.0;
         const BEYOND: f64 = 2.0;
         let buffer = &self.kernel.buffers[operand.buffer.index()];
@@ -245,7 +247,7 @@ impl<'a> Costs<'a> {
             let rows = operand.rows.len().next_multiple_of(STRIP_ROWS);
             let rows = rows.min(boxed.max(operand.rows.len()));
             let line = if aligned { 1.0 } else { 2.0 };
-            return f64::from(rows) * line;
+            return f64::from(rows) * line / f64::from(shared);
         }
         let all = geometry.size(buffer.rows);
         let rows = boxed.max(operand.rows.len());

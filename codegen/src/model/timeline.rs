@@ -12,9 +12,10 @@
 //!   granted in the launch before, so they are there.
 //!
 //! What is not: clocks and power (a GEMM longer than a millisecond or so runs up to 20 % slower than
-//! [`Machine::h200`] says; [`Machine::h200_at_power_limit`] has the sustained rate), clusters of three that
-//! run after the others though there is room for them, tiles of a cluster that lie outside, contention of arriving data with
-//! the GEMM for memory, operands evicted from L2 and read again, acknowledgements of stores, claiming by cluster, ranks that start at different times, and anything else that runs on the GPUs.
+//! [`Machine::h200`] says; [`Machine::h200_at_power_limit`] has the sustained rate), clusters of three that start
+//! only after others though there is room for them, tiles of a cluster that lie outside, contention of arriving data
+//! with the GEMM for memory, operands evicted from L2 and read again, acknowledgements of stores, claiming by
+//! cluster, ranks that start at different times, and anything else that runs on the GPUs.
 
 use super::Machine;
 use super::sim::{Mode, Sim};
