@@ -147,6 +147,9 @@ const PRODUCTS: &str = include_str!("measured/gemm.csv");
 /// Of the suites' products, the variants that were the model's favourites when they were measured.
 const SUITES: &str = include_str!("measured/suite.csv");
 
+/// In all layouts, in turn and shared, in clusters and alone; and rows that are no whole tiles.
+const LAYOUTS: &str = include_str!("measured/layouts.csv");
+
 /// Whether a launch loads all operands as whole boxes. Else it is another one since strips came: see
 /// [`counterflow::codegen::pipeline::Strips`].
 fn whole([m, n, _]: [u32; 3], variant: &Variant) -> bool {
@@ -169,13 +172,15 @@ fn whole([m, n, _]: [u32; 3], variant: &Variant) -> bool {
 
 /// What was measured on an H200: medians of variants in the same run, shape by shape. Where `loads` says `boxes`, strips
 /// were not known yet: only what has none is as it was.
-fn runs(lines: &str) -> BTreeMap<[u32; 3], Vec<(Variant, f64)>> {
+fn runs(lines: &str) -> BTreeMap<([u32; 3], &str), Vec<(Variant, f64)>> {
     let program = schedules::gemm();
     let mut runs: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for line in lines.lines().skip(1) {
         let words: Vec<&str> = line.split(',').collect();
         let size = [0, 1, 2].map(|at| words[at].parse().expect("a size"));
-        let mut variant = Variant::new(1);
+        let layout = words.get(12).copied().unwrap_or("nt");
+        let known = Layout::from_name(layout).expect("a layout");
+        let mut variant = Variant::new(1).layout(known);
         let choices = ["tiles", "gemm.cluster", "gemm.ping_pong", "gemm.split"];
         for (name, word) in choices.into_iter().zip(&words[3..]) {
             variant = variant.set(name, Setting::parse(word).expect("a setting"));
@@ -185,7 +190,9 @@ fn runs(lines: &str) -> BTreeMap<[u32; 3], Vec<(Variant, f64)>> {
         let offers = |(name, setting): (&String, &Setting)| offered[&name[..]].contains(setting);
         let same = words[11] == "strips" || whole(size, &variant);
         if same && variant.choices.iter().all(offers) {
-            runs.entry(size).or_default().push((variant, median));
+            runs.entry((size, layout))
+                .or_default()
+                .push((variant, median));
         }
     }
     // As they are offered: the first of several that are alike.
@@ -201,18 +208,22 @@ fn runs(lines: &str) -> BTreeMap<[u32; 3], Vec<(Variant, f64)>> {
     runs
 }
 
-/// Where the model is known to choose worse, because it does not know that
-/// - 112 CTAs draw less from memory than 128 (1.09),
-/// - SMs of a pair that read the same line read it once, as if they were a cluster (1.19).
-///
-/// A table has winners there.
-const KNOWN: [([u32; 3], f64); 2] = [([64, 14336, 8192], 1.10), ([1024, 1280, 8192], 1.20)];
+/// Where the model is known to choose worse, of products that it was not fitted to: rows that are no whole tiles, where it
+/// counts neither what a multiply of narrow tiles reads of shared memory nor rows of a box outside the tensor; and short
+/// K in turn, with all rows contiguous. The table has winners there.
+const KNOWN: [([u32; 3], &str, f64); 4] = [
+    ([65, 8192, 8192], "nt", 1.30),
+    ([129, 2560, 8192], "nt", 1.09),
+    ([300, 8192, 8192], "nt", 1.25),
+    ([16384, 8192, 1024], "tn", 1.13),
+];
 
 #[test]
 fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
     let (program, machine) = (schedules::gemm(), Machine::h200());
     let mut logs = Vec::new();
-    for ([m, n, k], measured) in runs(PRODUCTS).into_iter().chain(runs(SUITES)) {
+    let tables = [PRODUCTS, SUITES, LAYOUTS];
+    for (([m, n, k], layout), measured) in tables.into_iter().flat_map(runs) {
         let shape = Shape::new(m, n, k);
         let kernels: Vec<_> = measured
             .iter()
@@ -226,10 +237,19 @@ fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
         let favourite = &measured[first.expect("a variant").which];
         let fastest = measured.iter().map(|(_, median)| *median);
         let ratio = favourite.1 / fastest.fold(f64::INFINITY, f64::min);
-        let known = KNOWN.iter().find(|(known, _)| *known == [m, n, k]);
-        let bound = known.map_or(1.05, |(_, bound)| *bound);
-        println!("{shape}: {} takes {ratio:.3} of the fastest", favourite.0);
-        assert!(ratio < bound, "{shape}: {} takes {ratio:.3}", favourite.0);
+        println!(
+            "{shape} {layout}: {} takes {ratio:.3} of the fastest",
+            favourite.0
+        );
+        let known = KNOWN
+            .iter()
+            .find(|(at, known, _)| (*at, *known) == ([m, n, k], layout));
+        let bound = known.map_or(1.05, |(.., bound)| *bound);
+        assert!(
+            ratio < bound,
+            "{shape} {layout}: {} takes {ratio:.3}",
+            favourite.0
+        );
         logs.push(ratio.ln());
     }
     let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
@@ -241,7 +261,7 @@ fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
 fn what_comes_with_the_package_is_used() {
     let (program, machine) = (schedules::gemm(), Machine::h200());
     let tables = [Tuned::embedded().expect("a table")];
-    for [m, n, k] in runs(PRODUCTS).into_keys().filter(|[m, ..]| *m <= 2048) {
+    for ([m, n, k], _) in runs(PRODUCTS).into_keys().filter(|([m, ..], _)| *m <= 2048) {
         let shape = Shape::new(m, n, k);
         let base = Variant::new(1);
         let choice = tuned::select(&tables, "NVIDIA H200", &program, &base, &shape, &machine);

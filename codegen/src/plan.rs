@@ -77,6 +77,8 @@ pub struct Grid {
     pub comm: u32,
     /// Stages of the operand ring.
     pub stages: u32,
+    /// Panels of a tile: what is rounded and stored at a time.
+    pub panels: u32,
     /// Bytes of shared memory a CTA needs.
     pub shared_memory: u32,
 }
@@ -487,6 +489,7 @@ fn tile_fits(
             } else {
                 grid.stages.min(fit.stages)
             };
+            grid.panels = grid.panels.max(tile.panels(fit.panel));
             grid.shared_memory = grid.shared_memory.max(fit.bytes);
         }
         Err((message, hint)) => refuse(message, &hint),

@@ -355,6 +355,7 @@ fn a_panel_that_is_not_added_once() {
 fn an_add_costs_a_read_and_a_write() {
     let slow = Machine {
         memory: 1e9,
+        memory_half: 0.0,
         ..Machine::h200()
     };
     let variant = Variant::new(1);

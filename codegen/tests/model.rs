@@ -2,7 +2,9 @@
 
 mod schedules;
 
+use counterflow_codegen::builder::{GemmOptions, ItemsRef, ScheduleBuilder};
 use counterflow_codegen::diag::Rule;
+use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::{EventKind, Machine, Timeline, Volume, predict};
@@ -242,6 +244,49 @@ fn the_power_limit_is_as_measured() {
         &Machine::h200_at_power_limit(),
     );
     within(timeline.total, 2.0 * 8192f64.powi(3) / 669e12, 0.05);
+}
+
+/// Pairs of SMs read what neighbours have in common once, while they are in step.
+#[test]
+fn neighbours_that_share_the_wider_operand_are_fed_sooner() {
+    type Order = fn(ItemsRef) -> ItemsRef;
+    let ordered = |order: Order| {
+        let mut s = ScheduleBuilder::new("gemm");
+        let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+        let y = s.out("y", Bf16);
+        let tiles = s.tiles("tiles", y, (128, 80));
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_items("t", order(tiles.into()), |s, t| {
+                let acc = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), acc);
+            });
+        });
+        s.finish()
+    };
+    let total = |machine: &Machine, order: Order, n| {
+        let shape = Shape::new(512, n, 8192);
+        timeline(&ordered(order), 1, &shape, machine).total
+    };
+    // Slow enough that nothing else bounds a step.
+    let slow = Machine {
+        l2_pair: 60e9,
+        l2: 60e9 / 2.0 * 132.0,
+        ..Machine::h200()
+    };
+    let apart = Machine {
+        apart: 1e-9,
+        ..slow.clone()
+    };
+    let (down, along): (Order, Order) = (ItemsRef::column_major, ItemsRef::row_major);
+    let across = total(&slow, along, 2560);
+    assert!(
+        across < total(&slow, down, 2560),
+        "128 rows of x, not 80 of w"
+    );
+    assert!(total(&slow, down, 2560) < total(&apart, down, 2560));
+    assert_eq!(total(&apart, along, 2560), total(&apart, down, 2560));
+    // Half of the SMs have no neighbour at work.
+    assert_eq!(total(&slow, along, 1280), total(&slow, down, 1280));
 }
 
 #[test]

@@ -5,7 +5,6 @@ use crate::fit::staged_rows;
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind};
 use crate::pipeline::{BLOCK_ROWS, STRIP_ROWS, Tile};
 use crate::plan::Plan;
-use crate::program::PartitionId;
 use crate::unroll::Span;
 
 /// Time, in picoseconds: whole numbers, so that equal times are equal and a sum does not depend on its order.
@@ -26,16 +25,23 @@ pub(super) fn at_rate(bytes: u64, rate: f64) -> Ps {
     ps(bytes as f64 / rate)
 }
 
+/// An item that ops are in: rows and columns of it, and of its loop in items.
+#[derive(Clone, Copy, Default)]
+struct Item {
+    tile: (u32, u32),
+    grid: (u32, u32),
+    /// Whether items one after another lie below each other, so that they have columns in common, or else rows.
+    down: bool,
+}
+
 /// What the tiles of a kernel cost on a machine.
 pub(super) struct Costs<'a> {
     machine: &'a Machine,
     kernel: &'a Kernel,
-    /// Rows and columns of the item around each op, by [`OpId`].
-    tiles: Vec<(u32, u32)>,
+    /// The item around each op, by [`OpId`].
+    items: Vec<Item>,
     gemm: GemmKind,
     k_step: u32,
-    /// CTAs of a rank that have tiles.
-    busy: f64,
     plan: &'a Plan,
 }
 
@@ -44,7 +50,7 @@ impl<'a> Costs<'a> {
         let mut costs = Costs {
             machine,
             kernel,
-            tiles: vec![(0, 0); kernel.locs.len()],
+            items: vec![Item::default(); kernel.locs.len()],
             gemm: GemmKind {
                 k: 1,
                 cluster: (1, 1),
@@ -54,40 +60,15 @@ impl<'a> Costs<'a> {
                 ping_pong: false,
             },
             k_step: kernel.k_step().max(1),
-            busy: 1.0,
             plan,
         };
         for role in &kernel.roles {
             if let RoleKind::Gemm(gemm) = role.kind {
                 costs.gemm = gemm;
-                costs.share(&role.body);
             }
             costs.blocks(&role.body);
         }
         costs
-    }
-
-    /// How the role's tiles are shared out.
-    fn share(&mut self, body: &[Block]) {
-        for block in body {
-            match block {
-                Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => self.share(body),
-                Block::If {
-                    then, otherwise, ..
-                } => {
-                    self.share(then);
-                    self.share(otherwise);
-                }
-                Block::Items { partition, .. } => {
-                    let items = self.plan.geometry.items(*partition) as f64;
-                    let items = items * f64::from(self.gemm.split);
-                    // Power limits the mean over all rounds, whether the last one is partly idle or the grid smaller.
-                    let sms = self.machine.sms - self.plan.grid.comm.min(self.machine.sms);
-                    self.busy = self.busy.max(items.min(f64::from(sms)));
-                }
-                Block::Once { .. } | Block::Join => {}
-            }
-        }
     }
 
     fn blocks(&mut self, body: &[Block]) {
@@ -101,27 +82,39 @@ impl<'a> Costs<'a> {
                     self.blocks(otherwise);
                 }
                 Block::Items {
-                    partition, body, ..
-                } => self.ops(body, *partition),
+                    partition,
+                    order,
+                    body,
+                    ..
+                } => {
+                    let tile = &self.kernel.partitions[partition.index()];
+                    let grid = self.plan.geometry.grid(*partition, None);
+                    let (rows, columns) = grid;
+                    let column = |index| order.at(index, rows, columns).1;
+                    let item = Item {
+                        tile: (tile.row_block.unwrap_or(0), tile.column_block.unwrap_or(0)),
+                        grid,
+                        down: rows * columns > 1 && column(0) == column(1),
+                    };
+                    self.ops(body, item);
+                }
                 Block::Once { .. } | Block::Join => {}
             }
         }
     }
 
-    fn ops(&mut self, body: &[Op], partition: PartitionId) {
-        let tile = &self.kernel.partitions[partition.index()];
-        let tile = (tile.row_block.unwrap_or(0), tile.column_block.unwrap_or(0));
+    fn ops(&mut self, body: &[Op], item: Item) {
         for op in body {
-            self.tiles[usize::from(op.id.0)] = tile;
+            self.items[usize::from(op.id.0)] = item;
             match &op.kind {
                 OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => {
-                    self.ops(body, partition);
+                    self.ops(body, item);
                 }
                 OpKind::If {
                     then, otherwise, ..
                 } => {
-                    self.ops(then, partition);
-                    self.ops(otherwise, partition);
+                    self.ops(then, item);
+                    self.ops(otherwise, item);
                 }
                 OpKind::Wait { .. }
                 | OpKind::Signal { .. }
@@ -145,15 +138,17 @@ impl<'a> Costs<'a> {
     }
 
     /// One product of one CTA with the others at work beside it. An item at the edge costs a whole tile, because the
-    /// tensor cores multiply whole tiles. Bounded by the tensor cores, by what an SM reads through the L2 cache, of
-    /// which a cluster shares what its CTAs have in common, and by the steps of its K loop, which follow each other.
-    /// Where CTAs share the steps, it is one of them with what they send each other.
+    /// tensor cores multiply whole tiles. Bounded by the tensor cores, by what an SM reads through the L2 cache, and by
+    /// the steps of its K loop, which follow each other. Where CTAs share the steps, it is one of them with what they
+    /// send each other.
     /// `first` in its item, it pays for the tile's overhead, if no other warpgroup multiplies meanwhile.
     pub(super) fn dot(&self, op: OpId, a: &Span, b: &Span, first: bool) -> Ps {
-        let (rows, columns) = self.tiles[usize::from(op.0)];
+        let item = self.items[usize::from(op.0)];
+        let (rows, columns) = item.tile;
         let k = a.columns.len().next_multiple_of(self.k_step);
+        let split = self.gemm.split;
         // The CTAs that share a tile's steps have as many each, or one more.
-        let steps = (k / self.k_step).div_ceil(self.gemm.split);
+        let steps = (k / self.k_step).div_ceil(split);
         let k = f64::from(steps * self.k_step);
         let steps = f64::from(steps);
         let dtype = self.kernel.buffers[a.buffer.index()].dtype;
@@ -161,31 +156,75 @@ impl<'a> Costs<'a> {
         // A tile is multiplied whole, whichever of its sides is on the instruction's M side, and nothing beside it.
         let multiplied = f64::from(rows.max(a.rows.len()));
         let width = f64::from(columns.max(b.rows.len()));
-        let tensor = 2.0 * multiplied * width * k / machine.flops_of(dtype, self.busy);
+        let tensor = 2.0 * multiplied * width * k / machine.flops_of(dtype, self.ctas());
         let (down, across) = self.gemm.cluster;
-        let read = self.lines(a, rows, across) + self.lines(b, columns, down);
-        let readers = self.busy.min(f64::from(self.plan.grid.gemm));
-        let rate = (machine.l2 / readers).min(machine.l2_sm);
-        let feed = read * k * f64::from(dtype.bytes()) / rate;
-        let latency = if self.gemm.cluster == (1, 1) {
-            machine.step_latency
+        let whole = (self.lines(a, rows, 1), self.lines(b, columns, 1));
+        let read = (self.lines(a, rows, across), self.lines(b, columns, down));
+        let by_rows = [a, b].map(|span| self.kernel.buffers[span.buffer.index()].rows_contiguous);
+        let feeds = self.feeds(item, whole, read, by_rows.contains(&true));
+        let latency = if split > 2 {
+            machine.shared_step_latency
         } else {
-            machine.cluster_step_latency
+            machine.step_latency
         };
         let stages = f64::from(self.plan.grid.stages.max(1));
         let chain = steps * latency.max(machine.stage_latency / stages);
-        let exchange = if self.gemm.split > 1 {
-            machine.exchange
+        let [in_step, apart] = feeds.map(|line| {
+            let feed = line * k * f64::from(dtype.bytes());
+            tensor.max(feed).max(chain)
+        });
+        let meet = if self.gemm.cluster == (1, 1) {
+            0.0
+        } else {
+            steps * machine.meeting
+        };
+        // In the mean over the steps of a launch.
+        let done = steps * self.plan.grid.rounds as f64 / machine.apart;
+        let share = 1.0 / (1.0 + done * done);
+        let others = f64::from(split - 1) / f64::from(split);
+        let exchange = others * f64::from(rows) * width * SUM_BYTES / machine.exchange;
+        let tile = self.gemm.tile(item.tile);
+        let overhead = if first { self.overhead(tile) } else { 0.0 };
+        ps(share * in_step + (1.0 - share) * apart + meet + overhead + exchange)
+    }
+
+    /// Seconds in which a byte of each line of a tile's operands comes to an SM, which reads some of the whole: in step
+    /// with its neighbour, and apart.
+    ///
+    /// A cluster reads what its CTAs have in common once, and each of its SMs takes in all of it. The two SMs of a pair have
+    /// tiles one after another: they read what these have in common once as well, as long as they are in step, and unless an
+    /// operand's rows are contiguous (512x4608x16384 nn takes as long as if each read for itself).
+    fn feeds(&self, item: Item, whole: (f64, f64), (x, w): (f64, f64), by_rows: bool) -> [f64; 2] {
+        let machine = self.machine;
+        let clustered = self.gemm.cluster != (1, 1);
+        let paired = clustered || 2.0 * self.ctas() > f64::from(machine.sms);
+        let rate = machine.l2_pair / if paired { 2.0 } else { 1.0 };
+        let own = x + w;
+        let common = match (
+            clustered || !paired || by_rows || self.gemm.split > 1,
+            item.down,
+        ) {
+            (true, _) => 0.0,
+            (false, true) => w,
+            (false, false) => x,
+        };
+        let taken_in = if clustered {
+            (whole.0 + whole.1) / machine.cluster_sm
         } else {
             0.0
         };
-        let tile = self.gemm.tile((rows, columns));
-        let overhead = if first { self.overhead(tile) } else { 0.0 };
-        ps(tensor.max(feed).max(chain) + overhead + exchange)
+        let alone = rate.min(machine.l2 / f64::from(machine.sms));
+        let in_step = if by_rows { alone } else { rate };
+        [(own - common / 2.0) / in_step, own / alone].map(|read| read.max(taken_in))
     }
 
-    /// Seconds a tile costs besides its steps. In turn, another tile's hide them; if there is none, one warpgroup has all
-    /// of the epilogue.
+    /// CTAs of a rank that multiply.
+    fn ctas(&self) -> f64 {
+        f64::from(self.plan.grid.gemm.max(1))
+    }
+
+    /// Seconds a tile costs besides its steps. In turn, another tile's hide most of them; if there is none, one warpgroup has
+    /// all of the epilogue. Many panels are as many meetings with the thread that stores.
     fn overhead(&self, tile: Tile) -> f64 {
         let grid = &self.plan.grid;
         let alone = grid.tiles * u64::from(self.gemm.split) <= u64::from(grid.gemm);
@@ -194,9 +233,16 @@ impl<'a> Costs<'a> {
         } else {
             1.0
         };
+        let panels = if tile.swapped() {
+            f64::from(grid.panels) * self.machine.panel_overhead
+        } else {
+            0.0
+        };
         match (self.gemm.in_turn(tile), alone) {
-            (false, _) => self.machine.tile_overhead,
+            (false, _) => self.machine.tile_overhead + panels,
+            _ if self.gemm.split > 1 => self.machine.tile_overhead,
             (true, true) => self.machine.tile_overhead * blocks,
+            (true, false) if blocks < 2.0 => self.machine.tile_overhead,
             (true, false) => 0.0,
         }
     }
@@ -238,7 +284,23 @@ impl<'a> Costs<'a> {
 
     /// Bytes a second at which a tile's operands come at most: each CTA that shares its steps reads its part.
     pub(super) fn operand_rate(&self) -> f64 {
-        self.machine.l2_sm * f64::from(self.gemm.split)
+        self.machine.l2_pair * f64::from(self.gemm.split)
+    }
+
+    /// Bytes that device memory could give meanwhile, for the bytes of an operand that several CTAs ask it for, each
+    /// by itself: `rows` of the tile are the operand's, or else columns.
+    pub(super) fn asked(&self, op: OpId, rows: bool, bytes: u64) -> u64 {
+        let (item, (down, across)) = (self.items[usize::from(op.0)], self.gemm.cluster);
+        let alone = if rows {
+            item.grid.1 <= across
+        } else {
+            item.grid.0 <= down
+        };
+        if alone {
+            bytes
+        } else {
+            (bytes as f64 / self.machine.memory_again) as u64
+        }
     }
 
     /// Bytes a second that one SM reads or writes at most.
@@ -247,12 +309,17 @@ impl<'a> Costs<'a> {
     }
 }
 
+/// Bytes of an element of sums.
+const SUM_BYTES: f64 = 4.0;
+
 /// Bytes of a line of the cache.
 const LINE: u32 = 128;
 
-/// Lines that a line's width of a box costs, in the mean over boxes that begin so many bytes after each other: all that
-/// do not begin with a line lie in two, of which the second costs half (fitted: no more bytes move).
+/// Lines that a line's width of a box costs, in the mean over boxes that begin so many bytes after each other: those that
+/// do not begin with a line lie in two. Fitted to tests/measured/layouts.csv: the second costs as much as the first where
+/// the tile's other boxes do not begin with a line, either.
 fn lines_of_a_row(bytes: u32) -> f64 {
     let phases = (1..=LINE).find(|boxes| (boxes * bytes).is_multiple_of(LINE));
-    1.5 - 0.5 / f64::from(phases.unwrap_or(LINE))
+    let within = 1.0 - 1.0 / f64::from(phases.unwrap_or(LINE));
+    1.0 + within * within
 }

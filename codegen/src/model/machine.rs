@@ -14,19 +14,29 @@ pub struct Machine {
     pub sms: u32,
     /// Clusters that run at once with every SM free, by their CTAs, from 1: see [`Machine::clusters`].
     pub clusters: &'static [u32],
-    /// Bytes a second from device memory.
+    /// Bytes a second from device memory, if all SMs and more ask for them: see [`Machine::memory_of`].
     pub memory: f64,
-    /// Bytes a second that all SMs together read through the L2 cache.
+    /// CTAs that reach half of it.
+    pub memory_half: f64,
+    /// The share of it that is left where several CTAs ask for the same bytes, each by itself.
+    pub memory_again: f64,
+    /// Bytes a second that all SMs together read through the L2 cache, each for itself.
     pub l2: f64,
-    /// Bytes a second that one SM reads through the L2 cache, however few others do.
-    pub l2_sm: f64,
+    /// Bytes a second that the two SMs of a pair read through the L2 cache together, or one whose other is idle.
+    pub l2_pair: f64,
+    /// K steps after which CTAs that began together are in step half of the time.
+    pub apart: f64,
+    /// Bytes a second that an SM of a cluster takes in: what it reads, and what the others read for it.
+    pub cluster_sm: f64,
     /// Seconds a K step of 64 takes at least, however small its tile: barrier, multiplies, barrier, one after another.
     pub step_latency: f64,
-    /// The same where two CTAs of a cluster wait for each other in every step.
-    pub cluster_step_latency: f64,
+    /// The same where more than two CTAs share the steps of a tile.
+    pub shared_step_latency: f64,
+    /// Seconds a step takes longer in which CTAs of a cluster that load together wait for the slower of them.
+    pub meeting: f64,
     /// Seconds from asking for a stage to having it: with few stages in flight, a step takes as long as its share of it.
     pub stage_latency: f64,
-    /// Seconds that a tile costs more whose steps CTAs of a cluster share, however large it is and however many they are.
+    /// Bytes of sums a second that a CTA sends to those that share its steps, and adds.
     pub exchange: f64,
     /// Dense 16-bit matrix FLOP a second of all SMs inside the K loop of full tiles.
     pub flops: f64,
@@ -35,6 +45,8 @@ pub struct Machine {
     /// Seconds a tile that warpgroups share costs besides its K loop: filling the ring, and the part of the epilogue that
     /// nothing hides. Where they take tiles in turn, one's K loop hides the other's epilogue, if there is another tile.
     pub tile_overhead: f64,
+    /// Seconds that each panel of a shared tile of any number of rows costs: a meeting with the thread that stores.
+    pub panel_overhead: f64,
     /// Bytes a second one direction of its link carries when a copy engine moves large chunks.
     pub link_copy_engine: f64,
     /// Bytes a second when CTAs push.
@@ -59,7 +71,7 @@ pub struct Machine {
     pub launch_latency: f64,
     /// The same where its CTAs come early ([`crate::early`]), behind a launch that lets them.
     pub early_launch_latency: f64,
-    /// Seconds that a kernel of clusters needs more, to be placed and to meet.
+    /// Seconds that a kernel of clusters needs more, to be placed and to meet, for each doubling of their CTAs.
     pub cluster_launch: f64,
 }
 
@@ -74,11 +86,17 @@ impl Machine {
     /// the K loop runs. Of the sixteen measured shapes from M = 2048, twelve then lie within 4 %; three are long enough
     /// to meet the power limit, and one has tiles that we would not try.
     ///
-    /// Fitted to medians of our own kernels, M = 1 to 8192, most with K = 8192 (tests/measured/gemm.csv): few CTAs read
-    /// 146 GB/s each; a step takes 0.12 µs at least, in clusters of two 0.22; stages 1.3 µs; an SM alone multiplies with
-    /// 6.9 TFLOP/s (at 1.98 GHz it could 8.1); clusters take 0.8 µs to launch, and CTAs that share the steps of a
-    /// tile 2.9 µs more for it (128×128, 20 tiles: 41.8, 29.2, 23.5 and 20.8 µs for one to four; three ways of sending took
-    /// the same time).
+    /// Fitted to the medians of our own kernels (tests/measured: 22 products in all variants, 105 in those that were
+    /// favourites once), then rounded; in brackets what the first table alone gives: a step takes 0.148 µs at least (0.147),
+    /// 0.235 where more than two CTAs share the steps (0.232); stages 1.4 µs (1.39); an SM alone multiplies with 7 TFLOP/s
+    /// (7.1; at 1.98 GHz it could 8.1); launches cost 3.4 µs (3.3), 1.9 if they come early (1.5), and 0.6 for each doubling
+    /// of a cluster (0.63); CTAs that share steps exchange 28 GB/s of sums (24); an SM of a cluster takes in 128 GB/s (136),
+    /// and loses 12 ns a step to the other (7 to 37 in pairs of rows that differ in nothing else).
+    ///
+    /// Pairs of SMs: 128×80 in step (512×2560×8192, 128 CTAs) brings 16 TB/s to all SMs, which is about 200 GB/s a pair if
+    /// they read the common operand once; apart, each reads for itself, as all do in long products. How fast they part is of
+    /// the second table and of operands whose rows are contiguous, by hand: half the time after 800 steps (128×96 takes
+    /// 0.31 µs a step in the mean of 768 of them, 0.34 of 1536, 0.36 of 3072, 0.41 of 49152).
     ///
     /// Fitted to launches back to back that come early or not: 36.9 → 35.7 µs (1×8192×8192), 13.0 → 11.2 (64×8192×2048),
     /// 16.0 → 15.1 (512×8192×1024) save 1.3 µs in the mean, 36.8 → 34.3 (512×2560×8192) and 28.2 → 24.7 (512×1280×8192),
@@ -90,23 +108,30 @@ impl Machine {
     /// GPU: others of the kind may differ, and with a cluster too many a GEMM without communication is right and takes another
     /// round. Those that communicate have no clusters.
     ///
-    /// Products of few rows read 134 MB of w with 3.9 TB/s; copies reach 4.3, by the machine's notes. Assumed, not
-    /// measured: 0.7 µs for a flag within one GPU, 3 µs to launch.
+    /// Memory: copies reach 4.3 TB/s, by the machine's notes. 128 CTAs read 134 MB of w with 3.9, and 112 CTAs take 9 %
+    /// longer than 128 for 235 MB. Where two rows of tiles ask for the same columns of w, 3.3: 64×128 at 128×8192×8192
+    /// takes 44.8 µs, in clusters that load w once 38.7. Assumed, not measured: 0.7 µs for a flag within one GPU.
     pub fn h200() -> Machine {
         Machine {
             name: "H200 NV18",
             sms: 132,
             clusters: &[132, 66, 39, 30, 22, 17, 15, 15],
-            memory: 3.9e12,
+            memory: 4.3e12,
+            memory_half: 14.0,
+            memory_again: 0.78,
             l2: 12.7e12,
-            l2_sm: 146e9,
-            step_latency: 0.12e-6,
-            cluster_step_latency: 0.22e-6,
-            stage_latency: 1.3e-6,
-            exchange: 2.9e-6,
+            l2_pair: 203e9,
+            apart: 800.0,
+            cluster_sm: 128e9,
+            step_latency: 0.148e-6,
+            shared_step_latency: 0.235e-6,
+            meeting: 0.012e-6,
+            stage_latency: 1.4e-6,
+            exchange: 28e9,
             flops: 854e12,
             flops_sm: 854e12 / 132.0,
             tile_overhead: 1.5e-6,
+            panel_overhead: 0.2e-6,
             link_copy_engine: 394e9,
             link_push: 350e9,
             link_pull: 331e9,
@@ -117,28 +142,27 @@ impl Machine {
             signal_latency: 1.22e-6,
             local_signal_latency: 0.7e-6,
             copy_engine_latency: 8.5e-6,
-            launch_latency: 3e-6,
-            early_launch_latency: 1.5e-6,
-            cluster_launch: 0.8e-6,
+            launch_latency: 3.4e-6,
+            early_launch_latency: 1.9e-6,
+            cluster_launch: 0.6e-6,
         }
     }
 
     /// The same under a load of several seconds: 8192³ for 8 s runs at 669 TFLOP/s (1470 MHz, 688 W), which is
     /// 683 TFLOP/s while the K loop runs. Links, latencies and caches keep their rates.
     ///
-    /// Fitted to 60 medians of our own kernels on a GPU at 700 W (ten tiles, shared and in turn, six shapes): 0.6 µs
-    /// a shared tile, nothing a tile taken in turn, leave a root mean square of 1.6 %. Tiles of 128×128 take no longer
-    /// than their multiplies there: reads through L2 are not what bounds them, and do not slow down with the clock.
-    /// Where few SMs multiply, power does not limit them. Tiles of 128×96 take as long a step as 128×128 where the operands
-    /// are many times what L2 holds (8192×14336×8192: 0.40 µs): all SMs read 10.8 TB/s with the latter, 9.5 with the
-    /// former. So it is L2's 11.25 TB/s that bounds them.
+    /// Fitted to the same medians, which were measured in turns with others on a GPU at 700 W: 687 TFLOP/s while all SMs are
+    /// in the K loop (the first table alone: 715); fewer have a faster clock. A shared tile costs 0.4 µs, one taken in turn nothing.
+    /// Tiles of 128×96 take as long a step as 128×128 where the operands are many times what L2 holds (8192×14336×8192:
+    /// 0.40 µs): 128 SMs read 10.8 TB/s with the latter, 9.5 with the former. So it is L2 that bounds them, with 11.4 TB/s if
+    /// all read.
     pub fn h200_at_power_limit() -> Machine {
         Machine {
             name: "H200 NV18 at its power limit",
-            flops: 683e12,
-            flops_sm: 6.9e12,
-            tile_overhead: 0.6e-6,
-            l2: 11.25e12,
+            flops: 687e12,
+            flops_sm: 7e12,
+            tile_overhead: 0.4e-6,
+            l2: 11.4e12,
             ..Machine::h200()
         }
     }
@@ -146,13 +170,21 @@ impl Machine {
     /// Seconds from enqueueing a launch of that grid to its first instruction, behind another of its kind.
     pub fn launch(&self, kernel: &Kernel, grid: Grid) -> f64 {
         let early = early::possible(kernel) && early::pays(grid.gemm + grid.comm, self.sms);
-        let clusters = kernel.gemm().is_some_and(|kind| kind.ctas() > 1);
+        let doublings = kernel
+            .gemm()
+            .map_or(0.0, |kind| f64::from(kind.ctas()).log2());
         let latency = if early {
             self.early_launch_latency
         } else {
             self.launch_latency
         };
-        latency + if clusters { self.cluster_launch } else { 0.0 }
+        latency + doublings * self.cluster_launch
+    }
+
+    /// Bytes a second that so many CTAs read from device memory.
+    pub fn memory_of(&self, ctas: u32) -> f64 {
+        let ctas = f64::from(ctas.max(1));
+        self.memory * ctas / (ctas + self.memory_half)
     }
 
     /// Clusters of `ctas` CTAs, at most as many as a GPU can place, that run at once on so many SMs.

@@ -99,7 +99,10 @@ impl<'a> Sim<'a> {
             mode,
             costs: Costs::new(kernel, plan, machine),
             now: 0,
-            servers: Servers::new(plan.geometry.world, machine.memory),
+            servers: Servers::new(
+                plan.geometry.world,
+                machine.memory_of(plan.grid.gemm + plan.grid.comm),
+            ),
             agents: vec![AgentState::default(); plan.agents.len()],
             workers: super::workers::workers(kernel, plan, mode),
             cells: vec![0; cells],

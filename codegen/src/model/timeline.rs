@@ -3,16 +3,19 @@
 //! What is modelled:
 //! - Each CTA of the GEMM claims items in order. A tile costs the larger of its multiplications and what it reads
 //!   through L2, plus a fixed overhead, and no less than its operands take from memory when nobody read them
-//!   before; waves come about by themselves. A finished tile is stored while the next one is computed. Comm CTAs
-//!   that are done claim tiles, too.
+//!   before; waves come about by themselves. What tiles one after another have in common, the SMs of a pair read once
+//!   while they are in step. A finished tile is stored while the next one is computed. Comm CTAs that are done claim
+//!   tiles, too.
 //! - Each direction of each rank's link is shared by the transfers on it (`links.rs`); a CTA issues no faster
 //!   than measured; a copy engine does one copy after another, each with its fixed cost.
 //! - A wait goes on when the last signal it needs has arrived, one latency after it was sent. Scratch credits were
 //!   granted in the launch before, so they are there.
 //!
 //! What is not: clocks and power (a GEMM longer than a millisecond or so runs up to 20 % slower than
-//! [`Machine::h200`] says; [`Machine::h200_at_power_limit`] has the sustained rate), contention of arriving data with
-//! the GEMM for memory, operands evicted from L2 and read again, acknowledgements of stores, claiming by cluster, ranks that start at different times, and anything else that runs on the GPUs.
+//! [`Machine::h200`] says; [`Machine::h200_at_power_limit`] has the sustained rate), clusters of three that start
+//! only after others though there is room for them, tiles of a cluster that lie outside, contention of arriving data
+//! with the GEMM for memory, operands evicted from L2 and read again, acknowledgements of stores, claiming by
+//! cluster, ranks that start at different times, and anything else that runs on the GPUs.
 
 use super::Machine;
 use super::sim::{Mode, Sim};

@@ -240,8 +240,8 @@ impl Sim<'_> {
             StepKind::Dot { a, b, .. } => {
                 let fresh = std::mem::replace(&mut self.workers[w].fresh, false);
                 let mut end = self.now + self.costs.dot(op, a, b, fresh);
-                for span in [a, b] {
-                    end = end.max(self.first_touch(rank, span));
+                for (span, rows) in [(a, true), (b, false)] {
+                    end = end.max(self.first_touch(rank, op, span, rows));
                 }
                 self.record(w, EventKind::Dot, op, (self.now, end), None);
                 self.at(end, Action::Run(w as u32));
@@ -285,12 +285,12 @@ impl Sim<'_> {
     }
 
     /// Reads of memory that nobody read before: what tiles share is read once, and stays in the cache.
-    fn first_touch(&mut self, rank: u16, span: &Span) -> Ps {
+    fn first_touch(&mut self, rank: u16, op: OpId, span: &Span, rows: bool) -> Ps {
         let key = (rank, span.buffer.0, span.rows.start, span.columns.start);
         if self.touched.insert(key, ()).is_some() {
             return self.now;
         }
-        let bytes = self.costs.bytes(span);
+        let bytes = self.costs.asked(op, rows, self.costs.bytes(span));
         self.servers
             .memory(self.now, rank, bytes, self.costs.operand_rate())
     }
