@@ -170,11 +170,14 @@ fn whole([m, n, _]: [u32; 3], variant: &Variant) -> bool {
         })
 }
 
+/// Variants and their medians in microseconds, by product and layout.
+type Runs<'a> = BTreeMap<([u32; 3], &'a str), Vec<(Variant, f64)>>;
+
 /// What was measured on an H200: medians of variants in the same run, shape by shape. Where `loads` says `boxes`, strips
 /// were not known yet: only what has none is as it was.
-fn runs(lines: &str) -> BTreeMap<([u32; 3], &str), Vec<(Variant, f64)>> {
+fn runs(lines: &str) -> Runs<'_> {
     let program = schedules::gemm();
-    let mut runs: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    let mut runs = Runs::new();
     for line in lines.lines().skip(1) {
         let words: Vec<&str> = line.split(',').collect();
         let size = [0, 1, 2].map(|at| words[at].parse().expect("a size"));
