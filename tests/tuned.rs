@@ -253,6 +253,10 @@ fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
             "{shape} {layout}: {} takes {ratio:.3}",
             favourite.0
         );
+        assert!(
+            known.is_none() || ratio > 1.05,
+            "{shape} {layout} is known no more"
+        );
         logs.push(ratio.ln());
     }
     let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();

@@ -1,7 +1,7 @@
 //! A tile of a product, and what of it is on which side of the tensor cores' instruction: the one place that decides.
 //!
 //! The instruction multiplies blocks of 64 on its M side by any multiple of 8, up to 256, on its N side. Where a tile's
-//! rows are whole blocks of 64, they are on the M side. Where they are not, its columns are: the tile is *swapped*, and
+//! rows are whole blocks of 64, they are on the M side. Where they are not, its columns are: the tile is *swapped* (swap AB), and
 //! no row is multiplied that it does not have. Then `w` is the instruction's first operand and `x` its second, and
 //! accumulators hold the tile transposed.
 //!
@@ -70,7 +70,7 @@ impl Tile {
 
     /// What keeps a tile from being multiplied at all, whatever room there is for it: a hint.
     pub fn refused(&self, in_turn: bool) -> Option<&'static str> {
-        const HINT: &str = "sm90 multiplies 64, 128, 192 or 256 rows by a multiple of 16 columns, and any other multiple \
+        const HINT: &str = "sm90 multiplies 64 (in turn), 128 or 256 rows by a multiple of 16 columns, and any other multiple \
             of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each";
         let (m, n) = self.sides();
         // Columns come by whole lines of the narrowest swizzle, rows by its atoms.

@@ -121,8 +121,8 @@ fn a_wrong_phase() {
     });
     insta::assert_snapshot!(found, @"
     error[progress]: multiply of block 0 on rank 0 waits for a stage to be full
-      = the next phase may be over before all its warps have looked: by its parity, the one they wait for is not
-      help: what ends the next phase must come after the wait in each warp: an arrival of all of them, not of one
+      = the next phase is over, too: by its parity, the one it waits for is not
+      help: wait for the phase of its own lap, and before anyone can end the next one
     ");
     let found = story("gemm", "load", |node| match node {
         Node::Await {
@@ -489,7 +489,7 @@ fn a_turn_that_is_not_awaited_or_not_passed() {
     );
     insta::assert_snapshot!(found, @"
     error[progress]: multiply of block 0 on rank 0 waits for a stage to be full
-      = the next phase may be over before all its warps have looked: by its parity, the one they wait for is not
-      help: what ends the next phase must come after the wait in each warp: an arrival of all of them, not of one
+      = the next phase is over, too: by its parity, the one it waits for is not
+      help: wait for the phase of its own lap, and before anyone can end the next one
     ");
 }

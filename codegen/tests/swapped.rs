@@ -207,7 +207,9 @@ proptest! {
         };
         let (tile, Panel { rows, columns }) = (pipeline.tile, pipeline.panel);
         prop_assert_eq!((columns, rows % 8, tile.rows % rows), (tile.columns, 0, 0));
-        prop_assert!(tile.accumulators(pipeline.in_turn) <= 176);
+        let plain = after == After::Nothing && knobs.split == 1 && knobs.cluster == (1, 1);
+        let most = if plain { 200 } else { 176 };
+        prop_assert!(tile.accumulators(pipeline.in_turn) <= most);
         let checked = pipeline::verify(pipeline);
         prop_assert!(checked.is_ok(), "{}", checked.expect_err("refused"));
     }
@@ -389,15 +391,15 @@ fn what_cannot_be_multiplied_is_refused_with_what_can() {
     };
     insta::assert_snapshot!(refused((100, 128), false), @"
     error[resources]: tiles of 100x128
-      help: sm90 multiplies 64, 128, 192 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
+      help: sm90 multiplies 64 (in turn), 128 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
     ");
     insta::assert_snapshot!(refused((208, 192), false), @"
     error[resources]: tiles of 208x192
-      help: sm90 multiplies 64, 128, 192 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
+      help: sm90 multiplies 64 (in turn), 128 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
     ");
     insta::assert_snapshot!(refused((16, 32), false), @"
     error[resources]: tiles of 16x32
-      help: sm90 multiplies 64, 128, 192 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
+      help: sm90 multiplies 64 (in turn), 128 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
     ");
     insta::assert_snapshot!(refused((208, 256), false), @"
     error[resources]: tiles of 208x256
@@ -405,7 +407,7 @@ fn what_cannot_be_multiplied_is_refused_with_what_can() {
     ");
     insta::assert_snapshot!(refused((264, 128), false), @"
     error[resources]: tiles of 264x128
-      help: sm90 multiplies 64, 128, 192 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
+      help: sm90 multiplies 64 (in turn), 128 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
     ");
     let shared = built(knobs((8, 128), false, 2), After::Tile).expect_err("refused");
     insta::assert_snapshot!(shared.first().text(&|_| String::new()), @"
@@ -433,7 +435,7 @@ fn what_cannot_be_multiplied_is_refused_with_what_can() {
     let found = plan.expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[resources]: tiles of 208x192
-      help: sm90 multiplies 64, 128, 192 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
+      help: sm90 multiplies 64 (in turn), 128 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
     ");
 }
 

@@ -234,7 +234,7 @@ impl<'a> Costs<'a> {
             1.0
         };
         let panels = if tile.swapped() {
-            f64::from(grid.panels) * self.machine.panel_overhead
+            f64::from(grid.panels.div_ceil(self.gemm.split)) * self.machine.panel_overhead
         } else {
             0.0
         };

@@ -455,12 +455,13 @@ const fn has_registers(tile: Tile, in_turn: bool, plain: bool) -> bool {
     tile.accumulators(in_turn) <= most
 }
 
-/// Whether what is stored is the product itself, and nothing is read beside its operands.
+/// Whether what is stored is the product itself, in 16 bits, and nothing is read beside its operands.
 fn stores_products(kernel: &Kernel, body: &[Block]) -> bool {
     let mut all = true;
     visit(body, &mut |op| match &op.kind {
-        OpKind::Store { value, .. } => {
-            all &= matches!(kernel.values[usize::from(value.0)], Value::Acc(_));
+        OpKind::Store { dst, value, .. } => {
+            let halves = kernel.buffers[dst.buffer.index()].dtype.bytes() == 2;
+            all &= halves && matches!(kernel.values[usize::from(value.0)], Value::Acc(_));
         }
         OpKind::Load { .. } | OpKind::Reduce { .. } => all = false,
         OpKind::Dot { .. }

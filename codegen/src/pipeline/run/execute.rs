@@ -365,8 +365,7 @@ impl<'a> Machine<'a> {
                     return Err(Box::new(story::a_lap_behind(self, index)));
                 }
                 if at.phase > phases {
-                    let step = self.agents[index].at;
-                    return Err(Box::new(story::overtaken(self, index, step, None)));
+                    return Err(Box::new(story::too_late(self, index)));
                 }
                 if at.phase < phases {
                     return Ok(Did::Blocked);
@@ -410,7 +409,9 @@ impl<'a> Machine<'a> {
                     if let Some(read) = read {
                         at.gathers.global.both(read);
                     }
-                    self.tells_past(index, cta, barrier);
+                    if !self.is_group(index) {
+                        self.tells_past(index, cta, barrier);
+                    }
                     self.complete(index, cta, barrier)?;
                 }
             }

@@ -369,24 +369,26 @@ pub(super) fn a_lap_behind(machine: &Machine<'_>, index: usize) -> Diagnostic {
 }
 
 /// A wait that the phase after the one it is for may not be behind, as nothing in what ends that phase comes after it.
-pub(super) fn overtaken(
-    machine: &Machine<'_>,
-    late: usize,
-    step: usize,
-    by: Option<usize>,
-) -> Diagnostic {
+pub(super) fn overtaken(machine: &Machine<'_>, late: usize, step: usize, by: usize) -> Diagnostic {
     let who = machine.who(machine.agents[late].who);
     let deed = machine.deed(machine.step_of((late, step)));
-    let mut found = Diagnostic::new(Rule::Progress, None, format!("{who} {deed}"));
-    if let Some(by) = by {
-        found = found.note(None, machine.now(by));
-    }
-    found
+    Diagnostic::new(Rule::Progress, None, format!("{who} {deed}"))
+        .note(None, machine.now(by))
         .note(
             None,
             "the next phase may be over before all its warps have looked: by its parity, the one they wait for is not",
         )
         .hint("what ends the next phase must come after the wait in each warp: an arrival of all of them, not of one")
+}
+
+/// A wait for a phase that was over before, with the next one.
+pub(super) fn too_late(machine: &Machine<'_>, index: usize) -> Diagnostic {
+    Diagnostic::new(Rule::Progress, None, machine.now(index))
+        .note(
+            None,
+            "the next phase is over, too: by its parity, the one it waits for is not",
+        )
+        .hint("wait for the phase of its own lap, and before anyone can end the next one")
 }
 
 pub(super) fn stuck(machine: &Machine<'_>) -> Diagnostic {

@@ -2,8 +2,11 @@
 //!
 //! A wait names a phase by its parity alone. So the next phase must not end before everyone who waits for this one has
 //! looked: who comes later would wait for the phase after that, for ever or in vain. It holds if whatever ends the next
-//! phase comes after those waits, whatever the interleaving. Each warp of a group waits for itself, and what one of them
-//! does says nothing of the others: an arrival of all four does, or what all four send.
+//! phase comes after those waits. Each warp of a group waits for itself, and what one of them does says nothing of the
+//! others: an arrival of all four does, or what all four send.
+//!
+//! Which phase an arrival counts for is as in the one order that is run. That all lanes of a warp have looked when one of
+//! them arrives is by the text: a `__syncwarp` or an instruction of the whole warp stands between.
 
 use super::super::content::Verdict;
 use super::super::story;
@@ -12,7 +15,7 @@ use crate::pipeline::Place;
 
 impl Machine<'_> {
     /// Whether an agent is the four warps of a group.
-    fn is_group(&self, index: usize) -> bool {
+    pub(super) fn is_group(&self, index: usize) -> bool {
         let role = &self.case.pipeline.warps[self.agents[index].who.warp];
         matches!(role.place, Place::Groups)
     }
@@ -71,7 +74,7 @@ impl Machine<'_> {
         let waits = std::mem::take(&mut at.waits);
         let past = &at.gave.past;
         match waits.into_iter().find(|(id, ..)| !past.has(*id)) {
-            Some((_, late, step)) => Err(Box::new(story::overtaken(self, late, step, Some(index)))),
+            Some((_, late, step)) => Err(Box::new(story::overtaken(self, late, step, index))),
             None => Ok(()),
         }
     }
