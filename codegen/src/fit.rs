@@ -4,6 +4,7 @@
 use crate::kernel::{GemmKind, Kernel, Op, OpKind};
 use crate::program::TensorKind;
 use crate::tile::{ATOM_ROWS, BLOCK_ROWS, CONSUMERS, Panel, Tile};
+use crate::value::Value;
 
 /// What the two warpgroups that multiply need room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,18 +32,29 @@ pub struct Beside {
     stores: u32,
     /// Stored tiles that come through the stages behind its last step.
     tiles: u32,
+    /// Whether it has more than products that are stored as they are: then what a panel of it becomes is in registers
+    /// beside accumulators.
+    computed: bool,
 }
 
 impl Beside {
     /// Counts one more op.
     pub fn count(&mut self, kernel: &Kernel, op: &Op) {
         match &op.kind {
-            OpKind::Store { .. } => self.stores += 1,
+            OpKind::Store { value, .. } => {
+                self.stores += 1;
+                let value = &kernel.values[usize::from(value.0)];
+                self.computed |= !matches!(value, Value::Acc(_));
+            }
             OpKind::Load { from, .. } => {
                 let kind = kernel.buffers[from.buffer.index()].kind;
                 self.tiles += u32::from(kind != TensorKind::Vector);
+                self.computed = true;
             }
-            OpKind::Reduce { .. } => self.tiles += 1,
+            OpKind::Reduce { .. } => {
+                self.tiles += 1;
+                self.computed = true;
+            }
             OpKind::Dot { .. }
             | OpKind::Copy { .. }
             | OpKind::Wait { .. }
@@ -51,6 +63,11 @@ impl Beside {
             | OpKind::ForSplits { .. }
             | OpKind::If { .. } => {}
         }
+    }
+
+    /// Whether what is stored is the product itself, and nothing is read beside its operands.
+    pub const fn stores_products(&self) -> bool {
+        !self.computed
     }
 }
 
@@ -133,6 +150,9 @@ impl Needs {
     fn panel_rows(&self) -> u32 {
         let (rows, blocks) = (self.tile.rows, self.tile.blocks(self.in_turn));
         let consumers = if self.in_turn { CONSUMERS } else { 1 };
+        // A product stored as it is becomes nothing else: a few accumulators at a time are rounded and written. Sums that
+        // are exchanged take registers, too: 168x256 by three spills, and more so in panels of 56 rows than of 8.
+        let as_it_is = self.beside.stores_products() && self.split == 1;
         let values = |rows: u32| self.tile.accumulators(self.in_turn) + blocks * rows / 2;
         let fits = |panels: &u32| {
             let each = rows / panels;
@@ -140,7 +160,7 @@ impl Needs {
                 && panels.is_multiple_of(self.split)
                 && each >= ENOUGH_ROWS
                 && each * self.tile.columns * self.result * consumers <= LARGEST
-                && values(each) <= VALUES
+                && (as_it_is || values(each) <= VALUES)
                 && self.places(each * self.tile.columns) >= self.beside.tiles
         };
         let dealt = |least: u32| (least..=rows / ATOM_ROWS).find(fits);

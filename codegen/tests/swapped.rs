@@ -42,6 +42,8 @@ const fn knobs(tile: (u32, u32), in_turn: bool, split: u32) -> Knobs {
 enum After {
     /// Stores it.
     Nothing,
+    /// Stores a function of it.
+    Function,
     /// Adds a vector, and stores it in two types.
     Vector,
     /// Adds a stored tile of f32, and a vector.
@@ -57,7 +59,7 @@ fn program(knobs: Knobs, after: After) -> Program {
     let vector = matches!(after, After::Vector | After::Tile).then(|| s.vector("bias", F32));
     let y = match after {
         After::Accumulated => s.accumulated("y", F32),
-        After::Nothing | After::Vector | After::Tile => s.out("y", Bf16),
+        After::Nothing | After::Function | After::Vector | After::Tile => s.out("y", Bf16),
     };
     let wide = (after == After::Vector).then(|| s.out("wide", F32));
     let tiles = s.tiles("tiles", y, knobs.tile);
@@ -70,6 +72,9 @@ fn program(knobs: Knobs, after: After) -> Program {
     s.gemm(options, |s| {
         s.for_items("t", tiles.grouped(8), |s, t| {
             let mut sum = s.dot(x.at(t), w.at(t));
+            if after == After::Function {
+                sum = sum * 2.0;
+            }
             if let Some(bias) = vector {
                 sum = sum + s.load(bias);
             }
@@ -134,7 +139,12 @@ fn every_sort_of_tile_is_accepted() {
 #[test]
 fn what_comes_after_the_product_is_by_panels() {
     for split in [1, 2, 3] {
-        for after in [After::Vector, After::Tile, After::Accumulated] {
+        for after in [
+            After::Function,
+            After::Vector,
+            After::Tile,
+            After::Accumulated,
+        ] {
             for tile in [(208, 128), (80, 256), (24, 128)] {
                 accepted(knobs(tile, false, split), after);
             }
@@ -190,6 +200,7 @@ fn any_knobs() -> impl Strategy<Value = Knobs> {
 fn any_after() -> impl Strategy<Value = After> {
     prop_oneof![
         Just(After::Nothing),
+        Just(After::Function),
         Just(After::Vector),
         Just(After::Tile),
         Just(After::Accumulated)
@@ -476,7 +487,15 @@ fn panels_are_as_tall_as_they_may_be() {
     assert_eq!(plain((104, 128), 1), 104);
     // Two blocks of columns: a thread has twice as many of each row.
     assert_eq!(plain((144, 256), 1), 48);
+    // Of 88 rows, two panels leave no room for a third stage.
     assert_eq!(plain((176, 256), 1), 16);
+    // What is stored as it is needs no registers of its own.
+    assert_eq!(plain((200, 256), 1), 40);
+    let after = [After::Nothing, After::Function];
+    assert_eq!(
+        after.map(|after| rows((160, 256), false, 1, after)),
+        [40, 32]
+    );
     // f32, and a stored tile of it: a stage has room for one panel.
     assert_eq!(rows((208, 128), false, 1, After::Accumulated), 16);
     assert_eq!(rows((96, 128), false, 1, After::Tile), 32);

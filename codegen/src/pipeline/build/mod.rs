@@ -25,7 +25,6 @@ use crate::fit::{self, Beside, Fit, Needs};
 use crate::kernel::{Block, Kernel, OpKind, Region, Role, RoleKind, visit};
 use crate::program::{CellIndex, CounterId, Loc, TensorId};
 use crate::tile::{ATOM_ROWS, MOST_ACCUMULATORS};
-use crate::value::Value;
 use crate::variant::Arch;
 use crate::verify::Checked;
 use epilogue::is_vector;
@@ -325,8 +324,11 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
     }
     let tile = kind.tile((rows, columns));
     let in_turn = kind.in_turn(tile);
-    let plain =
-        kind.ctas() == 1 && kernel.counters.is_empty() && stores_products(kernel, &gemm.body);
+    let widest = widest(kernel, &gemm.body);
+    let mut beside = Beside::default();
+    visit(&gemm.body, &mut |op| beside.count(kernel, op));
+    let alone = kind.ctas() == 1 && kernel.counters.is_empty();
+    let plain = alone && beside.stores_products() && widest == 2;
     if let Some(hint) = room(tile, in_turn, plain) {
         found.push(refuse(Some(at), format!("tiles of {rows}x{columns}"), hint));
         return None;
@@ -377,9 +379,6 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
             "what its CTAs share has K contiguous",
         ));
     }
-    let widest = widest(kernel, &gemm.body);
-    let mut beside = Beside::default();
-    visit(&gemm.body, &mut |op| beside.count(kernel, op));
     let needs = Needs {
         tile,
         staged: (
@@ -453,26 +452,6 @@ const fn has_registers(tile: Tile, in_turn: bool, plain: bool) -> bool {
         (_, true) => 160,
     };
     tile.accumulators(in_turn) <= most
-}
-
-/// Whether what is stored is the product itself, in 16 bits, and nothing is read beside its operands.
-fn stores_products(kernel: &Kernel, body: &[Block]) -> bool {
-    let mut all = true;
-    visit(body, &mut |op| match &op.kind {
-        OpKind::Store { dst, value, .. } => {
-            let halves = kernel.buffers[dst.buffer.index()].dtype.bytes() == 2;
-            all &= halves && matches!(kernel.values[usize::from(value.0)], Value::Acc(_));
-        }
-        OpKind::Load { .. } | OpKind::Reduce { .. } => all = false,
-        OpKind::Dot { .. }
-        | OpKind::Copy { .. }
-        | OpKind::Wait { .. }
-        | OpKind::Signal { .. }
-        | OpKind::ForRanks { .. }
-        | OpKind::ForSplits { .. }
-        | OpKind::If { .. } => {}
-    });
-    all
 }
 
 /// Bytes of the widest type that tiles are stored in, or read from beside the product.
