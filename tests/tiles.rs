@@ -20,7 +20,7 @@ const SWAPPED: [Kind; 9] = [
     ((144, 128), true),
     ((200, 64), true),
     ((16, 64), true),
-    ((72, 192), true),
+    ((96, 192), true),
 ];
 
 fn variant((tile, ping_pong): Kind) -> Variant {
@@ -48,6 +48,7 @@ fn one_tile_of_each_sort_passes_the_gates() {
         ((128, 144), false),
         ((128, 96), false),
         ((256, 128), false),
+        ((256, 144), false),
         ((256, 192), false),
         ((128, 160), true),
         ((64, 64), true),
@@ -61,12 +62,13 @@ fn one_tile_of_each_sort_passes_the_gates() {
     let laid_out = |kind, layout| (schedules::gemm(), variant(kind).layout(layout));
     all_pass(&[
         laid_out(((128, 160), true), Layout::Nn),
-        laid_out(((256, 128), false), Layout::Tn),
+        laid_out(((256, 144), false), Layout::Tn),
         laid_out(((8, 64), true), Layout::Tn),
         laid_out(((208, 128), false), Layout::Nn),
         laid_out(((200, 128), false), Layout::Tn),
         laid_out(((80, 256), false), Layout::Tn),
         laid_out(((144, 128), true), Layout::Nn),
+        laid_out(((96, 192), true), Layout::Nn),
     ]);
 }
 

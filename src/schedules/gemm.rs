@@ -7,7 +7,7 @@ use crate::prelude::*;
 pub fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let tiles = y.tiles(tune(
         (128, 256),
-        (256, 128),
+        (256, 144),
         (256, 192),
         (200, 256),
         (128, 224),
@@ -26,6 +26,7 @@ pub fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
         (80, 128),
         (104, 128),
         (144, 128),
+        (96, 192),
         (176, 128),
         (208, 128),
         (16, 64),

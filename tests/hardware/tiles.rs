@@ -10,7 +10,7 @@ use counterflow::{Dtype, Layout, Program, Shape, Variant, schedules};
 type Knobs = &'static [(&'static str, Setting)];
 
 /// Tiles with what else is chosen.
-const TILES: [((u32, u32), Knobs); 29] = [
+const TILES: [((u32, u32), Knobs); 31] = [
     ((200, 256), &[]),
     ((256, 192), &[]),
     ((128, 224), &[]),
@@ -18,6 +18,7 @@ const TILES: [((u32, u32), Knobs); 29] = [
     ((128, 96), &[]),
     ((128, 16), &[]),
     ((256, 128), &[]),
+    ((256, 144), &[]),
     ((256, 176), &[]),
     ((128, 160), PING_PONG),
     ((128, 112), PING_PONG),
@@ -35,6 +36,7 @@ const TILES: [((u32, u32), Knobs); 29] = [
     ((248, 64), PING_PONG),
     ((144, 128), PING_PONG),
     ((72, 256), PING_PONG),
+    ((96, 192), PING_PONG),
     ((208, 128), &[("gemm.cluster", Pair(2, 1))]),
     ((80, 128), &[("gemm.cluster", Pair(1, 2))]),
     ((128, 256), &[("gemm.cluster", Pair(2, 1))]),
@@ -58,20 +60,21 @@ pub const RAGGED: [u32; 9] = [129, 1, 7, 8, 9, 65, 100, 200, 257];
 const RAGGED_EVEN: [u32; 5] = [136, 8, 72, 200, 264];
 const RAGGED_SIZES: [(u32, u32); 2] = [(8, 256), (1096, 520)];
 /// Operands whose rows are contiguous, in blocks that the tile does not fill.
-const LAID_OUT: [(Layout, (u32, u32), Knobs); 13] = [
+const LAID_OUT: [(Layout, (u32, u32), Knobs); 14] = [
     (Layout::Nn, (128, 224), &[]),
     (Layout::Nn, (128, 144), PING_PONG),
     (Layout::Nn, (16, 64), &[]),
     (Layout::Nn, (208, 128), &[]),
     (Layout::Nn, (80, 128), &[("gemm.cluster", Pair(1, 2))]),
     (Layout::Nn, (144, 128), PING_PONG),
+    (Layout::Nn, (96, 192), PING_PONG),
     (Layout::Nn, (128, 128), &[("gemm.cluster", Pair(1, 2))]),
     (
         Layout::Nn,
         (128, 144),
         &[("gemm.cluster", Pair(1, 2)), ("gemm.ping_pong", One(1))],
     ),
-    (Layout::Tn, (256, 128), &[]),
+    (Layout::Tn, (256, 144), &[]),
     (Layout::Tn, (128, 160), PING_PONG),
     (Layout::Tn, (8, 64), &[]),
     (Layout::Tn, (200, 128), &[]),
