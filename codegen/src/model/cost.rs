@@ -158,8 +158,12 @@ impl<'a> Costs<'a> {
         let width = f64::from(columns.max(b.rows.len()));
         let tensor = 2.0 * multiplied * width * k / machine.flops_of(dtype, self.ctas());
         let (down, across) = self.gemm.cluster;
-        let whole = (self.lines(a, rows, 1), self.lines(b, columns, 1));
-        let read = (self.lines(a, rows, across), self.lines(b, columns, down));
+        let whole = self.lines(a, rows, 1, false) + self.lines(b, columns, 1, false);
+        let [_, columns_alike] = self.alike(item);
+        let read = [columns_alike, false].map(|alike| {
+            let x = self.lines(a, rows, across, false);
+            (x, self.lines(b, columns, down, alike))
+        });
         let by_rows = [a, b].map(|span| self.kernel.buffers[span.buffer.index()].rows_contiguous);
         let feeds = self.feeds(item, whole, read, by_rows.contains(&true));
         let latency = if split > 2 {
@@ -188,34 +192,43 @@ impl<'a> Costs<'a> {
         ps(share * in_step + (1.0 - share) * apart + meet + overhead + exchange)
     }
 
+    /// Whether the two SMs of a pair, which have tiles one after another, have the same rows, and the same columns: CTAs
+    /// that are in no cluster.
+    fn alike(&self, item: Item) -> [bool; 2] {
+        let alone = self.gemm.cluster == (1, 1) && self.gemm.split == 1;
+        [alone && !item.down, alone && item.down]
+    }
+
     /// Seconds in which a byte of each line of a tile's operands comes to an SM, which reads some of the whole: in step
     /// with its neighbour, and apart.
     ///
-    /// A cluster reads what its CTAs have in common once, and each of its SMs takes in all of it. The two SMs of a pair have
-    /// tiles one after another: they read what these have in common once as well, as long as they are in step, and unless an
-    /// operand's rows are contiguous (512x4608x16384 nn takes as long as if each read for itself).
-    fn feeds(&self, item: Item, whole: (f64, f64), (x, w): (f64, f64), by_rows: bool) -> [f64; 2] {
+    /// A cluster reads what its CTAs have in common once, and each of its SMs takes in all of it. The two SMs of a pair read
+    /// what theirs have in common once as well, as long as they are in step, and unless an operand's rows are contiguous
+    /// (512x4608x16384 nn takes as long as if each read for itself).
+    fn feeds(&self, item: Item, whole: f64, read: [(f64, f64); 2], by_rows: bool) -> [f64; 2] {
         let machine = self.machine;
         let clustered = self.gemm.cluster != (1, 1);
         let paired = clustered || 2.0 * self.ctas() > f64::from(machine.sms);
         let rate = machine.l2_pair / if paired { 2.0 } else { 1.0 };
-        let own = x + w;
-        let common = match (
-            clustered || !paired || by_rows || self.gemm.split > 1,
-            item.down,
-        ) {
-            (true, _) => 0.0,
-            (false, true) => w,
-            (false, false) => x,
+        let [(x, w), apart] = read;
+        let common = match self.alike(item) {
+            _ if !paired || by_rows => 0.0,
+            [true, _] => x,
+            [_, true] => w,
+            [false, false] => 0.0,
         };
         let taken_in = if clustered {
-            (whole.0 + whole.1) / machine.cluster_sm
+            whole / machine.cluster_sm
         } else {
             0.0
         };
         let alone = rate.min(machine.l2 / f64::from(machine.sms));
         let in_step = if by_rows { alone } else { rate };
-        [(own - common / 2.0) / in_step, own / alone].map(|read| read.max(taken_in))
+        [
+            (x + w - common / 2.0) / in_step,
+            (apart.0 + apart.1) / alone,
+        ]
+        .map(|read| read.max(taken_in))
     }
 
     /// CTAs of a rank that multiply.
@@ -223,16 +236,13 @@ impl<'a> Costs<'a> {
         f64::from(self.plan.grid.gemm.max(1))
     }
 
-    /// Seconds a tile costs besides its steps. In turn, another tile's hide most of them; if there is none, one warpgroup has
-    /// all of the epilogue. Many panels are as many meetings with the thread that stores.
+    /// Seconds a tile costs besides its steps. In turn, another tile's steps hide them, but for some where a warpgroup has
+    /// one block of 64 (few steps' work) or three (a longer epilogue); if there is none, one warpgroup has all of the
+    /// epilogue. Many panels are as many meetings with the thread that stores.
     fn overhead(&self, tile: Tile) -> f64 {
         let grid = &self.plan.grid;
         let alone = grid.tiles * u64::from(self.gemm.split) <= u64::from(grid.gemm);
-        let blocks = if tile.sides().0 > BLOCK_ROWS {
-            2.0
-        } else {
-            1.0
-        };
+        let blocks = tile.sides().0 / BLOCK_ROWS;
         let panels = if tile.swapped() {
             f64::from(grid.panels.div_ceil(self.gemm.split)) * self.machine.panel_overhead
         } else {
@@ -241,9 +251,9 @@ impl<'a> Costs<'a> {
         match (self.gemm.in_turn(tile), alone) {
             (false, _) => self.machine.tile_overhead + panels,
             _ if self.gemm.split > 1 => self.machine.tile_overhead,
-            (true, true) => self.machine.tile_overhead * blocks,
-            (true, false) if blocks < 2.0 => self.machine.tile_overhead,
-            (true, false) => 0.0,
+            (true, true) => self.machine.tile_overhead * f64::from(blocks),
+            (true, false) if blocks == 2 => 0.0,
+            (true, false) => self.machine.tile_overhead,
         }
     }
 
@@ -251,11 +261,12 @@ impl<'a> Costs<'a> {
     /// strips, of which the CTAs of a cluster share what they load together.
     ///
     /// Measured, of boxes: rows that begin within a line of 128 bytes take twice as long, since each step reads two lines
-    /// of them; rows outside a tensor that has less than a box four times, since all CTAs ask for the same ones, and twice
-    /// where the last of several boxes has them. Where rows are contiguous, they still come in boxes.
-    fn lines(&self, operand: &Span, boxed: u32, shared: u32) -> f64 {
+    /// of them; rows outside a tensor that has less than a box four times, since all CTAs ask for the same ones. Where rows
+    /// are contiguous, they still come in boxes, and those of a last tile beyond the tensor take twice as long in a cluster.
+    fn lines(&self, operand: &Span, boxed: u32, shared: u32, alike: bool) -> f64 {
         const OUTSIDE: f64 = 4.0;
         const BEYOND: f64 = 2.0;
+        let clustered = self.gemm.cluster != (1, 1);
         let buffer = &self.kernel.buffers[operand.buffer.index()];
         let geometry = &self.plan.geometry;
         let bytes = buffer.dtype.bytes();
@@ -268,18 +279,19 @@ impl<'a> Costs<'a> {
         }
         let all = geometry.size(buffer.rows);
         let rows = boxed.max(operand.rows.len());
-        let (outside, each) = if boxed > all {
-            (boxed - all, OUTSIDE)
-        } else {
-            let end = operand.rows.start + boxed;
-            (end.saturating_sub(all).min(rows), BEYOND)
+        let beyond = (operand.rows.start + boxed).saturating_sub(all).min(rows);
+        let (outside, each) = match (boxed > all, clustered) {
+            (true, _) => (boxed - all, OUTSIDE),
+            (false, true) => (beyond, BEYOND),
+            (false, false) => (0, 1.0),
         };
-        let line = if aligned {
-            lines_of_a_row(boxed * bytes)
+        let staged = f64::from(staged_rows(rows, true));
+        let lines = if aligned {
+            staged + lines_begun(boxed * bytes, alike) * f64::from(BLOCK_ROWS)
         } else {
-            2.0
+            2.0 * staged
         };
-        f64::from(staged_rows(rows, true) - outside) * line + each * f64::from(outside)
+        lines + (each - 1.0) * f64::from(outside)
     }
 
     /// Bytes a second at which a tile's operands come at most: each CTA that shares its steps reads its part.
@@ -312,14 +324,21 @@ impl<'a> Costs<'a> {
 /// Bytes of an element of sums.
 const SUM_BYTES: f64 = 4.0;
 
-/// Bytes of a line of the cache.
+/// Bytes of a line of the cache, and of what it moves of one.
 const LINE: u32 = 128;
+const SECTOR: u32 = 32;
 
-/// Lines that a line's width of a box costs, in the mean over boxes that begin so many bytes after each other: those that
-/// do not begin with a line lie in two. Fitted to tests/measured/layouts.csv: the second costs as much as the first where
-/// the tile's other boxes do not begin with a line, either.
-fn lines_of_a_row(bytes: u32) -> f64 {
-    let phases = (1..=LINE).find(|boxes| (boxes * bytes).is_multiple_of(LINE));
+/// Lines that a row of boxes, one beside the other, costs beyond as many as it has boxes, in the mean over tiles of so many
+/// bytes. Fitted to tests/measured/layouts.csv: each box that does not begin with a line lies in two, and the second costs as
+/// much as the first where the tile's other boxes do not begin with a line, either. But where the other SM of a pair asks for
+/// the same at the same time, by whole sectors, what two boxes have of a line comes once.
+fn lines_begun(bytes: u32, alike: bool) -> f64 {
+    let phases = (1..=LINE).find(|tiles| (tiles * bytes).is_multiple_of(LINE));
     let within = 1.0 - 1.0 / f64::from(phases.unwrap_or(LINE));
-    1.0 + within * within
+    let boxes = if alike && bytes.is_multiple_of(SECTOR) {
+        1
+    } else {
+        bytes.div_ceil(LINE)
+    };
+    within * within * f64::from(boxes)
 }

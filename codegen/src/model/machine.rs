@@ -98,7 +98,8 @@ impl Machine {
     /// the second table and of operands whose rows are contiguous, by hand: half the time after 800 steps (128×96 takes
     /// 0.31 µs a step in the mean of 768 of them, 0.34 of 1536, 0.36 of 3072, 0.41 of 49152).
     ///
-    /// 200×256 in 25 panels takes 5 % longer than 128×256 at 8192×8192×4096 tn, ten tiles a CTA: 0.2 µs a panel.
+    /// 200×256 in 25 panels took 5 % longer than 128×256 at 8192×8192×4096 tn, ten tiles a CTA: 0.2 µs a panel. In five, where
+    /// it takes 2 % longer, that is too little in tn (3 % of the whole) and about right in nt and nn.
     ///
     /// Fitted to launches back to back that come early or not: 36.9 → 35.7 µs (1×8192×8192), 13.0 → 11.2 (64×8192×2048),
     /// 16.0 → 15.1 (512×8192×1024) save 1.3 µs in the mean, 36.8 → 34.3 (512×2560×8192) and 28.2 → 24.7 (512×1280×8192),
