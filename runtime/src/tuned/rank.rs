@@ -41,7 +41,12 @@ const ALIKE: f64 = 1.01;
 /// visited, which decides what the caches hold, and take as long.
 pub fn alike(a: (&Kernel, &Ranked), b: (&Kernel, &Ranked)) -> bool {
     let (less, more) = (a.1.seconds.min(b.1.seconds), a.1.seconds.max(b.1.seconds));
-    more <= ALIKE * less && a.0.partitions == b.0.partitions && unordered(a.0) == unordered(b.0)
+    more <= ALIKE * less && reordered(a.0, b.0)
+}
+
+/// Whether two kernels differ in no more than the order in which tiles are visited.
+pub fn reordered(a: &Kernel, b: &Kernel) -> bool {
+    a.partitions == b.partitions && unordered(a) == unordered(b)
 }
 
 /// The roles of a kernel, with one order of tiles for all loops.

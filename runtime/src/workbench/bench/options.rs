@@ -31,7 +31,7 @@ pub(in crate::workbench) struct Options {
     /// Besides, each contender alone back to back for so long
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub sustained: Option<f64>,
-    /// Which of a schedule's variants: all, or how many of those that the model ranks best
+    /// Which of a schedule's variants: all, or how many of those that the model ranks best, the first in all orders
     #[arg(long, value_name = "all|N", value_parser = variants::many)]
     pub variants: Option<Many>,
     /// Measure the model's favourites and write down which won, for later runs to choose
@@ -55,7 +55,7 @@ pub(in crate::workbench) struct Options {
 }
 
 impl Options {
-    /// Seconds that each contender runs back to back. A sweep's winners are found so.
+    /// Seconds that each contender runs back to back. A sweep's winners are found so, and in turns.
     pub(super) fn seconds_in_a_row(&self) -> Option<f64> {
         const SWEEP: f64 = 0.5;
         self.sustained.or(self.sweep.then_some(SWEEP))

@@ -23,7 +23,7 @@ use std::sync::OnceLock;
 pub(in crate::workbench) enum Many {
     /// Every legal one.
     All,
-    /// The model's favourites for each shape.
+    /// The model's favourites for each shape: see [`contenders`].
     Best(usize),
 }
 
@@ -192,7 +192,8 @@ impl Built {
 }
 
 /// Which take part for one product: all that are legal, or the model's favourites of them, in its order, of those that
-/// are [alike](tuned::alike) the first. With them the first refusal, if any.
+/// are [alike](tuned::alike) the first. Behind several favourites, the first in every other order of tiles: the model sees
+/// little of what the caches hold, and with contiguous rows and a short K that was 8 %. With them the first refusal, if any.
 pub(super) fn contenders(
     all: &[Built],
     case: &Case,
@@ -245,6 +246,17 @@ pub(super) fn contenders(
                 }
             }
         }
+        if count > 1
+            && let Some(first) = legal.first().copied()
+        {
+            let reordered = fit.iter().copied().filter(|which| {
+                !legal.contains(which)
+                    && tuned::reordered(&all[first].kernel, &all[*which].kernel)
+                    && all[*which].plan(case, machine).is_ok()
+            });
+            let reordered: Vec<usize> = reordered.collect();
+            legal.extend(reordered);
+        }
         refused = refused.or(ranking.refused());
     }
     (legal, refused)
@@ -285,11 +297,17 @@ mod tests {
         let (all, refused) = contenders(&built, &case, &machine, Many::All);
         assert_eq!(all, [0, 1, 2, 4, 5, 6], "tiles of 256x256 do not fit");
         assert_eq!(refused.map(|error| error.kind()), Some("rejected"));
+        let (one, _) = contenders(&built, &case, &machine, Many::Best(1));
+        assert_eq!(one, [0]);
         let (two, refused) = contenders(&built, &case, &machine, Many::Best(2));
-        assert_eq!(two, [0, 1], "small tiles are slower here");
+        assert_eq!(two, [0, 1, 4], "small tiles are slower here");
         assert_eq!(refused.map(|error| error.kind()), Some("rejected"));
         let (more, _) = contenders(&built, &case, &machine, Many::Best(9));
-        assert_eq!(more, [0, 1, 2], "groups of 4 are alike those of 8");
+        assert_eq!(
+            more,
+            [0, 1, 2, 4],
+            "but for the first, groups of 4 are alike those of 8"
+        );
         let (none, refused) = contenders(&built[3..4], &case, &machine, Many::Best(1));
         assert!(none.is_empty() && refused.is_some());
     }
