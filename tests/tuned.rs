@@ -5,7 +5,7 @@ use counterflow::codegen::pipeline::STRIP_ROWS;
 use counterflow::codegen::program::Setting;
 use counterflow::codegen::{model, verify};
 use counterflow::tuned::{self, Key, Ranking, Tuned, Winner};
-use counterflow::{Checked, Kernel, Layout, Machine, Program, Shape, Variant, schedules};
+use counterflow::{Checked, Dtype, Kernel, Layout, Machine, Program, Shape, Variant, schedules};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -65,6 +65,42 @@ fn what_the_user_settles_stays() {
     assert!(!choice.measured);
     // Who moves nothing does not care for how many ranks it was measured.
     assert!(select(&[wide], &program, &Variant::new(4), 2048).measured);
+}
+
+#[test]
+fn the_other_16_bit_type_counts_behind_the_type_itself() {
+    let program = schedules::gemm();
+    let f16 = Variant {
+        dtype: Some(Dtype::F16),
+        ..Variant::new(1)
+    };
+    let of = |variant: &Variant, tile: &str, m: u32| {
+        let known = measured(&program, 1, &[("tiles", tile)]);
+        let size = [2048, 4096, 4096];
+        let mut winner = known.near(&Key::new(GPU, &program, &Variant::new(1)), size)[0].clone();
+        (winner.key, winner.m) = (Key::new(GPU, &program, variant), m);
+        let mut table = Tuned::default();
+        table.put(winner);
+        table
+    };
+    let tile = |tables: &[Tuned], base: &Variant| {
+        select(tables, &program, base, 2048).variant.choices["tiles"].to_string()
+    };
+    let bf16 = of(&Variant::new(1), "128x192", 2048);
+    let near = of(&f16, "128x256", 2304);
+    let own = of(&f16, "128x160", 2048);
+    assert_eq!(tile(&[bf16.clone()], &f16), "128x192");
+    assert_eq!(
+        tile(&[bf16.clone(), near], &f16),
+        "128x192",
+        "measured there before nearby"
+    );
+    assert_eq!(
+        tile(&[bf16.clone(), own.clone()], &f16),
+        "128x160",
+        "whichever table has it"
+    );
+    assert_eq!(tile(&[own], &Variant::new(1)), "128x160");
 }
 
 #[test]
@@ -173,7 +209,7 @@ fn whole([m, n, _]: [u32; 3], variant: &Variant) -> bool {
 /// Variants and their medians in microseconds, by product and layout.
 type Runs<'a> = BTreeMap<([u32; 3], &'a str), Vec<(Variant, f64)>>;
 
-/// What was measured on an H200: medians of variants in the same run, shape by shape. Where `loads` says `boxes`, strips
+/// What was measured on an H200: medians of variants, shape by shape (of layouts.csv in the same run). Where `loads` says `boxes`, strips
 /// were not known yet: only what has none is as it was.
 fn runs(lines: &str) -> Runs<'_> {
     let program = schedules::gemm();
@@ -213,7 +249,8 @@ fn runs(lines: &str) -> Runs<'_> {
 
 /// Where the model is known to choose worse, of products that it was not fitted to: rows that are no whole tiles, where it
 /// counts neither what a multiply of narrow tiles reads of shared memory nor rows of a box outside the tensor; and with all
-/// rows contiguous, short K in turn, and shared steps of tiles that do not begin with lines. The table has winners there.
+/// rows contiguous, short K in turn, and shared steps of tiles that do not begin with lines. The table has winners there: at
+/// 16384x8192x1024 tn the model's tile in another order of tiles, which a later run found to be the fastest.
 const KNOWN: [([u32; 3], &str, f64); 5] = [
     ([65, 8192, 8192], "nt", 1.30),
     ([129, 2560, 8192], "nt", 1.09),
@@ -228,6 +265,10 @@ fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
     let mut logs = Vec::new();
     let tables = [PRODUCTS, SUITES, LAYOUTS];
     for (([m, n, k], layout), measured) in tables.into_iter().flat_map(runs) {
+        // One alone is always the fastest.
+        if measured.len() < 2 {
+            continue;
+        }
         let shape = Shape::new(m, n, k);
         let kernels: Vec<_> = measured
             .iter()
@@ -261,7 +302,7 @@ fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
         logs.push(ratio.ln());
     }
     let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
-    println!("geometric mean {mean:.3}");
+    println!("geometric mean {mean:.3} of {}", logs.len());
     assert!(mean < 1.01, "geometric mean {mean:.3}");
 }
 

@@ -98,8 +98,8 @@ impl Machine {
     /// the second table and of operands whose rows are contiguous, by hand: half the time after 800 steps (128×96 takes
     /// 0.31 µs a step in the mean of 768 of them, 0.34 of 1536, 0.36 of 3072, 0.41 of 49152).
     ///
-    /// 200×256 in 25 panels took 5 % longer than 128×256 at 8192×8192×4096 tn, ten tiles a CTA: 0.2 µs a panel. In five, where
-    /// it takes 2 % longer, that is too little in tn (3 % of the whole) and about right in nt and nn.
+    /// 200×256 in 25 panels took 5 % longer than 128×256 at 8192×8192×4096 tn, ten tiles a CTA: 0.2 µs a panel. In five that
+    /// makes 1 %: as measured in nt and nn, while tn still takes 2 % longer than 128×256.
     ///
     /// Fitted to launches back to back that come early or not: 36.9 → 35.7 µs (1×8192×8192), 13.0 → 11.2 (64×8192×2048),
     /// 16.0 → 15.1 (512×8192×1024) save 1.3 µs in the mean, 36.8 → 34.3 (512×2560×8192) and 28.2 → 24.7 (512×1280×8192),
@@ -155,7 +155,8 @@ impl Machine {
     /// 683 TFLOP/s while the K loop runs. Links, latencies and caches keep their rates.
     ///
     /// Fitted to the same medians, which were measured in turns with others on a GPU at 700 W: 687 TFLOP/s while all SMs are
-    /// in the K loop (the first table alone: 715); fewer have a faster clock. A shared tile costs 0.4 µs, one taken in turn nothing.
+    /// in the K loop (the first table alone: 715); fewer have a faster clock. A shared tile costs 0.4 µs, and so does
+    /// one taken in turn that has one block of 64 on the M side, or three (96×192 at 4096 and 16384×12288×1536: 0.5 µs); others nothing.
     /// Tiles of 128×96 take as long a step as 128×128 where the operands are many times what L2 holds (8192×14336×8192:
     /// 0.40 µs): 128 SMs read 10.8 TB/s with the latter, 9.5 with the former. So it is L2 that bounds them, with 11.4 TB/s if
     /// all read.

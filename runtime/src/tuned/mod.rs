@@ -40,7 +40,7 @@ pub struct Key {
     pub layout: String,
 }
 
-/// The fastest that was found for one shape.
+/// What was found best for one shape.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Winner {
     /// What for.
@@ -89,17 +89,15 @@ impl Key {
         }
     }
 
-    /// Whether they differ in no more than which 16-bit type it is: its bytes and its multiplies are as many.
-    fn as_fast_as(&self, other: &Key) -> bool {
-        let halves = [Dtype::Bf16, Dtype::F16].map(Dtype::name);
-        let half = |key: &Key| halves.contains(&&key.dtype[..]);
-        let dtype = other.dtype.clone();
-        half(self)
-            && half(other)
-            && Key {
-                dtype,
-                ..self.clone()
-            } == *other
+    /// The same for the other 16-bit type, of which bytes and multiplies are as many.
+    fn twin(&self) -> Option<Key> {
+        let [bf16, f16] = [Dtype::Bf16, Dtype::F16].map(Dtype::name);
+        let other = [(bf16, f16), (f16, bf16)].into_iter();
+        let (_, other) = other.into_iter().find(|(own, _)| *own == self.dtype)?;
+        Some(Key {
+            dtype: other.into(),
+            ..self.clone()
+        })
     }
 }
 
@@ -219,17 +217,14 @@ impl Tuned {
         self.winner.sort_by_key(place);
     }
 
-    /// The winners near that shape, the nearest first; after them those of the other 16-bit type.
+    /// The winners near that shape, the nearest first.
     pub fn near(&self, key: &Key, size: [u32; 3]) -> Vec<&Winner> {
-        let known = self.winner.iter().filter_map(|winner| {
-            let other = winner.key != *key;
-            let counts = !other || winner.key.as_fast_as(key);
-            let distance = winner.distance(size).filter(|_| counts)?;
-            Some((other, distance, winner))
-        });
-        let mut near: Vec<_> = known.collect();
-        near.sort_by(|(a, by, _), (b, than, _)| a.cmp(b).then(by.total_cmp(than)));
-        near.into_iter().map(|(.., winner)| winner).collect()
+        let known = self.winner.iter().filter(|winner| winner.key == *key);
+        let mut near: Vec<_> = known
+            .filter_map(|winner| Some((winner.distance(size)?, winner)))
+            .collect();
+        near.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        near.into_iter().map(|(_, winner)| winner).collect()
     }
 
     /// How many there are.
@@ -294,28 +289,6 @@ mod tests {
             ..key.clone()
         };
         assert!(tuned.near(&other, [2048, 4096, 8192]).is_empty());
-    }
-
-    #[test]
-    fn the_other_16_bit_type_counts_where_its_own_are_not_known() {
-        let mut tuned = Tuned::default();
-        tuned.put(winner(2048, 4096, "128x256"));
-        let mut own = winner(2300, 4096, "128x128");
-        own.key.dtype = "f16".into();
-        let key = own.key.clone();
-        let tiles = |tuned: &Tuned, key: &Key| {
-            let near = tuned.near(key, [2048, 4096, 8192]);
-            let tiles = near.into_iter().map(|one| one.choices["tiles"].clone());
-            tiles.collect::<Vec<_>>()
-        };
-        assert_eq!(tiles(&tuned, &key), ["128x256"]);
-        tuned.put(own);
-        assert_eq!(tiles(&tuned, &key), ["128x128", "128x256"]);
-        let wide = Key {
-            dtype: "f32".into(),
-            ..key
-        };
-        assert_eq!(tiles(&tuned, &wide), [""; 0]);
     }
 
     #[test]

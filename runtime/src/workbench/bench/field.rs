@@ -140,6 +140,13 @@ impl<'a> Field<'a> {
             .collect()
     }
 
+    /// Those that were chosen for the product in that place, in words.
+    pub(super) fn names(&self, at: usize) -> String {
+        let taken = self.taken[at].iter();
+        let names = taken.map(|which| &self.built[*which].name[..]);
+        names.collect::<Vec<_>>().join("; ")
+    }
+
     /// The text of every kernel that was chosen for a product.
     pub(super) fn sources(&self) -> Result<Vec<CudaSource>, Error> {
         let each: BTreeSet<usize> = self.taken.iter().flatten().copied().collect();

@@ -78,8 +78,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     setup.compile(&sources)?;
     let begin = Instant::now();
     let bar = console.bar(cases.len() as u64, "measuring");
-    let mut results = Vec::new();
-    for (at, case) in cases.iter().enumerate() {
+    let (results, ended) = as_far_as(cases.iter().enumerate(), |(at, case)| {
         bar.say(&case.to_string());
         let ours = field.take(at, case, &setup)?;
         let beside = match &alone {
@@ -91,10 +90,24 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
             let left = seconds * (at + 1) as f64 - begin.elapsed().as_secs_f64();
             left.max(seconds / 2.0)
         });
-        results.push(setup.measure(request, case, &ours, beside.first(), budget)?);
+        let result = setup.measure(request, case, &ours, beside.first(), budget)?;
         bar.step();
-    }
+        Ok(result)
+    });
     drop(bar);
+    if let Some(error) = &ended {
+        let (done, all) = (results.len(), cases.len());
+        console.say(format!(
+            "  **{}** at {}, with {done} of {all} products measured; it was the turn of {}",
+            error.kind(),
+            cases[done],
+            field.names(done)
+        ));
+    }
+    let ended = match ended {
+        Some(error) if results.is_empty() => return Err(error),
+        ended => ended,
+    };
     if results.len() <= summary::FEW {
         console.say(table::text(&results));
     }
@@ -133,10 +146,28 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     if let Some(path) = &options.markdown {
         text(path, summary::markdown(&results, &setup.describe()))?;
     }
-    Ok(Outcome {
-        good: !table::wrong(&results),
-        fields: Map::from_iter([("measured".into(), measured)]),
-    })
+    match ended {
+        Some(error) => Err(error),
+        None => Ok(Outcome {
+            good: !table::wrong(&results),
+            fields: Map::from_iter([("measured".into(), measured)]),
+        }),
+    }
+}
+
+/// What `measure` gives for each, as far as it goes: the first error ends it, and nothing is lost of what came before.
+fn as_far_as<T, R>(
+    all: impl Iterator<Item = T>,
+    mut measure: impl FnMut(T) -> Result<R, Error>,
+) -> (Vec<R>, Option<Error>) {
+    let mut done = Vec::new();
+    for one in all {
+        match measure(one) {
+            Ok(result) => done.push(result),
+            Err(error) => return (done, Some(error)),
+        }
+    }
+    (done, None)
 }
 
 /// What is to be measured: shapes, then suites, else the one shape of the command line.
@@ -156,4 +187,25 @@ fn cases(request: &Request, side: Option<suite::Side>, world: u32) -> Result<Vec
         cases.push(suite::single([shape.m, shape.n, shape.k]));
     }
     Ok(suite::distinct(cases))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_measured_before_an_error_is_kept() {
+        let odd = |at: u32| match at {
+            3 => Err(Error::Usage {
+                what: "3".into(),
+                legal: "less".into(),
+            }),
+            at => Ok(2 * at),
+        };
+        let (done, ended) = as_far_as(0..6, odd);
+        assert_eq!(done, [0, 2, 4]);
+        assert_eq!(ended.map(|error| error.kind()), Some("usage"));
+        let (done, ended) = as_far_as(0..3, odd);
+        assert!(done.len() == 3 && ended.is_none());
+    }
 }

@@ -146,9 +146,9 @@ impl Result {
     }
 
     /// The first, in the order in which the model likes them, that is as good as the best: a difference of 1 % is within
-    /// what two runs differ by. Where it was measured back to back, too, what counts is by how much a kernel misses the
-    /// fastest where it misses it by more: in turns one that draws more power is fast at the expense of the others, and
-    /// alone one that draws little is slow wherever others would have left it power.
+    /// what two runs differ by. How good a kernel is, is how much longer it takes than the fastest; where it was measured
+    /// back to back, too, the larger of the two. In turns one that draws more power is fast at the expense of the others,
+    /// and alone one that draws little is best where nothing else would have used that power.
     fn winner(&self) -> Option<&Row> {
         let turns = |row: &Row| Some(row.seconds.median);
         let alone = |row: &Row| row.sustained.map(|sustained| sustained.seconds);

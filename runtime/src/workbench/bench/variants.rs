@@ -23,7 +23,7 @@ use std::sync::OnceLock;
 pub(in crate::workbench) enum Many {
     /// Every legal one.
     All,
-    /// The model's favourites for each shape: see [`contenders`].
+    /// So many of the model's favourites for each shape, and the first of them in all orders: see [`contenders`].
     Best(usize),
 }
 
@@ -193,7 +193,7 @@ impl Built {
 
 /// Which take part for one product: all that are legal, or the model's favourites of them, in its order, of those that
 /// are [alike](tuned::alike) the first. Behind several favourites, the first in every other order of tiles: the model sees
-/// little of what the caches hold, and with contiguous rows and a short K that was 8 %. With them the first refusal, if any.
+/// little of what the caches hold, and with contiguous rows and a short K that was 5 to 8 %. With them the first refusal, if any.
 pub(super) fn contenders(
     all: &[Built],
     case: &Case,
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn favourites_are_so_many_of_the_legal_ones() {
+    fn so_many_favourites_and_the_first_in_all_orders() {
         let (built, machine) = (built(), Machine::h200());
         let case = suite::single([512, 8192, 7168]);
         let (all, refused) = contenders(&built, &case, &machine, Many::All);
