@@ -89,7 +89,7 @@ fn the_other_16_bit_type_counts_behind_the_type_itself() {
     let bf16 = of(&Variant::new(1), "128x192", 2048);
     let near = of(&f16, "128x256", 2304);
     let own = of(&f16, "128x160", 2048);
-    assert_eq!(tile(&[bf16.clone()], &f16), "128x192");
+    assert_eq!(tile(std::slice::from_ref(&bf16), &f16), "128x192");
     assert_eq!(
         tile(&[bf16.clone(), near], &f16),
         "128x192",
