@@ -206,11 +206,11 @@ fn whole([m, n, _]: [u32; 3], variant: &Variant) -> bool {
         })
 }
 
-/// Variants and their medians in microseconds, by product and layout.
-type Runs<'a> = BTreeMap<([u32; 3], &'a str), Vec<(Variant, f64)>>;
+/// Variants and their medians in microseconds, by product and layout, and where runs are told apart by what cuBLASLt took.
+type Runs<'a> = BTreeMap<([u32; 3], &'a str, &'a str), Vec<(Variant, f64)>>;
 
-/// What was measured on an H200: medians of variants, shape by shape (of layouts.csv in the same run). Where `loads` says `boxes`, strips
-/// were not known yet: only what has none is as it was.
+/// What was measured on an H200: medians of variants, shape by shape; of layouts.csv, run by run. Where `loads` says
+/// `boxes`, strips were not known yet: only what has none is as it was.
 fn runs(lines: &str) -> Runs<'_> {
     let program = schedules::gemm();
     let mut runs = Runs::new();
@@ -229,7 +229,8 @@ fn runs(lines: &str) -> Runs<'_> {
         let offers = |(name, setting): (&String, &Setting)| offered[&name[..]].contains(setting);
         let same = words[11] == "strips" || whole(size, &variant);
         if same && variant.choices.iter().all(offers) {
-            runs.entry((size, layout))
+            let run = words.get(12).map_or("", |_| words[10]);
+            runs.entry((size, layout, run))
                 .or_default()
                 .push((variant, median));
         }
@@ -249,22 +250,26 @@ fn runs(lines: &str) -> Runs<'_> {
 
 /// Where the model is known to choose worse, of products that it was not fitted to: rows that are no whole tiles, where it
 /// counts neither what a multiply of narrow tiles reads of shared memory nor rows of a box outside the tensor; and with all
-/// rows contiguous, short K in turn, and shared steps of tiles that do not begin with lines. The table has winners there: at
-/// 16384x8192x1024 tn the model's tile in another order of tiles, which a later run found to be the fastest.
-const KNOWN: [([u32; 3], &str, f64); 5] = [
+/// rows contiguous, short K in turn, shared steps of tiles that do not begin with lines, and 176x128 and 96x192 beside 128x160
+/// (256x144 is before all of these, in other runs). The table has winners there; at 16384x8192x1024 tn it is the model's tile in
+/// another order, fastest in a later run in which 128x192, fastest here, was not.
+const KNOWN: [([u32; 3], &str, f64); 7] = [
     ([65, 8192, 8192], "nt", 1.30),
     ([129, 2560, 8192], "nt", 1.09),
     ([300, 8192, 8192], "nt", 1.25),
     ([16384, 8192, 1024], "tn", 1.13),
     ([512, 2560, 8192], "tn", 1.08),
+    ([512, 4608, 12288], "nn", 1.10),
+    ([1024, 4608, 12288], "tn", 1.08),
 ];
 
 #[test]
 fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
     let (program, machine) = (schedules::gemm(), Machine::h200());
     let mut logs = Vec::new();
+    let mut needed = Vec::new();
     let tables = [PRODUCTS, SUITES, LAYOUTS];
-    for (([m, n, k], layout), measured) in tables.into_iter().flat_map(runs) {
+    for (([m, n, k], layout, _), measured) in tables.into_iter().flat_map(runs) {
         // One alone is always the fastest.
         if measured.len() < 2 {
             continue;
@@ -295,14 +300,16 @@ fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
             "{shape} {layout}: {} takes {ratio:.3}",
             favourite.0
         );
-        assert!(
-            known.is_none() || ratio > 1.05,
-            "{shape} {layout} is known no more"
-        );
+        if ratio > 1.05 {
+            needed.extend(known);
+        }
         logs.push(ratio.ln());
     }
     let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
     println!("geometric mean {mean:.3} of {}", logs.len());
+    for known in &KNOWN {
+        assert!(needed.contains(&known), "{known:?} is known no more");
+    }
     assert!(mean < 1.01, "geometric mean {mean:.3}");
 }
 
@@ -310,7 +317,10 @@ fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
 fn what_comes_with_the_package_is_used() {
     let (program, machine) = (schedules::gemm(), Machine::h200());
     let tables = [Tuned::embedded().expect("a table")];
-    for ([m, n, k], _) in runs(PRODUCTS).into_keys().filter(|([m, ..], _)| *m <= 2048) {
+    for ([m, n, k], ..) in runs(PRODUCTS)
+        .into_keys()
+        .filter(|([m, ..], ..)| *m <= 2048)
+    {
         let shape = Shape::new(m, n, k);
         let base = Variant::new(1);
         let choice = tuned::select(&tables, "NVIDIA H200", &program, &base, &shape, &machine);

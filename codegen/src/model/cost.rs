@@ -159,16 +159,16 @@ impl<'a> Costs<'a> {
         let tensor = 2.0 * multiplied * width * k / machine.flops_of(dtype, self.ctas());
         let (down, across) = self.gemm.cluster;
         let [_, columns_in_common] = self.in_common(item);
-        let beside = if columns_in_common {
-            Beside::Same
+        let neighbour = if columns_in_common {
+            Neighbour::Same
         } else {
-            Beside::Other
+            Neighbour::Other
         };
         // Rows in common cost as if they were not: by the rule of columns 208x128 tn, along rows, would take 7 % less than it does.
-        let x = |ctas| self.lines(a, rows, ctas, Beside::Other);
-        let whole = x(1) + self.lines(b, columns, 1, Beside::Other);
-        let read =
-            [beside, Beside::Other].map(|beside| (x(across), self.lines(b, columns, down, beside)));
+        let x = |ctas| self.lines(a, rows, ctas, Neighbour::Other);
+        let whole = x(1) + self.lines(b, columns, 1, Neighbour::Other);
+        let read = [neighbour, Neighbour::Other]
+            .map(|neighbour| (x(across), self.lines(b, columns, down, neighbour)));
         let by_rows = [a, b].map(|span| self.kernel.buffers[span.buffer.index()].rows_contiguous);
         let feeds = self.feeds(item, whole, read, by_rows.contains(&true));
         let latency = if split > 2 {
@@ -273,7 +273,7 @@ impl<'a> Costs<'a> {
     /// of them; rows outside a tensor that has less than a box four times, since all CTAs ask for the same ones. Where rows
     /// are contiguous, they still come in boxes; those of a last tile that are beyond the tensor take twice as long in a
     /// cluster, and otherwise no longer.
-    fn lines(&self, operand: &Span, boxed: u32, shared: u32, beside: Beside) -> f64 {
+    fn lines(&self, operand: &Span, boxed: u32, shared: u32, neighbour: Neighbour) -> f64 {
         const OUTSIDE: f64 = 4.0;
         const BEYOND: f64 = 2.0;
         let clustered = self.gemm.cluster != (1, 1);
@@ -300,7 +300,7 @@ impl<'a> Costs<'a> {
         let (line, begun) = if aligned {
             (
                 1.0,
-                lines_begun(boxed * bytes, beside) * f64::from(BLOCK_ROWS),
+                lines_begun(boxed * bytes, neighbour) * f64::from(BLOCK_ROWS),
             )
         } else {
             (2.0, 0.0)
@@ -344,7 +344,7 @@ const SECTOR: u32 = 32;
 
 /// What the other SM of a pair reads meanwhile.
 #[derive(Clone, Copy)]
-enum Beside {
+enum Neighbour {
     /// The same.
     Same,
     /// Something else, or the same at another time.
@@ -354,13 +354,12 @@ enum Beside {
 /// Lines of 128 bytes that neighbouring boxes cost beyond one each, for every K, in the mean over tiles of so many bytes.
 /// Fitted to tests/measured/layouts.csv: a box that does not begin with a line lies in two, and the second costs as much as
 /// the first where the tile's other boxes do not begin with a line, either. But where the other SM of a pair reads the same,
-/// by whole sectors, what two boxes have of a line comes once.
-fn lines_begun(bytes: u32, beside: Beside) -> f64 {
+/// by whole sectors, what two boxes have of a line comes once: then it is one line more, of the tiles that do not begin with one.
+fn lines_begun(bytes: u32, neighbour: Neighbour) -> f64 {
     let phases = (1..=LINE).find(|tiles| (tiles * bytes).is_multiple_of(LINE));
     let within = 1.0 - 1.0 / f64::from(phases.unwrap_or(LINE));
-    let boxes = match beside {
-        Beside::Same if bytes.is_multiple_of(SECTOR) => 1,
-        Beside::Same | Beside::Other => bytes.div_ceil(LINE),
-    };
-    within * within * f64::from(boxes)
+    match neighbour {
+        Neighbour::Same if bytes.is_multiple_of(SECTOR) => within,
+        Neighbour::Same | Neighbour::Other => within * within * f64::from(bytes.div_ceil(LINE)),
+    }
 }

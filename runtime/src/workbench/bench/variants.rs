@@ -193,7 +193,7 @@ impl Built {
 
 /// Which take part for one product: all that are legal, or the model's favourites of them, in its order, of those that
 /// are [alike](tuned::alike) the first. Behind several favourites, the first in every other order of tiles: the model sees
-/// little of what the caches hold, and with contiguous rows and a short K that was 5 to 8 %. With them the first refusal, if any.
+/// little of what the caches hold, and with contiguous rows and a short K that was 5 to 9 %. With them the first refusal, if any.
 pub(super) fn contenders(
     all: &[Built],
     case: &Case,
