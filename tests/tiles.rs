@@ -72,6 +72,17 @@ fn one_tile_of_each_sort_passes_the_gates() {
         laid_out(((144, 128), true), Layout::Nn),
         laid_out(((96, 192), true), Layout::Nn),
     ]);
+    let each = |kind, cluster, layout| {
+        let (program, variant) = clustered(kind, cluster);
+        (program, variant.layout(layout))
+    };
+    all_pass(&[
+        each(((128, 144), false), (2, 1), Layout::Nn),
+        each(((128, 128), true), (2, 1), Layout::Nn),
+        each(((128, 192), false), (2, 1), Layout::Tn),
+        each(((256, 144), false), (1, 2), Layout::Tn),
+        each(((8, 64), true), (1, 2), Layout::Tn),
+    ]);
 }
 
 #[test]
@@ -287,9 +298,15 @@ fn tiles_whose_steps_are_shared_in_clusters_pass_the_gates() {
     ]);
     let (program, variant) = both(((128, 192), false), (2, 1), 2);
     all_pass(&[(program, variant.dtype(Dtype::F16))]);
-    let laid_out = [((128, 128), false), ((64, 64), true)].map(|kind| {
-        let (program, variant) = both(kind, (1, 2), 2);
-        (program, variant.layout(Layout::Nn))
-    });
-    all_pass(&laid_out);
+    let laid_out = [
+        (((128, 128), false), (1, 2), Layout::Nn),
+        (((64, 64), true), (1, 2), Layout::Nn),
+        (((128, 160), false), (2, 1), Layout::Nn),
+        (((128, 192), false), (2, 1), Layout::Tn),
+        (((176, 128), false), (1, 2), Layout::Tn),
+    ];
+    all_pass(&laid_out.map(|(kind, cluster, layout)| {
+        let (program, variant) = both(kind, cluster, 2);
+        (program, variant.layout(layout))
+    }));
 }

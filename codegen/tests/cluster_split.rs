@@ -73,11 +73,12 @@ fn every_sort_of_tile_is_accepted() {
         (((64, 128), true), &[2, 3]),
     ] {
         for split in splits {
-            for cluster in [(2, 1), (1, 2)] {
-                accepted(kind, cluster, *split, Layout::Nt);
+            for (cluster, layout) in [(2, 1), (1, 2)]
+                .into_iter()
+                .flat_map(|cluster| Layout::ALL.map(|layout| (cluster, layout)))
+            {
+                accepted(kind, cluster, *split, layout);
             }
-            // What the CTAs load together has K contiguous: here that is x alone.
-            accepted(kind, (1, 2), *split, Layout::Nn);
         }
     }
     // Tiles of so few rows share only their columns.
@@ -363,10 +364,6 @@ fn clusters_that_cannot_be_are_refused_with_the_numbers() {
     insta::assert_snapshot!(build(small, (2, 2), 2, Layout::Nt), @"
     error[resources]: a cluster of 2x2
       help: 1x1, 2x1 or 1x2
-    ");
-    insta::assert_snapshot!(build(small, (2, 1), 2, Layout::Nn), @"
-    error[resources]: a cluster of 2x1 in layout nn
-      help: what its CTAs share has K contiguous
     ");
     insta::assert_snapshot!(build(((24, 64), true), (1, 2), 2, Layout::Nt), @"
     error[resources]: a cluster that shares the rows of tiles of 24

@@ -90,14 +90,15 @@ gemm(
                 const Place t = grouped_8(index, tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
                 const u32 x_rows = min(ceil_div(plan.m - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
+                const u32 w_blocks = min(ceil_div(plan.n - t.column * TILE_N, BLOCK_ROWS), 4);
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
                     const u32 full = base + STAGE_FULL_AT + stage * 8;
-                    mbarrier_expect(full, x_rows * TILE_K * 2 + W_BYTES);
+                    mbarrier_expect(full, x_rows * TILE_K * 2 + w_blocks * BLOCK_BYTES);
                     tma_load_strips<STRIP_ROWS, TILE_M>(base + X_AT + stage * X_BYTES, x, x_strip, x_rows, full, step * TILE_K, t.row * TILE_M, 0, 0);
                     #pragma unroll 1
-                    for (u32 block = 0; block < 4; ++block) {
+                    for (u32 block = 0; block < w_blocks; ++block) {
                         tma_load(base + W_AT + stage * W_BYTES + block * BLOCK_BYTES, w, full, t.column * TILE_N + block * BLOCK_ROWS, step * TILE_K, 0, 0);
                     }
                     if (++stage == STAGES) stage = 0, stage_parity ^= 1;

@@ -86,17 +86,19 @@ wgrad(
             for (; index < tiles; index += gridDim.x) {
                 const Place t = grouped_8(index, tiles_m, tiles_n);
                 // acc0 += dot(dy[t.rows, :], x[t.columns, :])
+                const u32 dy_blocks = min(ceil_div(plan.m - t.row * TILE_M, BLOCK_ROWS), 2);
+                const u32 x_blocks = min(ceil_div(plan.n - t.column * TILE_N, BLOCK_ROWS), 4);
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
                     const u32 full = base + STAGE_FULL_AT + stage * 8;
-                    mbarrier_expect(full, DY_BYTES + X_BYTES);
+                    mbarrier_expect(full, dy_blocks * BLOCK_BYTES + x_blocks * BLOCK_BYTES);
                     #pragma unroll 1
-                    for (u32 block = 0; block < 2; ++block) {
+                    for (u32 block = 0; block < dy_blocks; ++block) {
                         tma_load(base + DY_AT + stage * DY_BYTES + block * BLOCK_BYTES, dy, full, t.row * TILE_M + block * BLOCK_ROWS, step * TILE_K, 0, 0);
                     }
                     #pragma unroll 1
-                    for (u32 block = 0; block < 4; ++block) {
+                    for (u32 block = 0; block < x_blocks; ++block) {
                         tma_load(base + X_AT + stage * X_BYTES + block * BLOCK_BYTES, x, full, t.column * TILE_N + block * BLOCK_ROWS, step * TILE_K, 0, 0);
                     }
                     if (++stage == STAGES) stage = 0, stage_parity ^= 1;

@@ -60,7 +60,7 @@ pub const RAGGED: [u32; 9] = [129, 1, 7, 8, 9, 65, 100, 200, 257];
 const RAGGED_EVEN: [u32; 5] = [136, 8, 72, 200, 264];
 const RAGGED_SIZES: [(u32, u32); 2] = [(8, 256), (1096, 520)];
 /// Operands whose rows are contiguous, in blocks that the tile does not fill.
-const LAID_OUT: [(Layout, (u32, u32), Knobs); 14] = [
+const LAID_OUT: [(Layout, (u32, u32), Knobs); 22] = [
     (Layout::Nn, (128, 224), &[]),
     (Layout::Nn, (128, 144), PING_PONG),
     (Layout::Nn, (16, 64), &[]),
@@ -79,6 +79,23 @@ const LAID_OUT: [(Layout, (u32, u32), Knobs); 14] = [
     (Layout::Tn, (8, 64), &[]),
     (Layout::Tn, (200, 128), &[]),
     (Layout::Tn, (96, 128), PING_PONG),
+    // Whose CTAs each load some of the K of every block.
+    (Layout::Nn, (128, 144), &[("gemm.cluster", Pair(2, 1))]),
+    (Layout::Nn, (208, 128), &[("gemm.cluster", Pair(2, 1))]),
+    (
+        Layout::Nn,
+        (128, 128),
+        &[("gemm.cluster", Pair(2, 1)), ("gemm.ping_pong", One(1))],
+    ),
+    (Layout::Tn, (128, 192), &[("gemm.cluster", Pair(2, 1))]),
+    (Layout::Tn, (256, 144), &[("gemm.cluster", Pair(1, 2))]),
+    (Layout::Tn, (176, 128), &[("gemm.cluster", Pair(1, 2))]),
+    (Layout::Tn, (8, 64), &[("gemm.cluster", Pair(1, 2))]),
+    (
+        Layout::Tn,
+        (128, 96),
+        &[("gemm.cluster", Pair(1, 2)), ("gemm.ping_pong", One(1))],
+    ),
 ];
 
 /// CTAs that share the steps of a tile: as many panels each, or not; shared by warpgroups and in turn.
@@ -126,7 +143,7 @@ const SPLIT: [(Layout, (u32, u32), Knobs); 32] = [
 ];
 
 /// CTAs that load together and share the steps of their tiles: four, six or eight of a cluster.
-const TOGETHER: [(Layout, (u32, u32), Knobs); 16] = [
+const TOGETHER: [(Layout, (u32, u32), Knobs); 20] = [
     (Layout::Nt, (128, 192), ROWS_BY_2),
     (Layout::Nt, (128, 256), ROWS_BY_2),
     (Layout::Nt, (128, 96), COLUMNS_BY_2),
@@ -151,6 +168,10 @@ const TOGETHER: [(Layout, (u32, u32), Knobs); 16] = [
     ),
     (Layout::Nn, (128, 128), COLUMNS_BY_2),
     (Layout::Nn, (64, 64), COLUMNS_BY_3),
+    (Layout::Nn, (128, 160), ROWS_BY_2),
+    (Layout::Tn, (128, 192), ROWS_BY_2),
+    (Layout::Tn, (176, 128), COLUMNS_BY_2),
+    (Layout::Tn, (64, 64), ROWS_BY_3),
 ];
 const ROWS_BY_2: Knobs = &[("gemm.cluster", Pair(2, 1)), ("gemm.split", One(2))];
 const ROWS_BY_3: Knobs = &[("gemm.cluster", Pair(2, 1)), ("gemm.split", One(3))];

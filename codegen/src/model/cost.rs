@@ -166,9 +166,10 @@ impl<'a> Costs<'a> {
         };
         // Rows in common cost as if they were not: by the rule of columns 208x128 tn, along rows, would take 7 % less than it does.
         let x = |ctas| self.lines(a, rows, ctas, Neighbour::Other);
-        let whole = x(1) + self.lines(b, columns, 1, Neighbour::Other);
+        let w = |ctas, neighbour| self.lines(b, columns, ctas, neighbour);
+        let whole = x(1).come + w(1, Neighbour::Other).come;
         let read = [neighbour, Neighbour::Other]
-            .map(|neighbour| (x(across), self.lines(b, columns, down, neighbour)));
+            .map(|neighbour| (x(across).read(), w(down, neighbour).read()));
         let by_rows = [a, b].map(|span| self.kernel.buffers[span.buffer.index()].rows_contiguous);
         let feeds = self.feeds(item, whole, read, by_rows.contains(&true));
         let latency = if split > 2 {
@@ -214,7 +215,8 @@ impl<'a> Costs<'a> {
     ///
     /// A cluster reads what its CTAs have in common once, and each of its SMs takes in all of it. The two SMs of a pair read
     /// what theirs have in common once as well, as long as they are in step, and unless an operand's rows are contiguous
-    /// (512x4608x16384 nn takes as long as if each read for itself).
+    /// (512x4608x16384 nn takes as long as if each read for itself); in step each then reads 4 % less (512x2560x8192 tn in
+    /// 128x160 by two).
     fn feeds(&self, item: Item, whole: f64, read: [(f64, f64); 2], by_rows: bool) -> [f64; 2] {
         let machine = self.machine;
         let clustered = self.gemm.cluster != (1, 1);
@@ -232,7 +234,11 @@ impl<'a> Costs<'a> {
             0.0
         };
         let alone = rate.min(machine.l2 / f64::from(machine.sms));
-        let in_step = if by_rows { alone } else { rate };
+        let in_step = match (by_rows, clustered) {
+            (false, _) => rate,
+            (true, true) => alone,
+            (true, false) => alone * BY_ROWS,
+        };
         [
             (x + w - common / 2.0) / in_step,
             (apart.0 + apart.1) / alone,
@@ -266,46 +272,31 @@ impl<'a> Costs<'a> {
         }
     }
 
-    /// Rows of an operand that a step loads, as many as they cost: where K is contiguous those that exist, in whole
-    /// strips, of which the CTAs of a cluster share what they load together.
+    /// Rows of an operand that a step loads: those that exist, where K is contiguous in whole strips, and where rows are in
+    /// whole blocks. The CTAs of a cluster share what they load together.
     ///
-    /// Measured, of boxes: rows that begin within a line of 128 bytes take twice as long, since each step reads two lines
-    /// of them; rows outside a tensor that has less than a box four times, since all CTAs ask for the same ones. Where rows
-    /// are contiguous, they still come in boxes; those of a last tile that are beyond the tensor take twice as long in a
-    /// cluster, and otherwise no longer.
-    fn lines(&self, operand: &Span, boxed: u32, shared: u32, neighbour: Neighbour) -> f64 {
-        const OUTSIDE: f64 = 4.0;
-        const BEYOND: f64 = 2.0;
-        let clustered = self.gemm.cluster != (1, 1);
+    /// Measured: rows of K that begin within a line of 128 bytes take twice as long, since each step reads two lines of them.
+    fn lines(&self, operand: &Span, boxed: u32, shared: u32, neighbour: Neighbour) -> Lines {
         let buffer = &self.kernel.buffers[operand.buffer.index()];
         let geometry = &self.plan.geometry;
         let bytes = buffer.dtype.bytes();
         let aligned = (geometry.contiguous(buffer) * bytes).is_multiple_of(LINE);
-        if !buffer.rows_contiguous {
-            let rows = operand.rows.len().next_multiple_of(STRIP_ROWS);
-            let rows = rows.min(boxed.max(operand.rows.len()));
-            let line = if aligned { 1.0 } else { 2.0 };
-            return f64::from(rows) * line / f64::from(shared);
+        let line = if aligned { 1.0 } else { 2.0 };
+        let exist = operand.rows.len();
+        let (come, begun) = if !buffer.rows_contiguous {
+            let rows = exist.next_multiple_of(STRIP_ROWS).min(boxed.max(exist));
+            (rows, 0.0)
+        } else if aligned {
+            let begun = lines_begun(boxed * bytes, neighbour) * f64::from(BLOCK_ROWS);
+            (staged_rows(exist, true), begun)
+        } else {
+            (staged_rows(exist, true), 0.0)
+        };
+        let come = f64::from(come) * line;
+        Lines {
+            come: come / f64::from(shared),
+            begun: begun / f64::from(shared),
         }
-        let all = geometry.size(buffer.rows);
-        let rows = boxed.max(operand.rows.len());
-        let beyond = (operand.rows.start + boxed).saturating_sub(all).min(rows);
-        let (outside, each) = if boxed > all {
-            (boxed - all, OUTSIDE)
-        } else if clustered {
-            (beyond, BEYOND)
-        } else {
-            (0, 0.0)
-        };
-        let (line, begun) = if aligned {
-            (
-                1.0,
-                lines_begun(boxed * bytes, neighbour) * f64::from(BLOCK_ROWS),
-            )
-        } else {
-            (2.0, 0.0)
-        };
-        f64::from(staged_rows(rows, true)) * line + begun + (each - line) * f64::from(outside)
     }
 
     /// Bytes a second at which a tile's operands come at most: each CTA that shares its steps reads its part.
@@ -334,6 +325,24 @@ impl<'a> Costs<'a> {
         self.machine.l2 / f64::from(self.machine.sms)
     }
 }
+
+/// Rows of an operand that a step loads.
+#[derive(Clone, Copy)]
+struct Lines {
+    /// That come to the SM.
+    come: f64,
+    /// What boxes that do not begin with a line cost beyond that where they are read, though it does not come.
+    begun: f64,
+}
+
+impl Lines {
+    fn read(self) -> f64 {
+        self.come + self.begun
+    }
+}
+
+/// Of what an SM reads for itself, what it reads in step with others of operands whose rows are contiguous.
+const BY_ROWS: f64 = 0.96;
 
 /// Bytes of an element of sums.
 const SUM_BYTES: f64 = 4.0;

@@ -228,11 +228,17 @@ impl Pipeline {
 /// Accumulators of a thread from which the others have few registers: the loading thread 24.
 pub(crate) const MANY_ACCUMULATORS: u32 = 160;
 
+/// Whether the loading thread has registers for how much of each operand's tile exists, so that the rest is not loaded:
+/// beside more accumulators it would spill (256x176 in strips, 200x256 in blocks).
+pub(crate) const fn leaves_out(accumulators: u32) -> bool {
+    accumulators <= MANY_ACCUMULATORS
+}
+
 /// Whether a box of so many rows of an operand whose K is contiguous may be loaded as [`Strips`]: what each of several CTAs
-/// loads of a tile is whole ones, and the loading thread needs registers for them (256x176 would spill).
+/// loads of a tile is whole ones.
 pub(crate) const fn in_strips(rows: u32, ctas: u32, accumulators: u32) -> bool {
     let whole = ctas == 1 || rows.is_multiple_of(STRIP_ROWS);
-    rows > STRIP_ROWS && whole && accumulators <= MANY_ACCUMULATORS
+    rows > STRIP_ROWS && whole && leaves_out(accumulators)
 }
 
 /// CTAs of a cluster in the text: those that load together, as often as they share steps.

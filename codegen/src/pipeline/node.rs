@@ -178,8 +178,8 @@ pub enum Node {
         /// Where.
         at: At,
         /// Where each of the ring's CTAs loads a piece of the part into all of them, instead of a box of its own: the
-        /// first of them, by its rank in the cluster; the others follow. The pieces lie in the part by the CTAs' order,
-        /// and complete on each one's barrier.
+        /// first of them, by its rank in the cluster; the others follow. The pieces lie by the CTAs' order, in the part or,
+        /// where its rows are contiguous, in each of its blocks, and complete on each one's barrier.
         multicast: Option<Expr>,
         /// Where the box may have rows that do not exist: what is loaded instead.
         strips: Option<Strips>,

@@ -356,7 +356,8 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
             "1x1: clusters are for GEMMs alone",
         ));
     }
-    if cluster.1 == 2 && !rows.is_multiple_of(2 * ATOM_ROWS) {
+    let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
+    if cluster.1 == 2 && !x_rows && !rows.is_multiple_of(2 * ATOM_ROWS) {
         found.push(refuse(
             Some(at),
             format!("a cluster that shares the rows of tiles of {rows}"),
@@ -365,20 +366,6 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
     }
     share::legal(kernel, &kind, at, found);
     let parts = parts::legal(kernel, &gemm.body, &kind, in_turn, at, found);
-    let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
-    if cluster.0 == 2 && w_rows || cluster.1 == 2 && x_rows {
-        let message = format!(
-            "a cluster of {}x{} in layout {}",
-            cluster.0,
-            cluster.1,
-            kernel.variant.layout.name()
-        );
-        found.push(refuse(
-            Some(at),
-            message,
-            "what its CTAs share has K contiguous",
-        ));
-    }
     let needs = Needs {
         tile,
         staged: (

@@ -3,8 +3,11 @@
 //! Where K is contiguous, a tile is one box, its rows 128 bytes each, or as many of the box's strips as have rows that
 //! exist. Where its rows are contiguous (`w` of a dgrad, both operands of a wgrad), it is blocks of [`BLOCK_ROWS`] rows,
 //! each a box of a 128-byte line for every K.
+//!
+//! What the CTAs of a cluster have in common, each loads a part of, into all of them: of one box some of its rows, of every
+//! block those lines that some of the step's K have. Either part is whole swizzle atoms.
 
-use super::super::{At, BLOCK_ROWS, Expr, Field, Node, STRIP_ROWS, Strips, in_strips};
+use super::super::{At, BLOCK_ROWS, Expr, Field, Node, STRIP_ROWS, Strips, in_strips, leaves_out};
 use super::STAGES;
 use super::gemm::{Operand, count, side};
 use super::walk::{Walk, identifier};
@@ -78,33 +81,47 @@ impl Walk<'_, '_> {
         let (name, blocked) = (identifier(&buffer.name), buffer.rows_contiguous);
         let all = format!("{}_BYTES", buffer.name.to_uppercase());
         let all_bytes = Expr::symbol(all, bytes(rows, tile.k, blocked));
-        let (box_rows, block) = if blocked {
-            (BLOCK_ROWS, Expr::var("block"))
+        let (box_rows, box_k, block) = if blocked {
+            (BLOCK_ROWS, tile.k / extent.ctas, Expr::var("block"))
         } else {
-            (rows / extent.ctas, 0.into())
+            (rows / extent.ctas, tile.k, 0.into())
         };
-        let map = self.map(region.buffer, box_rows, tile.k);
-        let mine = if extent.ctas > 1 {
-            extent.from.clone() + Expr::var("half") * extent.mine()
-        } else {
-            extent.from.clone()
-        };
+        let map = self.map(region.buffer, box_rows, box_k);
+        let (mut mine, mut k) = (
+            extent.from.clone(),
+            self.step() * Expr::symbol("TILE_K", tile.k),
+        );
+        if extent.ctas > 1 {
+            let half = Expr::var("half");
+            if blocked {
+                let cluster = Expr::symbol("CLUSTER", extent.ctas);
+                k = k + half * (Expr::symbol("TILE_K", tile.k) / cluster);
+            } else {
+                mine = mine + half * extent.mine();
+            }
+        }
         let mut staged = Staged {
             sizes: Vec::new(),
             bytes: all_bytes,
             loads: Vec::new(),
         };
-        let strips = (!blocked && in_strips(box_rows, extent.ctas, self.b.product.accumulators()))
-            .then(|| {
-                let map = self.map_as(region.buffer, (STRIP_ROWS, tile.k), "_strip");
-                let (come, mine) = self.rows_that_come(&name, &extent, &mut staged.sizes);
-                staged.bytes = come * Expr::symbol("TILE_K", tile.k) * 2;
-                Strips {
-                    map,
-                    rows: mine,
-                    all: extent.mine(),
-                }
-            });
+        let accumulators = self.b.product.accumulators();
+        let strips = (!blocked && in_strips(box_rows, extent.ctas, accumulators)).then(|| {
+            let map = self.map_as(region.buffer, (STRIP_ROWS, tile.k), "_strip");
+            let (come, mine) = self.rows_that_come(&name, &extent, &mut staged.sizes);
+            staged.bytes = come * Expr::symbol("TILE_K", tile.k) * 2;
+            Strips {
+                map,
+                rows: mine,
+                all: extent.mine(),
+            }
+        });
+        let mut count_of_blocks = Expr::from(blocks(rows));
+        if blocked && leaves_out(accumulators) && (blocks(rows) > 1 || extent.outside) {
+            count_of_blocks = self.blocks_that_come(&name, rows, &extent, &mut staged.sizes);
+            let each = BLOCK_ROWS * tile.k * 2;
+            staged.bytes = count_of_blocks.clone() * Expr::symbol("BLOCK_BYTES", each);
+        }
         let start = mine + block.clone() * Expr::symbol("BLOCK_ROWS", BLOCK_ROWS);
         let (row, chunk, rank) = match axis {
             Operand::Rows => self.place(region, map, var, start, None),
@@ -117,7 +134,7 @@ impl Walk<'_, '_> {
             slice: 0.into(),
             map,
             at: At {
-                column: self.step() * Expr::symbol("TILE_K", tile.k),
+                column: k,
                 row,
                 chunk,
                 rank,
@@ -126,11 +143,27 @@ impl Walk<'_, '_> {
             strips,
         };
         staged.loads.push(if blocked {
-            count("block", blocks(rows).into(), 1.into(), false, vec![load])
+            count("block", count_of_blocks, 1.into(), false, vec![load])
         } else {
             load
         });
         Some(staged)
+    }
+
+    /// How many blocks of a tile have a row that exists: what lies wholly outside a tensor comes from no memory, and still
+    /// takes its turn in a queue that all SMs have in common.
+    fn blocks_that_come(
+        &mut self,
+        name: &str,
+        rows: u32,
+        extent: &Extent,
+        sizes: &mut Vec<Node>,
+    ) -> Expr {
+        let exist = extent
+            .exist()
+            .ceil_div(Expr::symbol("BLOCK_ROWS", BLOCK_ROWS));
+        let come = least(exist, blocks(rows).into());
+        self.name(sizes, &format!("{name}_blocks"), come)
     }
 
     /// How many rows of a tile come in strips that have a row which exists: into the stage, and loaded by this CTA. What
@@ -142,14 +175,7 @@ impl Walk<'_, '_> {
         sizes: &mut Vec<Node>,
     ) -> (Expr, Expr) {
         let strip = || Expr::symbol("STRIP_ROWS", STRIP_ROWS);
-        let least = |a: Expr, b: Expr| Expr::Min(a.into(), b.into());
-        let (from, end) = (extent.from.clone(), extent.end.clone());
-        let before = if extent.outside {
-            least(from, end.clone())
-        } else {
-            from
-        };
-        let strips = (end - before).ceil_div(strip()) * strip();
+        let strips = extent.exist().ceil_div(strip()) * strip();
         let come = least(strips, extent.tile.clone());
         let come = self.name(sizes, &format!("{name}_rows"), come);
         if extent.ctas == 1 {
@@ -164,6 +190,17 @@ impl Walk<'_, '_> {
 }
 
 impl Extent {
+    /// How many rows exist from the tile's first on, of its own and of the tiles behind it.
+    fn exist(&self) -> Expr {
+        let (from, end) = (self.from.clone(), self.end.clone());
+        let before = if self.outside {
+            least(from, end.clone())
+        } else {
+            from
+        };
+        end - before
+    }
+
     /// How many rows this CTA loads.
     fn mine(&self) -> Expr {
         if self.ctas > 1 {
@@ -172,6 +209,10 @@ impl Extent {
             self.tile.clone()
         }
     }
+}
+
+fn least(a: Expr, b: Expr) -> Expr {
+    Expr::Min(a.into(), b.into())
 }
 
 /// Blocks that hold so many rows; the last may be partly of the next tile's.

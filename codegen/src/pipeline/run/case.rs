@@ -38,13 +38,17 @@ impl<'a> Case<'a> {
         let tile = pipeline.tile;
         // Chunks of one and a half tiles, the last one two rows short; columns that no tile divides; and one step more
         // of K than the ring has stages. Along either, the last of a cluster's tiles is wholly outside, and there are
-        // more of them, so that each warpgroup has several in turn; of what its CTAs load a half each of, the last has
-        // more than one half. A copied piece has two units.
+        // more of them, so that each warpgroup has several in turn; of what its CTAs load half the rows each of, the last
+        // has more than one half. A copied piece has two units.
         let rows = tile.rows + tile.rows / 2;
         let (down, across) = pipeline.cluster;
-        let m = rows * WORLD - 2 + tile.rows / 4 * (across - 1);
+        let [x_half, w_half] = {
+            let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
+            [across > 1 && !x_rows, down > 1 && !w_rows].map(u32::from)
+        };
+        let m = rows * WORLD - 2 + tile.rows / 4 * x_half;
         let (n, k) = (
-            tile.columns * pipeline.beside() + tile.columns / 2 * (down - 1) + 8,
+            tile.columns * pipeline.beside() + tile.columns / 2 * w_half + 8,
             if pipeline.comm.is_some() {
                 (UNIT + 1) * BOX_COLUMNS
             } else {

@@ -10,7 +10,7 @@ use super::story;
 use crate::diag::Diagnostic;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, visit};
-use crate::pipeline::{Node, View};
+use crate::pipeline::{BLOCK_ROWS, Node, View};
 use crate::program::{StoreMode, TensorId, TensorKind};
 use crate::value::AccId;
 
@@ -146,16 +146,19 @@ impl Machine<'_> {
             start: area.start - before * line,
             ..area
         };
-        let mut held: Vec<(Area, &Box4)> = Vec::new();
+        let mut held: Vec<(Area, Box4)> = Vec::new();
         for (at, content) in &self.ctas[cta].held {
             match content {
                 Content::Box(from, on) if *on == phase && at.overlaps(tile) => {
-                    held.push((*at, from));
+                    held.push((*at, *from));
                 }
                 Content::Box(..) | Content::Panel(..) | Content::Sum(..) => {}
             }
         }
         held.sort_by_key(|(at, _)| at.start);
+        if self.case.pipeline.kernel.buffers[tensor.index()].rows_contiguous {
+            held = self.blocks(held)?;
+        }
         let Some((_, from)) = held.first() else {
             return Ok(None);
         };
@@ -175,6 +178,34 @@ impl Machine<'_> {
             columns: from.columns,
             loaded: covered.min(area.end).saturating_sub(area.start) / line,
         }))
+    }
+
+    /// The blocks of an operand whose rows are contiguous, of boxes in their order: each CTA of a cluster may have loaded
+    /// some of a block's K, and what lies beyond the tensor is loaded too, as zeros.
+    ///
+    /// # Errors
+    /// Boxes that do not make whole blocks.
+    fn blocks(&self, boxes: Vec<(Area, Box4)>) -> Result<Vec<(Area, Box4)>, NoTile> {
+        let mut blocks: Vec<(Area, Box4)> = Vec::new();
+        for (at, next) in boxes {
+            match blocks.last_mut() {
+                Some((area, block)) if block.origin.0 == next.origin.0 => {
+                    let k =
+                        (area.end - area.start) / (BLOCK_ROWS * self.case.pipeline.dtype.bytes());
+                    let first = (block.tensor, block.rank, block.chunk, block.origin.1 + k);
+                    if (next.tensor, next.rank, next.chunk, next.origin.1) != first
+                        || at.start != area.end
+                    {
+                        return Err(NoTile);
+                    }
+                    (area.end, block.columns.1) = (at.end, next.columns.1);
+                }
+                Some(_) | None => blocks.push((at, next)),
+            }
+        }
+        let whole = BLOCK_ROWS * self.line();
+        let all_whole = (blocks.iter()).all(|(area, _)| area.end - area.start == whole);
+        all_whole.then_some(blocks).ok_or(NoTile)
     }
 
     /// Bytes of a row of an operand in a stage.

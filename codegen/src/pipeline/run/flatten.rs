@@ -297,11 +297,12 @@ impl<'a> Flattener<'a> {
             } => {
                 let cursor = self.cursors[usize::from(ring.0)];
                 let boxed = self.box_bytes(self.case.pipeline.map(*map));
-                let place = if multicast.is_some() {
-                    self.env.var("half") * boxed
+                let within = if multicast.is_some() {
+                    self.env.var("half")
                 } else {
-                    self.value(index) * self.place_bytes(*map) + self.value(slice) * boxed
+                    self.value(slice)
                 };
+                let place = self.value(index) * self.place_bytes(*map) + within * boxed;
                 let ctas: Vec<u32> = match multicast {
                     None => vec![self.rank()],
                     Some(first) => {

@@ -1,6 +1,6 @@
 //! Which bytes of shared memory and which part of a tensor a step touches.
 
-use super::super::super::{At, CONSUMERS, Expr, Map, MapId, RingId};
+use super::super::super::{At, BLOCK_ROWS, CONSUMERS, Expr, Map, MapId, RingId};
 use super::super::step::{Area, Box4};
 use super::Flattener;
 use crate::dtype::Dtype;
@@ -16,7 +16,7 @@ impl Flattener<'_> {
     pub(super) fn place_bytes(&self, map: MapId) -> u32 {
         let pipeline = self.case.pipeline;
         if pipeline.rows_contiguous(map) {
-            self.box_bytes(pipeline.map(map))
+            BLOCK_ROWS * pipeline.tile.k * pipeline.dtype.bytes()
         } else {
             pipeline.panel_bytes()
         }
