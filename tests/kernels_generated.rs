@@ -1,5 +1,7 @@
 //! The kernels people read: equal to what is emitted. `UPDATE_KERNELS=1` writes them.
 
+use Dtype::{Bf16, F16};
+use Layout::{Nn, Nt, Tn};
 use counterflow::codegen::cuda::{self, CudaSource};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::pipeline::{self, Pipeline};
@@ -10,17 +12,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-fn pipeline(program: &Program, dtype: Dtype, tile: (u32, u32), knob: Knob) -> Checked<Pipeline> {
-    let mut variant = Variant::new(4).dtype(dtype).set("tiles", tile);
-    match knob {
-        Knob::None => {}
-        Knob::Layout(layout) => variant = variant.layout(layout),
-        Knob::Choices(choices, _) => {
-            for (name, setting) in choices {
-                variant = variant.set(name, *setting);
-            }
-        }
-    }
+fn pipeline(
+    program: &Program,
+    dtype: Dtype,
+    tile: (u32, u32),
+    layout: Layout,
+    (choices, _): Knobs,
+) -> Checked<Pipeline> {
+    let variant = Variant::new(4).dtype(dtype).layout(layout);
+    let set = |variant: Variant, (name, setting): &(&str, Setting)| variant.set(name, *setting);
+    let variant = choices.iter().fold(variant.set("tiles", tile), set);
     let kernel = lower(program, &variant).and_then(verify::kernel);
     let pipeline = kernel
         .and_then(|kernel| pipeline::build(&kernel))
@@ -28,71 +29,48 @@ fn pipeline(program: &Program, dtype: Dtype, tile: (u32, u32), knob: Knob) -> Ch
     pipeline.unwrap_or_else(|found| panic!("{}: {found}", program.name))
 }
 
-/// What else a variant decides, and what the file's name says of it.
-#[derive(Clone, Copy)]
-enum Knob {
-    None,
-    Layout(Layout),
-    Choices(&'static [(&'static str, Setting)], &'static str),
-}
+/// A schedule's choices, and what the file's name says of them.
+type Knobs = (&'static [(&'static str, Setting)], &'static str);
 
-type Kind = (fn() -> Program, Dtype, (u32, u32), Knob);
+type Kind = (fn() -> Program, Dtype, (u32, u32), Layout, Knobs);
 
-const PING_PONG: Knob = Knob::Choices(&[("gemm.ping_pong", Setting::One(1))], "ping_pong");
-const CLUSTER: Knob = Knob::Choices(&[("gemm.cluster", Setting::Pair(2, 1))], "cluster");
-const SPLIT: Knob = Knob::Choices(&[("gemm.split", Setting::One(3))], "split");
+const NONE: Knobs = (&[], "");
+const PING_PONG: Knobs = (&[("gemm.ping_pong", Setting::One(1))], "-ping_pong");
+const CLUSTER: Knobs = (&[("gemm.cluster", Setting::Pair(2, 1))], "-cluster");
+const SPLIT: Knobs = (&[("gemm.split", Setting::One(3))], "-split");
 
 /// Both.
-const QUAD: Knob = Knob::Choices(
+const QUAD: Knobs = (
     &[
         ("gemm.cluster", Setting::Pair(2, 1)),
         ("gemm.split", Setting::One(2)),
     ],
-    "cluster-split",
+    "-cluster-split",
 );
 
 /// The first of each kind.
-const KERNELS: [Kind; 20] = [
-    (schedules::gemm, Dtype::Bf16, (128, 256), Knob::None),
-    (
-        schedules::gemm,
-        Dtype::Bf16,
-        (128, 256),
-        Knob::Layout(Layout::Nn),
-    ),
-    (
-        schedules::gemm,
-        Dtype::Bf16,
-        (128, 256),
-        Knob::Layout(Layout::Tn),
-    ),
-    (schedules::gemm, Dtype::Bf16, (128, 256), CLUSTER),
-    (schedules::gemm, Dtype::Bf16, (128, 224), Knob::None),
-    (schedules::gemm, Dtype::Bf16, (128, 160), PING_PONG),
-    (schedules::gemm, Dtype::Bf16, (208, 128), Knob::None),
-    (schedules::gemm, Dtype::Bf16, (64, 64), Knob::None),
-    (schedules::gemm, Dtype::Bf16, (64, 64), SPLIT),
-    (schedules::gemm, Dtype::Bf16, (128, 128), SPLIT),
-    (schedules::gemm, Dtype::Bf16, (128, 192), QUAD),
-    (schedules::gemm, Dtype::F16, (128, 128), Knob::None),
-    (schedules::linear_gelu, Dtype::Bf16, (128, 256), Knob::None),
-    (
-        schedules::linear_residual,
-        Dtype::Bf16,
-        (128, 256),
-        Knob::None,
-    ),
-    (
-        schedules::wgrad,
-        Dtype::Bf16,
-        (128, 256),
-        Knob::Layout(Layout::Tn),
-    ),
-    (schedules::ag_gemm, Dtype::Bf16, (128, 256), Knob::None),
-    (schedules::ag_gemm_pull, Dtype::Bf16, (128, 256), Knob::None),
-    (schedules::gemm_rs, Dtype::Bf16, (128, 256), Knob::None),
-    (schedules::gemm_ar, Dtype::Bf16, (128, 256), Knob::None),
-    (schedules::gemm_split, Dtype::Bf16, (128, 256), Knob::None),
+const KERNELS: [Kind; 21] = [
+    (schedules::gemm, Bf16, (128, 256), Nt, NONE),
+    (schedules::gemm, Bf16, (128, 256), Nn, NONE),
+    (schedules::gemm, Bf16, (128, 256), Tn, NONE),
+    (schedules::gemm, Bf16, (128, 256), Nt, CLUSTER),
+    (schedules::gemm, Bf16, (128, 192), Tn, CLUSTER),
+    (schedules::gemm, Bf16, (128, 224), Nt, NONE),
+    (schedules::gemm, Bf16, (128, 160), Nt, PING_PONG),
+    (schedules::gemm, Bf16, (208, 128), Nt, NONE),
+    (schedules::gemm, Bf16, (64, 64), Nt, NONE),
+    (schedules::gemm, Bf16, (64, 64), Nt, SPLIT),
+    (schedules::gemm, Bf16, (128, 128), Nt, SPLIT),
+    (schedules::gemm, Bf16, (128, 192), Nt, QUAD),
+    (schedules::gemm, F16, (128, 128), Nt, NONE),
+    (schedules::linear_gelu, Bf16, (128, 256), Nt, NONE),
+    (schedules::linear_residual, Bf16, (128, 256), Nt, NONE),
+    (schedules::wgrad, Bf16, (128, 256), Tn, NONE),
+    (schedules::ag_gemm, Bf16, (128, 256), Nt, NONE),
+    (schedules::ag_gemm_pull, Bf16, (128, 256), Nt, NONE),
+    (schedules::gemm_rs, Bf16, (128, 256), Nt, NONE),
+    (schedules::gemm_ar, Bf16, (128, 256), Nt, NONE),
+    (schedules::gemm_split, Bf16, (128, 256), Nt, NONE),
 ];
 
 #[test]
@@ -110,15 +88,15 @@ fn kernels_are_as_emitted() {
         }
         claimed.insert(name);
     };
-    for (schedule, dtype, (rows, columns), knob) in KERNELS {
+    for (schedule, dtype, (rows, columns), layout, knobs) in KERNELS {
         let program = schedule();
-        let pipeline = pipeline(&program, dtype, (rows, columns), knob);
-        let knob = match knob {
-            Knob::None => String::new(),
-            Knob::Layout(layout) => format!("-{}", layout.name()),
-            Knob::Choices(_, name) => format!("-{name}"),
+        let pipeline = pipeline(&program, dtype, (rows, columns), layout, knobs);
+        let layout = match layout {
+            Layout::Nt => String::new(),
+            Layout::Nn | Layout::Tn => format!("-{}", layout.name()),
         };
-        let name = format!("sm90/{}.{dtype}-{rows}x{columns}{knob}.cu", program.name);
+        let (program, knobs) = (&program.name, knobs.1);
+        let name = format!("sm90/{program}.{dtype}-{rows}x{columns}{layout}{knobs}.cu");
         check(name, &cuda::emit(&pipeline).text);
     }
     for entry in fs::read_dir(root.join("sm90")).expect("a folder") {
@@ -143,7 +121,7 @@ fn every_schedule_of_the_library_has_a_pipeline_in_both_types_and_tiles() {
         for dtype in [Dtype::Bf16, Dtype::F16] {
             for tile in [(128, 256), (128, 192), (128, 128), (128, 224), (256, 128)] {
                 let program = schedule();
-                let pipeline = pipeline(&program, dtype, tile, Knob::None);
+                let pipeline = pipeline(&program, dtype, tile, Nt, NONE);
                 let CudaSource {
                     text,
                     entry,

@@ -259,25 +259,29 @@ fn runs(lines: &str) -> Runs<'_> {
     runs
 }
 
-/// Where the model is known to choose worse. Of rows that are no whole tiles, which it was not fitted to, it counts neither
-/// what a multiply of narrow tiles reads of shared memory nor rows of a box outside the tensor. With rows contiguous: short K
-/// in turn, shared steps of tiles that do not begin with lines and the clusters that share them, 128x144 in turn beside shared,
-/// 256x144 in several rounds, and 128x160 at 1024x2304x16384 nn, where it draws less power than the rest; and it does not see
-/// why 104x128 takes a fifth longer in nn than in nt and tn (in runs without the tiles that it has before that one). The table
-/// has winners there; at 16384x8192x1024 tn it is the model's tile in another order, fastest in a later run in which 128x192,
-/// fastest here, was not.
-const KNOWN: [([u32; 3], &str, f64); 11] = [
-    ([65, 8192, 8192], "nt", 1.30),
-    ([129, 2560, 8192], "nt", 1.09),
-    ([300, 8192, 8192], "nt", 1.25),
-    ([16384, 8192, 1024], "tn", 1.13),
-    ([512, 2560, 8192], "tn", 1.08),
-    ([512, 1280, 8192], "nn", 1.20),
-    ([512, 2560, 8192], "nn", 1.28),
-    ([512, 1280, 8192], "tn", 1.06),
-    ([512, 4608, 12288], "tn", 1.06),
-    ([2048, 4608, 12288], "tn", 1.06),
-    ([1024, 2304, 16384], "nn", 1.07),
+/// Runs in which the model is known to choose worse: a product, its layout, what cuBLASLt took, and a bound.
+///
+/// Of rows that are no whole tiles, which it was not fitted to, it counts neither what a multiply of narrow tiles reads of shared
+/// memory nor rows of a box outside the tensor. Nor does it know why 104x128 in clusters of 2x1 takes 47 and 54 us in nn where
+/// it says 38 and 45 (two runs without the tiles that it has before that one). With rows contiguous, it misses by less: shared
+/// steps of tiles that do not begin with lines and the clusters that share them, 128x144 in turn beside shared, 256x144 in
+/// several rounds, 128x160 in clusters of 1x2 beside 128x144, and short K in turn. The table has winners at all of these but
+/// 16384x8192x1024 tn: there it is the model's tile in another order, fastest in a later run in which 128x192, fastest here, was
+/// not.
+const KNOWN: [([u32; 3], &str, &str, f64); 13] = [
+    ([65, 8192, 8192], "nt", "36.99", 1.30),
+    ([129, 2560, 8192], "nt", "19.61", 1.09),
+    ([300, 8192, 8192], "nt", "60.11", 1.25),
+    ([512, 1280, 8192], "nn", "22.24", 1.20),
+    ([512, 2560, 8192], "nn", "38.51", 1.28),
+    ([512, 1280, 8192], "tn", "23.70", 1.06),
+    ([512, 2560, 8192], "tn", "34.94", 1.08),
+    ([512, 2560, 8192], "tn", "37.40", 1.08),
+    ([512, 2560, 8192], "tn", "38.48", 1.06),
+    ([512, 4608, 12288], "tn", "101.19", 1.06),
+    ([1024, 2304, 16384], "nn", "114.25", 1.07),
+    ([2048, 4608, 12288], "tn", "359.36", 1.06),
+    ([16384, 8192, 1024], "tn", "367.55", 1.10),
 ];
 
 #[test]
@@ -286,7 +290,7 @@ fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
     let mut logs = Vec::new();
     let mut needed = Vec::new();
     let tables = [PRODUCTS, SUITES, LAYOUTS];
-    for (([m, n, k], layout, _), measured) in tables.into_iter().flat_map(runs) {
+    for (([m, n, k], layout, run), measured) in tables.into_iter().flat_map(runs) {
         // One alone is always the fastest.
         if measured.len() < 2 {
             continue;
@@ -305,16 +309,16 @@ fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
         let fastest = measured.iter().map(|(_, median)| *median);
         let ratio = favourite.1 / fastest.fold(f64::INFINITY, f64::min);
         println!(
-            "{shape} {layout}: {} takes {ratio:.3} of the fastest",
+            "{shape} {layout} {run}: {} takes {ratio:.3} of the fastest",
             favourite.0
         );
         let known = KNOWN
             .iter()
-            .find(|(at, known, _)| (*at, *known) == ([m, n, k], layout));
+            .find(|(at, of, when, _)| (*at, *of, *when) == ([m, n, k], layout, run));
         let bound = known.map_or(1.05, |(.., bound)| *bound);
         assert!(
             ratio < bound,
-            "{shape} {layout}: {} takes {ratio:.3}",
+            "{shape} {layout} {run}: {} takes {ratio:.3}",
             favourite.0
         );
         if ratio > 1.05 {

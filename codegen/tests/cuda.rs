@@ -48,7 +48,7 @@ fn what_hopper_cannot_do_is_refused_with_the_numbers() {
     };
     insta::assert_snapshot!(refused(variant(Dtype::Bf16, (256, 208))), @"
     error[resources]: tiles of 256x208
-      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 176 (192 of a plain product by CTAs alone)
+      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters, 192 of plain products by CTAs alone)
     ");
     insta::assert_snapshot!(refused(variant(Dtype::F32, (128, 256))), @"
     error[resources]: a product of f32
@@ -88,6 +88,10 @@ fn clusters_that_hopper_does_not_have_are_refused() {
     insta::assert_snapshot!(refused_cluster((128, 128), (2, 2)), @"
     error[resources]: a cluster of 2x2
       help: 1x1, 2x1 or 1x2
+    ");
+    insta::assert_snapshot!(refused_cluster((256, 176), (2, 1)), @"
+    error[resources]: tiles of 256x176
+      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters, 192 of plain products by CTAs alone)
     ");
     insta::assert_snapshot!(refused_cluster((24, 64), (1, 2)), @"
     error[resources]: a cluster that shares the rows of tiles of 24

@@ -7,7 +7,7 @@ use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::kernel::DimId;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::pipeline::{
-    self, Expr, Field, Node, Pipeline, STRIP_ROWS, Strips, Values,
+    self, BLOCK_ROWS, Expr, Field, Node, Pipeline, STRIP_ROWS, Values,
 };
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
@@ -108,9 +108,17 @@ struct Said {
     all: u32,
 }
 
+/// What an operand's blocks say: into which part, from which row of the tensor, how many, and which K of a step.
+struct Blocks {
+    part: usize,
+    first: u32,
+    count: u32,
+    k: std::ops::Range<u32>,
+}
+
 impl At<'_> {
-    /// What the loading thread of a CTA does of a tile.
-    fn loads(&mut self, place: (u32, u32), half: u32) -> Vec<Said> {
+    /// The loading thread's nodes of a tile, with the names that they bind.
+    fn tile(&mut self, place: (u32, u32), half: u32) -> Vec<Node> {
         self.vars.extend([
             ("t.row".into(), place.0),
             ("t.column".into(), place.1),
@@ -119,7 +127,7 @@ impl At<'_> {
             ("block".into(), 0),
         ]);
         let load = self.pipeline.warps.iter().find(|warp| warp.name == "load");
-        let (mut sizes, mut loads) = (Vec::new(), Vec::new());
+        let (mut sizes, mut found) = (Vec::new(), Vec::new());
         let body = &load.expect("a role").body;
         let items = body
             .iter()
@@ -127,28 +135,73 @@ impl At<'_> {
         items.for_each(|node| {
             node.visit(&mut |node| match node {
                 Node::Let { name, value } => sizes.push((name.clone(), value.clone())),
-                Node::Load {
-                    part,
-                    at,
-                    strips: Some(strips),
-                    ..
-                } => loads.push((*part, at.row.clone(), strips.clone())),
-                _ => {}
+                node => found.push(node.clone()),
             });
         });
         for (name, value) in sizes {
             let value = value.eval(self);
             self.vars.insert(name, value);
         }
-        let said = |(part, row, strips): (usize, Expr, Strips)| Said {
-            part,
-            first: row.eval(self),
-            rows: strips.rows.eval(self),
-            all: strips.all.eval(self),
+        found
+    }
+
+    /// What the loading thread of a CTA does of a tile, by strips.
+    fn loads(&mut self, place: (u32, u32), half: u32) -> Vec<Said> {
+        let nodes = self.tile(place, half);
+        let said = |node: &Node| match node {
+            Node::Load {
+                part,
+                at,
+                strips: Some(strips),
+                ..
+            } => Some(Said {
+                part: *part,
+                first: at.row.eval(self),
+                rows: strips.rows.eval(self),
+                all: strips.all.eval(self),
+            }),
+            _ => None,
         };
-        loads.into_iter().map(said).collect()
+        nodes.iter().filter_map(said).collect()
+    }
+
+    /// The same by blocks; and how many bytes are expected in all.
+    fn blocks(&mut self, place: (u32, u32), half: u32) -> (Vec<Blocks>, u32) {
+        let nodes = self.tile(place, half);
+        let blocks = |node: &Node| match node {
+            Node::For { var, to, body, .. } if var == "block" => {
+                let [Node::Load { part, map, at, .. }] = &body[..] else {
+                    panic!("one load a block");
+                };
+                let k = at.column.eval(self);
+                Some(Blocks {
+                    part: *part,
+                    first: at.row.eval(self),
+                    count: to.eval(self),
+                    k: k..k + self.pipeline.map(*map).box_columns,
+                })
+            }
+            _ => None,
+        };
+        let bytes = nodes.iter().find_map(|node| match node {
+            Node::Expect { bytes, .. } => Some(bytes.eval(self)),
+            _ => None,
+        });
+        let blocks = nodes.iter().filter_map(blocks).collect();
+        (blocks, bytes.expect("bytes"))
     }
 }
+
+/// Tiles of which both operands come in blocks.
+const BLOCKED: [Kind; 7] = [
+    ((128, 192), false, (1, 1), Layout::Tn),
+    ((128, 144), false, (2, 1), Layout::Tn),
+    ((256, 144), false, (1, 2), Layout::Tn),
+    ((176, 128), false, (2, 1), Layout::Tn),
+    ((128, 96), true, (1, 2), Layout::Tn),
+    ((64, 48), true, (2, 1), Layout::Tn),
+    ((200, 256), false, (1, 1), Layout::Tn),
+];
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
@@ -204,6 +257,47 @@ proptest! {
                         next += load.rows;
                     }
                 }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever the size: of both operands come the blocks that have a row which exists, and no more, if registers are left
+    /// to count them; of what a cluster's CTAs share, each loads its part of the step's K.
+    #[test]
+    fn all_blocks_that_exist_come_and_no_others(
+        which in 0..BLOCKED.len(),
+        m in (1u32..120).prop_map(|m| m * 8),
+        n in (1u32..90).prop_map(|n| n * 8),
+    ) {
+        let (tile, _, (down, across), _) = BLOCKED[which];
+        let pipeline = good(BLOCKED[which]);
+        let mut at = At { pipeline: &pipeline, size: (m, n), vars: HashMap::new() };
+        let tiles = [m.div_ceil(tile.0 * down), n.div_ceil(tile.1 * across)];
+        for place in (0..tiles[0]).flat_map(|row| (0..tiles[1]).map(move |column| (row, column))) {
+            for half in 0..down * across {
+                let sides = [
+                    (m, tile.0, place.0 * down + half * (down - 1), across),
+                    (n, tile.1, place.1 * across + half * (across - 1), down),
+                ];
+                let (blocks, bytes) = at.blocks(place, half);
+                prop_assert_eq!(blocks.len(), 2);
+                for (part, (size, block, index, shared)) in sides.into_iter().enumerate() {
+                    let said = &blocks[part];
+                    let from = index * block;
+                    let come = if tile == (200, 256) { block } else { size.saturating_sub(from).min(block) };
+                    let each = 64 / shared;
+                    let mine = half * each * (shared - 1);
+                    prop_assert_eq!((said.part, said.first), (part, from));
+                    prop_assert_eq!(said.count, come.div_ceil(BLOCK_ROWS));
+                    prop_assert_eq!(said.k.clone(), mine..mine + each);
+                }
+                // All that comes into a CTA, from whichever.
+                let come: u32 = blocks.iter().map(|said| said.count).sum();
+                prop_assert_eq!(bytes, come * BLOCK_ROWS * 64 * 2);
             }
         }
     }

@@ -414,7 +414,7 @@ fn what_cannot_be_multiplied_is_refused_with_what_can() {
     ");
     insta::assert_snapshot!(refused((208, 256), false), @"
     error[resources]: tiles of 208x256
-      help: rows that are no multiple of 64, by 64 columns in turn or 128 shared up to 248 rows; by 128 in turn up to 160, 256 shared up to 176 (200 of a plain product by CTAs alone), 192 and 256 in turn up to 104 and 80
+      help: rows that are no multiple of 64, by 64 columns in turn or 128 shared up to 248 rows; by 128 in turn up to 160, 256 shared up to 160 (176 by CTAs alone, 200 of their plain products), 192 and 256 in turn up to 104 and 80
     ");
     insta::assert_snapshot!(refused((264, 128), false), @"
     error[resources]: tiles of 264x128

@@ -90,6 +90,7 @@ gemm(
                 const Place t = grouped_8(index, tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
                 const u32 x_rows = min(ceil_div(plan.m - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
+                // Blocks outside the tensor do not come: nobody stores what they would be multiplied into.
                 const u32 w_blocks = min(ceil_div(plan.n - t.column * TILE_N, BLOCK_ROWS), 4);
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {

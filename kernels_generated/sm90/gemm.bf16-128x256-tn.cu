@@ -86,6 +86,7 @@ gemm(
             for (; index < tiles; index += gridDim.x) {
                 const Place t = grouped_8(index, tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                // Blocks outside the tensor do not come: nobody stores what they would be multiplied into.
                 const u32 x_blocks = min(ceil_div(plan.m - t.row * TILE_M, BLOCK_ROWS), 2);
                 const u32 w_blocks = min(ceil_div(plan.n - t.column * TILE_N, BLOCK_ROWS), 4);
                 #pragma unroll 1

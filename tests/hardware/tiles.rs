@@ -317,7 +317,7 @@ fn every_sort_of_tile_agrees_where_strips_are_left_out() {
     }
 }
 
-/// Kernels whose CTAs send each other sums, with pauses wherever only luck could order anything.
+/// Kernels whose CTAs send each other sums, or parts of blocks, with pauses wherever only luck could order anything.
 pub fn jittered() -> impl Iterator<Item = (Program, Variant)> {
     let kinds = [
         ((64, 64), BY_3),
@@ -334,13 +334,28 @@ pub fn jittered() -> impl Iterator<Item = (Program, Variant)> {
         ((24, 64), BY_3),
         ((208, 128), ROWS_BY_2),
     ];
+    let laid_out = [
+        (Layout::Nn, (128, 160), ROWS_BY_2),
+        (Layout::Nn, (128, 144), &[("gemm.cluster", Pair(2, 1))]),
+        (Layout::Tn, (176, 128), COLUMNS_BY_2),
+        (
+            Layout::Tn,
+            (128, 96),
+            &[("gemm.cluster", Pair(1, 2)), ("gemm.ping_pong", One(1))],
+        ),
+    ];
+    let kinds = kinds.map(|(tile, knobs)| (Layout::Nt, tile, knobs));
     kinds
         .into_iter()
-        .map(|(tile, knobs)| (schedules::gemm(), variant(Dtype::Bf16, tile, knobs)))
+        .chain(laid_out)
+        .map(|(layout, tile, knobs)| {
+            let variant = variant(Dtype::Bf16, tile, knobs).layout(layout);
+            (schedules::gemm(), variant)
+        })
 }
 
 #[test]
-fn shared_steps_agree_with_pauses() {
+fn what_ctas_send_each_other_agrees_with_pauses() {
     for (program, variant) in jittered() {
         let sizes = (&DEEP[1..], &EVEN[..]);
         if !right(

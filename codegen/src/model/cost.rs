@@ -3,7 +3,7 @@
 use super::Machine;
 use crate::fit::staged_rows;
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind};
-use crate::pipeline::{BLOCK_ROWS, STRIP_ROWS, Tile};
+use crate::pipeline::{BLOCK_ROWS, STRIP_ROWS, Tile, leaves_out};
 use crate::plan::Plan;
 use crate::unroll::Span;
 
@@ -165,8 +165,9 @@ impl<'a> Costs<'a> {
             Neighbour::Other
         };
         // Rows in common cost as if they were not: by the rule of columns 208x128 tn, along rows, would take 7 % less than it does.
-        let x = |ctas| self.lines(a, rows, ctas, Neighbour::Other);
-        let w = |ctas, neighbour| self.lines(b, columns, ctas, neighbour);
+        let tile = self.gemm.tile(item.tile);
+        let x = |ctas| self.lines(a, tile, rows, ctas, Neighbour::Other);
+        let w = |ctas, neighbour| self.lines(b, tile, columns, ctas, neighbour);
         let whole = x(1).come + w(1, Neighbour::Other).come;
         let read = [neighbour, Neighbour::Other]
             .map(|neighbour| (x(across).read(), w(down, neighbour).read()));
@@ -193,7 +194,6 @@ impl<'a> Costs<'a> {
         let share = 1.0 / (1.0 + done * done);
         let others = f64::from(split - 1) / f64::from(split);
         let exchange = others * f64::from(rows) * width * SUM_BYTES / machine.exchange;
-        let tile = self.gemm.tile(item.tile);
         let overhead = if first { self.overhead(tile) } else { 0.0 };
         ps(share * in_step + (1.0 - share) * apart + meet + overhead + exchange)
     }
@@ -215,8 +215,7 @@ impl<'a> Costs<'a> {
     ///
     /// A cluster reads what its CTAs have in common once, and each of its SMs takes in all of it. The two SMs of a pair read
     /// what theirs have in common once as well, as long as they are in step, and unless an operand's rows are contiguous
-    /// (512x4608x16384 nn takes as long as if each read for itself); in step each then reads 4 % less (512x2560x8192 tn in
-    /// 128x160 by two).
+    /// (512x4608x16384 nn takes as long as if each read for itself).
     fn feeds(&self, item: Item, whole: f64, read: [(f64, f64); 2], by_rows: bool) -> [f64; 2] {
         let machine = self.machine;
         let clustered = self.gemm.cluster != (1, 1);
@@ -237,7 +236,7 @@ impl<'a> Costs<'a> {
         let in_step = match (by_rows, clustered) {
             (false, _) => rate,
             (true, true) => alone,
-            (true, false) => alone * BY_ROWS,
+            (true, false) => alone * machine.in_step_by_rows,
         };
         [
             (x + w - common / 2.0) / in_step,
@@ -273,19 +272,30 @@ impl<'a> Costs<'a> {
     }
 
     /// Rows of an operand that a step loads: those that exist, where K is contiguous in whole strips, and where rows are in
-    /// whole blocks. The CTAs of a cluster share what they load together.
+    /// whole blocks, if the tile leaves out others. The CTAs of a cluster share what they load together.
     ///
     /// Measured: rows of K that begin within a line of 128 bytes take twice as long, since each step reads two lines of them.
-    fn lines(&self, operand: &Span, boxed: u32, shared: u32, neighbour: Neighbour) -> Lines {
+    fn lines(
+        &self,
+        operand: &Span,
+        tile: Tile,
+        boxed: u32,
+        shared: u32,
+        neighbour: Neighbour,
+    ) -> Lines {
         let buffer = &self.kernel.buffers[operand.buffer.index()];
         let geometry = &self.plan.geometry;
         let bytes = buffer.dtype.bytes();
         let aligned = (geometry.contiguous(buffer) * bytes).is_multiple_of(LINE);
         let line = if aligned { 1.0 } else { 2.0 };
-        let exist = operand.rows.len();
+        let whole = boxed.max(operand.rows.len());
+        let exist = if leaves_out(tile.accumulators(self.gemm.in_turn(tile))) {
+            operand.rows.len()
+        } else {
+            whole
+        };
         let (come, begun) = if !buffer.rows_contiguous {
-            let rows = exist.next_multiple_of(STRIP_ROWS).min(boxed.max(exist));
-            (rows, 0.0)
+            (exist.next_multiple_of(STRIP_ROWS).min(whole), 0.0)
         } else if aligned {
             let begun = lines_begun(boxed * bytes, neighbour) * f64::from(BLOCK_ROWS);
             (staged_rows(exist, true), begun)
@@ -329,7 +339,7 @@ impl<'a> Costs<'a> {
 /// Rows of an operand that a step loads.
 #[derive(Clone, Copy)]
 struct Lines {
-    /// That come to the SM.
+    /// That come to the SM; those that begin within a line count twice here too, as they did when clusters were fitted.
     come: f64,
     /// What boxes that do not begin with a line cost beyond that where they are read, though it does not come.
     begun: f64,
@@ -340,9 +350,6 @@ impl Lines {
         self.come + self.begun
     }
 }
-
-/// Of what an SM reads for itself, what it reads in step with others of operands whose rows are contiguous.
-const BY_ROWS: f64 = 0.96;
 
 /// Bytes of an element of sums.
 const SUM_BYTES: f64 = 4.0;

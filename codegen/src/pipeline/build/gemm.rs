@@ -187,7 +187,9 @@ impl Walk<'_, '_> {
         });
         let mut nodes = self.stages_free();
         nodes.push(self.note(dot.op));
-        nodes.extend(x.sizes.into_iter().chain(w.sizes));
+        // A remark that is of both is made once.
+        let others = w.sizes.into_iter().filter(|node| !x.sizes.contains(node));
+        nodes.extend(x.sizes.iter().cloned().chain(others));
         nodes.push(steps(body));
         for (waits, sum) in &sorted.sums {
             nodes.push(self.note(sum.op));

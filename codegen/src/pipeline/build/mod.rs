@@ -328,8 +328,14 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
     let mut beside = Beside::default();
     visit(&gemm.body, &mut |op| beside.count(kernel, op));
     let alone = kind.ctas() == 1 && kernel.counters.is_empty();
-    let plain = alone && beside.stores_products() && widest == 2;
-    if let Some(hint) = room(tile, in_turn, plain) {
+    let company = if alone && beside.stores_products() && widest == 2 {
+        Company::Plain
+    } else if cluster == (1, 1) && (split == 1 || !tile.swapped()) {
+        Company::Little
+    } else {
+        Company::Much
+    };
+    if let Some(hint) = room(tile, in_turn, company) {
         found.push(refuse(Some(at), format!("tiles of {rows}x{columns}"), hint));
         return None;
     }
@@ -403,13 +409,13 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
 }
 
 /// What keeps a tile from having a pipeline: a hint at those that have.
-fn room(tile: Tile, in_turn: bool, plain: bool) -> Option<&'static str> {
+fn room(tile: Tile, in_turn: bool, company: Company) -> Option<&'static str> {
     if tile.swapped() {
         let hint = "rows that are no multiple of 64, by 64 columns in turn or 128 shared up to 248 rows; \
-            by 128 in turn up to 160, 256 shared up to 176 (200 of a plain product by CTAs alone), 192 and 256 in turn \
-            up to 104 and 80";
+            by 128 in turn up to 160, 256 shared up to 160 (176 by CTAs alone, 200 of their plain products), 192 and 256 \
+            in turn up to 104 and 80";
         return (tile.refused(in_turn))
-            .or_else(|| (!has_registers(tile, in_turn, plain)).then_some(hint));
+            .or_else(|| (!has_registers(tile, in_turn, company)).then_some(hint));
     }
     let (rows, how): (&[u32], _) = if in_turn {
         (
@@ -419,24 +425,34 @@ fn room(tile: Tile, in_turn: bool, plain: bool) -> Option<&'static str> {
     } else {
         (
             &[128, 256],
-            "128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 176 (192 of a plain product by CTAs \
-            alone)",
+            "128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters, \
+            192 of plain products by CTAs alone)",
         )
     };
     let known = rows.contains(&tile.rows)
         && tile.refused(in_turn).is_none()
-        && has_registers(tile, in_turn, plain);
+        && has_registers(tile, in_turn, company);
     (!known).then_some(how)
 }
 
-/// Whether accumulators leave a thread registers for the rest: in turn there is one more ring to keep track of, and what
-/// is no `plain` product has other CTAs to tell, signals, or math to do.
-const fn has_registers(tile: Tile, in_turn: bool, plain: bool) -> bool {
-    let most = match (tile.blocks(in_turn), in_turn) {
-        (0 | 1, _) => 128,
-        (_, false) if plain => MOST_ACCUMULATORS,
-        (_, false) => 176,
-        (_, true) => 160,
+/// What a thread needs registers for beside a tile's accumulators.
+#[derive(Clone, Copy)]
+enum Company {
+    /// A product that is stored as it is, by a CTA alone.
+    Plain,
+    /// Signals, math, or sums.
+    Little,
+    /// Other CTAs that load: 256x176 and 176x256 spill in clusters. The latter spills with sums, too.
+    Much,
+}
+
+/// Whether accumulators leave a thread registers for the rest: in turn there is one more ring to keep track of.
+const fn has_registers(tile: Tile, in_turn: bool, company: Company) -> bool {
+    let most = match (tile.blocks(in_turn), in_turn, company) {
+        (0 | 1, ..) => 128,
+        (_, false, Company::Plain) => MOST_ACCUMULATORS,
+        (_, false, Company::Little) => 176,
+        (_, false, Company::Much) | (_, true, _) => 160,
     };
     tile.accumulators(in_turn) <= most
 }

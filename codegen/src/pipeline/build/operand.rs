@@ -10,6 +10,7 @@
 use super::super::{At, BLOCK_ROWS, Expr, Field, Node, STRIP_ROWS, Strips, in_strips, leaves_out};
 use super::STAGES;
 use super::gemm::{Operand, count, side};
+use super::item::why;
 use super::walk::{Walk, identifier};
 use crate::fit;
 use crate::kernel::Region;
@@ -116,11 +117,11 @@ impl Walk<'_, '_> {
                 all: extent.mine(),
             }
         });
-        let mut count_of_blocks = Expr::from(blocks(rows));
+        let mut come = Expr::from(blocks(rows));
         if blocked && leaves_out(accumulators) && (blocks(rows) > 1 || extent.outside) {
-            count_of_blocks = self.blocks_that_come(&name, rows, &extent, &mut staged.sizes);
+            come = self.blocks_that_come(&name, rows, &extent, &mut staged.sizes);
             let each = BLOCK_ROWS * tile.k * 2;
-            staged.bytes = count_of_blocks.clone() * Expr::symbol("BLOCK_BYTES", each);
+            staged.bytes = come.clone() * Expr::symbol("BLOCK_BYTES", each);
         }
         let start = mine + block.clone() * Expr::symbol("BLOCK_ROWS", BLOCK_ROWS);
         let (row, chunk, rank) = match axis {
@@ -143,15 +144,16 @@ impl Walk<'_, '_> {
             strips,
         };
         staged.loads.push(if blocked {
-            count("block", count_of_blocks, 1.into(), false, vec![load])
+            count("block", come, 1.into(), false, vec![load])
         } else {
             load
         });
         Some(staged)
     }
 
-    /// How many blocks of a tile have a row that exists: what lies wholly outside a tensor comes from no memory, and still
-    /// takes its turn in a queue that all SMs have in common.
+    /// How many blocks of a tile have a row that exists. The others are not loaded: what lies wholly outside a tensor comes
+    /// from no memory, and still takes its turn in a queue that all SMs seem to have in common. What is in their place is
+    /// multiplied into rows, or columns, that nobody stores.
     fn blocks_that_come(
         &mut self,
         name: &str,
@@ -163,6 +165,7 @@ impl Walk<'_, '_> {
             .exist()
             .ceil_div(Expr::symbol("BLOCK_ROWS", BLOCK_ROWS));
         let come = least(exist, blocks(rows).into());
+        sizes.push(why("Blocks outside the tensor do not come: nobody stores what they would be multiplied into."));
         self.name(sizes, &format!("{name}_blocks"), come)
     }
 

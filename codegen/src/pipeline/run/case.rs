@@ -42,13 +42,13 @@ impl<'a> Case<'a> {
         // has more than one half. A copied piece has two units.
         let rows = tile.rows + tile.rows / 2;
         let (down, across) = pipeline.cluster;
-        let [x_half, w_half] = {
+        let [x_in_halves, w_in_halves] = {
             let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
             [across > 1 && !x_rows, down > 1 && !w_rows].map(u32::from)
         };
-        let m = rows * WORLD - 2 + tile.rows / 4 * x_half;
+        let m = rows * WORLD - 2 + tile.rows / 4 * x_in_halves;
         let (n, k) = (
-            tile.columns * pipeline.beside() + tile.columns / 2 * w_half + 8,
+            tile.columns * pipeline.beside() + tile.columns / 2 * w_in_halves + 8,
             if pipeline.comm.is_some() {
                 (UNIT + 1) * BOX_COLUMNS
             } else {

@@ -192,8 +192,8 @@ impl Machine<'_> {
                 Some((area, block)) if block.origin.0 == next.origin.0 => {
                     let k =
                         (area.end - area.start) / (BLOCK_ROWS * self.case.pipeline.dtype.bytes());
-                    let first = (block.tensor, block.rank, block.chunk, block.origin.1 + k);
-                    if (next.tensor, next.rank, next.chunk, next.origin.1) != first
+                    let wanted = (block.tensor, block.rank, block.chunk, block.origin.1 + k);
+                    if (next.tensor, next.rank, next.chunk, next.origin.1) != wanted
                         || at.start != area.end
                     {
                         return Err(NoTile);

@@ -297,12 +297,13 @@ impl<'a> Flattener<'a> {
             } => {
                 let cursor = self.cursors[usize::from(ring.0)];
                 let boxed = self.box_bytes(self.case.pipeline.map(*map));
-                let within = if multicast.is_some() {
+                let half = if multicast.is_some() {
                     self.env.var("half")
                 } else {
-                    self.value(slice)
+                    0
                 };
-                let place = self.value(index) * self.place_bytes(*map) + within * boxed;
+                let place =
+                    self.value(index) * self.place_bytes(*map) + (self.value(slice) + half) * boxed;
                 let ctas: Vec<u32> = match multicast {
                     None => vec![self.rank()],
                     Some(first) => {

@@ -1,0 +1,180 @@
+// gemm  sm90  bf16  tn  tiles 128x192x64  cluster 2x1  4 stages
+// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
+// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.
+#include "prelude.cuh"
+
+typedef bf16 T;  // of operands and results
+constexpr u32 TILE_M = 128, TILE_N = 192, TILE_K = 64;
+constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
+constexpr u32 CLUSTER = 2;  // CTAs along rows that load w together
+constexpr u32 STAGES = 4;  // stages of x and w in flight
+constexpr u32 PANELS = 3;  // output panels in flight
+constexpr u32 BLOCK_ROWS = 64;  // rows of an operand that are contiguous: one 128-byte line for each k
+constexpr u32 PANEL_N = 64;  // columns of an output panel
+constexpr u32 BLOCK_BYTES = BLOCK_ROWS * TILE_K * 2;
+
+// Shared memory, from a 1024-byte aligned base (the swizzle's period).
+constexpr u32 X_AT = 0, X_BYTES = 16384;
+constexpr u32 W_AT = 65536, W_BYTES = 24576;
+constexpr u32 PANEL_AT = 163840, PANEL_BYTES = 16384;
+constexpr u32 STAGE_FULL_AT = 212992, STAGE_EMPTY_AT = 213024;
+constexpr u32 PANEL_FULL_AT = 213056, PANEL_EMPTY_AT = 213080;
+constexpr u32 SHARED_BYTES = 213104;
+static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
+
+// Names for stall records.
+enum Role : u32 { LOAD, STORE, MULTIPLY };
+enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, PANEL_EMPTY };
+
+// What the host passes for one launch.
+struct Plan {
+    u32 m;  // rows of the product, over all chunks
+    u32 k;  // its depth
+    u32 n;  // its columns
+};
+
+// Item `index` of a grid, grouped(8).
+__device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
+    const u32 sweep = 8 * columns;
+    const u32 first = index / sweep * 8;
+    const u32 within = index % sweep;
+    const u32 height = min(rows - first, 8);
+    return {first + within % height, within / height};
+}
+
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384, 1)
+gemm(
+        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 64x64
+        const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 64x32
+        const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ Plan plan,
+        const __grid_constant__ Watch watch) {
+    launch_dependents();
+    extern __shared__ __align__(1024) u8 shared[];
+    const u32 base = shared_address(shared);
+    const u32 warp = warp_index();
+    const u32 lane = threadIdx.x % 32;
+    const u32 half = cluster_rank();  // which CTA of its cluster this is
+
+    if (warp == 0 && elect_one()) {
+        tma_prefetch_map(x);
+        tma_prefetch_map(w);
+        tma_prefetch_map(y);
+        #pragma unroll 1
+        for (u32 stage = 0; stage < STAGES; ++stage) {
+            mbarrier_init(base + STAGE_FULL_AT + stage * 8, 1);
+            mbarrier_init(base + STAGE_EMPTY_AT + stage * 8, CLUSTER * CONSUMERS * 4);
+        }
+        #pragma unroll 1
+        for (u32 panel = 0; panel < PANELS; ++panel) {
+            mbarrier_init(base + PANEL_FULL_AT + panel * 8, CONSUMERS * 4);
+            mbarrier_init(base + PANEL_EMPTY_AT + panel * 8, 1);
+        }
+        mbarrier_init_fence();
+    }
+    cluster_sync();
+
+    wait_prerequisites();
+    const u32 tiles_n = ceil_div(plan.n, TILE_N);
+    const u32 steps = ceil_div(plan.k, TILE_K);
+
+    if (warp < 4) {
+        registers_give<40>();
+        if (warp == 0 && elect_one()) {  // load
+            u32 index = blockIdx.x / CLUSTER;  // this CTA's next item
+            u32 stage = 0, stage_parity = 0;
+            const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
+            const u32 tiles = tiles_m * tiles_n;
+            for (; index < tiles; index += gridDim.x / CLUSTER) {
+                const Place t = grouped_8(index, tiles_m, tiles_n);
+                // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                // Blocks outside the tensor do not come: nobody stores what they would be multiplied into.
+                const u32 x_blocks = min(ceil_div(plan.m - min((t.row * CLUSTER + half) * TILE_M, plan.m), BLOCK_ROWS), 2);
+                const u32 w_blocks = min(ceil_div(plan.n - t.column * TILE_N, BLOCK_ROWS), 3);
+                #pragma unroll 1
+                for (u32 step = 0; step < steps; ++step) {
+                    mbarrier_wait_relaxed(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
+                    const u32 full = base + STAGE_FULL_AT + stage * 8;
+                    mbarrier_expect(full, x_blocks * BLOCK_BYTES + w_blocks * BLOCK_BYTES);
+                    #pragma unroll 1
+                    for (u32 block = 0; block < x_blocks; ++block) {
+                        tma_load(base + X_AT + stage * X_BYTES + block * BLOCK_BYTES, x, full, (t.row * CLUSTER + half) * TILE_M + block * BLOCK_ROWS, step * TILE_K, 0, 0);
+                    }
+                    #pragma unroll 1
+                    for (u32 block = 0; block < w_blocks; ++block) {
+                        tma_load_multicast(base + W_AT + stage * W_BYTES + block * BLOCK_BYTES + half * (BLOCK_BYTES / CLUSTER), w, full, t.column * TILE_N + block * BLOCK_ROWS, step * TILE_K + half * (TILE_K / CLUSTER), 0, 0, (1 << CLUSTER) - 1);
+                    }
+                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                }
+            }
+            // All of the cluster is done with what was loaded here: nothing of it is still on its way to this CTA.
+            #pragma unroll 1
+            for (u32 i = 0; i < STAGES; ++i) {
+                mbarrier_wait_relaxed(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
+                if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+            }
+        } else if (warp == 1 && elect_one()) {  // store
+            u32 index = blockIdx.x / CLUSTER;  // this CTA's next item
+            u32 panel = 0, panel_parity = 0;
+            const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
+            const u32 tiles = tiles_m * tiles_n;
+            for (; index < tiles; index += gridDim.x / CLUSTER) {
+                const Place t = grouped_8(index, tiles_m, tiles_n);
+                // y[t] = acc0
+                #pragma unroll 1
+                for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
+                    mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
+                    tma_store(y, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, (t.row * CLUSTER + half) * TILE_M, 0, 0);
+                    tma_commit();
+                    tma_wait_read<0>();
+                    mbarrier_arrive(base + PANEL_EMPTY_AT + panel * 8);
+                    if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                }
+            }
+            tma_wait<0>();
+        }
+    } else {  // multiply
+        registers_take<232>();
+        const u32 consumer = warp / 4 - 1;
+        const u64 x_tile = wgmma_descriptor_rows(base + X_AT, BLOCK_BYTES) + consumer * (BLOCK_BYTES >> 4);
+        const u64 w_tile = wgmma_descriptor_rows(base + W_AT, BLOCK_BYTES);
+        const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
+        u32 index = blockIdx.x / CLUSTER;  // this CTA's next item
+        u32 stage = 0, stage_parity = 0, panel = 0, panel_parity = 0;
+        const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
+        const u32 tiles = tiles_m * tiles_n;
+        for (; index < tiles; index += gridDim.x / CLUSTER) {
+            // acc0 += dot(x[t.rows, :], w[t.columns, :])
+            float acc[TILE_N / 2];  // this thread's of 64 rows
+            u32 previous = 0;
+            #pragma unroll 1
+            for (u32 step = 0; step < steps; ++step) {
+                mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
+                wgmma_fence();
+                const u64 xs = x_tile + stage * (X_BYTES >> 4), ws = w_tile + stage * (W_BYTES >> 4);
+                #pragma unroll
+                for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16<ROWS_CONTIGUOUS, ROWS_CONTIGUOUS>(acc, xs + k * WGMMA_ROWS_K_STEP, ws + k * WGMMA_ROWS_K_STEP, step + k != 0, T());
+                wgmma_commit();
+                wgmma_wait<1>();  // the step before this one is done with its stage
+                if (step != 0 && lane < CLUSTER) mbarrier_arrive_cluster(base + STAGE_EMPTY_AT + previous * 8, lane);
+                previous = stage;
+                if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+            }
+            wgmma_wait<0>();
+            if (lane < CLUSTER) mbarrier_arrive_cluster(base + STAGE_EMPTY_AT + previous * 8, lane);
+            // y[t] = acc0
+            #pragma unroll
+            for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
+                mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);
+                panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, base + PANEL_AT + panel * PANEL_BYTES, first_row, lane);
+                fence_async_shared();
+                __syncwarp();
+                if (lane == 0) mbarrier_arrive(base + PANEL_FULL_AT + panel * 8);
+                if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+            }
+        }
+    }
+
+    __syncwarp();
+    cluster_sync();
+}
