@@ -265,9 +265,8 @@ fn runs(lines: &str) -> Runs<'_> {
 /// memory nor rows of a box outside the tensor. Nor does it know why 104x128 in clusters of 2x1 takes 47 and 54 us in nn where
 /// it says 38 and 45 (two runs without the tiles that it has before that one). With rows contiguous, it misses by less: shared
 /// steps of tiles that do not begin with lines and the clusters that share them, 128x144 in turn beside shared, 256x144 in
-/// several rounds, 128x160 in clusters of 1x2 beside 128x144, and short K in turn. The table has winners at all of these but
-/// 16384x8192x1024 tn: there it is the model's tile in another order, fastest in a later run in which 128x192, fastest here, was
-/// not.
+/// several rounds, 128x160 in clusters of 1x2 beside 128x144, and short K in turn. The table has winners at all of these; at
+/// 16384x8192x1024 tn it is the model's tile in another order, fastest in a later run in which 128x192, fastest here, was not.
 const KNOWN: [([u32; 3], &str, &str, f64); 13] = [
     ([65, 8192, 8192], "nt", "36.99", 1.30),
     ([129, 2560, 8192], "nt", "19.61", 1.09),

@@ -59,7 +59,7 @@ const EVEN: [u32; 6] = [8, 56, 120, 136, 1000, 2056];
 pub const RAGGED: [u32; 9] = [129, 1, 7, 8, 9, 65, 100, 200, 257];
 const RAGGED_EVEN: [u32; 5] = [136, 8, 72, 200, 264];
 const RAGGED_SIZES: [(u32, u32); 2] = [(8, 256), (1096, 520)];
-/// Operands whose rows are contiguous, in blocks that the tile does not fill.
+/// Operands whose rows are contiguous, most in blocks that the tile does not fill.
 const LAID_OUT: [(Layout, (u32, u32), Knobs); 22] = [
     (Layout::Nn, (128, 224), &[]),
     (Layout::Nn, (128, 144), PING_PONG),

@@ -2,7 +2,7 @@
 //!
 //! Where K is contiguous, a tile is one box, its rows 128 bytes each, or as many of the box's strips as have rows that
 //! exist. Where its rows are contiguous (`w` of a dgrad, both operands of a wgrad), it is blocks of [`BLOCK_ROWS`] rows,
-//! each a box of a 128-byte line for every K.
+//! each a box of a 128-byte line for every K, or as many of the blocks as have rows that exist.
 //!
 //! What the CTAs of a cluster have in common, each loads a part of, into all of them: of one box some of its rows, of every
 //! block those lines that some of the step's K have. Either part is whole swizzle atoms.

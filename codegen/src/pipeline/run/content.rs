@@ -181,7 +181,7 @@ impl Machine<'_> {
     }
 
     /// The blocks of an operand whose rows are contiguous, of boxes in their order: each CTA of a cluster may have loaded
-    /// some of a block's K, and what lies beyond the tensor is loaded too, as zeros.
+    /// some of a block's K, and K beyond the tensor is loaded too, as zeros.
     ///
     /// # Errors
     /// Boxes that do not make whole blocks.
