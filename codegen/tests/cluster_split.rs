@@ -365,6 +365,12 @@ fn clusters_that_cannot_be_are_refused_with_the_numbers() {
     error[resources]: a cluster of 2x2
       help: 1x1, 2x1 or 1x2
     ");
+    // With sums, 176 accumulators a thread spill where columns are on the M side, and do not where rows are.
+    accepted(((256, 176), false), (1, 1), 2, Layout::Nt);
+    insta::assert_snapshot!(build(((176, 256), false), (1, 1), 2, Layout::Nt), @"
+    error[resources]: tiles of 176x256
+      help: rows that are no multiple of 64, by 64 columns in turn or 128 shared up to 248 rows; by 128 in turn up to 160, 256 shared up to 160 (176 by CTAs alone, 200 of their plain products), 192 and 256 in turn up to 104 and 80
+    ");
     insta::assert_snapshot!(build(((24, 64), true), (1, 2), 2, Layout::Nt), @"
     error[resources]: a cluster that shares the rows of tiles of 24
       help: a multiple of 16 rows: its CTAs load whole swizzle atoms

@@ -216,12 +216,12 @@ impl Text<'_> {
                 let mut shared = self.shared(*ring, *part, index, blocked);
                 shared.push_str(&self.slice(slice));
                 if multicast.is_some() {
-                    let shared_part = if blocked {
+                    let loaded_by_all = if blocked {
                         "BLOCK".into()
                     } else {
                         self.pipeline.ring(*ring).parts[*part].name.to_uppercase()
                     };
-                    shared.push_str(&format!(" + half * ({shared_part}_BYTES / CLUSTER)"));
+                    shared.push_str(&format!(" + half * ({loaded_by_all}_BYTES / CLUSTER)"));
                 }
                 // The contiguous dimension comes first.
                 let [inner, outer] = if blocked {

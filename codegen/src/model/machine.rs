@@ -101,8 +101,8 @@ impl Machine {
     /// the second table and of operands whose rows are contiguous, by hand: half the time after 800 steps (128×96 takes
     /// 0.31 µs a step in the mean of 768 of them, 0.34 of 1536, 0.36 of 3072, 0.41 of 49152).
     ///
-    /// Where an operand's rows are contiguous, CTAs outside clusters read 4 % less a second in step than apart: a fit (0.93 to 0.97 do) to one product,
-    /// 512×2560×8192 tn in 128×160 by two, with no reason known.
+    /// Where an operand's rows are contiguous, CTAs outside clusters read 4 % less a second in step than apart: a fit (0.93
+    /// to 0.97 do) to one product, 512×2560×8192 tn in 128×160 by two, with no reason known.
     ///
     /// 200×256 in 25 panels took 5 % longer than 128×256 at 8192×8192×4096 tn, ten tiles a CTA: 0.2 µs a panel. In five that
     /// makes 1 %: as measured in nt and nn, while tn still takes 2 % longer than 128×256.

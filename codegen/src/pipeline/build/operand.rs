@@ -152,8 +152,8 @@ impl Walk<'_, '_> {
     }
 
     /// How many blocks of a tile have a row that exists. The others are not loaded: what lies wholly outside a tensor comes
-    /// from no memory, and still takes its turn in a queue that all SMs seem to have in common. What is in their place is
-    /// multiplied into rows, or columns, that nobody stores.
+    /// from no memory, and still takes time, of all SMs together (`notes/tiles`). What is in their place is multiplied into
+    /// rows, or columns, that nobody stores.
     fn blocks_that_come(
         &mut self,
         name: &str,
