@@ -79,6 +79,8 @@ pub struct Grid {
     pub stages: u32,
     /// Panels of a tile: what is rounded and stored at a time.
     pub panels: u32,
+    /// Whether warpgroups that share a tile end it one after another.
+    pub staggered: bool,
     /// Bytes of shared memory a CTA needs.
     pub shared_memory: u32,
 }
@@ -481,6 +483,7 @@ fn tile_fits(
         in_turn,
         split: kind.split,
         beside,
+        alone: kind.ctas() == 1 && kernel.counters.is_empty(),
     };
     match needs.divide(kind, kernel.variant.arch.shared_memory()) {
         Ok(fit) => {
@@ -490,6 +493,7 @@ fn tile_fits(
                 grid.stages.min(fit.stages)
             };
             grid.panels = grid.panels.max(tile.panels(fit.panel));
+            grid.staggered |= fit.staggered;
             grid.shared_memory = grid.shared_memory.max(fit.bytes);
         }
         Err((message, hint)) => refuse(message, &hint),

@@ -238,6 +238,7 @@ fn split() -> impl Iterator<Item = Run> {
 pub fn variants() -> impl Iterator<Item = (Program, Variant)> {
     let alone = kernels().into_iter();
     let alone = alone.map(|(variant, ..)| (schedules::gemm(), variant));
+    let alone = alone.chain(staggered());
     alone.chain(FUSED.map(|(schedule, tile, knobs)| (schedule(), fused(tile, knobs))))
 }
 
@@ -248,6 +249,25 @@ fn fused(tile: (u32, u32), knobs: Knobs) -> Variant {
         ..variant(Dtype::Bf16, tile, knobs)
     }
 }
+
+/// Tiles that warpgroups end one after another.
+fn staggered() -> impl Iterator<Item = (Program, Variant)> {
+    let kinds = [
+        (Dtype::Bf16, Layout::Nt, (200, 256)),
+        (Dtype::F16, Layout::Nn, (200, 256)),
+        (Dtype::Bf16, Layout::Nt, (256, 192)),
+        (Dtype::F16, Layout::Tn, (256, 192)),
+        (Dtype::Bf16, Layout::Nn, (256, 144)),
+        (Dtype::Bf16, Layout::Tn, (176, 256)),
+    ];
+    kinds.into_iter().map(|(dtype, layout, tile)| {
+        let variant = variant(dtype, tile, &[]).layout(layout);
+        (schedules::gemm(), variant)
+    })
+}
+/// As many tiles that each CTA has several, of one step, of as many as stages, of more.
+const SHALLOW: [(u32, u32); 5] = [(4104, 8), (4104, 72), (3080, 136), (3080, 200), (2056, 520)];
+const TALL: [u32; 2] = [4096, 3304];
 
 /// Runs them all, then compares every launch; a line of the table. False without a GPU.
 pub fn right(
@@ -317,8 +337,13 @@ fn every_sort_of_tile_agrees_where_strips_are_left_out() {
     }
 }
 
-/// Kernels whose CTAs send each other sums, or parts of blocks, with pauses wherever only luck could order anything.
+/// Kernels with pauses wherever only luck could order anything, for what compiles them ahead.
 pub fn jittered() -> impl Iterator<Item = (Program, Variant)> {
+    sending().chain(staggered())
+}
+
+/// Whose CTAs send each other sums, or parts of blocks.
+fn sending() -> impl Iterator<Item = (Program, Variant)> {
     let kinds = [
         ((64, 64), BY_3),
         ((128, 128), BY_2),
@@ -356,7 +381,7 @@ pub fn jittered() -> impl Iterator<Item = (Program, Variant)> {
 
 #[test]
 fn what_ctas_send_each_other_agrees_with_pauses() {
-    for (program, variant) in jittered() {
+    for (program, variant) in sending() {
         let sizes = (&DEEP[1..], &EVEN[..]);
         if !right(
             1,
@@ -368,6 +393,19 @@ fn what_ctas_send_each_other_agrees_with_pauses() {
             &References::default(),
         ) {
             return;
+        }
+    }
+}
+
+#[test]
+fn what_warpgroups_hand_on_from_tile_to_tile_agrees_with_and_without_pauses() {
+    let known = References::default();
+    for (program, variant) in staggered() {
+        for probes in [NONE, JITTER] {
+            let (sizes, fill) = ((&SHALLOW[..], &TALL[..]), Fill::Integers(7));
+            if !right(1, &program, &variant, sizes, fill, probes, &known) {
+                return;
+            }
         }
     }
 }

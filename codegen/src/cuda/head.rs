@@ -1,11 +1,10 @@
 //! The text above the role bodies: constants, the plan's struct, orders, the signature, barriers.
 
 use super::node::next_block;
+use super::words::{meaning, view};
 use super::{PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
-use crate::pipeline::{
-    BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Part, Pipeline, Place, View, cluster,
-};
+use crate::pipeline::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Part, Pipeline, Place, cluster};
 use std::collections::BTreeSet;
 
 impl Text<'_> {
@@ -111,6 +110,11 @@ impl Text<'_> {
                 format!("stages of {what} in flight")
             } else if ring.name == "box" {
                 "boxes that a CTA which moves data holds, where stages and panels will be".into()
+            } else if ring.handed_on {
+                format!(
+                    "output {}s in flight, in places that go from one consumer to the other",
+                    ring.name
+                )
             } else if ring.sets > 1 {
                 format!("output {}s in flight, for each consumer", ring.name)
             } else {
@@ -192,7 +196,7 @@ impl Text<'_> {
             self.line(format!("constexpr u32 {upper}_FULL_AT = {at}{empty};"));
             at += ring.barriers() * 8;
         }
-        if pipeline.in_turn {
+        if pipeline.turns() > 0 {
             self.line(format!("constexpr u32 TURN_AT = {at};"));
         }
         self.line(format!(
@@ -424,7 +428,7 @@ impl Text<'_> {
             for ring in &pipeline.rings {
                 text.ring_barriers(ring);
             }
-            if pipeline.in_turn {
+            if pipeline.turns() > 0 {
                 text.line("for (u32 consumer = 0; consumer < CONSUMERS; ++consumer) mbarrier_init(base + TURN_AT + consumer * 8, 4);");
             }
             text.line("mbarrier_init_fence();");
@@ -479,10 +483,16 @@ impl Text<'_> {
             self.line(format!("registers_take<{take}>();"));
             self.line("const u32 consumer = warp / 4 - 1;");
             // A shared tile is halved: what is first on the instruction's M side is the first consumer's.
-            let first = match (pipeline.in_turn, pipeline.blocks()) {
+            let own = pipeline.in_turn || pipeline.staggered;
+            let first = match (own, pipeline.blocks()) {
                 (true, _) => String::new(),
                 (false, 1) => format!("consumer * {BLOCK_ROWS} + "),
                 (false, _) => format!("consumer * BLOCKS * {BLOCK_ROWS} + "),
+            };
+            let whole = if pipeline.staggered {
+                "its half of a tile"
+            } else {
+                "a tile"
             };
             let [x, w] = [0, 1].map(|part| pipeline.rings[0].parts[part].name.clone());
             let [x_rows, w_rows] = pipeline.kernel.variant.layout.rows_contiguous();
@@ -507,7 +517,7 @@ impl Text<'_> {
             self.line(format!("{}{of_x};", descriptor(&x, x_rows)));
             self.line(format!("{}{of_w};", descriptor(&w, w_rows)));
             self.line(format!(
-                "const u32 {name} = {first}warp % 4 * 16;  // of this warp's 16 in a tile"
+                "const u32 {name} = {first}warp % 4 * 16;  // of this warp's 16 in {whole}"
             ));
             self.warp(warp.name, true, &warp.body);
             self.depth -= 1;
@@ -522,38 +532,6 @@ pub(super) fn order_name(order: TileOrder) -> String {
         TileOrder::RowMajor => "row_major".into(),
         TileOrder::ColumnMajor => "column_major".into(),
         TileOrder::Grouped(group) => format!("grouped_{group}"),
-    }
-}
-
-fn view(view: View) -> &'static str {
-    match view {
-        View::Flat => "mine, in one piece",
-        View::Chunks => "mine, a chunk a rank",
-        View::SharedChunks => "everyone's, a chunk a rank: peers write it meanwhile",
-        View::SharedSlots => "everyone's, slot by slot: others write it meanwhile",
-        View::SharedChunk => "everyone's own chunk",
-    }
-}
-
-fn meaning(name: &str) -> &'static str {
-    match name {
-        "COMM_CTAS" => "  // the first blocks move data before they multiply",
-        "BLOCK_ROWS" => "  // rows of an operand that are contiguous: one 128-byte line for each k",
-        "STRIP_ROWS" => "  // of an operand's box, loaded if one of them exists",
-        "PIECE" => "  // rows that have one counter cell",
-        "UNIT" => "  // boxes of a piece that one CTA sends, with one signal",
-        "BOX_N" => "  // columns of such a box",
-        "PANEL_N" => "  // columns of an output panel",
-        "PANEL_M" => "  // rows of an output panel",
-        "SLICE_N" => {
-            "  // columns of a slice of a panel: a 128-byte line; slices lie one after another"
-        }
-        "SLICE_N_F32" => {
-            "  // columns of a slice of a panel of f32: a 128-byte line; slices lie one after another"
-        }
-        "SUM_PANELS" => "  // panels of a tile that a CTA has the sums of, at most",
-        "CARRIED" => "  // stored panels that one stage holds",
-        _ => "",
     }
 }
 

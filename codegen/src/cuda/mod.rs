@@ -11,6 +11,7 @@ mod node;
 mod params;
 mod rings;
 mod value;
+mod words;
 
 pub use params::{FieldAt, Param};
 
@@ -166,7 +167,7 @@ impl Text<'_> {
                 [format!("{}_full", ring.name)].into_iter().chain(empty)
             })
             .collect();
-        if self.pipeline.in_turn {
+        if self.pipeline.turns() > 0 {
             names.push("turn".into());
         }
         names.extend(

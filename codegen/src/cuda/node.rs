@@ -120,6 +120,8 @@ impl Text<'_> {
                     match phase {
                         Phase::ThisLap => "",
                         Phase::LapBefore => " ^ 1",
+                        // The first consumer has it first.
+                        Phase::HandedOn => " ^ consumer ^ 1",
                     },
                     self.what(*ring, *side),
                 );
@@ -194,7 +196,9 @@ impl Text<'_> {
             }
             Node::AwaitTurn => {
                 let role = self.role.to_uppercase();
-                self.line("// From here on, the waits below are within a lap of the ring, where a parity names one phase.");
+                if self.pipeline.in_turn {
+                    self.line("// From here on, the waits below are within a lap of the ring, where a parity names one phase.");
+                }
                 self.line(format!("mbarrier_wait(base + TURN_AT + consumer * 8, turn_parity, watch, {role}, TURN, consumer);"));
                 self.line("turn_parity ^= 1;");
             }

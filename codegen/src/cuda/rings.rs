@@ -50,7 +50,11 @@ impl Text<'_> {
         let barrier = self.barrier(ring, side, slot);
         let ring = self.pipeline.ring(ring);
         let Some((_, peer)) = ring.told(side) else {
-            return ("lane == 0", format!("mbarrier_arrive({barrier});"));
+            let whose = match slot {
+                Slot::Current | Slot::Previous => "",
+                Slot::NextSet => "  // the other consumer has the place next",
+            };
+            return ("lane == 0", format!("mbarrier_arrive({barrier});{whose}"));
         };
         let peer = self.expr(peer);
         let relaxed = format!("mbarrier_arrive_cluster({barrier}, {peer});");
@@ -110,8 +114,12 @@ impl Text<'_> {
             Side::Empty => "EMPTY",
         };
         let slot = match slot {
-            Slot::Current => ring.name,
-            Slot::Previous => "previous",
+            Slot::Current => ring.name.into(),
+            Slot::Previous => "previous".into(),
+            Slot::NextSet => {
+                let (name, slots) = (ring.name, slots(ring.name));
+                format!("({name} + {slots}) % (CONSUMERS * {slots})")
+            }
         };
         if ring.is_shared() {
             format!("base + {upper}_{side}_AT")
@@ -141,7 +149,12 @@ impl Text<'_> {
     pub(super) fn shared(&self, ring: RingId, part: usize, index: &Expr, block: bool) -> String {
         let ring = self.pipeline.ring(ring);
         let (slot, upper) = (ring.name, ring.parts[part].name.to_uppercase());
-        let mut text = format!("base + {upper}_AT + {slot} * {upper}_BYTES");
+        let place = if ring.handed_on {
+            format!("{slot} % {}", slots(slot))
+        } else {
+            slot.into()
+        };
+        let mut text = format!("base + {upper}_AT + {place} * {upper}_BYTES");
         if *index != Expr::Const(0) {
             let bytes = if block { "BLOCK_BYTES" } else { "PANEL_BYTES" };
             text.push_str(&format!(" + {} * {bytes}", self.factor(index)));

@@ -9,7 +9,9 @@
 //! (*store*); on CTAs that move data the same two threads first fetch and send. The other two warpgroups multiply
 //! (*multiply*): they share a tile, half of its rows each (of its columns, if it is [swapped](Tile::swapped)), or take
 //! tiles in turn, so that one rounds and hands over its tile while the other multiplies; then each has panels of its own
-//! and a thread that stores them. Operands pass through a ring of stages, results through a ring of panels.
+//! and a thread that stores them. Where they share a tile that is too large for all of its panels to have room beside three
+//! stages, they end it one after another: each has panels of its own half and a thread that stores them, in places that go from
+//! one to the other. Operands pass through a ring of stages, results through a ring of panels.
 //!
 //! CTAs of a cluster work together in two ways, or in both. Those that have tiles beside each other load what these have
 //! in common, a piece each into all of them; `half` is which of them one is. Those that share the K steps of a tile send
@@ -52,6 +54,9 @@ pub struct Pipeline {
     pub tile: Tile,
     /// Whether the warpgroups that multiply take tiles in turn, instead of sharing each.
     pub in_turn: bool,
+    /// Whether warpgroups that share a tile end it one after another: each has panels of its own half, in places that go
+    /// from one to the other.
+    pub staggered: bool,
     /// A panel: of the widest type that is stored or read in panels.
     pub panel: Panel,
     /// CTAs of a cluster along rows and columns of tiles: one, or two that load an operand together.
@@ -152,7 +157,7 @@ impl Pipeline {
 
     /// Where the barriers start in shared memory: after the rings' slots.
     pub fn barriers_at(&self) -> u32 {
-        let end = |ring: &Ring| ring.at + ring.all() * ring.slot_bytes();
+        let end = |ring: &Ring| ring.at + ring.places() * ring.slot_bytes();
         self.rings
             .iter()
             .map(end)
@@ -169,7 +174,16 @@ impl Pipeline {
 
     /// Bytes of shared memory a CTA needs.
     pub fn shared_bytes(&self) -> u32 {
-        self.turns_at() + if self.in_turn { CONSUMERS * 8 } else { 0 }
+        self.turns_at() + self.turns() * 8
+    }
+
+    /// Barriers that say whose turn it is: one for each warpgroup that multiplies, if one waits for the other.
+    pub const fn turns(&self) -> u32 {
+        if self.in_turn || self.staggered {
+            CONSUMERS
+        } else {
+            0
+        }
     }
 
     /// Whether sums and panels lie where the stages are.
@@ -207,13 +221,21 @@ impl Pipeline {
         self.panel.elements() * 4 / if self.in_turn { 1 } else { CONSUMERS }
     }
 
-    /// The first row and column of a panel within its tile.
+    /// The first row and column of a panel within its tile. Those of a warpgroup's own half follow each other.
     pub(crate) const fn panel_at(&self, part: u32) -> (u32, u32) {
+        let each = self.own_panels();
+        let (half, part) = (part / each, part % each);
         if self.tile.swapped() {
-            (part * self.panel.rows, 0)
+            (part * self.panel.rows, half * self.panel.columns)
         } else {
-            (0, part * self.panel.columns)
+            (half * self.panel.rows, part * self.panel.columns)
         }
+    }
+
+    /// Panels that a warpgroup has something of.
+    pub(crate) const fn own_panels(&self) -> u32 {
+        let all = self.tile.panels(self.panel);
+        if self.staggered { all / CONSUMERS } else { all }
     }
 
     /// How many run a role in a CTA: one, or one a warpgroup that multiplies.
@@ -258,6 +280,15 @@ impl Ring {
         self.slots * self.sets
     }
 
+    /// Places in shared memory that these have.
+    pub const fn places(&self) -> u32 {
+        if self.handed_on {
+            self.slots
+        } else {
+            self.all()
+        }
+    }
+
     /// Whether its one slot is what other rings share: it has barriers alone.
     pub const fn is_shared(&self) -> bool {
         self.parts.is_empty()
@@ -285,6 +316,7 @@ impl Ring {
     /// Where in shared memory a part of a slot is.
     pub fn part_at(&self, part: usize, slot: u32) -> u32 {
         let before: u32 = self.parts[..part].iter().map(|part| part.bytes).sum();
-        self.at + self.all() * before + slot * self.parts[part].bytes
+        let places = self.places();
+        self.at + places * before + slot % places * self.parts[part].bytes
     }
 }

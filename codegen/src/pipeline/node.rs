@@ -442,6 +442,9 @@ pub enum Phase {
     ThisLap,
     /// The one before: passes at once in the first lap.
     LapBefore,
+    /// Where sets hand slots on: the one in which the set before hands it to this one. For the first consumer it is that of
+    /// the lap before, for the second that of this lap.
+    HandedOn,
 }
 
 /// Which slot an arrival is about.
@@ -451,6 +454,8 @@ pub enum Slot {
     Current,
     /// The one [`Node::Advance`] kept.
     Previous,
+    /// The same place as the current one, in the next set: who has it after this one.
+    NextSet,
 }
 
 /// The math between the product and what is stored: a function of a lane's registers, element by element.
@@ -532,6 +537,9 @@ pub struct Ring {
     pub slots: u32,
     /// How many sets of so many slots: one, or one a consumer.
     pub sets: u32,
+    /// Whether all sets are the same places in shared memory: whoever is done with a slot hands it on to the set after, and
+    /// the last one's to the first. Full and empty barriers are each set's own, so a phase is a lap of one role.
+    pub handed_on: bool,
     /// What a slot holds: part after part, each as an array over slots.
     pub parts: Vec<Part>,
     /// Where in shared memory its first part starts.

@@ -237,6 +237,7 @@ impl Printer<'_> {
                 let lap = match phase {
                     Phase::ThisLap => "",
                     Phase::LapBefore => " of the lap before",
+                    Phase::HandedOn => " as handed on",
                 };
                 format!("await {}{lap}", self.barrier(*ring, *side))
             }
@@ -248,6 +249,7 @@ impl Printer<'_> {
                 let slot = match slot {
                     Slot::Current => "",
                     Slot::Previous => " of the slot before",
+                    Slot::NextSet => " of the next set",
                 };
                 let of = self.pipeline.ring(*ring);
                 let everywhere = of.told(*side).map_or(String::new(), |(_, peer)| {

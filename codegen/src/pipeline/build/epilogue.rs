@@ -257,11 +257,7 @@ impl Walk<'_, '_> {
                 .map_or(self.b.product.dtype, |leaf| self.stored(leaf));
             nodes.extend(stores.iter().map(|leaf| self.note(leaf.op)).take(1));
             if !self.b.product.over_stages {
-                part.push(Node::Await {
-                    ring: PANELS,
-                    side: Side::Empty,
-                    phase: Phase::LapBefore,
-                });
+                part.push(self.place_for_panel());
             }
             let applied = |node: &Node| matches!(node, Node::Apply { epilogue: known, .. } if Some(*known) == epilogue);
             if let Some(epilogue) = epilogue.filter(|_| !part.iter().any(applied)) {

@@ -326,7 +326,7 @@ impl Walk<'_, '_> {
             }
             part.push(Node::Commit);
             if !self.b.product.over_stages {
-                part.extend(read(PANELS));
+                part.extend(self.panel_read());
             }
             part.push(Node::Advance {
                 ring: PANELS,
@@ -336,7 +336,7 @@ impl Walk<'_, '_> {
         nodes.push(self.each_own_panel(part));
         if self.b.product.over_stages {
             nodes.push(why("Then stages may be loaded again where they lay."));
-            nodes.extend(read(TILES));
+            nodes.extend(read(TILES, Slot::Current));
         }
         if sorted.signals.is_empty() {
             return nodes;
@@ -445,14 +445,14 @@ fn amount(leaf: &Leaf<'_>) -> u32 {
     }
 }
 
-/// Gives a slot back whose stores have read it.
-fn read(ring: RingId) -> [Node; 2] {
+/// Gives a slot back whose stores have read it, or hands it on.
+pub(super) fn read(ring: RingId, slot: Slot) -> [Node; 2] {
     [
         Node::AwaitRead { pending: 0 },
         Node::Arrive {
             ring,
             side: Side::Empty,
-            slot: Slot::Current,
+            slot,
         },
     ]
 }

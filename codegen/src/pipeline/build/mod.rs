@@ -13,6 +13,7 @@ mod panel;
 mod parts;
 mod rings;
 mod share;
+mod stagger;
 mod walk;
 
 use super::{
@@ -70,7 +71,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     let gemm = role(kernel, |kind| matches!(kind, RoleKind::Gemm(_)));
     let mover = role(kernel, |kind| matches!(kind, RoleKind::Comm { .. }));
     let mut warps = Vec::new();
-    let store = if product.in_turn {
+    let store = if product.in_turn || product.fit.staggered {
         Place::Threads { first: 1 }
     } else {
         Place::Thread { warp: 1 }
@@ -133,6 +134,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         dtype: product.dtype,
         tile,
         in_turn: product.in_turn,
+        staggered: product.fit.staggered,
         panel: product.fit.panel,
         cluster: product.cluster,
         split: product.split,
@@ -383,6 +385,7 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         in_turn,
         split,
         beside,
+        alone,
     };
     let fit = match needs.divide(&kind, kernel.variant.arch.shared_memory()) {
         Ok(fit) => fit,

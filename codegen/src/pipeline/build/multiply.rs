@@ -2,7 +2,7 @@
 
 use super::super::{Expr, Node, Phase, Side, Slot, Test};
 use super::STAGES;
-use super::gemm::{count, steps};
+use super::gemm::count;
 use super::item::Sorted;
 use super::walk::Walk;
 use crate::kernel::OpKind;
@@ -51,7 +51,7 @@ impl Walk<'_, '_> {
         let in_turn = |node: Node| self.b.product.in_turn.then_some(node);
         let mut nodes = vec![self.note(dot.op), Node::Accumulators];
         nodes.extend(in_turn(Node::AwaitTurn));
-        nodes.push(steps(body));
+        nodes.extend(self.staggered(body));
         nodes.extend(in_turn(Node::PassTurn));
         nodes.extend([Node::MmaWait { pending: 0 }, arrive(Slot::Previous)]);
         nodes.extend(in_turn(skip()));

@@ -27,14 +27,23 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// The first row and column of panel `part` of the tile in a row and column of tiles.
+    /// The first row and column of panel `part` of the tile in a row and column of tiles, or of a warpgroup's own half of it.
     pub(super) fn panel_at(&self, row: Expr, column: Expr, part: Expr) -> (Expr, Expr) {
         let tile = self.b.product.tile;
         let row = row * Expr::symbol("TILE_M", tile.rows);
         let column = column * Expr::symbol("TILE_N", tile.columns);
+        let half = |side: Expr, one: Expr| {
+            if self.b.product.fit.staggered {
+                side + Expr::var("consumer") * one
+            } else {
+                side
+            }
+        };
         if tile.swapped() {
+            let column = half(column, self.panel_columns());
             (row + part * self.panel_rows(), column)
         } else {
+            let row = half(row, self.panel_rows());
             (row, column + part * self.panel_columns())
         }
     }
@@ -68,7 +77,12 @@ impl Walk<'_, '_> {
             "SLICE_N"
         };
         let columns = Expr::symbol(name, columns);
-        let slices = Expr::symbol("TILE_N", tile.columns) / columns.clone();
+        let of = if panel.columns == tile.columns {
+            Expr::symbol("TILE_N", tile.columns)
+        } else {
+            self.panel_columns()
+        };
+        let slices = of / columns.clone();
         let slice = || Expr::var("slice");
         let node = moves(slice(), column + slice() * columns);
         count("slice", slices, 1.into(), false, vec![node])

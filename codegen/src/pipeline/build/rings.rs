@@ -16,6 +16,7 @@ pub(super) fn lay_out(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Rin
         name: "stage",
         slots: product.fit.stages,
         sets: 1,
+        handed_on: false,
         parts: vec![
             Part {
                 name: name(product.x),
@@ -34,10 +35,13 @@ pub(super) fn lay_out(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Rin
         all_full: None,
         empty: warps * product.beside(),
     };
+    // Each warpgroup has panels of its own.
+    let own = product.in_turn || product.fit.staggered;
     let panels = Ring {
         name: "panel",
         slots: product.fit.panels,
-        sets: if product.in_turn { CONSUMERS } else { 1 },
+        sets: if own { CONSUMERS } else { 1 },
+        handed_on: product.fit.staggered,
         parts: vec![Part {
             name: "panel".into(),
             bytes: product.panel_bytes(),
@@ -50,17 +54,18 @@ pub(super) fn lay_out(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Rin
         ctas: 1,
         peer: Expr::var("lane"),
         exchange: None,
-        full: warps,
+        full: if own { 4 } else { warps },
         all_full: None,
         empty: u32::from(!product.over_stages),
     };
-    let room = panels.at + panels.all() * panels.slot_bytes();
+    let room = panels.at + panels.places() * panels.slot_bytes();
     let mut rings = vec![stages, panels];
     if product.split > 1 {
         rings.push(Ring {
             name: "sum",
             slots: 1,
             sets: CONSUMERS,
+            handed_on: false,
             parts: vec![Part {
                 name: "sum".into(),
                 bytes: product.sum_bytes / CONSUMERS,
@@ -85,6 +90,7 @@ pub(super) fn lay_out(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Rin
             name: "tile",
             slots: 1,
             sets: 1,
+            handed_on: false,
             parts: Vec::new(),
             at: 0,
             ctas: product.beside(),
@@ -103,6 +109,7 @@ pub(super) fn lay_out(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Rin
             name: "box",
             slots: (room / bytes).min(12),
             sets: 1,
+            handed_on: false,
             parts: vec![Part {
                 name: "box".into(),
                 bytes,

@@ -29,7 +29,8 @@ pub(super) struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    pub fn new(pipeline: &'a Pipeline) -> Result<Case<'a>, Diagnostics> {
+    /// Of so many steps, instead of one more than the ring has stages.
+    pub fn new(pipeline: &'a Pipeline, steps: Option<u32>) -> Result<Case<'a>, Diagnostics> {
         let mut kernel = (*pipeline.kernel).clone();
         kernel.variant = Variant {
             world: WORLD,
@@ -49,7 +50,9 @@ impl<'a> Case<'a> {
         let m = rows * WORLD - 2 + tile.rows / 4 * x_in_halves;
         let (n, k) = (
             tile.columns * pipeline.beside() + tile.columns / 2 * w_in_halves + 8,
-            if pipeline.comm.is_some() {
+            if let Some(steps) = steps {
+                (steps - 1) * tile.k + 8
+            } else if pipeline.comm.is_some() {
                 (UNIT + 1) * BOX_COLUMNS
             } else {
                 // Where steps are shared, each has as many as the ring has stages, and one of them one more.

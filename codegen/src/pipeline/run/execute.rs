@@ -17,7 +17,7 @@ use super::step::{Area, Box4, Kind, Step};
 use super::story;
 use crate::diag::Diagnostic;
 use crate::kernel::Buffer;
-use crate::pipeline::{CONSUMERS, Node, Pipeline, Scope};
+use crate::pipeline::{Node, Pipeline, Scope};
 
 /// Who runs: a role of a CTA of a rank in a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -249,7 +249,7 @@ impl<'a> Machine<'a> {
                 sides.map(move |full| some(if full { ring.full } else { ring.empty }))
             });
             // The turns: four warps of the other consumer arrive.
-            let turns = (0..if pipeline.in_turn { CONSUMERS } else { 0 }).map(|_| Barrier {
+            let turns = (0..pipeline.turns()).map(|_| Barrier {
                 expected: 4,
                 ..Barrier::default()
             });

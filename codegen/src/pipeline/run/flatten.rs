@@ -3,7 +3,7 @@
 mod areas;
 mod barriers;
 
-use super::super::{At, Deal, Expr, MapId, Node, Phase, Place, RingId, Side, Slot};
+use super::super::{At, Deal, Expr, MapId, Node, Phase, Place, RingId, Side};
 use super::case::{Case, Env, WORLD, comm_ctas};
 use super::step::{Area, Kind, Step};
 use crate::pipeline::Values;
@@ -208,6 +208,7 @@ impl<'a> Flattener<'a> {
                 let phases = match phase {
                     Phase::ThisLap => cursor.lap + 1,
                     Phase::LapBefore => cursor.lap,
+                    Phase::HandedOn => cursor.lap + self.runner,
                 };
                 self.push(
                     node,
@@ -226,11 +227,7 @@ impl<'a> Flattener<'a> {
                 self.push(node, kind);
             }
             Node::Arrive { ring, side, slot } => {
-                let cursor = self.cursors[usize::from(ring.0)];
-                let slot = match slot {
-                    Slot::Current => cursor.slot,
-                    Slot::Previous => cursor.previous,
-                };
+                let slot = self.slot(*ring, *slot);
                 let count = if self.group { 4 } else { 1 };
                 let ctas = self.told(*ring, *side);
                 self.push(
@@ -444,7 +441,7 @@ impl<'a> Flattener<'a> {
                     node,
                     Kind::WritePanel {
                         area,
-                        part: self.value(part),
+                        part: self.panel_number(part),
                         epilogue: *epilogue,
                     },
                 );

@@ -25,6 +25,14 @@ impl Spread {
     }
 }
 
+/// How many times as fast as others some samples are, in the median over rounds. A clock that moves from round to round moves
+/// both: medians of each by itself differ by what it did between them.
+pub(super) fn round_by_round(others: &[f64], samples: &[f64]) -> f64 {
+    let rounds = others.iter().zip(samples);
+    let ratios: Vec<f64> = rounds.map(|(other, own)| other / own).collect();
+    Spread::of(&ratios).median
+}
+
 /// Sample by sample the slowest rank's: what the caller of a collective kernel waits for.
 pub(super) fn slowest(ranks: &[&[f64]]) -> Vec<f64> {
     let most = ranks.iter().map(|rank| rank.len()).min().unwrap_or(0);
@@ -90,6 +98,15 @@ mod tests {
         assert_eq!((spread.median, spread.low, spread.high), (15.0, 3.0, 27.0));
         assert_eq!(Spread::of(&[7.0]).high, 7.0);
         assert_eq!(Spread::of(&[]), Spread::default());
+    }
+
+    #[test]
+    fn a_clock_that_moves_between_rounds_moves_no_ratio() {
+        // In the fourth round it changes between the two: their medians differ by a factor of 2.2.
+        let (others, own) = ([1.1, 2.2, 1.1, 2.2, 2.2], [1.0, 2.0, 1.0, 1.0, 2.0]);
+        let ratio = round_by_round(&others, &own);
+        assert!((ratio - 1.1).abs() < 1e-12, "{ratio}");
+        assert_eq!(Spread::of(&others).median / Spread::of(&own).median, 2.2);
     }
 
     #[test]

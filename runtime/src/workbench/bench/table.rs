@@ -2,7 +2,7 @@
 
 use super::meter::Reading;
 use super::station::Measured;
-use super::stats::{Spread, geometric_mean, slowest};
+use super::stats::{Spread, geometric_mean, round_by_round, slowest};
 use super::suite::Case;
 use super::turns::Sustained;
 use crate::cuda::Difference;
@@ -20,6 +20,8 @@ pub(super) struct Row {
     pub contender: String,
     /// Seconds a launch, of the slowest rank.
     pub seconds: Spread,
+    /// How fast it is over cuBLASLt, each sample beside that of its round: both have the clock of one moment.
+    pub over_cublas: f64,
     pub samples: usize,
     /// Launches in a sample.
     pub launches: u32,
@@ -60,9 +62,13 @@ impl Result {
         ranks: &[Measured],
         link: Option<f64>,
     ) -> Result {
-        let rows = names.iter().enumerate().map(|(which, (name, ours))| {
+        let samples = |which: usize| {
             let each: Vec<&[f64]> = ranks.iter().map(|rank| &rank.seconds[which][..]).collect();
-            let samples = slowest(&each);
+            slowest(&each)
+        };
+        let cublas = samples(0);
+        let rows = names.iter().enumerate().map(|(which, (name, ours))| {
+            let samples = samples(which);
             let differences = ranks.iter().map(|rank| rank.differences[which]);
             let sustained = ranks
                 .iter()
@@ -74,6 +80,7 @@ impl Result {
                     _ => name.clone(),
                 },
                 seconds: Spread::of(&samples),
+                over_cublas: round_by_round(&cublas, &samples),
                 samples: samples.len(),
                 launches: ranks.first().map_or(0, |rank| rank.launches[which]),
                 difference: differences.fold(Difference::default(), |all, one| Difference {
@@ -120,7 +127,10 @@ impl Result {
 
     /// How fast it is: over cuBLASLt, or the part that it reaches of the bound.
     pub(super) fn speed(&self, row: &Row) -> f64 {
-        self.bound() / row.seconds.median
+        match self.link {
+            Some(_) => self.bound() / row.seconds.median,
+            None => row.over_cublas,
+        }
     }
 
     /// The one to be kept.
@@ -167,7 +177,7 @@ impl Result {
     fn ratio(&self, row: &Row) -> f64 {
         match self.link {
             Some(_) => row.seconds.median / self.bound(),
-            None => self.cublas() / row.seconds.median,
+            None => row.over_cublas,
         }
     }
 }
@@ -376,7 +386,7 @@ pub(super) fn object(results: &[Result]) -> Json {
                 "flop_per_second": result.case.flop() / row.seconds.median,
                 "wrong_elements": row.difference.wrong,
                 "of_rounding": row.difference.worst,
-                "over_cublas": result.cublas() / row.seconds.median,
+                "over_cublas": row.over_cublas,
                 "of_bound": result.link.map(|_| row.seconds.median / result.bound()),
                 "sustained": row.sustained.as_ref().map(|own| json!({
                     "seconds": own.seconds,

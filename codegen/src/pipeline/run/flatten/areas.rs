@@ -22,6 +22,17 @@ impl Flattener<'_> {
         }
     }
 
+    /// A panel's number among all of the tile's.
+    pub(super) fn panel_number(&self, part: &Expr) -> u32 {
+        let pipeline = self.case.pipeline;
+        let before = if pipeline.staggered {
+            self.runner * pipeline.own_panels()
+        } else {
+            0
+        };
+        before + self.value(part)
+    }
+
     /// This group's share of the rows of a part, or of the slices of a panel: its offset and bytes.
     pub(super) fn share(&self, bytes: u32) -> (u32, u32) {
         if self.case.pipeline.in_turn {
@@ -42,7 +53,11 @@ impl Flattener<'_> {
     ) -> (Area, Area) {
         let (pipeline, slot) = (self.case.pipeline, self.cursors[usize::from(ring.0)].slot);
         let bytes = pipeline.panel.elements() * dtype.bytes();
-        let (offset, share) = self.share(bytes);
+        let (offset, share) = if pipeline.staggered {
+            (0, bytes)
+        } else {
+            self.share(bytes)
+        };
         let place = self.value(index) * pipeline.panel_bytes();
         let area = |offset: u32, bytes| self.area(ring, part, slot, place + offset, bytes);
         (area(offset, share), area(0, bytes))

@@ -1,6 +1,6 @@
 //! Which barriers of which CTAs a step is about.
 
-use super::super::super::{Ring, RingId, Side};
+use super::super::super::{Ring, RingId, Side, Slot};
 use super::Flattener;
 use crate::pipeline::Values;
 
@@ -16,6 +16,16 @@ impl Flattener<'_> {
             Side::Empty => self.case.pipeline.ring(ring).all(),
         };
         (before + side + slot) as usize
+    }
+
+    /// The number of a slot among those of all sets.
+    pub(super) fn slot(&self, id: RingId, slot: Slot) -> u32 {
+        let (cursor, ring) = (self.cursors[usize::from(id.0)], self.case.pipeline.ring(id));
+        match slot {
+            Slot::Current => cursor.slot,
+            Slot::Previous => cursor.previous,
+            Slot::NextSet => (cursor.slot + ring.slots) % ring.all(),
+        }
     }
 
     /// The barrier of a consumer's turns.

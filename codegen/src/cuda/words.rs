@@ -1,0 +1,40 @@
+//! What the text says of maps and constants, in words.
+
+use crate::pipeline::View;
+
+/// Whose tensor a map is of, and in how many pieces.
+pub(super) fn view(view: View) -> &'static str {
+    match view {
+        View::Flat => "mine, in one piece",
+        View::Chunks => "mine, a chunk a rank",
+        View::SharedChunks => "everyone's, a chunk a rank: peers write it meanwhile",
+        View::SharedSlots => "everyone's, slot by slot: others write it meanwhile",
+        View::SharedChunk => "everyone's own chunk",
+    }
+}
+
+/// What a constant is.
+pub(super) fn meaning(name: &str) -> &'static str {
+    match name {
+        "COMM_CTAS" => "  // the first blocks move data before they multiply",
+        "BLOCK_ROWS" => "  // rows of an operand that are contiguous: one 128-byte line for each k",
+        "STRIP_ROWS" => "  // of an operand's box, loaded if one of them exists",
+        "PIECE" => "  // rows that have one counter cell",
+        "UNIT" => "  // boxes of a piece that one CTA sends, with one signal",
+        "BOX_N" => "  // columns of such a box",
+        "PANEL_N" => "  // columns of an output panel",
+        "PANEL_M" => "  // rows of an output panel",
+        "SLICE_N" => {
+            "  // columns of a slice of a panel: a 128-byte line; slices lie one after another"
+        }
+        "SLICE_N_F32" => {
+            "  // columns of a slice of a panel of f32: a 128-byte line; slices lie one after another"
+        }
+        "BEHIND" => {
+            "  // steps of a tile that the second consumer begins when the first one has begun all"
+        }
+        "SUM_PANELS" => "  // panels of a tile that a CTA has the sums of, at most",
+        "CARRIED" => "  // stored panels that one stage holds",
+        _ => "",
+    }
+}
