@@ -49,7 +49,7 @@ const QUAD: Knobs = (
 );
 
 /// The first of each kind.
-const KERNELS: [Kind; 22] = [
+const KERNELS: [Kind; 23] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 256), Nn, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
@@ -59,6 +59,7 @@ const KERNELS: [Kind; 22] = [
     (schedules::gemm, Bf16, (128, 160), Nt, PING_PONG),
     (schedules::gemm, Bf16, (208, 128), Nt, NONE),
     (schedules::gemm, Bf16, (200, 256), Nt, NONE),
+    (schedules::gemm, Bf16, (256, 192), Nt, NONE),
     (schedules::gemm, Bf16, (64, 64), Nt, NONE),
     (schedules::gemm, Bf16, (64, 64), Nt, SPLIT),
     (schedules::gemm, Bf16, (128, 128), Nt, SPLIT),

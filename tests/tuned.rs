@@ -188,11 +188,12 @@ const LAYOUTS: &str = include_str!("measured/layouts.csv");
 
 /// Whether a launch is as it was when it was measured. Since then, operands whose K is contiguous are loaded by
 /// [`counterflow::codegen::pipeline::Strips`] where it says `boxes`, and those whose rows are contiguous by blocks where it
-/// says `strips`: only what has no rows to leave out is the same. And but where it says `halves`, warpgroups end large tiles one
-/// after another: only who has one tile is as before (256x144 at 1024x2304x16384 and 512x4608x16384, within 0.5 % in both).
-fn same(size: [u32; 3], variant: &Variant, words: &str) -> bool {
+/// says `strips`: only what has no rows to leave out is the same. Where it does not say `halves`, it was before warpgroups ended
+/// large tiles one after another: CTAs that have one tile each are taken to be as before (256x144 at 1024x2304x16384 and
+/// 512x4608x16384 is, within 0.5 %).
+fn same(size: [u32; 3], variant: &Variant, word: &str) -> bool {
     let [m, n, _] = size;
-    let loads = if words == "halves" { "blocks" } else { words };
+    let loads = if word == "halves" { "blocks" } else { word };
     let since = |rows_contiguous: bool| match (loads, rows_contiguous) {
         ("boxes", false) => Some(STRIP_ROWS),
         ("boxes" | "strips", true) => Some(BLOCK_ROWS),
@@ -204,7 +205,7 @@ fn same(size: [u32; 3], variant: &Variant, words: &str) -> bool {
         Setting::One(_) => panic!("{name} is a pair"),
     };
     let (tile, cluster) = (pair("tiles"), pair("gemm.cluster"));
-    if words != "halves" && ends_several(size, tile, variant) {
+    if word != "halves" && ends_several(size, tile, variant) {
         return false;
     }
     // Beside more than 160 accumulators a thread all of a tile is loaded.
@@ -227,8 +228,8 @@ fn same(size: [u32; 3], variant: &Variant, words: &str) -> bool {
 
 /// Whether CTAs have several tiles, and warpgroups end them one after another.
 fn ends_several([m, n, k]: [u32; 3], tile: [u32; 2], variant: &Variant) -> bool {
-    // Of what is offered, smaller ones do not.
-    if tile[0] * tile[1] < 256 * 144 {
+    // All panels of smaller ones have room; to lower those, too, takes long.
+    if tile[0] * tile[1] < 256 * 128 {
         return false;
     }
     let kernel = lower(&schedules::gemm(), variant).and_then(verify::kernel);
@@ -284,8 +285,8 @@ fn runs(lines: &str) -> Runs<'_> {
 /// Of rows that are no whole tiles, which it was not fitted to, it counts neither what a multiply of narrow tiles reads of shared
 /// memory nor rows of a box outside the tensor. Nor does it know why 104x128 in clusters of 2x1 takes 47 and 54 us in nn where
 /// it says 38 and 45 (two runs without the tiles that it has before that one). With rows contiguous, it misses by less: shared
-/// steps of tiles that do not begin with lines and the clusters that share them, 128x144 in turn beside shared, 256x144 in
-/// several rounds, 128x160 in clusters of 1x2 beside 128x144, and short K in turn. The table has winners at all of these; at
+/// steps of tiles that do not begin with lines and the clusters that share them, 128x144 in turn beside shared, 128x160 in
+/// clusters of 1x2 beside 128x144, and short K in turn. The table has winners at all of these; at
 /// 16384x8192x1024 tn it is the model's tile in another order, fastest in a later run in which 128x192, fastest here, was not.
 const KNOWN: [([u32; 3], &str, &str, f64); 12] = [
     ([65, 8192, 8192], "nt", "36.99", 1.30),

@@ -273,9 +273,13 @@ impl Needs {
     /// half follows into the same places.
     ///
     /// Measured, 200×256 at 8192³, ten tiles a CTA: with both halves of a panel at a time, in two places, nothing was
-    /// multiplied for 3400 cycles a tile, 1.7 % of all; stores leave an SM at some 30 bytes a cycle when all SMs store. Now
-    /// 1.2 % of that is gone. Of 256×192 with K = 1536 it was 5 to 7 %. Results in f32, of which a half is more than a stage,
-    /// gained nothing and lost up to 2 %.
+    /// multiplied for 3400 cycles a tile, 1.7 % of all; stores leave an SM at some 30 bytes a cycle when all SMs store. In all
+    /// it is 1.2 % faster now, and 256×192 with K = 1536 by 4 to 7 %. Results in f32, of which a half is more than a stage,
+    /// gained nothing and lost up to 2 %. Low panels, each a meeting with the thread that stores, lost 2 to 3 % (of 8 rows).
+    /// Values that are computed, CTAs that load for each other, and kernels that signal were not measured.
+    ///
+    /// All tiles of a launch have as many steps: a turn is waited for in each of them or in none. Parts of K differ in that;
+    /// their items add up stored tiles, and so compute.
     fn stagger(&self, kind: &GemmKind, room: u32) -> Option<Fit> {
         let Tile { rows, columns, .. } = self.tile;
         let half = rows * columns / CONSUMERS * self.result;
@@ -285,10 +289,11 @@ impl Needs {
         let open = kind.panels.is_none() && kind.stages.is_none_or(|it| it == STAGES_STAGGERED);
         let shared = !self.in_turn && self.split == 1 && self.alone;
         let one_store = self.beside.stores_products() && self.beside.stores == 1;
-        if !(fits && open && shared && one_store && self.result == 2) {
+        let Panel { rows, columns } = self.panel();
+        let low = self.tile.swapped() && rows < ENOUGH_ROWS;
+        if !(fits && open && shared && one_store && self.result == 2) || low {
             return None;
         }
-        let Panel { rows, columns } = self.panel();
         let panel = if self.tile.swapped() {
             let columns = columns / CONSUMERS;
             Panel { rows, columns }

@@ -23,6 +23,14 @@ enum After {
 }
 
 fn program(tile: (u32, u32), stages: Option<u32>, result: After) -> Program {
+    let options = GemmOptions {
+        stages: stages.map(Into::into),
+        ..GemmOptions::default()
+    };
+    with(options, tile, result)
+}
+
+fn with(options: GemmOptions, tile: (u32, u32), result: After) -> Program {
     let mut s = ScheduleBuilder::new("gemm");
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
     let y = match result {
@@ -30,11 +38,6 @@ fn program(tile: (u32, u32), stages: Option<u32>, result: After) -> Program {
         After::Stored | After::Function => s.out("y", Bf16),
     };
     let tiles = s.tiles("tiles", y, tile);
-    let options = GemmOptions {
-        stages: stages.map(Into::into),
-        ping_pong: Some(false.into()),
-        ..GemmOptions::default()
-    };
     s.gemm(options, |s| {
         s.for_items("t", tiles.grouped(8), |s, t| {
             let product = s.dot(x.at(t), w.at(t));
@@ -49,10 +52,16 @@ fn program(tile: (u32, u32), stages: Option<u32>, result: After) -> Program {
 }
 
 fn built(tile: (u32, u32), stages: Option<u32>, result: After, layout: Layout) -> Pipeline {
-    let variant = Variant::new(1).layout(layout);
-    let kernel = lower(&program(tile, stages, result), &variant).and_then(verify::kernel);
-    pipeline::build(&kernel.unwrap_or_else(|e| panic!("{tile:?}: {e}")))
-        .unwrap_or_else(|e| panic!("{tile:?}: {e}"))
+    made(
+        &program(tile, stages, result),
+        &Variant::new(1).layout(layout),
+    )
+}
+
+fn made(program: &Program, variant: &Variant) -> Pipeline {
+    let kernel = lower(program, variant).and_then(verify::kernel);
+    pipeline::build(&kernel.unwrap_or_else(|e| panic!("{variant}: {e}")))
+        .unwrap_or_else(|e| panic!("{variant}: {e}"))
 }
 
 /// Columns on the instruction's M side, and rows there.
@@ -79,7 +88,12 @@ fn where_three_stages_leave_no_room_for_a_tile() {
         ((128, 256), None, Accumulated, Layout::Tn, false),
         ((128, 256), None, Stored, Layout::Nt, false),
         ((256, 160), None, Stored, Layout::Nt, true),
+        // What is computed beside accumulators was not measured.
         ((256, 160), None, Function, Layout::Nt, false),
+        // Panels of 8 and 16 rows.
+        ((152, 256), None, Stored, Layout::Nt, false),
+        ((176, 256), None, Stored, Layout::Nt, false),
+        ((168, 256), None, Stored, Layout::Nt, true),
         ((256, 128), None, Stored, Layout::Nt, false),
     ];
     for (tile, stages, result, layout, wanted) in cases {
@@ -89,6 +103,47 @@ fn where_three_stages_leave_no_room_for_a_tile() {
         pipeline::verify(pipeline)
             .unwrap_or_else(|e| panic!("{tile:?} {result:?} {layout:?}: {e}"));
     }
+}
+
+/// In a tile that they would end one after another by themselves.
+#[test]
+fn what_keeps_warpgroups_together() {
+    let tile = (256, 144);
+    let nn = Variant::new(1).layout(Layout::Nn);
+    let alone = GemmOptions::default;
+    let cases = [
+        (alone(), true),
+        (
+            GemmOptions {
+                cluster: Some((2, 1).into()),
+                ..alone()
+            },
+            false,
+        ),
+        (
+            GemmOptions {
+                split: Some(2.into()),
+                ..alone()
+            },
+            false,
+        ),
+        (
+            GemmOptions {
+                panels: Some(2.into()),
+                ..alone()
+            },
+            false,
+        ),
+    ];
+    for (at, (options, wanted)) in cases.into_iter().enumerate() {
+        let pipeline = made(&with(options, tile, After::Stored), &nn);
+        assert_eq!(pipeline.staggered, wanted, "case {at}");
+    }
+    // Kernels that signal.
+    let fused = library::all();
+    let fused = fused.iter().find(|program| program.name == "ag_gemm");
+    let variant = Variant::new(4).set("tiles", (256, 160));
+    assert!(!made(fused.expect("a schedule"), &variant).staggered);
 }
 
 #[test]

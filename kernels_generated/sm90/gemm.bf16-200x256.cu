@@ -134,7 +134,7 @@ gemm(
         const u32 first_column = warp % 4 * 16;  // of this warp's 16 in its half of a tile
         u32 index = blockIdx.x;  // this CTA's next item
         u32 stage = 0, stage_parity = 0, panel = consumer * PANELS, panel_parity = 0;
-        u32 turn_parity = consumer ^ 1;  // the first turn is the first consumer's
+        u32 turn_parity = consumer ^ 1;  // only the second consumer waits for turns
         const u32 tiles_m = ceil_div(plan.m, TILE_M);
         const u32 tiles = tiles_m * tiles_n;
         for (; index < tiles; index += gridDim.x) {

@@ -86,7 +86,12 @@ impl Text<'_> {
             self.line(format!("u32 {};", cursors.join(", ")));
         }
         if turns {
-            self.line("u32 turn_parity = consumer ^ 1;  // the first turn is the first consumer's");
+            let whose = if self.pipeline.staggered {
+                "only the second consumer waits for turns"
+            } else {
+                "the first turn is the first consumer's"
+            };
+            self.line(format!("u32 turn_parity = consumer ^ 1;  // {whose}"));
         }
         if gives {
             self.line("u32 held = 0, oldest = 0;  // stores whose boxes may not have been read, and the first of those boxes");

@@ -252,12 +252,13 @@ impl<'a> Costs<'a> {
 
     /// Seconds a tile costs besides its steps. In turn, another tile's steps hide them if a warpgroup has two blocks of 64 (one
     /// is few steps' work, three have a longer epilogue); if there is no other tile, one warpgroup has all of the epilogue.
-    /// Many panels are as many meetings with the thread that stores, unless warpgroups end a tile one after another.
+    /// Many panels are as many meetings with the thread that stores, unless warpgroups end a tile one after another and have
+    /// another one to go on with.
     fn overhead(&self, tile: Tile) -> f64 {
         let grid = &self.plan.grid;
         let alone = grid.tiles * u64::from(self.gemm.split) <= u64::from(grid.gemm);
         let blocks = tile.sides().0 / BLOCK_ROWS;
-        let panels = if tile.swapped() && !grid.staggered {
+        let panels = if tile.swapped() && (alone || !grid.staggered) {
             f64::from(grid.panels.div_ceil(self.gemm.split)) * self.machine.panel_overhead
         } else {
             0.0

@@ -177,7 +177,8 @@ impl Pipeline {
         self.turns_at() + self.turns() * 8
     }
 
-    /// Barriers that say whose turn it is: one for each warpgroup that multiplies, if one waits for the other.
+    /// Barriers that say whose turn it is: one for each warpgroup that multiplies, if one waits for the other. Of tiles that they
+    /// end one after another only the second one's is used.
     pub const fn turns(&self) -> u32 {
         if self.in_turn || self.staggered {
             CONSUMERS

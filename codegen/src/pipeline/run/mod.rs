@@ -1,8 +1,9 @@
 //! Runs all warps of a few ranks on a small case, and says what goes wrong.
 //!
-//! The case (several where warpgroups end a tile one after another) has ragged chunks, tiles and pieces, so that every kind of edge occurs, and two launches, so that what one
-//! leaves behind is seen. Control does not depend on timing, and orderings are tracked by what each agent has seen
-//! complete, not by when things happened; so one run finds a missing order whatever the timing of a real one would be.
+//! The case has ragged chunks, tiles and pieces, so that every kind of edge occurs, and two launches, so that what one
+//! leaves behind is seen. Where warpgroups end a tile one after another there are more cases, of fewer steps. Control does not
+//! depend on timing, and orderings are tracked by what each agent has seen complete, not by when things happened; so one run
+//! finds a missing order whatever the timing of a real one would be.
 //!
 //! Checked: every barrier's phase is waited for as it comes; no slot is touched before its last user is done with it;
 //! ordinary accesses and the async proxy are fenced from each other; groups are waited for before what they moved is

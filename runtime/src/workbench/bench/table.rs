@@ -20,7 +20,7 @@ pub(super) struct Row {
     pub contender: String,
     /// Seconds a launch, of the slowest rank.
     pub seconds: Spread,
-    /// How fast it is over cuBLASLt, each sample beside that of its round: both have the clock of one moment.
+    /// How fast it is over cuBLASLt, each sample beside that of its round: a clock that moves between rounds moves both.
     pub over_cublas: f64,
     pub samples: usize,
     /// Launches in a sample.
@@ -469,6 +469,34 @@ pub(super) mod tests {
         assert!(
             text.contains("1.250") && text.contains("80.0..80.0"),
             "{text}"
+        );
+    }
+
+    /// In the fourth round the clock doubles between the two: medians of each by itself differ by 2.2, rounds by 1.1.
+    #[test]
+    fn speed_is_told_round_by_round() {
+        let names = [
+            (CUBLAS.to_owned(), None),
+            ("a".to_owned(), Some(Choices::new())),
+        ];
+        let measured = Measured {
+            seconds: vec![vec![1.1, 2.2, 1.1, 2.2, 2.2], vec![1.0, 2.0, 1.0, 1.0, 2.0]],
+            differences: vec![Difference::default(); 2],
+            launches: vec![1; 2],
+            reading: None,
+            sustained: Vec::new(),
+            algorithms: 8,
+            yardstick: CUBLAS.into(),
+        };
+        let result = Result::of(&suite::single([512; 3]), &names, &[measured], None);
+        let near = |got: f64| assert!((got - 1.1).abs() < 1e-9, "{got}");
+        near(result.speed(&result.rows[1]));
+        near(summaries(std::slice::from_ref(&result))[0].mean);
+        let object = object(std::slice::from_ref(&result));
+        near(
+            object["products"][0]["contenders"][1]["over_cublas"]
+                .as_f64()
+                .expect("a number"),
         );
     }
 

@@ -1,0 +1,179 @@
+// gemm  sm90  bf16  nt  tiles 256x192x64  3 stages
+// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
+// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.
+#include "prelude.cuh"
+
+typedef bf16 T;  // of operands and results
+constexpr u32 TILE_M = 256, TILE_N = 192, TILE_K = 64;
+constexpr u32 CONSUMERS = 2;  // warpgroups, 128 rows each
+constexpr u32 BLOCKS = 2;  // of 64 rows, which a consumer multiplies
+constexpr u32 STAGES = 3;  // stages of x and w in flight
+constexpr u32 PANELS = 3;  // output panels in flight, in places that go from one consumer to the other
+constexpr u32 PANEL_N = 64;  // columns of an output panel
+constexpr u32 PANEL_M = 128;  // rows of an output panel
+constexpr u32 BEHIND = 2;  // steps of a tile that the second consumer begins when the first one has begun all
+
+// Shared memory, from a 1024-byte aligned base (the swizzle's period).
+constexpr u32 X_AT = 0, X_BYTES = 32768;
+constexpr u32 W_AT = 98304, W_BYTES = 24576;
+constexpr u32 PANEL_AT = 172032, PANEL_BYTES = 16384;
+constexpr u32 STAGE_FULL_AT = 221184, STAGE_EMPTY_AT = 221208;
+constexpr u32 PANEL_FULL_AT = 221232, PANEL_EMPTY_AT = 221280;
+constexpr u32 TURN_AT = 221328;
+constexpr u32 SHARED_BYTES = 221344;
+static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
+
+// Names for stall records.
+enum Role : u32 { LOAD, STORE, MULTIPLY };
+enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, PANEL_EMPTY, TURN };
+
+// What the host passes for one launch.
+struct Plan {
+    u32 m;  // rows of the product, over all chunks
+    u32 k;  // its depth
+    u32 n;  // its columns
+};
+
+// Item `index` of a grid, grouped(8).
+__device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
+    const u32 sweep = 8 * columns;
+    const u32 first = index / sweep * 8;
+    const u32 within = index % sweep;
+    const u32 height = min(rows - first, 8);
+    return {first + within % height, within / height};
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1)
+gemm(
+        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 256x64
+        const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 192x64
+        const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x64
+        const __grid_constant__ Plan plan,
+        const __grid_constant__ Watch watch) {
+    launch_dependents();
+    extern __shared__ __align__(1024) u8 shared[];
+    const u32 base = shared_address(shared);
+    const u32 warp = warp_index();
+    const u32 lane = threadIdx.x % 32;
+
+    if (warp == 0 && elect_one()) {
+        tma_prefetch_map(x);
+        tma_prefetch_map(w);
+        tma_prefetch_map(y);
+        #pragma unroll 1
+        for (u32 stage = 0; stage < STAGES; ++stage) {
+            mbarrier_init(base + STAGE_FULL_AT + stage * 8, 1);
+            mbarrier_init(base + STAGE_EMPTY_AT + stage * 8, CONSUMERS * 4);
+        }
+        #pragma unroll 1
+        for (u32 panel = 0; panel < CONSUMERS * PANELS; ++panel) {
+            mbarrier_init(base + PANEL_FULL_AT + panel * 8, 4);
+            mbarrier_init(base + PANEL_EMPTY_AT + panel * 8, 1);
+        }
+        for (u32 consumer = 0; consumer < CONSUMERS; ++consumer) mbarrier_init(base + TURN_AT + consumer * 8, 4);
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+
+    wait_prerequisites();
+    const u32 tiles_n = ceil_div(plan.n, TILE_N);
+    const u32 steps = ceil_div(plan.k, TILE_K);
+
+    if (warp < 4) {
+        registers_give<24>();
+        if (warp == 0 && elect_one()) {  // load
+            u32 index = blockIdx.x;  // this CTA's next item
+            u32 stage = 0, stage_parity = 0;
+            const u32 tiles_m = ceil_div(plan.m, TILE_M);
+            const u32 tiles = tiles_m * tiles_n;
+            for (; index < tiles; index += gridDim.x) {
+                const Place t = grouped_8(index, tiles_m, tiles_n);
+                // acc0 += dot(x[t.rows, :], w[t.columns, :])
+                #pragma unroll 1
+                for (u32 step = 0; step < steps; ++step) {
+                    mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
+                    const u32 full = base + STAGE_FULL_AT + stage * 8;
+                    mbarrier_expect(full, X_BYTES + W_BYTES);
+                    tma_load(base + X_AT + stage * X_BYTES, x, full, step * TILE_K, t.row * TILE_M, 0, 0);
+                    tma_load(base + W_AT + stage * W_BYTES, w, full, step * TILE_K, t.column * TILE_N, 0, 0);
+                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                }
+            }
+        } else if (warp >= 1 && warp <= 2 && elect_one()) {  // store
+            const u32 consumer = warp - 1;  // whose panels
+            u32 index = blockIdx.x;  // this CTA's next item
+            u32 panel = consumer * PANELS, panel_parity = 0;
+            const u32 tiles_m = ceil_div(plan.m, TILE_M);
+            const u32 tiles = tiles_m * tiles_n;
+            for (; index < tiles; index += gridDim.x) {
+                const Place t = grouped_8(index, tiles_m, tiles_n);
+                // y[t] = acc0
+                #pragma unroll 1
+                for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
+                    mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
+                    tma_store(y, base + PANEL_AT + panel % PANELS * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M + consumer * PANEL_M, 0, 0);
+                    tma_commit();
+                    tma_wait_read<0>();
+                    mbarrier_arrive(base + PANEL_EMPTY_AT + (panel + PANELS) % (CONSUMERS * PANELS) * 8);  // the other consumer has the place next
+                    if (++panel == (consumer + 1) * PANELS) panel = consumer * PANELS, panel_parity ^= 1;
+                }
+            }
+            tma_wait<0>();
+        }
+    } else {  // multiply
+        registers_take<240>();
+        const u32 consumer = warp / 4 - 1;
+        const u64 x_tile = wgmma_descriptor(base + X_AT) + consumer * BLOCKS * WGMMA_64_ROWS;
+        const u64 w_tile = wgmma_descriptor(base + W_AT);
+        const u32 first_row = warp % 4 * 16;  // of this warp's 16 in its half of a tile
+        u32 index = blockIdx.x;  // this CTA's next item
+        u32 stage = 0, stage_parity = 0, panel = consumer * PANELS, panel_parity = 0;
+        u32 turn_parity = consumer ^ 1;  // only the second consumer waits for turns
+        const u32 tiles_m = ceil_div(plan.m, TILE_M);
+        const u32 tiles = tiles_m * tiles_n;
+        for (; index < tiles; index += gridDim.x) {
+            // acc0 += dot(x[t.rows, :], w[t.columns, :])
+            float acc[BLOCKS][TILE_N / 2];  // this thread's of each 64 rows
+            u32 previous = 0;
+            // The second consumer's last steps come after the first one's, which meanwhile rounds and hands over its half.
+            #pragma unroll 1
+            for (u32 step = 0; step < steps; ++step) {
+                if (consumer == 1) {
+                    if (step + BEHIND == steps) {
+                        mbarrier_wait(base + TURN_AT + consumer * 8, turn_parity, watch, MULTIPLY, TURN, consumer);
+                        turn_parity ^= 1;
+                    }
+                }
+                mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
+                wgmma_fence();
+                const u64 xs = x_tile + stage * (X_BYTES >> 4), ws = w_tile + stage * (W_BYTES >> 4);
+                #pragma unroll
+                for (u32 k = 0; k < TILE_K / 16; ++k) {
+                    #pragma unroll
+                    for (u32 block = 0; block < BLOCKS; ++block) wgmma_m64k16(acc[block], xs + k * WGMMA_K_STEP + block * WGMMA_64_ROWS, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                }
+                wgmma_commit();
+                wgmma_wait<1>();  // the step before this one is done with its stage
+                if (step != 0 && lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
+                previous = stage;
+                if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+            }
+            if (consumer == 0) {
+                if (lane == 0) mbarrier_arrive(base + TURN_AT + (consumer ^ 1) * 8);
+            }
+            wgmma_wait<0>();
+            if (lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
+            // y[t] = acc0
+            #pragma unroll
+            for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
+                mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ consumer ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);
+                #pragma unroll
+                for (u32 block = 0; block < BLOCKS; ++block) panel_store<T, PANEL_N>(acc[block] + part * PANEL_N / 2, base + PANEL_AT + panel % PANELS * PANEL_BYTES, first_row + block * 64, lane);
+                fence_async_shared();
+                __syncwarp();
+                if (lane == 0) mbarrier_arrive(base + PANEL_FULL_AT + panel * 8);
+                if (++panel == (consumer + 1) * PANELS) panel = consumer * PANELS, panel_parity ^= 1;
+            }
+        }
+    }
+}
