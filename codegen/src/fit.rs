@@ -274,7 +274,7 @@ impl Needs {
     ///
     /// Measured, 200×256 at 8192³, ten tiles a CTA: with both halves of a panel at a time, in two places, nothing was
     /// multiplied for 3400 cycles a tile, 1.7 % of all; stores leave an SM at some 30 bytes a cycle when all SMs store. In all
-    /// it is 1.2 % faster now, and 256×192 with K = 1536 by 4 to 7 %. Results in f32, of which a half is more than a stage,
+    /// it is 1.2 % faster now, and 256×192 at 4096×12288×3072 by 2.5 to 4.4 %. Results in f32, of which a half is more than a stage,
     /// gained nothing and lost up to 2 %. Low panels, each a meeting with the thread that stores, lost 2 to 3 % (of 8 rows).
     /// Values that are computed, CTAs that load for each other, and kernels that signal were not measured.
     ///

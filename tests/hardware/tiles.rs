@@ -266,7 +266,7 @@ fn staggered() -> impl Iterator<Item = (Program, Variant)> {
     })
 }
 
-/// So many tiles that CTAs have two or three, of one step, of as many as stages, of more.
+/// So many tiles that most CTAs have two or three, of one step, of as many as stages, of more.
 const SHALLOW: [(u32, u32); 5] = [(4104, 8), (4104, 72), (3080, 136), (3080, 200), (4104, 520)];
 const TALL: [u32; 2] = [4096, 3304];
 
