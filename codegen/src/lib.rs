@@ -21,6 +21,7 @@ pub mod program;
 pub mod rank;
 pub mod shape;
 pub mod tile;
+pub mod undo;
 pub mod unroll;
 pub mod value;
 pub mod variant;
