@@ -60,7 +60,9 @@ mod data;
 mod explore;
 mod failure;
 mod fill;
+mod known;
 mod machine;
+mod meaning;
 mod memory;
 mod reference;
 mod sched;
@@ -71,6 +73,7 @@ pub use compare::{Agreement, Disagreement, compare, compare_exactly};
 pub use explore::{Explored, explore, provoke_all};
 pub use failure::{CellName, Failure, FailureKind, Rect, Site, Stuck};
 pub use fill::{integers, uniform};
+pub use meaning::meaning;
 pub use reference::{Expected, ExpectedTensor, NoReference, reference};
 pub use sched::{Numbers, Policy};
 

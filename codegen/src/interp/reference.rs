@@ -55,15 +55,15 @@ pub struct ExpectedTensor {
 /// Why there is no reference: the schedule computes something this module cannot derive.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NoReference {
-    /// The tensor.
-    pub tensor: String,
+    /// The tensor, or the schedule.
+    pub of: String,
     /// Why.
-    pub why: &'static str,
+    pub why: String,
 }
 
 impl fmt::Display for NoReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no reference for {}: {}", self.tensor, self.why)
+        write!(f, "no reference for {}: {}", self.of, self.why)
     }
 }
 
@@ -183,8 +183,8 @@ struct Deriver<'a> {
 impl<'a> Deriver<'a> {
     fn none<T>(&self, id: TensorId, why: &'static str) -> Result<T, NoReference> {
         Err(NoReference {
-            tensor: self.kernel.buffers[id.index()].name.clone(),
-            why,
+            of: self.kernel.buffers[id.index()].name.clone(),
+            why: why.into(),
         })
     }
 

@@ -3,6 +3,7 @@
 mod broken;
 #[path = "../library/mod.rs"]
 mod library;
+mod meaning;
 mod schedules;
 
 use counterflow_codegen::dtype::Dtype;

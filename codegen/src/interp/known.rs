@@ -1,0 +1,222 @@
+//! Numbers in f64, each with a bound on how far off rounding may put what a device has in its place.
+
+use crate::dtype::Dtype;
+use crate::value::{AccId, Binary, Compare, Unary, Value};
+use ndarray::{Array2, ArrayView2, Zip, linalg::general_mat_mul};
+
+/// A matrix, and how far off each element may be. One row or column stands for as many as are asked of it.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub value: Array2<f64>,
+    pub off: Array2<f64>,
+}
+
+/// A number, and how far off it may be.
+type Number = (f64, f64);
+
+/// An operand of a product: its numbers, and how far off they may be; `None`: not at all.
+pub(super) type Operand<'a> = (ArrayView2<'a, f64>, Option<ArrayView2<'a, f64>>);
+
+const F32: Dtype = Dtype::F32;
+
+impl Known {
+    pub fn exact(value: Array2<f64>) -> Known {
+        let off = Array2::zeros(value.raw_dim());
+        Known { value, off }
+    }
+
+    pub fn zero(rows: usize, columns: usize) -> Known {
+        Known::exact(Array2::zeros((rows, columns)))
+    }
+
+    fn map(&self, f: impl Fn(Number) -> Number) -> Known {
+        let mut new = self.clone();
+        Zip::from(&mut new.value)
+            .and(&mut new.off)
+            .for_each(|value, off| (*value, *off) = f((*value, *off)));
+        new
+    }
+
+    fn zip(&self, other: &Known, f: impl Fn(Number, Number) -> Number) -> Known {
+        let most = |a: usize, b: usize| if a == 1 { b } else { a };
+        let (a, b) = (self.value.dim(), other.value.dim());
+        let shape = (most(a.0, b.0), most(a.1, b.1));
+        let mut new = self.widened(shape);
+        let other = other.widened(shape);
+        Zip::from(&mut new.value)
+            .and(&mut new.off)
+            .and(&other.value)
+            .and(&other.off)
+            .for_each(|value, off, b, b_off| (*value, *off) = f((*value, *off), (*b, *b_off)));
+        new
+    }
+
+    /// With that many rows and columns: what is one is repeated.
+    pub fn widened(&self, shape: (usize, usize)) -> Known {
+        let wide = |of: &Array2<f64>| {
+            let view = of.broadcast(shape);
+            view.map_or_else(
+                || Array2::from_elem(shape, f64::NAN),
+                |view| view.to_owned(),
+            )
+        };
+        Known {
+            value: wide(&self.value),
+            off: wide(&self.off),
+        }
+    }
+
+    /// Their sum, made in f32.
+    pub fn plus(&self, other: &Known) -> Known {
+        self.zip(other, |a, b| single((a.0 + b.0, a.1 + b.1)))
+    }
+
+    /// Rounded to that type.
+    pub fn stored(&self, dtype: Dtype) -> Known {
+        self.map(|a| (a.0, stored(dtype, a)))
+    }
+
+    /// Adds `a · bᵀ`. Any order of K products and sums in f32 is off by at most K roundings of the sum of magnitudes
+    /// (to first order; one more covers the second).
+    pub fn add_product(&mut self, a: &Operand<'_>, b: &Operand<'_>) {
+        let times = |a: &ArrayView2<'_, f64>, b: &ArrayView2<'_, f64>, c: &mut Array2<f64>| {
+            general_mat_mul(1.0, a, &b.t(), 1.0, c);
+        };
+        let depth = (a.0.ncols() + 1) as f64 * F32.unit_roundoff();
+        let (size_a, size_b) = (a.0.mapv(f64::abs), b.0.mapv(f64::abs));
+        let mut size = self.value.mapv(f64::abs);
+        times(&size_a.view(), &size_b.view(), &mut size);
+        if a.1.is_some() || b.1.is_some() {
+            let most = |size: Array2<f64>, off: &Option<ArrayView2<'_, f64>>| match off {
+                Some(off) => size + off,
+                None => size,
+            };
+            let mut more = self.value.mapv(f64::abs);
+            times(
+                &most(size_a, &a.1).view(),
+                &most(size_b, &b.1).view(),
+                &mut more,
+            );
+            self.off += &(&more - &size);
+            size = more;
+        }
+        self.off.scaled_add(depth, &size);
+        times(&a.0, &b.0, &mut self.value);
+    }
+}
+
+/// How far off a number may be once it is rounded to `dtype`: half a unit in the last place of what may be stored, or
+/// half the spacing of the type's subnormals, which the tail of an activation meets.
+pub(super) fn stored(dtype: Dtype, (value, off): Number) -> f64 {
+    let tiny = match dtype {
+        Dtype::F16 => 2f64.powi(-25),
+        Dtype::Bf16 => 2f64.powi(-134),
+        Dtype::F32 => 2f64.powi(-150),
+    };
+    off + dtype.unit_roundoff() * (value.abs() + off) + tiny
+}
+
+/// The result of one operation in f32.
+fn single((value, off): Number) -> Number {
+    (value, off + F32.unit_roundoff() * (value.abs() + off))
+}
+
+/// An expression of known accumulators.
+pub(super) fn apply(value: &Value, acc: &impl Fn(AccId) -> Known, args: &[Known]) -> Known {
+    let of = |value: &Value| apply(value, acc, args);
+    let constant = |value: f64| Known::exact(Array2::from_elem((1, 1), value));
+    match value {
+        Value::Acc(id) => acc(*id),
+        Value::Arg(index) => {
+            let arg = args.get(usize::from(*index)).cloned();
+            arg.unwrap_or_else(|| constant(f64::NAN))
+        }
+        Value::Const(value) => constant(f64::from(*value)),
+        Value::Unary(function, a) => of(a).map(|a| unary(*function, a)),
+        Value::Binary(function, a, b) => of(a).zip(&of(b), |a, b| binary(*function, a, b)),
+        Value::Select(compare, parts) => {
+            let [a, b, then, otherwise] = &**parts;
+            choose(*compare, [&of(a), &of(b), &of(then), &of(otherwise)])
+        }
+        Value::Cast(dtype, a) => of(a).stored(*dtype),
+        Value::Call(function, values) => {
+            let args: Vec<Known> = values.iter().map(of).collect();
+            apply(&function.body, acc, &args)
+        }
+    }
+}
+
+/// `then` where the comparison holds; where rounding may decide it, off by as much as the other side is away.
+fn choose(compare: Compare, [a, b, then, otherwise]: [&Known; 4]) -> Known {
+    let decided = a.zip(b, |a, b| {
+        let off = a.1 + b.1;
+        let unsure = off > 0.0 && (a.0 - b.0).abs() <= off;
+        let number = |holds: bool| f64::from(u8::from(holds));
+        (number(compare.eval(a.0, b.0)), number(unsure))
+    });
+    // Only its shape counts here.
+    let shape = decided.zip(&then.zip(otherwise, |a, _| a), |a, _| a);
+    let shape = shape.value.dim();
+    let (decided, then) = (decided.widened(shape), then.widened(shape));
+    let mut chosen = otherwise.widened(shape);
+    Zip::from(&mut chosen.value)
+        .and(&mut chosen.off)
+        .and(&decided.value)
+        .and(&decided.off)
+        .and(&then.value)
+        .and(&then.off)
+        .for_each(|value, off, holds, unsure, then, then_off| {
+            let (otherwise, otherwise_off) = (*value, *off);
+            if *holds > 0.0 {
+                (*value, *off) = (*then, *then_off);
+            }
+            if *unsure > 0.0 {
+                *off = then_off.max(otherwise_off) + (then - otherwise).abs();
+            }
+        });
+    chosen
+}
+
+fn unary(function: Unary, a: Number) -> Number {
+    let value = function.eval(a.0);
+    // What an error does to it: at most what it does at either end.
+    let ends = || {
+        let [low, high] = [a.0 - a.1, a.0 + a.1].map(|end| (function.eval(end) - value).abs());
+        if a.1 == 0.0 {
+            0.0
+        } else if low.is_nan() || high.is_nan() {
+            f64::INFINITY
+        } else {
+            low.max(high)
+        }
+    };
+    match function {
+        Unary::Neg | Unary::Abs => (value, a.1),
+        Unary::Relu => (value, ends()),
+        Unary::Exp | Unary::Ln | Unary::Sqrt => single((value, ends())),
+        // Doubled for what lies between the ends, and for how a device computes them.
+        Unary::Tanh | Unary::Erf | Unary::Sigmoid | Unary::Gelu | Unary::GeluTanh | Unary::Silu => {
+            single((value, 2.0 * ends()))
+        }
+    }
+}
+
+fn binary(function: Binary, a: Number, b: Number) -> Number {
+    let value = function.eval(a.0, b.0);
+    match function {
+        Binary::Add | Binary::Sub => single((value, a.1 + b.1)),
+        Binary::Mul => single((value, a.0.abs() * b.1 + b.0.abs() * a.1 + a.1 * b.1)),
+        Binary::Div => {
+            let least = b.0.abs() - b.1;
+            let off = if a.1 == 0.0 && b.1 == 0.0 {
+                0.0
+            } else if least > 0.0 {
+                (a.1 + value.abs() * b.1) / least
+            } else {
+                f64::INFINITY
+            };
+            single((value, off))
+        }
+        Binary::Min | Binary::Max => (value, a.1.max(b.1)),
+    }
+}

@@ -1,0 +1,341 @@
+//! What a program says, in f64: its statements executed one after another, as they are written.
+//!
+//! A second opinion beside the emulator. It starts from [`Program`] and shares nothing with lowering or
+//! [`crate::unroll`]: neither their sizes, nor their items, nor their cells. The loops of a role are one sequence on each
+//! rank; the sequences take turns, each until it waits for a cell that has not been signalled often enough. Where the
+//! verifier accepts a schedule, its waits order all that touches the same memory, so that any order of turns gives the
+//! same numbers. Credits are not there: they order launches, and this is one.
+//!
+//! Every number comes with a bound on the error that rounding may make on its way: where it is stored, where it is added
+//! to what is there, and in every product and sum in f32.
+
+mod memory;
+mod sizes;
+mod walk;
+
+use super::known::{Known, apply};
+use super::{Expected, ExpectedTensor, Input, NoReference};
+use crate::program::{Program, RoleKind, StoreMode, TensorId, TensorKind};
+use crate::shape::{Extent, Shape};
+use crate::value::{AccId, Value};
+use crate::variant::Variant;
+use memory::Plane;
+use ndarray::Array2;
+use sizes::Sizes;
+use std::collections::HashMap;
+use walk::{Act, Names, Rect, Walk};
+
+/// What every rank's gathered tensors and outputs hold after launch `launch` of `program`, for the same `inputs` as
+/// [`super::run`] was given.
+///
+/// # Errors
+/// A statement that has no meaning where it stands, or a wait for what nobody signals: nothing that a verifier accepted.
+pub fn meaning(
+    program: &Program,
+    variant: &Variant,
+    shape: &Shape,
+    launch: usize,
+    mut inputs: impl FnMut(Input<'_>, &mut [f32]),
+) -> Result<Expected, NoReference> {
+    let sizes = Sizes::new(program, variant, shape);
+    let none = |why: String| NoReference {
+        of: program.name.clone(),
+        why,
+    };
+    let mut ranks = Ranks::new(program, &sizes, launch, &mut inputs);
+    let mut names = Names::default();
+    let mut agents = Vec::new();
+    for rank in 0..sizes.world {
+        for kind in [
+            |kind: &RoleKind| matches!(kind, RoleKind::Gemm { .. }),
+            |kind: &RoleKind| matches!(kind, RoleKind::Comm { .. }),
+            |kind: &RoleKind| matches!(kind, RoleKind::SpareWarps),
+            |kind: &RoleKind| matches!(kind, RoleKind::CopyEngine),
+        ] {
+            let mut walk = Walk::new(program, &sizes, &mut names, rank);
+            for role in program.roles.iter().filter(|role| kind(&role.kind)) {
+                walk.stmts(&role.body).map_err(none)?;
+            }
+            agents.push(Agent::new(walk.acts));
+        }
+    }
+    let mut counts = Counts::new(&agents, names.len());
+    while agents.iter().any(|agent| agent.next < agent.acts.len()) {
+        let mut moved = false;
+        for agent in &mut agents {
+            moved |= agent.run(&mut ranks, &mut counts).map_err(none)?;
+        }
+        if !moved {
+            return Err(none("it waits for what nobody signals".into()));
+        }
+    }
+    Ok(Expected {
+        launch,
+        tensors: ranks.outputs(),
+    })
+}
+
+/// How often every cell was signalled, and how often it is in all.
+struct Counts {
+    now: Vec<u64>,
+    all: Vec<u64>,
+}
+
+impl Counts {
+    fn new(agents: &[Agent<'_>], cells: usize) -> Counts {
+        let mut all = vec![0; cells];
+        for act in agents.iter().flat_map(|agent| &agent.acts) {
+            if let Act::Signal { cells, amount } = act {
+                cells
+                    .iter()
+                    .for_each(|cell| all[*cell] += u64::from(*amount));
+            }
+        }
+        Counts {
+            now: vec![0; cells],
+            all,
+        }
+    }
+
+    fn enough(&self, cells: &[usize], at_least: Option<u32>) -> bool {
+        cells.iter().all(|cell| {
+            let wanted = at_least.map_or(self.all[*cell], u64::from);
+            self.now[*cell] >= wanted
+        })
+    }
+}
+
+/// A role of a rank: what it does, how far it is, and what its accumulators hold.
+struct Agent<'p> {
+    acts: Vec<Act<'p>>,
+    next: usize,
+    accs: HashMap<AccId, Known>,
+}
+
+impl<'p> Agent<'p> {
+    fn new(acts: Vec<Act<'p>>) -> Agent<'p> {
+        Agent {
+            acts,
+            next: 0,
+            accs: HashMap::new(),
+        }
+    }
+
+    /// Goes on until it has to wait. Gives whether it did anything.
+    fn run(&mut self, ranks: &mut Ranks<'_>, counts: &mut Counts) -> Result<bool, String> {
+        let start = self.next;
+        while let Some(act) = self.acts.get(self.next) {
+            match act {
+                Act::Item => self.accs.clear(),
+                Act::Wait { cells, at_least } => {
+                    if !counts.enough(cells, *at_least) {
+                        break;
+                    }
+                }
+                Act::Signal { cells, amount } => {
+                    cells
+                        .iter()
+                        .for_each(|cell| counts.now[*cell] += u64::from(*amount));
+                }
+                Act::Copy { dst, src } => {
+                    let known = ranks.read(src)?;
+                    ranks.copy(dst, known, src.tensor)?;
+                }
+                Act::Dot { acc, a, b } => ranks.product(self.accs.entry(*acc), a, b)?,
+                Act::Sum { acc, from } => {
+                    for from in from {
+                        let term = ranks.sum(from)?;
+                        let sum = match self.accs.get(acc) {
+                            Some(sum) => sum.plus(&term),
+                            None => term,
+                        };
+                        self.accs.insert(*acc, sum);
+                    }
+                }
+                Act::Load { acc, from } => {
+                    let loaded = ranks.read(from)?;
+                    self.accs.insert(*acc, loaded);
+                }
+                Act::Store { dst, mode, value } => {
+                    let known = self.value(value, dst);
+                    ranks.store(dst, *mode, &known)?;
+                }
+            }
+            self.next += 1;
+        }
+        Ok(self.next > start)
+    }
+
+    /// An expression over this item's accumulators: zero where nothing was added.
+    fn value(&self, value: &Value, dst: &Rect) -> Known {
+        let acc = |id: AccId| {
+            let known = self.accs.get(&id).cloned();
+            known.unwrap_or_else(|| Known::zero(1, 1))
+        };
+        let shape = (dst.rows.len(), dst.columns.len());
+        apply(value, &acc, &[]).widened(shape)
+    }
+}
+
+/// The memory of all ranks.
+struct Ranks<'p> {
+    program: &'p Program,
+    /// By rank and tensor.
+    planes: Vec<Plane>,
+}
+
+impl<'p> Ranks<'p> {
+    fn new(
+        program: &'p Program,
+        sizes: &Sizes<'p>,
+        launch: usize,
+        inputs: &mut impl FnMut(Input<'_>, &mut [f32]),
+    ) -> Ranks<'p> {
+        let mut planes = Vec::new();
+        for rank in 0..sizes.world {
+            for (index, tensor) in program.tensors.iter().enumerate() {
+                let dtype = sizes.dtype(tensor.dtype);
+                let (held, columns) = (sizes.held(index, rank), sizes.columns(index));
+                let slots = sizes.slots(index);
+                let mut plane = Plane::new(dtype, held.clone(), columns, slots);
+                if tensor.kind.counts_before() {
+                    let rows = match tensor.kind {
+                        TensorKind::Gathered => sizes.chunk(index, rank),
+                        TensorKind::Local
+                        | TensorKind::Vector
+                        | TensorKind::Out
+                        | TensorKind::Accumulated
+                        | TensorKind::Scattered
+                        | TensorKind::Reduced
+                        | TensorKind::Scratch { .. } => held,
+                    };
+                    let mut values = vec![0.0; rows.len() * columns as usize];
+                    let input = Input {
+                        launch,
+                        rank,
+                        tensor: TensorId(index as u16),
+                        name: &tensor.name,
+                        rows: Extent {
+                            start: rows.start,
+                            end: rows.end,
+                        },
+                        columns,
+                    };
+                    inputs(input, &mut values);
+                    let line = columns.max(1) as usize;
+                    for (row, values) in rows.zip(values.chunks_exact(line)) {
+                        let row = (row - plane.held.start) as usize;
+                        for (column, value) in values.iter().enumerate() {
+                            plane.value[(row, column)] = f64::from(dtype.round(*value));
+                        }
+                    }
+                }
+                planes.push(plane);
+            }
+        }
+        Ranks { program, planes }
+    }
+
+    fn index(&self, rank: u32, tensor: usize) -> usize {
+        rank as usize * self.program.tensors.len() + tensor
+    }
+
+    fn plane(&self, rank: u32, tensor: usize) -> &Plane {
+        &self.planes[self.index(rank, tensor)]
+    }
+
+    fn read(&self, rect: &Rect) -> Result<Known, String> {
+        let (value, off) = self.plane(rect.homes.start, rect.tensor).read(rect)?;
+        let mut known = Known::exact(value.to_owned());
+        if let Some(off) = off {
+            known.off.assign(&off);
+        }
+        Ok(known)
+    }
+
+    /// A tile, or the sum of all ranks' tiles as the switch makes it: in f32, rounded once to their type.
+    fn sum(&self, rect: &Rect) -> Result<Known, String> {
+        if rect.homes.len() == 1 {
+            return self.read(rect);
+        }
+        let mut sum = Known::zero(1, 1);
+        for home in rect.homes.clone() {
+            let homes = home..home + 1;
+            sum = sum.plus(&self.read(&Rect {
+                homes,
+                ..rect.clone()
+            })?);
+        }
+        Ok(sum.stored(self.plane(0, rect.tensor).dtype))
+    }
+
+    fn product(
+        &self,
+        acc: std::collections::hash_map::Entry<'_, AccId, Known>,
+        a: &Rect,
+        b: &Rect,
+    ) -> Result<(), String> {
+        let first = self.plane(a.homes.start, a.tensor).read(a)?;
+        let second = self.plane(b.homes.start, b.tensor).read(b)?;
+        let empty = || Known::zero(a.rows.len(), b.rows.len());
+        acc.or_insert_with(empty).add_product(&first, &second);
+        Ok(())
+    }
+
+    /// Data moves unchanged, unless the types differ.
+    fn copy(&mut self, dst: &Rect, known: Known, from: usize) -> Result<(), String> {
+        for home in dst.homes.clone() {
+            let (to, same) = (self.index(home, dst.tensor), self.plane(0, from).dtype);
+            let dtype = self.planes[to].dtype;
+            if dtype == same {
+                self.planes[to].write(dst, &known)?;
+            } else {
+                self.planes[to].write(dst, &known.stored(dtype))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, dst: &Rect, mode: StoreMode, known: &Known) -> Result<(), String> {
+        for home in dst.homes.clone() {
+            let at = self.index(home, dst.tensor);
+            let plane = &mut self.planes[at];
+            match mode {
+                StoreMode::Write => plane.write(dst, &known.stored(plane.dtype))?,
+                StoreMode::Add => plane.add(dst, known)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn outputs(self) -> Vec<ExpectedTensor> {
+        let mut tensors = Vec::new();
+        let count = self.program.tensors.len();
+        for (at, plane) in self.planes.into_iter().enumerate() {
+            let (rank, index) = (at / count, at % count);
+            match self.program.tensors[index].kind {
+                TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => continue,
+                TensorKind::Gathered
+                | TensorKind::Out
+                | TensorKind::Accumulated
+                | TensorKind::Scattered
+                | TensorKind::Reduced => {}
+            }
+            let exact = || Array2::zeros(plane.value.raw_dim());
+            let bounds = plane.off.unwrap_or_else(exact);
+            tensors.push(ExpectedTensor {
+                rank: rank as u32,
+                tensor: TensorId(index as u16),
+                dtype: plane.dtype,
+                rows: Extent {
+                    start: plane.held.start,
+                    end: plane.held.end,
+                },
+                columns: plane.value.ncols() as u32,
+                values: plane.value.into_iter().collect(),
+                bounds: bounds.into_iter().collect(),
+            });
+        }
+        tensors
+    }
+}

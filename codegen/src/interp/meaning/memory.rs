@@ -1,0 +1,119 @@
+//! One rank's tensor in f64: what is there, and how far off rounding may have put it.
+
+use super::walk::Rect;
+use crate::dtype::Dtype;
+use crate::interp::known::{Known, Operand, stored};
+use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis, Slice};
+use std::ops::Range;
+
+/// A tensor's memory on one rank: all its slots, one below the other.
+pub(super) struct Plane {
+    pub dtype: Dtype,
+    /// The rows it holds.
+    pub held: Range<u32>,
+    pub value: Array2<f64>,
+    /// How far off; nothing is until something inexact is written.
+    pub off: Option<Array2<f64>>,
+    sums: Option<Sums>,
+}
+
+/// What was added at its place, where every sum is rounded and the order is anybody's.
+struct Sums {
+    /// How far off all terms are together.
+    off: Array2<f64>,
+    /// The sum of their magnitudes, which no sum of some of them exceeds.
+    size: Array2<f64>,
+    /// How many were added.
+    count: Array2<f64>,
+}
+
+type Parts = (Range<usize>, Range<usize>);
+
+impl Plane {
+    pub fn new(dtype: Dtype, held: Range<u32>, columns: u32, slots: u32) -> Plane {
+        let rows = held.len() * slots as usize;
+        Plane {
+            dtype,
+            held,
+            value: Array2::from_elem((rows, columns as usize), f64::NAN),
+            off: None,
+            sums: None,
+        }
+    }
+
+    /// Where a rectangle lies in the arrays.
+    fn parts(&self, rect: &Rect) -> Result<Parts, String> {
+        let (rows, held) = (&rect.rows, &self.held);
+        let inside = rows.start >= held.start && rows.end <= held.end;
+        if !rows.is_empty() && !inside {
+            return Err(format!(
+                "it touches rows {rows:?} where only {held:?} are held"
+            ));
+        }
+        let first = rect.slot as usize * held.len();
+        let first = first + rows.start.saturating_sub(held.start) as usize;
+        let columns = rect.columns.start as usize..rect.columns.end as usize;
+        Ok((first..first + rows.len(), columns))
+    }
+
+    pub fn read(&self, rect: &Rect) -> Result<Operand<'_>, String> {
+        let parts = self.parts(rect)?;
+        let off = self.off.as_ref().map(|off| part(off, &parts));
+        Ok((part(&self.value, &parts), off))
+    }
+
+    /// Replaces what is there.
+    pub fn write(&mut self, rect: &Rect, known: &Known) -> Result<(), String> {
+        let parts = self.parts(rect)?;
+        part_mut(&mut self.value, &parts).assign(&known.value);
+        let exact = known.off.iter().all(|off| *off == 0.0);
+        if self.off.is_some() || !exact {
+            let shape = self.value.raw_dim();
+            let off = self.off.get_or_insert_with(|| Array2::zeros(shape));
+            part_mut(off, &parts).assign(&known.off);
+        }
+        if let Some(sums) = &mut self.sums {
+            part_mut(&mut sums.off, &parts).assign(&known.off);
+            part_mut(&mut sums.size, &parts).assign(&known.value.mapv(f64::abs));
+            part_mut(&mut sums.count, &parts).fill(0.0);
+        }
+        Ok(())
+    }
+
+    /// Adds to what is there: the tile is rounded, and then every sum.
+    pub fn add(&mut self, rect: &Rect, known: &Known) -> Result<(), String> {
+        let (rows, columns) = self.parts(rect)?;
+        let shape = self.value.raw_dim();
+        let off = self.off.get_or_insert_with(|| Array2::zeros(shape));
+        let sums = self.sums.get_or_insert_with(|| Sums {
+            off: off.clone(),
+            size: self.value.mapv(f64::abs),
+            count: Array2::zeros(shape),
+        });
+        for (i, row) in rows.enumerate() {
+            for (j, column) in columns.clone().enumerate() {
+                let (here, from) = ((row, column), (i, j));
+                let term = stored(self.dtype, (known.value[from], known.off[from]));
+                self.value[here] += known.value[from];
+                sums.off[here] += term;
+                sums.size[here] += known.value[from].abs() + term;
+                sums.count[here] += 1.0;
+                let once = stored(self.dtype, (sums.size[here], 0.0));
+                off[here] = sums.off[here] + sums.count[here] * once;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn part<'a>(of: &'a Array2<f64>, (rows, columns): &Parts) -> ArrayView2<'a, f64> {
+    let mut view = of.slice_axis(Axis(0), Slice::from(rows.clone()));
+    view.slice_axis_inplace(Axis(1), Slice::from(columns.clone()));
+    view
+}
+
+fn part_mut<'a>(of: &'a mut Array2<f64>, (rows, columns): &Parts) -> ArrayViewMut2<'a, f64> {
+    let mut view = of.slice_axis_mut(Axis(0), Slice::from(rows.clone()));
+    view.slice_axis_inplace(Axis(1), Slice::from(columns.clone()));
+    view
+}

@@ -1,0 +1,417 @@
+//! What one role of one rank does, statement after statement, with every loop run and every index a number.
+
+use super::sizes::{Item, Sizes};
+use crate::order::RankOrder;
+use crate::program::{
+    CellIndex, Cells, CounterDim, Home, Pick, Place, Program, Stmt, StmtKind, StoreMode,
+    TensorKind, Var,
+};
+use crate::rank::{Cond, RankExpr};
+use crate::value::{AccId, Value};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// A rectangle of a tensor, in the memory of some ranks.
+#[derive(Clone, Debug)]
+pub(super) struct Rect {
+    pub tensor: usize,
+    pub homes: Range<u32>,
+    pub slot: u32,
+    pub rows: Range<u32>,
+    pub columns: Range<u32>,
+}
+
+/// A statement's effect.
+#[derive(Debug)]
+pub(super) enum Act<'p> {
+    /// Another item begins, with empty accumulators.
+    Item,
+    Wait {
+        cells: Vec<usize>,
+        at_least: Option<u32>,
+    },
+    Signal {
+        cells: Vec<usize>,
+        amount: u32,
+    },
+    Copy {
+        dst: Rect,
+        src: Rect,
+    },
+    Dot {
+        acc: AccId,
+        a: Rect,
+        b: Rect,
+    },
+    Sum {
+        acc: AccId,
+        from: Vec<Rect>,
+    },
+    Load {
+        acc: AccId,
+        from: Rect,
+    },
+    Store {
+        dst: Rect,
+        mode: StoreMode,
+        value: &'p Value,
+    },
+}
+
+/// A number for every cell of every rank that a statement names.
+#[derive(Default)]
+pub(super) struct Names {
+    known: HashMap<(u16, u32, Vec<u32>), usize>,
+}
+
+impl Names {
+    fn of(&mut self, counter: u16, home: u32, index: Vec<u32>) -> usize {
+        let next = self.known.len();
+        *self.known.entry((counter, home, index)).or_insert(next)
+    }
+
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+}
+
+/// What a loop variable stands at.
+#[derive(Clone, Debug)]
+enum Bound {
+    Nothing,
+    Rank(u32),
+    Item {
+        item: Item,
+        rows: Range<u32>,
+        columns: Range<u32>,
+    },
+    Part {
+        index: u32,
+        count: u32,
+    },
+}
+
+pub(super) struct Walk<'a, 'p> {
+    program: &'p Program,
+    sizes: &'a Sizes<'p>,
+    names: &'a mut Names,
+    rank: u32,
+    bound: Vec<Bound>,
+    pub acts: Vec<Act<'p>>,
+}
+
+/// Why a statement has no meaning where it stands.
+type Why = String;
+
+impl<'a, 'p> Walk<'a, 'p> {
+    pub fn new(
+        program: &'p Program,
+        sizes: &'a Sizes<'p>,
+        names: &'a mut Names,
+        rank: u32,
+    ) -> Walk<'a, 'p> {
+        Walk {
+            program,
+            sizes,
+            names,
+            rank,
+            bound: vec![Bound::Nothing; program.vars.len()],
+            acts: Vec::new(),
+        }
+    }
+
+    pub fn stmts(&mut self, body: &'p [Stmt]) -> Result<(), Why> {
+        body.iter().try_for_each(|stmt| {
+            let done = self.stmt(&stmt.kind);
+            done.map_err(|why| format!("{why} (rank {}, {})", self.rank, stmt.at))
+        })
+    }
+
+    fn stmt(&mut self, stmt: &'p StmtKind) -> Result<(), Why> {
+        match stmt {
+            StmtKind::ForRanks { var, order, body } => {
+                for step in 0..order.steps(self.sizes.world) {
+                    self.bound[var.index()] = Bound::Rank(self.at(*order, step)?);
+                    self.stmts(body)?;
+                }
+            }
+            StmtKind::ForItems { var, items, body } => {
+                let partition = items.partition;
+                let tensor = self.program.partitions[partition.index()].tensor.index();
+                let all = self.sizes.chunks(tensor);
+                let chunks = match &items.chunk {
+                    None => 0..all,
+                    Some(chunk) => {
+                        let chunk = self.number(chunk, all)?;
+                        chunk..chunk + 1
+                    }
+                };
+                let order = self.sizes.order(items.order);
+                for chunk in chunks {
+                    let (rows, columns) = self.sizes.grid(partition, chunk);
+                    for index in 0..rows * columns {
+                        let (row, column) = order.at(index, rows, columns);
+                        let item = Item { chunk, row, column };
+                        let (rows, columns) = self.sizes.item(partition, item);
+                        self.bound[var.index()] = Bound::Item {
+                            item,
+                            rows,
+                            columns,
+                        };
+                        self.acts.push(Act::Item);
+                        self.stmts(body)?;
+                    }
+                }
+                self.bound[var.index()] = Bound::Nothing;
+            }
+            StmtKind::ForSplits {
+                var,
+                parts,
+                count,
+                body,
+            } => {
+                let count = self.sizes.one(*count);
+                for index in parts.of(count) {
+                    self.bound[var.index()] = Bound::Part { index, count };
+                    self.stmts(body)?;
+                }
+            }
+            StmtKind::If {
+                cond,
+                then,
+                otherwise,
+            } => {
+                let holds = self.holds(cond)?;
+                self.stmts(if holds { then } else { otherwise })?;
+            }
+            StmtKind::Wait { cells, at_least } => {
+                let cells = self.cells(cells)?;
+                self.acts.push(Act::Wait {
+                    cells,
+                    at_least: *at_least,
+                });
+            }
+            StmtKind::Signal { cells, amount } => {
+                let cells = self.cells(cells)?;
+                self.acts.push(Act::Signal {
+                    cells,
+                    amount: *amount,
+                });
+            }
+            StmtKind::Copy { dst, src } => {
+                let (dst, src) = (self.place(dst)?, self.place(src)?);
+                self.acts.push(Act::Copy { dst, src });
+            }
+            StmtKind::Dot { acc, a, b } => {
+                let (a, b) = (self.operand(a, true)?, self.operand(b, false)?);
+                if !a.columns.is_empty() {
+                    self.acts.push(Act::Dot { acc: *acc, a, b });
+                }
+            }
+            StmtKind::Sum { acc, from } => {
+                let from = self.places(from)?;
+                self.acts.push(Act::Sum { acc: *acc, from });
+            }
+            StmtKind::Load { acc, from } => {
+                let from = self.place(from)?;
+                self.acts.push(Act::Load { acc: *acc, from });
+            }
+            StmtKind::Store { dst, mode, value } => {
+                let dst = self.place(dst)?;
+                self.acts.push(Act::Store {
+                    dst,
+                    mode: *mode,
+                    value,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn at(&self, order: RankOrder, step: u32) -> Result<u32, Why> {
+        let rank = order.at(self.rank, step, self.sizes.world);
+        if rank < self.sizes.world {
+            Ok(rank)
+        } else {
+            Err(format!(
+                "an order is at rank {rank} of {}",
+                self.sizes.world
+            ))
+        }
+    }
+
+    fn var(&self) -> impl Fn(Var) -> Option<i64> + '_ {
+        |var| match &self.bound[var.index()] {
+            Bound::Rank(index) | Bound::Part { index, .. } => Some(i64::from(*index)),
+            Bound::Nothing | Bound::Item { .. } => None,
+        }
+    }
+
+    fn holds(&self, cond: &Cond) -> Result<bool, Why> {
+        cond.eval(self.rank, self.sizes.world, &self.var())
+            .map_err(|why| why.to_string())
+    }
+
+    fn number(&self, expr: &RankExpr, below: u32) -> Result<u32, Why> {
+        let value = expr.eval(self.rank, self.sizes.world, &self.var());
+        let value = value.map_err(|why| why.to_string())?;
+        let fits = u32::try_from(value).ok().filter(|value| *value < below);
+        fits.ok_or_else(|| format!("{value} is not below {below}"))
+    }
+
+    fn picked(&self, pick: &Pick, below: u32) -> Result<Vec<u32>, Why> {
+        Ok(match pick {
+            Pick::One(expr) => vec![self.number(expr, below)?],
+            Pick::All => (0..below).collect(),
+            Pick::Others => (0..below).filter(|rank| *rank != self.rank).collect(),
+        })
+    }
+
+    fn homes(&self, home: &Home) -> Result<Range<u32>, Why> {
+        Ok(match home {
+            Home::Me => self.rank..self.rank + 1,
+            Home::On(expr) => {
+                let rank = self.number(expr, self.sizes.world)?;
+                rank..rank + 1
+            }
+            Home::Everywhere => 0..self.sizes.world,
+        })
+    }
+
+    /// The rows and columns of the item that `var` stands at.
+    fn item(&self, var: Var) -> Result<(Range<u32>, Range<u32>), Why> {
+        match &self.bound[var.index()] {
+            Bound::Item { rows, columns, .. } => Ok((rows.clone(), columns.clone())),
+            Bound::Nothing | Bound::Rank(_) | Bound::Part { .. } => {
+                Err("no item stands here".into())
+            }
+        }
+    }
+
+    /// What an item covers of a place, in each of the slots it names.
+    fn places(&self, place: &Place) -> Result<Vec<Rect>, Why> {
+        let tensor = place.tensor.index();
+        let homes = self.homes(&place.home)?;
+        let slots = match &place.slot {
+            None => vec![0],
+            Some(pick) => self.picked(pick, self.sizes.slots(tensor))?,
+        };
+        // A vector needs no index: it is as wide as the item around it.
+        let around = || {
+            let standing = |bound: &Bound| matches!(bound, Bound::Item { .. });
+            let at = self.bound.iter().position(standing)?;
+            Some(Var(u16::try_from(at).ok()?))
+        };
+        let item = place.item.or_else(around);
+        let (rows, columns) = self.item(item.ok_or("no item stands here")?)?;
+        let vector = self.program.tensors[tensor].kind == TensorKind::Vector;
+        let rows = if vector { 0..1 } else { rows };
+        let rect = |slot| Rect {
+            tensor,
+            homes: homes.clone(),
+            slot,
+            rows: rows.clone(),
+            columns: columns.clone(),
+        };
+        Ok(slots.into_iter().map(rect).collect())
+    }
+
+    fn place(&self, place: &Place) -> Result<Rect, Why> {
+        let places = self.places(place)?;
+        places
+            .into_iter()
+            .next()
+            .ok_or_else(|| "no slot is named".into())
+    }
+
+    /// An operand of a product: the item's rows of the first, its columns as rows of the second, over K.
+    fn operand(&self, place: &Place, first: bool) -> Result<Rect, Why> {
+        let tensor = place.tensor.index();
+        let item = place.item.ok_or("an operand names no tile")?;
+        let (rows, columns) = self.item(item)?;
+        let depth = self.sizes.columns(tensor);
+        let part = match place.split.map(|var| &self.bound[var.index()]) {
+            Some(Bound::Part { index, count }) => self.sizes.part(depth, *index, *count),
+            Some(Bound::Nothing | Bound::Rank(_) | Bound::Item { .. }) | None => 0..depth,
+        };
+        Ok(Rect {
+            tensor,
+            homes: self.homes(&place.home)?,
+            slot: 0,
+            rows: if first { rows } else { columns },
+            columns: part,
+        })
+    }
+
+    fn cells(&mut self, cells: &Cells) -> Result<Vec<usize>, Why> {
+        let set = &self.program.counters[cells.counter.index()];
+        let mut indices = vec![Vec::new()];
+        for (index, dim) in cells.index.iter().zip(&set.dims) {
+            let along = self.along(index, *dim)?;
+            indices = indices
+                .iter()
+                .flat_map(|before: &Vec<u32>| {
+                    along
+                        .iter()
+                        .map(move |next| [before.as_slice(), next].concat())
+                })
+                .collect();
+        }
+        let mut found = Vec::new();
+        for home in self.homes(&cells.home)? {
+            for index in &indices {
+                found.push(self.names.of(cells.counter.0, home, index.clone()));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The cells along one axis: a number each, or an item.
+    fn along(&self, index: &CellIndex, dim: CounterDim) -> Result<Vec<Vec<u32>>, Why> {
+        let of = |item: Item| vec![item.chunk, item.row, item.column];
+        Ok(match index {
+            CellIndex::Rank(pick) => {
+                let below = match dim {
+                    CounterDim::World => self.sizes.world,
+                    CounterDim::Count(count) => count,
+                    CounterDim::BeforeLast(count) => self.sizes.one(count) - 1,
+                    CounterDim::Items(_) => return Err("a rank indexes items".into()),
+                };
+                let picked = self.picked(pick, below)?;
+                picked.into_iter().map(|one| vec![one]).collect()
+            }
+            CellIndex::Item(var) => match &self.bound[var.index()] {
+                Bound::Item { item, .. } => vec![of(*item)],
+                Bound::Nothing | Bound::Rank(_) | Bound::Part { .. } => {
+                    return Err("no item stands here".into());
+                }
+            },
+            CellIndex::Rows(var, split) => {
+                let (CounterDim::Items(counted), Bound::Item { item, rows, .. }) =
+                    (dim, &self.bound[var.index()])
+                else {
+                    return Err("rows index what has none".into());
+                };
+                let tensor = self.program.partitions[counted.index()].tensor.index();
+                let wide = self.sizes.columns(tensor);
+                let columns = match split.map(|var| &self.bound[var.index()]) {
+                    Some(Bound::Part { index, count }) => self.sizes.part(wide, *index, *count),
+                    Some(Bound::Nothing | Bound::Rank(_) | Bound::Item { .. }) | None => 0..wide,
+                };
+                let (down, across) = self.sizes.grid(counted, item.chunk);
+                let all = (0..down).flat_map(|row| (0..across).map(move |column| (row, column)));
+                let candidates = all.map(|(row, column)| Item {
+                    chunk: item.chunk,
+                    row,
+                    column,
+                });
+                let meets = |a: &Range<u32>, b: &Range<u32>| a.start < b.end && b.start < a.end;
+                let holds = |candidate: &Item| {
+                    let (its_rows, its_columns) = self.sizes.item(counted, *candidate);
+                    meets(&its_rows, rows) && meets(&its_columns, &columns)
+                };
+                candidates.filter(holds).map(of).collect()
+            }
+        })
+    }
+}
