@@ -4,6 +4,8 @@
 //! which a rank has no partner: `if` leaves them out, and the verifier proves for each world that nothing is missing.
 //!
 //! `cargo run --release --example your_own -- demo --world 5`; then delete the second `if`, and read the story.
+//! The last line of what is proven says that it has no kernel for GPUs yet, and at which statement; `check --emit` says
+//! what would have one.
 
 use counterflow::prelude::*;
 

@@ -112,29 +112,39 @@ fn without_ops(kernel: &mut Kernel, gone: impl Fn(&Kernel, &Op) -> bool) {
     ) -> Vec<Block> {
         body.into_iter()
             .map(|block| match block {
-                Block::ForRanks { var, order, body } => Block::ForRanks {
+                Block::ForRanks {
+                    at,
+                    var,
+                    order,
+                    body,
+                } => Block::ForRanks {
+                    at,
                     var,
                     order,
                     body: blocks(kernel, body, gone),
                 },
                 Block::ForSplits {
+                    at,
                     var,
                     parts,
                     count,
                     body,
                 } => Block::ForSplits {
+                    at,
                     var,
                     parts,
                     count,
                     body: blocks(kernel, body, gone),
                 },
                 Block::Items {
+                    at,
                     var,
                     partition,
                     chunk,
                     order,
                     body,
                 } => Block::Items {
+                    at,
                     var,
                     partition,
                     chunk,

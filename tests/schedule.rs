@@ -7,6 +7,7 @@ mod table;
 
 use counterflow::__private::*;
 use counterflow::Program;
+use counterflow::codegen::program::RoleKind;
 use counterflow::prelude::*;
 
 /// A program's text without locations.
@@ -279,4 +280,52 @@ fn assert_close(kernel: f64, rust: f32) {
         close || (kernel.is_nan() && rust.is_nan()),
         "{kernel} {rust}"
     );
+}
+
+/// Schedules whose `#[gemm(…)]` has so many of its options, and how many their programs have.
+macro_rules! with_options {
+    ($($name:ident: $options:tt;)*) => {
+        $(
+            #[schedule]
+            fn $name(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
+                let tiles = y.tiles((128, 256));
+                #[gemm $options]
+                for t in tiles {
+                    y[t] = dot(x[t], w[t]);
+                }
+            }
+        )*
+        const WITH_OPTIONS: &[fn() -> Program] = &[$($name),*];
+    };
+}
+
+with_options! {
+    none_of_them: ();
+    one_of_them: (k = 64);
+    two_of_them: (k = 64, cluster = (2, 1));
+    three_of_them: (k = 64, cluster = (2, 1), split = 1);
+    four_of_them: (k = 64, cluster = (2, 1), split = 1, stages = 4);
+    five_of_them: (k = 64, cluster = (2, 1), split = 1, stages = 4, panels = 2);
+    all_of_them: (k = 64, cluster = (2, 1), split = 1, stages = 4, panels = 2, ping_pong = true);
+}
+
+#[test]
+fn a_gemm_takes_any_number_of_its_options() {
+    for (count, schedule) in WITH_OPTIONS.iter().enumerate() {
+        let program = schedule();
+        let RoleKind::Gemm {
+            k,
+            cluster,
+            split,
+            stages,
+            panels,
+            ping_pong,
+        } = program.roles[0].kind
+        else {
+            panic!("{:?}", program.roles[0].kind);
+        };
+        let given = [k, cluster, split, stages, panels, ping_pong];
+        assert_eq!(given.iter().flatten().count(), count, "{}", program.name);
+    }
+    assert_eq!(WITH_OPTIONS.len(), 7, "from none to all");
 }

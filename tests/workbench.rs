@@ -1,6 +1,9 @@
 //! The workbench as its users meet it: what each verb prints, and how every mistake is answered.
 
 mod common;
+#[path = "../examples/your_own.rs"]
+#[allow(dead_code, reason = "its main is the example's")]
+mod your_own;
 
 use common::{ALL, Told, schedules, tell, tell_with};
 use counterflow::workbench::{GOOD, REJECTED, Schedule, Surroundings, USAGE};
@@ -92,6 +95,76 @@ fn check_tells_what_was_proven() {
             "1.50 MiB out, 1.50 MiB in",
         ],
     );
+}
+
+/// Where a statement of the example is, as a report names it.
+fn line_of(statement: &str) -> String {
+    let source = include_str!("../examples/your_own.rs");
+    let line = source.lines().position(|line| line.contains(statement));
+    format!("/examples/your_own.rs:{}", line.expect("a statement") + 1)
+}
+
+#[test]
+fn check_says_whether_there_is_a_kernel_for_gpus() {
+    let told = good(tell(AG, "check"));
+    has(
+        &told.out,
+        &[
+            "kernel    emits for sm90",
+            "168 registers asked (72 to load and store, 216 to multiply)",
+            "KiB shared",
+        ],
+    );
+    good(tell(AG, "check --emit"));
+    let kernel = &object(&tell(AG, "check --json"))["proven"]["kernel"];
+    assert_eq!(kernel["emits"], true);
+    assert_eq!(kernel["registers"], 168);
+    assert!(kernel["shared_bytes"].as_u64() > Some(100_000), "{kernel}");
+
+    // Safe, and refused at its statements: once each, with what would be legal.
+    let told = good(tell(&[your_own::exchange], "check"));
+    let first = line_of("if step != 0");
+    let more = format!("{first}, and 1 more");
+    has(
+        &told.out,
+        &[
+            "exchange is safe",
+            "not yet on GPUs",
+            "an `if` between loops, ",
+            &more,
+        ],
+    );
+    let told = tell(&[your_own::exchange], "check --emit");
+    bad(
+        &told,
+        REJECTED,
+        &[
+            "error[resources]: an `if` between loops",
+            &first,
+            &line_of("if me() ^ (step + world())"),
+            "loops over ranks and items",
+        ],
+    );
+    assert_eq!(
+        told.err.matches("an `if` between loops").count(),
+        2,
+        "{}",
+        told.err
+    );
+    has(&told.out, &["exchange is safe"]);
+    let rejected = object(&tell(&[your_own::exchange], "check --json"));
+    let kernel = &rejected["proven"]["kernel"];
+    assert_eq!(kernel["emits"], false);
+    assert!(kernel["diagnostics"][0]["at"]["line"].is_u64(), "{kernel}");
+
+    let told = good(tell(AG, &format!("check {SMALL_AG}")));
+    has(&told.out, &["not for GPUs", "emulator alone"]);
+    bad(
+        &tell(AG, &format!("check --emit {SMALL_AG}")),
+        REJECTED,
+        &["no pipeline for cpu"],
+    );
+    bad(&tell(AG, "run --emit"), USAGE, &["--emit with `run`"]);
 }
 
 #[test]

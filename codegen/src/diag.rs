@@ -113,6 +113,12 @@ impl Diagnostic {
         self
     }
 
+    /// Its message with its file and line: for a table, where the story has no room.
+    pub fn brief(&self) -> String {
+        let at = self.at.map(|at| format!(", {}:{}", at.file(), at.line()));
+        self.message.clone() + &at.unwrap_or_default()
+    }
+
     /// Its text; `place` says how a location is shown (a snapshot shows none).
     pub fn text(&self, place: &impl Fn(Loc) -> String) -> String {
         let mut text = format!("error[{}]: {}\n", self.rule.name(), self.message);
@@ -161,6 +167,29 @@ impl Diagnostics {
         } else {
             Err(Diagnostics(found))
         }
+    }
+
+    /// As findings about what the compiler made of a schedule that keeps every rule: `what` failed, and the schedule is
+    /// not to blame.
+    #[must_use]
+    pub fn ours(self, what: &str) -> Diagnostics {
+        let ours = |mut found: Diagnostic| {
+            found.message = format!("this is our bug: {}", found.message);
+            let mended = found.hint.take();
+            let mended = mended.map(|hint| format!("for whoever mends it: {hint}"));
+            found
+                .notes
+                .extend(mended.map(|text| Note { text, at: None }));
+            found
+                .note(
+                    None,
+                    "the schedule keeps every rule; what we made of it for the warps of a CTA does not",
+                )
+                .hint(format!(
+                    "please report this text with the schedule's source, for {what}; other choices (`--set`) may have a kernel"
+                ))
+        };
+        Diagnostics(self.0.into_iter().map(ours).collect())
     }
 
     /// The findings.

@@ -261,6 +261,8 @@ impl RoleKind {
 pub enum Block {
     /// Visit ranks.
     ForRanks {
+        /// Where it was written.
+        at: Loc,
         /// Bound to the rank.
         var: Var,
         /// The order.
@@ -270,6 +272,8 @@ pub enum Block {
     },
     /// Visit parts of K: each item has one.
     ForSplits {
+        /// Where it was written.
+        at: Loc,
         /// Bound to the part.
         var: Var,
         /// Which of them.
@@ -281,6 +285,8 @@ pub enum Block {
     },
     /// Branch on ranks.
     If {
+        /// Where it was written.
+        at: Loc,
         /// What is asked.
         cond: Cond,
         /// What runs if it holds.
@@ -290,6 +296,8 @@ pub enum Block {
     },
     /// Items of a partition: each is one unit of work.
     Items {
+        /// Where it was written.
+        at: Loc,
         /// Bound to the item.
         var: Var,
         /// Of which partition.
@@ -447,6 +455,18 @@ impl Kernel {
     /// The op's source location.
     pub fn loc(&self, op: OpId) -> Loc {
         self.locs[usize::from(op.0)]
+    }
+
+    /// Where a block was written: one without a statement of its own, where its first op was.
+    pub fn block_loc(&self, block: &Block) -> Option<Loc> {
+        match block {
+            Block::ForRanks { at, .. }
+            | Block::ForSplits { at, .. }
+            | Block::If { at, .. }
+            | Block::Items { at, .. } => Some(at),
+            Block::Once { body } => body.first().map(|op| self.loc(op.id)),
+            Block::Join => None,
+        }
     }
 
     /// How the GEMM's CTAs work, if there is one.

@@ -3,6 +3,7 @@
 use crate::body::{axis, builder, constant, dtype, private, rank, stmts};
 use crate::model::{Declaration, Param, Role, RoleKind, Schedule, Shape, TensorKind, Top};
 use crate::names;
+use crate::parse::GEMM_OPTIONS;
 use proc_macro2::{Ident, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::ItemFn;
@@ -136,8 +137,8 @@ fn role_call(role: &Role) -> TokenStream {
                 };
                 quote_spanned!(name.span()=> #name: ::core::option::Option::Some(#value))
             });
-            // All five given leaves nothing for the rest pattern to fill, which clippy would say.
-            let rest = (options.len() < 5)
+            // All of them given leave nothing for the rest pattern to fill, which clippy would say.
+            let rest = (options.len() < GEMM_OPTIONS.len())
                 .then(|| quote_spanned!(at=> ..::core::default::Default::default()));
             quote_spanned!(at=> #s.#word(#ty { #(#fields,)* #rest }, |#s| { #body });)
         }

@@ -181,12 +181,12 @@ impl<'a> Placer<'a> {
                     self.scope.push((*var, Bound::Rank));
                     let body = self.blocks(body);
                     self.scope.pop();
-                    blocks.push(Block::ForRanks { var: *var, order: *order, body });
+                    blocks.push(Block::ForRanks { at: stmt.at, var: *var, order: *order, body });
                 }
                 StmtKind::If { cond, then, otherwise } => {
                     cond.exprs().into_iter().for_each(|expr| self.rank_expr(expr, stmt.at));
                     let (then, otherwise) = (self.blocks(then), self.blocks(otherwise));
-                    blocks.push(Block::If { cond: cond.clone(), then, otherwise });
+                    blocks.push(Block::If { at: stmt.at, cond: cond.clone(), then, otherwise });
                 }
                 StmtKind::ForItems { var, items, body } => {
                     if let Some(block) = self.items(*var, items, body, stmt.at) {
@@ -198,7 +198,7 @@ impl<'a> Placer<'a> {
                     self.scope.push((*var, Bound::Split));
                     let body = self.blocks(body);
                     self.scope.pop();
-                    blocks.push(Block::ForSplits { var: *var, parts: *parts, count, body });
+                    blocks.push(Block::ForSplits { at: stmt.at, var: *var, parts: *parts, count, body });
                 }
                 StmtKind::Wait { .. } | StmtKind::Signal { .. } => {
                     self.filled.clear();
@@ -262,6 +262,7 @@ impl<'a> Placer<'a> {
         let body = self.ops(body);
         self.scope.pop();
         Some(Block::Items {
+            at,
             var,
             partition: items.partition,
             chunk: items.chunk.clone(),

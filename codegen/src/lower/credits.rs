@@ -203,41 +203,53 @@ fn guard_block(block: Block, guards: &[Guard], kernel: &mut Kernel) -> Block {
             .collect()
     };
     match block {
-        Block::ForRanks { var, order, body } => Block::ForRanks {
+        Block::ForRanks {
+            at,
+            var,
+            order,
+            body,
+        } => Block::ForRanks {
+            at,
             var,
             order,
             body: guard_all(body),
         },
         Block::ForSplits {
+            at,
             var,
             parts,
             count,
             body,
         } => Block::ForSplits {
+            at,
             var,
             parts,
             count,
             body: guard_all(body),
         },
         Block::If {
+            at,
             cond,
             then,
             otherwise,
         } => {
             let (then, otherwise) = (guard_all(then), guard_all(otherwise));
             Block::If {
+                at,
                 cond,
                 then,
                 otherwise,
             }
         }
         Block::Items {
+            at,
             var,
             partition,
             chunk,
             order,
             body,
         } => Block::Items {
+            at,
             var,
             partition,
             chunk,

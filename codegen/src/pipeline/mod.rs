@@ -27,7 +27,7 @@ mod run;
 mod visit;
 
 pub use crate::tile::{BLOCK_ROWS, CONSUMERS, Panel, Tile};
-pub use crate::verify::pipeline as verify;
+pub use crate::verify::{pipeline as verify, warps as checked};
 pub use build::build;
 pub use enqueue::{HostOp, HostOpKind, Lines};
 pub use expr::{Expr, Field, Op, Test, Values};
@@ -200,6 +200,12 @@ impl Pipeline {
     /// Bytes from a panel of a part to the next: room for the widest type.
     pub fn panel_bytes(&self) -> u32 {
         self.rings[1].parts[0].bytes
+    }
+
+    /// Registers that each thread begins with, before the warpgroups deal them out.
+    pub const fn registers_at_first(&self) -> u32 {
+        let (first, others) = self.registers;
+        (first + CONSUMERS * others) / (1 + CONSUMERS)
     }
 
     /// Blocks of 64 that a warpgroup multiplies for a tile: of its rows, or if it is swapped of its columns.

@@ -209,7 +209,9 @@ impl Printer<'_> {
     fn blocks(&mut self, body: &[Block]) {
         for block in body {
             match block {
-                Block::ForRanks { var, order, body } => {
+                Block::ForRanks {
+                    var, order, body, ..
+                } => {
                     self.nested(format!("for {} in {order}", self.names.var(*var)), body);
                 }
                 Block::ForSplits {
@@ -217,6 +219,7 @@ impl Printer<'_> {
                     parts,
                     count,
                     body,
+                    ..
                 } => {
                     let of = super::parts(*parts);
                     let head = format!("for {} in splits({count}){of}", self.names.var(*var));
@@ -226,6 +229,7 @@ impl Printer<'_> {
                     cond,
                     then,
                     otherwise,
+                    ..
                 } => {
                     self.nested(format!("if {}", self.names.cond(cond)), then);
                     if !otherwise.is_empty() {
@@ -238,6 +242,7 @@ impl Printer<'_> {
                     chunk,
                     order,
                     body,
+                    ..
                 } => {
                     let items = self.items(*partition, chunk.as_ref(), *order);
                     let head = format!("for {} in {items}", self.names.var(*var));

@@ -4,7 +4,9 @@ use super::{Agent, EVERYWHERE, Item, Span, Step, StepKind};
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Axis, Block, Cells, DimId, Kernel, Op, OpId, OpKind, Region};
 use crate::order::RankOrder;
-use crate::program::{CellIndex, CounterDim, CounterId, Home, PartitionId, Pick, TensorKind, Var};
+use crate::program::{
+    CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, TensorKind, Var,
+};
 use crate::rank::{Cond, RankError, RankExpr};
 use crate::shape::{self, Extent, Geometry};
 
@@ -60,9 +62,14 @@ impl Walker<'_> {
     fn blocks(&mut self, body: &[Block]) -> Result<(), Diagnostic> {
         for block in body {
             match block {
-                Block::ForRanks { var, order, body } => {
+                Block::ForRanks {
+                    at,
+                    var,
+                    order,
+                    body,
+                } => {
                     for step in 0..order.steps(self.geometry.world) {
-                        self.bind_rank(*var, *order, step)?;
+                        self.bind_rank(*var, *order, step, at)?;
                         self.blocks(body)?;
                     }
                 }
@@ -71,6 +78,7 @@ impl Walker<'_> {
                     parts,
                     count,
                     body,
+                    ..
                 } => {
                     let count = *count;
                     for index in parts.of(count) {
@@ -79,14 +87,16 @@ impl Walker<'_> {
                     }
                 }
                 Block::If {
+                    at,
                     cond,
                     then,
                     otherwise,
                 } => {
-                    let holds = self.holds(cond, None)?;
+                    let holds = self.holds(cond, at)?;
                     self.blocks(if holds { then } else { otherwise })?;
                 }
                 Block::Items {
+                    at,
                     var,
                     partition,
                     chunk,
@@ -96,12 +106,11 @@ impl Walker<'_> {
                     let chunks = match chunk {
                         None => 0..self.geometry.partition_chunks(*partition),
                         Some(expr) => {
-                            let op = body.first().map(|op| op.id);
                             let chunk = self.rank_value(
                                 expr,
                                 self.geometry.partition_chunks(*partition),
                                 "chunk",
-                                op,
+                                at,
                             )?;
                             chunk..chunk + 1
                         }
@@ -146,7 +155,7 @@ impl Walker<'_> {
             match &op.kind {
                 OpKind::ForRanks { var, order, body } => {
                     for step in 0..order.steps(self.geometry.world) {
-                        self.bind_rank(*var, *order, step)?;
+                        self.bind_rank(*var, *order, step, self.kernel.loc(op.id))?;
                         self.ops(body)?;
                     }
                 }
@@ -164,7 +173,7 @@ impl Walker<'_> {
                     then,
                     otherwise,
                 } => {
-                    let holds = self.holds(cond, Some(op.id))?;
+                    let holds = self.holds(cond, self.kernel.loc(op.id))?;
                     self.ops(if holds { then } else { otherwise })?;
                 }
                 OpKind::Wait { cells, at_least } => {
@@ -226,14 +235,20 @@ impl Walker<'_> {
         self.out.steps.push(Step { op, kind });
     }
 
-    fn bind_rank(&mut self, var: Var, order: RankOrder, step: u32) -> Result<(), Diagnostic> {
+    fn bind_rank(
+        &mut self,
+        var: Var,
+        order: RankOrder,
+        step: u32,
+        at: Loc,
+    ) -> Result<(), Diagnostic> {
         let world = self.geometry.world;
         let rank = order.at(self.rank, step, world);
         if rank >= world {
             let name = &self.kernel.vars[var.index()];
             return Err(Diagnostic::new(
                 Rule::Bounds,
-                None,
+                at,
                 format!("the order of `{name}` is at rank {rank} in step {step} on rank {}, but the world is {world}", self.rank),
             )
             .hint("an order must give a rank below world for every (me, step, world)"));
@@ -259,13 +274,12 @@ impl Walker<'_> {
         }
     }
 
-    fn holds(&self, cond: &Cond, op: Option<OpId>) -> Result<bool, Diagnostic> {
+    fn holds(&self, cond: &Cond, at: Loc) -> Result<bool, Diagnostic> {
         cond.eval(self.rank, self.geometry.world, &self.var())
-            .map_err(|error| self.no_value(&cond.text(&self.name()), error, op))
+            .map_err(|error| self.no_value(&cond.text(&self.name()), error, at))
     }
 
-    fn no_value(&self, text: &str, error: RankError, op: Option<OpId>) -> Diagnostic {
-        let at = op.map(|op| self.kernel.loc(op));
+    fn no_value(&self, text: &str, error: RankError, at: Loc) -> Diagnostic {
         Diagnostic::new(
             Rule::Bounds,
             at,
@@ -278,21 +292,22 @@ impl Walker<'_> {
         expr: &RankExpr,
         below: u32,
         what: &str,
-        op: Option<OpId>,
+        at: Loc,
     ) -> Result<u32, Diagnostic> {
         let value = expr
             .eval(self.rank, self.geometry.world, &self.var())
-            .map_err(|error| self.no_value(&expr.text(&self.name()), error, op))?;
+            .map_err(|error| self.no_value(&expr.text(&self.name()), error, at))?;
         match u32::try_from(value) {
             Ok(value) if value < below => Ok(value),
             _ => Err(Diagnostic::new(
                 Rule::Bounds,
-                op.map(|op| self.kernel.loc(op)),
+                at,
                 format!(
-                    "`{}` is {what} {value} on rank {} of {}, but there are only {below}",
+                    "`{}` is {what} {value} on rank {}, but in a world of {} {what}s end at {}",
                     expr.text(&self.name()),
                     self.rank,
-                    self.geometry.world
+                    self.geometry.world,
+                    below.saturating_sub(1)
                 ),
             )
             .hint("wrap it with `% world()`, or guard it with `if`")),
@@ -302,7 +317,7 @@ impl Walker<'_> {
     fn picked(&self, pick: &Pick, below: u32, what: &str, op: OpId) -> Result<Picked, Diagnostic> {
         Ok(match pick {
             Pick::One(expr) => {
-                let one = self.rank_value(expr, below, what, Some(op))?;
+                let one = self.rank_value(expr, below, what, self.kernel.loc(op))?;
                 Picked {
                     range: one..one + 1,
                     without: None,
@@ -334,7 +349,8 @@ impl Walker<'_> {
         Ok(match home {
             Home::Me => narrow(self.rank),
             Home::On(expr) => {
-                narrow(self.rank_value(expr, self.geometry.world, "rank", Some(op))?)
+                let at = self.kernel.loc(op);
+                narrow(self.rank_value(expr, self.geometry.world, "rank", at)?)
             }
             Home::Everywhere => EVERYWHERE,
         })
@@ -427,7 +443,14 @@ impl Walker<'_> {
         let base = base * size;
         match index {
             CellIndex::Rank(pick) => {
-                for at in self.picked(pick, size, "cell", op)? {
+                // What the user wrote is a rank where there is a cell for each.
+                let what = match self.kernel.counters[cells.counter.index()].dims[axis] {
+                    CounterDim::World => "rank",
+                    CounterDim::Count(_) | CounterDim::Items(_) | CounterDim::BeforeLast(_) => {
+                        "cell"
+                    }
+                };
+                for at in self.picked(pick, size, what, op)? {
                     self.cells_of(op, cells, axis + 1, base + at, emit)?;
                 }
             }

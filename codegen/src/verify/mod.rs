@@ -109,6 +109,16 @@ pub fn pipeline(pipeline: Pipeline) -> Result<Checked<Pipeline>, Diagnostics> {
         .map(|()| Checked(Arc::new(pipeline)))
 }
 
+/// The warp level of a kernel, built and checked.
+///
+/// # Errors
+/// What [`crate::pipeline::build`] refuses, each with its statement. Where the warp level does not do what the tile
+/// level says, that is the compiler's mistake, and the findings say so.
+pub fn warps(kernel: &Checked<Kernel>) -> Result<Checked<Pipeline>, Diagnostics> {
+    let built = crate::pipeline::build(kernel)?;
+    pipeline(built).map_err(|found| found.ours(&format!("`{}` {}", kernel.name, kernel.variant)))
+}
+
 /// What is wrong with a kernel whatever its shape.
 pub fn kernel_findings(kernel: &Kernel) -> Vec<Diagnostic> {
     credits::check(kernel)

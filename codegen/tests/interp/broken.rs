@@ -26,38 +26,50 @@ fn plan(kernel: &Kernel, m: u32) -> Plan {
 fn edit(kernel: &mut Kernel, mut f: impl FnMut(&Kernel, Op) -> Vec<Op>) {
     fn blocks(body: Vec<Block>, f: &mut impl FnMut(Op) -> Vec<Op>) -> Vec<Block> {
         let block = |block| match block {
-            Block::ForRanks { var, order, body } => Block::ForRanks {
+            Block::ForRanks {
+                at,
+                var,
+                order,
+                body,
+            } => Block::ForRanks {
+                at,
                 var,
                 order,
                 body: blocks(body, f),
             },
             Block::ForSplits {
+                at,
                 var,
                 parts,
                 count,
                 body,
             } => Block::ForSplits {
+                at,
                 var,
                 parts,
                 count,
                 body: blocks(body, f),
             },
             Block::If {
+                at,
                 cond,
                 then,
                 otherwise,
             } => Block::If {
+                at,
                 cond,
                 then: blocks(then, f),
                 otherwise: blocks(otherwise, f),
             },
             Block::Items {
+                at,
                 var,
                 partition,
                 chunk,
                 order,
                 body,
             } => Block::Items {
+                at,
                 var,
                 partition,
                 chunk,

@@ -22,6 +22,7 @@ use chain::{
 };
 use proc_macro2::{Ident, TokenStream};
 use quote::ToTokens;
+pub use role::GEMM_OPTIONS;
 use std::collections::HashSet;
 use syn::punctuated::Punctuated;
 use syn::{

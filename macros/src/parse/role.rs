@@ -14,6 +14,9 @@ use syn::{Attribute, Expr, Meta, MetaNameValue, Token};
 /// Every role there is.
 pub(super) const WORDS: [&str; 4] = ["gemm", "comm", "spare_warps", "copy_engine"];
 
+/// Every option of `#[gemm(…)]`.
+pub const GEMM_OPTIONS: [&str; 6] = ["k", "cluster", "split", "stages", "panels", "ping_pong"];
+
 impl Parser<'_> {
     /// A statement outside roles must be a role. What stands in one without its attribute is read all the same.
     pub(super) fn role(&mut self, expr: &Expr) -> Option<Role> {
@@ -89,7 +92,7 @@ impl Parser<'_> {
             return None;
         }
         let allowed: &[&str] = match found.as_str() {
-            "gemm" => &["k", "cluster", "split", "stages", "panels", "ping_pong"],
+            "gemm" => &GEMM_OPTIONS,
             "comm" => &["ctas"],
             _ => &[],
         };

@@ -110,7 +110,7 @@ pub fn select(
     let won: Vec<_> = won.collect();
     let proven = |variant: &Variant| {
         let (kernel, _) = planned(program, variant, shape, machine)?;
-        pipeline::build(&kernel).and_then(pipeline::verify)?;
+        pipeline::checked(&kernel)?;
         Ok::<_, Error>(())
     };
     for (winner, variant, kernel, _) in &won {

@@ -55,7 +55,8 @@ impl Verb {
 const AFTER: &str = "\
 Verbs:
   demo     check, run and predict, told in one page (the default)
-  check    prove the schedule safe for this world and shape, or tell the shortest story of what goes wrong
+  check    prove the schedule safe for this world and shape, or tell the shortest story of what goes wrong;
+           say whether it has a kernel for GPUs (--emit: refuse it if not)
   run      run it on emulated ranks and compare with an f64 reference
   predict  the timeline on the machine
   emit     the kernel as CUDA text, for sm90
@@ -118,6 +119,9 @@ struct Args {
     /// Seed of the inputs and of the order in which ranks take turns
     #[arg(long, value_name = "S", default_value = "1", value_parser = seed)]
     seed: u64,
+    /// Refuse, with `check`, what is safe but has no kernel for GPUs yet
+    #[arg(long)]
+    emit: bool,
     /// Write the predicted timeline for chrome://tracing or ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -144,6 +148,8 @@ pub(super) struct Request {
     pub launches: u32,
     pub seed: u64,
     pub trace: Option<PathBuf>,
+    /// Whether `check` refuses what has no kernel.
+    pub emit: bool,
     pub bench: bench::Options,
     /// The binary's `gemm`, if it has one: the product on each rank by itself.
     pub yardstick: Option<Program>,
@@ -200,6 +206,12 @@ pub(super) fn parse(
             legal: "predict and demo write a trace".into(),
         });
     }
+    if args.emit && verb != Verb::Check {
+        return Err(Error::Usage {
+            what: format!("--emit with `{}`", verb.name()),
+            legal: "check refuses what has no kernel; the verb `emit` prints the kernel".into(),
+        });
+    }
     if verb == Verb::Bench && (!args.dims.is_empty() || !args.lds.is_empty()) {
         return Err(Error::Usage {
             what: "--dim or --ld with `bench`".into(),
@@ -229,6 +241,7 @@ pub(super) fn parse(
         launches: args.launches,
         seed: args.seed,
         trace: args.trace,
+        emit: args.emit,
         bench,
         yardstick,
     })))

@@ -2,9 +2,10 @@
 
 use super::args::Request;
 use super::dump::Dump;
+use super::emits::Emits;
 use super::facts::Facts;
 use super::render::{self, Console};
-use super::{Outcome, Ready, size};
+use super::{Outcome, Ready, emit, size};
 use crate::error::Error;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower;
@@ -17,7 +18,11 @@ use serde_json::{Map, Value as Json, json};
 
 pub(super) fn check(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
     let ready = ready(request, &request.shape, console)?;
-    Ok(Outcome::good(proven(request, &ready, console)))
+    let fields = proven(request, &ready, console);
+    if request.emit {
+        emit::pipeline(&ready.kernel)?;
+    }
+    Ok(Outcome::good(fields))
 }
 
 /// Every stage in order, each dumped if wanted, up to the checked plan for `shape`.
@@ -146,9 +151,11 @@ pub(super) fn proven(
             ),
         ),
     ];
+    let emits = Emits::of(kernel);
     let rows = rows
         .into_iter()
         .map(|(rule, meaning, amount)| vec![rule.into(), meaning.into(), amount])
+        .chain([emits.row().to_vec()])
         .collect();
     console.say(render::table(&[], rows, &[]));
     let warnings = volume.warnings(kernel, plan);
@@ -173,6 +180,7 @@ pub(super) fn proven(
         },
         "heap_bytes": plan.heap.bytes,
         "settled": settled,
+        "kernel": emits.json(),
     });
     Map::from_iter([("proven".into(), value)])
 }

@@ -7,7 +7,7 @@ use crate::error::Error;
 use counterflow_codegen::cuda::{self, CudaSource};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::pipeline::{self, Pipeline};
-use counterflow_codegen::verify::{self, Checked};
+use counterflow_codegen::verify::Checked;
 use serde_json::{Map, json};
 
 pub(super) fn emit(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
@@ -39,5 +39,5 @@ pub(super) fn source(kernel: &Checked<Kernel>) -> Result<CudaSource, Error> {
 
 /// Its checked warp level.
 pub(super) fn pipeline(kernel: &Checked<Kernel>) -> Result<Checked<Pipeline>, Error> {
-    Ok(verify::pipeline(pipeline::build(kernel)?)?)
+    Ok(pipeline::checked(kernel)?)
 }

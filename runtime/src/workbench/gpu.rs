@@ -20,7 +20,7 @@ pub(super) fn launch(
     console: &mut Console<'_>,
 ) -> Result<Map<String, Json>, Error> {
     let kernel = &ready.kernel;
-    let pipeline = pipeline::verify(pipeline::build(kernel)?)?;
+    let pipeline = pipeline::checked(kernel)?;
     let ranks = gpus::ranks(kernel.variant.world)?;
     let gpu = ranks[0].gpu().clone();
     gpu.must_be_hopper()?;

@@ -15,6 +15,7 @@ mod compile;
 mod demo;
 mod dump;
 mod emit;
+mod emits;
 mod facts;
 mod gpu;
 mod list;

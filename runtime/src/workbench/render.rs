@@ -188,7 +188,7 @@ pub(super) fn error_json(error: &Error) -> Json {
     }
 }
 
-fn diagnostics_json(found: &Diagnostics) -> Json {
+pub(super) fn diagnostics_json(found: &Diagnostics) -> Json {
     found.iter().map(diagnostic_json).collect()
 }
 

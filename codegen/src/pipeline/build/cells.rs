@@ -1,7 +1,6 @@
 //! Which cells of a counter an index names, as numbers and loops.
 
 use super::super::{Expr, Field, Node};
-use super::refuse;
 use super::walk::Walk;
 use crate::kernel::Cells;
 use crate::program::{CellIndex, CounterDim, CounterId, PartitionId, Pick};
@@ -84,22 +83,20 @@ impl Walk<'_, '_> {
                 };
                 let block = |id: PartitionId| self.b.kernel.partitions[id.index()].row_block;
                 let (Some(tile), Some(piece)) = (block(partition), block(*counted)) else {
-                    self.b.found.push(refuse(
-                        None,
+                    self.refuse(
                         "a counter over whole chunks",
                         "pieces with a number of rows",
-                    ));
+                    );
                     return Vec::new();
                 };
                 if self.b.kernel.partitions[counted.index()]
                     .column_block
                     .is_some()
                 {
-                    self.b.found.push(refuse(
-                        None,
+                    self.refuse(
                         "a wait for several columns of items",
                         "pieces of whole rows",
-                    ));
+                    );
                 }
                 let start = row * Expr::symbol("TILE_M", tile);
                 let piece_rows = Expr::symbol("PIECE", piece);
@@ -128,9 +125,7 @@ impl Walk<'_, '_> {
                 }]
             }
             (CellIndex::Rows(..), _) => {
-                self.b
-                    .found
-                    .push(refuse(None, "a wait for a part of K", "waits for rows"));
+                self.refuse("a wait for a part of K", "waits for rows");
                 Vec::new()
             }
         }

@@ -44,11 +44,8 @@ impl Walk<'_, '_> {
         let rows = box_rows(self.b.kernel);
         if item.row_block != Some(rows) || item.column_block.is_some() {
             let message = format!("#[comm] moves items of `{}`", item.name);
-            self.b.found.push(refuse(
-                None,
-                message,
-                format!("pieces of whole rows, at most 256 of them; here {rows}"),
-            ));
+            let hint = format!("pieces of whole rows, at most 256 of them; here {rows}");
+            self.refuse(message, hint);
         }
         let leaves = leaves(self, body);
         let copies: Vec<&Leaf<'_>> = leaves
@@ -129,11 +126,10 @@ impl Walk<'_, '_> {
                 body.extend(self.send(var, copy, &leaves));
             }
             (Which::Send, []) => {}
-            _ => self.b.found.push(refuse(
-                None,
-                "several copies in one item",
-                "one copy an item",
-            )),
+            _ => {
+                self.at = copies.get(1).map(|copy| self.b.kernel.loc(copy.op.id));
+                self.refuse("several copies in one item", "one copy an item");
+            }
         }
         self.scope.pop();
         let sends =
@@ -161,6 +157,7 @@ impl Walk<'_, '_> {
         let OpKind::Copy { src, .. } = &copy.op.kind else {
             return Vec::new();
         };
+        let note = self.note(copy.op);
         let (map, at) = self.box_at(var, src);
         let bytes = Expr::symbol("BOX_BYTES", box_rows(self.b.kernel) * BOX_COLUMNS * 2);
         let body = vec![
@@ -185,13 +182,14 @@ impl Walk<'_, '_> {
                 keep: false,
             },
         ];
-        vec![self.note(copy.op), boxes(body)]
+        vec![note, boxes(body)]
     }
 
     fn send(&mut self, var: Var, copy: &Leaf<'_>, leaves: &[Leaf<'_>]) -> Vec<Node> {
         let OpKind::Copy { dst, .. } = &copy.op.kind else {
             return Vec::new();
         };
+        let note = self.note(copy.op);
         let (map, at) = self.box_at(var, dst);
         let body = vec![
             Node::Await {
@@ -217,7 +215,7 @@ impl Walk<'_, '_> {
                 held: SENDING,
             },
         ];
-        let mut nodes = vec![self.note(copy.op), boxes(body)];
+        let mut nodes = vec![note, boxes(body)];
         // Where fetching waits for a peer, that peer may wait for the signal of the unit before.
         let lag = reads(leaves, self).is_empty();
         let signals: Vec<_> = leaves
@@ -232,20 +230,14 @@ impl Walk<'_, '_> {
             nodes.push(Node::AwaitStores { pending: 0 });
         }
         if signals.len() != 1 || !signals[0].loops.is_empty() {
-            self.b.found.push(refuse(
-                None,
-                format!("{} signals after a copy", signals.len()),
-                "one signal a piece",
-            ));
+            let message = format!("{} signals after a copy", signals.len());
+            self.refuse(message, "one signal a piece");
         }
         for leaf in signals {
             if let OpKind::Signal { cells, amount } = &leaf.op.kind {
+                nodes.push(self.note(leaf.op));
                 if *amount != 1 {
-                    self.b.found.push(refuse(
-                        None,
-                        format!("a signal of {amount} after a copy"),
-                        "1",
-                    ));
+                    self.refuse(format!("a signal of {amount} after a copy"), "1");
                 }
                 if !self
                     .b
@@ -255,7 +247,6 @@ impl Walk<'_, '_> {
                 {
                     self.b.scale.push((cells.counter, self.units()));
                 }
-                nodes.push(self.note(leaf.op));
                 nodes.extend(self.signal(cells, *amount, lag));
             }
         }

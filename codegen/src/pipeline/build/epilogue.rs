@@ -144,7 +144,9 @@ impl Walk<'_, '_> {
         if sorted.loads.len() > most as usize {
             let message = format!("{} stored tiles in one item", sorted.loads.len());
             let hint = format!("at most {most}: as many panels as a stage has room for");
-            self.b.found.push(refuse(None, message, hint));
+            let at = sorted.loads.get(most as usize);
+            let at = at.map(|(_, leaf)| self.b.kernel.loc(leaf.op.id));
+            self.b.found.push(refuse(at, message, hint));
         }
         operands
     }

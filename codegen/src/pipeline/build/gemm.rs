@@ -29,11 +29,7 @@ impl Walk<'_, '_> {
                 "items of `{}` beside tiles of {}x{}",
                 block.name, tile.rows, tile.columns
             );
-            self.b.found.push(refuse(
-                None,
-                message,
-                "all loops of #[gemm] visit tiles of one shape",
-            ));
+            self.refuse(message, "all loops of #[gemm] visit tiles of one shape");
         }
         let leaves = leaves(self, body);
         let mut sorted = sort(self, &leaves);
@@ -157,6 +153,7 @@ impl Walk<'_, '_> {
             return Vec::new();
         };
         let names = self.declared.len();
+        let note = self.note(dot.op);
         let (Some(x), Some(w)) = (self.operand(0, a), self.operand(1, b)) else {
             return Vec::new();
         };
@@ -186,7 +183,7 @@ impl Walk<'_, '_> {
             keep: false,
         });
         let mut nodes = self.stages_free();
-        nodes.push(self.note(dot.op));
+        nodes.push(note);
         // A remark that is of both is made once.
         let others = w.sizes.into_iter().filter(|node| !x.sizes.contains(node));
         nodes.extend(x.sizes.iter().cloned().chain(others));

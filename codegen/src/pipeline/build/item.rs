@@ -4,9 +4,9 @@ use super::super::{Expr, Field, Node, Note, Test};
 use super::epilogue::is_vector;
 use super::walk::{Bound, Walk};
 use super::{names_an_item, refuse};
-use crate::kernel::{Block, Cells, Kernel, Op, OpKind, visit};
+use crate::kernel::{Block, Cells, Kernel, Op, OpId, OpKind, visit};
 use crate::order::RankOrder;
-use crate::program::{CellIndex, CounterId, PartitionId, Pick, Var};
+use crate::program::{CellIndex, CounterId, Loc, PartitionId, Pick, Var};
 use std::collections::BTreeMap;
 
 /// Who waits for which counter.
@@ -46,29 +46,33 @@ impl Counters {
     }
 }
 
+/// A loop over ranks around an op, and where it was written.
+pub(super) type Looped = (Var, RankOrder, Loc);
+
 /// A leaf op of an item, with the loops over ranks around it.
 #[derive(Clone)]
 pub(super) struct Leaf<'a> {
-    pub loops: Vec<(Var, RankOrder)>,
+    pub loops: Vec<Looped>,
     pub op: &'a Op,
 }
 
 /// The leaf ops of an item in order.
 pub(super) fn leaves<'a>(walk: &mut Walk<'_, '_>, body: &'a [Op]) -> Vec<Leaf<'a>> {
     fn go<'a>(
+        kernel: &Kernel,
         body: &'a [Op],
-        loops: &mut Vec<(Var, RankOrder)>,
+        loops: &mut Vec<Looped>,
         out: &mut Vec<Leaf<'a>>,
-        bad: &mut bool,
+        bad: &mut Option<OpId>,
     ) {
         for op in body {
             match &op.kind {
                 OpKind::ForRanks { var, order, body } => {
-                    loops.push((*var, *order));
-                    go(body, loops, out, bad);
+                    loops.push((*var, *order, kernel.loc(op.id)));
+                    go(kernel, body, loops, out, bad);
                     loops.pop();
                 }
-                OpKind::ForSplits { .. } | OpKind::If { .. } => *bad = true,
+                OpKind::ForSplits { .. } | OpKind::If { .. } => *bad = bad.or(Some(op.id)),
                 OpKind::Wait { .. }
                 | OpKind::Signal { .. }
                 | OpKind::Copy { .. }
@@ -82,11 +86,12 @@ pub(super) fn leaves<'a>(walk: &mut Walk<'_, '_>, body: &'a [Op]) -> Vec<Leaf<'a
             }
         }
     }
-    let (mut out, mut bad) = (Vec::new(), false);
-    go(body, &mut Vec::new(), &mut out, &mut bad);
-    if bad {
+    let (mut out, mut bad) = (Vec::new(), None);
+    let kernel = walk.b.kernel;
+    go(kernel, body, &mut Vec::new(), &mut out, &mut bad);
+    if let Some(op) = bad {
         walk.b.found.push(refuse(
-            None,
+            Some(kernel.loc(op)),
             "an `if` or a split inside an item",
             "straight items and loops over ranks",
         ));
@@ -191,15 +196,20 @@ impl Walk<'_, '_> {
     /// What `leaf` does inside the loops over ranks around an op.
     pub fn in_loops(
         &mut self,
-        loops: &[(Var, RankOrder)],
+        loops: &[Looped],
         leaf: &mut dyn FnMut(&mut Self) -> Vec<Node>,
     ) -> Vec<Node> {
         match loops.split_first() {
             None => leaf(self),
-            Some(((var, order), rest)) => self
-                .ranks(*var, *order, |walk| walk.in_loops(rest, leaf))
-                .into_iter()
-                .collect(),
+            Some(((var, order, at), rest)) => {
+                let inner = self.at.replace(at);
+                let node = self.ranks(*var, *order, |walk| {
+                    walk.at = inner;
+                    walk.in_loops(rest, leaf)
+                });
+                self.at = inner;
+                node.into_iter().collect()
+            }
         }
     }
 
@@ -274,6 +284,7 @@ impl Walk<'_, '_> {
         let leaves = leaves(self, body);
         let mut nodes = Vec::new();
         for leaf in &leaves {
+            nodes.push(self.note(leaf.op));
             let inner = match &leaf.op.kind {
                 OpKind::Wait { cells, .. } => {
                     self.in_loops(&leaf.loops, &mut |walk| walk.wait(cells))
@@ -290,7 +301,6 @@ impl Walk<'_, '_> {
                 | OpKind::ForSplits { .. }
                 | OpKind::If { .. } => Vec::new(),
             };
-            nodes.push(self.note(leaf.op));
             nodes.extend(inner);
         }
         nodes
@@ -307,9 +317,8 @@ impl Walk<'_, '_> {
                 | Block::ForSplits { .. }
                 | Block::If { .. }
                 | Block::Items { .. } => {
-                    self.b
-                        .found
-                        .push(refuse(None, "a loop after a join", "signals and waits"));
+                    self.at = self.b.kernel.block_loc(block);
+                    self.refuse("a loop after a join", "signals and waits");
                 }
             }
         }
@@ -333,8 +342,9 @@ impl Walk<'_, '_> {
         ]
     }
 
-    /// The statement as the kernel has it.
-    pub fn note(&self, op: &Op) -> Node {
+    /// The statement as the kernel has it. What is refused from here on is about it.
+    pub fn note(&mut self, op: &Op) -> Node {
+        self.at = Some(self.b.kernel.loc(op.id));
         Node::Note(Note {
             words: crate::print::statement(self.b.kernel, op),
             loc: Some(self.b.kernel.loc(op.id)),
@@ -375,11 +385,8 @@ impl Walk<'_, '_> {
     pub fn rows(&mut self, partition: PartitionId, chunk: Option<&Expr>) -> Expr {
         let item = &self.b.kernel.partitions[partition.index()];
         if chunk.is_none() && self.b.kernel.dims[usize::from(item.rows.0)].chunked {
-            self.b.found.push(refuse(
-                None,
-                format!("all chunks of `{}` in one loop", item.name),
-                "one chunk at a time: `.of(rank)`",
-            ));
+            let message = format!("all chunks of `{}` in one loop", item.name);
+            self.refuse(message, "one chunk at a time: `.of(rank)`");
         }
         self.rows_in(partition, chunk)
     }

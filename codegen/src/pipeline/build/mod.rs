@@ -52,9 +52,12 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     let mut found = Vec::new();
     let product = product(kernel, &mut found);
     let Some(product) = product.filter(|_| found.is_empty()) else {
-        return Err(Diagnostics::check(found, ()).err().unwrap_or_else(|| {
-            refuse(None, "it has no dot", "a pipeline feeds tensor cores").into()
-        }));
+        let at = kernel.roles.first().and_then(|role| first(kernel, role));
+        return Err(Diagnostics::check(once(found), ())
+            .err()
+            .unwrap_or_else(|| {
+                refuse(at, "it has no dot", "a pipeline feeds tensor cores").into()
+            }));
     };
     let comm = comm(kernel);
     let counters = Counters::of(kernel);
@@ -124,7 +127,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         found,
         ..
     } = builder;
-    Diagnostics::check(found, ())?;
+    Diagnostics::check(once(found), ())?;
     let tile = product.tile;
     let lets = lets(kernel, &product);
     let plain = kernel.counters.is_empty();
@@ -162,7 +165,8 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     let (needs, has) = (pipeline.shared_bytes(), kernel.variant.arch.shared_memory());
     if needs > has {
         let message = format!("{needs} bytes of shared memory a CTA");
-        return Err(refuse(None, message, format!("an SM has {has}")).into());
+        let at = gemm.and_then(|gemm| first(kernel, gemm));
+        return Err(refuse(at, message, format!("an SM has {has}")).into());
     }
     Ok(pipeline)
 }
@@ -256,6 +260,18 @@ fn refuse(at: Option<Loc>, message: impl Into<String>, hint: impl Into<String>) 
     Diagnostic::new(Rule::Resources, at, message).hint(hint)
 }
 
+/// Each finding once: every warp walks the same statements.
+fn once(found: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    let mut seen = BTreeSet::new();
+    let mut new = |one: &Diagnostic| seen.insert((one.at, one.message.clone()));
+    found.into_iter().filter(|one| new(one)).collect()
+}
+
+/// Where a role's first statement was written.
+fn first(kernel: &Kernel, role: &Role) -> Option<Loc> {
+    role.body.iter().find_map(|block| kernel.block_loc(block))
+}
+
 fn role(kernel: &Kernel, is: impl Fn(RoleKind) -> bool) -> Option<&Role> {
     kernel.roles.iter().find(|role| is(role.kind))
 }
@@ -281,7 +297,7 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
     if let Some(spare) = role(kernel, |kind| kind == RoleKind::SpareWarps) {
         let message = format!("a #[{}] loop", spare.kind.name());
         found.push(refuse(
-            None,
+            first(kernel, spare),
             message,
             "#[gemm], #[comm] and #[copy_engine] have pipelines",
         ));

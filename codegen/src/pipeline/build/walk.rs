@@ -4,7 +4,7 @@ use super::super::{Deal, Expr, Field, Map, MapId, Node, Test, View};
 use super::{Builder, refuse};
 use crate::kernel::{Block, Region};
 use crate::order::{RankOrder, affine};
-use crate::program::{Home, PartitionId, TensorId, TensorKind, Var};
+use crate::program::{Home, Loc, PartitionId, TensorId, TensorKind, Var};
 use crate::rank::{RankExpr, RankOp};
 
 /// Which warp walks.
@@ -34,6 +34,8 @@ pub(super) struct Walk<'b, 'a> {
     pub b: &'b mut Builder<'a>,
     pub which: Which,
     pub scope: Vec<(Var, Bound)>,
+    /// The statement that is being lowered.
+    pub at: Option<Loc>,
     /// Names declared in the enclosing loops.
     pub declared: Vec<(String, Expr)>,
 }
@@ -89,8 +91,15 @@ impl<'b, 'a> Walk<'b, 'a> {
             b,
             which,
             scope: Vec::new(),
+            at: None,
             declared: Vec::new(),
         }
+    }
+
+    /// Refuses the statement that is being lowered.
+    pub fn refuse(&mut self, message: impl Into<String>, hint: impl Into<String>) {
+        let found = refuse(self.at, message, hint);
+        self.b.found.push(found);
     }
 
     /// All a warp does of a role.
@@ -130,8 +139,11 @@ impl<'b, 'a> Walk<'b, 'a> {
     pub fn blocks(&mut self, body: &[Block]) -> Vec<Node> {
         let mut nodes = Vec::new();
         for block in body {
+            self.at = self.b.kernel.block_loc(block);
             match block {
-                Block::ForRanks { var, order, body } => {
+                Block::ForRanks {
+                    var, order, body, ..
+                } => {
                     if let Some(node) = self.ranks(*var, *order, |walk| walk.blocks(body)) {
                         nodes.push(node);
                     }
@@ -141,18 +153,18 @@ impl<'b, 'a> Walk<'b, 'a> {
                     parts,
                     count,
                     body,
+                    ..
                 } => nodes.extend(self.parts(*var, *parts, *count, |walk| walk.blocks(body))),
-                Block::If { .. } => self.b.found.push(refuse(
-                    None,
-                    "an `if` between loops",
-                    "loops over ranks and items",
-                )),
+                Block::If { .. } => {
+                    self.refuse("an `if` between loops", "loops over ranks and items");
+                }
                 Block::Items {
                     var,
                     partition,
                     chunk,
                     order,
                     body,
+                    ..
                 } => match self.which {
                     Which::Fetch | Which::Send => {
                         nodes.extend(self.pieces(*var, *partition, chunk.as_ref(), body))
@@ -209,11 +221,10 @@ impl<'b, 'a> Walk<'b, 'a> {
             }
             RankOrder::Ascending => (Expr::world(), Expr::var(&step)),
             RankOrder::Table(_) => {
-                self.b.found.push(refuse(
-                    None,
+                self.refuse(
                     "an order given as a closure",
                     "orders by `ring`, `from_me`, `after_me`, `before_me`",
-                ));
+                );
                 return None;
             }
         };
@@ -276,11 +287,10 @@ impl<'b, 'a> Walk<'b, 'a> {
                     RankOp::Rem => a % b,
                     RankOp::Xor => Expr::Binary(super::super::Op::Xor, Box::new(a), Box::new(b)),
                     RankOp::Sub => {
-                        self.b.found.push(refuse(
-                            None,
+                        self.refuse(
                             "a difference of ranks",
                             "`(me() + world() - 1)` as a sum with a constant",
-                        ));
+                        );
                         a
                     }
                 }
@@ -293,11 +303,7 @@ impl<'b, 'a> Walk<'b, 'a> {
             Home::Me => Expr::me(),
             Home::On(rank) => self.rank(rank),
             Home::Everywhere => {
-                self.b.found.push(refuse(
-                    None,
-                    "a multicast address",
-                    "one rank at a time: `.on(rank)`",
-                ));
+                self.refuse("a multicast address", "one rank at a time: `.on(rank)`");
                 Expr::me()
             }
         }

@@ -173,7 +173,7 @@ impl Built {
 
     /// Its warp level.
     pub(super) fn pipeline(&self) -> Result<&Checked<Pipeline>, Error> {
-        let make = || pipeline::build(&self.kernel).and_then(pipeline::verify);
+        let make = || pipeline::checked(&self.kernel);
         let pipeline = self.pipeline.get_or_init(make).as_ref();
         Ok(pipeline.map_err(Clone::clone)?)
     }

@@ -1,0 +1,82 @@
+//! Whether a kernel runs on GPUs: the last line of what `check` proves.
+
+use super::render;
+use counterflow_codegen::diag::Diagnostics;
+use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::pipeline::{self, Pipeline};
+use counterflow_codegen::variant::Arch;
+use counterflow_codegen::verify::Checked;
+use serde_json::{Value as Json, json};
+
+/// A kernel's warp level, or why it has none.
+pub(super) enum Emits {
+    /// It has one, and it does what the kernel says.
+    Yes(Box<Checked<Pipeline>>),
+    /// It has none.
+    No(Diagnostics),
+    /// Nobody asked for one: the variant is for the emulator.
+    NotAsked,
+}
+
+impl Emits {
+    pub(super) fn of(kernel: &Checked<Kernel>) -> Emits {
+        match kernel.variant.arch {
+            Arch::Cpu => Emits::NotAsked,
+            Arch::Sm90 => match pipeline::checked(kernel) {
+                Ok(pipeline) => Emits::Yes(Box::new(pipeline)),
+                Err(found) => Emits::No(found),
+            },
+        }
+    }
+
+    /// Its line in a table: what it is about, the verdict, and with how much.
+    pub(super) fn row(&self) -> [String; 3] {
+        let (verdict, why) = match self {
+            Emits::Yes(pipeline) => {
+                let (first, others) = pipeline.registers;
+                (
+                    format!("emits for {}", pipeline.kernel.variant.arch.name()),
+                    format!(
+                        "{} registers asked ({first} to load and store, {others} to multiply), {} shared",
+                        pipeline.registers_at_first(),
+                        render::bytes(pipeline.shared_bytes().into())
+                    ),
+                )
+            }
+            Emits::No(found) => {
+                let more = match found.iter().count() - 1 {
+                    0 => String::new(),
+                    more => format!(", and {more} more"),
+                };
+                (
+                    "not yet on GPUs".into(),
+                    format!("{}{more}", found.first().brief()),
+                )
+            }
+            Emits::NotAsked => (
+                "not for GPUs".into(),
+                "`--arch cpu` is for the emulator alone".into(),
+            ),
+        };
+        ["kernel".into(), verdict, why]
+    }
+
+    pub(super) fn json(&self) -> Json {
+        match self {
+            Emits::Yes(pipeline) => json!({
+                "emits": true,
+                "arch": pipeline.kernel.variant.arch.name(),
+                "registers": pipeline.registers_at_first(),
+                "registers_to_load_and_store": pipeline.registers.0,
+                "registers_to_multiply": pipeline.registers.1,
+                "shared_bytes": pipeline.shared_bytes(),
+            }),
+            Emits::No(found) => json!({
+                "emits": false,
+                "why": found.first().brief(),
+                "diagnostics": render::diagnostics_json(found),
+            }),
+            Emits::NotAsked => json!({ "emits": false, "why": "--arch cpu" }),
+        }
+    }
+}
