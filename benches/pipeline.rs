@@ -1,11 +1,11 @@
 //! How long planning, checking, predicting, emitting, compiling and emulating take. The limits are in the README.
 
 use counterflow::codegen::pipeline::{self, Pipeline};
-use counterflow::codegen::verify::{self, Planner};
+use counterflow::codegen::verify;
 use counterflow::codegen::{cuda, lower, model};
 use counterflow::jit::{Cache, Compiler};
 use counterflow::{
-    Checked, Kernel, Machine, Plan, Program, Shape, Variant, cpu, launch, schedules,
+    Checked, Kernel, Machine, Plan, Program, Series, Shape, Variant, cpu, launch, schedules,
 };
 use divan::{Bencher, black_box};
 
@@ -20,6 +20,10 @@ fn kernel(world: u32) -> Checked<Kernel> {
 
 fn plan(kernel: &Checked<Kernel>, shape: &Shape) -> Checked<Plan> {
     verify::plan(kernel, shape, &Machine::h200()).expect("is safe")
+}
+
+fn series(kernel: &Checked<Kernel>, most: &Shape) -> Series {
+    verify::series(kernel, most, &Machine::h200()).expect("is safe")
 }
 
 /// From what the user wrote to a checked plan.
@@ -61,13 +65,12 @@ fn world_72_predicted(bencher: Bencher) {
 /// A launch with an M whose counts are known: only numbers are new.
 #[divan::bench]
 fn new_m_known_counts(bencher: Bencher) {
-    let mut planner = Planner::new(kernel(8), Machine::h200());
     let shape = |m| Shape::new(m, 8192, 8192);
-    planner.plan(&shape(16384)).expect("is safe");
+    let series = series(&kernel(8), &shape(16384));
     let mut m = 16384;
     bencher.bench_local(|| {
         m = if m == 16384 { 16380 } else { m + 1 };
-        planner.plan(black_box(&shape(m))).expect("is safe")
+        series.plan(black_box(&shape(m))).expect("is safe")
     });
 }
 
@@ -75,25 +78,28 @@ fn new_m_known_counts(bencher: Bencher) {
 #[divan::bench(args = [512, 2048, 16384])]
 fn new_m_unknown_counts(bencher: Bencher, m: u32) {
     let kernel = kernel(8);
+    let most = Shape::new(32768, 8192, 8192);
     bencher
-        .with_inputs(|| Planner::new(kernel.clone(), Machine::h200()))
-        .bench_local_values(|mut planner| planner.plan(black_box(&Shape::new(m, 8192, 8192))));
+        .with_inputs(|| series(&kernel, &most))
+        .bench_local_values(|series| series.plan(black_box(&Shape::new(m, 8192, 8192))));
 }
 
 /// Four emulated ranks at 1024³, with numbers and watching every access.
 #[divan::bench(sample_count = 5)]
 fn emulator_4_ranks_1024(bencher: Bencher) {
     let kernel = kernel(4);
-    let plan = plan(&kernel, &Shape::new(1024, 1024, 1024));
-    bencher.bench(|| cpu::run(&kernel, vec![&plan], 1).expect("runs"));
+    let series = series(&kernel, &Shape::new(1024, 1024, 1024));
+    let plan = series.plan(series.most()).expect("is safe");
+    bencher.bench(|| cpu::run(&series, vec![&plan], 1).expect("runs"));
 }
 
 /// The same without numbers.
 #[divan::bench]
 fn emulator_tags_only(bencher: Bencher) {
     let kernel = kernel(4);
-    let plan = plan(&kernel, &Shape::new(1024, 1024, 1024));
-    bencher.bench(|| cpu::interleave(&kernel, &[&plan], 1).expect("runs"));
+    let series = series(&kernel, &Shape::new(1024, 1024, 1024));
+    let plan = series.plan(series.most()).expect("is safe");
+    bencher.bench(|| cpu::interleave(&series, &[&plan], 1).expect("runs"));
 }
 
 /// The library, by name.

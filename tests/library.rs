@@ -3,7 +3,7 @@
 
 use counterflow::codegen::interp::{self, Options};
 use counterflow::codegen::lower::lower;
-use counterflow::codegen::verify::{self, Planner};
+use counterflow::codegen::verify;
 use counterflow::{Arch, Checked, Machine, Plan, Shape, Variant, schedules};
 
 #[test]
@@ -18,9 +18,10 @@ fn every_schedule_agrees_with_its_reference_in_every_world() {
             }
             let kernel = lower(&program, &variant).and_then(verify::kernel);
             let kernel = kernel.unwrap_or_else(|error| panic!("{}: {error}", program.name));
-            let mut planner = Planner::new(kernel.clone(), Machine::h200());
+            let series = verify::series(&kernel, &Shape::new(29, 24, 16), &Machine::h200());
+            let series = series.unwrap_or_else(|error| panic!("{}: {error}", program.name));
             let plans: Vec<Checked<Plan>> = [29, 1, 7, 29]
-                .map(|m| planner.plan(&Shape::new(m, 24, 16).up_to(29)))
+                .map(|m| series.plan(&Shape::new(m, 24, 16)))
                 .into_iter()
                 .collect::<Result<_, _>>()
                 .unwrap_or_else(|error| panic!("{} world {world}: {error}", program.name));
@@ -28,7 +29,7 @@ fn every_schedule_agrees_with_its_reference_in_every_world() {
             for seed in 0..3 {
                 let told = format!("{} world {world} seed {seed}", program.name);
                 let outcome = interp::run(
-                    &kernel,
+                    &series,
                     &launches,
                     &Options::seed(seed),
                     interp::uniform(seed),
@@ -43,7 +44,7 @@ fn every_schedule_agrees_with_its_reference_in_every_world() {
             }
             for seed in 3..20 {
                 let options = Options::seed(seed).tags_only();
-                interp::run(&kernel, &launches, &options, |_, _| {})
+                interp::run(&series, &launches, &options, |_, _| {})
                     .unwrap_or_else(|failure| panic!("{} {world}: {failure}", program.name));
             }
         }

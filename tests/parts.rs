@@ -5,7 +5,7 @@ mod gates;
 
 use counterflow::codegen::interp::{self, Options};
 use counterflow::codegen::lower::lower;
-use counterflow::codegen::verify::{self, Planner};
+use counterflow::codegen::verify;
 use counterflow::prelude::*;
 use counterflow::{
     Arch, Checked, Dtype, Layout, Machine, Plan, Program, Shape, Variant, schedules,
@@ -30,17 +30,14 @@ fn parts_are_added_in_order_whatever_their_number_and_depth() {
         let kernel = lower(&program, &variant)
             .and_then(verify::kernel)
             .expect("legal");
-        let mut planner = Planner::new(kernel.clone(), Machine::h200());
+        let series = verify::series(&kernel, &Shape::new(29, 24, k), &Machine::h200());
+        let series = series.expect("a series");
         let plans: Vec<Checked<Plan>> = [29, 1, 7, 29]
-            .map(|m| {
-                planner
-                    .plan(&Shape::new(m, 24, k).up_to(29))
-                    .expect("a plan")
-            })
+            .map(|m| series.plan(&Shape::new(m, 24, k)).expect("a plan"))
             .into();
         let launches: Vec<&Checked<Plan>> = plans.iter().collect();
         for seed in 0..4 {
-            let run = || interp::run(&kernel, &launches, &Options::seed(seed), interp::uniform(5));
+            let run = || interp::run(&series, &launches, &Options::seed(seed), interp::uniform(5));
             let outcome = run().unwrap_or_else(|failure| panic!("{parts} of {k}: {failure}"));
             for (launch, plan) in plans.iter().enumerate() {
                 let expected = interp::reference(&kernel, plan, launch, interp::uniform(5));
@@ -74,7 +71,7 @@ fn refused(program: &Program, k: u32) -> String {
     let kernel = lower(program, &variant(1, 3))
         .and_then(verify::kernel)
         .expect("legal");
-    let plan = Planner::new(kernel, Machine::h200()).plan(&Shape::new(256, 256, k));
+    let plan = verify::plan(&kernel, &Shape::new(256, 256, k), &Machine::h200());
     plan.expect_err("no plan").to_string()
 }
 
@@ -202,11 +199,10 @@ fn parts_that_do_not_add_up_are_refused() {
 fn a_part_without_a_step_is_refused_with_numbers() {
     let variant = Variant::new(1).set("parts", 3);
     let kernel = lower(&schedules::gemm_split(), &variant).and_then(verify::kernel);
-    let mut planner = Planner::new(kernel.expect("legal"), Machine::h200());
-    planner
-        .plan(&Shape::new(256, 256, 264))
-        .expect("2, 2 and 1 steps");
-    let refused = planner
+    let kernel = kernel.expect("legal");
+    let series = verify::series(&kernel, &Shape::new(256, 256, 264), &Machine::h200());
+    let refused = series
+        .expect("2, 2 and 1 steps")
         .plan(&Shape::new(256, 256, 256))
         .expect_err("2, 2 and none");
     let told = refused.to_string();

@@ -69,6 +69,13 @@ pub struct Dim {
     pub unit: bool,
 }
 
+impl Dim {
+    /// Whether a shape gives its size by name: it is none of m, n and k.
+    pub fn is_further(&self) -> bool {
+        !self.unit && !matches!(self.name.as_str(), "m" | "n" | "k")
+    }
+}
+
 /// A tensor in memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Buffer {
@@ -475,6 +482,38 @@ impl Kernel {
             RoleKind::Gemm(kind) => Some(kind),
             RoleKind::Comm { .. } | RoleKind::SpareWarps | RoleKind::CopyEngine => None,
         })
+    }
+
+    /// The orders of all loops over ranks: role by role, those outside items first.
+    pub fn orders(&self) -> Vec<RankOrder> {
+        fn outside(body: &[Block], found: &mut Vec<RankOrder>) {
+            for block in body {
+                match block {
+                    Block::ForRanks { order, body, .. } => {
+                        found.push(*order);
+                        outside(body, found);
+                    }
+                    Block::ForSplits { body, .. } => outside(body, found),
+                    Block::If {
+                        then, otherwise, ..
+                    } => {
+                        outside(then, found);
+                        outside(otherwise, found);
+                    }
+                    Block::Items { .. } | Block::Once { .. } | Block::Join => {}
+                }
+            }
+        }
+        let mut found = Vec::new();
+        for role in &self.roles {
+            outside(&role.body, &mut found);
+            visit(&role.body, &mut |op| {
+                if let OpKind::ForRanks { order, .. } = &op.kind {
+                    found.push(*order);
+                }
+            });
+        }
+        found
     }
 
     /// The GEMM role's K step, or 64 where there is none.

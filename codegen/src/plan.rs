@@ -1,5 +1,6 @@
 //! The numbers of one launch: geometry, steps, counter targets, grid, shared memory, heap.
 
+mod identity;
 mod steps;
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
@@ -17,6 +18,9 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
+use identity::fnv1a;
+pub(crate) use identity::identity;
+
 /// A kernel's numbers for one shape on one machine.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -32,8 +36,10 @@ pub struct Plan {
     pub grid: Grid,
     /// Where everything in the symmetric heap lies.
     pub heap: Heap,
-    /// Identifies kernel, variant and shape: ranks that launch different plans see different hashes.
+    /// Identifies kernel, variant, series and shape: ranks that launch different plans see different hashes.
     pub hash: u64,
+    /// Identifies the series that it is of.
+    pub(crate) series: u64,
 }
 
 /// The steps of every agent, unrolled when first looked at: a launch of a known class of shapes never is.
@@ -193,28 +199,30 @@ impl Arrivals {
 }
 
 impl Plan {
-    /// The plan of `kernel` for `shape` on `machine`: numbers, not yet verified.
+    /// The plan of `kernel` for `shape` on `machine`, of a series of up to [`Shape::most`]: numbers, not yet verified.
     ///
     /// # Errors
     /// What [`Geometry::new`] and [`unroll`] refuse, and a grid or shared memory that does not fit.
     pub fn new(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Plan, Diagnostics> {
+        let most = shape.most(kernel);
         Plan::of(
             &Arc::new(kernel.clone()),
-            Geometry::new(kernel, shape)?,
+            Geometry::within(kernel, shape, &most)?,
             shape,
             machine,
-            identity(kernel),
+            identity(kernel, &most),
             None,
         )
     }
 
-    /// As [`Plan::new`]; with the arrivals of its class of shapes if they are known, and then without unrolling.
+    /// As [`Plan::new`], of the series of that identity; with the arrivals of its class of shapes if they are known, and
+    /// then without unrolling.
     pub(crate) fn of(
         kernel: &Arc<Kernel>,
         geometry: Geometry,
         shape: &Shape,
         machine: &Machine,
-        identity: u64,
+        series: u64,
         known: Option<Arc<Arrivals>>,
     ) -> Result<Plan, Diagnostics> {
         let mut found = Vec::new();
@@ -235,16 +243,18 @@ impl Plan {
             geometry: geometry.clone(),
             unrolled,
         };
-        let heap = heap(kernel, &geometry, shape);
-        let hash = fnv1a(&format!("{identity:x} {shape}"));
+        let shape = shape.clone().named(kernel);
+        let heap = heap(kernel, &geometry, &shape);
+        let hash = fnv1a(&format!("{series:x} {shape}"));
         Ok(Plan {
-            shape: shape.clone(),
+            shape,
             geometry,
             agents,
             arrivals,
             grid,
             heap,
             hash,
+            series,
         })
     }
 
@@ -563,7 +573,7 @@ fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap {
         };
         let (rows, columns) = (
             geometry.most_chunk_rows(buffer.rows),
-            geometry.size(buffer.columns),
+            geometry.most(buffer.columns),
         );
         // Where rows are contiguous, every chunk is a matrix of its own.
         let (lines, contiguous) = if buffer.rows_contiguous {
@@ -577,16 +587,4 @@ fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap {
         add(&buffer.name, &sizes.map(u64::from));
     }
     heap
-}
-
-/// Tells kernels apart that differ in anything their text shows: orders, bodies, choices, types.
-pub(crate) fn identity(kernel: &Kernel) -> u64 {
-    fnv1a(&kernel.text())
-}
-
-/// FNV-1a, 64 bits: stable over processes and machines, unlike the standard library's hasher.
-fn fnv1a(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

@@ -1,80 +1,13 @@
 //! The numbers of one problem: a shape, and the geometry a kernel has on it.
 
+mod sizes;
+
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Buffer, DimId, Kernel, Partition};
 use crate::program::{CounterDim, CounterId, PartitionId, TensorKind};
-use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
 
-/// The sizes of one call, in elements.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Shape {
-    /// Rows of the product over all ranks.
-    pub m: u32,
-    /// Columns of the product on one rank.
-    pub n: u32,
-    /// Depth of the product on one rank.
-    pub k: u32,
-    /// Sizes of further dimensions by name (`z.rows`); absent rows are `m`, absent columns `k`.
-    pub dims: BTreeMap<String, u32>,
-    /// Leading dimensions by tensor, in elements; absent: the contiguous extent itself.
-    pub ld: BTreeMap<String, u32>,
-    /// The most rows any launch of this series has: counters are laid out for it, so that a cell keeps its meaning
-    /// (and its signaller) while `m` changes from launch to launch. Absent: `m`.
-    pub most_m: Option<u32>,
-}
-
-impl Shape {
-    /// A product of `m` by `n` by `k`.
-    pub fn new(m: u32, n: u32, k: u32) -> Self {
-        Shape {
-            m,
-            n,
-            k,
-            dims: BTreeMap::new(),
-            ld: BTreeMap::new(),
-            most_m: None,
-        }
-    }
-
-    /// As one of a series of launches of up to `m` rows.
-    #[must_use]
-    pub fn up_to(mut self, m: u32) -> Self {
-        self.most_m = Some(m);
-        self
-    }
-
-    /// With the size of a further dimension.
-    #[must_use]
-    pub fn dim(mut self, name: &str, size: u32) -> Self {
-        self.dims.insert(name.into(), size);
-        self
-    }
-
-    /// With a leading dimension.
-    #[must_use]
-    pub fn ld(mut self, tensor: &str, elements: u32) -> Self {
-        self.ld.insert(tensor.into(), elements);
-        self
-    }
-}
-
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}x{}x{}", self.m, self.n, self.k)?;
-        for (name, size) in &self.dims {
-            write!(f, " {name}={size}")?;
-        }
-        for (name, size) in &self.ld {
-            write!(f, " ld.{name}={size}")?;
-        }
-        if let Some(most) = self.most_m {
-            write!(f, " up to {most} rows")?;
-        }
-        Ok(())
-    }
-}
+pub use sizes::Shape;
 
 /// A half-open range of rows or columns, in elements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -140,33 +73,64 @@ pub struct Item {
 pub const MAX_WORLD: u32 = 128;
 
 impl Geometry {
-    /// The geometry of `kernel` on `shape`.
+    /// The geometry of `kernel` on `shape`, the largest launch being [`Shape::most`].
     ///
     /// # Errors
-    /// A size of zero, an unknown dimension or tensor name, a row that is not a multiple of 16 bytes, a leading
-    /// dimension that is too small, or a size beyond 31 bits, each with what would be legal.
+    /// As [`Geometry::within`].
     pub fn new(kernel: &Kernel, shape: &Shape) -> Result<Geometry, Diagnostics> {
+        Geometry::within(kernel, shape, &shape.most(kernel))
+    }
+
+    /// The geometry of `kernel` on `shape` in a series whose largest launch is `most`: cells lie as they do there, so
+    /// that each keeps its meaning while sizes change from launch to launch.
+    ///
+    /// # Errors
+    /// A size of zero or above the most, an unknown dimension or tensor name, a row that is not a multiple of 16
+    /// bytes, a leading dimension that is too small, or a size beyond 31 bits, each with what would be legal.
+    pub fn within(kernel: &Kernel, shape: &Shape, most: &Shape) -> Result<Geometry, Diagnostics> {
         let mut found = Vec::new();
+        let geometry = Geometry::sized(kernel, shape, most, &mut found);
+        geometry.check_memory(kernel, shape, &mut found);
+        Diagnostics::check(found, geometry)
+    }
+
+    /// The geometry of the largest launch of a series, wherever its tensors lie.
+    pub(crate) fn largest(kernel: &Kernel, most: &Shape) -> Result<Geometry, Diagnostics> {
+        let mut found = Vec::new();
+        let geometry = Geometry::sized(kernel, most, most, &mut found);
+        Diagnostics::check(found, geometry)
+    }
+
+    /// This geometry of the largest launch with all chunks full. Every launch of the series has some of its items,
+    /// which stand at the same cells there: a short last chunk of the largest launch may be longer in a smaller one.
+    pub(crate) fn with_full_chunks(&self) -> Geometry {
+        let mut full = self.clone();
+        for dim in full.dims.iter_mut().filter(|dim| dim.chunked) {
+            dim.chunk = dim.most;
+            dim.size = dim.most.saturating_mul(self.world);
+        }
+        full
+    }
+
+    fn sized(
+        kernel: &Kernel,
+        shape: &Shape,
+        most: &Shape,
+        found: &mut Vec<Diagnostic>,
+    ) -> Geometry {
         let world = kernel.variant.world;
         let dims: Vec<DimGeometry> = kernel
             .dims
             .iter()
             .map(|dim| {
-                let default = if dim.name.ends_with("rows") {
-                    shape.m
-                } else {
-                    shape.k
-                };
-                let size = match dim.name.as_str() {
-                    _ if dim.unit => 1,
-                    "m" => shape.m,
-                    "n" => shape.n,
-                    "k" => shape.k,
-                    name => shape.dims.get(name).copied().unwrap_or(default),
-                };
+                let (size, most) = (shape.size(dim), most.size(dim));
                 if size == 0 || size > i32::MAX as u32 {
                     let message = format!("{} is {size}", dim.name);
                     found.push(shape_error(message).hint("every size is from 1 to 2147483647"));
+                } else if size > most {
+                    let message = format!("{} is {size} in a series of up to {most}", dim.name);
+                    let hint = format!("make the series for {} = {size} at least", dim.name);
+                    found.push(shape_error(message).hint(hint));
                 }
                 let of_chunk = |size: u32| {
                     if dim.chunked {
@@ -175,16 +139,6 @@ impl Geometry {
                         size
                     }
                 };
-                let named = shape.dims.contains_key(&dim.name);
-                let follows_m = dim.name == "m" || (dim.name.ends_with("rows") && !named);
-                let most = shape
-                    .most_m
-                    .filter(|_| follows_m && !dim.unit)
-                    .unwrap_or(size);
-                if most < size {
-                    let message = format!("{} is {size} in a series of up to {most}", dim.name);
-                    found.push(shape_error(message).hint("plan for the largest launch"));
-                }
                 DimGeometry {
                     size,
                     chunk: of_chunk(size),
@@ -218,7 +172,6 @@ impl Geometry {
             counters,
             k_step: kernel.k_step(),
         };
-        geometry.check_memory(kernel, shape, &mut found);
         for (index, counter) in kernel.counters.iter().enumerate() {
             let axes: Vec<u32> = counter
                 .dims
@@ -238,8 +191,41 @@ impl Geometry {
                     .hint("at most 2^28; larger tiles or pieces need fewer"),
                 );
             }
+            for dim in &counter.dims {
+                geometry.check_columns(kernel, *dim, most, found);
+            }
         }
-        Diagnostics::check(found, geometry)
+        geometry
+    }
+
+    /// Refuses another number of columns of cells than the largest launch has: the cells would move.
+    fn check_columns(
+        &self,
+        kernel: &Kernel,
+        axis: CounterDim,
+        most: &Shape,
+        found: &mut Vec<Diagnostic>,
+    ) {
+        let CounterDim::Items(partition) = axis else {
+            return;
+        };
+        let partition = &self.partitions[partition.index()];
+        let (size, dim) = (
+            self.size(partition.columns),
+            &kernel.dims[usize::from(partition.columns.0)],
+        );
+        let most = most.size(dim);
+        if partition
+            .column_block
+            .is_some_and(|block| size < most && size.div_ceil(block) != most.div_ceil(block))
+        {
+            let message = format!(
+                "{} is {size} in a series of {most}: every column of `{}` has a counter cell, which would move",
+                dim.name, partition.name
+            );
+            let hint = format!("make another series for {} = {size}", dim.name);
+            found.push(shape_error(message).hint(hint));
+        }
     }
 
     fn check_memory(&self, kernel: &Kernel, shape: &Shape, found: &mut Vec<Diagnostic>) {
@@ -323,6 +309,11 @@ impl Geometry {
     /// Rows of a full chunk in the largest launch of the series.
     pub fn most_chunk_rows(&self, dim: DimId) -> u32 {
         self.dims[usize::from(dim.0)].most
+    }
+
+    /// The size of a dimension in the largest launch of the series, with whole chunks.
+    pub fn most(&self, dim: DimId) -> u32 {
+        self.most_chunk_rows(dim).saturating_mul(self.chunks(dim))
     }
 
     /// The rows of chunk `chunk`: short or empty at the end.

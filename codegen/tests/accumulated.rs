@@ -15,7 +15,7 @@ use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, Stmt, StmtKind, StoreMode, TensorKind};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Arch, Layout, Variant};
-use counterflow_codegen::verify::{self, Checked};
+use counterflow_codegen::verify::{self, Checked, Series};
 
 /// What a schedule says of each tile of `grad`.
 type Body = fn(&mut ScheduleBuilder, [TensorRef; 4], Item);
@@ -223,36 +223,33 @@ fn chunks_that_arrive_are_added_to() {
     }
 }
 
-fn plans(kernel: &Checked<Kernel>, rows: &[u32]) -> Vec<Checked<Plan>> {
+fn plans(kernel: &Checked<Kernel>, rows: &[u32]) -> (Series, Vec<Checked<Plan>>) {
     let most = rows.iter().copied().max().unwrap_or(0);
-    let plan = |m: &u32| {
-        verify::plan(
-            kernel,
-            &Shape::new(*m, 24, 16).up_to(most),
-            &Machine::h200(),
-        )
-    };
-    rows.iter()
-        .map(|m| plan(m).unwrap_or_else(|error| panic!("{error}")))
-        .collect()
+    let shape = |m| Shape::new(m, 24, 16);
+    let series = verify::series(kernel, &shape(most), &Machine::h200());
+    let series = series.unwrap_or_else(|error| panic!("{error}"));
+    let plan = |m: &u32| series.plan(&shape(*m));
+    let plans = rows.iter().map(plan).collect::<Result<_, _>>();
+    let plans = plans.unwrap_or_else(|error| panic!("{error}"));
+    (series, plans)
 }
 
 fn run(
-    kernel: &Checked<Kernel>,
+    series: &Series,
     plans: &[Checked<Plan>],
     seed: u64,
     inputs: impl FnMut(Input<'_>, &mut [f32]),
 ) -> Outcome {
     let plans: Vec<_> = plans.iter().collect();
-    interp::run(kernel, &plans, &Options::seed(seed), inputs)
+    interp::run(series, &plans, &Options::seed(seed), inputs)
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Every launch, from other random contents, against the reference.
 fn agrees(kernel: &Checked<Kernel>, rows: [u32; 2]) {
-    let plans = plans(kernel, &rows);
+    let (series, plans) = plans(kernel, &rows);
     for seed in 0..5 {
-        let outcome = run(kernel, &plans, seed, interp::uniform(seed));
+        let outcome = run(&series, &plans, seed, interp::uniform(seed));
         for (launch, plan) in plans.iter().enumerate() {
             let expected = interp::reference(kernel, plan, launch, interp::uniform(seed));
             let expected = expected.unwrap_or_else(|error| panic!("{error}"));
@@ -269,9 +266,9 @@ fn launches_go_on_adding() {
         &wgrad(),
         &Variant::new(2).arch(Arch::Cpu).set("tiles", (4, 8)),
     );
-    let plans = plans(&kernel, &[13, 13, 13]);
+    let (series, plans) = plans(&kernel, &[13, 13, 13]);
     let mut fill = interp::integers(5);
-    let outcome = run(&kernel, &plans, 1, |input, values| {
+    let outcome = run(&series, &plans, 1, |input, values| {
         if input.name != "grad" || input.launch == 0 {
             fill(input, values);
         }

@@ -9,11 +9,11 @@ use crate::launch::{Loaded, Tensors};
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::interp::{self, Input, Outcome, Output, Policy};
-use counterflow_codegen::kernel::{Buffer, Kernel};
+use counterflow_codegen::kernel::Buffer;
 use counterflow_codegen::pipeline::Pipeline;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{TensorId, TensorKind};
-use counterflow_codegen::verify::Checked;
+use counterflow_codegen::verify::{Checked, Series};
 use half::{bf16, f16};
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ pub struct Launched<'a> {
     pub facts: Option<Facts>,
 }
 
-/// Runs `plans` one after another on `ranks`, with numbers that `seed` determines, then times each of them.
+/// Runs `plans` of a series one after another on `ranks`, with numbers that `seed` determines, then times each of them.
 ///
 /// # Errors
 /// What the compiler or driver refuses; [`Error::Stalled`].
@@ -56,11 +56,13 @@ pub fn run<'a>(
     ranks: &[Communicator],
     compiler: &Compiler,
     pipeline: &Checked<Pipeline>,
+    series: &'a Series,
     plans: Vec<&'a Checked<Plan>>,
-    kernel: &'a Checked<Kernel>,
     seed: u64,
 ) -> Result<Launched<'a>, Error> {
-    let results = Communicator::each(ranks, |rank| one(rank, compiler, pipeline, &plans, seed))?;
+    let results = Communicator::each(ranks, |rank| {
+        one(rank, compiler, pipeline, series, &plans, seed)
+    })?;
     let mut outputs = Vec::new();
     let mut times = vec![Duration::ZERO; plans.len()];
     let (mut host, mut facts) = (Duration::ZERO, None);
@@ -79,7 +81,7 @@ pub fn run<'a>(
         policy: Policy::of_seed(seed, 1, 1),
     };
     Ok(Launched {
-        run: Run::of(kernel, plans, seed, outcome),
+        run: Run::of(series, plans, seed, outcome),
         times,
         host,
         facts,
@@ -94,11 +96,12 @@ pub fn run_only(
     ranks: &[Communicator],
     compiler: &Compiler,
     pipeline: &Checked<Pipeline>,
+    series: &Series,
     plan: &Checked<Plan>,
     only: u32,
 ) -> Result<(), Error> {
     Communicator::each(ranks, |rank| {
-        let (loaded, memory, tensors) = load(rank, compiler, pipeline, &[plan])?;
+        let (loaded, memory, tensors) = load(rank, compiler, pipeline, series, &[plan])?;
         prepare(rank, pipeline, plan, 0, 1, &memory)?;
         loaded.agree(rank, plan)?;
         if rank.rank() != only {
@@ -121,13 +124,14 @@ pub fn host_times(
     ranks: &[Communicator],
     compiler: &Compiler,
     pipeline: &Checked<Pipeline>,
+    series: &Series,
     plans: &[&Checked<Plan>],
     times: usize,
 ) -> Result<Vec<Duration>, Error> {
     // A stream takes about a thousand launches before the host must wait for the GPU.
     const QUEUED: usize = 16;
     let all = Communicator::each(ranks, |rank| {
-        let (loaded, memory, tensors) = load(rank, compiler, pipeline, plans)?;
+        let (loaded, memory, tensors) = load(rank, compiler, pipeline, series, plans)?;
         for plan in plans {
             prepare(rank, pipeline, plan, 0, 1, &memory)?;
             loaded.launch(rank, plan, &tensors)?;
@@ -196,6 +200,7 @@ fn load(
     rank: &Communicator,
     compiler: &Compiler,
     pipeline: &Checked<Pipeline>,
+    series: &Series,
     plans: &[&Checked<Plan>],
 ) -> Result<(Loaded, Vec<Memory>, Tensors), Error> {
     let kernel = &pipeline.kernel;
@@ -211,7 +216,7 @@ fn load(
     let heap: u64 = heap.map(|(_, bytes, _)| bytes + 1024).sum();
     let cells = plans.iter().map(|plan| plan.arrivals.len() as u64 * 128);
     rank.reserve(heap + 2 * cells.max().unwrap_or(0) + (4 << 20))?;
-    let loaded = Loaded::load(rank, compiler, pipeline, plans)?;
+    let loaded = Loaded::load(rank, compiler, pipeline, series)?;
     let (mut memory, mut tensors) = (Vec::new(), Tensors::new());
     for (id, bytes, in_heap) in needs {
         let place = Memory::new(rank, bytes, in_heap)?;
@@ -226,11 +231,12 @@ fn one(
     rank: &Communicator,
     compiler: &Compiler,
     pipeline: &Checked<Pipeline>,
+    series: &Series,
     plans: &[&Checked<Plan>],
     seed: u64,
 ) -> Result<OneRank, Error> {
     let kernel = &pipeline.kernel;
-    let (loaded, memory, tensors) = load(rank, compiler, pipeline, plans)?;
+    let (loaded, memory, tensors) = load(rank, compiler, pipeline, series, plans)?;
     let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
     let ids: Vec<TensorId> = ids
         .filter(|id| shown(&kernel.buffers[id.index()]))

@@ -90,7 +90,7 @@ fn in_a_row(
 ) -> Result<Vec<Output>, Error> {
     let plan = &case.plans[0];
     let heap = Heap::new(rank, &case.kernel, &[plan])?;
-    let loaded = Loaded::load(rank, compiler, &case.pipeline, &[plan])?;
+    let loaded = Loaded::load(rank, compiler, &case.pipeline, &case.series)?;
     let words = Words::new(&case.kernel, plan, rank.rank(), 0, fill);
     let memory = Memory::new(rank, &heap, &words)?;
     rank.synchronize()?;
@@ -105,7 +105,7 @@ fn in_a_row(
 fn emulated(case: &Case, fill: Fill) -> Vec<f32> {
     let plans = vec![&case.plans[0]; LAUNCHES];
     let mut inputs = fill.inputs();
-    let outcome = interp::run(&case.kernel, &plans, &Options::seed(1), |input, values| {
+    let outcome = interp::run(&case.series, &plans, &Options::seed(1), |input, values| {
         if input.name != "grad" || input.launch == 0 {
             inputs(interp::Input { launch: 0, ..input }, values);
         }

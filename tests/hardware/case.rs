@@ -12,7 +12,8 @@ use counterflow::codegen::verify;
 use counterflow::jit::{Compiler, Probes};
 use counterflow::launch::Loaded;
 use counterflow::{
-    Checked, Communicator, Dtype, Error, Kernel, Layout, Machine, Plan, Program, Shape, Variant,
+    Checked, Communicator, Dtype, Error, Kernel, Layout, Machine, Plan, Program, Series, Shape,
+    Variant,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,6 +23,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub struct Case {
     pub kernel: Checked<Kernel>,
     pub pipeline: Checked<Pipeline>,
+    pub series: Series,
     pub plans: Vec<Checked<Plan>>,
 }
 
@@ -123,13 +125,17 @@ impl Case {
     pub fn new(program: &Program, variant: &Variant, shapes: &[Shape], sharing: u32) -> Case {
         let (kernel, pipeline) = checked(program, variant);
         let machine = machine(&kernel, sharing);
+        let most = shapes.iter().cloned().reduce(|a, b| a.covering(&b));
+        let series = verify::series(&kernel, &most.expect("a shape"), &machine)
+            .unwrap_or_else(|error| panic!("{}: {error}", program.name));
         let plan = |shape| {
-            verify::plan(&kernel, shape, &machine)
-                .unwrap_or_else(|error| panic!("{}: {error}", program.name))
+            let plan = series.plan(shape);
+            plan.unwrap_or_else(|error| panic!("{}: {error}", program.name))
         };
         Case {
             plans: shapes.iter().map(plan).collect(),
             pipeline,
+            series,
             kernel,
         }
     }
@@ -140,7 +146,7 @@ impl Case {
             Device::Cpu => {
                 let plans: Vec<_> = self.plans.iter().collect();
                 interp::run(
-                    &self.kernel,
+                    &self.series,
                     &plans,
                     &Options::seed(fill.seed()),
                     fill.inputs(),
@@ -173,7 +179,7 @@ impl Case {
     ) -> Result<Vec<Output>, Error> {
         let plans: Vec<_> = self.plans.iter().collect();
         let heap = Heap::new(rank, &self.kernel, &plans)?;
-        let loaded = Loaded::load(rank, compiler, &self.pipeline, &plans)?;
+        let loaded = Loaded::load(rank, compiler, &self.pipeline, &self.series)?;
         let mut numbers = Numbers::new(fill.seed() ^ u64::from(rank.rank()) << 32);
         let mut outputs = Vec::new();
         // All at once, since no other test has the GPUs meanwhile.

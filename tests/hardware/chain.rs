@@ -129,7 +129,7 @@ fn product(
     let words = m * side;
     rank.reserve((words as u64 * 2).next_multiple_of(2 << 20) + (4 << 20))?;
     let aside = rank.allocate::<u16>(words)?;
-    let loaded = Loaded::load(rank, compiler, &case.pipeline, &[&case.plans[0]])?;
+    let loaded = Loaded::load(rank, compiler, &case.pipeline, &case.series)?;
     let x: Vec<u16> = (0..words)
         .map(|at| bits(start(at / side, at % side)))
         .collect();
@@ -236,7 +236,7 @@ fn counted(
     comes_early(case, rank);
     let words = m * side;
     rank.reserve(4 << 20)?;
-    let loaded = Loaded::load(rank, compiler, &case.pipeline, &[&case.plans[0]])?;
+    let loaded = Loaded::load(rank, compiler, &case.pipeline, &case.series)?;
     let zeros = |words| Local::<u16>::zeros(rank.stream(), words);
     let (x, w) = (zeros(words)?, zeros(side * side)?);
     let ones = Local::of(rank.stream(), &vec![bits(1); words])?;
@@ -347,7 +347,7 @@ fn a_chain_on_the_emulator_moves_on_by_a_column_a_launch() {
         .collect();
     for _ in 0..3 {
         let ran = interp::run(
-            &case.kernel,
+            &case.series,
             &[&case.plans[0]],
             &Options::seed(1),
             |input, numbers| {

@@ -21,7 +21,14 @@ fn copies_that_wait_for_a_rank_that_never_launches_name_it() {
     let shape = [Shape::new(512, 512, 512)];
     let case = Case::new(&schedules::ag_gemm_pull(), &variant, &shape, world.sharing);
     let compiler = fine(Compiler::find());
-    let ended = gpus::run_only(&world.ranks, &compiler, &case.pipeline, &case.plans[0], 0);
+    let ended = gpus::run_only(
+        &world.ranks,
+        &compiler,
+        &case.pipeline,
+        &case.series,
+        &case.plans[0],
+        0,
+    );
     let error = ended.expect_err("stalled");
     println!("  {error}\n  {}", error.help().unwrap_or_default());
     assert_eq!(error.kind(), "stalled");
@@ -49,8 +56,8 @@ fn rows_that_lie_apart_are_copied_too() {
             &world.ranks,
             &compiler,
             &case.pipeline,
+            &case.series,
             plans.clone(),
-            &case.kernel,
             11,
         ));
         for (launch, plan) in plans.iter().enumerate() {
@@ -70,7 +77,14 @@ fn rows_that_lie_apart_are_copied_too() {
 fn host(name: &str, world: &World, case: &Case, plans: &[usize]) {
     let plans: Vec<&Checked<Plan>> = plans.iter().map(|plan| &case.plans[*plan]).collect();
     let compiler = fine(Compiler::find());
-    let took = gpus::host_times(&world.ranks, &compiler, &case.pipeline, &plans, 2000);
+    let took = gpus::host_times(
+        &world.ranks,
+        &compiler,
+        &case.pipeline,
+        &case.series,
+        &plans,
+        2000,
+    );
     let took = fine(took);
     let at = |part: usize| took[(took.len() - 1) * part / 100].as_secs_f64() * 1e6;
     println!(

@@ -55,8 +55,8 @@ fn agrees(program: &Program, variant: &Variant) {
             &world.ranks,
             &compiler,
             &case.pipeline,
+            &case.series,
             case.plans.iter().collect(),
-            &case.kernel,
             u64::from(n),
         ));
         let mut worst: f64 = 0.0;
@@ -117,8 +117,8 @@ fn costs() {
                     &world.ranks,
                     &compiler,
                     &case.pipeline,
+                    &case.series,
                     case.plans.iter().collect(),
-                    &case.kernel,
                     3,
                 ));
                 rounds[at].push(launched.times[0].as_secs_f64() * 1e6);

@@ -93,7 +93,7 @@ fn is_fused(schedule: fn() -> Program) {
         .collect();
     let seen = Communicator::each(&world.ranks, |rank| {
         let heap = Heap::new(rank, kernel, &[plan])?;
-        let loaded = Loaded::load(rank, &compiler, &case.pipeline, &[plan])?;
+        let loaded = Loaded::load(rank, &compiler, &case.pipeline, &case.series)?;
         let words = Words::new(kernel, plan, rank.rank(), 0, Fill::Uniform(5));
         let memory = Memory::new(rank, &heap, &words)?;
         let tensors = memory.tensors();

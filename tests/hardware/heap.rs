@@ -109,7 +109,7 @@ fn ranks_that_launch_different_shapes_are_told_before_any_kernel_runs() {
         let plans: Vec<_> = case.plans.iter().collect();
         let told = Communicator::each(&world.ranks, |rank| {
             let heap = Heap::new(rank, &case.kernel, &plans)?;
-            let loaded = Loaded::load(rank, &compiler, &case.pipeline, &plans)?;
+            let loaded = Loaded::load(rank, &compiler, &case.pipeline, &case.series)?;
             let fill = Fill::Uniform(1);
             let words = Words::new(&case.kernel, plans[0], rank.rank(), 0, fill);
             let memory = Memory::new(rank, &heap, &words)?;

@@ -19,7 +19,14 @@ fn a_rank_that_never_launches_is_named() {
     let shape = [Shape::new(512, 512, 512)];
     let case = Case::new(&schedules::ag_gemm(), &variant, &shape, world.sharing);
     let compiler = fine(Compiler::find());
-    let ended = gpus::run_only(&world.ranks, &compiler, &case.pipeline, &case.plans[0], 0);
+    let ended = gpus::run_only(
+        &world.ranks,
+        &compiler,
+        &case.pipeline,
+        &case.series,
+        &case.plans[0],
+        0,
+    );
     let error = ended.expect_err("stalled");
     println!("  {error}\n  {}", error.help().unwrap_or_default());
     assert_eq!(error.kind(), "stalled");

@@ -14,7 +14,7 @@ use super::machine::Machine;
 use super::setup::Setup;
 use crate::kernel::Kernel;
 use crate::plan::Plan;
-use crate::verify::Checked;
+use crate::verify::{Checked, Series};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
 
@@ -27,21 +27,18 @@ pub struct Explored {
     pub complete: bool,
 }
 
-/// Walks all interleavings of `launches` with `workers` workers a role, up to `limit` states.
+/// Walks all interleavings of launches of a series with `workers` workers a role, up to `limit` states.
 ///
 /// # Errors
-/// The first failure, with the schedule that leads to it.
-///
-/// # Panics
-/// If a plan is of another kernel or world.
+/// A plan of another series, or the first failure, with the schedule that leads to it.
 pub fn explore(
-    kernel: &Checked<Kernel>,
+    series: &Series,
     launches: &[&Checked<Plan>],
     workers: u32,
     limit: u64,
 ) -> Result<Explored, Failure> {
-    let plans: Vec<Vec<&Plan>> = launches.iter().map(|plan| vec![&***plan]).collect();
-    provoke_all(kernel, &plans, workers, limit)
+    let plans = super::of_series(series, launches)?;
+    provoke_all(series.kernel(), &plans, workers, limit)
 }
 
 /// As [`explore`], for what nothing has checked; see [`super::provoke`].

@@ -2,7 +2,7 @@
 
 mod story;
 
-use crate::diag::Rule;
+use crate::diag::{Diagnostic, Rule};
 use crate::kernel::OpId;
 use crate::program::Loc;
 use crate::shape::Extent;
@@ -190,6 +190,11 @@ pub enum FailureKind {
         /// The plan hashes of both.
         hashes: (u64, u64),
     },
+    /// A plan of another series than the one that was to run.
+    OtherSeries {
+        /// Which, and what to do.
+        refused: Diagnostic,
+    },
     /// More steps than the run was allowed.
     StepLimit {
         /// How many that were.
@@ -214,6 +219,7 @@ impl FailureKind {
             FailureKind::LateWrite { .. } => "LateWrite",
             FailureKind::Attribution { .. } => "Attribution",
             FailureKind::Mismatch { .. } => "Mismatch",
+            FailureKind::OtherSeries { .. } => "OtherSeries",
             FailureKind::StepLimit { .. } => "StepLimit",
         }
     }
@@ -235,7 +241,7 @@ impl FailureKind {
             | FailureKind::NeverWritten { .. }
             | FailureKind::Contribution { .. } => Rule::Coverage,
             FailureKind::Attribution { .. } => Rule::Attribution,
-            FailureKind::Mismatch { .. } => Rule::Shape,
+            FailureKind::Mismatch { .. } | FailureKind::OtherSeries { .. } => Rule::Shape,
         }
     }
 }

@@ -24,7 +24,7 @@
 //! *By value*, in the interleaving that ran: [`FailureKind::Deadlock`], [`FailureKind::UninitialisedRead`],
 //! [`FailureKind::StaleRead`], [`FailureKind::WrittenTwice`], [`FailureKind::NeverWritten`],
 //! [`FailureKind::Contribution`], [`FailureKind::OutOfBounds`], [`FailureKind::CounterDecrease`],
-//! [`FailureKind::Mismatch`], [`FailureKind::StepLimit`].
+//! [`FailureKind::Mismatch`], [`FailureKind::StepLimit`]. [`FailureKind::OtherSeries`] comes before anything runs.
 //!
 //! *By clock*, whatever the interleaving was: [`FailureKind::MissingAcquire`], [`FailureKind::Overwrite`],
 //! [`FailureKind::LateWrite`] (the last two also by value, where the run got that far) and
@@ -81,7 +81,7 @@ use crate::kernel::Kernel;
 use crate::plan::Plan;
 use crate::program::TensorId;
 use crate::shape::Extent;
-use crate::verify::Checked;
+use crate::verify::{Checked, Series};
 use machine::{Fill, Machine};
 use sched::Scheduler;
 use setup::Setup;
@@ -187,22 +187,35 @@ impl Outcome {
     }
 }
 
-/// Runs launches one after another on every rank. `inputs` fills an input before a launch; values are rounded to the
-/// tensor's type.
+/// Runs launches of a series one after another on every rank. `inputs` fills an input before a launch; values are
+/// rounded to the tensor's type.
 ///
 /// # Errors
-/// The first thing that went wrong.
-///
-/// # Panics
-/// If a plan is of another kernel or world.
+/// A plan of another series, or the first thing that went wrong.
 pub fn run(
-    kernel: &Checked<Kernel>,
+    series: &Series,
     launches: &[&Checked<Plan>],
     options: &Options,
     mut inputs: impl FnMut(Input<'_>, &mut [f32]),
 ) -> Result<Outcome, Failure> {
-    let plans: Vec<Vec<&Plan>> = launches.iter().map(|plan| vec![&***plan]).collect();
-    execute(kernel, &plans, options, &mut inputs)
+    let plans = of_series(series, launches)?;
+    execute(series.kernel(), &plans, options, &mut inputs)
+}
+
+/// The plans, a launch each, if the series made all of them.
+fn of_series<'a>(
+    series: &Series,
+    launches: &[&'a Checked<Plan>],
+) -> Result<Vec<Vec<&'a Plan>>, Failure> {
+    match series.owns(launches.iter().copied()) {
+        Ok(()) => Ok(launches.iter().map(|plan| vec![&***plan]).collect()),
+        Err(refused) => Err(Failure {
+            kind: Box::new(FailureKind::OtherSeries { refused }),
+            seed: 0,
+            steps: 0,
+            schedule: Vec::new(),
+        }),
+    }
 }
 
 /// As [`run`], but takes what nothing has checked: the door for testing the verifier, and this emulator, on broken

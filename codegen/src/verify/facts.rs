@@ -82,6 +82,15 @@ pub(super) struct Area {
 
 impl<'a> Facts<'a> {
     pub fn new(kernel: &'a Kernel, plan: &'a Plan) -> Facts<'a> {
+        let mut facts = Facts::of_signals(kernel, plan);
+        facts.cut_buffers();
+        facts.lay_out_areas();
+        facts.index_touches();
+        facts
+    }
+
+    /// Without who touches what.
+    pub fn of_signals(kernel: &'a Kernel, plan: &'a Plan) -> Facts<'a> {
         let mut facts = Facts {
             kernel,
             plan,
@@ -95,9 +104,6 @@ impl<'a> Facts<'a> {
             touches: Vec::new(),
         };
         facts.index_signals();
-        facts.cut_buffers();
-        facts.lay_out_areas();
-        facts.index_touches();
         facts
     }
 

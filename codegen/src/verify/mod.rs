@@ -13,7 +13,7 @@
 //!
 //! A shape is decided by its counts: two shapes with the same number of items in every chunk, the same overlaps
 //! between partitions and the same empty chunks have the same steps up to the extents of edge items, which no rule
-//! but bounds looks at. [`Planner`] keeps the verdict of each such class. Where tiles of a row differ only in the
+//! but bounds looks at. [`Series`] keeps the verdict of each such class. Where tiles of a row differ only in the
 //! columns they write (every gather), it is decided on one column of them: `columns` says when and why.
 //!
 //! # Why one greedy run decides progress
@@ -52,10 +52,10 @@ mod coverage;
 mod credits;
 mod facts;
 mod happens;
-mod planner;
 mod progress;
 mod race;
 mod reuse;
+mod series;
 mod story;
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
@@ -67,7 +67,7 @@ use crate::shape::Shape;
 use std::ops::Deref;
 use std::sync::Arc;
 
-pub use planner::Planner;
+pub use series::Series;
 
 /// A value that this module accepted. Nothing else makes one.
 #[derive(Clone, Debug)]
@@ -88,16 +88,29 @@ pub fn kernel(kernel: Kernel) -> Result<Checked<Kernel>, Diagnostics> {
     Diagnostics::check(kernel_findings(&kernel), ()).map(|()| Checked(Arc::new(kernel)))
 }
 
-/// Plans `shape` and checks what depends on it.
+/// The launches of a kernel of up to [`Shape::most`] of `most`, whose largest is checked now.
 ///
 /// # Errors
-/// What [`Plan::new`] refuses, or a finding of the first guarantee that does not hold.
+/// What [`Plan::new`] refuses of the largest launch, a finding of the first guarantee that does not hold in it, or
+/// what may go wrong between launches.
+pub fn series(
+    kernel: &Checked<Kernel>,
+    most: &Shape,
+    machine: &Machine,
+) -> Result<Series, Diagnostics> {
+    Series::new(kernel, most, machine)
+}
+
+/// The plan of a launch, in the series for its shape.
+///
+/// # Errors
+/// As [`series`] and [`Series::plan`].
 pub fn plan(
     kernel: &Checked<Kernel>,
     shape: &Shape,
     machine: &Machine,
 ) -> Result<Checked<Plan>, Diagnostics> {
-    Planner::new(kernel.clone(), machine.clone()).plan(shape)
+    Series::new(kernel, shape, machine)?.plan(shape)
 }
 
 /// Checks the warps of a CTA by running a few of them ([`crate::pipeline`]).

@@ -15,7 +15,7 @@ use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, TensorId};
 use counterflow_codegen::shape::{Extent, Shape};
 use counterflow_codegen::variant::{Arch, Layout, Variant};
-use counterflow_codegen::verify::{self, Checked};
+use counterflow_codegen::verify::{self, Checked, Series};
 
 fn checked(program: &Program, variant: &Variant) -> Checked<Kernel> {
     let kernel = lower(program, &variant.clone().arch(Arch::Cpu));
@@ -55,6 +55,7 @@ fn padded(kernel: &Kernel, m: u32, n: u32, k: u32) -> Shape {
 
 struct Case {
     kernel: Checked<Kernel>,
+    series: Series,
     plans: Vec<Checked<Plan>>,
 }
 
@@ -62,14 +63,20 @@ impl Case {
     fn new(program: &Program, variant: &Variant, rows: &[u32], n: u32, k: u32) -> Case {
         let kernel = checked(program, variant);
         let most = rows.iter().copied().max().unwrap_or(1);
+        let series = verify::series(&kernel, &Shape::new(most, n, k), &Machine::h200())
+            .unwrap_or_else(|error| panic!("{} {}: {error}", kernel.name, kernel.variant));
         let plans = rows.iter().map(|m| {
-            let shape = padded(&kernel, *m, n, k).up_to(most);
-            verify::plan(&kernel, &shape, &Machine::h200()).unwrap_or_else(|error| {
+            let shape = padded(&kernel, *m, n, k);
+            series.plan(&shape).unwrap_or_else(|error| {
                 panic!("{} {} {shape}: {error}", kernel.name, kernel.variant)
             })
         });
         let plans = plans.collect();
-        Case { kernel, plans }
+        Case {
+            kernel,
+            series,
+            plans,
+        }
     }
 
     fn launches(&self) -> Vec<&Checked<Plan>> {
@@ -120,7 +127,7 @@ impl Case {
     }
 
     fn run(&self, seed: u64, inputs: impl FnMut(Input<'_>, &mut [f32])) -> interp::Outcome {
-        interp::run(&self.kernel, &self.launches(), &Options::seed(seed), inputs).unwrap_or_else(
+        interp::run(&self.series, &self.launches(), &Options::seed(seed), inputs).unwrap_or_else(
             |failure| panic!("{} {}: {failure}", self.kernel.name, self.kernel.variant),
         )
     }

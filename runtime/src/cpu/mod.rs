@@ -5,9 +5,8 @@ use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::interp::{
     self, Disagreement, Expected, Failure, NoReference, Options, Outcome,
 };
-use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::plan::Plan;
-use counterflow_codegen::verify::Checked;
+use counterflow_codegen::verify::{Checked, Series};
 
 /// How one launch's outputs compare with the reference.
 #[derive(Clone, Debug)]
@@ -25,25 +24,25 @@ pub struct Compared {
 /// Launches run one after another on every rank.
 #[derive(Debug)]
 pub struct Run<'a> {
-    kernel: &'a Checked<Kernel>,
+    series: &'a Series,
     plans: Vec<&'a Checked<Plan>>,
     seed: u64,
     outcome: Outcome,
 }
 
-/// Runs `plans` one after another with numbers that `seed` determines, as it does who goes next.
+/// Runs `plans` of a series one after another with numbers that `seed` determines, as it does who goes next.
 ///
 /// # Errors
-/// What the emulator found: for a checked plan there should be nothing.
+/// A plan of another series, or what the emulator found: for a checked plan there should be nothing.
 pub fn run<'a>(
-    kernel: &'a Checked<Kernel>,
+    series: &'a Series,
     plans: Vec<&'a Checked<Plan>>,
     seed: u64,
 ) -> Result<Run<'a>, Error> {
     let options = Options::seed(seed);
-    let outcome = interp::run(kernel, &plans, &options, interp::uniform(seed)).map_err(found)?;
+    let outcome = interp::run(series, &plans, &options, interp::uniform(seed)).map_err(found)?;
     Ok(Run {
-        kernel,
+        series,
         plans,
         seed,
         outcome,
@@ -54,13 +53,9 @@ pub fn run<'a>(
 ///
 /// # Errors
 /// As [`run`].
-pub fn interleave(
-    kernel: &Checked<Kernel>,
-    plans: &[&Checked<Plan>],
-    seed: u64,
-) -> Result<(), Error> {
+pub fn interleave(series: &Series, plans: &[&Checked<Plan>], seed: u64) -> Result<(), Error> {
     let options = Options::seed(seed).tags_only();
-    interp::run(kernel, plans, &options, |_, _| {}).map_err(found)?;
+    interp::run(series, plans, &options, |_, _| {}).map_err(found)?;
     Ok(())
 }
 
@@ -71,13 +66,13 @@ fn found(failure: Failure) -> Error {
 impl<'a> Run<'a> {
     /// What another device made of the same launches and numbers.
     pub(crate) fn of(
-        kernel: &'a Checked<Kernel>,
+        series: &'a Series,
         plans: Vec<&'a Checked<Plan>>,
         seed: u64,
         outcome: Outcome,
     ) -> Run<'a> {
         Run {
-            kernel,
+            series,
             plans,
             seed,
             outcome,
@@ -93,7 +88,7 @@ impl Run<'_> {
     pub fn compare(&self, launch: usize) -> Result<Result<Compared, NoReference>, Error> {
         let plan = self.plans[launch];
         let inputs = interp::uniform(self.seed);
-        let expected = match interp::reference(self.kernel, plan, launch, inputs) {
+        let expected = match interp::reference(self.series.kernel(), plan, launch, inputs) {
             Ok(expected) => expected,
             Err(none) => return Ok(Err(none)),
         };
@@ -123,7 +118,7 @@ impl Run<'_> {
     }
 
     fn wrong(&self, off: &Disagreement) -> Error {
-        let name = &self.kernel.buffers[off.tensor.index()].name;
+        let name = &self.series.kernel().buffers[off.tensor.index()].name;
         let place = off
             .at
             .map(|(row, column)| format!("[{row}, {column}]"))

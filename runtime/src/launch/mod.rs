@@ -15,13 +15,14 @@ use crate::jit::{Compiled, Compiler, Source, Target};
 use crate::user_buffer::UserBuffer;
 use copies::Copies;
 use counterflow_codegen::cuda::{self as text, CudaSource, Param};
+use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::early;
 use counterflow_codegen::kernel::{OpKind, visit};
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::pipeline::{Field, Pipeline};
 use counterflow_codegen::plan::{COUNTER_LINE, Plan};
 use counterflow_codegen::program::CounterId;
-use counterflow_codegen::verify::Checked;
+use counterflow_codegen::verify::{Checked, Series};
 use cudarc::driver::sys::CUstreamCaptureStatus;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,6 +78,7 @@ pub fn compile_all(compiler: &Compiler, sources: &[CudaSource]) -> Result<(), Er
 #[derive(Debug)]
 pub struct Loaded {
     pipeline: Checked<Pipeline>,
+    series: Series,
     source: CudaSource,
     function: Function,
     names: Arc<Names>,
@@ -110,17 +112,18 @@ struct State {
 }
 
 impl Loaded {
-    /// Compiles and loads on this rank's GPU, with counters for every plan in `plans`: all that will be launched, or
-    /// one of each size. Collective: the counters are in the heap.
+    /// Compiles and loads on this rank's GPU, with counters for every launch of a series. Collective: the counters are
+    /// in the heap.
     ///
     /// # Errors
-    /// What the compiler or the driver refuses; a heap that is full; plans whose counters lie in different places.
+    /// What the compiler or the driver refuses; a heap that is full; a series of another kernel.
     pub fn load(
         rank: &Communicator,
         compiler: &Compiler,
         pipeline: &Checked<Pipeline>,
-        plans: &[&Checked<Plan>],
+        series: &Series,
     ) -> Result<Loaded, Error> {
+        series.is_of(&pipeline.kernel).map_err(Diagnostics::from)?;
         let source = text::emit(pipeline);
         let compiled = compile(compiler, &source)?;
         rank.gpu().must_be_hopper()?;
@@ -131,9 +134,7 @@ impl Loaded {
         let mut count = 0;
         for counter in sets() {
             first.push(count);
-            count += plans
-                .first()
-                .map_or(0, |plan| plan.geometry.counter_cells(counter));
+            count += series.largest().counter_cells(counter);
         }
         let copies = pipeline
             .kernel
@@ -146,7 +147,7 @@ impl Loaded {
             // Who waits for copies waits longer than they do: the story is to be theirs.
             limit += limit / 4;
         }
-        let loaded = Loaded {
+        Ok(Loaded {
             names: Arc::new(names(pipeline, &source, &first)),
             machine: Machine::h200(),
             cells: rank.allocate((u64::from(count) * COUNTER_LINE / 8) as usize)?,
@@ -164,13 +165,12 @@ impl Loaded {
             agreed: Mutex::default(),
             early: pipeline.early,
             pipeline: pipeline.clone(),
+            series: series.clone(),
             source,
             function,
             first,
             count,
-        };
-        plans.iter().try_for_each(|plan| loaded.fits(rank, plan))?;
-        Ok(loaded)
+        })
     }
 
     /// What the machine code needs.
@@ -198,8 +198,8 @@ impl Loaded {
     /// Launches on the rank's stream. Returns at once; [`Communicator::synchronize`] tells how it ended.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] where the ranks launch different plans for the first time; a plan or tensors of another
-    /// kernel, world or GPU; [`Error::Stalled`] if a launch before gave up.
+    /// A plan of another series; [`Error::Mismatch`] where the ranks launch different plans for the first time; a plan
+    /// or tensors of another world or GPU; [`Error::Stalled`] if a launch before gave up.
     pub fn launch(
         &self,
         rank: &Communicator,
@@ -207,6 +207,7 @@ impl Loaded {
         tensors: &Tensors,
     ) -> Result<(), Error> {
         rank.alive()?;
+        self.series.owns([plan]).map_err(Diagnostics::from)?;
         self.agree(rank, plan)?;
         self.fits(rank, plan)?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -252,7 +253,7 @@ impl Loaded {
         }
     }
 
-    /// Refuses a plan whose CTAs or counters are not those of this communicator and kernel.
+    /// Refuses a plan whose ranks or CTAs are not those of this communicator.
     fn fits(&self, rank: &Communicator, plan: &Plan) -> Result<(), Error> {
         let (ctas, sms) = (plan.grid.gemm + plan.grid.comm, self.sms);
         if plan.geometry.world != rank.world() || ctas > sms {
@@ -263,18 +264,6 @@ impl Loaded {
                     rank.world(),
                 ),
                 legal: "plan for this communicator and `Communicator::sms`: all CTAs of a launch run at once".into(),
-            });
-        }
-        let mut next = 0;
-        let same = self.first.iter().enumerate().all(|(index, first)| {
-            let at = next;
-            next += plan.geometry.counter_cells(CounterId(index as u16));
-            at == *first
-        });
-        if !same || next != self.count {
-            return Err(Error::Usage {
-                what: format!("{}: its counters do not lie where those of the plans are that the kernel was loaded for", plan.shape),
-                legal: "one series: plan every shape with `up_to` the largest M, and load again for another N or K".into(),
             });
         }
         Ok(())

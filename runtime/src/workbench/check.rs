@@ -13,7 +13,7 @@ use counterflow_codegen::model::Volume;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, Setting};
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::verify::{self, Checked};
+use counterflow_codegen::verify;
 use serde_json::{Map, Value as Json, json};
 
 pub(super) fn check(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
@@ -47,18 +47,13 @@ pub(super) fn ready(
     dump.cuda(console, &kernel);
     bar.step();
     bar.say("checking the plan");
-    let plan = verify::plan(&kernel, shape, &request.machine)?;
-    Ok(Ready { kernel, plan })
-}
-
-/// The checked plan of another shape for a kernel that is checked already.
-pub(super) fn replan(
-    kernel: &Checked<Kernel>,
-    shape: &Shape,
-    request: &Request,
-) -> Result<Checked<Plan>, Error> {
-    size::plan_fits(kernel, shape)?;
-    Ok(verify::plan(kernel, shape, &request.machine)?)
+    let series = verify::series(&kernel, shape, &request.machine)?;
+    let plan = series.plan(shape)?;
+    Ok(Ready {
+        kernel,
+        series,
+        plan,
+    })
 }
 
 /// Tells what was proven, and gives it as JSON fields.
@@ -67,7 +62,7 @@ pub(super) fn proven(
     ready: &Ready,
     console: &mut Console<'_>,
 ) -> Map<String, Json> {
-    let Ready { kernel, plan } = ready;
+    let Ready { kernel, plan, .. } = ready;
     let facts = Facts::of(kernel, plan);
     let volume = Volume::of(kernel, plan);
     let most = |bytes: &[u64]| bytes.iter().copied().max().unwrap_or(0);

@@ -8,7 +8,6 @@ use crate::gpus;
 use crate::jit::Compiler;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::pipeline;
-use counterflow_codegen::shape::Shape;
 use counterflow_codegen::verify;
 use serde_json::{Map, Value as Json, json};
 use std::time::Instant;
@@ -32,13 +31,9 @@ pub(super) fn launch(
         sms: ranks[0].sms(kernel),
         ..request.machine.clone()
     };
-    // One series: counters keep their places while M changes.
-    let most = ready.plan.shape.m;
-    let planned = |shape: &Shape| verify::plan(kernel, &shape.clone().up_to(most), &machine);
-    let mut plans = vec![planned(&ready.plan.shape)?];
-    if let Some(other) = run::other_plan(request, ready) {
-        plans.push(planned(&other.shape)?);
-    }
+    let series = verify::series(kernel, &request.shape, &machine)?;
+    let mut plans = vec![series.plan(&request.shape)?];
+    plans.extend(run::other_plan(request, &series));
     let launches: Vec<_> = (0..request.launches as usize)
         .map(|launch| &plans[launch % plans.len()])
         .collect();
@@ -53,8 +48,8 @@ pub(super) fn launch(
         &ranks,
         &compiler,
         &pipeline,
+        &series,
         launches.clone(),
-        kernel,
         request.seed,
     )?;
     bar.step();

@@ -29,7 +29,7 @@ use args::{Parsed, Request, Verb};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
-use counterflow_codegen::verify::Checked;
+use counterflow_codegen::verify::{Checked, Series};
 use render::Console;
 use serde_json::{Map, Value as Json, json};
 use std::ffi::OsString;
@@ -206,5 +206,6 @@ fn refuse(error: &Error, head: Map<String, Json>, console: &mut Console<'_>) -> 
 /// A schedule with everything that was proven about it.
 struct Ready {
     kernel: Checked<Kernel>,
+    series: Series,
     plan: Checked<Plan>,
 }

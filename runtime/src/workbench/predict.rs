@@ -2,13 +2,13 @@
 
 use super::args::Request;
 use super::render::Console;
-use super::{Outcome, Ready, check};
+use super::{Outcome, Ready, check, size};
 use crate::error::Error;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::model;
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::verify::Checked;
+use counterflow_codegen::verify::{self, Checked};
 use serde_json::{Map, Value as Json, json};
 
 /// Columns of the chart: fits a terminal beside an editor.
@@ -74,7 +74,9 @@ pub(super) fn at_scale(request: &Request, kernel: &Checked<Kernel>, console: &mu
         ..request.shape.clone()
     };
     let bar = console.bar(1, "predicting at scale");
-    let timeline = check::replan(kernel, &shape, request)
+    let planned = size::plan_fits(kernel, &shape)
+        .and_then(|()| Ok(verify::plan(kernel, &shape, &request.machine)?));
+    let timeline = planned
         .ok()
         .and_then(|plan| model::predict(kernel, &plan, &request.machine).ok());
     drop(bar);

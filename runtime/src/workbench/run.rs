@@ -13,7 +13,7 @@ use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, RoleKind};
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::verify::Checked;
+use counterflow_codegen::verify::{Checked, Series};
 use serde_json::{Map, Value as Json, json};
 use std::time::Instant;
 
@@ -88,7 +88,7 @@ fn emulate(
 ) -> Result<Map<String, Json>, Error> {
     let kernel = &ready.kernel;
     size::run_fits(kernel, &ready.plan, request.launches)?;
-    let other = other_plan(request, ready);
+    let other = other_plan(request, &ready.series);
     let plans: Vec<&Checked<Plan>> = (0..request.launches)
         .map(|launch| match &other {
             Some(other) if launch % 2 == 1 => other,
@@ -98,7 +98,7 @@ fn emulate(
 
     let start = Instant::now();
     let bar = console.bar(1 + plans.len() as u64 + INTERLEAVINGS, "running");
-    let run = cpu::run(kernel, plans.clone(), request.seed)?;
+    let run = cpu::run(&ready.series, plans.clone(), request.seed)?;
     bar.step();
     let mut compared = Vec::with_capacity(plans.len());
     for launch in 0..plans.len() {
@@ -108,7 +108,7 @@ fn emulate(
     }
     bar.say("interleaving");
     for further in 1..=INTERLEAVINGS {
-        cpu::interleave(kernel, &plans, request.seed.wrapping_add(further))?;
+        cpu::interleave(&ready.series, &plans, request.seed.wrapping_add(further))?;
         bar.step();
     }
     drop(bar);
@@ -166,7 +166,7 @@ fn emulate(
 }
 
 /// A checked plan with fewer rows, ragged where that is legal, for every second launch.
-pub(super) fn other_plan(request: &Request, ready: &Ready) -> Option<Checked<Plan>> {
+pub(super) fn other_plan(request: &Request, series: &Series) -> Option<Checked<Plan>> {
     let m = request.shape.m;
     if request.launches < 2 {
         return None;
@@ -177,13 +177,12 @@ pub(super) fn other_plan(request: &Request, ready: &Ready) -> Option<Checked<Pla
         .into_iter()
         .filter(|other| *other < m)
         .find_map(|other| {
-            // Of one series with the full launch: a cell keeps its signaller while m changes.
             let shape = Shape {
                 m: other,
                 ..request.shape.clone()
-            }
-            .up_to(m);
-            check::replan(&ready.kernel, &shape, request).ok()
+            };
+            size::plan_fits(series.kernel(), &shape).ok()?;
+            series.plan(&shape).ok()
         })
 }
 

@@ -78,6 +78,7 @@ impl Failure {
                 format!("{by} launched plan {:016x}, rank {peer} launched plan {:016x}", hashes.0, hashes.1),
             )
             .hint("all ranks launch the same kernel, variant and shape"),
+            FailureKind::OtherSeries { refused } => refused.clone(),
             FailureKind::StepLimit { limit } => {
                 Diagnostic::new(rule, None, format!("not done after {limit} steps"))
             }

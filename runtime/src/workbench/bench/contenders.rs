@@ -59,7 +59,7 @@ impl<'a> Ready<'a> {
         alone: bool,
     ) -> Result<Ready<'a>, Error> {
         let (kernel, roles) = (&planned.built.kernel, planned.built.roles);
-        let loaded = Loaded::load(rank, compiler, planned.pipeline, &[&planned.plan])?;
+        let loaded = Loaded::load(rank, compiler, planned.pipeline, &planned.series)?;
         let mut tensors = vec![Tensors::new(); sets.len()];
         let mut mine = Vec::new();
         for index in 0..kernel.buffers.len() {

@@ -14,7 +14,7 @@ use counterflow_codegen::plan::{Grid, Plan};
 use counterflow_codegen::program::{Program, Setting, TensorId, TensorKind};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
-use counterflow_codegen::verify::{self, Checked};
+use counterflow_codegen::verify::{self, Checked, Series};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -53,6 +53,7 @@ pub(super) struct Built {
 pub(super) struct Planned<'a> {
     pub built: &'a Built,
     pub pipeline: &'a Checked<Pipeline>,
+    pub series: Series,
     pub plan: Checked<Plan>,
 }
 
@@ -150,11 +151,13 @@ pub(super) fn build(program: &Program, variant: &Variant) -> Result<Built, Error
 
 impl Built {
     /// Its numbers for that product on that machine.
-    fn numbers(&self, case: &Case, machine: &Machine) -> Result<Checked<Plan>, Error> {
+    fn numbers(&self, case: &Case, machine: &Machine) -> Result<(Series, Checked<Plan>), Error> {
         let [m, n, k] = case.size;
         let shape = Shape::new(m, n, k);
         size::plan_fits(&self.kernel, &shape)?;
-        Ok(verify::plan(&self.kernel, &shape, machine)?)
+        let series = verify::series(&self.kernel, &shape, machine)?;
+        let plan = series.plan(&shape)?;
+        Ok((series, plan))
     }
 
     /// Refuses what cannot be among the fastest.
@@ -183,9 +186,11 @@ impl Built {
     /// # Errors
     /// Where it is not legal there.
     pub(super) fn plan(&self, case: &Case, machine: &Machine) -> Result<Planned<'_>, Error> {
+        let (series, plan) = self.numbers(case, machine)?;
         Ok(Planned {
             built: self,
-            plan: self.numbers(case, machine)?,
+            series,
+            plan,
             pipeline: self.pipeline()?,
         })
     }

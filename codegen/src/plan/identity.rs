@@ -1,0 +1,28 @@
+//! What tells plans apart, the same on every rank.
+
+use crate::kernel::Kernel;
+use crate::order::RankOrder;
+use crate::shape::Shape;
+
+/// Tells series apart: by anything that their kernels' text shows (bodies, choices, types), by the ranks that their
+/// orders visit, and by how large launches may be.
+pub(crate) fn identity(kernel: &Kernel, most: &Shape) -> u64 {
+    let mut text = format!("{}\nup to {most}", kernel.text());
+    let world = kernel.variant.world;
+    for order in kernel.orders() {
+        // A closure has no text, but numbers.
+        if let RankOrder::Table(order) = order {
+            let ranks = (0..world).flat_map(|me| (0..world).map(move |step| (me, step)));
+            let ranks = ranks.map(|(me, step)| format!(" {}", order(me, step, world)));
+            text.extend(std::iter::once("\norder".into()).chain(ranks));
+        }
+    }
+    fnv1a(&text)
+}
+
+/// FNV-1a, 64 bits: stable over processes and machines, unlike the standard library's hasher.
+pub(super) fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

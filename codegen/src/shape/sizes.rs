@@ -1,0 +1,128 @@
+//! The sizes of a launch, and the most they may be in a series of launches.
+
+use crate::kernel::{Dim, Kernel};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The sizes of one call, in elements.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Shape {
+    /// Rows of the product over all ranks.
+    pub m: u32,
+    /// Columns of the product on one rank.
+    pub n: u32,
+    /// Depth of the product on one rank.
+    pub k: u32,
+    /// Sizes of further dimensions by name (`z.rows`). Absent rows are as many as `m`, absent columns as `k`; a plan's
+    /// shape names them all.
+    pub dims: BTreeMap<String, u32>,
+    /// Leading dimensions by tensor, in elements; absent: the contiguous extent itself.
+    pub ld: BTreeMap<String, u32>,
+    /// The most rows that a series for this shape allows. Absent: `m`.
+    pub most_m: Option<u32>,
+}
+
+impl Shape {
+    /// A product of `m` by `n` by `k`.
+    pub fn new(m: u32, n: u32, k: u32) -> Self {
+        Shape {
+            m,
+            n,
+            k,
+            dims: BTreeMap::new(),
+            ld: BTreeMap::new(),
+            most_m: None,
+        }
+    }
+
+    /// As one of a series of launches of up to `m` rows.
+    #[must_use]
+    pub fn up_to(mut self, m: u32) -> Self {
+        self.most_m = Some(m);
+        self
+    }
+
+    /// The smallest shape of a series that has both.
+    #[must_use]
+    pub fn covering(&self, other: &Shape) -> Self {
+        let rows = |shape: &Shape| shape.most_m.unwrap_or(shape.m);
+        let mut both = Shape::new(
+            rows(self).max(rows(other)),
+            self.n.max(other.n),
+            self.k.max(other.k),
+        );
+        for (name, size) in self.dims.iter().chain(&other.dims) {
+            let most = both.dims.entry(name.clone()).or_insert(*size);
+            *most = (*most).max(*size);
+        }
+        both
+    }
+
+    /// The largest shape of a series for this one, every dimension of `kernel` named.
+    pub fn most(&self, kernel: &Kernel) -> Self {
+        let mut most = self.clone();
+        most.m = self.most_m.unwrap_or(self.m);
+        most.ld.clear();
+        most.named(kernel)
+    }
+
+    /// This launch by itself, every dimension of `kernel` named.
+    pub(crate) fn named(mut self, kernel: &Kernel) -> Self {
+        self.most_m = None;
+        for dim in kernel.dims.iter().filter(|dim| dim.is_further()) {
+            if !self.dims.contains_key(&dim.name) {
+                let size = self.size(dim);
+                self.dims.insert(dim.name.clone(), size);
+            }
+        }
+        self
+    }
+
+    /// The size of a dimension of some kernel.
+    pub(super) fn size(&self, dim: &Dim) -> u32 {
+        match dim.name.as_str() {
+            _ if dim.unit => 1,
+            "m" => self.m,
+            "n" => self.n,
+            "k" => self.k,
+            name => {
+                let alike = if name.ends_with("rows") {
+                    self.m
+                } else {
+                    self.k
+                };
+                self.dims.get(name).copied().unwrap_or(alike)
+            }
+        }
+    }
+
+    /// With the size of a further dimension.
+    #[must_use]
+    pub fn dim(mut self, name: &str, size: u32) -> Self {
+        self.dims.insert(name.into(), size);
+        self
+    }
+
+    /// With a leading dimension.
+    #[must_use]
+    pub fn ld(mut self, tensor: &str, elements: u32) -> Self {
+        self.ld.insert(tensor.into(), elements);
+        self
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}x{}", self.m, self.n, self.k)?;
+        for (name, size) in &self.dims {
+            write!(f, " {name}={size}")?;
+        }
+        for (name, size) in &self.ld {
+            write!(f, " ld.{name}={size}")?;
+        }
+        if let Some(most) = self.most_m {
+            write!(f, " up to {most} rows")?;
+        }
+        Ok(())
+    }
+}

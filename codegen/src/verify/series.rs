@@ -1,0 +1,193 @@
+//! Every launch of one kernel up to a largest one: what holds between launches is decided over all of them.
+
+use super::{Checked, columns, facts, plan_findings, reuse};
+use crate::diag::{Diagnostic, Diagnostics, Rule};
+use crate::kernel::{DimId, Kernel};
+use crate::model::Machine;
+use crate::plan::{Arrivals, Plan, identity};
+use crate::shape::{Geometry, Shape};
+use crate::undo::{Fix, undone};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A checked kernel on a machine, and the most that each dimension may be: whatever launches of it follow each other
+/// in whatever order, none fails. Nothing but [`super::series`] makes one, every plan is of one, and what runs plans
+/// takes those of one series only.
+///
+/// A shape of a known class (the same items in every chunk, the same columns and K) costs only its numbers.
+#[derive(Clone, Debug)]
+pub struct Series(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kernel: Checked<Kernel>,
+    machine: Machine,
+    most: Shape,
+    largest: Geometry,
+    good: Mutex<HashMap<Vec<u32>, Arc<Arrivals>>>,
+    /// Columns of which one decides for all.
+    repeated: Option<(DimId, u32)>,
+    identity: u64,
+}
+
+impl Series {
+    pub(super) fn new(
+        kernel: &Checked<Kernel>,
+        most: &Shape,
+        machine: &Machine,
+    ) -> Result<Series, Diagnostics> {
+        let most = most.most(kernel);
+        let largest = Geometry::largest(kernel, &most)?;
+        let series = Series(Arc::new(Inner {
+            identity: identity(kernel, &most),
+            repeated: columns::repeated(kernel),
+            kernel: kernel.clone(),
+            machine: machine.clone(),
+            good: Mutex::default(),
+            most,
+            largest,
+        }));
+        let Inner { most, largest, .. } = &*series.0;
+        series.arrivals(largest, most)?;
+        let full = largest.with_full_chunks();
+        if full.class() != largest.class() && !undone(Fix::Dimensions) {
+            series.check_launches(full)?;
+        }
+        Ok(series)
+    }
+
+    /// The kernel.
+    pub fn kernel(&self) -> &Checked<Kernel> {
+        &self.0.kernel
+    }
+
+    /// The largest launch: every dimension, and the most that it may be.
+    pub fn most(&self) -> &Shape {
+        &self.0.most
+    }
+
+    /// The geometry of the largest launch: counter cells lie in every launch as they do there.
+    pub fn largest(&self) -> &Geometry {
+        &self.0.largest
+    }
+
+    /// The plan of a launch, checked now or known to be good.
+    ///
+    /// # Errors
+    /// What [`Plan::new`] refuses, a dimension above the most, or a finding of the first guarantee that does not hold.
+    pub fn plan(&self, shape: &Shape) -> Result<Checked<Plan>, Diagnostics> {
+        let geometry = Geometry::within(&self.0.kernel, shape, &self.0.most)?;
+        let known = self.arrivals(&geometry, shape)?;
+        let plan = self.numbers(geometry, shape, Some(known))?;
+        Ok(Checked(Arc::new(plan)))
+    }
+
+    /// Refuses plans of another series.
+    ///
+    /// # Errors
+    /// The first such plan, and what to do.
+    pub fn owns<'a>(
+        &self,
+        plans: impl IntoIterator<Item = &'a Checked<Plan>>,
+    ) -> Result<(), Diagnostic> {
+        let strange = plans
+            .into_iter()
+            .find(|plan| plan.series != self.0.identity);
+        match strange {
+            Some(plan) if !undone(Fix::Series) => Err(Diagnostic::new(
+                Rule::Shape,
+                None,
+                format!(
+                    "the plan of {} is not of this series: {} of up to {}",
+                    plan.shape, self.0.kernel.name, self.0.most
+                ),
+            )
+            .note(
+                None,
+                "launches share counters, whose cells lie where their series has them",
+            )
+            .hint(
+                "make one series with the most of every dimension, and all plans with its `plan`",
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Refuses a kernel that is not this series'.
+    ///
+    /// # Errors
+    /// What to do instead.
+    pub fn is_of(&self, kernel: &Kernel) -> Result<(), Diagnostic> {
+        if identity(kernel, &self.0.most) == self.0.identity {
+            return Ok(());
+        }
+        let message = format!(
+            "{} {} is not the kernel of this series",
+            kernel.name, kernel.variant
+        );
+        Err(Diagnostic::new(Rule::Shape, None, message)
+            .hint("make the series of the kernel that the pipeline was built of"))
+    }
+
+    /// What arrives in a launch of that geometry, if the rules hold for it or are known to.
+    fn arrivals(&self, geometry: &Geometry, shape: &Shape) -> Result<Arc<Arrivals>, Diagnostics> {
+        let class = geometry.class();
+        if let Some(known) = self.good().get(&class) {
+            return Ok(known.clone());
+        }
+        let arrivals = self.check(geometry, shape)?;
+        self.good().insert(class, arrivals.clone());
+        Ok(arrivals)
+    }
+
+    fn good(&self) -> std::sync::MutexGuard<'_, HashMap<Vec<u32>, Arc<Arrivals>>> {
+        self.0.good.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self, geometry: &Geometry, shape: &Shape) -> Result<Arc<Arrivals>, Diagnostics> {
+        let kernel = &self.0.kernel;
+        let judge = |geometry: Geometry| {
+            let plan = self.numbers(geometry, shape, None)?;
+            Diagnostics::check(plan_findings(kernel, &plan, None), plan.arrivals.clone())
+        };
+        if let Some((columns, block)) = self.0.repeated
+            && let Ok(arrivals) = judge(geometry.resized(kernel, columns, block))
+        {
+            let columned = |counter| columns::is_columned_counter(kernel, counter);
+            return Ok(Arc::new(arrivals.widened(geometry, columned)));
+        }
+        // Also where one column was refused: the story is to speak of the columns there are.
+        judge(geometry.clone())
+    }
+
+    /// What must hold between launches of any two shapes, decided where all items that any of them has come together.
+    fn check_launches(&self, full: Geometry) -> Result<(), Diagnostics> {
+        let kernel = &self.0.kernel;
+        let judge = |geometry: Geometry| {
+            let plan = self.numbers(geometry, &self.0.most, None)?;
+            let found = reuse::check_attribution(&facts::Facts::of_signals(kernel, &plan));
+            Diagnostics::check(found.into_iter().collect(), ())
+        };
+        if let Some((columns, block)) = self.0.repeated
+            && judge(full.resized(kernel, columns, block)).is_ok()
+        {
+            return Ok(());
+        }
+        judge(full)
+    }
+
+    fn numbers(
+        &self,
+        geometry: Geometry,
+        shape: &Shape,
+        known: Option<Arc<Arrivals>>,
+    ) -> Result<Plan, Diagnostics> {
+        let Inner {
+            kernel,
+            machine,
+            identity,
+            ..
+        } = &*self.0;
+        Plan::of(&kernel.0, geometry, shape, machine, *identity, known)
+    }
+}
