@@ -1,6 +1,6 @@
 //! What a schedule names: `use counterflow::prelude::*;`.
 //!
-//! The words of the language that are no items of Rust (`counters`, `symmetric`, `dot`, `zero`, `splits`) are known to
+//! The words of the language that are no items of Rust (`counters`, `symmetric`, `dot`, `zero`) are known to
 //! [`schedule`](macro@schedule) alone, which lists them all.
 
 use crate::__private::Tensor;

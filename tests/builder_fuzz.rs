@@ -44,7 +44,6 @@ struct Handles {
     partitions: Vec<PartitionRef>,
     counters: Vec<CountersRef>,
     items: Vec<Item>,
-    splits: Vec<Split>,
     ranks: Vec<RankExpr>,
     values: Vec<Value>,
 }
@@ -143,9 +142,8 @@ fn place(dice: &mut Dice<'_>, have: &Handles) -> PlaceRef {
         _ => tensor.into(),
     };
     for _ in 0..dice.roll(4) {
-        place = match dice.roll(5) {
+        place = match dice.roll(4) {
             0 => place.at(pick(dice, have)),
-            1 => place.at(dice.near(&have.splits)),
             _ => place.at(dice.near(&have.items)),
         };
     }
@@ -172,10 +170,9 @@ fn cells(dice: &mut Dice<'_>, have: &Handles) -> CellsRef {
     };
     for _ in 0..dice.roll(4) {
         let item = dice.near(&have.items);
-        cells = match dice.roll(5) {
+        cells = match dice.roll(4) {
             0 => cells.at(pick(dice, have)),
             1 => cells.at(item.rows()),
-            2 => cells.at(item.rows().split(dice.near(&have.splits))),
             _ => cells.at(item),
         };
     }
@@ -200,9 +197,9 @@ fn body(s: &mut ScheduleBuilder, dice: &mut Dice<'_>, have: &Handles, depth: u8,
         }
         let statement = match (depth, inside, dice.wild()) {
             (0, ..) => dice.roll(7),
-            (_, _, true) => dice.roll(12),
-            (_, true, _) => dice.roll(9),
-            (_, false, _) => 7 + dice.roll(7),
+            (_, _, true) => dice.roll(11),
+            (_, true, _) => dice.roll(8),
+            (_, false, _) => 7 + dice.roll(6),
         };
         match statement {
             0 => s.wait(cells(dice, &have)),
@@ -235,14 +232,6 @@ fn body(s: &mut ScheduleBuilder, dice: &mut Dice<'_>, have: &Handles, depth: u8,
                 });
             }
             8 => {
-                let count = number(dice);
-                s.for_splits("k", count, |s, split| {
-                    let mut have = have.clone();
-                    have.splits.push(split);
-                    body(s, dice, &have, depth - 1, inside);
-                });
-            }
-            9 => {
                 let (a, b) = (rank(dice, &have), rank(dice, &have));
                 let cond = Cond::Compare(Comparison::Lt, a, b);
                 s.when(cond, |s| body(s, dice, &have, depth - 1, inside));
@@ -273,7 +262,6 @@ fn stranger() -> Handles {
         partitions: Vec::new(),
         counters: Vec::new(),
         items: Vec::new(),
-        splits: Vec::new(),
         ranks: Vec::new(),
         values: Vec::new(),
     };
@@ -287,9 +275,8 @@ fn stranger() -> Handles {
         s.gemm(GemmOptions::default(), |s| {
             s.for_ranks("r", ranks(), |s, rank| {
                 have.ranks = vec![rank];
-                s.for_items("t", tiles, |s, item| {
+                s.for_items("t", tiles, |_, item| {
                     have.items = vec![item];
-                    s.for_splits("k", 2, |_, split| have.splits = vec![split]);
                 });
             });
         });

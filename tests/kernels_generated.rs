@@ -49,7 +49,7 @@ const QUAD: Knobs = (
 );
 
 /// The first of each kind.
-const KERNELS: [Kind; 23] = [
+const KERNELS: [Kind; 22] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 256), Nn, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
@@ -72,7 +72,6 @@ const KERNELS: [Kind; 23] = [
     (schedules::ag_gemm_pull, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_rs, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_ar, Bf16, (128, 256), Nt, NONE),
-    (schedules::gemm_split, Bf16, (128, 256), Nt, NONE),
 ];
 
 #[test]

@@ -114,9 +114,7 @@ fn math(x: Local<bf16>, w: Local<bf16>, b: Vector<f32>, z: Local<bf16>, y: Out<f
     #[gemm(stages = tune(4, 6))]
     for t in tiles.grouped(8) {
         let mut acc = zero();
-        for part in splits(2) {
-            acc += dot(x[t][part], w[t][part]);
-        }
+        acc += dot(x[t], w[t]);
         let sum = acc.bias(b).map(table::leaky, z[t].wait(ready));
         let tile = z[t];
         y[t] = -(0.5 * sum - tile).gelu() / sum;
@@ -152,9 +150,7 @@ fn values_evaluate_from_left_to_right() {
     s.gemm(options, |s| {
         s.for_items("t", tiles.grouped(8), |s, t| {
             let acc = s.accumulator("acc");
-            s.for_splits("part", 2, |s, part| {
-                s.accumulate(&acc, x.at(t).at(part), w.at(t).at(part));
-            });
+            s.accumulate(&acc, x.at(t), w.at(t));
             let bias = s.load(b);
             s.wait(ready.at(t));
             let other = s.load(z.at(t));
@@ -199,8 +195,7 @@ fn locations_are_the_users_own() {
             "ready[t].add(1);",
             "ready[t].add(2);",
             "for t in tiles.grouped(8) {",
-            "for part in splits(2) {",
-            "acc += dot(x[t][part], w[t][part]);",
+            "acc += dot(x[t], w[t]);",
             "b).map(table::leaky, z[t].wait(ready));",
             "wait(ready));",
             "z[t].wait(ready));",
@@ -224,9 +219,7 @@ fn visit(
         for stmt in stmts {
             f(stmt.at);
             match &stmt.kind {
-                StmtKind::ForRanks { body, .. }
-                | StmtKind::ForItems { body, .. }
-                | StmtKind::ForSplits { body, .. } => block(body, f),
+                StmtKind::ForRanks { body, .. } | StmtKind::ForItems { body, .. } => block(body, f),
                 StmtKind::If {
                     then, otherwise, ..
                 } => {

@@ -62,7 +62,6 @@ impl Beside {
             | OpKind::Wait { .. }
             | OpKind::Signal { .. }
             | OpKind::ForRanks { .. }
-            | OpKind::ForSplits { .. }
             | OpKind::If { .. } => {}
         }
     }
@@ -278,8 +277,7 @@ impl Needs {
     /// gained nothing and lost up to 2 %. Low panels, each a meeting with the thread that stores, lost 2 to 3 % (of 8 rows).
     /// Values that are computed, CTAs that load for each other, and kernels that signal were not measured.
     ///
-    /// All tiles of a launch have as many steps: a turn is waited for in each of them or in none. Parts of K differ in that;
-    /// their items add up stored tiles, and so compute.
+    /// All tiles of a launch have as many steps: a turn is waited for in each of them or in none.
     fn stagger(&self, kind: &GemmKind, room: u32) -> Option<Fit> {
         let Tile { rows, columns, .. } = self.tile;
         let half = rows * columns / CONSUMERS * self.result;

@@ -11,8 +11,8 @@
 use crate::dtype::Dtype;
 use crate::order::{RankOrder, TileOrder};
 use crate::program::{
-    CellIndex, CounterDim, CounterId, Extent, Home, Loc, PartitionId, Parts, Pick, Slots,
-    StoreMode, TensorId, TensorKind, Var,
+    CellIndex, CounterDim, CounterId, Extent, Home, Loc, PartitionId, Pick, Slots, StoreMode,
+    TensorId, TensorKind, Var,
 };
 use crate::rank::{Cond, RankExpr};
 use crate::tile::{BLOCK_ROWS, Tile};
@@ -277,19 +277,6 @@ pub enum Block {
         /// What runs at each.
         body: Vec<Block>,
     },
-    /// Visit parts of K: each item has one.
-    ForSplits {
-        /// Where it was written.
-        at: Loc,
-        /// Bound to the part.
-        var: Var,
-        /// Which of them.
-        parts: Parts,
-        /// How many there are.
-        count: u32,
-        /// What runs for each.
-        body: Vec<Block>,
-    },
     /// Branch on ranks.
     If {
         /// Where it was written.
@@ -344,15 +331,6 @@ pub enum OpKind {
         /// The order.
         order: RankOrder,
         /// What runs at each.
-        body: Vec<Op>,
-    },
-    /// Visit the parts of K.
-    ForSplits {
-        /// Bound to the part.
-        var: Var,
-        /// How many.
-        count: u32,
-        /// What runs for each.
         body: Vec<Op>,
     },
     /// Branch on ranks.
@@ -454,8 +432,6 @@ pub enum Axis {
     RowsOf(Var),
     /// The columns of an item.
     ColumnsOf(Var),
-    /// A part of K.
-    Split(Var),
 }
 
 impl Kernel {
@@ -467,10 +443,7 @@ impl Kernel {
     /// Where a block was written: one without a statement of its own, where its first op was.
     pub fn block_loc(&self, block: &Block) -> Option<Loc> {
         match block {
-            Block::ForRanks { at, .. }
-            | Block::ForSplits { at, .. }
-            | Block::If { at, .. }
-            | Block::Items { at, .. } => Some(at),
+            Block::ForRanks { at, .. } | Block::If { at, .. } | Block::Items { at, .. } => Some(at),
             Block::Once { body } => body.first().map(|op| self.loc(op.id)),
             Block::Join => None,
         }
@@ -526,7 +499,7 @@ impl Kernel {
 pub fn visit(body: &[Block], f: &mut impl FnMut(&Op)) {
     for block in body {
         match block {
-            Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => visit(body, f),
+            Block::ForRanks { body, .. } => visit(body, f),
             Block::If {
                 then, otherwise, ..
             } => {
@@ -544,7 +517,7 @@ pub fn visit_ops(body: &[Op], f: &mut impl FnMut(&Op)) {
     for op in body {
         f(op);
         match &op.kind {
-            OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => visit_ops(body, f),
+            OpKind::ForRanks { body, .. } => visit_ops(body, f),
             OpKind::If {
                 then, otherwise, ..
             } => {

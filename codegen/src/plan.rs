@@ -300,7 +300,6 @@ fn grid(
                     );
                 }
                 steps::each_shared(kernel, geometry, &role.body, &kind, found);
-                steps::each_part(kernel, geometry, &role.body, &kind, found);
                 // A role without dots still needs a CTA to run on.
                 grid.tiles = items(&role.body, geometry, (1, 1), 1, &mut |partition, body| {
                     tile_fits(kernel, partition, body, &kind, &mut grid, found);
@@ -388,12 +387,6 @@ fn items(
             times * u64::from(order.steps(geometry.world)),
             f,
         ),
-        Block::ForSplits {
-            parts, count, body, ..
-        } => {
-            let visited = parts.of(*count).len() as u64;
-            items(body, geometry, cluster, times * visited, f)
-        }
         Block::If {
             then, otherwise, ..
         } => {

@@ -33,7 +33,7 @@ id! {
     PartitionId,
     /// A set of counters.
     CounterId,
-    /// A loop variable: a rank, an item or a split.
+    /// A loop variable: a rank or an item.
     Var,
 }
 
@@ -162,8 +162,6 @@ pub enum Slots {
     Count(u32),
     /// One for each rank.
     World,
-    /// One for each of so many parts of K but the last; lowering makes it a number.
-    BeforeLast(Choice),
 }
 
 impl Slots {
@@ -172,7 +170,6 @@ impl Slots {
         match self {
             Slots::Count(count) => count,
             Slots::World => world,
-            Slots::BeforeLast(_) => 0,
         }
     }
 }
@@ -259,8 +256,6 @@ pub enum CounterDim {
     Items(PartitionId),
     /// This many.
     Count(u32),
-    /// One for each of so many parts of K but the last; lowering makes it a number.
-    BeforeLast(Choice),
 }
 
 /// A loop under a role.
@@ -349,17 +344,6 @@ pub enum StmtKind {
         /// What runs for each.
         body: Vec<Stmt>,
     },
-    /// Visit parts of the K dimension: inside an item all of them, around items any.
-    ForSplits {
-        /// Bound to the part.
-        var: Var,
-        /// Which of them.
-        parts: Parts,
-        /// How many parts.
-        count: Choice,
-        /// What runs for each.
-        body: Vec<Stmt>,
-    },
     /// Control that depends on ranks only.
     If {
         /// What is asked.
@@ -390,7 +374,7 @@ pub enum StmtKind {
         /// From where.
         src: Place,
     },
-    /// Add a tile product over K (or one split of it) to an accumulator.
+    /// Add a tile product over K to an accumulator.
     Dot {
         /// The accumulator.
         acc: AccId,
@@ -422,29 +406,6 @@ pub enum StmtKind {
         /// What.
         value: Value,
     },
-}
-
-/// Which parts of K a loop visits, ascending.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Parts {
-    /// All.
-    All,
-    /// All but the last.
-    BeforeLast,
-    /// The last, which may be shorter than the others.
-    Last,
-}
-
-impl Parts {
-    /// Which of `count` parts those are.
-    pub const fn of(self, count: u32) -> std::ops::Range<u32> {
-        let last = count.saturating_sub(1);
-        match self {
-            Parts::All => 0..count,
-            Parts::BeforeLast => 0..last,
-            Parts::Last => last..count,
-        }
-    }
 }
 
 /// Whether a store replaces or adds.
@@ -508,11 +469,9 @@ pub struct Place {
     pub slot: Option<Pick>,
     /// Which item; `None` only for a vector.
     pub item: Option<Var>,
-    /// Which part of K, for an operand of a dot.
-    pub split: Option<Var>,
 }
 
-/// One rank (or part of K), or several.
+/// One rank, or several.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Pick {
     /// That one.
@@ -541,6 +500,6 @@ pub enum CellIndex {
     Rank(Pick),
     /// The item itself.
     Item(Var),
-    /// The items of another partition that hold the rows this item reads (and the columns of a K split).
-    Rows(Var, Option<Var>),
+    /// The items of another partition that hold the rows this item reads.
+    Rows(Var),
 }

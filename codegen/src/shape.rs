@@ -45,7 +45,6 @@ pub struct Geometry {
     dims: Vec<DimGeometry>,
     partitions: Vec<Partition>,
     counters: Vec<Vec<u32>>,
-    k_step: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -170,7 +169,6 @@ impl Geometry {
             dims,
             partitions,
             counters,
-            k_step: kernel.k_step(),
         };
         for (index, counter) in kernel.counters.iter().enumerate() {
             let axes: Vec<u32> = counter
@@ -416,36 +414,22 @@ impl Geometry {
         (rows, columns)
     }
 
-    /// The items of `partition` in `chunk` that hold any of `rows` and of `columns`, as ranges of its grid.
+    /// The items of `partition` in `chunk` that hold any of `rows`, as ranges of its grid.
     pub fn overlapping(
         &self,
         partition: PartitionId,
         chunk: u32,
         rows: Extent,
-        columns: Option<Extent>,
     ) -> (Range<u32>, Range<u32>) {
-        let (_, grid_columns) = self.grid(partition, Some(chunk));
+        let (_, columns) = self.grid(partition, Some(chunk));
         let partition = &self.partitions[partition.index()];
         let start = self.chunk(partition.rows, chunk).start;
-        let along = |block: Option<u32>, extent: Extent, origin: u32| match block {
-            _ if extent.is_empty() => 0..0,
+        let along = match partition.row_block {
+            _ if rows.is_empty() => 0..0,
             None => 0..1,
-            Some(block) => (extent.start - origin) / block..(extent.end - origin).div_ceil(block),
+            Some(block) => (rows.start - start) / block..(rows.end - start).div_ceil(block),
         };
-        let columns = columns.map_or(0..grid_columns, |columns| {
-            along(partition.column_block, columns, 0)
-        });
-        (along(partition.row_block, rows, start), columns)
-    }
-
-    /// Part `index` of `count` of a K dimension of `size`: whole K steps, so the last ones may be short or empty.
-    pub fn split(&self, size: u32, index: u32, count: u32) -> Extent {
-        let block = size.div_ceil(count.max(1)).next_multiple_of(self.k_step);
-        let start = block.saturating_mul(index).min(size);
-        Extent {
-            start,
-            end: start.saturating_add(block).min(size),
-        }
+        (along, 0..columns)
     }
 
     /// The extents of a counter's axes.
@@ -495,7 +479,6 @@ impl Geometry {
         match axis {
             CounterDim::World => self.world,
             CounterDim::Count(count) => count,
-            CounterDim::BeforeLast(_) => 0,
             CounterDim::Items(partition) => {
                 u32::try_from(self.cells(partition)).unwrap_or(u32::MAX)
             }

@@ -43,7 +43,6 @@ fn library() -> Vec<Program> {
         schedules::slots_sum(),
         schedules::reduce_add(),
         schedules::two_shot(),
-        schedules::splits(),
         schedules::gated_pair(),
         schedules::gemm(),
     ]

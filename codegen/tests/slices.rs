@@ -169,11 +169,6 @@ fn gated_pair() {
 }
 
 #[test]
-fn splits() {
-    slice(&schedules::splits(), &Shape::new(1024, 512, 256));
-}
-
-#[test]
 fn rank_if() {
     slice(&schedules::rank_if(), &Shape::new(1024, 512, 256));
 }

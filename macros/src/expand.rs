@@ -111,10 +111,6 @@ fn top(top: &Top) -> TokenStream {
                         #s.symmetric(#text, #dtype, #like #(.#extent())*, #slots)
                     )
                 }
-                Declaration::Splits { word, count } => {
-                    let count = constant(count);
-                    quote_spanned!(word.span()=> #s.splits(#text, #count))
-                }
             };
             quote_spanned!(name.span()=> let #name = #call;)
         }

@@ -69,16 +69,14 @@ use syn::ItemFn;
 /// | roles | `#[gemm(k = 64, cluster = (2, 1), split = 2, stages = 4, panels = 2, ping_pong = true)]`, `#[comm(ctas = 4)]`, `#[spare_warps]`, `#[copy_engine]`, on a loop or block |
 /// | loops over ranks | `ranks()` with `.from_me()`, `.after_me()`, `.before_me()` or `.by(\|me, step, world\| …)`; `ring(1)`, `ring(-1)`; `.but_last(n)` |
 /// | loops over items | `p`, `p.of(rank)`, with `.grouped()`, `.grouped(8)`, `.row_major()` or `.column_major()` |
-/// | parts of K | `let parts = splits(tune(3, 2));`, also as a number of slots or cells: `parts.before_last()` |
-/// | loops over K | inside an item `splits(4)` or `parts`; around items `parts.before_last()`, `parts.last()` |
 /// | ranks | `me()`, `world()`, loop variables, numbers, `+ - * / % ^`; `let right = (me() + 1) % world();` |
 /// | questions | `if` on comparisons of ranks, with `&&`, `\|\|`, `!` and `else` |
-/// | places | `x[t]`, `x.on(rank)[t]`, `x.everywhere()[t]`, `z[slot][t]`, `x[t][s]`; slots are ranks, `others()` or `everyone()`, or parts of K: `z[s][t]` |
-/// | hand-offs | `c.on(rank)[i].add(1);` `c.everywhere()[i].add(1);` `c[i].wait();` `c[i].wait_at_least(2);` with `i` an item, a rank, `t.rows()` or `t.rows().split(s)` |
+/// | places | `x[t]`, `x.on(rank)[t]`, `x.everywhere()[t]`, `z[slot][t]`; slots are ranks, `others()` or `everyone()` |
+/// | hand-offs | `c.on(rank)[i].add(1);` `c.everywhere()[i].add(1);` `c[i].wait();` `c[i].wait_at_least(2);` with `i` an item, a rank or `t.rows()` |
 /// | copies | `x.on(peer)[p] = x[p];` |
 /// | stores | `y[t] = value;` `y.on(rank)[t] += value;`, to what counts before `grad[t] += value;` |
-/// | products | `dot(x[t], w[t])`; `let mut acc = zero();` `acc += dot(x[t][s], w[t][s]);` |
-/// | stored values | `z[t]`, `z[slot][t]`, `z[others()][t].sum()`, `z[parts.before_last()][t].sum()`, `z.everywhere()[t].sum()`, each after `.wait(c)` or `.wait(c[i])` |
+/// | products | `dot(x[t], w[t])`; `let mut acc = zero();` `acc += dot(x[t], w[t]);` |
+/// | stored values | `z[t]`, `z[slot][t]`, `z[others()][t].sum()`, `z.everywhere()[t].sum()`, each after `.wait(c)` or `.wait(c[i])` |
 /// | math | `+ - * /`, `.bias(b)`, `.residual(r[t])`, `.mul(z)`, `.scale(0.5)`, `.max(z)`, `.min(z)`, `.gelu()`, `.gelu_tanh()`, `.silu()`, `.relu()`, `.sigmoid()`, `.tanh()`, `.exp()`, `.ln()`, `.sqrt()`, `.abs()`, `.erf()`, `.cast::<T>()`, `.map(f)`, `.map(f, z[t])` |
 ///
 /// Constants of the surrounding Rust may stand where a number does; they are known by their capitals or their path.

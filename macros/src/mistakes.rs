@@ -96,8 +96,8 @@ mistakes! {
     RemoteWait => "a rank waits on its own counters only", "remove the rank here, and signal that cell `.on(rank)` from where it is ready";
 
     // Loops.
-    NotIterable => "this is nothing a loop can go over", "loop over ranks (`ranks().from_me()`, `ring(1)`), items (`tiles.of(rank)`) or `splits(4)`";
-    LoopOver { name, what } => "`{name}` is {what}, nothing a loop can go over", "loop over ranks (`ranks().from_me()`), a partition (`tiles.of(rank)`) or `splits(4)`";
+    NotIterable => "this is nothing a loop can go over", "loop over ranks (`ranks().from_me()`, `ring(1)`) or items (`tiles.of(rank)`)";
+    LoopOver { name, what } => "`{name}` is {what}, nothing a loop can go over", "loop over ranks (`ranks().from_me()`) or a partition (`tiles.of(rank)`)";
     UnknownOrder { found, known } => "no order is called `{found}`", "{known}";
     ItemsOfRanks { method } => "`{method}` orders items, and these are ranks", "start from a partition: `tiles.of(rank).{method}(…)`";
     RanksOfItems { method, partition } => "`{method}` orders ranks, and `{partition}` has items", "loop over `ranks().{method}(…)` first, then over `{partition}.of(rank)`";
@@ -124,8 +124,6 @@ mistakes! {
     OrderAsIndex => "an order stands where an index is needed", "loop over it, and index by the loop's variable; several slots are `others()` or `everyone()`";
     PartitionAsIndex { partition } => "`{partition}` is all of its items, and one is needed", "loop over it: `for t in {partition}.of(rank)`, and index by `t`";
     NotAnIndex { name, what } => "`{name}` is {what}, not an index", "index by an item, by a rank, or by `t.rows()`";
-    AxisOfParts => "there is one for each part of K but the last", "write `parts.before_last()`: the last part adds up what the others stored";
-    SplitNeeded => "this is no part of K", "give it the variable of a loop over `splits(n)`";
     Input { name, kind } => "`{name}` is {kind}: an input is not written", "store to an output parameter or to `symmetric` scratch";
     StoreToGathered { name } => "`{name}` is Gathered: it takes copies, not computed values", "copy a piece: `{name}.on(peer)[p] = {name}[p];`, or store to an output";
     AccumulatedWritten { name } => "`{name}` is Accumulated: this overwrites what it held before the launch", "add to it: `{name}[t] += …`; an output that is written is `Out`";
@@ -137,9 +135,8 @@ mistakes! {
     MissingIndex { name } => "which item of `{name}` is not said", "index it by the variable of a loop over items: `{name}[t]`";
     MissingSlot { name } => "which slot of `{name}` is not said", "name it before the item: `{name}[me()][t]`";
     NoSlots { name } => "`{name}` has no slots", "index it by an item; to reach another rank's memory write `{name}.on(rank)[t]`";
-    IndexOrder { name } => "`{name}` is indexed out of order", "write the slot, then the item, then the part of K, each at most once";
+    IndexOrder { name } => "`{name}` is indexed out of order", "write the slot, then the item, each at most once";
     RowsOfTensor { var } => "`{var}.rows()` is for counters", "a tensor is indexed by the item itself: `x[{var}]`";
-    SplitOfOperand => "only the operands of `dot` have parts of K", "index by the item alone";
     WriteSeveral { word } => "one slot is written at a time, and `{word}()` is several", "name the slot: `[me()]`";
     ReadSeveral { word } => "`{word}()` is several tiles, and one is needed", "add them up: `.sum()`";
     OperandPlace => "this is no data as it lies in memory", "name a tensor's item, such as `x[t]`";
@@ -149,7 +146,6 @@ mistakes! {
     AxisCount { name, declared, wanted, found } => "`{name}` takes {wanted}, and this has {found}", "it is `{declared}`";
     AxisPartition { name, wanted, found, var } => "`{name}` counts items of `{wanted}`, and `{var}` is one of `{found}`", "write `{var}.rows()`: the items of `{wanted}` that hold its rows";
     AxisItem { name, wanted } => "`{name}` counts items of `{wanted}` here", "index it by an item of `{wanted}`, or by the rows of another item: `t.rows()`";
-    AxisPart { name, splits } => "`{name}` counts parts of K here", "index it by a part, or by `{splits}.before_last()` for all of them";
     AxisRank { name } => "`{name}` counts ranks or numbers here", "index it by a rank, `others()` or `everyone()`";
 
     // Values.

@@ -117,10 +117,6 @@ pub enum Declaration {
         extent: Option<Ident>,
         slots: Axis,
     },
-    Splits {
-        word: Ident,
-        count: Constant,
-    },
 }
 
 /// How a partition divides its tensor.
@@ -137,14 +133,6 @@ pub enum Axis {
     World(Ident),
     Items(Ident),
     Count(Expr),
-    Parts(Parts),
-}
-
-/// `parts` or `parts.before_last()`
-#[derive(Clone)]
-pub struct Parts {
-    pub splits: Ident,
-    pub which: Option<Ident>,
 }
 
 /// A number or pair, or several of them in `tune`.
@@ -188,16 +176,6 @@ pub enum StmtKind {
     ForItems {
         var: Binding,
         items: Items,
-        body: Vec<Stmt>,
-    },
-    ForSplits {
-        var: Binding,
-        count: Constant,
-        body: Vec<Stmt>,
-    },
-    ForParts {
-        var: Binding,
-        parts: Parts,
         body: Vec<Stmt>,
     },
     If {
@@ -286,8 +264,6 @@ pub enum Pick {
     One(Rank),
     /// `others` or `everyone`.
     Several(Ident),
-    /// `parts.before_last()`.
-    Parts(Parts),
 }
 
 /// Something in brackets, with the user's tokens.
@@ -299,8 +275,7 @@ pub struct Index {
 pub enum IndexKind {
     Rank(Pick),
     Item { var: Ident, partition: Ident },
-    Rows { var: Ident, split: Option<Ident> },
-    Split(Ident),
+    Rows { var: Ident },
 }
 
 /// Data: `partial.on(owner)[me()][t]`

@@ -16,9 +16,6 @@ pub enum Kind {
     Item {
         partition: Ident,
     },
-    Split,
-    /// K divided into parts.
-    Splits,
     Value,
     Accumulator {
         mutable: bool,
@@ -36,8 +33,6 @@ impl Kind {
             Kind::Counters(_) => "a counter",
             Kind::Rank => "a rank",
             Kind::Item { .. } => "an item",
-            Kind::Split => "a part of K",
-            Kind::Splits => "K in parts",
             Kind::Value => "a value",
             Kind::Accumulator { .. } => "an accumulator",
             Kind::Broken => "unknown",

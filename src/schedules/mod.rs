@@ -8,7 +8,6 @@ mod gemm;
 mod gemm_ar;
 mod gemm_rs;
 mod gemm_rs_add;
-mod gemm_split;
 mod linear_gelu;
 mod linear_residual;
 mod wgrad;
@@ -21,15 +20,13 @@ pub use gemm::gemm;
 pub use gemm_ar::gemm_ar;
 pub use gemm_rs::gemm_rs;
 pub use gemm_rs_add::gemm_rs_add;
-pub use gemm_split::gemm_split;
 pub use linear_gelu::linear_gelu;
 pub use linear_residual::linear_residual;
 pub use wgrad::wgrad;
 
 /// Every schedule of the library.
-pub const ALL: [fn() -> crate::Program; 12] = [
+pub const ALL: [fn() -> crate::Program; 11] = [
     gemm,
-    gemm_split,
     linear_gelu,
     linear_residual,
     wgrad,

@@ -41,17 +41,3 @@ pub fn added_to_nothing(
         grad[t] += dot(dy[t], x[t]);
     }
 }
-
-/// A part of K is added, where nobody adds the others.
-#[schedule]
-pub fn accumulated_part(dy: Local<bf16>, x: Local<bf16>, grad: Accumulated<f32>) {
-    let tiles = grad.tiles((4, 8));
-    let parts = splits(2);
-    #[gemm(k = 8)]
-    for s in parts.last() {
-        // EDIT, was: absent
-        for t in tiles.grouped(8) {
-            grad[t] += dot(dy[t][s], x[t][s]);
-        }
-    }
-}

@@ -22,7 +22,6 @@ mod fused;
 mod gpus;
 mod heap;
 mod memory;
-mod parts;
 mod prebuilt;
 mod right;
 mod stall;

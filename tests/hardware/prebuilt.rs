@@ -2,7 +2,7 @@
 
 use crate::case::{checked, variant};
 use crate::right::{JITTER, JITTERED, KINDS, NN, TN};
-use crate::{SCHEDULES, accumulate, chain, fine, fused, parts, tiles};
+use crate::{SCHEDULES, accumulate, chain, fine, fused, tiles};
 use counterflow::Layout;
 use counterflow::codegen::cuda::{self, CudaSource};
 use counterflow::jit::{Compiler, Probes};
@@ -43,13 +43,11 @@ fn kernels_of_the_suite() {
             }
         }
     }
-    let tiles = tiles::variants().chain(accumulate::variants());
-    for (program, variant) in tiles.chain(parts::variants()) {
+    for (program, variant) in tiles::variants().chain(accumulate::variants()) {
         let (_, pipeline) = checked(&program, &variant);
         wanted.push((none, cuda::emit(&pipeline)));
     }
-    let with_pauses = tiles::jittered().chain(accumulate::jittered());
-    for (program, variant) in with_pauses.chain(parts::jittered()) {
+    for (program, variant) in tiles::jittered().chain(accumulate::jittered()) {
         let (_, pipeline) = checked(&program, &variant);
         wanted.push((JITTER, cuda::emit(&pipeline)));
     }

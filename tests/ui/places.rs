@@ -18,9 +18,6 @@ fn gemm(x: Local<bf16>, w: Local<bf16>, g: Gathered<bf16>, y: Out<bf16>) {
         y[t] = parts[everyone()][t];
         y[t] = dot(parts[others()][t], w[t]);
         y[t] = parts.everywhere()[0][t].gelu();
-        for s in splits(2) {
-            y[t][s] = dot(x[t][s], w[t][s]);
-        }
     }
 }
 

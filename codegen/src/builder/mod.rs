@@ -31,8 +31,8 @@ use crate::value::AccId;
 pub use crate::value::Value;
 use refs::Order;
 pub use refs::{
-    Axis, CellsRef, CountersRef, Item, ItemRows, ItemsRef, PartitionRef, PartsRef, PlaceRef, Split,
-    SplitsRef, TensorIndex, TensorRef,
+    Axis, CellsRef, CountersRef, Item, ItemRows, ItemsRef, PartitionRef, PlaceRef, TensorIndex,
+    TensorRef,
 };
 use std::panic::Location;
 pub use words::{GemmOptions, Ranks, Tune, everyone, me, others, ranks, ring, tune, world};
@@ -344,50 +344,6 @@ impl ScheduleBuilder {
                 chunk,
                 order,
             },
-            body: inner,
-        });
-    }
-
-    /// Divides K into `count` parts, each of whole K steps: the last may be shorter.
-    #[track_caller]
-    pub fn splits(&mut self, name: &str, count: impl Into<Tune>) -> SplitsRef {
-        SplitsRef(self.choice(name.into(), count.into()))
-    }
-
-    /// Visits parts of K: around items, so that each item has one of them. `body` gets the part.
-    #[track_caller]
-    pub fn for_parts(
-        &mut self,
-        name: &str,
-        parts: impl Into<PartsRef>,
-        body: impl FnOnce(&mut Self, Split),
-    ) {
-        let var = self.var(name);
-        let PartsRef { count, parts } = parts.into();
-        let inner = self.block(|s| body(s, Split(var)));
-        self.push(StmtKind::ForSplits {
-            var,
-            parts,
-            count,
-            body: inner,
-        });
-    }
-
-    /// Visits the `count` parts of K inside an item; `body` gets the part.
-    #[track_caller]
-    pub fn for_splits(
-        &mut self,
-        name: &str,
-        count: impl Into<Tune>,
-        body: impl FnOnce(&mut Self, Split),
-    ) {
-        let var = self.var(name);
-        let count = self.choice(format!("{name}.splits"), count.into());
-        let inner = self.block(|s| body(s, Split(var)));
-        self.push(StmtKind::ForSplits {
-            var,
-            parts: Parts::All,
-            count,
             body: inner,
         });
     }

@@ -3,8 +3,8 @@
 use super::words::Tune;
 use crate::order::TileOrder;
 use crate::program::{
-    CellIndex, Cells, Choice, CounterDim, CounterId, Extent, Home, PartitionId, Parts, Pick, Place,
-    Slots, TensorId, Var,
+    CellIndex, Cells, CounterDim, CounterId, Extent, Home, PartitionId, Pick, Place, Slots,
+    TensorId, Var,
 };
 use crate::rank::RankExpr;
 
@@ -29,31 +29,12 @@ pub struct Item(pub(super) Var);
 
 /// The rows of an item, as an index: the items of another partition that hold them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ItemRows(Var, Option<Var>);
-
-/// The part of K a loop stands at.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Split(pub(super) Var);
-
-impl Split {
-    /// Its number, as an index of slots or cells.
-    fn pick(self) -> Pick {
-        Pick::One(RankExpr::Var(self.0))
-    }
-}
+pub struct ItemRows(Var);
 
 impl Item {
     /// The rows this item covers, to index counters of another partition.
     pub fn rows(self) -> ItemRows {
-        ItemRows(self.0, None)
-    }
-}
-
-impl ItemRows {
-    /// Only the columns of that part of K.
-    #[must_use]
-    pub fn split(self, split: Split) -> ItemRows {
-        ItemRows(self.0, Some(split.0))
+        ItemRows(self.0)
     }
 }
 
@@ -64,23 +45,11 @@ pub enum TensorIndex {
     Slot(Pick),
     /// An item.
     Item(Item),
-    /// A part of K.
-    Split(Split),
 }
 
 impl From<Item> for TensorIndex {
     fn from(item: Item) -> Self {
         TensorIndex::Item(item)
-    }
-}
-impl From<Split> for TensorIndex {
-    fn from(split: Split) -> Self {
-        TensorIndex::Split(split)
-    }
-}
-impl From<PartsRef> for TensorIndex {
-    fn from(_: PartsRef) -> Self {
-        TensorIndex::Slot(Pick::All)
     }
 }
 impl From<Pick> for TensorIndex {
@@ -111,17 +80,7 @@ impl From<Item> for CellIndex {
 }
 impl From<ItemRows> for CellIndex {
     fn from(rows: ItemRows) -> Self {
-        CellIndex::Rows(rows.0, rows.1)
-    }
-}
-impl From<Split> for CellIndex {
-    fn from(split: Split) -> Self {
-        CellIndex::Rank(split.pick())
-    }
-}
-impl From<PartsRef> for CellIndex {
-    fn from(_: PartsRef) -> Self {
-        CellIndex::Rank(Pick::All)
+        CellIndex::Rows(rows.0)
     }
 }
 impl From<Pick> for CellIndex {
@@ -152,7 +111,6 @@ impl TensorRef {
             home,
             slot: None,
             item: None,
-            split: None,
         })
     }
     /// This tensor in that rank's memory.
@@ -190,14 +148,12 @@ impl TensorRef {
 pub struct PlaceRef(pub(super) Place);
 
 impl PlaceRef {
-    /// A slot, an item or a part of K of it; before the item, a part of K is the slot it has.
+    /// A slot or an item of it.
     #[must_use]
     pub fn at(mut self, index: impl Into<TensorIndex>) -> PlaceRef {
         match index.into() {
             TensorIndex::Slot(pick) => self.0.slot = Some(pick),
             TensorIndex::Item(item) => self.0.item = Some(item.0),
-            TensorIndex::Split(split) if self.0.item.is_some() => self.0.split = Some(split.0),
-            TensorIndex::Split(split) => self.0.slot = Some(split.pick()),
         }
         self
     }
@@ -358,62 +314,5 @@ impl From<RankExpr> for Slots {
 impl From<u32> for Slots {
     fn from(count: u32) -> Self {
         Slots::Count(count)
-    }
-}
-
-/// K divided into parts: made by [`splits`](super::ScheduleBuilder::splits).
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct SplitsRef(pub(super) Choice);
-
-/// Some of the parts of K: what a loop goes over, one slot or cell each, or those whose slots are summed.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct PartsRef {
-    pub(super) count: Choice,
-    pub(super) parts: Parts,
-}
-
-impl SplitsRef {
-    /// All parts but the last.
-    pub fn before_last(self) -> PartsRef {
-        PartsRef {
-            count: self.0,
-            parts: Parts::BeforeLast,
-        }
-    }
-    /// The last part, which may be shorter than the others.
-    pub fn last(self) -> PartsRef {
-        PartsRef {
-            count: self.0,
-            parts: Parts::Last,
-        }
-    }
-}
-
-impl From<SplitsRef> for PartsRef {
-    fn from(splits: SplitsRef) -> Self {
-        PartsRef {
-            count: splits.0,
-            parts: Parts::All,
-        }
-    }
-}
-
-impl From<PartsRef> for Slots {
-    /// A slot a part but the last, which is added to the others; anything else counts as none, which lowering reports.
-    fn from(parts: PartsRef) -> Self {
-        match parts.parts {
-            Parts::BeforeLast => Slots::BeforeLast(parts.count),
-            Parts::All | Parts::Last => Slots::Count(0),
-        }
-    }
-}
-
-impl From<PartsRef> for Axis {
-    /// A cell a part but the last; anything else counts as none, which lowering reports.
-    fn from(parts: PartsRef) -> Self {
-        match parts.parts {
-            Parts::BeforeLast => Axis(CounterDim::BeforeLast(parts.count)),
-            Parts::All | Parts::Last => Axis(CounterDim::Count(0)),
-        }
     }
 }

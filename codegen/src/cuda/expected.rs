@@ -57,7 +57,6 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
             OpKind::Wait { .. }
             | OpKind::Signal { .. }
             | OpKind::ForRanks { .. }
-            | OpKind::ForSplits { .. }
             | OpKind::If { .. } => {}
         });
     }
@@ -125,7 +124,7 @@ fn operands(pipeline: &Pipeline) -> u32 {
 fn items(body: &[Block], f: &mut impl FnMut(&[Op])) {
     for block in body {
         match block {
-            Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => items(body, f),
+            Block::ForRanks { body, .. } => items(body, f),
             Block::If {
                 then, otherwise, ..
             } => {

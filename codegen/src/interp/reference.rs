@@ -1,8 +1,7 @@
 //! What a kernel means, in f64: expected outputs derived from its statements, independent of any schedule.
 //!
 //! - A gathered tensor is the concatenation of the ranks' chunks.
-//! - `Out` is its store's expression, each dot taken over full tensors; what is summed beside a dot over a part of K
-//!   must be that product's other parts, and so is in it.
+//! - `Out` is its store's expression, each dot taken over full tensors.
 //! - What is `Accumulated` is what it held before plus what is added, one rounding more.
 //! - A sum over ranks (`Scattered`, `Reduced`) is its initial store's expression with `Reduce := 0` and each dot
 //!   summed over ranks. Where that expression has no dot, its `Reduce` is the sum over ranks of what they store in
@@ -304,8 +303,7 @@ impl<'a> Deriver<'a> {
         let mut sum: Option<Known> = None;
         for filler in writer.fillers(acc) {
             let next = match filler {
-                // The parts of K make up one product, and this is where they are added up.
-                Filler::Dot { a, b, .. } => self.dot(*a, *b, rank)?,
+                Filler::Dot { a, b } => self.dot(*a, *b, rank)?,
                 Filler::Load(from) => Known::exact(self.operand(*from, rank, 0)?),
                 Filler::Reduce(_) => continue,
             };
@@ -373,29 +371,6 @@ impl<'a> Deriver<'a> {
         Ok(out)
     }
 
-    /// Whether a writer adds all parts of one product over K: its own, and those stored in f32 in what it sums. That
-    /// each is there once is guarantee 3.
-    fn adds_up(&self, writer: &Writer<'a>) -> bool {
-        let mut own = writer.parts();
-        let Some(product) = own.next().filter(|_| own.next().is_none()) else {
-            return false;
-        };
-        let whole = |other: &Writer<'a>| {
-            let parts: Vec<_> = other.parts().collect();
-            other.copied.is_none()
-                && other.mode == StoreMode::Write
-                && matches!(other.value, Value::Acc(_))
-                && !other.unclear
-                && !other.reduces()
-                && other.loads().count() == 0
-                && parts == [product]
-        };
-        writer.summed().all(|from| {
-            let stored = self.kernel.buffers[from.index()].dtype == Dtype::F32;
-            stored && self.writers_of(from).all(whole)
-        })
-    }
-
     /// What a rank held before a launch, and what it adds: rounded, and the sum again.
     fn accumulated(&self, id: TensorId, rank: u32) -> Result<Known, NoReference> {
         let before = Known::exact(self.inputs[rank as usize][id.index()].clone());
@@ -413,9 +388,7 @@ impl<'a> Deriver<'a> {
             if writer.copied.is_some() || writer.mode != mode {
                 return self.none(id, "an output that is copied, or both written and added to");
             }
-            if writer.unclear
-                || (writer.reduces() || writer.parts().count() > 0) && !self.adds_up(writer)
-            {
+            if writer.unclear || writer.reduces() {
                 return self.none(id, "an output of partial sums, or of a loop or branch");
             }
             if found.is_some_and(|known| !known.same(writer)) {

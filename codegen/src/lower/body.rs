@@ -7,9 +7,7 @@ use super::places::Use;
 use crate::diag::Diagnostic;
 use crate::kernel::{Block, GemmKind, Op, OpId, OpKind, Role, RoleKind, ValueId};
 use crate::order::{RankOrder, TileOrder};
-use crate::program::{
-    self, Home, ItemOrder, Loc, PartitionId, Parts, Program, Stmt, StmtKind, Var,
-};
+use crate::program::{self, Home, ItemOrder, Loc, PartitionId, Program, Stmt, StmtKind, Var};
 use crate::rank::RankExpr;
 use crate::shape::MAX_WORLD;
 use crate::value::{AccId, Value};
@@ -78,7 +76,6 @@ pub(super) fn place(
 pub(super) enum Bound {
     Rank,
     Item(PartitionId),
-    Split,
 }
 
 pub(super) struct Placer<'a> {
@@ -193,13 +190,6 @@ impl<'a> Placer<'a> {
                         blocks.push(block);
                     }
                 }
-                StmtKind::ForSplits { var, parts, count, body } => {
-                    let count = self.parts(*count, stmt.at);
-                    self.scope.push((*var, Bound::Split));
-                    let body = self.blocks(body);
-                    self.scope.pop();
-                    blocks.push(Block::ForSplits { at: stmt.at, var: *var, parts: *parts, count, body });
-                }
                 StmtKind::Wait { .. } | StmtKind::Signal { .. } => {
                     self.filled.clear();
                     if let Some(op) = self.op(stmt) {
@@ -271,13 +261,6 @@ impl<'a> Placer<'a> {
         })
     }
 
-    /// How many parts K has.
-    fn parts(&mut self, count: program::Choice, at: Loc) -> u32 {
-        let at = self.choices.at(count, at);
-        self.choices
-            .one(count, "the number of splits", at, self.found)
-    }
-
     fn ops(&mut self, body: &[Stmt]) -> Vec<Op> {
         body.iter().filter_map(|stmt| self.op(stmt)).collect()
     }
@@ -300,28 +283,6 @@ impl<'a> Placer<'a> {
                 OpKind::ForRanks {
                     var: *var,
                     order: *order,
-                    body,
-                }
-            }
-            StmtKind::ForSplits {
-                var,
-                parts,
-                count,
-                body,
-            } => {
-                let count = self.parts(*count, at);
-                if *parts != Parts::All {
-                    self.found.push(
-                        mistake(at, "an item visits some parts of K and not others")
-                            .hint("inside an item all parts make one product: `for s in splits(4)`; around items each has its own"),
-                    );
-                }
-                self.scope.push((*var, Bound::Split));
-                let body = self.ops(body);
-                self.scope.pop();
-                OpKind::ForSplits {
-                    var: *var,
-                    count,
                     body,
                 }
             }
@@ -390,12 +351,6 @@ impl<'a> Placer<'a> {
                             format!("a dot stands in a #[{}] loop", self.kind.name()),
                         )
                         .hint("only #[gemm] loops have tensor cores"),
-                    );
-                }
-                if a.split != b.split {
-                    self.found.push(
-                        mistake(at, "the operands of a dot are different parts of K")
-                            .hint("give both the same part: `dot(x[t][s], w[t][s])`"),
                     );
                 }
                 self.fill(*acc, at);
@@ -521,7 +476,7 @@ impl<'a> Placer<'a> {
     pub(super) fn rank_expr(&mut self, expr: &RankExpr, at: Loc) {
         for var in expr.vars() {
             match self.bound(var) {
-                Some(Bound::Rank | Bound::Split) => {}
+                Some(Bound::Rank) => {}
                 Some(Bound::Item(_)) => {
                     let name = self.name(var);
                     self.found.push(mistake(
@@ -559,7 +514,7 @@ impl<'a> Placer<'a> {
     pub(super) fn item(&mut self, var: Var, at: Loc) -> Option<PartitionId> {
         match self.bound(var) {
             Some(Bound::Item(partition)) => Some(partition),
-            Some(Bound::Rank | Bound::Split) => {
+            Some(Bound::Rank) => {
                 let name = self.name(var);
                 self.found.push(mistake(
                     at,

@@ -3,7 +3,7 @@
 use super::mistake;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{GemmKind, RoleKind};
-use crate::program::{Choice, CounterDim, Loc, Program, Setting, Slots, TensorKind};
+use crate::program::{Choice, Loc, Program, Setting};
 use crate::variant::Variant;
 
 /// The settled value of every open choice.
@@ -138,30 +138,6 @@ impl Choices<'_> {
                 1
             }
         }
-    }
-
-    /// The program with the numbers of slots and cells that follow from choices.
-    pub(super) fn counted(&self, found: &mut Vec<Diagnostic>) -> Program {
-        let mut program = self.program.clone();
-        let mut before_last = |choice, at| {
-            let at = self.at(choice, at);
-            self.one(choice, "the number of splits", at, found) - 1
-        };
-        for tensor in &mut program.tensors {
-            if let TensorKind::Scratch { slots, .. } = &mut tensor.kind
-                && let Slots::BeforeLast(choice) = *slots
-            {
-                *slots = Slots::Count(before_last(choice, tensor.at));
-            }
-        }
-        for counter in &mut program.counters {
-            for dim in &mut counter.dims {
-                if let CounterDim::BeforeLast(choice) = *dim {
-                    *dim = CounterDim::Count(before_last(choice, counter.at));
-                }
-            }
-        }
-        program
     }
 
     /// Yes or no.

@@ -191,7 +191,6 @@ fn regions(kind: &OpKind) -> Vec<(&Region, Access)> {
         OpKind::Wait { .. }
         | OpKind::Signal { .. }
         | OpKind::ForRanks { .. }
-        | OpKind::ForSplits { .. }
         | OpKind::If { .. } => Vec::new(),
     }
 }
@@ -212,19 +211,6 @@ fn guard_block(block: Block, guards: &[Guard], kernel: &mut Kernel) -> Block {
             at,
             var,
             order,
-            body: guard_all(body),
-        },
-        Block::ForSplits {
-            at,
-            var,
-            parts,
-            count,
-            body,
-        } => Block::ForSplits {
-            at,
-            var,
-            parts,
-            count,
             body: guard_all(body),
         },
         Block::If {
@@ -308,11 +294,6 @@ fn guard_ops(
             OpKind::ForRanks { var, order, body } => OpKind::ForRanks {
                 var,
                 order,
-                body: guard_ops(body, guards, kernel, held.clone()),
-            },
-            OpKind::ForSplits { var, count, body } => OpKind::ForSplits {
-                var,
-                count,
                 body: guard_ops(body, guards, kernel, held.clone()),
             },
             OpKind::If {

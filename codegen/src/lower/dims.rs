@@ -103,7 +103,7 @@ pub(super) fn match_dims(
         if axes
             .filter_map(|dim| match dim {
                 CounterDim::Items(partition) => Some(partition),
-                CounterDim::World | CounterDim::Count(_) | CounterDim::BeforeLast(_) => None,
+                CounterDim::World | CounterDim::Count(_) => None,
             })
             .any(|partition| partition.index() >= program.partitions.len())
         {
@@ -322,9 +322,7 @@ impl Scan<'_> {
     fn stmts(&mut self, body: &[Stmt]) {
         for stmt in body {
             match &stmt.kind {
-                StmtKind::ForRanks { body, .. } | StmtKind::ForSplits { body, .. } => {
-                    self.stmts(body)
-                }
+                StmtKind::ForRanks { body, .. } => self.stmts(body),
                 StmtKind::ForItems { var, items, body } => {
                     if let Some(partition) = self.program.partitions.get(items.partition.index()) {
                         self.items.insert(*var, partition.tensor);

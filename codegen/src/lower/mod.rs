@@ -31,7 +31,6 @@ pub fn lower(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics
     Diagnostics::check(std::mem::take(&mut found), ())?;
 
     let choices = choices::settle(program, variant, &mut found);
-    let program = &choices.counted(&mut found);
     let matched = dims::match_dims(program, variant, &choices, &mut found);
     // Bodies refer to tensors and partitions, so they are only looked at once those are sound.
     Diagnostics::check(std::mem::take(&mut found), ())?;

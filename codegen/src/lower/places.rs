@@ -4,7 +4,7 @@ use super::body::{Bound, Placer};
 use super::mistake;
 use crate::kernel::{Axis, Buffer, Cells, Region};
 use crate::program::{
-    self, CellIndex, CounterDim, Home, Loc, PartitionId, Pick, Place, StoreMode, TensorKind, Var,
+    self, CellIndex, CounterDim, Home, Loc, PartitionId, Pick, Place, StoreMode, TensorKind,
 };
 
 #[derive(Clone, Copy, PartialEq)]
@@ -28,12 +28,6 @@ impl Use {
 }
 
 impl<'a> Placer<'a> {
-    fn split(&mut self, var: Var, at: Loc) {
-        if self.bound(var) != Some(Bound::Split) {
-            self.unbound(var, at);
-        }
-    }
-
     fn home(&mut self, home: &Home, at: Loc) {
         if let Home::On(expr) = home {
             self.rank_expr(expr, at);
@@ -82,16 +76,12 @@ impl<'a> Placer<'a> {
             return;
         }
         match (index, dim) {
-            (
-                CellIndex::Rank(Pick::One(expr)),
-                CounterDim::World | CounterDim::Count(_) | CounterDim::BeforeLast(_),
-            ) => self.rank_expr(expr, at),
-            (
-                CellIndex::Rank(Pick::All),
-                CounterDim::World | CounterDim::Count(_) | CounterDim::BeforeLast(_),
-            )
+            (CellIndex::Rank(Pick::One(expr)), CounterDim::World | CounterDim::Count(_)) => {
+                self.rank_expr(expr, at)
+            }
+            (CellIndex::Rank(Pick::All), CounterDim::World | CounterDim::Count(_))
             | (CellIndex::Rank(Pick::Others), CounterDim::World) => {}
-            (CellIndex::Rank(Pick::Others), CounterDim::Count(_) | CounterDim::BeforeLast(_)) => {
+            (CellIndex::Rank(Pick::Others), CounterDim::Count(_)) => {
                 self.found.push(mistake(
                     at,
                     format!("`others()` indexes an axis of `{set}` that is not over ranks"),
@@ -109,10 +99,7 @@ impl<'a> Placer<'a> {
                     );
                 }
             }
-            (CellIndex::Rows(var, split), CounterDim::Items(counted)) => {
-                if let Some(split) = split {
-                    self.split(*split, at);
-                }
+            (CellIndex::Rows(var), CounterDim::Items(counted)) => {
                 if let Some(partition) = self.item(*var, at) {
                     let rows = |id: PartitionId| self.matched.partitions[id.index()].rows;
                     if rows(partition) != rows(counted) {
@@ -136,8 +123,8 @@ impl<'a> Placer<'a> {
                 );
             }
             (
-                CellIndex::Item(var) | CellIndex::Rows(var, _),
-                CounterDim::World | CounterDim::Count(_) | CounterDim::BeforeLast(_),
+                CellIndex::Item(var) | CellIndex::Rows(var),
+                CounterDim::World | CounterDim::Count(_),
             ) => {
                 let item = self.name(*var);
                 self.found.push(mistake(
@@ -151,13 +138,6 @@ impl<'a> Placer<'a> {
     /// A place that an item covers in both directions.
     pub(super) fn region(&mut self, place: &Place, at: Loc, access: Use) -> Option<Region> {
         let buffer = self.buffer(place, at)?;
-        if let Some(split) = place.split {
-            let name = self.name(split);
-            self.found.push(mistake(
-                at,
-                format!("`{name}` is a part of K: only operands of a dot have one"),
-            ));
-        }
         let (is_vector, name) = (buffer.kind == TensorKind::Vector, buffer.name.clone());
         match access {
             Use::Read => self.readable(buffer, at),
@@ -207,9 +187,6 @@ impl<'a> Placer<'a> {
             return None;
         };
         self.item(item, at)?;
-        if let Some(split) = place.split {
-            self.split(split, at);
-        }
         if place.slot.is_some() {
             self.found.push(mistake(
                 at,
@@ -231,7 +208,7 @@ impl<'a> Placer<'a> {
             } else {
                 Axis::ColumnsOf(item)
             },
-            columns: place.split.map_or(Axis::All, Axis::Split),
+            columns: Axis::All,
         })
     }
 

@@ -74,7 +74,7 @@ impl<'a> Costs<'a> {
     fn blocks(&mut self, body: &[Block]) {
         for block in body {
             match block {
-                Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => self.blocks(body),
+                Block::ForRanks { body, .. } => self.blocks(body),
                 Block::If {
                     then, otherwise, ..
                 } => {
@@ -107,7 +107,7 @@ impl<'a> Costs<'a> {
         for op in body {
             self.items[usize::from(op.id.0)] = item;
             match &op.kind {
-                OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => {
+                OpKind::ForRanks { body, .. } => {
                     self.ops(body, item);
                 }
                 OpKind::If {

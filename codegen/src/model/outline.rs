@@ -42,7 +42,6 @@ pub fn outline(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Outl
     let mut loops = Loops {
         plan: &plan,
         costs: Costs::new(kernel, &plan, machine),
-        split: None,
         tile: [0, 0],
         fresh: true,
     };
@@ -107,8 +106,6 @@ impl Work {
 struct Loops<'a> {
     plan: &'a Plan,
     costs: Costs<'a>,
-    /// Which part of K, of how many.
-    split: Option<(u32, u32)>,
     /// Rows and columns of the tile.
     tile: [u32; 2],
     /// No dot of the item was counted yet.
@@ -123,17 +120,6 @@ impl Loops<'_> {
                 Block::ForRanks { order, body, .. } => {
                     let steps = order.steps(geometry.world);
                     self.blocks(body).times(steps.into())
-                }
-                Block::ForSplits {
-                    parts, count, body, ..
-                } => {
-                    let each = parts.of(*count).map(|index| {
-                        self.split = Some((index, *count));
-                        self.blocks(body)
-                    });
-                    let all = each.fold(Work::default(), Work::and);
-                    self.split = None;
-                    all
                 }
                 Block::If {
                     then, otherwise, ..
@@ -195,16 +181,6 @@ impl Loops<'_> {
                     let steps = order.steps(self.plan.geometry.world);
                     (0..steps).map(|_| self.ops(body)).sum()
                 }
-                OpKind::ForSplits { count, body, .. } => {
-                    let outer = self.split;
-                    let each = (0..*count).map(|index| {
-                        self.split = Some((index, *count));
-                        self.ops(body)
-                    });
-                    let sum = each.sum();
-                    self.split = outer;
-                    sum
-                }
                 OpKind::If {
                     then, otherwise, ..
                 } => {
@@ -241,15 +217,14 @@ impl Loops<'_> {
         let geometry = &self.plan.geometry;
         let first = |end| Extent { start: 0, end };
         let depth = geometry.size(buffer.columns);
-        let columns = match (region.columns, self.split) {
-            (Axis::All, _) => first(depth),
-            (Axis::Split(_), Some((index, count))) => geometry.split(depth, index, count),
-            (Axis::Split(_) | Axis::RowsOf(_) | Axis::ColumnsOf(_), _) => first(0),
+        let columns = match region.columns {
+            Axis::All => first(depth),
+            Axis::RowsOf(_) | Axis::ColumnsOf(_) => first(0),
         };
         let rows = match region.rows {
             Axis::RowsOf(_) => self.tile[0],
             Axis::ColumnsOf(_) => self.tile[1],
-            Axis::All | Axis::Split(_) => 0,
+            Axis::All => 0,
         };
         Span {
             buffer: region.buffer,

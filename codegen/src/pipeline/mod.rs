@@ -64,8 +64,6 @@ pub struct Pipeline {
     /// CTAs of a cluster that share the K steps of each tile; 1: none. With both, the cluster has so many for each of
     /// those beside each other.
     pub split: u32,
-    /// How many parts of K the items have one each of; 1: all of it.
-    pub parts: u32,
     /// CTAs that move data before they multiply: the first ones.
     pub comm: Option<Comm>,
     /// Registers a thread of the first warpgroup keeps, and one of the others takes.

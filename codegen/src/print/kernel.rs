@@ -137,7 +137,6 @@ impl Printer<'_> {
                 notes.push(match slots {
                     Slots::Count(1) => "1 slot".into(),
                     Slots::Count(count) => format!("{count} slots"),
-                    Slots::BeforeLast(_) => "a slot a part".into(),
                     Slots::World => "world slots".into(),
                 });
                 notes.push(match extent {
@@ -214,17 +213,6 @@ impl Printer<'_> {
                 } => {
                     self.nested(format!("for {} in {order}", self.names.var(*var)), body);
                 }
-                Block::ForSplits {
-                    var,
-                    parts,
-                    count,
-                    body,
-                    ..
-                } => {
-                    let of = super::parts(*parts);
-                    let head = format!("for {} in splits({count}){of}", self.names.var(*var));
-                    self.nested(head, body);
-                }
                 Block::If {
                     cond,
                     then,
@@ -287,10 +275,6 @@ impl Printer<'_> {
         let line = match &op.kind {
             OpKind::ForRanks { var, order, body } => {
                 return self.nested_ops(format!("for {} in {order}", names.var(*var)), body);
-            }
-            OpKind::ForSplits { var, count, body } => {
-                return self
-                    .nested_ops(format!("for {} in splits({count})", names.var(*var)), body);
             }
             OpKind::If {
                 cond,
@@ -391,7 +375,7 @@ impl Printer<'_> {
             (Axis::RowsOf(item), Axis::ColumnsOf(same)) if item == same => {
                 text.push_str(&format!("[{}]", names.var(item)));
             }
-            (Axis::All | Axis::RowsOf(_) | Axis::ColumnsOf(_) | Axis::Split(_), _) => {
+            (Axis::All | Axis::RowsOf(_) | Axis::ColumnsOf(_), _) => {
                 text.push_str(&format!("[{rows}, {columns}]"));
             }
         }
@@ -404,7 +388,6 @@ impl Printer<'_> {
             Axis::All => ":".into(),
             Axis::RowsOf(item) => format!("{}.rows", var(item)),
             Axis::ColumnsOf(item) => format!("{}.columns", var(item)),
-            Axis::Split(split) => var(split),
         }
     }
 }

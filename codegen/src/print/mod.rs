@@ -14,9 +14,7 @@ mod program;
 pub(crate) use kernel::statement;
 pub(crate) use number::{Spelling, factor, field_name, number, test};
 
-use crate::program::{
-    CellIndex, CounterDim, CounterId, Home, PartitionId, Parts, Pick, TensorId, Var,
-};
+use crate::program::{CellIndex, CounterDim, CounterId, Home, PartitionId, Pick, TensorId, Var};
 use crate::rank::{Cond, RankExpr};
 use crate::value::AccId;
 
@@ -128,10 +126,7 @@ impl Names {
             let index = match index {
                 CellIndex::Rank(pick) => self.pick(pick),
                 CellIndex::Item(var) => self.var(*var),
-                CellIndex::Rows(var, None) => format!("{}.rows", self.var(*var)),
-                CellIndex::Rows(var, Some(split)) => {
-                    format!("{}.rows.split({})", self.var(*var), self.var(*split))
-                }
+                CellIndex::Rows(var) => format!("{}.rows", self.var(*var)),
             };
             text.push_str(&format!("[{index}]"));
         }
@@ -144,17 +139,7 @@ impl Names {
             CounterDim::World => "[world]".into(),
             CounterDim::Items(partition) => format!("[{}]", self.partition(*partition)),
             CounterDim::Count(count) => format!("[{count}]"),
-            CounterDim::BeforeLast(_) => "[parts before the last]".into(),
         };
         dims.iter().map(axis).collect()
-    }
-}
-
-/// Which parts of K a loop visits; nothing for all of them.
-const fn parts(parts: Parts) -> &'static str {
-    match parts {
-        Parts::All => "",
-        Parts::BeforeLast => ".before_last",
-        Parts::Last => ".last",
     }
 }

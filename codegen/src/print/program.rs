@@ -83,9 +83,6 @@ impl Printer<'_> {
                     let slots = match slots {
                         Slots::Count(count) => count.to_string(),
                         Slots::World => "world".into(),
-                        Slots::BeforeLast(count) => {
-                            format!("splits({}).before_last", self.choice(count))
-                        }
                     };
                     let like = self.names.tensor(like);
                     format!("{name} = {kind}<{dtype}>({like}.{extent}, slots = {slots})")
@@ -185,16 +182,6 @@ impl Printer<'_> {
                 let head = format!("for {} in {}", names.var(*var), self.items(items));
                 return self.nested(head, body);
             }
-            StmtKind::ForSplits {
-                var,
-                parts,
-                count,
-                body,
-            } => {
-                let (count, of) = (self.choice(*count), super::parts(*parts));
-                let head = format!("for {} in splits({count}){of}", names.var(*var));
-                return self.nested(head, body);
-            }
             StmtKind::If {
                 cond,
                 then,
@@ -261,8 +248,7 @@ impl Printer<'_> {
         let mut text = format!("{}{}", names.tensor(place.tensor), names.home(&place.home));
         let slot = place.slot.as_ref().map(|pick| names.pick(pick));
         let item = place.item.map(|item| names.var(item));
-        let split = place.split.map(|split| names.var(split));
-        for index in [slot, item, split].into_iter().flatten() {
+        for index in [slot, item].into_iter().flatten() {
             text.push_str(&format!("[{index}]"));
         }
         text

@@ -42,10 +42,6 @@ enum Bound {
         partition: PartitionId,
         item: shape::Item,
     },
-    Split {
-        index: u32,
-        count: u32,
-    },
 }
 
 struct Walker<'a> {
@@ -70,19 +66,6 @@ impl Walker<'_> {
                 } => {
                     for step in 0..order.steps(self.geometry.world) {
                         self.bind_rank(*var, *order, step, at)?;
-                        self.blocks(body)?;
-                    }
-                }
-                Block::ForSplits {
-                    var,
-                    parts,
-                    count,
-                    body,
-                    ..
-                } => {
-                    let count = *count;
-                    for index in parts.of(count) {
-                        self.bound[var.index()] = Bound::Split { index, count };
                         self.blocks(body)?;
                     }
                 }
@@ -156,15 +139,6 @@ impl Walker<'_> {
                 OpKind::ForRanks { var, order, body } => {
                     for step in 0..order.steps(self.geometry.world) {
                         self.bind_rank(*var, *order, step, self.kernel.loc(op.id))?;
-                        self.ops(body)?;
-                    }
-                }
-                OpKind::ForSplits { var, count, body } => {
-                    for index in 0..*count {
-                        self.bound[var.index()] = Bound::Split {
-                            index,
-                            count: *count,
-                        };
                         self.ops(body)?;
                     }
                 }
@@ -259,7 +233,7 @@ impl Walker<'_> {
 
     fn var(&self) -> impl Fn(Var) -> Option<i64> + '_ {
         |var| match self.bound.get(var.index()) {
-            Some(Bound::Rank(index) | Bound::Split { index, .. }) => Some(i64::from(*index)),
+            Some(Bound::Rank(index)) => Some(i64::from(*index)),
             Some(Bound::Nothing | Bound::Item { .. }) | None => None,
         }
     }
@@ -395,15 +369,11 @@ impl Walker<'_> {
             Axis::All => all,
             Axis::RowsOf(var) => match bound(var) {
                 Bound::Item { partition, item } => self.geometry.item(partition, item).0,
-                Bound::Nothing | Bound::Rank(_) | Bound::Split { .. } => all,
+                Bound::Nothing | Bound::Rank(_) => all,
             },
             Axis::ColumnsOf(var) => match bound(var) {
                 Bound::Item { partition, item } => self.geometry.item(partition, item).1,
-                Bound::Nothing | Bound::Rank(_) | Bound::Split { .. } => all,
-            },
-            Axis::Split(var) => match bound(var) {
-                Bound::Split { index, count } => self.geometry.split(all.end, index, count),
-                Bound::Nothing | Bound::Rank(_) | Bound::Item { .. } => all,
+                Bound::Nothing | Bound::Rank(_) => all,
             },
         }
     }
@@ -446,9 +416,7 @@ impl Walker<'_> {
                 // What the user wrote is a rank where there is a cell for each.
                 let what = match self.kernel.counters[cells.counter.index()].dims[axis] {
                     CounterDim::World => "rank",
-                    CounterDim::Count(_) | CounterDim::Items(_) | CounterDim::BeforeLast(_) => {
-                        "cell"
-                    }
+                    CounterDim::Count(_) | CounterDim::Items(_) => "cell",
                 };
                 for at in self.picked(pick, size, what, op)? {
                     self.cells_of(op, cells, axis + 1, base + at, emit)?;
@@ -460,7 +428,7 @@ impl Walker<'_> {
                     self.cells_of(op, cells, axis + 1, base + at, emit)?;
                 }
             }
-            CellIndex::Rows(var, split) => {
+            CellIndex::Rows(var) => {
                 let CounterDim::Items(covered) =
                     self.kernel.counters[cells.counter.index()].dims[axis]
                 else {
@@ -470,21 +438,7 @@ impl Walker<'_> {
                     return Ok(());
                 };
                 let rows = self.geometry.item(partition, item).0;
-                let columns = split.map(|split| {
-                    let size = self
-                        .geometry
-                        .size(self.kernel.partitions[covered.index()].columns);
-                    match self.bound[split.index()] {
-                        Bound::Split { index, count } => self.geometry.split(size, index, count),
-                        Bound::Nothing | Bound::Rank(_) | Bound::Item { .. } => Extent {
-                            start: 0,
-                            end: size,
-                        },
-                    }
-                });
-                let (rows, columns) = self
-                    .geometry
-                    .overlapping(covered, item.chunk, rows, columns);
+                let (rows, columns) = self.geometry.overlapping(covered, item.chunk, rows);
                 for row in rows {
                     for column in columns.clone() {
                         let at = self.geometry.cell(

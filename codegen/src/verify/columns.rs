@@ -72,7 +72,7 @@ pub(crate) fn is_columned_counter(kernel: &Kernel, counter: CounterId) -> bool {
 fn is_columned(kernel: &Kernel, dim: &CounterDim) -> bool {
     match dim {
         CounterDim::Items(id) => divided(kernel, *id).is_some(),
-        CounterDim::World | CounterDim::Count(_) | CounterDim::BeforeLast(_) => false,
+        CounterDim::World | CounterDim::Count(_) => false,
     }
 }
 
@@ -108,7 +108,6 @@ fn staged(kernel: &Kernel) -> bool {
                         OpKind::Signal { .. }
                         | OpKind::Wait { .. }
                         | OpKind::ForRanks { .. }
-                        | OpKind::ForSplits { .. }
                         | OpKind::If { .. }
                         | OpKind::Copy { .. }
                         | OpKind::Dot { .. }
@@ -133,7 +132,7 @@ fn staged(kernel: &Kernel) -> bool {
 /// Whether a role has loops over tiles that divide columns.
 fn has_tiles(kernel: &Kernel, body: &[Block]) -> bool {
     body.iter().any(|block| match block {
-        Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => has_tiles(kernel, body),
+        Block::ForRanks { body, .. } => has_tiles(kernel, body),
         Block::If {
             then, otherwise, ..
         } => has_tiles(kernel, then) || has_tiles(kernel, otherwise),
@@ -156,7 +155,7 @@ impl Tiles<'_> {
     fn blocks(&mut self, body: &[Block]) {
         for block in body {
             match block {
-                Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => self.blocks(body),
+                Block::ForRanks { body, .. } => self.blocks(body),
                 Block::If {
                     then, otherwise, ..
                 } => {
@@ -190,7 +189,6 @@ impl Tiles<'_> {
                 self.sound &= self.kernel.buffers[a.buffer.index()].columns != self.columns;
             }
             OpKind::ForRanks { .. }
-            | OpKind::ForSplits { .. }
             | OpKind::If { .. }
             | OpKind::Wait { .. }
             | OpKind::Copy { .. }
@@ -211,11 +209,7 @@ fn is_given(kernel: &Kernel, counter: CounterId) -> bool {
         let (head, rest) = match role.body.split_first() {
             Some((Block::Once { body }, rest)) => (body.as_slice(), rest),
             Some((
-                Block::ForRanks { .. }
-                | Block::ForSplits { .. }
-                | Block::If { .. }
-                | Block::Items { .. }
-                | Block::Join,
+                Block::ForRanks { .. } | Block::If { .. } | Block::Items { .. } | Block::Join,
                 _,
             ))
             | None => (&[][..], role.body.as_slice()),
@@ -234,7 +228,7 @@ fn is_given(kernel: &Kernel, counter: CounterId) -> bool {
 /// Whether no wait comes after a signal, but for what is `given`.
 fn waits_first(body: &[Op], given: &impl Fn(&Cells) -> bool, signalled: &mut bool) -> bool {
     body.iter().all(|op| match &op.kind {
-        OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => {
+        OpKind::ForRanks { body, .. } => {
             // The second round's waits come after the first one's signals.
             waits_first(body, given, signalled) && waits_first(body, given, signalled)
         }

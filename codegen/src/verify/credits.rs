@@ -77,7 +77,7 @@ impl Walk<'_> {
     fn blocks(&mut self, body: &[Block]) {
         for block in body {
             match block {
-                Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => self.blocks(body),
+                Block::ForRanks { body, .. } => self.blocks(body),
                 Block::If {
                     then, otherwise, ..
                 } => {
@@ -104,9 +104,7 @@ impl Walk<'_> {
                         held.push((buffer, pick.clone()));
                     }
                 }
-                OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => {
-                    self.ops(body, &mut held.clone())
-                }
+                OpKind::ForRanks { body, .. } => self.ops(body, &mut held.clone()),
                 OpKind::If {
                     then, otherwise, ..
                 } => {

@@ -37,19 +37,6 @@ fn edit(kernel: &mut Kernel, mut f: impl FnMut(&Kernel, Op) -> Vec<Op>) {
                 order,
                 body: blocks(body, f),
             },
-            Block::ForSplits {
-                at,
-                var,
-                parts,
-                count,
-                body,
-            } => Block::ForSplits {
-                at,
-                var,
-                parts,
-                count,
-                body: blocks(body, f),
-            },
             Block::If {
                 at,
                 cond,
@@ -84,7 +71,7 @@ fn edit(kernel: &mut Kernel, mut f: impl FnMut(&Kernel, Op) -> Vec<Op>) {
     fn ops(body: Vec<Op>, f: &mut impl FnMut(Op) -> Vec<Op>) -> Vec<Op> {
         let inner = body.into_iter().map(|mut op| {
             match &mut op.kind {
-                OpKind::ForRanks { body, .. } | OpKind::ForSplits { body, .. } => {
+                OpKind::ForRanks { body, .. } => {
                     *body = ops(std::mem::take(body), f);
                 }
                 OpKind::If {

@@ -11,10 +11,9 @@ const TYPE: Dtype = Dtype::Bf16;
 pub type Schedule = fn() -> Program;
 
 /// Every schedule that the verifier accepts.
-pub const ALL: [(&str, Schedule); 10] = [
+pub const ALL: [(&str, Schedule); 9] = [
     ("gemm", gemm),
     ("gated", gated),
-    ("splits", splits),
     ("ag_gemm", ag_gemm),
     ("ring", ring_gemm),
     ("pull", pull),
@@ -60,24 +59,6 @@ pub fn gated() -> Program {
             let up = s.dot(x.at(t), u.at(t));
             let bias = s.load(bias);
             s.store(y.at(t), gate.bias(bias).silu() * up);
-        });
-    });
-    s.finish()
-}
-
-/// K in three parts, into one accumulator.
-pub fn splits() -> Program {
-    let mut s = ScheduleBuilder::new("splits");
-    let (x, w) = (s.local("x", TYPE), s.local("w", TYPE));
-    let y = s.out("y", TYPE);
-    let tiles = s.tiles("tiles", y, TILE);
-    s.gemm(options(), |s| {
-        s.for_items("t", tiles.all(), |s, t| {
-            let acc = s.accumulator("acc");
-            s.for_splits("part", 3, |s, part| {
-                s.accumulate(&acc, x.at(t).at(part), w.at(t).at(part));
-            });
-            s.store(y.at(t), acc.relu());
         });
     });
     s.finish()

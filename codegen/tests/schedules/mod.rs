@@ -250,38 +250,6 @@ pub fn gated_pair() -> Program {
     s.finish()
 }
 
-/// A K loop in parts, each waiting for the columns it reads.
-pub fn splits() -> Program {
-    let mut s = ScheduleBuilder::new("splits");
-    let x = s.gathered("x", Bf16);
-    let w = s.local("w", Bf16);
-    let y = s.out("y", Bf16);
-    let panels = s.panels("panels", x, 128);
-    let tiles = s.tiles("tiles", y, (128, 256));
-    let arrived = s.counters("arrived", [panels.into()]);
-    s.spare_warps(|s| {
-        s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", panels.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
-            });
-        });
-    });
-    s.gemm(k64(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(chunk), |s, t| {
-                let acc = s.accumulator("acc");
-                s.for_splits("part", 2, |s, part| {
-                    s.wait(arrived.at(t.rows().split(part)));
-                    s.accumulate(&acc, x.at(t).at(part), w.at(t).at(part));
-                });
-                s.store(y.at(t), acc);
-            });
-        });
-    });
-    s.finish()
-}
-
 /// An all-gather in two hops: a neighbour's chunk, then what the pair holds to the other pair.
 pub fn rank_if() -> Program {
     let mut s = ScheduleBuilder::new("rank_if");

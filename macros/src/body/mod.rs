@@ -6,7 +6,7 @@ mod value;
 
 pub use place::rank;
 
-use crate::model::{Axis, Binding, Constant, Parts, Stmt, StmtKind, Value};
+use crate::model::{Axis, Binding, Constant, Stmt, StmtKind, Value};
 use crate::names;
 use place::{cell_ref, condition, item_order, place, rank_order};
 use proc_macro2::{Ident, Span, TokenStream};
@@ -45,16 +45,6 @@ fn stmt(stmt: &Stmt) -> TokenStream {
             let (name, var) = binding(var, "item");
             let (items, body) = (item_order(items), stmts(body));
             quote_spanned!(at=> #s.for_items(#name, #items, |#s, #var| { #body });)
-        }
-        StmtKind::ForSplits { var, count, body } => {
-            let (name, var) = binding(var, "split");
-            let (count, body) = (constant(count), stmts(body));
-            quote_spanned!(at=> #s.for_splits(#name, #count, |#s, #var| { #body });)
-        }
-        StmtKind::ForParts { var, parts, body } => {
-            let (name, var) = binding(var, "part");
-            let (parts, body) = (parts_of(parts), stmts(body));
-            quote_spanned!(at=> #s.for_parts(#name, #parts, |#s, #var| { #body });)
         }
         StmtKind::If {
             cond,
@@ -164,13 +154,5 @@ pub fn axis(axis: &Axis) -> TokenStream {
         }
         Axis::Items(partition) => partition.to_token_stream(),
         Axis::Count(count) => count.to_token_stream(),
-        Axis::Parts(parts) => parts_of(parts),
     }
-}
-
-/// Some of the parts of K.
-fn parts_of(parts: &Parts) -> TokenStream {
-    let Parts { splits, which } = parts;
-    let which = which.iter();
-    quote!(#splits #(.#which())*)
 }

@@ -1,6 +1,6 @@
 //! Orders, ranks, places and cells.
 
-use super::{constant, parts_of, private, word};
+use super::{constant, private, word};
 use crate::model::{Cells, Cond, Home, Index, IndexKind, Items, Order, Pick, Place, Rank};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
@@ -129,11 +129,7 @@ pub fn index(index: &Index) -> TokenStream {
             let several = word(name);
             quote!(#several())
         }
-        IndexKind::Rank(Pick::Parts(parts)) => parts_of(parts),
-        IndexKind::Item { var, .. } | IndexKind::Split(var) => var.to_token_stream(),
-        IndexKind::Rows { var, split, .. } => {
-            let split = split.iter();
-            quote!(#var.rows() #(.split(#split))*)
-        }
+        IndexKind::Item { var, .. } => var.to_token_stream(),
+        IndexKind::Rows { var } => quote!(#var.rows()),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::place::{cell_ref, index, place};
 use super::{builder, dtype, private};
-use crate::model::{IndexKind, Read, Value, WaitCells};
+use crate::model::{Read, Value, WaitCells};
 use crate::names;
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -39,12 +39,7 @@ impl Steps {
             let cells = match &wait.cells {
                 WaitCells::Given(cells) => cell_ref(cells),
                 WaitCells::Same { counter, .. } => {
-                    let same = read
-                        .place
-                        .indices
-                        .iter()
-                        .filter(|index| !matches!(index.kind, IndexKind::Split(_)))
-                        .map(index);
+                    let same = read.place.indices.iter().map(index);
                     quote!(#counter #(.at(#same))*)
                 }
             };

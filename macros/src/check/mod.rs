@@ -6,8 +6,8 @@ mod place;
 use crate::errors::Errors;
 use crate::mistakes::Mistake;
 use crate::model::{
-    Axis, Cells, Declaration, Home, Index, IndexKind, Param, Parts, Read, Schedule, Stmt, StmtKind,
-    TensorKind, Top, Value, WaitCells,
+    Axis, Cells, Declaration, Home, Index, Param, Read, Schedule, Stmt, StmtKind, TensorKind, Top,
+    Value, WaitCells,
 };
 use crate::names;
 use place::Access;
@@ -75,7 +75,7 @@ impl Checker<'_> {
             Top::Rust(_) | Top::Rank(..) => {}
             Top::Declare(name, declaration) => match declaration {
                 // Dividing a tensor is not yet using it.
-                Declaration::Partition { .. } | Declaration::Splits { .. } => {}
+                Declaration::Partition { .. } => {}
                 Declaration::Counters { axes, .. } => {
                     for axis in axes {
                         self.axis_read(axis);
@@ -92,7 +92,7 @@ impl Checker<'_> {
 
     fn axis_read(&mut self, axis: &Axis) {
         match axis {
-            Axis::Items(name) | Axis::Parts(Parts { splits: name, .. }) => self.reads(name, name),
+            Axis::Items(name) => self.reads(name, name),
             Axis::World(_) | Axis::Count(_) => {}
         }
     }
@@ -128,11 +128,7 @@ impl Checker<'_> {
 
     fn stmt(&mut self, kind: &StmtKind) {
         match kind {
-            StmtKind::ForRanks { body, .. } | StmtKind::ForSplits { body, .. } => self.block(body),
-            StmtKind::ForParts { parts, body, .. } => {
-                self.reads(&parts.splits, &parts.splits);
-                self.block(body);
-            }
+            StmtKind::ForRanks { body, .. } => self.block(body),
             StmtKind::ForItems { items, body, .. } => {
                 self.reads(&items.partition, &items.partition);
                 self.block(body);
@@ -199,11 +195,7 @@ impl Checker<'_> {
                 WaitCells::Given(cells) => self.wait(cells),
                 WaitCells::Same { counter, axes } => {
                     self.reads(counter, counter);
-                    let same: Vec<&Index> = place
-                        .indices
-                        .iter()
-                        .filter(|index| !matches!(index.kind, IndexKind::Split(_)))
-                        .collect();
+                    let same: Vec<&Index> = place.indices.iter().collect();
                     self.axes(counter, axes, &same, &counter.to_token_stream());
                 }
             }
@@ -252,13 +244,12 @@ impl Checker<'_> {
         let unused = Uses::default();
         let uses = self.uses.get(&name_text).unwrap_or(&unused);
         let (at, mistake) = match (declaration, &uses.read, &uses.written) {
-            (_, Some(_), Some(_))
-            | (Declaration::Partition { .. } | Declaration::Splits { .. }, Some(_), None) => return,
+            (_, Some(_), Some(_)) | (Declaration::Partition { .. }, Some(_), None) => return,
             (Declaration::Partition { .. }, None, _) => (
                 name.to_token_stream(),
                 Mistake::UnusedPartition { name: name_text },
             ),
-            (_, None, None) | (Declaration::Splits { .. }, None, _) => (
+            (_, None, None) => (
                 name.to_token_stream(),
                 Mistake::UnusedName { name: name_text },
             ),

@@ -56,13 +56,7 @@ impl Checker<'_> {
             let (name, mistake_at) = (name.clone(), &index.tokens);
             match (axis, &index.kind) {
                 (Axis::Items(_), IndexKind::Rows { .. })
-                | (Axis::World(_) | Axis::Count(_), IndexKind::Rank(_))
-                | (Axis::Parts(_), IndexKind::Split(_) | IndexKind::Rank(Pick::Parts(_))) => {}
-                (Axis::Parts(parts), _) => {
-                    let splits = names::text(&parts.splits);
-                    self.errors
-                        .at(mistake_at, Mistake::AxisPart { name, splits });
-                }
+                | (Axis::World(_) | Axis::Count(_), IndexKind::Rank(_)) => {}
                 (Axis::Items(wanted), IndexKind::Item { var, partition }) => {
                     if wanted != partition {
                         let (wanted, found, var) = (
@@ -79,14 +73,14 @@ impl Checker<'_> {
                         self.errors.at(mistake_at, mistake);
                     }
                 }
-                (Axis::Items(wanted), IndexKind::Rank(_) | IndexKind::Split(_)) => {
+                (Axis::Items(wanted), IndexKind::Rank(_)) => {
                     let wanted = names::text(wanted);
                     self.errors
                         .at(mistake_at, Mistake::AxisItem { name, wanted });
                 }
                 (
                     Axis::World(_) | Axis::Count(_),
-                    IndexKind::Item { .. } | IndexKind::Rows { .. } | IndexKind::Split(_),
+                    IndexKind::Item { .. } | IndexKind::Rows { .. },
                 ) => self.errors.at(mistake_at, Mistake::AxisRank { name }),
             }
         }
@@ -155,7 +149,7 @@ impl Checker<'_> {
 
     fn indices(&mut self, place: &Place, access: Access) {
         let name = names::text(&place.tensor);
-        // 0: slot, 1: item, 2: part of K. Each at most once, in this order.
+        // 0: slot, 1: item. Each at most once, in this order.
         let mut next = 0;
         let (mut slot, mut item) = (false, false);
         for index in &place.indices {
@@ -174,14 +168,6 @@ impl Checker<'_> {
                     item = true;
                     (1, Some(Mistake::RowsOfTensor { var }))
                 }
-                IndexKind::Split(_) if next == 0 && self.has_parts(&name) => {
-                    slot = true;
-                    (0, None)
-                }
-                IndexKind::Split(_) => {
-                    let legal = access == Access::Operand;
-                    (2, (!legal).then_some(Mistake::SplitOfOperand))
-                }
             };
             if let Some(mistake) = mistake {
                 self.errors.at(&index.tokens, mistake);
@@ -199,11 +185,6 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether its slots are parts of K.
-    fn has_parts(&self, tensor: &str) -> bool {
-        matches!(self.slots.get(tensor), Some(Axis::Parts(_)))
-    }
-
     fn slot_mistake(&self, place: &Place, pick: &Pick, access: Access) -> Option<Mistake> {
         let name = names::text(&place.tensor);
         match pick {
@@ -216,15 +197,7 @@ impl Checker<'_> {
                     Mistake::ReadSeveral { word }
                 })
             }
-            Pick::Parts(parts) if access != Access::Sum => {
-                let word = format!("{}.before_last", names::text(&parts.splits));
-                Some(if access.writes() {
-                    Mistake::WriteSeveral { word }
-                } else {
-                    Mistake::ReadSeveral { word }
-                })
-            }
-            Pick::Several(_) | Pick::Parts(_) | Pick::One(_) => None,
+            Pick::Several(_) | Pick::One(_) => None,
         }
     }
 }
@@ -232,7 +205,7 @@ impl Checker<'_> {
 /// Whether a slot must be named: all but `slots = 1` and constants only rustc knows.
 fn several(slots: &Axis) -> bool {
     match slots {
-        Axis::World(_) | Axis::Parts(_) => true,
+        Axis::World(_) => true,
         Axis::Items(_) => false,
         Axis::Count(Expr::Lit(lit)) => {
             matches!(&lit.lit, Lit::Int(int) if int.base10_parse::<u32>().is_ok_and(|n| n > 1))
@@ -246,7 +219,6 @@ fn axis_text(axis: &Axis) -> String {
         Axis::World(_) => "world()".into(),
         Axis::Items(partition) => names::text(partition),
         Axis::Count(count) => count.to_token_stream().to_string(),
-        Axis::Parts(parts) => format!("{}.before_last()", names::text(&parts.splits)),
     }
 }
 

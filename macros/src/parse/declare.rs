@@ -3,7 +3,7 @@
 use super::constant::Wanted;
 use super::{Chain, Link, NOTHING, Parser, ident, without_receiver, word_call};
 use crate::mistakes::Mistake;
-use crate::model::{Axis, Declaration, Parts, Shape, TensorKind, Top};
+use crate::model::{Axis, Declaration, Shape, TensorKind, Top};
 use crate::names::{self, Kind};
 use proc_macro2::Ident;
 use syn::{Expr, ExprCall, ExprMethodCall, GenericArgument, Local, PathArguments};
@@ -32,7 +32,6 @@ impl Parser<'_> {
             Some(Declaration::Partition { .. }) => Kind::Partition,
             Some(Declaration::Counters { axes, .. }) => Kind::Counters(axes.clone()),
             Some(Declaration::Symmetric { .. }) => Kind::Tensor(TensorKind::Scratch),
-            Some(Declaration::Splits { .. }) => Kind::Splits,
         };
         self.scope.declare(name, kind, self.errors);
         declared.map(|declared| Top::Declare(name.clone(), declared))
@@ -46,13 +45,6 @@ impl Parser<'_> {
                 "dot" | "zero" => {
                     self.errors.at(init, Mistake::ValueOutsideRole);
                     return None;
-                }
-                "splits" => {
-                    let [count] =
-                        self.arguments(word, call, &call.args, ("a number", "splits(4)"))?;
-                    let count = self.constant(count, Wanted::Number, "splits")?;
-                    let word = word.clone();
-                    return Some(Declaration::Splits { word, count });
                 }
                 "ranks" | "ring" => {
                     self.errors.at(init, Mistake::OrderInLet);
@@ -183,32 +175,8 @@ impl Parser<'_> {
         })
     }
 
-    /// `parts.before_last()`, where something is declared for each of them.
-    fn axis_of_parts(&mut self, expr: &Expr) -> Option<Option<Axis>> {
-        let chain = Chain::of(expr);
-        let root = ident(chain.root)?;
-        if !matches!(self.scope.find(root), Some(Kind::Splits)) {
-            return None;
-        }
-        let parts = self.parts(root, &chain.links);
-        let legal = |parts: &Parts| {
-            parts
-                .which
-                .as_ref()
-                .is_some_and(|which| which == "before_last")
-        };
-        if parts.as_ref().is_some_and(|parts| !legal(parts)) {
-            self.errors.at(expr, Mistake::AxisOfParts);
-            return Some(None);
-        }
-        Some(parts.map(Axis::Parts))
-    }
-
-    /// `world()`, a partition, parts of K, or a number.
+    /// `world()`, a partition or a number.
     fn axis(&mut self, expr: &Expr) -> Option<Axis> {
-        if let Some(parts) = self.axis_of_parts(expr) {
-            return parts;
-        }
         if let Some((word, _)) = word_call(expr).filter(|(word, _)| *word == "world") {
             return Some(Axis::World(word.clone()));
         }
@@ -262,9 +230,7 @@ impl Parser<'_> {
             self.errors.at(call, Mistake::SymmetricArguments);
             return None;
         };
-        let slots = if let Some(parts) = self.axis_of_parts(slots) {
-            parts
-        } else if let Some((word, _)) = word_call(slots).filter(|(word, _)| *word == "world") {
+        let slots = if let Some((word, _)) = word_call(slots).filter(|(word, _)| *word == "world") {
             Some(Axis::World(word.clone()))
         } else {
             self.whole(slots, false, "`slots`: `world()` or a number")

@@ -1,19 +1,17 @@
-//! What a loop goes over: ranks in an order, items of a partition, or parts of K. Told apart by the root.
+//! What a loop goes over: ranks in an order or items of a partition. Told apart by the root.
 
 use super::constant::Wanted;
 use super::{Chain, Link, NOTHING, Parser, ident, identifiers, word_call};
 use crate::mistakes::Mistake;
-use crate::model::{Constant, Items, Order, OrderCall, Parts};
+use crate::model::{Items, Order, OrderCall};
 use crate::names::{self, Kind};
 use proc_macro2::Ident;
 use quote::ToTokens;
-use syn::{Expr, ExprCall, ExprMethodCall, Lit};
+use syn::{Expr, ExprMethodCall, Lit};
 
 pub(super) enum Iterable {
     Ranks(Order),
     Items(Items),
-    Splits(Constant),
-    Parts(Parts),
 }
 
 const RANK_METHODS: [&str; 5] = ["from_me", "after_me", "before_me", "but_last", "by"];
@@ -37,9 +35,8 @@ impl Parser<'_> {
                     }
                     return self.order(word, Some(step), &chain.links);
                 }
-                "splits" => return self.splits(word, call, &chain.links),
                 found => {
-                    let known = names::offer(found, ["ranks", "ring", "splits"].into_iter());
+                    let known = names::offer(found, ["ranks", "ring"].into_iter());
                     let found = found.to_owned();
                     self.errors.at(word, Mistake::UnknownOrder { found, known });
                     return None;
@@ -50,9 +47,8 @@ impl Parser<'_> {
             self.errors.at(expr, Mistake::NotIterable);
             return None;
         };
-        match self.look_up(root, |kind| matches!(kind, Kind::Partition | Kind::Splits))? {
+        match self.look_up(root, |kind| matches!(kind, Kind::Partition))? {
             Kind::Partition => self.items(root, &chain.links),
-            Kind::Splits => self.parts(root, &chain.links).map(Iterable::Parts),
             other => {
                 let (name, what) = (names::text(root), other.what().into());
                 self.errors.at(expr, Mistake::LoopOver { name, what });
@@ -214,34 +210,6 @@ impl Parser<'_> {
             items.order = Some((call.method.clone(), group));
         }
         Some(Iterable::Items(items))
-    }
-
-    fn splits(&mut self, word: &Ident, call: &ExprCall, links: &[Link]) -> Option<Iterable> {
-        let [count] = self.arguments(word, call, &call.args, ("a number", "splits(4)"))?;
-        let count = self.constant(count, Wanted::Number, "splits")?;
-        if let Some(link) = links.first() {
-            let call = self.link_call(link)?;
-            self.unknown_method(&call.method, "`splits`", &[]);
-            return None;
-        }
-        Some(Iterable::Splits(count))
-    }
-
-    /// `parts`, `parts.before_last()` or `parts.last()`.
-    pub(super) fn parts(&mut self, splits: &Ident, links: &[Link]) -> Option<Parts> {
-        let mut which = None;
-        for link in links {
-            let call = self.link_call(link)?;
-            let known = call.method == "before_last" || call.method == "last";
-            if !known || which.is_some() {
-                self.unknown_method(&call.method, "`splits`", &["before_last", "last"]);
-                return None;
-            }
-            let [] = self.call_arguments(call, NOTHING)?;
-            which = Some(call.method.clone());
-        }
-        let splits = splits.clone();
-        Some(Parts { splits, which })
     }
 
     /// A link of an order, which is never indexed.

@@ -248,7 +248,7 @@ impl Parser<'_> {
                     let [] = self.arguments(word, call, &call.args, NOTHING)?;
                     return Some(IndexKind::Rank(Pick::Several(word.clone())));
                 }
-                "ranks" | "ring" | "splits" => {
+                "ranks" | "ring" => {
                     self.errors.at(expr, Mistake::OrderAsIndex);
                     return None;
                 }
@@ -260,11 +260,6 @@ impl Parser<'_> {
         };
         match self.scope.find(root).cloned() {
             Some(Kind::Item { partition }) => self.item_index(root, partition, &chain.links),
-            Some(Kind::Split) if chain.links.is_empty() => Some(IndexKind::Split(root.clone())),
-            Some(Kind::Splits) => {
-                let parts = self.parts(root, &chain.links)?;
-                Some(IndexKind::Rank(Pick::Parts(parts)))
-            }
             Some(Kind::Partition) => {
                 let partition = names::text(root);
                 self.errors
@@ -286,7 +281,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `t`, `t.rows()` or `t.rows().split(s)`.
+    /// `t` or `t.rows()`.
     fn item_index(&mut self, var: &Ident, partition: Ident, links: &[Link]) -> Option<IndexKind> {
         let var = var.clone();
         let [first, rest @ ..] = links else {
@@ -304,38 +299,17 @@ impl Parser<'_> {
             }
         };
         let [] = self.call_arguments(rows, NOTHING)?;
-        let split = match rest {
-            [] => None,
-            [Link::Call(call)] if call.method == "split" => {
-                let [part] = self.call_arguments(call, ("a part of K", ".split(s)"))?;
-                let found = ident(part).and_then(|name| {
-                    self.look_up(name, |kind| matches!(kind, Kind::Split))
-                        .map(|kind| (name, kind))
-                });
-                match found {
-                    Some((name, Kind::Split)) => Some(name.clone()),
-                    Some((_, _)) => {
-                        self.errors.at(part, Mistake::SplitNeeded);
-                        return None;
-                    }
-                    None => {
-                        if ident(part).is_none() {
-                            self.errors.at(part, Mistake::SplitNeeded);
-                        }
-                        return None;
-                    }
-                }
-            }
+        match rest {
+            [] => Some(IndexKind::Rows { var }),
             [Link::Call(call), ..] => {
-                self.unknown_method(&call.method, "an item's rows", &["split"]);
-                return None;
+                self.unknown_method(&call.method, "an index by rows", &[]);
+                None
             }
             [Link::Index(index), ..] => {
                 self.errors.at(index, Mistake::IndexTuple);
-                return None;
+                None
             }
-        };
-        Some(IndexKind::Rows { var, split })
+        }
     }
 }
 

@@ -94,7 +94,6 @@ impl Parser<'_> {
             Some(Iterable::Items(items)) => Kind::Item {
                 partition: items.partition.clone(),
             },
-            Some(Iterable::Splits(_) | Iterable::Parts(_)) => Kind::Split,
         };
         let var = match &*looped.pat {
             Pat::Wild(_) => Some(Binding(None)),
@@ -117,8 +116,6 @@ impl Parser<'_> {
         Some(match iterable? {
             Iterable::Ranks(order) => StmtKind::ForRanks { var, order, body },
             Iterable::Items(items) => StmtKind::ForItems { var, items, body },
-            Iterable::Splits(count) => StmtKind::ForSplits { var, count, body },
-            Iterable::Parts(parts) => StmtKind::ForParts { var, parts, body },
         })
     }
 

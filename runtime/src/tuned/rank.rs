@@ -54,7 +54,7 @@ fn unordered(kernel: &Kernel) -> Vec<Role> {
     fn walk(body: &mut [Block]) {
         for block in body {
             match block {
-                Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => walk(body),
+                Block::ForRanks { body, .. } => walk(body),
                 Block::If {
                     then, otherwise, ..
                 } => {

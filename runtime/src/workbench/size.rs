@@ -48,9 +48,6 @@ fn blocks(body: &[Block], geometry: &Geometry) -> u64 {
         Block::ForRanks { body, .. } => {
             u64::from(geometry.world).saturating_mul(blocks(body, geometry))
         }
-        Block::ForSplits { count, body, .. } => {
-            u64::from(*count).saturating_mul(blocks(body, geometry))
-        }
         Block::If {
             then, otherwise, ..
         } => blocks(then, geometry).max(blocks(otherwise, geometry)),
@@ -77,9 +74,6 @@ fn ops(body: &[Op], geometry: &Geometry) -> u64 {
     let world = u64::from(geometry.world);
     let each = |op: &Op| match &op.kind {
         OpKind::ForRanks { body, .. } => world.saturating_mul(ops(body, geometry)),
-        OpKind::ForSplits { count, body, .. } => {
-            u64::from(*count).saturating_mul(ops(body, geometry))
-        }
         OpKind::If {
             then, otherwise, ..
         } => ops(then, geometry).max(ops(otherwise, geometry)),
@@ -89,7 +83,7 @@ fn ops(body: &[Op], geometry: &Geometry) -> u64 {
             .map(|index| match index {
                 CellIndex::Rank(pick) => picked(pick, world),
                 // Tiles straddle two pieces at most where they are alike, a few where they are not.
-                CellIndex::Rows(..) => 4,
+                CellIndex::Rows(_) => 4,
                 CellIndex::Item(_) => 1,
             })
             .chain([homes(&cells.home, world)])

@@ -23,11 +23,9 @@ fn partitions(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     for chunk in ranks().from_me() {
         for t in tiles.of(chunk) {
             let mut acc = zero();
-            for s in splits(tune(2, 4)) {
-                arrived[t.rows()].wait();
-                columns[t.rows().split(s)].wait();
-                acc += dot(x[t][s], w[t][s]);
-            }
+            arrived[t.rows()].wait();
+            columns[t.rows()].wait();
+            acc += dot(x[t], w[t]);
             y[t] = acc;
         }
     }
@@ -170,10 +168,8 @@ fn gated(x: Local<bf16>, w: Local<bf16>, v: Local<bf16>, y: Out<bf16>, z: Out<bf
     for t in tiles {
         let mut gate = zero();
         let mut up = zero();
-        for s in splits(4) {
-            gate += dot(x[t][s], w[t][s]);
-            up += dot(x[t][s], v[t][s]);
-        }
+        gate += dot(x[t], w[t]);
+        up += dot(x[t], v[t]);
         y[t] = gate.silu() * up;
         let sum = gate + up;
         z[t] = sum.relu().mul(sum);

@@ -1,10 +1,10 @@
-//! How large everything is, from the program alone: which tensors' sides are one size, chunks, items, parts of K.
+//! How large everything is, from the program alone: which tensors' sides are one size, chunks, items.
 
 use crate::dtype::Dtype;
 use crate::order::TileOrder;
 use crate::program::{
-    Block, Choice, Extent, ItemOrder, PartitionId, Place, Program, RoleKind, Setting, Slots, Stmt,
-    StmtKind, TensorId, TensorKind, Var,
+    Block, Choice, Extent, ItemOrder, PartitionId, Place, Program, Setting, Stmt, StmtKind,
+    TensorId, TensorKind, Var,
 };
 use crate::shape::Shape;
 use crate::variant::Variant;
@@ -152,10 +152,7 @@ impl<'p> Sizes<'p> {
         let TensorKind::Scratch { slots, .. } = self.program.tensors[tensor].kind else {
             return 1;
         };
-        match slots {
-            Slots::BeforeLast(count) => self.one(count) - 1,
-            Slots::Count(_) | Slots::World => slots.count(self.world),
-        }
+        slots.count(self.world)
     }
 
     fn block(&self, partition: PartitionId) -> (Option<u32>, Option<u32>) {
@@ -205,20 +202,6 @@ impl<'p> Sizes<'p> {
         }
     }
 
-    /// Part `index` of `count` of a K dimension: whole steps of the GEMM loop.
-    pub fn part(&self, size: u32, index: u32, count: u32) -> Range<u32> {
-        let asked = self.program.roles.iter().find_map(|role| match role.kind {
-            RoleKind::Gemm { k, .. } => k,
-            RoleKind::Comm { .. } | RoleKind::SpareWarps | RoleKind::CopyEngine => None,
-        });
-        let first = self.program.tensors.first();
-        let whole = first.map_or(64, |first| 128 / self.dtype(first.dtype).bytes());
-        let step = asked.map_or(whole, |k| self.one(k));
-        let block = size.div_ceil(count).next_multiple_of(step);
-        let at = |index: u32| block.saturating_mul(index).min(size);
-        at(index)..at(index + 1)
-    }
-
     /// The element type that stands where the program says `written`.
     pub fn dtype(&self, written: Dtype) -> Dtype {
         let replaced = self.program.tensors.first().map(|first| first.dtype);
@@ -266,7 +249,7 @@ impl Same<'_> {
     fn stmts(&mut self, body: &[Stmt]) {
         for stmt in body {
             match &stmt.kind {
-                StmtKind::ForRanks { body, .. } | StmtKind::ForSplits { body, .. } => {
+                StmtKind::ForRanks { body, .. } => {
                     self.stmts(body);
                 }
                 StmtKind::If {

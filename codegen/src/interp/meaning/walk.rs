@@ -85,10 +85,6 @@ enum Bound {
         rows: Range<u32>,
         columns: Range<u32>,
     },
-    Part {
-        index: u32,
-        count: u32,
-    },
 }
 
 pub(super) struct Walk<'a, 'p> {
@@ -164,18 +160,6 @@ impl<'a, 'p> Walk<'a, 'p> {
                 }
                 self.bound[var.index()] = Bound::Nothing;
             }
-            StmtKind::ForSplits {
-                var,
-                parts,
-                count,
-                body,
-            } => {
-                let count = self.sizes.one(*count);
-                for index in parts.of(count) {
-                    self.bound[var.index()] = Bound::Part { index, count };
-                    self.stmts(body)?;
-                }
-            }
             StmtKind::If {
                 cond,
                 then,
@@ -242,7 +226,7 @@ impl<'a, 'p> Walk<'a, 'p> {
 
     fn var(&self) -> impl Fn(Var) -> Option<i64> + '_ {
         |var| match &self.bound[var.index()] {
-            Bound::Rank(index) | Bound::Part { index, .. } => Some(i64::from(*index)),
+            Bound::Rank(index) => Some(i64::from(*index)),
             Bound::Nothing | Bound::Item { .. } => None,
         }
     }
@@ -282,9 +266,7 @@ impl<'a, 'p> Walk<'a, 'p> {
     fn item(&self, var: Var) -> Result<(Range<u32>, Range<u32>), Why> {
         match &self.bound[var.index()] {
             Bound::Item { rows, columns, .. } => Ok((rows.clone(), columns.clone())),
-            Bound::Nothing | Bound::Rank(_) | Bound::Part { .. } => {
-                Err("no item stands here".into())
-            }
+            Bound::Nothing | Bound::Rank(_) => Err("no item stands here".into()),
         }
     }
 
@@ -330,16 +312,12 @@ impl<'a, 'p> Walk<'a, 'p> {
         let item = place.item.ok_or("an operand names no tile")?;
         let (rows, columns) = self.item(item)?;
         let depth = self.sizes.columns(tensor);
-        let part = match place.split.map(|var| &self.bound[var.index()]) {
-            Some(Bound::Part { index, count }) => self.sizes.part(depth, *index, *count),
-            Some(Bound::Nothing | Bound::Rank(_) | Bound::Item { .. }) | None => 0..depth,
-        };
         Ok(Rect {
             tensor,
             homes: self.homes(&place.home)?,
             slot: 0,
             rows: if first { rows } else { columns },
-            columns: part,
+            columns: 0..depth,
         })
     }
 
@@ -374,7 +352,6 @@ impl<'a, 'p> Walk<'a, 'p> {
                 let below = match dim {
                     CounterDim::World => self.sizes.world,
                     CounterDim::Count(count) => count,
-                    CounterDim::BeforeLast(count) => self.sizes.one(count) - 1,
                     CounterDim::Items(_) => return Err("a rank indexes items".into()),
                 };
                 let picked = self.picked(pick, below)?;
@@ -382,21 +359,15 @@ impl<'a, 'p> Walk<'a, 'p> {
             }
             CellIndex::Item(var) => match &self.bound[var.index()] {
                 Bound::Item { item, .. } => vec![of(*item)],
-                Bound::Nothing | Bound::Rank(_) | Bound::Part { .. } => {
+                Bound::Nothing | Bound::Rank(_) => {
                     return Err("no item stands here".into());
                 }
             },
-            CellIndex::Rows(var, split) => {
+            CellIndex::Rows(var) => {
                 let (CounterDim::Items(counted), Bound::Item { item, rows, .. }) =
                     (dim, &self.bound[var.index()])
                 else {
                     return Err("rows index what has none".into());
-                };
-                let tensor = self.program.partitions[counted.index()].tensor.index();
-                let wide = self.sizes.columns(tensor);
-                let columns = match split.map(|var| &self.bound[var.index()]) {
-                    Some(Bound::Part { index, count }) => self.sizes.part(wide, *index, *count),
-                    Some(Bound::Nothing | Bound::Rank(_) | Bound::Item { .. }) | None => 0..wide,
                 };
                 let (down, across) = self.sizes.grid(counted, item.chunk);
                 let all = (0..down).flat_map(|row| (0..across).map(move |column| (row, column)));
@@ -406,10 +377,7 @@ impl<'a, 'p> Walk<'a, 'p> {
                     column,
                 });
                 let meets = |a: &Range<u32>, b: &Range<u32>| a.start < b.end && b.start < a.end;
-                let holds = |candidate: &Item| {
-                    let (its_rows, its_columns) = self.sizes.item(counted, *candidate);
-                    meets(&its_rows, rows) && meets(&its_columns, &columns)
-                };
+                let holds = |candidate: &Item| meets(&self.sizes.item(counted, *candidate).0, rows);
                 candidates.filter(holds).map(of).collect()
             }
         })

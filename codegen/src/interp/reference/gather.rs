@@ -1,19 +1,14 @@
 //! Which statements write a tensor, and what is in the accumulators they store.
 
-use crate::kernel::{Axis, Block, Kernel, Op, OpKind};
-use crate::program::{StoreMode, TensorId, Var};
+use crate::kernel::{Block, Kernel, Op, OpKind};
+use crate::program::{StoreMode, TensorId};
 use crate::rank::RankExpr;
 use crate::value::{AccId, Value};
 
 /// What goes into an accumulator.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Filler {
-    /// A product; `part`: over one part of K, the item's own.
-    Dot {
-        a: TensorId,
-        b: TensorId,
-        part: bool,
-    },
+    Dot { a: TensorId, b: TensorId },
     Load(TensorId),
     Reduce(TensorId),
 }
@@ -57,22 +52,6 @@ impl Writer<'_> {
     pub fn has_dot(&self, acc: AccId) -> bool {
         self.fillers(acc)
             .any(|filler| matches!(filler, Filler::Dot { .. }))
-    }
-
-    /// The operands of the products over parts of K.
-    pub fn parts(&self) -> impl Iterator<Item = (TensorId, TensorId)> {
-        self.used().filter_map(|filler| match filler {
-            Filler::Dot { a, b, part: true } => Some((*a, *b)),
-            Filler::Dot { part: false, .. } | Filler::Load(_) | Filler::Reduce(_) => None,
-        })
-    }
-
-    /// What is summed into the value.
-    pub fn summed(&self) -> impl Iterator<Item = TensorId> {
-        self.used().filter_map(|filler| match filler {
-            Filler::Reduce(from) => Some(*from),
-            Filler::Dot { .. } | Filler::Load(_) => None,
-        })
     }
 
     pub fn any_dot(&self) -> bool {
@@ -119,7 +98,6 @@ pub(super) fn writers(kernel: &Kernel) -> Vec<Writer<'_>> {
         accs: Vec::new(),
         unclear: false,
         mine: false,
-        parts: Vec::new(),
     };
     for role in &kernel.roles {
         gather.blocks(&role.body);
@@ -135,8 +113,6 @@ struct Gather<'a> {
     accs: Vec<(AccId, Filler)>,
     unclear: bool,
     mine: bool,
-    /// The parts of K that loops around the item are at.
-    parts: Vec<Var>,
 }
 
 impl<'a> Gather<'a> {
@@ -144,11 +120,6 @@ impl<'a> Gather<'a> {
         for block in body {
             match block {
                 Block::ForRanks { body, .. } => self.blocks(body),
-                Block::ForSplits { var, body, .. } => {
-                    self.parts.push(*var);
-                    self.blocks(body);
-                    self.parts.pop();
-                }
                 Block::If {
                     then, otherwise, ..
                 } => {
@@ -182,8 +153,6 @@ impl<'a> Gather<'a> {
         for op in body {
             match &op.kind {
                 OpKind::ForRanks { body, .. } => self.ops(body, true),
-                // The parts of K make up one product.
-                OpKind::ForSplits { body, .. } => self.ops(body, repeated),
                 OpKind::If {
                     then, otherwise, ..
                 } => {
@@ -201,9 +170,8 @@ impl<'a> Gather<'a> {
                     mine: self.mine,
                 }),
                 OpKind::Dot { acc, a, b } => {
-                    let part = matches!(a.columns, Axis::Split(var) if self.parts.contains(&var));
                     let (a, b) = (a.buffer, b.buffer);
-                    self.fill(*acc, Filler::Dot { a, b, part }, repeated);
+                    self.fill(*acc, Filler::Dot { a, b }, repeated);
                 }
                 OpKind::Reduce { acc, from } => {
                     self.fill(*acc, Filler::Reduce(from.buffer), repeated);

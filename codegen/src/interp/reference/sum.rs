@@ -42,9 +42,6 @@ impl<'a> Deriver<'a> {
                 copied = copied.or(Some(from).filter(|from| *from != id));
                 continue;
             }
-            if writer.parts().count() > 0 {
-                return self.none(id, "a sum over ranks of parts of K");
-            }
             if writer.unclear {
                 return self.none(id, "a sum of a loop or branch");
             }

@@ -10,7 +10,6 @@ impl Walk<'_, '_> {
         match dim {
             CounterDim::World => Expr::world(),
             CounterDim::Count(count) => count.into(),
-            CounterDim::BeforeLast(_) => 0.into(),
             CounterDim::Items(partition) => {
                 let rows = Expr::Field(Field::CellRows(partition));
                 self.chunks(partition) * rows * self.grid_columns(partition)
@@ -77,7 +76,7 @@ impl Walk<'_, '_> {
                 let at = row * self.grid_columns(partition) + column;
                 self.along(rest, outer + at, leaf)
             }
-            (CellIndex::Rows(var, None), CounterDim::Items(counted)) => {
+            (CellIndex::Rows(var), CounterDim::Items(counted)) => {
                 let Some((partition, chunk, row, _)) = self.item(*var) else {
                     return Vec::new();
                 };
@@ -124,8 +123,8 @@ impl Walk<'_, '_> {
                     body,
                 }]
             }
-            (CellIndex::Rows(..), _) => {
-                self.refuse("a wait for a part of K", "waits for rows");
+            (CellIndex::Rows(_), CounterDim::World | CounterDim::Count(_)) => {
+                self.refuse("rows that index an axis of ranks", "a counter over items");
                 Vec::new()
             }
         }

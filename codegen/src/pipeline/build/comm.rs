@@ -15,7 +15,7 @@ use crate::rank::RankExpr;
 pub(super) fn box_rows(kernel: &Kernel) -> u32 {
     fn first(kernel: &Kernel, body: &[Block]) -> Option<u32> {
         body.iter().find_map(|block| match block {
-            Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => first(kernel, body),
+            Block::ForRanks { body, .. } => first(kernel, body),
             Block::If { then, .. } => first(kernel, then),
             Block::Items { partition, .. } => kernel.partitions[partition.index()].row_block,
             Block::Once { .. } | Block::Join => None,

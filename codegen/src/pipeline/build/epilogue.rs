@@ -366,7 +366,6 @@ impl Walk<'_, '_> {
             | OpKind::Reduce { .. }
             | OpKind::Store { .. }
             | OpKind::ForRanks { .. }
-            | OpKind::ForSplits { .. }
             | OpKind::If { .. } => None,
         };
         sorted.vectors.iter().filter_map(read).collect()

@@ -210,13 +210,8 @@ impl Walk<'_, '_> {
             ));
         }
         let buffer = &self.b.kernel.buffers[from.buffer.index()];
-        let (dtype, slots) = (buffer.dtype, buffer.slots(self.b.kernel.variant.world));
-        let known = match from.slot {
-            Some(Pick::Others) => true,
-            Some(Pick::All) => self.b.product.parts > 1,
-            Some(Pick::One(_)) | None => false,
-        };
-        if !known || from.home.is_remote() {
+        let dtype = buffer.dtype;
+        if !matches!(from.slot, Some(Pick::Others)) || from.home.is_remote() {
             self.b.found.push(refuse(
                 Some(at),
                 "a sum of one slot, or of another rank's",
@@ -278,17 +273,19 @@ impl Walk<'_, '_> {
         let mut body = Vec::new();
         for leaf in waits {
             if let OpKind::Wait { cells, .. } = &leaf.op.kind {
-                // The same slots as the sum's: one at a time, so that the first to arrive is loaded first.
+                // The same `others` as the sum's: one at a time, so that the first to arrive is loaded first.
                 body.extend(self.wait(cells).into_iter().flat_map(|node| match node {
                     Node::Others { body, .. } => body,
-                    Node::For { var, body, .. } if var == "from" => body,
                     other => vec![other],
                 }));
             }
         }
         body.push(Node::FenceGlobal);
         body.push(count("part", self.panels(), self.carried(), false, part));
-        vec![self.each_slot(&from.slot, slots, body)]
+        vec![Node::Others {
+            var: "from".into(),
+            body,
+        }]
     }
 
     fn store(
@@ -430,7 +427,7 @@ pub(super) fn side(region: &Region) -> Option<(Operand, Var)> {
     match region.rows {
         Axis::RowsOf(var) => Some((Operand::Rows, var)),
         Axis::ColumnsOf(var) => Some((Operand::Columns, var)),
-        Axis::All | Axis::Split(_) => None,
+        Axis::All => None,
     }
 }
 

@@ -72,7 +72,7 @@ pub(super) fn leaves<'a>(walk: &mut Walk<'_, '_>, body: &'a [Op]) -> Vec<Leaf<'a
                     go(kernel, body, loops, out, bad);
                     loops.pop();
                 }
-                OpKind::ForSplits { .. } | OpKind::If { .. } => *bad = bad.or(Some(op.id)),
+                OpKind::If { .. } => *bad = bad.or(Some(op.id)),
                 OpKind::Wait { .. }
                 | OpKind::Signal { .. }
                 | OpKind::Copy { .. }
@@ -132,7 +132,6 @@ pub(super) fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Sorted<'
             OpKind::Dot { .. } | OpKind::Reduce { .. } => true,
             OpKind::Load { from, .. } => !is_vector(kernel, from),
             OpKind::ForRanks { .. }
-            | OpKind::ForSplits { .. }
             | OpKind::If { .. }
             | OpKind::Wait { .. }
             | OpKind::Signal { .. }
@@ -186,7 +185,7 @@ pub(super) fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Sorted<'
                 "a copy in a #[gemm] loop",
                 "copies in #[comm] or #[copy_engine]",
             )),
-            OpKind::ForRanks { .. } | OpKind::ForSplits { .. } | OpKind::If { .. } => {}
+            OpKind::ForRanks { .. } | OpKind::If { .. } => {}
         }
     }
     sorted
@@ -298,7 +297,6 @@ impl Walk<'_, '_> {
                 | OpKind::Load { .. }
                 | OpKind::Store { .. }
                 | OpKind::ForRanks { .. }
-                | OpKind::ForSplits { .. }
                 | OpKind::If { .. } => Vec::new(),
             };
             nodes.extend(inner);
@@ -313,10 +311,7 @@ impl Walk<'_, '_> {
             match block {
                 Block::Once { body: ops } => body.extend(self.once(ops)),
                 Block::Join => {}
-                Block::ForRanks { .. }
-                | Block::ForSplits { .. }
-                | Block::If { .. }
-                | Block::Items { .. } => {
+                Block::ForRanks { .. } | Block::If { .. } | Block::Items { .. } => {
                     self.at = self.b.kernel.block_loc(block);
                     self.refuse("a loop after a join", "signals and waits");
                 }

@@ -10,7 +10,6 @@ mod item;
 mod multiply;
 mod operand;
 mod panel;
-mod parts;
 mod rings;
 mod share;
 mod stagger;
@@ -141,7 +140,6 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         panel: product.fit.panel,
         cluster: product.cluster,
         split: product.split,
-        parts: product.parts,
         comm,
         // What the loading warpgroup gives up, the multiplying ones share: at most 504 in all. A fused kernel's loading
         // thread needs more for the schedule's arithmetic, most of all where it moves data itself; a sum over ranks
@@ -192,8 +190,6 @@ struct Product {
     in_turn: bool,
     cluster: (u32, u32),
     split: u32,
-    /// How many parts of K the items have one each of; 1: they have all of it.
-    parts: u32,
     fit: Fit,
     /// Bytes of the widest element that panels hold.
     widest: u32,
@@ -389,7 +385,6 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         ));
     }
     share::legal(kernel, &kind, at, found);
-    let parts = parts::legal(kernel, &gemm.body, &kind, in_turn, at, found);
     let needs = Needs {
         tile,
         staged: (
@@ -418,7 +413,6 @@ fn product(kernel: &Kernel, found: &mut Vec<Diagnostic>) -> Option<Product> {
         in_turn,
         cluster,
         split,
-        parts,
         fit,
         widest,
         sum_bytes: needs.sums(),
@@ -485,7 +479,6 @@ fn widest(kernel: &Kernel, body: &[Block]) -> u32 {
             OpKind::Load { from, .. } => Some(from).filter(|from| !is_vector(kernel, from)),
             OpKind::Reduce { from, .. } => Some(from),
             OpKind::ForRanks { .. }
-            | OpKind::ForSplits { .. }
             | OpKind::If { .. }
             | OpKind::Wait { .. }
             | OpKind::Signal { .. }
@@ -501,7 +494,7 @@ fn widest(kernel: &Kernel, body: &[Block]) -> u32 {
 /// The partition that dots run over.
 fn tiles(kernel: &Kernel, body: &[Block]) -> Option<(crate::program::PartitionId, u32, u32)> {
     body.iter().find_map(|block| match block {
-        Block::ForRanks { body, .. } | Block::ForSplits { body, .. } => tiles(kernel, body),
+        Block::ForRanks { body, .. } => tiles(kernel, body),
         Block::If {
             then, otherwise, ..
         } => tiles(kernel, then).or_else(|| tiles(kernel, otherwise)),
@@ -563,8 +556,6 @@ fn lets(kernel: &Kernel, product: &Product) -> Vec<(String, Expr)> {
             "steps".into(),
             start(Expr::var("share") + 1) - Expr::var("first_step"),
         ));
-    } else if product.parts > 1 {
-        lets.push(("all_steps".into(), steps));
     } else {
         lets.push(("steps".into(), steps));
     }

@@ -59,14 +59,12 @@ impl Walk<'_, '_> {
             let OpKind::Reduce { from, .. } = &sum.op.kind else {
                 continue;
             };
-            let buffer = &self.b.kernel.buffers[from.buffer.index()];
-            let slots = buffer.slots(self.b.kernel.variant.world);
             let add = Node::AddPanel {
                 ring: STAGES,
                 slot_part: self.carrier(),
                 index: Expr::var("i"),
                 part: Expr::var("part") + Expr::var("i"),
-                dtype: buffer.dtype,
+                dtype: self.b.kernel.buffers[from.buffer.index()].dtype,
             };
             let part = vec![
                 Node::Await {
@@ -85,8 +83,10 @@ impl Walk<'_, '_> {
                 },
             ];
             nodes.push(self.note(sum.op));
-            let body = vec![count("part", self.panels(), self.carried(), true, part)];
-            nodes.push(self.each_slot(&from.slot, slots, body));
+            nodes.push(Node::Others {
+                var: "from".into(),
+                body: vec![count("part", self.panels(), self.carried(), true, part)],
+            });
         }
         if self.b.product.split > 1 {
             nodes.extend(self.exchange());

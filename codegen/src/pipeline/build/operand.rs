@@ -41,7 +41,7 @@ struct Extent {
 impl Walk<'_, '_> {
     /// Which of all K steps this is.
     fn step(&self) -> Expr {
-        if self.b.product.split > 1 || self.b.product.parts > 1 {
+        if self.b.product.split > 1 {
             Expr::var("first_step") + Expr::var("step")
         } else {
             Expr::var("step")

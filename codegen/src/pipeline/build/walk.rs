@@ -148,13 +148,6 @@ impl<'b, 'a> Walk<'b, 'a> {
                         nodes.push(node);
                     }
                 }
-                Block::ForSplits {
-                    var,
-                    parts,
-                    count,
-                    body,
-                    ..
-                } => nodes.extend(self.parts(*var, *parts, *count, |walk| walk.blocks(body))),
                 Block::If { .. } => {
                     self.refuse("an `if` between loops", "loops over ranks and items");
                 }

@@ -56,13 +56,7 @@ impl<'a> Case<'a> {
                 (UNIT + 1) * BOX_COLUMNS
             } else {
                 // Where steps are shared, each has as many as the ring has stages, and one of them one more.
-                let stages = pipeline.rings[0].slots;
-                let steps = match pipeline.parts {
-                    1 => pipeline.split * stages,
-                    // And where parts of K are shared, the last as many as stages, the others one more.
-                    parts => parts * (stages + 1) - 2,
-                };
-                steps * tile.k + 8
+                pipeline.split * pipeline.rings[0].slots * tile.k + 8
             },
         );
         let mut shape = Shape::new(m, n, k);
@@ -83,9 +77,7 @@ impl<'a> Case<'a> {
             first.push(cells);
             cells += plan.geometry.counter_cells(CounterId(index as u16));
         }
-        // No two parts of a tile on the same CTA: ten tiles are dealt to two, or where K has parts to three.
-        let workers = if pipeline.parts > 1 { 3 } else { 2 };
-        let blocks = (workers + comm_ctas(pipeline)) * pipeline.ctas();
+        let blocks = (2 + comm_ctas(pipeline)) * pipeline.ctas();
         let mut operands = Vec::new();
         for role in &kernel.roles {
             visit(&role.body, &mut |op| {

@@ -246,7 +246,7 @@ impl Machine<'_> {
             (befores[side] + loaded, befores[side] + rows)
         });
         // Whoever has all steps begins with the first; others with theirs, which the sum of all will show.
-        let first = if self.case.pipeline.split > 1 || self.case.pipeline.parts > 1 {
+        let first = if self.case.pipeline.split > 1 {
             columns.0
         } else {
             0
@@ -404,28 +404,11 @@ impl Machine<'_> {
                     if self.garbage(product, (*part, before), to) {
                         return wrong(lacks);
                     }
-                    let mut added = product.added.clone();
-                    added.sort_unstable();
-                    let parts = self.case.pipeline.parts;
-                    if parts > 1 {
-                        // Each part has a slot; the last is added to all of them.
-                        let (part, all) = if buffer.is_scratch() {
-                            (to.chunk, 0)
-                        } else {
-                            (parts - 1, parts - 1)
-                        };
-                        let over = self.case.plan.geometry.split(k, part, parts);
-                        if product.depth != (over.start, over.end) {
-                            return wrong("the product is of another part of K");
-                        }
-                        if added != (0..all).collect::<Vec<_>>() {
-                            return wrong("it does not have every other part of K once");
-                        }
-                        continue;
-                    }
                     if !product.has_all(*part, k) {
                         return wrong("the product does not have all of K");
                     }
+                    let mut added = product.added.clone();
+                    added.sort_unstable();
                     let me = self.agents[index].who.rank;
                     let sums = !buffer.is_scratch() && self.sums();
                     let all: Vec<u32> = (0..WORLD).filter(|rank| sums && *rank != me).collect();

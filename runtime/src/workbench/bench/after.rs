@@ -38,7 +38,6 @@ impl After {
                 }
                 OpKind::Store { .. }
                 | OpKind::ForRanks { .. }
-                | OpKind::ForSplits { .. }
                 | OpKind::If { .. }
                 | OpKind::Wait { .. }
                 | OpKind::Signal { .. }

@@ -23,7 +23,6 @@ use super::args::Request;
 use super::render::Console;
 use crate::cuda::Nccl;
 use crate::error::Error;
-use counterflow_codegen::program::{Tensor, TensorKind};
 use counterflow_codegen::variant::Variant;
 use field::Field;
 use serde_json::{Map, json};
@@ -54,14 +53,12 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     }
     console.say(setup.describe());
     let mut field = Field::new(&request.program, base.clone(), options)?;
-    // The product on each rank by itself, where the schedule does more, or has another way to it.
+    // The product on each rank by itself, where the schedule does more.
     let free = Variant {
         choices: BTreeMap::new(),
         ..base
     };
-    let scratch = |tensor: &Tensor| matches!(tensor.kind, TensorKind::Scratch { .. });
-    let more = side.is_some() || request.program.tensors.iter().any(scratch);
-    let alone = request.yardstick.as_ref().filter(|_| more);
+    let alone = request.yardstick.as_ref().filter(|_| side.is_some());
     let mut alone = alone.map(|program| Field::chosen(program, free));
     let mut notes = Vec::new();
     for case in &cases {
