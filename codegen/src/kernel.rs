@@ -466,7 +466,6 @@ impl Kernel {
                         found.push(*order);
                         outside(body, found);
                     }
-                    Block::ForSplits { body, .. } => outside(body, found),
                     Block::If {
                         then, otherwise, ..
                     } => {
