@@ -11,17 +11,20 @@
 use crate::dtype::Dtype;
 use crate::order::{RankOrder, TileOrder};
 use crate::program::{
-    CellIndex, CounterDim, CounterId, Extent, Home, Loc, PartitionId, Pick, Slots, StoreMode,
-    TensorId, TensorKind, Var,
+    CellIndex, CounterDim, CounterId, Extent, Home, Loc, PartitionId, Pick, Program, Slots,
+    StoreMode, TensorId, TensorKind, Var,
 };
 use crate::rank::{Cond, RankExpr};
 use crate::tile::{BLOCK_ROWS, Tile};
 use crate::value::{AccId, Value};
 use crate::variant::Variant;
+use std::sync::Arc;
 
 /// A lowered schedule.
 #[derive(Clone, Debug)]
 pub struct Kernel {
+    /// What it was lowered from: nothing here is decided by it, but what it computes is compared with what that says.
+    pub program: Arc<Program>,
     /// The schedule's name.
     pub name: String,
     /// What makes it differ from its siblings.

@@ -9,6 +9,7 @@ pub mod diag;
 pub mod dtype;
 pub mod early;
 pub mod fit;
+pub mod given;
 pub mod interp;
 pub mod kernel;
 pub mod lower;

@@ -4,6 +4,7 @@
 //! not yet matched, and the credits that make relaunching safe are not there. [`crate::lower`] does that.
 
 use crate::dtype::Dtype;
+use crate::given::Reference;
 use crate::order::{RankOrder, TileOrder};
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
@@ -58,6 +59,19 @@ pub struct Program {
     pub accs: Vec<AccDecl>,
     /// Where the schedule was written.
     pub at: Loc,
+    /// What its outputs are compared with, where the user says it.
+    pub reference: Option<Reference>,
+}
+
+impl Program {
+    /// This program, with its outputs compared with what `reference` says of them.
+    #[must_use]
+    pub fn reference(self, reference: Reference) -> Program {
+        Program {
+            reference: Some(reference),
+            ..self
+        }
+    }
 }
 
 /// A tensor: `rows` by `columns`, row-chunked over ranks or whole on each.

@@ -59,6 +59,7 @@ impl ScheduleBuilder {
             vars: Vec::new(),
             accs: Vec::new(),
             at: Location::caller(),
+            reference: None,
         };
         ScheduleBuilder {
             program,

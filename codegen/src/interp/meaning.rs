@@ -10,18 +10,18 @@
 //! to what is there, and in every product and sum in f32.
 
 mod memory;
-mod sizes;
 mod walk;
 
+use super::inputs::Inputs;
 use super::known::{Known, apply};
-use super::{Expected, ExpectedTensor, Input, NoReference};
+use super::sizes::Sizes;
+use super::{Expected, ExpectedTensor, Input, NoReference, Says};
 use crate::program::{Program, RoleKind, StoreMode, TensorId, TensorKind};
 use crate::shape::{Extent, Shape};
 use crate::value::{AccId, Value};
 use crate::variant::Variant;
 use memory::Plane;
 use ndarray::Array2;
-use sizes::Sizes;
 use std::collections::HashMap;
 use walk::{Act, Names, Rect, Walk};
 
@@ -35,14 +35,25 @@ pub fn meaning(
     variant: &Variant,
     shape: &Shape,
     launch: usize,
-    mut inputs: impl FnMut(Input<'_>, &mut [f32]),
+    inputs: impl FnMut(Input<'_>, &mut [f32]),
 ) -> Result<Expected, NoReference> {
     let sizes = Sizes::new(program, variant, shape);
+    let inputs = Inputs::new(program, &sizes, launch, inputs);
+    let tensors = evaluate(program, &sizes, &inputs)?;
+    Ok(Expected { launch, tensors })
+}
+
+/// As [`meaning`], of what is sized and filled.
+pub(super) fn evaluate(
+    program: &Program,
+    sizes: &Sizes<'_>,
+    inputs: &Inputs,
+) -> Result<Vec<ExpectedTensor>, NoReference> {
     let none = |why: String| NoReference {
         of: program.name.clone(),
         why,
     };
-    let mut ranks = Ranks::new(program, &sizes, launch, &mut inputs);
+    let mut ranks = Ranks::new(program, sizes, inputs);
     let mut names = Names::default();
     let mut agents = Vec::new();
     for rank in 0..sizes.world {
@@ -52,7 +63,7 @@ pub fn meaning(
             |kind: &RoleKind| matches!(kind, RoleKind::SpareWarps),
             |kind: &RoleKind| matches!(kind, RoleKind::CopyEngine),
         ] {
-            let mut walk = Walk::new(program, &sizes, &mut names, rank);
+            let mut walk = Walk::new(program, sizes, &mut names, rank);
             for role in program.roles.iter().filter(|role| kind(&role.kind)) {
                 walk.stmts(&role.body).map_err(none)?;
             }
@@ -69,10 +80,7 @@ pub fn meaning(
             return Err(none("it waits for what nobody signals".into()));
         }
     }
-    Ok(Expected {
-        launch,
-        tensors: ranks.outputs(),
-    })
+    Ok(ranks.outputs())
 }
 
 /// How often every cell was signalled, and how often it is in all.
@@ -185,50 +193,21 @@ struct Ranks<'p> {
 }
 
 impl<'p> Ranks<'p> {
-    fn new(
-        program: &'p Program,
-        sizes: &Sizes<'p>,
-        launch: usize,
-        inputs: &mut impl FnMut(Input<'_>, &mut [f32]),
-    ) -> Ranks<'p> {
+    fn new(program: &'p Program, sizes: &Sizes<'_>, inputs: &Inputs) -> Ranks<'p> {
         let mut planes = Vec::new();
         for rank in 0..sizes.world {
             for (index, tensor) in program.tensors.iter().enumerate() {
                 let dtype = sizes.dtype(tensor.dtype);
                 let (held, columns) = (sizes.held(index, rank), sizes.columns(index));
-                let slots = sizes.slots(index);
-                let mut plane = Plane::new(dtype, held.clone(), columns, slots);
+                let mut plane = Plane::new(dtype, held.clone(), columns, sizes.slots(index));
                 if tensor.kind.counts_before() {
-                    let rows = match tensor.kind {
-                        TensorKind::Gathered => sizes.chunk(index, rank),
-                        TensorKind::Local
-                        | TensorKind::Vector
-                        | TensorKind::Out
-                        | TensorKind::Accumulated
-                        | TensorKind::Scattered
-                        | TensorKind::Reduced
-                        | TensorKind::Scratch { .. } => held,
+                    let gathered = tensor.kind == TensorKind::Gathered;
+                    let filled = if gathered {
+                        sizes.chunk(index, rank)
+                    } else {
+                        held
                     };
-                    let mut values = vec![0.0; rows.len() * columns as usize];
-                    let input = Input {
-                        launch,
-                        rank,
-                        tensor: TensorId(index as u16),
-                        name: &tensor.name,
-                        rows: Extent {
-                            start: rows.start,
-                            end: rows.end,
-                        },
-                        columns,
-                    };
-                    inputs(input, &mut values);
-                    let line = columns.max(1) as usize;
-                    for (row, values) in rows.zip(values.chunks_exact(line)) {
-                        let row = (row - plane.held.start) as usize;
-                        for (column, value) in values.iter().enumerate() {
-                            plane.value[(row, column)] = f64::from(dtype.round(*value));
-                        }
-                    }
+                    plane.fill(&filled, inputs.own(rank, index));
                 }
                 planes.push(plane);
             }
@@ -327,6 +306,7 @@ impl<'p> Ranks<'p> {
                 rank: rank as u32,
                 tensor: TensorId(index as u16),
                 dtype: plane.dtype,
+                says: Says::Schedule,
                 rows: Extent {
                     start: plane.held.start,
                     end: plane.held.end,

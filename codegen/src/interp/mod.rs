@@ -60,6 +60,7 @@ mod data;
 mod explore;
 mod failure;
 mod fill;
+mod inputs;
 mod known;
 mod machine;
 mod meaning;
@@ -67,6 +68,7 @@ mod memory;
 mod reference;
 mod sched;
 mod setup;
+mod sizes;
 mod step;
 
 pub use compare::{Agreement, Disagreement, compare, compare_exactly};
@@ -74,7 +76,7 @@ pub use explore::{Explored, explore, provoke_all};
 pub use failure::{CellName, Failure, FailureKind, Rect, Site, Stuck};
 pub use fill::{integers, uniform};
 pub use meaning::meaning;
-pub use reference::{Expected, ExpectedTensor, NoReference, reference};
+pub use reference::{Expected, ExpectedTensor, NoReference, Says, reference};
 pub use sched::{Numbers, Policy};
 
 use crate::kernel::Kernel;

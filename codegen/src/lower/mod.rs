@@ -13,6 +13,7 @@ use crate::kernel::{Counter, Kernel, Purpose};
 use crate::program::Program;
 use crate::shape::MAX_WORLD;
 use crate::variant::Variant;
+use std::sync::Arc;
 
 /// The kernel of `program` with the decisions of `variant`.
 ///
@@ -30,6 +31,7 @@ pub fn lower(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics
     oversized(program, &mut found);
     Diagnostics::check(std::mem::take(&mut found), ())?;
 
+    let written = Arc::new(program.clone());
     let choices = choices::settle(program, variant, &mut found);
     let matched = dims::match_dims(program, variant, &choices, &mut found);
     // Bodies refer to tensors and partitions, so they are only looked at once those are sound.
@@ -54,6 +56,7 @@ pub fn lower(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics
         .collect();
     let accs = program.accs.iter().enumerate();
     let kernel = Kernel {
+        program: written,
         name: program.name.clone(),
         variant: variant.clone(),
         dims: matched.dims,

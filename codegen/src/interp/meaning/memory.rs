@@ -41,6 +41,13 @@ impl Plane {
         }
     }
 
+    /// Puts in those rows what is there before a launch.
+    pub fn fill(&mut self, rows: &Range<u32>, values: &Array2<f64>) {
+        let first = (rows.start - self.held.start) as usize;
+        let parts = (first..first + rows.len(), 0..self.value.ncols());
+        part_mut(&mut self.value, &parts).assign(values);
+    }
+
     /// Where a rectangle lies in the arrays.
     fn parts(&self, rect: &Rect) -> Result<Parts, String> {
         let (rows, held) = (&rect.rows, &self.held);

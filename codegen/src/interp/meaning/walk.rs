@@ -1,6 +1,6 @@
 //! What one role of one rank does, statement after statement, with every loop run and every index a number.
 
-use super::sizes::{Item, Sizes};
+use crate::interp::sizes::{Item, Sizes};
 use crate::order::RankOrder;
 use crate::program::{
     CellIndex, Cells, CounterDim, Home, Pick, Place, Program, Stmt, StmtKind, StoreMode,

@@ -1,0 +1,138 @@
+//! A reference of the user's own: what an output is, in f64, beside what its type promises and its schedule says.
+//!
+//! It is a function that is given to the program, and goes wherever the program goes:
+//!
+//! ```
+//! use counterflow_codegen::given::{Given, Matrix};
+//! # use counterflow_codegen::program::Program;
+//! /// y = |all_gather(x) · wᵀ|
+//! fn reference(given: &Given<'_>) -> Result<Matrix, String> {
+//!     let (x, w) = (given.input("x", given.rank())?, given.input("w", given.rank())?);
+//!     match given.output() {
+//!         "y" => Ok(x.times(&w).map(f64::abs)),
+//!         _ => Ok(given.as_written()),
+//!     }
+//! }
+//! # fn your_own() -> Program { counterflow_codegen::builder::ScheduleBuilder::new("your_own").finish() }
+//! let program = your_own().reference(reference);
+//! # assert!(program.reference.is_some());
+//! ```
+
+use ndarray::{Array2, Axis, Slice};
+use std::ops::Range;
+
+/// Says what an output holds on a rank, or why that cannot be said. Nothing is compared with an output of which it says
+/// nothing.
+pub type Reference = fn(&Given<'_>) -> Result<Matrix, String>;
+
+/// Rows by columns of numbers.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Matrix(pub(crate) Array2<f64>);
+
+impl Matrix {
+    /// That many rows by columns, each element from its row and column.
+    pub fn of(rows: u32, columns: u32, element: impl Fn(u32, u32) -> f64) -> Matrix {
+        let shape = (rows as usize, columns as usize);
+        let at = |(row, column)| element(row as u32, column as u32);
+        Matrix(Array2::from_shape_fn(shape, at))
+    }
+
+    /// How many rows.
+    pub fn rows(&self) -> u32 {
+        self.0.nrows() as u32
+    }
+
+    /// How many columns.
+    pub fn columns(&self) -> u32 {
+        self.0.ncols() as u32
+    }
+
+    /// One element.
+    ///
+    /// # Panics
+    /// If there is no such row or column.
+    pub fn at(&self, row: u32, column: u32) -> f64 {
+        self.0[(row as usize, column as usize)]
+    }
+
+    /// This times the other one transposed, as `dot(x[t], w[t])` multiplies.
+    ///
+    /// # Panics
+    /// If they have not as many columns.
+    #[must_use]
+    pub fn times(&self, other: &Matrix) -> Matrix {
+        Matrix(self.0.dot(&other.0.t()))
+    }
+
+    /// Their sum, element by element.
+    ///
+    /// # Panics
+    /// If they have not as many rows and columns.
+    #[must_use]
+    pub fn plus(&self, other: &Matrix) -> Matrix {
+        Matrix(&self.0 + &other.0)
+    }
+
+    /// Each element changed.
+    #[must_use]
+    pub fn map(&self, change: impl Fn(f64) -> f64) -> Matrix {
+        Matrix(self.0.mapv(change))
+    }
+
+    /// Some of its rows.
+    ///
+    /// # Panics
+    /// If it has not so many.
+    #[must_use]
+    pub fn part(&self, rows: Range<u32>) -> Matrix {
+        let rows = Slice::from(rows.start as usize..rows.end as usize);
+        Matrix(self.0.slice_axis(Axis(0), rows).to_owned())
+    }
+}
+
+/// What a reference is asked, and what it may look at.
+pub struct Given<'a> {
+    pub(crate) output: &'a str,
+    pub(crate) rank: u32,
+    pub(crate) world: u32,
+    pub(crate) rows: Range<u32>,
+    pub(crate) inputs: &'a dyn Fn(&str, u32) -> Result<Matrix, String>,
+    pub(crate) as_written: Matrix,
+}
+
+impl Given<'_> {
+    /// The output that is asked for, by its name.
+    pub fn output(&self) -> &str {
+        self.output
+    }
+
+    /// On which rank.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    pub fn world(&self) -> u32 {
+        self.world
+    }
+
+    /// Which rows of it that rank holds: of what is `Scattered` its own chunk, of anything else all. A reference gives
+    /// these, and all columns.
+    pub fn rows(&self) -> Range<u32> {
+        self.rows.clone()
+    }
+
+    /// An input as that rank is to see it: of what is `Gathered` the rows of all ranks, of what is `Accumulated` what it
+    /// held before.
+    ///
+    /// # Errors
+    /// That there is no such input, or no such rank.
+    pub fn input(&self, name: &str, rank: u32) -> Result<Matrix, String> {
+        (self.inputs)(name, rank)
+    }
+
+    /// What the schedule's own statements make of this output, one after another.
+    pub fn as_written(&self) -> Matrix {
+        self.as_written.clone()
+    }
+}

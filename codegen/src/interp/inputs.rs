@@ -1,0 +1,78 @@
+//! What every rank has before a launch, in f64, rounded to its type.
+
+use super::Input;
+use super::sizes::Sizes;
+use crate::program::{Program, TensorId, TensorKind};
+use crate::shape::Extent;
+use ndarray::{Array2, ArrayView2, Axis};
+
+/// By rank and tensor: the rank's own chunk of what is gathered, all of what else counts before, nothing of the rest.
+pub(super) struct Inputs {
+    tables: Vec<Array2<f64>>,
+    gathered: Vec<bool>,
+    world: usize,
+}
+
+impl Inputs {
+    pub fn new(
+        program: &Program,
+        sizes: &Sizes<'_>,
+        launch: usize,
+        mut fill: impl FnMut(Input<'_>, &mut [f32]),
+    ) -> Inputs {
+        let mut tables = Vec::new();
+        for rank in 0..sizes.world {
+            for (index, tensor) in program.tensors.iter().enumerate() {
+                if !tensor.kind.counts_before() {
+                    tables.push(Array2::zeros((0, 0)));
+                    continue;
+                }
+                let rows = if tensor.kind == TensorKind::Gathered {
+                    sizes.chunk(index, rank)
+                } else {
+                    sizes.held(index, rank)
+                };
+                let (rows, columns) = (rows.start..rows.end, sizes.columns(index));
+                let mut values = vec![0.0; rows.len() * columns as usize];
+                let input = Input {
+                    launch,
+                    rank,
+                    tensor: TensorId(index as u16),
+                    name: &tensor.name,
+                    rows: Extent {
+                        start: rows.start,
+                        end: rows.end,
+                    },
+                    columns,
+                };
+                fill(input, &mut values);
+                let dtype = sizes.dtype(tensor.dtype);
+                let rounded = values.iter().map(|value| f64::from(dtype.round(*value)));
+                let table =
+                    Array2::from_shape_vec((rows.len(), columns as usize), rounded.collect());
+                tables.push(table.expect("as many values as rows by columns"));
+            }
+        }
+        let gathered = |tensor: &crate::program::Tensor| tensor.kind == TensorKind::Gathered;
+        Inputs {
+            tables,
+            gathered: program.tensors.iter().map(gathered).collect(),
+            world: sizes.world as usize,
+        }
+    }
+
+    /// What the caller fills on that rank.
+    pub fn own(&self, rank: u32, tensor: usize) -> &Array2<f64> {
+        &self.tables[rank as usize * self.gathered.len() + tensor]
+    }
+
+    /// What that rank is to see: of what is gathered the rows of all ranks.
+    pub fn seen(&self, rank: u32, tensor: usize) -> Array2<f64> {
+        if !self.gathered[tensor] {
+            return self.own(rank, tensor).clone();
+        }
+        let chunk = |rank: usize| -> ArrayView2<'_, f64> { self.own(rank as u32, tensor).view() };
+        let chunks: Vec<_> = (0..self.world).map(chunk).collect();
+        ndarray::concatenate(Axis(0), &chunks).expect("chunks have the same columns")
+    }
+}
