@@ -12,6 +12,7 @@
 extern crate self as counterflow;
 
 pub use counterflow_codegen as codegen;
+pub use counterflow_codegen::given;
 pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
     Communicator, Device, Error, UserBuffer, cpu, cuda, gpus, jit, launch, tuned, workbench,

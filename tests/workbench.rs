@@ -6,6 +6,7 @@ mod common;
 mod your_own;
 
 use common::{ALL, Told, schedules, tell, tell_with};
+use counterflow::given::{Given, Matrix};
 use counterflow::workbench::{GOOD, REJECTED, Schedule, Surroundings, USAGE};
 use proptest::prelude::*;
 use serde_json::Value as Json;
@@ -266,6 +267,77 @@ fn run_compares_with_a_reference() {
     // M changes between launches.
     has(&told.out, &["64x32x32"]);
     assert!(told.out.contains("43x32x32"), "{}", told.out);
+}
+
+#[test]
+fn run_says_what_it_compared_with() {
+    let told = good(tell(AG, &format!("run {SMALL_AG}")));
+    has(
+        &told.out,
+        &[
+            "compared in f64",
+            "x with what its type promises",
+            "y with the schedule's statements",
+            "as promised",
+        ],
+    );
+    let object = object(&tell(
+        &[schedules::gemm_rs],
+        "run --arch cpu --set tiles=16x16 --m 64 --n 32 --k 32 --json",
+    ));
+    let launch = &object["ran"]["launches"][0];
+    assert_eq!(launch["compared_with"]["y"], "type", "{object}");
+    assert!(launch["not_compared"].is_null(), "{object}");
+}
+
+/// What nobody can compare is told as such, and is no success.
+#[test]
+fn run_does_not_promise_what_it_did_not_compare() {
+    const LOGARITHM: &[Schedule] = &[schedules::logarithm];
+    let told = tell(LOGARITHM, &format!("run {SMALL}"));
+    assert_eq!(told.code, REJECTED, "{}{}", told.out, told.err);
+    has(
+        &told.out,
+        &[
+            "NOT COMPARED",
+            "no reference for y",
+            "is NaN",
+            ".reference(fn)",
+        ],
+    );
+    assert!(!told.out.contains("as promised"), "{}", told.out);
+    let told = tell(LOGARITHM, &format!("run {SMALL} --json"));
+    let object = object(&told);
+    assert_eq!(
+        (&object["ok"], &object["exit"]),
+        (&false.into(), &REJECTED.into())
+    );
+    let why = object["ran"]["launches"][0]["not_compared"].as_str();
+    assert!(why.is_some_and(|why| why.contains("is NaN")), "{object}");
+    let told = tell(LOGARITHM, SMALL);
+    assert_eq!(told.code, REJECTED, "the demo, too");
+}
+
+#[test]
+fn run_compares_with_a_reference_of_ones_own() {
+    fn product(given: &Given<'_>) -> Result<Matrix, String> {
+        let rank = given.rank();
+        Ok(given.input("x", rank)?.times(&given.input("w", rank)?))
+    }
+    fn half_of_it(given: &Given<'_>) -> Result<Matrix, String> {
+        product(given).map(|y| y.map(|value| value / 2.0))
+    }
+    fn nothing(given: &Given<'_>) -> Result<Matrix, String> {
+        Err(format!("nobody knows {}", given.output()))
+    }
+    let words = format!("run {SMALL}");
+    let right = good(tell(&[|| schedules::gemm().reference(product)], &words));
+    has(&right.out, &["y with your reference", "as promised"]);
+    let wrong = tell(&[|| schedules::gemm().reference(half_of_it)], &words);
+    bad(&wrong, REJECTED, &["y[", "but the reference is", "--seed"]);
+    let none = tell(&[|| schedules::gemm().reference(nothing)], &words);
+    assert_eq!(none.code, REJECTED);
+    has(&none.out, &["NOT COMPARED", "nobody knows y"]);
 }
 
 #[test]

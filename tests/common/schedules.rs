@@ -6,6 +6,7 @@
 use counterflow::codegen::builder::*;
 use counterflow::codegen::dtype::Dtype::Bf16;
 use counterflow::codegen::program::Program;
+use counterflow::codegen::value::Unary;
 
 fn k64() -> GemmOptions {
     GemmOptions {
@@ -27,6 +28,20 @@ pub fn gemm() -> Program {
         s.for_items("t", tiles.grouped(8), |s, t| {
             let acc = s.dot(x.at(t), w.at(t));
             s.store(y.at(t), acc);
+        });
+    });
+    s.finish()
+}
+
+/// y = ln(x · wᵀ), of which half is not a number.
+pub fn logarithm() -> Program {
+    let mut s = ScheduleBuilder::new("logarithm");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
+    s.gemm(k64(), |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), acc.apply(Unary::Ln));
         });
     });
     s.finish()

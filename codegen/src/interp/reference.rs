@@ -66,12 +66,21 @@ pub enum Says {
 }
 
 impl Says {
-    /// Its name in what a tool prints.
-    pub const fn name(self) -> &'static str {
+    /// Its name in what a machine reads.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Says::User => "reference",
+            Says::Type => "type",
+            Says::Schedule => "statements",
+        }
+    }
+
+    /// What an output is compared with, in words.
+    pub const fn phrase(self) -> &'static str {
         match self {
             Says::User => "your reference",
-            Says::Type => "its type",
-            Says::Schedule => "its statements",
+            Says::Type => "what its type promises",
+            Says::Schedule => "the schedule's statements, executed one after another",
         }
     }
 }

@@ -495,3 +495,27 @@ fn a_reference_of_rows() {
         assert!(largest(theirs, ours) < 1e-12);
     }
 }
+
+/// A launch adds any expression to what is accumulated: only sums of products are promised.
+#[test]
+fn what_is_accumulated_is_what_was_there_and_what_is_added() {
+    for (function, says) in [
+        ((|a, _| a) as fn(Value, Value) -> Value, Says::Type),
+        (|a, b| a + b, Says::Type),
+        (|a, _| a.silu(), Says::Schedule),
+        (|a, b| a * b, Says::Schedule),
+    ] {
+        let mut s = ScheduleBuilder::new("accumulated");
+        let [x, u, v] = ["x", "u", "v"].map(|name| s.local(name, Bf16));
+        let y = s.accumulated("y", F32);
+        let tiles = s.tiles("tiles", y, TILE);
+        gemm(&mut s, |s| {
+            s.for_items("t", tiles.all(), |s, t| {
+                let [first, second] = [u, v].map(|w| s.dot(x.at(t), w.at(t)));
+                s.store_add(y.at(t), function(first, second));
+            });
+        });
+        let said = agrees(&s.finish(), &Variant::new(2), &[29, 7], 24, 16);
+        assert!(said.contains(&("y".into(), says)), "{said:?}");
+    }
+}

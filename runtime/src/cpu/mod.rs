@@ -3,10 +3,12 @@
 use crate::error::Error;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::interp::{
-    self, Disagreement, Expected, Failure, NoReference, Options, Outcome,
+    self, Disagreement, Expected, Failure, NoReference, Options, Outcome, Says,
 };
 use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::TensorId;
 use counterflow_codegen::verify::{Checked, Series};
+use std::collections::BTreeMap;
 
 /// How one launch's outputs compare with the reference.
 #[derive(Clone, Debug)]
@@ -19,6 +21,8 @@ pub struct Compared {
     pub relative: f64,
     /// Elements compared.
     pub elements: u64,
+    /// What each tensor was compared with, by name.
+    pub with: BTreeMap<String, Says>,
 }
 
 /// Launches run one after another on every rank.
@@ -81,7 +85,7 @@ impl<'a> Run<'a> {
 }
 
 impl Run<'_> {
-    /// Compares one launch with its reference; `None` where the schedule computes something that has none.
+    /// Compares one launch with its reference, or says why it has none.
     ///
     /// # Errors
     /// [`Error::Wrong`], with the element that is furthest off.
@@ -99,7 +103,16 @@ impl Run<'_> {
             of_allowed: agreement.max_of_bound,
             relative: self.relative(&expected),
             elements: agreement.elements,
+            with: expected
+                .tensors
+                .iter()
+                .map(|tensor| (self.name(tensor.tensor).to_owned(), tensor.says))
+                .collect(),
         }))
+    }
+
+    fn name(&self, tensor: TensorId) -> &str {
+        &self.series.kernel().buffers[tensor.index()].name
     }
 
     fn relative(&self, expected: &Expected) -> f64 {
@@ -118,7 +131,7 @@ impl Run<'_> {
     }
 
     fn wrong(&self, off: &Disagreement) -> Error {
-        let name = &self.series.kernel().buffers[off.tensor.index()].name;
+        let name = self.name(off.tensor);
         let place = off
             .at
             .map(|(row, column)| format!("[{row}, {column}]"))

@@ -57,14 +57,14 @@ Verbs:
   demo     check, run and predict, told in one page (the default)
   check    prove the schedule safe for this world and shape, or tell the shortest story of what goes wrong;
            say whether it has a kernel for GPUs (--emit: refuse it if not)
-  run      run it on emulated ranks and compare with an f64 reference
+  run      run it on emulated ranks or on GPUs, and compare every output with an f64 reference
   predict  the timeline on the machine
   emit     the kernel as CUDA text, for sm90
   compile  that text to machine code, without a GPU: registers, spills, instructions, and what makes code slow
   bench    time it on GPUs beside cuBLASLt, on random data, after checking the results
   list     the schedules of this binary, with what each leaves open
 
-Exit codes: 0 good, 1 rejected or wrong, 2 usage.
+Exit codes: 0 good, 1 rejected, wrong or not compared, 2 usage.
 DUMP=program,kernel,pipeline,plan,cuda prints those stages to stderr; DUMP=plan:NAME only for that schedule.";
 
 /// Check, run and time schedules.

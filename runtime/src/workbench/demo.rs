@@ -11,11 +11,12 @@ pub(super) fn demo(request: &Request, console: &mut Console<'_>) -> Result<Outco
     let ready = check::ready(request, &request.shape, console)?;
     let mut fields = check::proven(request, &ready, console);
     console.say("");
-    fields.extend(run::on_device(request, &ready, console)?);
+    let Outcome { good, fields: ran } = run::on_device(request, &ready, console)?;
+    fields.extend(ran);
     console.say("");
     fields.extend(predict::timeline(request, &ready, console)?);
     if !console.is_json() && request.shape.m < 4096 {
         predict::at_scale(request, &ready.kernel, console);
     }
-    Ok(Outcome::good(fields))
+    Ok(Outcome { good, fields })
 }

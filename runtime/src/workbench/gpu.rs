@@ -2,14 +2,14 @@
 
 use super::args::Request;
 use super::render::{self, Console};
-use super::{Ready, run};
+use super::{Outcome, Ready, run};
 use crate::error::Error;
 use crate::gpus;
 use crate::jit::Compiler;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::pipeline;
 use counterflow_codegen::verify;
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, json};
 use std::time::Instant;
 
 /// Compiles, runs, compares and times, tells it, and gives it as JSON fields.
@@ -17,7 +17,7 @@ pub(super) fn launch(
     request: &Request,
     ready: &Ready,
     console: &mut Console<'_>,
-) -> Result<Map<String, Json>, Error> {
+) -> Result<Outcome, Error> {
     let kernel = &ready.kernel;
     let pipeline = pipeline::checked(kernel)?;
     let ranks = gpus::ranks(kernel.variant.world)?;
@@ -101,6 +101,7 @@ pub(super) fn launch(
         rows.collect(),
         &[0, 2, 3, 4, 5, 6, 7],
     ));
+    let good = run::compared_with(&compared, console);
     console.say(format!(
         "  the host takes {} for a launch with new numbers",
         render::seconds(launched.host.as_secs_f64())
@@ -112,7 +113,7 @@ pub(super) fn launch(
         "ranks_sharing_a_gpu": sharing,
         "seed": request.seed,
         "launches": launches.iter().zip(&compared).zip(&rates).map(|((plan, compared), rate)| {
-            let mut object = run::object(&plan.shape, compared.as_ref().ok());
+            let mut object = run::object(&plan.shape, compared);
             object["seconds"] = rate.0.into();
             object["flop_per_second"] = rate.1.into();
             object
@@ -123,5 +124,8 @@ pub(super) fn launch(
         "registers": facts.registers,
         "frame": facts.frame,
     });
-    Ok(Map::from_iter([("ran".into(), ran)]))
+    Ok(Outcome {
+        good,
+        fields: Map::from_iter([("ran".into(), ran)]),
+    })
 }

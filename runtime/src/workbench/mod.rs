@@ -37,12 +37,13 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 /// A schedule: what `#[schedule] fn name(…)` becomes, or any function that builds one. It is known by its program's
-/// name.
+/// name. `|| name().reference(compare_with_this)` is that schedule with a reference of your own
+/// ([`Program::reference`]).
 pub type Schedule = fn() -> Program;
 
 /// Good: proven, and right where it ran.
 pub const GOOD: u8 = 0;
-/// Rejected by a stage, wrong when it ran, or not possible here.
+/// Rejected by a stage, wrong when it ran, compared with nothing, or not possible here.
 pub const REJECTED: u8 = 1;
 /// The command line itself has no meaning.
 pub const USAGE: u8 = 2;

@@ -9,12 +9,14 @@ use crate::cuda::Gpu;
 use crate::device::Device;
 use crate::error::Error;
 use crate::tuned::{self, Tuned};
+use counterflow_codegen::interp::{NoReference, Says};
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, RoleKind};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::verify::{Checked, Series};
 use serde_json::{Map, Value as Json, json};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// Further orders of turns that are tried without numbers.
@@ -25,8 +27,9 @@ pub(super) fn run(request: &Request, console: &mut Console<'_>) -> Result<Outcom
     let request = &chosen(request, console)?;
     let ready = check::ready(request, &request.shape, console)?;
     let mut fields = check::proven(request, &ready, console);
-    fields.extend(on_device(request, &ready, console)?);
-    Ok(Outcome::good(fields))
+    let Outcome { good, fields: ran } = on_device(request, &ready, console)?;
+    fields.extend(ran);
+    Ok(Outcome { good, fields })
 }
 
 /// On a GPU, what is left open becomes what is fastest there.
@@ -73,7 +76,7 @@ pub(super) fn on_device(
     request: &Request,
     ready: &Ready,
     console: &mut Console<'_>,
-) -> Result<Map<String, Json>, Error> {
+) -> Result<Outcome, Error> {
     match request.device {
         Device::Cpu => emulate(request, ready, console),
         Device::Cuda => gpu::launch(request, ready, console),
@@ -81,11 +84,7 @@ pub(super) fn on_device(
 }
 
 /// Runs and compares, tells it, and gives it as JSON fields.
-fn emulate(
-    request: &Request,
-    ready: &Ready,
-    console: &mut Console<'_>,
-) -> Result<Map<String, Json>, Error> {
+fn emulate(request: &Request, ready: &Ready, console: &mut Console<'_>) -> Result<Outcome, Error> {
     let kernel = &ready.kernel;
     size::run_fits(kernel, &ready.plan, request.launches)?;
     let other = other_plan(request, &ready.series);
@@ -137,22 +136,21 @@ fn emulate(
         rows,
         &[0, 2, 3, 4, 5],
     ));
-    for none in compared
-        .iter()
-        .filter_map(|compared| compared.as_ref().err())
-        .take(1)
-    {
-        console.say(format!("  {none}"));
-    }
+    let good = compared_with(&compared, console);
+    let accesses = if good {
+        "as promised in"
+    } else {
+        "every access is in order in"
+    };
     console.say(format!(
-        "  as promised in {INTERLEAVINGS} further interleavings, watching every access; {} steps each",
+        "  {accesses} {INTERLEAVINGS} further interleavings, watching every access; {} steps each",
         render::count(run.steps())
     ));
 
     let launches: Vec<Json> = compared
         .iter()
         .zip(&plans)
-        .map(|(compared, plan)| object(&plan.shape, compared.as_ref().ok()))
+        .map(|(compared, plan)| object(&plan.shape, compared))
         .collect();
     let ran = json!({
         "device": request.device.name(),
@@ -162,7 +160,10 @@ fn emulate(
         "steps": run.steps(),
         "seconds": took,
     });
-    Ok(Map::from_iter([("ran".into(), ran)]))
+    Ok(Outcome {
+        good,
+        fields: Map::from_iter([("ran".into(), ran)]),
+    })
 }
 
 /// A checked plan with fewer rows, ragged where that is legal, for every second launch.
@@ -200,14 +201,59 @@ pub(super) fn row(launch: usize, plan: &Plan, compared: Option<&Compared>) -> Ve
     row
 }
 
-pub(super) fn object(shape: &Shape, compared: Option<&Compared>) -> Json {
+pub(super) fn object(shape: &Shape, compared: &Result<Compared, NoReference>) -> Json {
+    let good = compared.as_ref().ok();
     json!({
         "m": shape.m,
         "n": shape.n,
         "k": shape.k,
-        "max_error": compared.map(|c| c.max_error),
-        "relative_error": compared.map(|c| c.relative),
-        "of_allowed": compared.map(|c| c.of_allowed),
-        "elements": compared.map(|c| c.elements),
+        "max_error": good.map(|c| c.max_error),
+        "relative_error": good.map(|c| c.relative),
+        "of_allowed": good.map(|c| c.of_allowed),
+        "elements": good.map(|c| c.elements),
+        "compared_with": good.map(|c| {
+            let with = c.with.iter();
+            let with = with.map(|(name, says)| (name.clone(), says.key().into()));
+            Json::Object(with.collect())
+        }),
+        "not_compared": compared.as_ref().err().map(ToString::to_string),
     })
+}
+
+/// Tells what outputs were compared with. Gives whether all were.
+pub(super) fn compared_with(
+    compared: &[Result<Compared, NoReference>],
+    console: &mut Console<'_>,
+) -> bool {
+    let none = compared.iter().enumerate();
+    let none = none.filter_map(|(launch, compared)| Some((launch, compared.as_ref().err()?)));
+    let mut good = true;
+    for (launch, none) in none {
+        good = false;
+        console.say(format!("**NOT COMPARED**: launch {}, {none}", launch + 1));
+    }
+    if !good {
+        console.say(
+            "  nothing says whether its numbers are right; a reference of your own does: `.reference(fn)` of the program",
+        );
+    }
+    let mut with: BTreeMap<Says, BTreeSet<&str>> = BTreeMap::new();
+    for (name, says) in compared
+        .iter()
+        .flatten()
+        .flat_map(|compared| &compared.with)
+    {
+        with.entry(*says).or_default().insert(name);
+    }
+    let parts: Vec<String> = with
+        .into_iter()
+        .map(|(says, names)| {
+            let names: Vec<&str> = names.into_iter().collect();
+            format!("{} with {}", names.join(", "), says.phrase())
+        })
+        .collect();
+    if !parts.is_empty() {
+        console.say(format!("  compared in f64: {}", parts.join("; ")));
+    }
+    good
 }

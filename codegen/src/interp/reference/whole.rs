@@ -174,10 +174,11 @@ impl<'a, 'p> Wholes<'a, 'p> {
             let What::Store { value, accs, .. } = &writer.what else {
                 return None;
             };
-            if accs
-                .iter()
-                .any(|(_, filler)| !matches!(filler, Filler::Dot(..)))
-            {
+            let mut summands = Vec::new();
+            value.summands(&mut summands);
+            let plain = |summand: &&Value| matches!(summand, Value::Acc(_));
+            let product = |(_, filler): &(AccId, Filler)| matches!(filler, Filler::Dot(..));
+            if !summands.iter().all(plain) || !accs.iter().all(product) {
                 return None;
             }
             let more = self.linear(value, accs, &mut Vec::new())?;
@@ -232,7 +233,8 @@ impl<'a, 'p> Wholes<'a, 'p> {
         Some(all)
     }
 
-    /// The terms of an expression that adds up accumulators and does nothing else.
+    /// The terms of an expression that adds up accumulators. Of products that a function was applied to before they are
+    /// added up, the products themselves: that is what is promised, whatever is stored.
     fn linear(
         &self,
         value: &Value,
@@ -243,13 +245,18 @@ impl<'a, 'p> Wholes<'a, 'p> {
         value.summands(&mut summands);
         let mut all = Terms::default();
         for summand in summands {
-            let Value::Acc(acc) = summand else {
-                return None;
-            };
-            for (_, filler) in accs.iter().filter(|(id, _)| id == acc) {
+            let ids = summand.accs();
+            let plain = matches!(summand, Value::Acc(_));
+            for (_, filler) in accs.iter().filter(|(id, _)| ids.contains(id)) {
+                if !plain && !matches!(filler, Filler::Dot(..)) {
+                    return None;
+                }
                 let more = self.filled(*filler, seen)?;
                 all.products.extend(more.products);
                 all.inputs.extend(more.inputs);
+            }
+            if ids.is_empty() {
+                return None;
             }
         }
         Some(all)

@@ -52,6 +52,37 @@ impl After {
         found.all(|other| other == Some(first)).then_some(first)
     }
 
+    /// Whether all that is stored is a sum of products, each once: then what ranks bring together is cuBLASLt's product.
+    pub(super) fn adds_only(kernel: &Kernel) -> bool {
+        let mut accs = Accs::default();
+        let mut stored = BTreeSet::new();
+        for role in &kernel.roles {
+            visit(&role.body, &mut |op| match &op.kind {
+                OpKind::Load { acc, from } => drop(accs.loads.insert(*acc, from.buffer)),
+                OpKind::Store { value, .. } => drop(stored.insert(value.0)),
+                OpKind::Dot { .. }
+                | OpKind::ForRanks { .. }
+                | OpKind::ForSplits { .. }
+                | OpKind::If { .. }
+                | OpKind::Wait { .. }
+                | OpKind::Signal { .. }
+                | OpKind::Copy { .. }
+                | OpKind::Reduce { .. } => {}
+            });
+        }
+        let input = |acc: &AccId| {
+            let from = accs.loads.get(acc);
+            from.is_some_and(|from| kernel.buffers[from.index()].kind.is_input())
+        };
+        stored.into_iter().all(|value| {
+            let mut summands = Vec::new();
+            kernel.values[usize::from(value)].summands(&mut summands);
+            let product = |summand: &&Value| matches!(summand, Value::Acc(acc) if !input(acc));
+            let alike = |(at, summand)| summands[..at].contains(summand);
+            summands.iter().all(product) && !summands.iter().enumerate().any(alike)
+        })
+    }
+
     fn value(kernel: &Kernel, accs: &Accs, y: TensorId, value: &Value) -> Option<After> {
         let mut after = After {
             in_place: kernel.buffers[y.index()].kind == TensorKind::Accumulated,
@@ -194,7 +225,7 @@ impl After {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
+    use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me};
     use counterflow_codegen::lower;
     use counterflow_codegen::variant::Variant;
 
@@ -272,6 +303,31 @@ mod tests {
         assert_eq!(after(|acc, _, z| acc.gelu().residual(z)), None);
         assert_eq!(after(|acc, _, z| acc.residual(z.clone()).residual(z)), None);
         assert_eq!(after(|acc, _, z| acc * z), None);
+    }
+
+    /// Elsewhere its result would be held against the plain product, and called wrong.
+    #[test]
+    fn what_moves_data_and_does_more_than_add_is_not_compared_with_the_product() {
+        let gathered = |f: fn(Value) -> Value| {
+            let mut s = ScheduleBuilder::new("gathered");
+            let (x, w) = (s.gathered("x", Dtype::Bf16), s.local("w", Dtype::Bf16));
+            let y = s.out("y", Dtype::Bf16);
+            let tiles = s.tiles("tiles", y, (128, 128));
+            s.gemm(GemmOptions::default(), |s| {
+                s.for_items("t", tiles.of(me()), |s, t| {
+                    let acc = s.dot(x.at(t), w.at(t));
+                    s.store(y.at(t), f(acc));
+                });
+            });
+            let kernel = lower::lower(&s.finish(), &Variant::new(2)).expect("lowers");
+            After::adds_only(&kernel)
+        };
+        assert!(gathered(|acc| acc));
+        assert!(!gathered(|acc| acc.clone() + acc));
+        assert!(!gathered(Value::silu));
+        assert!(!gathered(|acc| acc.scale(2.0)));
+        let (with_bias, _) = kernel(SAME, |acc, bias, _| acc.bias(bias));
+        assert!(!After::adds_only(&with_bias));
     }
 
     /// A product that is added to what `grad` held.

@@ -86,7 +86,8 @@ impl Roles {
         let outputs = all(|buffer| !buffer.kind.is_input() && !buffer.is_scratch());
         // What other ranks add to a product is still the product.
         let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
-        let after = |y| After::of(kernel, y).or(moves.then(After::default));
+        let product = moves && After::adds_only(kernel);
+        let after = |y| After::of(kernel, y).or(product.then(After::default));
         if let [y] = outputs[..]
             && let Some(after) = after(y)
         {
