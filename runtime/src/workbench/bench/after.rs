@@ -62,7 +62,6 @@ impl After {
                 OpKind::Store { value, .. } => drop(stored.insert(value.0)),
                 OpKind::Dot { .. }
                 | OpKind::ForRanks { .. }
-                | OpKind::ForSplits { .. }
                 | OpKind::If { .. }
                 | OpKind::Wait { .. }
                 | OpKind::Signal { .. }
