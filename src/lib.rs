@@ -1,8 +1,9 @@
 //! **counterflow** turns a Rust function that says *when each chunk moves and when each tile is computed* into one
 //! fused communication + GEMM kernel, proves that schedule safe, and runs it.
 //!
-//! A schedule goes one way: [`Program`] is what you wrote, with a [`Variant`] it is a [`Kernel`], with a [`Shape`] a
-//! [`Plan`]; and only [`codegen::verify`] can make the [`Checked`] values that the emulator and the timeline take.
+//! A schedule goes one way: [`Program`] is what you wrote, with a [`Variant`] it is a [`Kernel`], with the largest
+//! [`Shape`] a [`Series`], and with each launch's a [`Plan`] of it; and only [`codegen::verify`] can make the
+//! [`Checked`] values that the emulator and the timeline take.
 //!
 //! Start with `use counterflow::prelude::*;` and [`schedule`](macro@schedule), look at [`schedules`], and give yours to
 //! [`workbench::main`].

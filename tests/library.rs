@@ -4,7 +4,7 @@
 use counterflow::codegen::interp::{self, Options};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::verify;
-use counterflow::{Arch, Checked, Machine, Plan, Shape, Variant, schedules};
+use counterflow::{Arch, Checked, Machine, Plan, Shape, Variant, cpu, schedules};
 
 #[test]
 fn every_schedule_agrees_with_its_reference_in_every_world() {
@@ -49,4 +49,40 @@ fn every_schedule_agrees_with_its_reference_in_every_world() {
             }
         }
     }
+}
+
+/// With the M's of launches that share counters, but do not know of each other.
+#[test]
+fn launches_of_several_series_are_refused() {
+    let variant = Variant::new(4).arch(Arch::Cpu);
+    let kernel = lower(&schedules::gemm_rs_add(), &variant).and_then(verify::kernel);
+    let kernel = kernel.expect("legal");
+    let of = |m| verify::series(&kernel, &Shape::new(m, 512, 64), &Machine::h200());
+    let series = [1024, 512, 3, 1000].map(|m| of(m).expect("legal"));
+    let plans: Vec<Checked<Plan>> = series
+        .iter()
+        .map(|series| series.plan(series.most()).expect("legal"))
+        .collect();
+    let launches: Vec<&Checked<Plan>> = plans.iter().collect();
+    let refused = [
+        cpu::run(&series[0], launches.clone(), 1).err(),
+        cpu::interleave(&series[0], &launches, 1).err(),
+    ];
+    for refused in refused {
+        let refused = refused.expect("refused");
+        assert_eq!(refused.kind(), "rejected");
+        let told = refused.to_string();
+        assert!(
+            told.contains("the plan of 512x512x64 is not of this series"),
+            "{told}"
+        );
+        assert!(
+            told.contains("make one series with the most of every dimension"),
+            "{told}"
+        );
+    }
+    // One series for all of them is what it asks for.
+    let shapes = [1024, 512, 3, 1000].map(|m| Shape::new(m, 512, 64));
+    let plans = shapes.map(|shape| series[0].plan(&shape).expect("legal"));
+    cpu::interleave(&series[0], &plans.iter().collect::<Vec<_>>(), 1).expect("runs");
 }

@@ -55,6 +55,8 @@ struct DimGeometry {
     chunked: bool,
     /// Rows of a full chunk in the largest launch of the series.
     most: u32,
+    /// Of all launches of up to so many rows together, instead of one of `size` rows.
+    together: Option<u32>,
 }
 
 /// An item of a partition: its chunk and its place in the chunk's grid.
@@ -100,15 +102,14 @@ impl Geometry {
         Diagnostics::check(found, geometry)
     }
 
-    /// This geometry of the largest launch with all chunks full. Every launch of the series has some of its items,
-    /// which stand at the same cells there: a short last chunk of the largest launch may be longer in a smaller one.
-    pub(crate) fn with_full_chunks(&self) -> Geometry {
-        let mut full = self.clone();
-        for dim in full.dims.iter_mut().filter(|dim| dim.chunked) {
-            dim.chunk = dim.most;
-            dim.size = dim.most.saturating_mul(self.world);
+    /// All launches up to this one together: every item that any of them has, at the same cell.
+    pub(crate) fn together(&self) -> Geometry {
+        let mut all = self.clone();
+        for dim in all.dims.iter_mut().filter(|dim| dim.chunked) {
+            dim.together = Some(dim.size);
+            dim.size = dim.chunk.saturating_mul(self.world);
         }
-        full
+        all
     }
 
     fn sized(
@@ -143,6 +144,7 @@ impl Geometry {
                     chunk: of_chunk(size),
                     chunked: dim.chunked,
                     most: of_chunk(most.max(size)),
+                    together: None,
                 }
             })
             .collect();
@@ -189,40 +191,30 @@ impl Geometry {
                     .hint("at most 2^28; larger tiles or pieces need fewer"),
                 );
             }
-            for dim in &counter.dims {
-                geometry.check_columns(kernel, *dim, most, found);
-            }
         }
+        geometry.check_columns(kernel, most, found);
         geometry
     }
 
     /// Refuses another number of columns of cells than the largest launch has: the cells would move.
-    fn check_columns(
-        &self,
-        kernel: &Kernel,
-        axis: CounterDim,
-        most: &Shape,
-        found: &mut Vec<Diagnostic>,
-    ) {
-        let CounterDim::Items(partition) = axis else {
-            return;
-        };
-        let partition = &self.partitions[partition.index()];
-        let (size, dim) = (
-            self.size(partition.columns),
-            &kernel.dims[usize::from(partition.columns.0)],
-        );
-        let most = most.size(dim);
-        if partition
-            .column_block
-            .is_some_and(|block| size < most && size.div_ceil(block) != most.div_ceil(block))
-        {
-            let message = format!(
-                "{} is {size} in a series of {most}: every column of `{}` has a counter cell, which would move",
-                dim.name, partition.name
-            );
-            let hint = format!("make another series for {} = {size}", dim.name);
-            found.push(shape_error(message).hint(hint));
+    fn check_columns(&self, kernel: &Kernel, most: &Shape, found: &mut Vec<Diagnostic>) {
+        for (index, partition) in self.partitions.iter().enumerate() {
+            let axis = CounterDim::Items(PartitionId(index as u16));
+            let counted = kernel
+                .counters
+                .iter()
+                .any(|counter| counter.dims.contains(&axis));
+            let dim = &kernel.dims[usize::from(partition.columns.0)];
+            let (size, most) = (self.size(partition.columns), most.size(dim));
+            let moves = |block| size < most && size.div_ceil(block) != most.div_ceil(block);
+            if counted && partition.column_block.is_some_and(moves) {
+                let message = format!(
+                    "{} is {size} in a series of {most}: every column of `{}` has counter cells, which would move",
+                    dim.name, partition.name
+                );
+                let hint = format!("make another series for {} = {size}", dim.name);
+                found.push(shape_error(message).hint(hint));
+            }
         }
     }
 
@@ -317,6 +309,13 @@ impl Geometry {
     /// The rows of chunk `chunk`: short or empty at the end.
     pub fn chunk(&self, dim: DimId, chunk: u32) -> Extent {
         let dim = self.dims[usize::from(dim.0)];
+        if let Some(most) = dim.together {
+            // Where chunks have a row less, all may be full: also those that are short or empty in the largest launch.
+            let start = dim.chunk.saturating_mul(chunk);
+            let rows = most.saturating_sub(start).clamp(dim.chunk - 1, dim.chunk);
+            let end = start.saturating_add(rows);
+            return Extent { start, end };
+        }
         let at = |chunk: u32| {
             u64::from(dim.chunk)
                 .saturating_mul(u64::from(chunk))

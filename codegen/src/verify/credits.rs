@@ -1,9 +1,9 @@
 //! What of guarantee 4 does not depend on the shape: every remote access waits for a credit, and every rank grants
 //! every credit in every launch.
 //!
-//! This is why `m` may change from launch to launch. The rule of [`super::reuse`] compares a launch with the next one
-//! of the *same* shape; a credit is per buffer and pair of ranks, not per row, so where every remote access waits for
-//! one, the rows of the next launch do not matter.
+//! This is why sizes may change from launch to launch. The rule of [`super::reuse`] compares a launch with the next one
+//! of the *same* shape; a credit is per buffer and pair of ranks, not per row. [`super::launches`] holds every access
+//! against it.
 
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Block, Kernel, Op, OpKind, Purpose, Region, visit};
@@ -14,22 +14,9 @@ use std::collections::BTreeSet;
 
 /// The remote accesses that no credit guards, and the credits that some rank may not grant.
 pub(super) fn check(kernel: &Kernel) -> Vec<Diagnostic> {
-    let mut pulled = BTreeSet::new();
-    for role in &kernel.roles {
-        visit(&role.body, &mut |op| {
-            if let OpKind::Copy { src: from, .. }
-            | OpKind::Reduce { from, .. }
-            | OpKind::Load { from, .. } = &op.kind
-                && from.home.is_remote()
-                && kernel.buffers[from.buffer.index()].is_scratch()
-            {
-                pulled.insert(from.buffer);
-            }
-        });
-    }
     let mut walk = Walk {
         kernel,
-        pulled,
+        pulled: pulled(kernel),
         found: Vec::new(),
     };
     for role in &kernel.roles {
@@ -49,6 +36,24 @@ pub(super) fn check(kernel: &Kernel) -> Vec<Diagnostic> {
         }
     }
     found
+}
+
+/// Scratch that others read from where it is written.
+pub(super) fn pulled(kernel: &Kernel) -> BTreeSet<TensorId> {
+    let mut pulled = BTreeSet::new();
+    for role in &kernel.roles {
+        visit(&role.body, &mut |op| {
+            if let OpKind::Copy { src: from, .. }
+            | OpKind::Reduce { from, .. }
+            | OpKind::Load { from, .. } = &op.kind
+                && from.home.is_remote()
+                && kernel.buffers[from.buffer.index()].is_scratch()
+            {
+                pulled.insert(from.buffer);
+            }
+        });
+    }
+    pulled
 }
 
 /// Whether a role grants the credit to every other rank, unconditionally.

@@ -125,17 +125,22 @@ impl<'a, 'b> Happens<'a, 'b> {
     fn reached_by_end(&mut self, rank: u32) -> Vec<Vec<u32>> {
         let facts = self.facts;
         let roles = facts.kernel.roles.len() as u32;
+        let ends = (rank * roles..(rank + 1) * roles).flat_map(|agent| {
+            let items = facts.plan.agents[agent as usize].items.iter();
+            items.zip(0..).map(move |(range, item)| At {
+                agent,
+                item,
+                step: range.end,
+            })
+        });
+        self.reached(ends)
+    }
+
+    /// For every item, the step up to which it is before some of these.
+    pub fn reached(&mut self, from: impl IntoIterator<Item = At>) -> Vec<Vec<u32>> {
         self.walk += 1;
         self.open.clear();
-        for agent in rank * roles..(rank + 1) * roles {
-            for (item, range) in facts.plan.agents[agent as usize].items.iter().enumerate() {
-                self.visit(At {
-                    agent,
-                    item: item as u32,
-                    step: range.end,
-                });
-            }
-        }
+        from.into_iter().for_each(|at| self.visit(at));
         self.follow(|_| false);
         let walk = self.walk;
         let up_to = |(seen, step): &(u32, u32)| if *seen == walk { *step } else { 0 };

@@ -5,11 +5,13 @@
 //! | 1 progress | [`Rule::Progress`] | | one greedy run |
 //! | 2 no race | [`Rule::Race`] | | every conflicting pair of accesses |
 //! | 3 coverage | [`Rule::Coverage`] | | every block of every output |
-//! | 4 reuse | [`Rule::Reuse`] | every remote access waits for a credit; every rank grants it | every conflicting pair of accesses of two launches |
-//! | 4 reuse | [`Rule::Attribution`] | | every cell that several ranks signal |
+//! | 4 reuse | [`Rule::Reuse`] | every remote access waits for a credit; every rank grants it | every conflicting pair of accesses of two launches; every access of scratch, against the credit of the next |
+//! | 4 reuse | [`Rule::Attribution`] | | every cell that several ranks signal, be it in different launches of the series |
 //! | 5 bounds | [`Rule::Bounds`] | | every rank, slot and row range |
 //! | 5 resources | [`Rule::Resources`] | | grid and shared memory |
 //! | 6 volume | [`Rule::Volume`] | | bytes per link ([`crate::model`]) |
+//!
+//! What must hold between launches of different shapes is decided for all launches of a [`Series`]: `launches` says how.
 //!
 //! A shape is decided by its counts: two shapes with the same number of items in every chunk, the same overlaps
 //! between partitions and the same empty chunks have the same steps up to the extents of edge items, which no rule
@@ -52,6 +54,7 @@ mod coverage;
 mod credits;
 mod facts;
 mod happens;
+mod launches;
 mod progress;
 mod race;
 mod reuse;
@@ -64,6 +67,7 @@ use crate::model::Machine;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::shape::Shape;
+use crate::undo::{Fix, undone};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -168,6 +172,13 @@ pub fn plan_findings(kernel: &Kernel, plan: &Plan, without: Option<Rule>) -> Vec
         .or_else(|| {
             if on(Rule::Reuse) {
                 reuse::check(&facts, &mut happens)
+            } else {
+                None
+            }
+        })
+        .or_else(|| {
+            if on(Rule::Reuse) && !undone(Fix::Dimensions) {
+                launches::check(&facts, &mut happens)
             } else {
                 None
             }

@@ -47,11 +47,13 @@ impl Series {
             most,
             largest,
         }));
-        let Inner { most, largest, .. } = &*series.0;
-        series.arrivals(largest, most)?;
-        let full = largest.with_full_chunks();
-        if full.class() != largest.class() && !undone(Fix::Dimensions) {
-            series.check_launches(full)?;
+        if !undone(Fix::Dimensions) {
+            let Inner { most, largest, .. } = &*series.0;
+            series.arrivals(largest, most)?;
+            let together = largest.together();
+            if together.class() != largest.class() {
+                series.check_launches(together)?;
+            }
         }
         Ok(series)
     }
@@ -160,8 +162,8 @@ impl Series {
         judge(geometry.clone())
     }
 
-    /// What must hold between launches of any two shapes, decided where all items that any of them has come together.
-    fn check_launches(&self, full: Geometry) -> Result<(), Diagnostics> {
+    /// What must hold between launches of any two shapes, decided where all their items are together.
+    fn check_launches(&self, together: Geometry) -> Result<(), Diagnostics> {
         let kernel = &self.0.kernel;
         let judge = |geometry: Geometry| {
             let plan = self.numbers(geometry, &self.0.most, None)?;
@@ -169,11 +171,11 @@ impl Series {
             Diagnostics::check(found.into_iter().collect(), ())
         };
         if let Some((columns, block)) = self.0.repeated
-            && judge(full.resized(kernel, columns, block)).is_ok()
+            && judge(together.resized(kernel, columns, block)).is_ok()
         {
             return Ok(());
         }
-        judge(full)
+        judge(together)
     }
 
     fn numbers(

@@ -78,7 +78,8 @@ impl Failure {
                 format!("{by} launched plan {:016x}, rank {peer} launched plan {:016x}", hashes.0, hashes.1),
             )
             .hint("all ranks launch the same kernel, variant and shape"),
-            FailureKind::OtherSeries { refused } => refused.clone(),
+            // Nothing ran.
+            FailureKind::OtherSeries { refused } => return refused.clone(),
             FailureKind::StepLimit { limit } => {
                 Diagnostic::new(rule, None, format!("not done after {limit} steps"))
             }

@@ -1,0 +1,79 @@
+//! Scratch that is written and left there: launches of one shape write different slots, and of two shapes the same
+//! bytes.
+
+use super::{kernel, rows, story};
+use counterflow_codegen::builder::*;
+use counterflow_codegen::dtype::Dtype::Bf16;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::program::Program;
+use counterflow_codegen::verify;
+
+/// Every rank writes a slot of its own on every rank; nobody reads them.
+fn left_there() -> Program {
+    let mut s = ScheduleBuilder::new("left_there");
+    let x = s.gathered("x", Bf16);
+    let pieces = s.pieces("pieces", x, 2u32);
+    let arrived = s.counters("arrived", [pieces.into()]);
+    let scratch = s.symmetric("scratch", Bf16, x.whole(), world());
+    let handed = s.counters("handed", [world().into(), pieces.into()]);
+    s.comm(2u32, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(x.on(&peer).at(p), x.at(p));
+                s.signal(arrived.on(&peer).at(p), 1);
+            });
+        });
+        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
+            s.for_items("p", pieces.of(&chunk), |s, p| s.wait(arrived.at(p)));
+        });
+    });
+    s.spare_warps(|s| {
+        s.for_ranks("peer", ranks().after_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(scratch.on(&peer).at(me()).at(p), x.at(p));
+                s.signal(handed.on(&peer).at(me()).at(p), 1);
+            });
+        });
+        s.for_items("p", pieces.of(me()), |s, p| {
+            s.copy(scratch.at(me()).at(p), x.at(p))
+        });
+        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
+            s.for_items("p", pieces.of(&chunk), |s, p| {
+                s.wait(handed.at(&chunk).at(p))
+            });
+        });
+    });
+    s.finish()
+}
+
+#[test]
+fn what_nobody_reads_is_in_the_way_of_another_shape() {
+    let refused = verify::series(&kernel(&left_there(), 2), &rows(8), &Machine::h200());
+    insta::assert_snapshot!(story(&refused.expect_err("refused")), @"
+    error[reuse]: rank 0 writes rows 0..2 of scratch[0] on rank 0, perhaps when a launch of another shape writes there
+      --> s.copy(scratch.at(me()).at(p), x.at(p))
+      = spare_warps of rank 0 copies rows 0..2 of x to rows 0..2 of scratch[0]
+        --> s.copy(scratch.at(me()).at(p), x.at(p))
+      = the next launch waits for free_scratch, which is granted without waiting for that
+      = rows of scratch move in memory when the shape changes
+      help: let a role that reads this scratch wait for a signal that comes after the access
+    ");
+}
+
+#[cfg(feature = "undo")]
+#[test]
+fn without_the_rule_launches_of_two_shapes_fail_and_of_one_do_not() {
+    use super::interleave;
+    use counterflow_codegen::undo::{Fix, undoing};
+    undoing(Fix::Dimensions, || {
+        let kernel = kernel(&left_there(), 2);
+        let series = verify::series(&kernel, &rows(8), &Machine::h200()).expect("passes");
+        let plans = [8, 5].map(|m| series.plan(&rows(m)).expect("passes"));
+        let fails = |launches: [usize; 4]| {
+            let launches = launches.map(|launch| &plans[launch]);
+            (0..50).any(|seed| interleave(&series, &launches, seed..seed + 1).is_err())
+        };
+        assert!(!fails([0, 0, 0, 0]) && !fails([1, 1, 1, 1]));
+        assert!(fails([0, 1, 0, 1]));
+    });
+}
