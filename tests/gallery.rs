@@ -292,6 +292,72 @@ fn every_exhibit_breaks_its_rule_and_tells_its_story() {
     }
 }
 
+/// Good and bad schedules, in each of several worlds: what a range says of each number of rows is what is said of that
+/// shape by itself.
+#[test]
+fn a_range_says_of_every_shape_what_is_said_of_it_alone() {
+    const ROWS: std::ops::RangeInclusive<u32> = 1..=40;
+    let machine = Machine::h200();
+    let library = counterflow::schedules::ALL.map(|schedule| schedule());
+    let exhibits = [
+        schedules::wants_two(),
+        schedules::no_wait(),
+        schedules::ring_too_short(),
+        schedules::without_mine(),
+        schedules::ring_no_wrap(),
+        schedules::start_together(),
+    ];
+    let (mut accepted, mut refused, mut mixed) = (0, 0, 0);
+    for program in library.iter().chain(&exhibits) {
+        for world in 1..=4 {
+            let Ok(kernel) = verify::kernel(small(program, world)) else {
+                continue;
+            };
+            let shape = Shape::new(1, 24, 16);
+            let decided = verify::range(&kernel, &shape, ROWS, &machine, u64::MAX);
+            assert_eq!(decided.undecided, None);
+            assert_eq!(decided.shapes(), ROWS.count() as u64, "{}", program.name);
+            for m in ROWS {
+                let mut of = decided
+                    .classes
+                    .iter()
+                    .filter(|class| class.rows.iter().any(|rows| rows.contains(&m)));
+                let (class, None) = (of.next().expect("a class"), of.next()) else {
+                    panic!("{} world {world}: {m} is of two classes", program.name);
+                };
+                let alone = Shape { m, ..shape.clone() };
+                let alone = verify::plan(&kernel, &alone, &machine);
+                let rule = |found: &counterflow::codegen::diag::Diagnostics| found.first().rule;
+                assert_eq!(
+                    class.verdict.as_ref().err().map(rule),
+                    alone.as_ref().err().map(rule),
+                    "{} world {world} m {m}",
+                    program.name
+                );
+                accepted += u32::from(alone.is_ok());
+                refused += u32::from(alone.is_err());
+            }
+            let bad = decided.refused().count();
+            mixed += u32::from((1..decided.classes.len()).contains(&bad));
+            if bad == 0 && decided.between.is_none() {
+                let largest = Shape {
+                    m: *ROWS.end(),
+                    ..shape
+                };
+                assert!(verify::series(&kernel, &largest, &machine).is_ok());
+            }
+            // As many steps as were given, and no more.
+            let some = verify::range(&kernel, &Shape::new(1, 24, 16), ROWS, &machine, 0);
+            assert!(some.undecided.is_some() || decided.classes.len() == 1);
+        }
+    }
+    assert!(accepted > 500 && refused > 100, "{accepted} and {refused}");
+    assert!(
+        mixed > 0,
+        "no schedule is good at some rows and bad at others"
+    );
+}
+
 fn wrong_numbers(kernel: &Kernel, plan: &Plan) -> bool {
     let run = interp::provoke(kernel, &[vec![plan]], &Options::seed(1), interp::uniform(1));
     let expected = interp::reference(kernel, plan, 0, interp::uniform(1)).expect("a reference");

@@ -162,10 +162,91 @@ fn check_says_whether_there_is_a_kernel_for_gpus() {
     has(&told.out, &["not for GPUs", "emulator alone"]);
     bad(
         &tell(AG, &format!("check --emit {SMALL_AG}")),
-        REJECTED,
-        &["no pipeline for cpu"],
+        USAGE,
+        &["--emit with --arch cpu", "--arch sm90"],
     );
     bad(&tell(AG, "run --emit"), USAGE, &["--emit with `run`"]);
+}
+
+#[test]
+fn check_decides_ranges_of_worlds_and_rows() {
+    let told = good(tell(
+        AG,
+        "check --worlds 1..=3 --rows 1..=300 --n 512 --k 64 --emit",
+    ));
+    has(
+        &told.out,
+        &[
+            "ag_gemm is safe: every M from 1 to 300 by 512x64, in every world from 1 to 3",
+            "first rejected",
+            "emits for sm90",
+        ],
+    );
+    let told = tell(AG, "check --worlds 2 --rows 1..=300 --json");
+    let world = &object(&told)["ranges"]["worlds"][0];
+    assert_eq!(world["shapes"], 300);
+    assert_eq!(world["safe"], true);
+    let classes = world["classes"].as_u64().expect("a number");
+    assert!((3..20).contains(&classes), "{world}");
+
+    // What is wrong somewhere is told with the first shape where it is, and the range is refused.
+    let told = tell(
+        &ALL,
+        "check forgets_one_peer --worlds 1..=3 --rows 1..=64 --arch cpu --set tiles=16x16 --set pieces=8",
+    );
+    bad(&told, REJECTED, &["error[progress]", "arrived"]);
+    has(
+        &told.out,
+        &[
+            "forgets_one_peer is not safe",
+            "classes rejected: progress",
+            "2x1024x1024",
+        ],
+    );
+    let told = tell(
+        &ALL,
+        "check forgets_one_peer --worlds 3 --rows 1..=64 --arch cpu --set tiles=16x16 --set pieces=8 --json",
+    );
+    assert_eq!(told.code, REJECTED);
+    let world = &object(&told)["ranges"]["worlds"][0];
+    assert_eq!(world["safe"], false);
+    assert!(world["refused"][0]["rows"][0][0].is_u64(), "{world}");
+    assert_eq!(world["refused"][0]["diagnostics"][0]["rule"], "progress");
+
+    let told = tell(
+        &[your_own::exchange],
+        "check --worlds 1..=2 --rows 1..=9 --emit",
+    );
+    bad(&told, REJECTED, &["an `if` between loops"]);
+    has(&told.out, &["exchange is safe", "not yet on GPUs"]);
+
+    let usage: [(&str, &[&str]); 8] = [
+        (
+            "check --worlds 0..=3",
+            &["'0..=3'", "1..=8", "from 1 to 128"],
+        ),
+        ("check --worlds 3..=2", &["'3..=2'", "1..=8"]),
+        ("check --rows 1..9", &["'1..9'", "1..=4096"]),
+        ("check --rows 1,2", &["several --rows", "one range"]),
+        ("check --rows 1..=9 --m 3", &["--rows", "cannot be used"]),
+        (
+            "check --worlds 1..=2 --world 3",
+            &["--worlds", "cannot be used"],
+        ),
+        (
+            "run --rows 1..=9",
+            &["--rows with `run`", "check decides ranges"],
+        ),
+        (
+            "bench --rows 1..=9",
+            &["--rows 1..=9 with `bench`", "512,2048"],
+        ),
+    ];
+    for (words, wanted) in usage {
+        bad(&tell(AG, words), USAGE, wanted);
+    }
+    let told = tell(AG, "check --worlds 1..=128 --rows 1..=2000000000");
+    bad(&told, REJECTED, &["shapes", "narrower --rows or --worlds"]);
 }
 
 #[test]

@@ -57,6 +57,7 @@ mod happens;
 mod launches;
 mod progress;
 mod race;
+mod range;
 mod reuse;
 mod series;
 mod story;
@@ -71,6 +72,7 @@ use crate::undo::{Fix, undone};
 use std::ops::Deref;
 use std::sync::Arc;
 
+pub use range::{Class, Decided, range};
 pub use series::Series;
 
 /// A value that this module accepted. Nothing else makes one.

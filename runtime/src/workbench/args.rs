@@ -11,6 +11,7 @@ use counterflow_codegen::program::{Program, Setting};
 use counterflow_codegen::shape::{MAX_WORLD, Shape};
 use counterflow_codegen::variant::{Arch, Layout, Variant};
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// What can be asked of a schedule.
@@ -56,7 +57,8 @@ const AFTER: &str = "\
 Verbs:
   demo     check, run and predict, told in one page (the default)
   check    prove the schedule safe for this world and shape, or tell the shortest story of what goes wrong;
-           say whether it has a kernel for GPUs (--emit: refuse it if not)
+           say whether it has a kernel for GPUs (--emit: refuse it if not);
+           with --worlds 1..=8 --rows 1..=4096 every one of these shapes, as a table: for your CI
   run      run it on emulated ranks or on GPUs, and compare every output with an f64 reference
   predict  the timeline on the machine
   emit     the kernel as CUDA text, for sm90
@@ -83,6 +85,13 @@ struct Args {
     /// Rows of the product over all ranks
     #[arg(long, value_name = "M", default_value = "1024", value_parser = number)]
     m: u32,
+    /// Check every number of ranks of a range, such as 1..=8
+    #[arg(long, value_name = "A..=B", value_parser = worlds, conflicts_with = "world")]
+    worlds: Option<Numbers>,
+    /// Check every number of rows of a range, such as 1..=4096; with `bench`, rows of a suite's products instead of 512
+    /// to 16384, such as 512,2048
+    #[arg(long, value_name = "A..=B|M,M", value_parser = rows, value_delimiter = ',', conflicts_with = "m")]
+    rows: Vec<Numbers>,
     /// Columns of the product on one rank
     #[arg(long, value_name = "N", default_value = "1024", value_parser = number)]
     n: u32,
@@ -132,6 +141,16 @@ struct Args {
     bench: bench::Options,
 }
 
+/// Numbers from the first to the last.
+pub(super) type Numbers = RangeInclusive<u32>;
+
+/// What `check` decides besides one world and shape: each of these worlds with each of these numbers of rows.
+#[derive(Clone, Debug)]
+pub(super) struct Ranges {
+    pub worlds: Numbers,
+    pub rows: Numbers,
+}
+
 /// A value the user chose by name.
 #[derive(Clone, Debug)]
 struct Named<T>(T);
@@ -150,6 +169,8 @@ pub(super) struct Request {
     pub trace: Option<PathBuf>,
     /// Whether `check` refuses what has no kernel.
     pub emit: bool,
+    /// What `check` decides instead of one shape.
+    pub ranges: Option<Ranges>,
     pub bench: bench::Options,
     /// The binary's `gemm`, if it has one: the product on each rank by itself.
     pub yardstick: Option<Program>,
@@ -206,6 +227,12 @@ pub(super) fn parse(
             legal: "predict and demo write a trace".into(),
         });
     }
+    if args.emit && args.arch == Arch::Cpu {
+        return Err(Error::Usage {
+            what: "--emit with --arch cpu, which is for the emulator alone".into(),
+            legal: "--arch sm90".into(),
+        });
+    }
     if args.emit && verb != Verb::Check {
         return Err(Error::Usage {
             what: format!("--emit with `{}`", verb.name()),
@@ -221,6 +248,19 @@ pub(super) fn parse(
         });
     }
     let mut bench = args.bench;
+    let ranges = match verb {
+        Verb::Bench => {
+            bench.rows = single(&args.rows)?;
+            None
+        }
+        _ => ranges(
+            verb,
+            args.worlds.clone(),
+            &args.rows,
+            args.world..=args.world,
+            args.m..=args.m,
+        )?,
+    };
     let set = match verb {
         Verb::Bench => bench.take_open(args.set),
         _ => args.set,
@@ -242,9 +282,51 @@ pub(super) fn parse(
         seed: args.seed,
         trace: args.trace,
         emit: args.emit,
+        ranges,
         bench,
         yardstick,
     })))
+}
+
+/// What `check` decides besides one world and shape, if it is asked to.
+fn ranges(
+    verb: Verb,
+    worlds: Option<Numbers>,
+    rows: &[Numbers],
+    world: Numbers,
+    m: Numbers,
+) -> Result<Option<Ranges>, Error> {
+    if worlds.is_none() && rows.is_empty() {
+        return Ok(None);
+    }
+    if verb != Verb::Check {
+        return Err(Error::Usage {
+            what: format!("--worlds or --rows with `{}`", verb.name()),
+            legal: "check decides ranges; the others take one --world and one --m".into(),
+        });
+    }
+    if rows.len() > 1 {
+        return Err(Error::Usage {
+            what: "several --rows with `check`".into(),
+            legal: "one range, such as --rows 1..=4096".into(),
+        });
+    }
+    Ok(Some(Ranges {
+        worlds: worlds.unwrap_or(world),
+        rows: rows.first().cloned().unwrap_or(m),
+    }))
+}
+
+/// Rows of products to measure.
+fn single(rows: &[Numbers]) -> Result<Vec<u32>, Error> {
+    let one = |rows: &Numbers| match rows.start() == rows.end() {
+        true => Ok(*rows.start()),
+        false => Err(Error::Usage {
+            what: format!("--rows {}..={} with `bench`", rows.start(), rows.end()),
+            legal: "the rows to measure one by one: --rows 512,2048".into(),
+        }),
+    };
+    rows.iter().map(one).collect()
 }
 
 /// The parser's own refusals, in our shape: its first line says what, the rest what would be legal.
@@ -402,6 +484,25 @@ fn world(text: &str) -> Result<u32, String> {
     match number(text)? {
         world @ 1..=MAX_WORLD => Ok(world),
         _ => Err(format!("a world has 1 to {MAX_WORLD} ranks")),
+    }
+}
+
+fn worlds(text: &str) -> Result<Numbers, String> {
+    numbers(text, MAX_WORLD, "1..=8")
+}
+
+fn rows(text: &str) -> Result<Numbers, String> {
+    numbers(text, i32::MAX as u32, "1..=4096")
+}
+
+/// `1..=8`, of numbers from 1.
+fn numbers(text: &str, most: u32, example: &str) -> Result<Numbers, String> {
+    let (first, last) = text.split_once("..=").unwrap_or((text, text));
+    match (first.parse::<u32>(), last.parse::<u32>()) {
+        (Ok(first), Ok(last)) if (1..=last).contains(&first) && last <= most => Ok(first..=last),
+        _ => Err(format!(
+            "it is a range such as {example}, of numbers from 1 to {most}"
+        )),
     }
 }
 

@@ -5,7 +5,7 @@ use super::dump::Dump;
 use super::emits::Emits;
 use super::facts::Facts;
 use super::render::{self, Console};
-use super::{Outcome, Ready, emit, size};
+use super::{Outcome, Ready, emit, ranges, size};
 use crate::error::Error;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower;
@@ -17,6 +17,9 @@ use counterflow_codegen::verify;
 use serde_json::{Map, Value as Json, json};
 
 pub(super) fn check(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
+    if let Some(ranges) = &request.ranges {
+        return ranges::check(request, ranges, console);
+    }
     let ready = ready(request, &request.shape, console)?;
     let fields = proven(request, &ready, console);
     if request.emit {

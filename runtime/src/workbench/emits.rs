@@ -61,6 +61,14 @@ impl Emits {
         ["kernel".into(), verdict, why]
     }
 
+    /// Why it has none.
+    pub(super) fn refused(&self) -> Option<&Diagnostics> {
+        match self {
+            Emits::No(found) => Some(found),
+            Emits::Yes(_) | Emits::NotAsked => None,
+        }
+    }
+
     pub(super) fn json(&self) -> Json {
         match self {
             Emits::Yes(pipeline) => json!({

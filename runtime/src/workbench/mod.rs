@@ -20,6 +20,7 @@ mod facts;
 mod gpu;
 mod list;
 mod predict;
+mod ranges;
 mod render;
 mod run;
 mod size;

@@ -16,8 +16,8 @@ pub(in crate::workbench) struct Options {
     /// Products by name: all, squares, ragged, or llama70b, llama405b, gpt3 with -tp2, -tp4 or -tp8
     #[arg(long = "suite", value_name = "NAME", value_delimiter = ',')]
     pub suites: Vec<String>,
-    /// Rows of a suite's products instead of 512 to 16384
-    #[arg(long, value_name = "M", value_delimiter = ',', value_parser = crate::workbench::args::number)]
+    /// What `--rows` gives: rows of a suite's products instead of 512 to 16384.
+    #[arg(skip)]
     pub rows: Vec<u32>,
     /// Samples of each contender
     #[arg(long, value_name = "S", default_value = "30", value_parser = samples)]

@@ -1,0 +1,120 @@
+//! Every shape of a range of rows, decided class by class.
+//!
+//! Two shapes of one [class](Geometry::class) have one verdict, so a range is decided by its classes: the first shape
+//! of each is planned and checked as it would be alone. A class may come and go while rows grow, so every number of
+//! rows is looked up; that takes no planning.
+
+use super::Checked;
+use crate::diag::Diagnostics;
+use crate::kernel::Kernel;
+use crate::model::Machine;
+use crate::shape::{Geometry, Shape};
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+
+/// What was decided of a range of rows.
+#[derive(Clone, Debug, Default)]
+pub struct Decided {
+    /// The classes, in the order of their first shapes.
+    pub classes: Vec<Class>,
+    /// What may go wrong between launches of different rows, where each of them is good.
+    pub between: Option<Diagnostics>,
+    /// The first number of rows that was not looked at any more: to decide its class would have taken more steps than
+    /// were given.
+    pub undecided: Option<u32>,
+}
+
+/// Shapes with one verdict.
+#[derive(Clone, Debug)]
+pub struct Class {
+    /// The one that was decided: the one of fewest rows.
+    pub first: Shape,
+    /// The numbers of rows that are of this class, ascending.
+    pub rows: Vec<RangeInclusive<u32>>,
+    /// How many steps all its agents take, or why it is refused.
+    pub verdict: Result<u64, Diagnostics>,
+}
+
+impl Class {
+    /// How many shapes it has.
+    pub fn shapes(&self) -> u64 {
+        let each = |rows: &RangeInclusive<u32>| u64::from(rows.end() - rows.start()) + 1;
+        self.rows.iter().map(each).sum()
+    }
+
+    fn add(&mut self, m: u32) {
+        match self.rows.last_mut() {
+            Some(last) if *last.end() + 1 == m => *last = *last.start()..=m,
+            Some(_) | None => self.rows.push(m..=m),
+        }
+    }
+}
+
+impl Decided {
+    /// How many shapes were decided.
+    pub fn shapes(&self) -> u64 {
+        self.classes.iter().map(Class::shapes).sum()
+    }
+
+    /// How many steps the accepted classes have.
+    pub fn steps(&self) -> u64 {
+        let steps = |class: &Class| class.verdict.as_ref().ok().copied();
+        self.classes.iter().filter_map(steps).sum()
+    }
+
+    /// The classes that are refused.
+    pub fn refused(&self) -> impl Iterator<Item = &Class> {
+        self.classes.iter().filter(|class| class.verdict.is_err())
+    }
+}
+
+/// Decides `shape` with every number of rows in `rows`, as [`super::plan`] would each of them, and then launches of all
+/// of them in one [`super::series`], until that has taken `most` steps.
+pub fn range(
+    kernel: &Checked<Kernel>,
+    shape: &Shape,
+    rows: RangeInclusive<u32>,
+    machine: &Machine,
+    most: u64,
+) -> Decided {
+    let mut decided = Decided::default();
+    let mut known: HashMap<Option<Vec<u32>>, usize> = HashMap::new();
+    let mut taken = 0;
+    let largest = Shape {
+        m: *rows.end(),
+        ..shape.clone()
+    };
+    for m in rows {
+        let shape = Shape { m, ..shape.clone() };
+        // What has no geometry is refused for its numbers alone.
+        let geometry = Geometry::new(kernel, &shape);
+        let class = geometry.as_ref().ok().map(Geometry::class);
+        if let Some(index) = known.get(&class) {
+            decided.classes[*index].add(m);
+            continue;
+        }
+        if taken > most {
+            decided.undecided = Some(m);
+            return decided;
+        }
+        let verdict = geometry
+            .and_then(|_| super::plan(kernel, &shape, machine))
+            .map(|plan| {
+                plan.agents
+                    .iter()
+                    .map(|agent| agent.steps.len() as u64)
+                    .sum()
+            });
+        taken += verdict.as_ref().copied().unwrap_or(1);
+        known.insert(class, decided.classes.len());
+        decided.classes.push(Class {
+            first: shape,
+            rows: vec![m..=m],
+            verdict,
+        });
+    }
+    if decided.refused().next().is_none() {
+        decided.between = super::series(kernel, &largest, machine).err();
+    }
+    decided
+}
