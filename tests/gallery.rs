@@ -301,6 +301,7 @@ fn a_range_says_of_every_shape_what_is_said_of_it_alone() {
     let library = counterflow::schedules::ALL.map(|schedule| schedule());
     let exhibits = [
         schedules::wants_two(),
+        schedules::first_piece_will_do(),
         schedules::no_wait(),
         schedules::ring_too_short(),
         schedules::without_mine(),

@@ -51,6 +51,30 @@ pub fn wants_two(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     }
 }
 
+/// A chunk counts as here with its first piece: right where a chunk has one piece, and wrong beyond.
+#[schedule]
+pub fn first_piece_will_do(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let pieces = x.pieces(rows = 3);
+    let tiles = y.tiles((4, 8));
+    let arrived = counters(world());
+    #[comm(ctas = 2)]
+    for peer in ranks().before_me() {
+        for p in pieces.of(me()) {
+            x.on(peer)[p] = x[p];
+            arrived.on(peer)[me()].add(1);
+        }
+    }
+    #[gemm]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk).grouped(8) {
+            if chunk != me() {
+                arrived[chunk].wait_at_least(1);
+            }
+            y[t] = dot(x[t], w[t]);
+        }
+    }
+}
+
 /// Every owner first waits for partials that the others only compute after theirs.
 #[schedule]
 pub fn mine_first(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {

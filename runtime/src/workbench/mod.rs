@@ -7,6 +7,9 @@
 //!     counterflow_runtime::workbench::main(&[ag_gemm])
 //! }
 //! ```
+//!
+//! In a CI, `check NAME --worlds 1..=8 --rows 1..=4096 --emit` proves a schedule for every shape of these ranges and
+//! wants a kernel for GPUs. Exit codes: [`GOOD`], [`REJECTED`], [`USAGE`].
 
 mod args;
 mod bench;
