@@ -36,7 +36,6 @@ struct Plan {
     u32 me;  // this rank
     u32 world;  // how many ranks there are
     u32 arrived;  // a counter: its first cell
-    u32 ready_x;  // a counter: its first cell
     u32 returned_x;  // a counter: its first cell
     u32 pieces_m;  // rows of pieces in a chunk, each with its cells
 };
@@ -100,14 +99,6 @@ ag_gemm_pull(
         if (warp == 0 && elect_one()) {  // load
             u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
             u32 stage = 0, stage_parity = 0;
-            if (blockIdx.x == 0) {
-                // signal ready_x.on(peer)[me] += 1 (credit: my x may be touched)
-                #pragma unroll 1
-                for (u32 hop = 0; hop < world - 1; ++hop) {
-                    const u32 peer = (me + 1 + hop) % world;
-                    counter_add(plan.cells, peer, plan.ready_x + me, 1);
-                }
-            }
             #pragma unroll 1
             for (u32 hop = 0; hop < world; ++hop) {
                 const u32 chunk = (me + hop) % world;

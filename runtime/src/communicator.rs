@@ -3,13 +3,18 @@
 //! What all ranks must do together (reserve, allocate, meet) compares what they ask for: a difference is an error on
 //! every rank, a rank that does not come is [`Error::Stalled`] after the limit. Neither hangs.
 
-use crate::cuda::{Address, CudaStream, Element, Gpu, Record, Slots, Watch, fill, read_words};
+mod group;
+
+use crate::cuda::{
+    self, Address, CudaStream, Element, Gpu, Record, Slots, Watch, is_done, read_words,
+};
 use crate::error::{Error, Stall};
 use crate::launch::CopyStream;
 use crate::user_buffer::{Allocation, UserBuffer};
 use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::pipeline::Queues;
 use range_alloc::RangeAllocator;
-use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,10 +44,13 @@ pub(crate) struct Group {
     records: Vec<Record>,
     /// Names of what each rank runs, for stall records.
     running: Vec<Mutex<Arc<Names>>>,
+    /// How many launches each rank has enqueued.
+    launched: Vec<AtomicU64>,
     heap: Mutex<Heap>,
     meeting: Mutex<Meeting>,
     turn: Condvar,
     timeout: Duration,
+    queues: Queues,
 }
 
 /// What a kernel's roles and waits are called, by their numbers in stall records.
@@ -75,17 +83,6 @@ enum Request {
     Reserve(u64),
     Allocate(u64),
     Launch { plan: u64, m: u32 },
-}
-
-impl fmt::Display for Request {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Request::Meet => write!(f, "meets"),
-            Request::Reserve(bytes) => write!(f, "reserves {bytes} bytes"),
-            Request::Allocate(bytes) => write!(f, "allocates {bytes} bytes"),
-            Request::Launch { plan, m } => write!(f, "launches plan {plan:016x} of {m} rows"),
-        }
-    }
 }
 
 type Answer = Result<Option<Arc<Allocation>>, Refusal>;
@@ -142,8 +139,11 @@ impl Communicator {
 
     /// Rank `r` on GPU `gpus[r]`, with slots of so many bytes of addresses: as much as the largest GPU has, if not said.
     ///
+    /// The first thing that asks for a GPU sets `CUDA_DEVICE_MAX_CONNECTIONS`, the number of hardware queues, to 32 if
+    /// nobody set it: before threads are started that read the environment other than by `std::env`, please.
+    ///
     /// # Errors
-    /// As [`Communicator::local`].
+    /// As [`Communicator::local`]; [`Error::Environment`] where that variable is no number from 1 to 32.
     pub fn on(gpus: &[u32], slot: Option<u64>) -> Result<Vec<Communicator>, Error> {
         if gpus.is_empty() {
             return Err(Error::Usage {
@@ -166,6 +166,7 @@ impl Communicator {
                 .map(|gpu| Record::new(gpu))
                 .collect::<Result<_, _>>()?,
             running: gpus.iter().map(|_| Mutex::default()).collect(),
+            launched: gpus.iter().map(|_| AtomicU64::new(0)).collect(),
             heap: Mutex::new(Heap {
                 free: RangeAllocator::new(CONTROL..slots.backed()),
                 slots,
@@ -177,6 +178,10 @@ impl Communicator {
             }),
             turn: Condvar::new(),
             timeout,
+            queues: Queues {
+                count: cuda::queues()?,
+                gpus: gpus.iter().map(|gpu| gpu.ordinal()).collect(),
+            },
             gpus,
         });
         group
@@ -298,17 +303,45 @@ impl Communicator {
     /// # Errors
     /// [`Error::Stalled`] with who waited for what, if a kernel gave up; else what it died of.
     pub fn synchronize(&self) -> Result<(), Error> {
-        let ended = self.stream.synchronize();
+        let ended = self.drained();
         // Who declared the group dead knows why; a kernel that ended for that reason only knows what it waited for.
         self.alive()?;
         if let Some(stall) = self.group.stall(self.rank) {
             return Err(Error::Stalled(Box::new(self.group.die(stall))));
         }
-        ended.map_err(|error| Error::Driver {
-            what: format!("rank {} waits for its GPU", self.rank),
-            code: format!("{:?}", error.0),
-            help: "the kernel died: start a new process; `compute-sanitizer` names the line".into(),
+        ended.map_err(|error| match error {
+            Error::Driver { code, .. } => Error::Driver {
+                what: format!("rank {} waits for its GPU", self.rank),
+                code,
+                help: "the kernel died: start a new process; `compute-sanitizer` names the line"
+                    .into(),
+            },
+            other => other,
         })
+    }
+
+    /// Once the stream holds nothing more; or, where a rank gave up, at the latest a time limit afterwards: then
+    /// something stands that nothing of ours can end.
+    fn drained(&self) -> Result<(), Error> {
+        /// A kernel ends in microseconds, mostly: looking costs less than sleeping.
+        const EAGER: Duration = Duration::from_millis(1);
+        const PAUSE: Duration = Duration::from_micros(50);
+        let start = Instant::now();
+        let mut dead = None;
+        while !is_done(&self.stream)? {
+            if start.elapsed() < EAGER {
+                std::hint::spin_loop();
+                continue;
+            }
+            if let Err(stalled) = self.alive() {
+                let since = *dead.get_or_insert_with(Instant::now);
+                if since.elapsed() > self.group.timeout {
+                    return Err(stalled);
+                }
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 
     /// Bytes from a rank's slot to the next.
@@ -344,13 +377,20 @@ impl Communicator {
         watch.bytes(&group.records[self.rank as usize])
     }
 
+    /// The hardware queues of each rank's GPU.
+    pub(crate) fn queues(&self) -> &Queues {
+        &self.group.queues
+    }
+
     /// How long a rank waits for another.
     pub(crate) fn timeout(&self) -> Duration {
         self.group.timeout
     }
 
-    /// The names for this rank's next stall record.
-    pub(crate) fn runs(&self, names: &Arc<Names>) {
+    /// Counts a launch of this rank, with the names for its next stall record.
+    pub(crate) fn launches(&self, names: &Arc<Names>) {
+        let launched = &self.group.launched[self.rank as usize];
+        launched.fetch_add(1, Ordering::Relaxed);
         *lock(&self.group.running[self.rank as usize]) = names.clone();
     }
 
@@ -403,152 +443,6 @@ impl Communicator {
                 .wait_timeout(meeting, left)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
-        }
-    }
-}
-
-impl Group {
-    pub(crate) fn address(&self, rank: u32, offset: u64) -> Address {
-        lock(&self.heap).slots.address(rank, offset)
-    }
-
-    pub(crate) fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
-    /// Refuses if a rank gave up before.
-    pub(crate) fn alive(&self) -> Result<(), Error> {
-        match &lock(&self.meeting).dead {
-            Some(stall) => Err(Error::Stalled(Box::new(stall.clone()))),
-            None => Ok(()),
-        }
-    }
-
-    /// Nothing goes on after this: every rank is told at its next call. The first story stays.
-    pub(crate) fn die(&self, stall: Stall) -> Stall {
-        let first = lock(&self.meeting).dead.get_or_insert(stall).clone();
-        self.turn.notify_all();
-        first
-    }
-
-    /// The flags that every spinning kernel watches.
-    pub(crate) fn abort_flags(&self) -> impl Iterator<Item = Address> {
-        (0..self.gpus.len()).map(|rank| self.address(rank as u32, ABORT))
-    }
-
-    pub(crate) fn free(&self, range: std::ops::Range<u64>) {
-        lock(&self.heap).free.free_range(range);
-    }
-
-    /// Does what all asked for, in the thread of the last.
-    fn act(self: &Arc<Group>, asked: &[Request]) -> Answer {
-        let request = asked[0];
-        if asked.iter().any(|other| *other != request) {
-            let each: Vec<String> = asked
-                .iter()
-                .enumerate()
-                .map(|(rank, asked)| format!("rank {rank} {asked}"))
-                .collect();
-            return Err(Refusal::Mismatch(format!(
-                "the ranks do different things: {}",
-                each.join(", ")
-            )));
-        }
-        match request {
-            Request::Meet | Request::Launch { .. } => Ok(None),
-            Request::Reserve(bytes) => {
-                let mut heap = lock(&self.heap);
-                let before = heap.slots.backed();
-                heap.slots.grow(bytes).map_err(refusal)?;
-                let now = heap.slots.backed();
-                if now > before {
-                    heap.free.grow_to(now);
-                }
-                Ok(None)
-            }
-            Request::Allocate(bytes) => {
-                let length = bytes.max(1).next_multiple_of(ALIGN);
-                let range = {
-                    let mut heap = lock(&self.heap);
-                    let backed = heap.slots.backed();
-                    heap.free
-                        .allocate_range(length)
-                        .map_err(|_| Refusal::Full {
-                            what: format!(
-                                "no room for {bytes} bytes in the {backed} that are reserved"
-                            ),
-                            help: format!("`reserve` at least {} first", backed + length),
-                        })?
-                };
-                let allocation = Arc::new(Allocation::new(range.clone(), self.clone()));
-                for (rank, gpu) in self.gpus.iter().enumerate() {
-                    let zero = || {
-                        let stream = gpu.stream()?;
-                        fill(&stream, self.address(rank as u32, range.start), 0, length)?;
-                        stream.synchronize().map_err(|error| Error::Driver {
-                            what: "clear the memory".into(),
-                            code: format!("{:?}", error.0),
-                            help: "an earlier kernel died: start a new process".into(),
-                        })
-                    };
-                    zero().map_err(refusal)?;
-                }
-                Ok(Some(allocation))
-            }
-        }
-    }
-
-    /// The story of a kernel that gave up: this rank's own, or a peer's.
-    pub(crate) fn stall(&self, rank: u32) -> Option<Stall> {
-        let own = std::iter::once(rank as usize);
-        let (told, names) = own.chain(0..self.records.len()).find_map(|rank| {
-            Some((
-                self.records[rank].told()?,
-                lock(&self.running[rank]).clone(),
-            ))
-        })?;
-        let role = names.roles.get(told.role as usize).cloned();
-        let awaited = names
-            .waits
-            .get(told.what as usize)
-            .cloned()
-            .unwrap_or_else(|| Awaited {
-                name: format!("number {}", told.what),
-                ..Awaited::default()
-            });
-        Some(Stall {
-            rank: told.rank,
-            role: role.unwrap_or_else(|| format!("role {}", told.role)),
-            block: Some(told.block),
-            waited_on: awaited.name,
-            index: told.index.saturating_sub(awaited.first),
-            seen: told.seen,
-            wanted: told.wanted,
-            at: awaited.at,
-        })
-    }
-}
-
-fn refusal(error: Error) -> Refusal {
-    match error {
-        Error::Driver { what, code, help } => Refusal::Driver { what, code, help },
-        other => Refusal::Full {
-            what: other.to_string(),
-            help: other.help().unwrap_or_default().into(),
-        },
-    }
-}
-
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Error {
-        match refusal {
-            Refusal::Mismatch(what) => Error::Mismatch {
-                what,
-                help: "every rank makes the same calls with the same sizes in the same order"
-                    .into(),
-            },
-            Refusal::Full { what, help } => Error::TooLarge { what, help },
-            Refusal::Driver { what, code, help } => Error::Driver { what, code, help },
         }
     }
 }

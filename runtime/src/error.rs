@@ -76,6 +76,15 @@ pub enum Error {
     },
     /// A rank waited longer than the limit. The communicator is dead: nothing goes on with bad data.
     Stalled(Box<Stall>),
+    /// A variable of the environment is set so that this would hang, or says nothing.
+    Environment {
+        /// The variable's name.
+        variable: &'static str,
+        /// What it is set to, and what that does.
+        what: String,
+        /// What to set it to.
+        help: String,
+    },
     /// A file could not be written.
     File {
         /// Which.
@@ -100,6 +109,7 @@ impl Error {
             Error::Driver { .. } => "driver",
             Error::Mismatch { .. } => "mismatch",
             Error::Stalled(_) => "stalled",
+            Error::Environment { .. } => "environment",
             Error::File { .. } => "file",
         }
     }
@@ -116,6 +126,7 @@ impl Error {
             | Error::NotYet { help, .. }
             | Error::Toolkit { help, .. }
             | Error::Driver { help, .. }
+            | Error::Environment { help, .. }
             | Error::Mismatch { help, .. } => Some(help),
         }
     }
@@ -130,7 +141,9 @@ impl fmt::Display for Error {
             | Error::Wrong { what, .. } => f.write_str(what),
             Error::NoDevice { device, why, .. } => write!(f, "device {}: {why}", device.name()),
             Error::NotYet { what, .. } => write!(f, "not yet: {what}"),
-            Error::Toolkit { what, .. } | Error::Mismatch { what, .. } => f.write_str(what),
+            Error::Toolkit { what, .. }
+            | Error::Mismatch { what, .. }
+            | Error::Environment { what, .. } => f.write_str(what),
             Error::Compile(error) => error.fmt(f),
             Error::Driver { what, code, .. } => write!(f, "{what}: {code}"),
             Error::Stalled(stall) => stall.fmt(f),
@@ -153,6 +166,7 @@ impl std::error::Error for Error {
             | Error::Compile(_)
             | Error::Driver { .. }
             | Error::Mismatch { .. }
+            | Error::Environment { .. }
             | Error::Stalled(_) => None,
         }
     }
@@ -177,6 +191,11 @@ pub struct Stall {
     pub wanted: u64,
     /// The schedule's line of the wait, where known.
     pub at: Option<String>,
+    /// Where a stream stands: in which of the rank's launches, counted from 1. What the rank enqueued behind it has not
+    /// begun.
+    pub stands_in: Option<u64>,
+    /// How many launches each rank has enqueued; empty where no kernel or stream waited.
+    pub enqueued: Vec<u64>,
 }
 
 impl Stall {
@@ -194,16 +213,29 @@ impl fmt::Display for Stall {
             seen,
             wanted,
             at,
+            stands_in,
+            enqueued,
         } = self;
         write!(f, "rank {rank} waited too long: {role}")?;
         if let Some(block) = block {
             write!(f, " of CTA {block}")?;
         }
         write!(f, " saw {seen} of {wanted} on {waited_on}[{index}]")?;
-        match at {
-            Some(at) => write!(f, " ({at})"),
-            None => Ok(()),
+        if let Some(at) = at {
+            write!(f, " ({at})")?;
         }
+        if let Some(launch) = stands_in {
+            write!(f, ", in launch {launch}; nothing behind it has begun")?;
+        }
+        if enqueued.is_empty() {
+            return Ok(());
+        }
+        let enqueued: Vec<String> = enqueued.iter().map(u64::to_string).collect();
+        write!(
+            f,
+            "; launches enqueued, rank by rank: {}",
+            enqueued.join(", ")
+        )
     }
 }
 

@@ -157,17 +157,25 @@ impl Case {
                 world,
                 compiler,
                 late,
-            } => {
-                let ranks = &world.ranks;
-                let each = |rank: &Communicator| self.on_rank(rank, compiler, fill, *late);
-                let outputs = fine(Communicator::each(ranks, each));
-                Outcome {
-                    outputs: outputs.into_iter().flatten().collect(),
-                    steps: 0,
-                    policy: Policy::of_seed(0, 1, 1),
-                }
-            }
+            } => fine(self.attempt(&world.ranks, compiler, fill, *late)),
         }
+    }
+
+    /// The same on GPUs, where it may be refused.
+    pub fn attempt(
+        &self,
+        ranks: &[Communicator],
+        compiler: &Compiler,
+        fill: Fill,
+        late: u64,
+    ) -> Result<Outcome, Error> {
+        let each = |rank: &Communicator| self.on_rank(rank, compiler, fill, late);
+        let outputs = Communicator::each(ranks, each)?;
+        Ok(Outcome {
+            outputs: outputs.into_iter().flatten().collect(),
+            steps: 0,
+            policy: Policy::of_seed(0, 1, 1),
+        })
     }
 
     fn on_rank(

@@ -49,9 +49,7 @@ pub struct World {
 impl World {
     /// Dealt over so many GPUs.
     fn on(world: u32, gpus: u32) -> World {
-        static TURN: Mutex<()> = Mutex::new(());
-        // A test that failed does not stop the others.
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = turn();
         let of_rank: Vec<u32> = (0..world).map(|rank| rank % gpus).collect();
         World {
             ranks: fine(Communicator::on(&of_rank, None)),
@@ -66,6 +64,15 @@ impl World {
         let s = if self.gpus == 1 { "" } else { "s" };
         format!("world {} on {} GPU{s}", self.ranks.len(), self.gpus)
     }
+}
+
+/// What keeps worlds of other tests away.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The GPUs without a world: for a test whose worlds are in processes of their own.
+pub fn turn() -> MutexGuard<'static, ()> {
+    // A test that failed does not stop the others.
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ranks on a GPU each, or, where there are too few, some on the same; nothing without a GPU.

@@ -23,6 +23,7 @@ mod gpus;
 mod heap;
 mod memory;
 mod prebuilt;
+mod queues;
 mod right;
 mod stall;
 mod tiles;

@@ -10,9 +10,7 @@
 //! Every rank grants to every other rank in every launch, whatever the shape, so a launch with fewer rows (or none
 //! on some rank) keeps the count. The verifier does not trust this file: it checks every access across two launches.
 
-use crate::kernel::{
-    Block, Cells, Counter, Kernel, Op, OpId, OpKind, Purpose, Region, RoleKind, visit,
-};
+use crate::kernel::{Block, Cells, Counter, Kernel, Op, OpId, OpKind, Purpose, Region, visit};
 use crate::order::RankOrder;
 use crate::program::{CellIndex, CounterDim, CounterId, Home, Loc, Pick, TensorId, Var};
 use crate::rank::RankExpr;
@@ -60,12 +58,14 @@ pub(super) fn infer(mut kernel: Kernel) -> Kernel {
         });
     }
 
-    // The role whose CTAs are surely running from the start: a copy engine's stream may be late.
-    let granter = kernel
-        .roles
-        .iter()
-        .position(|role| role.kind != RoleKind::CopyEngine)
-        .unwrap_or(0);
+    // A kernel may stand behind its rank's copies in a hardware queue: then what lets peers begin comes from the copies'
+    // stream, ahead of all that waits there. Who waits for the peers to be done is the kernel, which stands behind both.
+    let of = |copies: bool| {
+        let mut roles = kernel.roles.iter();
+        roles.position(|role| role.kind.sequential() == copies)
+    };
+    let (kernels, copies) = (of(false).unwrap_or(0), of(true));
+    let granter = copies.unwrap_or(kernels);
     let mut heads: Vec<Vec<Op>> = vec![Vec::new(); kernel.roles.len()];
     let mut tails: Vec<Vec<Op>> = vec![Vec::new(); kernel.roles.len()];
     let mut last: Vec<Op> = Vec::new();
@@ -86,7 +86,7 @@ pub(super) fn infer(mut kernel: Kernel) -> Kernel {
                 everyone,
             });
             let roles = if touched.readers.is_empty() {
-                BTreeSet::from([granter])
+                BTreeSet::from([kernels])
             } else {
                 touched.readers
             };
@@ -153,7 +153,7 @@ pub(super) fn infer(mut kernel: Kernel) -> Kernel {
                 body: std::mem::take(&mut tails[index]),
             });
         }
-        if index == granter && !last.is_empty() {
+        if index == kernels && !last.is_empty() {
             body.push(Block::Once {
                 body: std::mem::take(&mut last),
             });

@@ -300,6 +300,8 @@ mod tests {
     fn a_rank_fetches_its_peers_rows_and_says_when_it_has_read_them() {
         let text = ops(&all_gather(false), &Shape::new(1000, 128, 64), 1);
         insta::assert_snapshot!(text, @r"
+        signal ready_x.on(2)[1] +1
+        signal ready_x.on(0)[1] +1
         wait ready_x[2] +1
         copy 1 x 32768 to x.on(1) 85504 / 128 from .on(2) 85504 / 128
         signal arrived.on(1)[4] +1
@@ -321,6 +323,8 @@ mod tests {
         let shape = Shape::new(4, 128, 64).up_to(1000).ld("x", 72);
         let text = ops(&all_gather(true), &shape, 1);
         insta::assert_snapshot!(text, @r"
+        signal ready_x.on(2)[1] +1
+        signal ready_x.on(0)[1] +1
         wait ready_x[2] +1
         copy 2 x 128 to x.on(2) 288 / 144 from .on(1) 288 / 144
         signal arrived.on(2)[2] +1
@@ -328,6 +332,8 @@ mod tests {
         copy 2 x 128 to x.on(0) 288 / 144 from .on(1) 288 / 144
         signal arrived.on(0)[2] +1
         ");
-        assert_eq!(ops(&all_gather(true), &shape, 2), "");
+        // A rank without rows sends none, and lets the others send theirs.
+        let grants = "signal ready_x.on(0)[2] +1\nsignal ready_x.on(1)[2] +1\n";
+        assert_eq!(ops(&all_gather(true), &shape, 2), grants);
     }
 }

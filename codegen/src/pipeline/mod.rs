@@ -23,6 +23,7 @@ mod enqueue;
 mod expr;
 mod host;
 mod node;
+mod queues;
 mod run;
 mod visit;
 
@@ -36,6 +37,7 @@ pub use node::{
     At, Deal, Epilogue, Map, MapId, Node, Note, Param, Part, Phase, Ring, RingId, Scope, Side,
     Slot, Source, Strips, View,
 };
+pub use queues::{Queues, Submission};
 pub(crate) use run::findings;
 
 use crate::dtype::Dtype;

@@ -36,8 +36,9 @@
 //!
 //! Conditions, and who sees to them: a cluster is one agent (its CTAs take the same waits); lagging signals are
 //! flushed before any blocking wait (the warp level); all CTAs of roles that wait for each other are resident at once
-//! (the grid never exceeds the SMs: [`crate::plan`]); copies that the host enqueues are agents like any other and are
-//! enqueued before the kernel; launches of one device are in one agreed order; abort is outside the model.
+//! (the grid never exceeds the SMs: [`crate::plan`]); copies that the host enqueues are agents like any other, and what the
+//! host submits gets through the hardware queues ([`crate::pipeline::Pipeline::queued`]); launches of one device are in one
+//! agreed order; abort is outside the model.
 //!
 //! A launch begins on a rank when that rank's previous one has ended. A lagging wait (scratch credits) asks for
 //! signals of the launch before, which ends by itself: so one launch decides for all.
@@ -74,6 +75,7 @@ use std::sync::Arc;
 
 pub use range::{Class, Decided, range};
 pub use series::Series;
+pub(crate) use story::cell_name;
 
 /// A value that this module accepted. Nothing else makes one.
 #[derive(Clone, Debug)]

@@ -1,5 +1,6 @@
 //! The driver itself: whether it is there, and what its answers mean.
 
+use super::queues;
 use crate::device::Device;
 use crate::error::Error;
 use cudarc::driver::sys::{self, CUresult};
@@ -8,7 +9,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 /// What we call, beyond what every driver has: a missing one would be a panic at its first use.
-const NEEDED: [&CStr; 14] = [
+const NEEDED: [&CStr; 16] = [
     c"cuMemAddressReserve",
     c"cuMemCreate",
     c"cuMemMap",
@@ -20,6 +21,8 @@ const NEEDED: [&CStr; 14] = [
     c"cuDeviceGetDefaultMemPool",
     c"cuMemPoolSetAttribute",
     c"cuDevicePrimaryCtxRetain",
+    c"cuDevicePrimaryCtxGetState",
+    c"cuCtxCreate_v4",
     c"cuStreamBatchMemOp_v2",
     c"cuMemcpyBatchAsync_v2",
     c"cuMemcpy3DBatchAsync_v2",
@@ -51,6 +54,7 @@ pub(super) fn open() -> Result<u32, Error> {
             ));
         }
     }
+    let said = queues::choose();
     // SAFETY: any thread may initialise the driver, any number of times.
     let started = unsafe { sys::cuInit(0) };
     if started != CUresult::CUDA_SUCCESS {
@@ -64,6 +68,7 @@ pub(super) fn open() -> Result<u32, Error> {
     check("count the GPUs", unsafe {
         sys::cuDeviceGetCount(&raw mut count)
     })?;
+    queues::count(said, count)?;
     match u32::try_from(count) {
         Ok(count) if count > 0 => Ok(count),
         _ => Err(none(

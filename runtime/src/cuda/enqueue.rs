@@ -24,17 +24,17 @@ pub(crate) fn memory_ops(stream: &CudaStream, ops: &[MemoryOp]) -> Result<(), Er
         return Ok(());
     }
     checked("select the GPU", stream.context().bind_to_thread())?;
+    memory_ops_in(stream.cu_stream(), ops)
+}
+
+/// The same for a stream of the context that is current.
+pub(super) fn memory_ops_in(stream: sys::CUstream, ops: &[MemoryOp]) -> Result<(), Error> {
     for ops in ops.chunks(MOST) {
         let mut params: Vec<_> = ops.iter().map(param).collect();
         // SAFETY: as many filled structs as is said; the addresses are cells of the heap or pinned memory, which the
         // types above this module keep alive while the stream runs.
         let code = unsafe {
-            sys::cuStreamBatchMemOp_v2(
-                stream.cu_stream(),
-                params.len() as u32,
-                params.as_mut_ptr(),
-                0,
-            )
+            sys::cuStreamBatchMemOp_v2(stream, params.len() as u32, params.as_mut_ptr(), 0)
         };
         check("enqueue waits and signals", code)?;
     }

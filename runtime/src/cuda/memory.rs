@@ -179,9 +179,14 @@ pub(crate) fn fill(stream: &CudaStream, to: Address, byte: u8, bytes: u64) -> Re
     check("fill the GPU's memory", code)
 }
 
-/// Waits for all that the stream holds.
-pub(crate) fn finished(stream: &CudaStream) -> Result<(), Error> {
-    checked("wait for the GPU", stream.synchronize())
+/// Whether the stream holds nothing more; does not wait.
+pub(crate) fn is_done(stream: &CudaStream) -> Result<bool, Error> {
+    checked("select the GPU", stream.context().bind_to_thread())?;
+    // SAFETY: the stream is alive.
+    match unsafe { sys::cuStreamQuery(stream.cu_stream()) } {
+        sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+        code => check("ask the GPU how far it is", code).map(|()| true),
+    }
 }
 
 impl Gpu {

@@ -4,6 +4,7 @@
 //! call's result is checked, and nothing here panics where there is no driver.
 #![allow(unsafe_code)]
 
+mod aside;
 mod blas;
 mod driver;
 mod enqueue;
@@ -14,6 +15,7 @@ mod memory;
 mod module;
 mod nccl;
 mod numbers;
+mod queues;
 mod trace;
 mod vmm;
 mod watch;
@@ -27,11 +29,13 @@ pub use module::{Arguments, Function, Grid, Module};
 pub use numbers::Numbers;
 pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
+pub(crate) use aside::Aside;
 pub(crate) use blas::{Blas, Fused, Operands, Problem, Product};
 pub(crate) use enqueue::{Lines2d, MemoryOp, copy_lines, memory_ops};
-pub(crate) use memory::{copy, fill, finished, read, read_words, write};
+pub(crate) use memory::{copy, fill, is_done, read, read_words, write};
 pub(crate) use nccl::Nccl;
 pub(crate) use numbers::{Activation, Compare, CompareFused, Difference, Draw};
+pub(crate) use queues::{BLOCKING, MOST as MOST_QUEUES, QUEUES, blocking, queues};
 pub(crate) use vmm::Slots;
 pub(crate) use watch::{Pinned, Record, Watch};
 

@@ -1,15 +1,15 @@
-//! What copy engines do in a launch, on a stream of their own.
+//! The host's part of a launch whose data copy engines move, on a stream of their own.
 //!
 //! The stream's operations of a launch come after all that the rank's stream holds so far (they overwrite what the
-//! launch before read) and before all that it gets afterwards, but beside the kernel. They are enqueued before it: a
-//! kernel that spins must not stand in their way.
+//! launch before read) and before all that it gets afterwards, but beside the kernel. In which order the host submits
+//! both is the pipeline's: what is enqueued here is what was proven to get through the hardware queues.
 
 use super::waits::{Wait, Waits};
 use super::{Loaded, Tensors};
 use crate::communicator::{Communicator, Group};
 use crate::cuda::{CudaEvent, CudaStream, Gpu, Lines2d, MemoryOp, copy_lines, memory_ops};
 use crate::error::Error;
-use counterflow_codegen::pipeline::{HostOp, HostOpKind, Lines};
+use counterflow_codegen::pipeline::{HostOpKind, Lines, Submission};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::CounterId;
 use std::sync::Arc;
@@ -26,11 +26,12 @@ pub(crate) struct CopyStream {
 
 impl CopyStream {
     pub(crate) fn new(gpu: &Gpu, rank: u32, group: &Arc<Group>) -> Result<CopyStream, Error> {
+        let stream = gpu.copy_stream()?;
         Ok(CopyStream {
-            stream: gpu.copy_stream()?,
             before: gpu.event()?,
             after: gpu.event()?,
-            waits: Waits::watched(gpu, rank, group)?,
+            waits: Waits::watched(stream.clone(), gpu, rank, group)?,
+            stream,
         })
     }
 }
@@ -40,8 +41,8 @@ impl CopyStream {
 pub(super) struct Copies {
     /// What every cell of every rank counts when all that was launched is done.
     counts: Vec<u64>,
-    /// What one launch of a plan enqueues: of the latest plan.
-    ops: Option<(u64, Vec<HostOp>)>,
+    /// What one launch of a plan submits: of the latest plan.
+    program: Option<(u64, Vec<Submission>)>,
     names: Vec<Arc<str>>,
     /// Whether a launch was enqueued in part: peers may have had signals that the counts do not know.
     broken: bool,
@@ -53,7 +54,7 @@ impl Copies {
         let names = kernel.counters.iter();
         Copies {
             counts: vec![0; cells],
-            ops: None,
+            program: None,
             names: names.map(|counter| counter.name.as_str().into()).collect(),
             broken: false,
         }
@@ -69,14 +70,15 @@ impl Copies {
 }
 
 impl Loaded {
-    /// Enqueues a launch's copies. What comes after the kernel must wait for them: [`Loaded::after_copies`].
-    pub(super) fn copy(
+    /// Submits a launch: its copies, and by `kernel` the kernel, each in its turn.
+    pub(super) fn submit(
         &self,
         rank: &Communicator,
         plan: &Plan,
         tensors: &Tensors,
         state: &mut Copies,
         capturing: bool,
+        kernel: impl Fn() -> Result<(), Error>,
     ) -> Result<(), Error> {
         let CopyStream {
             stream,
@@ -85,13 +87,14 @@ impl Loaded {
             waits,
         } = rank.copies()?;
         if state
-            .ops
+            .program
             .as_ref()
             .is_none_or(|(known, _)| *known != plan.hash)
         {
-            state.ops = Some((plan.hash, self.pipeline.host_ops(plan, rank.rank())?));
+            let program = self.pipeline.submissions(plan, rank.rank())?;
+            state.program = Some((plan.hash, program));
         }
-        let Some((_, ops)) = &state.ops else {
+        let Some((_, program)) = &state.program else {
             return Ok(());
         };
         if capturing {
@@ -113,16 +116,37 @@ impl Loaded {
             });
         }
         // What can be known to be wrong is found before anything is enqueued.
-        for op in ops {
-            if let HostOpKind::Copy { to, from, .. } = op.kind {
+        for submission in program {
+            if let Submission::Copies(op) = submission
+                && let HostOpKind::Copy { to, from, .. } = op.kind
+            {
                 place(to).and(place(from))?;
             }
         }
         state.broken = true;
         let mut batch = vec![waits.begin()?];
-        enqueued(before.record(rank.stream()))?;
-        enqueued(stream.wait(before))?;
-        for op in ops {
+        for submission in program {
+            let op = match submission {
+                Submission::Copies(op) => op,
+                Submission::CopiesFollow => {
+                    enqueued(before.record(rank.stream()))?;
+                    enqueued(stream.wait(before))?;
+                    continue;
+                }
+                Submission::Kernel => {
+                    memory_ops(stream, &batch)?;
+                    batch.clear();
+                    kernel()?;
+                    continue;
+                }
+                Submission::RankFollows => {
+                    memory_ops(stream, &batch)?;
+                    batch.clear();
+                    enqueued(after.record(stream))?;
+                    enqueued(rank.stream().wait(after))?;
+                    continue;
+                }
+            };
             match op.kind {
                 HostOpKind::Wait {
                     counter,
@@ -166,13 +190,8 @@ impl Loaded {
                 }
             }
         }
-        memory_ops(stream, &batch)?;
-        enqueued(after.record(stream))
-    }
-
-    /// What the rank's stream gets from now on comes after the copies.
-    pub(super) fn after_copies(&self, rank: &Communicator) -> Result<(), Error> {
-        enqueued(rank.stream().wait(&rank.copies()?.after))
+        // A program without copies has a mark left.
+        memory_ops(stream, &batch)
     }
 
     /// A cell's place among those of all ranks.

@@ -1,5 +1,6 @@
 //! The one launch path: a checked pipeline, compiled and loaded on a rank's GPU, and the numbers of a checked plan.
 
+mod admit;
 mod copies;
 mod tables;
 mod tensors;
@@ -179,9 +180,10 @@ impl Loaded {
     }
 
     /// Compares a plan with those of the other ranks, the first time this one is asked about it. Collective then;
-    /// [`Loaded::launch`] does it where it was not done.
+    /// [`Loaded::launch`] does it where it was not done. Refuses what would hang on this GPU, on every rank.
     ///
     /// # Errors
+    /// [`Error::Environment`] where the ranks of a GPU have too few hardware queues, or launches block.
     /// [`Error::Mismatch`] where a rank has another variant, shape or order; [`Error::Stalled`] where one does not come.
     pub fn agree(&self, rank: &Communicator, plan: &Plan) -> Result<(), Error> {
         if rank.world() == 1 {
@@ -189,6 +191,7 @@ impl Loaded {
         }
         let mut agreed = self.agreed.lock().unwrap_or_else(PoisonError::into_inner);
         if !agreed.contains(&plan.hash) {
+            admit::admit(rank, &self.pipeline, plan)?;
             rank.agree(plan.hash, plan.shape.m)?;
             agreed.insert(plan.hash);
         }
@@ -199,7 +202,8 @@ impl Loaded {
     ///
     /// # Errors
     /// A plan of another series; [`Error::Mismatch`] where the ranks launch different plans for the first time; a plan
-    /// or tensors of another world or GPU; [`Error::Stalled`] if a launch before gave up.
+    /// or tensors of another world or GPU; [`Error::Environment`] for what would hang; [`Error::Stalled`] if a launch
+    /// before gave up.
     pub fn launch(
         &self,
         rank: &Communicator,
@@ -222,15 +226,13 @@ impl Loaded {
             .is_ok_and(|status| status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
         let (arrivals, everyone) = tables.of(rank, &self.pipeline, plan, capturing)?;
         self.fill(arguments, rank, plan, tensors, arrivals)?;
-        rank.runs(&self.names);
-        if self.copies {
-            self.copy(rank, plan, tensors, copies, capturing)?;
+        rank.launches(&self.names);
+        let kernel = || self.start(rank, self.grid(rank, plan, capturing), arguments);
+        if !self.copies {
+            return kernel();
         }
-        self.start(rank, self.grid(rank, plan, capturing), arguments)?;
-        if self.copies {
-            self.after_copies(rank)?;
-            copies.launched(everyone);
-        }
+        self.submit(rank, plan, tensors, copies, capturing, kernel)?;
+        copies.launched(everyone);
         Ok(())
     }
 

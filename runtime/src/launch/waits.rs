@@ -1,9 +1,15 @@
 //! What bounds the waits of a stream. A GPU lets a stream wait for ever, so a thread of the host looks whether one stands
 //! still: the stream marks in host memory how far it came. After the time limit the thread tells the story, tells every
-//! kernel to give up, and stores what is waited for, so that the stream drains and nothing hangs.
+//! kernel to give up, and stores what is waited for, so that the stream drains and nothing hangs. It does so from a context
+//! of its own: in the one of the kernels, its stores could stand behind the very wait that they are to end, in the same
+//! hardware queue.
+//!
+//! So every wait of a launch has a clock. What stands at the head of a hardware queue is such a wait, or comes after
+//! something that runs: a kernel of ours, which gives up by the GPU's clock, or work of others, which ends. A time limit
+//! thus ends whatever stands behind, too.
 
 use crate::communicator::Group;
-use crate::cuda::{Address, CudaStream, Gpu, MemoryOp, Pinned, finished, memory_ops, read, write};
+use crate::cuda::{Address, Aside, CudaStream, Gpu, MemoryOp, Pinned, is_done};
 use crate::error::{Error, Stall};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -40,29 +46,35 @@ pub(super) struct Waits {
     passed: Pinned<u64>,
     queue: Mutex<Queue>,
     group: Weak<Group>,
-    /// A stream that nothing stands in the way of.
-    rescue: Arc<CudaStream>,
+    gpu: Gpu,
+    stream: Arc<CudaStream>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     /// Marks given out: one when a launch's operations begin, one before and one after every wait.
     marks: u64,
-    /// Waits that may not be over, each with the mark that follows it.
-    pending: VecDeque<(u64, Wait)>,
+    /// Waits that may not be over, each with the mark that follows it and the launch that it belongs to.
+    pending: VecDeque<(u64, u64, Wait)>,
     /// Marks of the latest launches' beginnings.
     launches: VecDeque<u64>,
 }
 
 impl Waits {
     /// None yet, watched by a thread that ends when they are dropped.
-    pub fn watched(gpu: &Gpu, rank: u32, group: &Arc<Group>) -> Result<Arc<Waits>, Error> {
+    pub fn watched(
+        stream: Arc<CudaStream>,
+        gpu: &Gpu,
+        rank: u32,
+        group: &Arc<Group>,
+    ) -> Result<Arc<Waits>, Error> {
         let waits = Arc::new(Waits {
             rank,
             passed: Pinned::new(gpu)?,
             queue: Mutex::default(),
             group: Arc::downgrade(group),
-            rescue: gpu.stream()?,
+            gpu: gpu.clone(),
+            stream,
         });
         let (watched, limit) = (Arc::downgrade(&waits), group.timeout());
         let thread = std::thread::Builder::new().name(format!("waits of rank {rank}"));
@@ -89,7 +101,7 @@ impl Waits {
         while queue
             .pending
             .front()
-            .is_some_and(|(mark, _)| *mark <= passed)
+            .is_some_and(|(mark, ..)| *mark <= passed)
         {
             queue.pending.pop_front();
         }
@@ -99,7 +111,7 @@ impl Waits {
         Ok(self.mark(mark))
     }
 
-    /// Refuses where nothing will go on: a rank gave up, or the GPU's context is dead, which an idle stream tells.
+    /// Refuses where nothing will go on: a rank gave up, or the GPU's context is dead, which its streams tell.
     fn alive(&self) -> Result<(), Error> {
         if let Some(group) = self.group.upgrade() {
             group.alive()?;
@@ -107,7 +119,7 @@ impl Waits {
                 return Err(Error::Stalled(Box::new(group.die(stall))));
             }
         }
-        finished(&self.rescue)
+        is_done(&self.stream).map(drop)
     }
 
     /// The operations of a wait, with a mark before it: a stream that does not get through a copy does not wait.
@@ -119,7 +131,11 @@ impl Waits {
             cell: wait.cell,
             value: wait.wanted,
         };
-        queue.pending.push_back((mark, wait));
+        let launch = self
+            .group
+            .upgrade()
+            .map_or(0, |group| group.launched(self.rank));
+        queue.pending.push_back((mark, launch, wait));
         [self.mark(mark - 1), wanted, self.mark(mark)]
     }
 
@@ -134,7 +150,7 @@ impl Waits {
     fn standing(&self) -> Option<u64> {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = self.passed.get();
-        let mut pending = queue.pending.iter().map(|(mark, _)| *mark);
+        let mut pending = queue.pending.iter().map(|(mark, ..)| *mark);
         pending
             .find(|mark| *mark > passed)
             .filter(|mark| *mark == passed + 1)
@@ -146,29 +162,33 @@ impl Waits {
             return;
         };
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, wait)) = queue.pending.iter().find(|(known, _)| *known == mark) {
-            let seen = read::<u64>(&self.rescue, wait.cell, 1);
+        // A context that is dead refuses this, and has ended what was to be ended.
+        let aside = Aside::new(&self.gpu);
+        let stands = queue.pending.iter().find(|(known, ..)| *known == mark);
+        if let Some((_, launch, wait)) = stands {
+            let seen = aside
+                .as_ref()
+                .ok()
+                .and_then(|aside| aside.read(wait.cell).ok());
             group.die(Stall {
                 rank: self.rank,
                 role: "copy_engine".into(),
                 block: None,
                 waited_on: wait.counter.to_string(),
                 index: wait.index,
-                seen: seen.map_or(0, |seen| seen[0]),
+                seen: seen.unwrap_or(0),
                 wanted: wait.wanted,
                 at: Some(format!("{}:{}", wait.at.file(), wait.at.line())),
+                stands_in: Some(*launch),
+                enqueued: group.all_launched(),
             });
         }
-        // A context that is dead already refuses these, and has ended what they are to end.
-        for flag in group.abort_flags() {
-            let _ = write(&self.rescue, flag, &[1_u32]);
-        }
-        let cells = queue.pending.iter().map(|(_, wait)| MemoryOp::Store {
-            cell: wait.cell,
-            value: RELEASE,
-        });
-        let _ = memory_ops(&self.rescue, &cells.collect::<Vec<_>>());
-        let _ = finished(&self.rescue);
+        let Ok(aside) = aside else {
+            return;
+        };
+        let flags = group.abort_flags().map(|flag| (flag, 1));
+        let cells = queue.pending.iter().map(|(.., wait)| (wait.cell, RELEASE));
+        let _ = aside.store(&flags.chain(cells).collect::<Vec<_>>());
     }
 }
 
@@ -203,6 +223,7 @@ mod tests {
     use super::super::CopyStream;
     use super::*;
     use crate::communicator::Communicator;
+    use crate::cuda::memory_ops;
     use crate::user_buffer::UserBuffer;
     use std::panic::Location;
 
@@ -233,7 +254,9 @@ mod tests {
         memory_ops(stream, &wait(1))?;
         memory_ops(stream, &wait(0))?;
         let start = Instant::now();
-        finished(stream)?;
+        while !is_done(stream)? {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let took = start.elapsed();
         assert!(
             took > rank.timeout() && took < rank.timeout() * 2,
@@ -243,7 +266,9 @@ mod tests {
         let line = format!("{}:{}", at.file(), at.line());
         assert_eq!(
             told,
-            format!("rank 0 waited too long: copy_engine saw 0 of 3 on ready[1] ({line})")
+            format!(
+                "rank 0 waited too long: copy_engine saw 0 of 3 on ready[1] ({line}), in launch 0; nothing behind it has begun; launches enqueued, rank by rank: 0"
+            )
         );
         assert_eq!(cells.read()?[0], RELEASE);
         Ok(())

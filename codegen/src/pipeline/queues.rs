@@ -1,0 +1,183 @@
+//! Guarantee 1, continued to the hardware: the host's part of a launch is a program like any role's, and it too ends.
+//!
+//! # What a hardware queue does
+//!
+//! A context has a number of queues (`CUDA_DEVICE_MAX_CONNECTIONS`: 1 to 32, 8 if nobody says). A stream holds one while
+//! it has work pending. As long as no more streams than queues do, each has one of its own; beyond that, which of them
+//! share one is not known, so any may.
+//!
+//! A queue hands out what was submitted first first. What cannot begin yet stands at its head, and all behind it stands
+//! too, of whichever stream. What begins when:
+//!
+//! - a kernel, copy, store or mark, when all that is before it in its stream is over;
+//! - a wait for a cell, when the cell counts enough; the wait for another stream's mark, when that stream came there.
+//!
+//! A kernel that runs is out of the queue: it holds up what follows in its own stream, and with that whatever stands
+//! behind it in the same queue, but nothing else.
+//!
+//! Measured so on H200 with 1, 2, 4, 8 and 32 queues. Other streams of the process count too, but nobody knows them here:
+//! what is accepted for streams that share a queue stays right beside any of them that waits for nothing but marks.
+//!
+//! # What is decided
+//!
+//! Where each stream has a queue of its own nothing stands behind what it does not follow, and the tile level's run
+//! ([`crate::verify`]) is the proof. Else all streams of the GPU are put into one queue, two launches of a rank before those
+//! of the next, in either order of ranks, and run as far as they get. The run is confluent, as that one is. Fewer streams
+//! to a queue, or other turns of the ranks, end if these two do: in one order the first launch of every rank needs nothing
+//! of a later rank, in the other nothing of an earlier one; and a rank's own program is the same in all.
+
+mod run;
+mod story;
+
+use super::{HostOp, Pipeline};
+use crate::diag::{Diagnostic, Diagnostics};
+use crate::kernel::{OpKind, visit};
+use crate::plan::Plan;
+use run::Run;
+use std::collections::BTreeSet;
+
+/// One thing that the host of a rank submits in a launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Submission {
+    /// The copies' stream goes on when the rank's stream has come here.
+    CopiesFollow,
+    /// To the copies' stream.
+    Copies(HostOp),
+    /// The kernel, to the rank's stream.
+    Kernel,
+    /// The rank's stream goes on when the copies' stream has come here.
+    RankFollows,
+}
+
+/// What ranks have to submit to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Queues {
+    /// Hardware queues of each GPU's context.
+    pub count: u32,
+    /// The GPU of each rank.
+    pub gpus: Vec<u32>,
+}
+
+impl Queues {
+    /// GPUs whose ranks have more streams than queues.
+    fn crowded(&self, streams: u32) -> BTreeSet<u32> {
+        let all: BTreeSet<u32> = self.gpus.iter().copied().collect();
+        let ranks = |gpu: u32| self.gpus.iter().filter(|on| **on == gpu).count() as u32;
+        all.into_iter()
+            .filter(|gpu| ranks(*gpu) * streams > self.count)
+            .collect()
+    }
+}
+
+impl Pipeline {
+    /// Streams of a rank in which something waits, for peers or for each other.
+    pub fn streams(&self) -> u32 {
+        1 + u32::from(self.kernel.roles.iter().any(|role| role.kind.sequential()))
+    }
+
+    /// What the host of each rank submits in one launch, in its order: the copies that need no kernel, the kernel, and
+    /// the copies that need one.
+    ///
+    /// # Errors
+    /// As [`Pipeline::host_ops`].
+    pub fn submissions(&self, plan: &Plan, rank: u32) -> Result<Vec<Submission>, Diagnostics> {
+        let ops = self.host_ops(plan, rank)?;
+        if ops.is_empty() {
+            return Ok(vec![Submission::Kernel]);
+        }
+        let ahead = if self.copies_need_kernels() {
+            self.ahead(plan)?[rank as usize]
+        } else {
+            ops.len()
+        };
+        let mut program = vec![Submission::CopiesFollow];
+        program.extend(ops[..ahead].iter().copied().map(Submission::Copies));
+        program.push(Submission::Kernel);
+        program.extend(ops[ahead..].iter().copied().map(Submission::Copies));
+        program.push(Submission::RankFollows);
+        Ok(program)
+    }
+
+    /// Whether launches of a plan get through so many queues.
+    ///
+    /// # Errors
+    /// Who stands behind what, for ever.
+    pub fn queued(&self, plan: &Plan, queues: &Queues) -> Result<(), Diagnostics> {
+        if plan.geometry.world == 1 || queues.crowded(self.streams()).is_empty() {
+            return Ok(());
+        }
+        let ranks = 0..plan.geometry.world;
+        let programs = ranks.map(|rank| self.submissions(plan, rank));
+        let programs = programs.collect::<Result<Vec<_>, _>>()?;
+        Diagnostics::check(
+            self.stuck(plan, &programs, queues).into_iter().collect(),
+            (),
+        )
+    }
+
+    /// The story of two launches of these programs, one a rank, that do not get through so many queues.
+    pub fn stuck(
+        &self,
+        plan: &Plan,
+        programs: &[Vec<Submission>],
+        queues: &Queues,
+    ) -> Option<Diagnostic> {
+        let crowded = queues.crowded(self.streams());
+        let ranks: Vec<u32> = (0..plan.geometry.world).collect();
+        let backwards: Vec<u32> = ranks.iter().rev().copied().collect();
+        [ranks, backwards].iter().find_map(|order| {
+            let mut run = Run::new(self, plan, true);
+            for rank in order {
+                let gpu = queues.gpus[*rank as usize];
+                let shared = crowded.contains(&gpu).then_some(gpu);
+                for launch in 0..2 {
+                    run.submit(*rank, launch, &programs[*rank as usize], shared);
+                }
+            }
+            run.go();
+            run.story(queues)
+        })
+    }
+
+    /// Whether a copies' stream waits for what a kernel signals, on this rank or another.
+    fn copies_need_kernels(&self) -> bool {
+        let (mut waited, mut signalled) = (BTreeSet::new(), BTreeSet::new());
+        for role in &self.kernel.roles {
+            visit(&role.body, &mut |op| match &op.kind {
+                OpKind::Wait { cells, .. } if role.kind.sequential() => {
+                    waited.insert(cells.counter);
+                }
+                OpKind::Signal { cells, .. } if !role.kind.sequential() => {
+                    signalled.insert(cells.counter);
+                }
+                OpKind::Wait { .. }
+                | OpKind::Signal { .. }
+                | OpKind::Copy { .. }
+                | OpKind::Dot { .. }
+                | OpKind::Reduce { .. }
+                | OpKind::Load { .. }
+                | OpKind::Store { .. }
+                | OpKind::ForRanks { .. }
+                | OpKind::If { .. } => {}
+            });
+        }
+        !waited.is_disjoint(&signalled)
+    }
+
+    /// How many of each rank's operations need no kernel: as far as they get without one.
+    fn ahead(&self, plan: &Plan) -> Result<Vec<usize>, Diagnostics> {
+        let mut run = Run::new(self, plan, false);
+        for rank in 0..plan.geometry.world {
+            let ops = self.host_ops(plan, rank)?;
+            let copies: Vec<_> = ops.into_iter().map(Submission::Copies).collect();
+            run.submit(rank, 0, &copies, None);
+        }
+        run.go();
+        let ahead = |rank: u32| {
+            let done = run.entries.iter().zip(&run.done);
+            done.filter(|(entry, done)| entry.rank == rank && **done)
+                .count()
+        };
+        Ok((0..plan.geometry.world).map(ahead).collect())
+    }
+}

@@ -1,0 +1,85 @@
+//! A context of its own on a GPU. What stands in the queues of the context that kernels run in holds up every stream of
+//! it, perhaps one that was to end the standing; it does not hold up another context.
+
+use super::driver::check;
+use super::enqueue::{MemoryOp, memory_ops_in};
+use super::{Address, Gpu};
+use crate::error::Error;
+use cudarc::driver::sys;
+use std::ptr;
+
+/// That context and a stream in it, for the thread that made it.
+pub(crate) struct Aside {
+    context: sys::CUcontext,
+    stream: sys::CUstream,
+}
+
+impl Aside {
+    /// On that GPU; current on this thread until it is dropped.
+    pub fn new(gpu: &Gpu) -> Result<Aside, Error> {
+        let mut aside = Aside {
+            context: ptr::null_mut(),
+            stream: ptr::null_mut(),
+        };
+        let device = gpu.context().cu_device();
+        // SAFETY: the context's place is ours, and the device is open. No parameters: an ordinary context.
+        let code =
+            unsafe { sys::cuCtxCreate_v4(&raw mut aside.context, ptr::null_mut(), 0, device) };
+        check("make a context beside the one of kernels", code)?;
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the stream's place is ours, and the context is current.
+        let code = unsafe { sys::cuStreamCreate(&raw mut aside.stream, flags) };
+        check("make a stream beside those of kernels", code).map(|()| aside)
+    }
+
+    /// What a cell counts now.
+    pub fn read(&self, cell: Address) -> Result<u64, Error> {
+        let mut value = 0u64;
+        // SAFETY: the cell is 64 bits of the heap, which every context of this process maps; the value lives until the
+        // stream was waited for below.
+        let code = unsafe {
+            sys::cuMemcpyDtoHAsync_v2(
+                (&raw mut value).cast(),
+                cell.0,
+                size_of::<u64>(),
+                self.stream,
+            )
+        };
+        check("read a counter", code)?;
+        self.finish().map(|()| value)
+    }
+
+    /// Stores, in order.
+    pub fn store(&self, stores: &[(Address, u64)]) -> Result<(), Error> {
+        let ops: Vec<_> = stores
+            .iter()
+            .map(|(cell, value)| MemoryOp::Store {
+                cell: *cell,
+                value: *value,
+            })
+            .collect();
+        memory_ops_in(self.stream, &ops)?;
+        self.finish()
+    }
+
+    fn finish(&self) -> Result<(), Error> {
+        // SAFETY: the stream is ours, and nothing in it waits.
+        check("wait for the GPU", unsafe {
+            sys::cuStreamSynchronize(self.stream)
+        })
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        // SAFETY: both were made in `new`, or are null, which the driver refuses; nobody else has them.
+        unsafe {
+            if !self.stream.is_null() {
+                sys::cuStreamDestroy_v2(self.stream);
+            }
+            if !self.context.is_null() {
+                sys::cuCtxDestroy_v2(self.context);
+            }
+        }
+    }
+}
