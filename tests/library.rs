@@ -1,10 +1,44 @@
 //! Every schedule of the library, as it ships, on emulated ranks: worlds 1 to 8, ragged shapes, M changing from launch
 //! to launch, many seeds, against the f64 reference.
 
-use counterflow::codegen::interp::{self, Options};
+use counterflow::codegen::interp::{self, Expected, Options, Says};
 use counterflow::codegen::lower::lower;
+use counterflow::codegen::program::TensorKind;
 use counterflow::codegen::verify;
-use counterflow::{Arch, Checked, Machine, Plan, Shape, Variant, cpu, schedules};
+use counterflow::{Arch, Checked, Machine, Plan, Program, Shape, Variant, cpu, schedules};
+
+/// Whatever a type determines is derived from it alone, and is what the statements make of it.
+fn promised_as_written(
+    program: &Program,
+    (variant, shape): (&Variant, &Shape),
+    expected: &Expected,
+    seed: u64,
+) {
+    let launch = expected.launch;
+    let written = interp::meaning(program, variant, shape, launch, interp::uniform(seed));
+    let written = written.unwrap_or_else(|error| panic!("{error}"));
+    for (expected, written) in expected.tensors.iter().zip(&written.tensors) {
+        let tensor = &program.tensors[expected.tensor.index()];
+        let told = format!(
+            "{}, {} on rank {}",
+            program.name, tensor.name, expected.rank
+        );
+        let says = if tensor.kind == TensorKind::Out {
+            Says::Schedule
+        } else {
+            Says::Type
+        };
+        assert_eq!(expected.says, says, "{told}");
+        assert_eq!(
+            (expected.rank, expected.tensor),
+            (written.rank, written.tensor)
+        );
+        assert_eq!(expected.values.len(), written.values.len(), "{told}");
+        let pairs = expected.values.iter().zip(&written.values);
+        let off = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(off < 1e-12, "{told}: {off}");
+    }
+}
 
 #[test]
 fn every_schedule_agrees_with_its_reference_in_every_world() {
@@ -40,6 +74,7 @@ fn every_schedule_agrees_with_its_reference_in_every_world() {
                     let expected = expected.unwrap_or_else(|error| panic!("{told}: {error}"));
                     interp::compare(&outcome, &expected)
                         .unwrap_or_else(|error| panic!("{told} launch {launch}: {error}"));
+                    promised_as_written(&program, (&variant, &plan.shape), &expected, seed);
                 }
             }
             for seed in 3..20 {

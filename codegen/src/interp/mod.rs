@@ -48,6 +48,12 @@
 //! Where CTAs share the K steps of a tile, each one's part is summed by itself, and then the parts in their order; on a
 //! GPU every panel begins with the part of the CTA that stores it.
 //!
+//! # What it is compared with
+//!
+//! [`reference`] says what outputs should be, and [`compare`] how far off they are. It looks at the program and never at
+//! the kernel: what a type promises is derived from which products a program has, and all else is what [`meaning`] makes
+//! of its statements, executed one after another. Where even that is no number, there is no reference.
+//!
 //! # What is not modelled
 //!
 //! Time, the warp level (mbarriers, TMA, proxy fences, swizzles), clusters, partial visibility of one copy or store,

@@ -9,6 +9,7 @@
 //! How far off each element may be follows the statements too: where they round, there rounding may err.
 
 mod whole;
+mod writers;
 
 use super::Input;
 use super::inputs::Inputs;

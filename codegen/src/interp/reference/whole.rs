@@ -4,11 +4,11 @@
 //! schedule adds twice, or leaves out on a rank, is here once a rank. Where statements do not all bring the same
 //! products, or bring together what is itself computed, nothing is promised here.
 
+use super::writers::{Filler, What, Writer, writers};
 use crate::interp::inputs::Inputs;
 use crate::interp::known::{Known, apply};
 use crate::interp::sizes::Sizes;
-use crate::program::{Home, Items, Program, Stmt, StmtKind, StoreMode, TensorKind};
-use crate::rank::RankExpr;
+use crate::program::{Program, StoreMode, TensorKind};
 use crate::value::{AccId, Binary, Value};
 use ndarray::{Array2, Axis, Slice};
 use std::collections::{BTreeSet, HashMap};
@@ -18,32 +18,6 @@ use std::collections::{BTreeSet, HashMap};
 struct Terms {
     products: BTreeSet<(usize, usize)>,
     inputs: BTreeSet<usize>,
-}
-
-/// What goes into an accumulator.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Filler {
-    Dot(usize, usize),
-    /// A sum of stored tiles.
-    Sum(usize),
-    Load(usize),
-}
-
-/// A statement that writes a tensor.
-struct Writer<'p> {
-    dst: usize,
-    /// To this rank's memory, rows of the chunk it owns.
-    own: bool,
-    what: What<'p>,
-}
-
-enum What<'p> {
-    Copy(usize),
-    Store {
-        mode: StoreMode,
-        value: &'p Value,
-        accs: Vec<(AccId, Filler)>,
-    },
 }
 
 /// An expression of sums over ranks and of inputs of the rank that owns the rows.
@@ -68,22 +42,13 @@ pub(super) struct Wholes<'a, 'p> {
 
 impl<'a, 'p> Wholes<'a, 'p> {
     pub fn new(program: &'p Program, sizes: &'a Sizes<'p>, inputs: &'a Inputs) -> Self {
-        let mut gather = Gather {
-            program,
-            item: None,
-            accs: Vec::new(),
-            found: Vec::new(),
-            products: false,
-        };
-        for role in &program.roles {
-            gather.stmts(&role.body);
-        }
+        let (writers, products) = writers(program);
         Wholes {
             program,
             sizes,
             inputs,
-            writers: gather.found,
-            products: gather.products,
+            writers,
+            products,
             known: HashMap::new(),
         }
     }
@@ -432,76 +397,5 @@ impl<'a, 'p> Wholes<'a, 'p> {
             rest.insert(0, Value::Acc(id));
         }
         rest.into_iter().reduce(|sum, more| sum + more)
-    }
-}
-
-/// Finds every statement that writes a tensor, with what is in the accumulators it stores.
-struct Gather<'p> {
-    program: &'p Program,
-    item: Option<&'p Items>,
-    accs: Vec<(AccId, Filler)>,
-    found: Vec<Writer<'p>>,
-    products: bool,
-}
-
-impl<'p> Gather<'p> {
-    fn stmts(&mut self, body: &'p [Stmt]) {
-        for stmt in body {
-            match &stmt.kind {
-                StmtKind::ForItems { items, body, .. } => {
-                    self.accs.clear();
-                    self.item = Some(items);
-                    self.stmts(body);
-                    self.item = None;
-                }
-                StmtKind::ForRanks { body, .. } => {
-                    self.stmts(body);
-                }
-                StmtKind::If {
-                    then, otherwise, ..
-                } => {
-                    self.stmts(then);
-                    self.stmts(otherwise);
-                }
-                StmtKind::Wait { .. } | StmtKind::Signal { .. } => {}
-                StmtKind::Copy { dst, src } => {
-                    let what = What::Copy(src.tensor.index());
-                    self.write(dst.tensor.index(), &dst.home, what);
-                }
-                StmtKind::Dot { acc, a, b } => {
-                    self.products = true;
-                    let filler = Filler::Dot(a.tensor.index(), b.tensor.index());
-                    self.accs.push((*acc, filler));
-                }
-                StmtKind::Sum { acc, from } => {
-                    self.accs.push((*acc, Filler::Sum(from.tensor.index())));
-                }
-                StmtKind::Load { acc, from } => {
-                    self.accs.push((*acc, Filler::Load(from.tensor.index())));
-                }
-                StmtKind::Store { dst, mode, value } => {
-                    let what = What::Store {
-                        mode: *mode,
-                        value,
-                        accs: self.accs.clone(),
-                    };
-                    self.write(dst.tensor.index(), &dst.home, what);
-                }
-            }
-        }
-    }
-
-    fn write(&mut self, dst: usize, home: &Home, what: What<'p>) {
-        let mine = matches!(home, Home::Me | Home::On(RankExpr::Me));
-        let chunk = self
-            .item
-            .is_some_and(|items| items.chunk == Some(RankExpr::Me));
-        // Of what is scattered a rank holds no other rows than its own.
-        let scattered = self.program.tensors[dst].kind == TensorKind::Scattered;
-        self.found.push(Writer {
-            dst,
-            own: mine && (chunk || scattered),
-            what,
-        });
     }
 }
