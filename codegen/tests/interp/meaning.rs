@@ -202,6 +202,35 @@ fn by_table() -> Program {
     s.finish()
 }
 
+/// y = reduce_scatter(x · wᵀ), partial sums added up in an order that is a closure's.
+fn added_by_table() -> Program {
+    let mut s = ScheduleBuilder::new("added_by_table");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let y = s.scattered("y", Bf16);
+    let tiles = s.tiles("tiles", y, TILE);
+    let partial = s.symmetric("partial", Bf16, y, world());
+    let landed = s.counters("landed", [world().into(), tiles.into()]);
+    let order = || ranks().by(|me, step, world| (me + 2 * world - 1 - step) % world);
+    gemm(&mut s, |s| {
+        s.for_ranks("owner", order(), |s, owner| {
+            s.for_items("t", tiles.of(&owner), |s, t| {
+                let mine = s.dot(x.at(t), w.at(t));
+                s.store(partial.on(&owner).at(me()).at(t), mine);
+                s.signal(landed.on(&owner).at(me()).at(t), 1);
+            });
+        });
+        s.for_items("t", tiles.of(me()), |s, t| {
+            let mut sum = None;
+            s.for_ranks("from", order(), |s, from| {
+                s.wait(landed.at(&from).at(t));
+                sum = Some(s.sum(partial.at(&from).at(t)));
+            });
+            s.store(y.at(t), sum.expect("a sum"));
+        });
+    });
+    s.finish()
+}
+
 /// y = x · wᵀ + z of the next rank, which is fetched by way of scratch.
 fn by_scratch() -> Program {
     let mut s = ScheduleBuilder::new("by_scratch");
@@ -277,6 +306,7 @@ fn what_no_pattern_knows_is_compared() {
         (mlp(), 1..=2, Says::Schedule),
         (ring, 2..=5, Says::Type),
         (by_table(), 1..=5, Says::Schedule),
+        (added_by_table(), 1..=5, Says::Type),
         (by_scratch(), 1..=4, Says::Schedule),
     ] {
         for world in worlds {
