@@ -7,11 +7,13 @@
 mod accumulated;
 #[path = "gallery/schedules.rs"]
 mod schedules;
+#[path = "gallery/sums.rs"]
+mod sums;
 
 use counterflow::codegen::interp::{self, Options};
-use counterflow::codegen::kernel::{Block, Kernel, Op, OpKind, Purpose};
+use counterflow::codegen::kernel::{Axis, Block, Kernel, Op, OpKind, Purpose, Region};
 use counterflow::codegen::lower::lower;
-use counterflow::codegen::program::{Loc, StoreMode};
+use counterflow::codegen::program::{Loc, StoreMode, Var};
 use counterflow::codegen::verify;
 use counterflow::{Arch, Diagnostic, Machine, Plan, Program, Rule, Shape, Variant};
 
@@ -36,7 +38,7 @@ fn small(program: &Program, world: u32) -> Kernel {
 fn schedules() -> Vec<Exhibit> {
     use Rule::{Attribution, Bounds, Coverage, Progress, Race, Reuse};
     type Row = (fn() -> Program, Rule, u32);
-    let rows: [Row; 35] = [
+    let rows: [Row; 46] = [
         (schedules::ring_backwards, Progress, 4),
         (schedules::wants_two, Progress, 3),
         (schedules::mine_first, Progress, 3),
@@ -65,6 +67,17 @@ fn schedules() -> Vec<Exhibit> {
         (accumulated::accumulated_twice, Coverage, 2),
         (accumulated::accumulated_not_by_all, Coverage, 2),
         (accumulated::added_to_nothing, Coverage, 2),
+        (sums::mine_twice, Coverage, 3),
+        (sums::ring_mine_twice, Coverage, 3),
+        (sums::one_of_two_products, Coverage, 3),
+        (sums::accumulated_mine_twice, Coverage, 2),
+        (sums::bias_in_parts, Coverage, 3),
+        (sums::residual_in_parts, Coverage, 3),
+        (sums::constant_in_adds, Coverage, 3),
+        (sums::accumulated_bias, Coverage, 2),
+        (sums::gathers_another, Coverage, 3),
+        (sums::gathers_another_by_scratch, Coverage, 3),
+        (sums::gathers_into_another, Coverage, 3),
         (schedules::bulk_no_wait, Reuse, 3),
         (schedules::done_first, Reuse, 3),
         (schedules::start_counted_together, Attribution, 4),
@@ -397,6 +410,80 @@ fn what_the_attribution_exhibit_was_before_its_edit_is_accepted() {
     let plan = Plan::new(&kernel, &shape(&kernel), &Machine::h200()).unwrap();
     assert!(verify::kernel_findings(&kernel).is_empty());
     assert!(verify::plan_findings(&kernel, &plan, None).is_empty());
+}
+
+#[test]
+fn sums_that_are_close_to_bad_ones_are_accepted_and_run() {
+    let good = [
+        sums::ring_sum,
+        sums::two_products,
+        sums::bias_at_the_owner,
+        sums::bias_before_adds,
+        sums::gathers_by_scratch,
+    ];
+    for program in good {
+        for world in 2..=5 {
+            let program = program();
+            let kernel = small(&program, world);
+            let found = verify::kernel_findings(&kernel);
+            assert!(found.is_empty(), "{} of {world}: {found:?}", program.name);
+            for m in [7, 29] {
+                let mut shape = shape(&kernel);
+                shape.m = m;
+                let plan = Plan::new(&kernel, &shape, &Machine::h200()).unwrap();
+                let found = verify::plan_findings(&kernel, &plan, None);
+                assert!(found.is_empty(), "{} of {world}: {found:?}", program.name);
+                let numbers = || interp::uniform(1);
+                let options = Options::seed(1);
+                let run = interp::provoke(&kernel, &[vec![&plan]], &options, numbers());
+                let run = run.unwrap_or_else(|error| panic!("{}: {error}", program.name));
+                if let Ok(expected) = interp::reference(&kernel, &plan, 0, numbers()) {
+                    interp::compare(&run, &expected).unwrap();
+                }
+            }
+        }
+    }
+}
+
+/// What no schedule can say: products of another tile's rows, and over a part of K.
+#[test]
+fn a_product_of_other_rows_or_of_a_part_of_k_is_no_term() {
+    use counterflow::schedules::gemm_rs;
+    type Edit = fn(&mut Region, &mut Region, Var);
+    let edits: [Edit; 2] = [
+        |a, _, earlier| a.rows = Axis::RowsOf(earlier),
+        |a, b, earlier| {
+            (a.columns, b.columns) = (Axis::ColumnsOf(earlier), Axis::ColumnsOf(earlier));
+        },
+    ];
+    for edit in edits {
+        let mut kernel = small(&gemm_rs(), 3);
+        let mut seen = None;
+        for block in &mut kernel.roles[0].body {
+            match block {
+                Block::ForRanks { body, .. } => {
+                    seen = body.iter().find_map(|block| match block {
+                        Block::Items { var, .. } => Some(*var),
+                        _ => None,
+                    });
+                }
+                Block::Items { body, .. } => {
+                    for op in body {
+                        if let OpKind::Dot { a, b, .. } = &mut op.kind {
+                            edit(a, b, seen.expect("a loop before"));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        // All tiles are whole, and one has all columns.
+        let plan = Plan::new(&kernel, &Shape::new(24, 8, 16), &Machine::h200()).unwrap();
+        let found = verify::plan_findings(&kernel, &plan, None);
+        let told = &found.first().expect("is refused").message;
+        assert!(told.contains("holds other rows or columns"), "{told}");
+        assert!(wrong_numbers(&kernel, &plan), "{told}");
+    }
 }
 
 #[test]

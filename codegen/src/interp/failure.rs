@@ -154,7 +154,7 @@ pub enum FailureKind {
         /// Where.
         what: Rect,
     },
-    /// A sum over ranks that lacks some rank's contribution, or has it twice.
+    /// A sum that lacks some rank's contribution, has it more than once, or has what is no contribution once a rank.
     Contribution {
         /// The launch.
         launch: usize,
@@ -162,8 +162,17 @@ pub enum FailureKind {
         what: Rect,
         /// Ranks whose contribution is missing.
         missing: Vec<u16>,
-        /// Ranks whose contribution is there more than once.
+        /// Ranks whose contribution is there more than once. With no rank in either: a function of a part of the sum.
         twice: Vec<u16>,
+    },
+    /// Rows of a gathered tensor that are not those their owner had.
+    NotGathered {
+        /// The launch.
+        launch: usize,
+        /// Where.
+        what: Rect,
+        /// The owner.
+        owner: u16,
     },
     /// A write to a rank's parameter that the end of the rank's launch does not wait for.
     LateWrite {
@@ -216,6 +225,7 @@ impl FailureKind {
             FailureKind::WrittenTwice { .. } => "WrittenTwice",
             FailureKind::NeverWritten { .. } => "NeverWritten",
             FailureKind::Contribution { .. } => "Contribution",
+            FailureKind::NotGathered { .. } => "NotGathered",
             FailureKind::LateWrite { .. } => "LateWrite",
             FailureKind::Attribution { .. } => "Attribution",
             FailureKind::Mismatch { .. } => "Mismatch",
@@ -239,7 +249,8 @@ impl FailureKind {
             FailureKind::OutOfBounds { .. } => Rule::Bounds,
             FailureKind::WrittenTwice { .. }
             | FailureKind::NeverWritten { .. }
-            | FailureKind::Contribution { .. } => Rule::Coverage,
+            | FailureKind::Contribution { .. }
+            | FailureKind::NotGathered { .. } => Rule::Coverage,
             FailureKind::Attribution { .. } => Rule::Attribution,
             FailureKind::Mismatch { .. } | FailureKind::OtherSeries { .. } => Rule::Shape,
         }

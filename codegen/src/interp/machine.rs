@@ -8,6 +8,7 @@ use super::data::{Data, Tile};
 use super::failure::Site;
 use super::memory::{Memory, Window};
 use super::setup::Setup;
+use super::tags::Tags;
 use super::{Check, Input, Output};
 use crate::program::TensorKind;
 use crate::unroll::StepKind;
@@ -26,15 +27,11 @@ pub(super) struct Active {
     pub step: u32,
 }
 
-/// Whose contributions an accumulator holds, beside its numbers.
+/// What an accumulator is a sum of, beside its numbers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Acc {
     pub live: bool,
-    /// It holds a product of this rank.
-    pub fresh: bool,
-    pub all: u128,
-    pub any: u128,
-    pub twice: u128,
+    pub tags: Tags,
     pub tile: Tile,
 }
 

@@ -12,6 +12,7 @@ use super::Check;
 use super::clocks::{Clock, Epoch, HOST};
 use super::failure::{FailureKind, Rect};
 use super::setup::{Grid, Setup};
+use super::tags::{Tag, Tags};
 use crate::program::{TensorId, TensorKind};
 use crate::shape::Extent;
 use crate::unroll::Span;
@@ -21,13 +22,6 @@ use std::rc::Rc;
 
 /// The launch of memory that nothing was written to.
 const NEVER: u32 = u32::MAX;
-
-/// Whose contributions a value holds: surely, and perhaps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Terms {
-    pub all: u128,
-    pub any: u128,
-}
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Mode {
@@ -109,16 +103,16 @@ impl Memory {
         usize::from(home) * self.buffers + buffer.index()
     }
 
-    /// Checks an access to `home`'s memory and records it; `terms` are the contributions that are written. Gives
-    /// whose contributions are there afterwards.
+    /// Checks an access to `home`'s memory and records it; `tags` are the sum that is written. Gives the
+    /// one that is there afterwards.
     pub fn touch(
         &mut self,
         setup: &Setup<'_>,
         who: &Who<'_>,
         (span, home): (&Span, u16),
         mode: Mode,
-        terms: Terms,
-    ) -> Check<Terms> {
+        tags: &Tags,
+    ) -> Check<Tags> {
         let launch = who.at.launch;
         bounds(setup, who, span, home, mode)?;
         let (mine, theirs) = (
@@ -147,10 +141,7 @@ impl Memory {
         let grid = &setup.grids[shadow.grid][span.buffer.index()];
         let rows = Grid::cover(&grid.rows, span.rows);
         let columns = Grid::cover(&grid.columns, span.columns);
-        let mut found = Terms {
-            all: u128::MAX,
-            any: 0,
-        };
+        let mut found: Option<Tags> = None;
         let output = !matches!(buffer.kind, TensorKind::Scratch { .. });
         let once = buffer.kind == TensorKind::Accumulated;
         for row in rows {
@@ -180,14 +171,17 @@ impl Memory {
                 }
                 match mode {
                     Mode::Read => cell.read(setup, who, &place)?,
-                    Mode::Write => cell.write(setup, who, output, terms, &place)?,
-                    Mode::Add => cell.add(setup, who, once, terms, &place)?,
+                    Mode::Write => cell.write(setup, who, output, tags, &place)?,
+                    Mode::Add => cell.add(setup, who, once, tags, &place)?,
                 }
-                found.all &= cell.terms;
-                found.any |= cell.terms;
+                match &found {
+                    None => found = Some(cell.tags.clone()),
+                    Some(known) if *known == cell.tags => {}
+                    Some(_) => found = Some(Tags::one(Tag::Broken)),
+                }
             }
         }
-        Ok(found)
+        Ok(found.unwrap_or_default())
     }
 
     /// A parameter belongs to one launch of its rank at a time.
@@ -318,10 +312,6 @@ impl Memory {
         };
         Ok(())
     }
-}
-
-pub(super) fn ranks(mask: u128) -> Vec<u16> {
-    (0..128).filter(|rank| mask >> rank & 1 == 1).collect()
 }
 
 fn shadow(setup: &Setup<'_>, launch: u32, rank: u16, buffer: TensorId) -> Shadow {

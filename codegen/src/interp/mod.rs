@@ -23,8 +23,9 @@
 //!
 //! *By value*, in the interleaving that ran: [`FailureKind::Deadlock`], [`FailureKind::UninitialisedRead`],
 //! [`FailureKind::StaleRead`], [`FailureKind::WrittenTwice`], [`FailureKind::NeverWritten`],
-//! [`FailureKind::Contribution`], [`FailureKind::OutOfBounds`], [`FailureKind::CounterDecrease`],
-//! [`FailureKind::Mismatch`], [`FailureKind::StepLimit`]. [`FailureKind::OtherSeries`] comes before anything runs.
+//! [`FailureKind::Contribution`], [`FailureKind::NotGathered`], [`FailureKind::OutOfBounds`],
+//! [`FailureKind::CounterDecrease`], [`FailureKind::Mismatch`], [`FailureKind::StepLimit`].
+//! [`FailureKind::OtherSeries`] comes before anything runs.
 //!
 //! *By clock*, whatever the interleaving was: [`FailureKind::MissingAcquire`], [`FailureKind::Overwrite`],
 //! [`FailureKind::LateWrite`] (the last two also by value, where the run got that far) and
@@ -76,6 +77,7 @@ mod sched;
 mod setup;
 mod sizes;
 mod step;
+mod tags;
 
 pub use compare::{Agreement, Disagreement, compare, compare_exactly};
 pub use explore::{Explored, explore, provoke_all};

@@ -7,7 +7,7 @@ pub(super) use grid::{Grid, homes};
 
 use super::clocks::{Epoch, HOST};
 use super::failure::{CellName, Rect, Site};
-use crate::kernel::{Kernel, OpKind, visit};
+use crate::kernel::Kernel;
 use crate::plan::Plan;
 use crate::program::{CounterId, TensorId};
 use crate::shape::Extent;
@@ -38,8 +38,6 @@ pub(super) struct Setup<'a> {
     /// Cells that more than one rank signals in these launches, by home and flat cell.
     shared: Vec<Vec<bool>>,
     partial: BTreeMap<Partial, Rc<[Needed]>>,
-    /// Without any dot, what a rank contributes to a sum is its input.
-    pub inputs_contribute: bool,
 }
 
 impl<'a> Setup<'a> {
@@ -87,7 +85,6 @@ impl<'a> Setup<'a> {
             cells,
             shared: Vec::new(),
             partial: BTreeMap::new(),
-            inputs_contribute: !has_dot(kernel),
             plans,
         };
         setup.shared = setup.find_shared();
@@ -214,14 +211,4 @@ impl<'a> Setup<'a> {
 
 fn counters(kernel: &Kernel) -> impl Iterator<Item = CounterId> + '_ {
     (0..kernel.counters.len()).map(|index| CounterId(index as u16))
-}
-
-fn has_dot(kernel: &Kernel) -> bool {
-    let mut found = false;
-    for role in &kernel.roles {
-        visit(&role.body, &mut |op| {
-            found |= matches!(op.kind, OpKind::Dot { .. });
-        });
-    }
-    found
 }

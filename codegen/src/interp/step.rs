@@ -5,13 +5,14 @@ use super::counters::At;
 use super::data::evaluate;
 use super::failure::FailureKind;
 use super::machine::{Machine, Turn};
-use super::memory::{Memory, Mode, Terms, Who, ranks};
+use super::memory::{Memory, Mode, Who};
 use super::setup::{Setup, homes};
+use super::tags::{Tag, Tags};
 use crate::kernel::{RoleKind, ValueId};
-use crate::program::{StoreMode, TensorKind};
+use crate::program::StoreMode;
 use crate::shape::Extent;
 use crate::unroll::{EVERYWHERE, Span, StepKind};
-use crate::value::{AccId, Binary, Value};
+use crate::value::AccId;
 use std::ops::Range;
 
 impl Machine<'_> {
@@ -65,13 +66,13 @@ impl Machine<'_> {
             StepKind::Copy { dst, src } => {
                 same_size(setup, &who, &dst, &src)?;
                 one_home(setup, &who, &src)?;
-                let terms = self.touch(&who, &src, src.home, Mode::Read, Terms::default())?;
+                let tags = self.touch(&who, &src, src.home, Mode::Read, &Tags::NOTHING)?;
                 for home in homes(&dst, setup.world) {
                     // A multicast reaches the sender too: what it sends lies there already.
                     if dst.home == EVERYWHERE && (Span { home, ..dst }) == src {
                         continue;
                     }
-                    self.touch(&who, &dst, home, Mode::Write, terms)?;
+                    self.touch(&who, &dst, home, Mode::Write, &tags)?;
                     if self.data.wanted() {
                         self.data.copy((home, &dst), (src.home, &src));
                     }
@@ -83,10 +84,12 @@ impl Machine<'_> {
                 }
                 for span in [&a, &b] {
                     one_home(setup, &who, span)?;
-                    self.touch(&who, span, span.home, Mode::Read, Terms::default())?;
+                    self.touch(&who, span, span.home, Mode::Read, &Tags::NOTHING)?;
                 }
                 let acc = &mut accs[usize::from(acc.0)];
-                (acc.live, acc.fresh) = (true, true);
+                acc.live = true;
+                let product = Tags::one(Tag::Product(at.rank, a.buffer, b.buffer));
+                acc.tags = acc.tags.plus(&product, 1);
                 if self.data.wanted() {
                     let shares = shares(setup, usize::from(at.role), a.columns.len());
                     self.data.dot(&mut acc.tile, a.home, &a, &b, &shares);
@@ -95,15 +98,9 @@ impl Machine<'_> {
             StepKind::Reduce { acc, from } => {
                 let acc = &mut accs[usize::from(acc.0)];
                 acc.live = true;
-                let me = 1u128 << at.rank;
                 for home in homes(&from, setup.world) {
-                    let there = self.touch(&who, &from, home, Mode::Read, Terms::default())?;
-                    acc.twice |= acc.any & there.any;
-                    if acc.fresh {
-                        acc.twice |= me & there.any;
-                    }
-                    acc.all |= there.all;
-                    acc.any |= there.any;
+                    let there = self.touch(&who, &from, home, Mode::Read, &Tags::NOTHING)?;
+                    acc.tags = acc.tags.plus(&there, 1);
                 }
                 if self.data.wanted() {
                     self.data
@@ -112,10 +109,9 @@ impl Machine<'_> {
             }
             StepKind::Load { acc, from } => {
                 one_home(setup, &who, &from)?;
-                let there = self.touch(&who, &from, from.home, Mode::Read, Terms::default())?;
+                let there = self.touch(&who, &from, from.home, Mode::Read, &Tags::NOTHING)?;
                 let acc = &mut accs[usize::from(acc.0)];
-                (acc.live, acc.fresh) = (true, false);
-                (acc.all, acc.any) = (there.all, there.any);
+                (acc.live, acc.tags) = (true, there);
                 if self.data.wanted() {
                     self.data.load(&mut acc.tile, from.home, &from);
                 }
@@ -134,9 +130,9 @@ impl Machine<'_> {
         span: &Span,
         home: u16,
         mode: Mode,
-        terms: Terms,
-    ) -> Check<Terms> {
-        let there = Memory::touch(&mut self.memory, self.setup, who, (span, home), mode, terms)?;
+        tags: &Tags,
+    ) -> Check<Tags> {
+        let there = Memory::touch(&mut self.memory, self.setup, who, (span, home), mode, tags)?;
         if mode == Mode::Write {
             self.data
                 .divide(self.setup, who.at.launch, home, span.buffer);
@@ -154,17 +150,9 @@ impl Machine<'_> {
     ) -> Check<()> {
         let setup = self.setup;
         let value = &setup.kernel.values[usize::from(value.0)];
-        let sum = contributions(value, accs, 1 << who.at.rank);
-        let kind = setup.kernel.buffers[dst.buffer.index()].kind;
-        if sum.twice != 0 && matches!(kind, TensorKind::Scattered | TensorKind::Reduced) {
-            let home = homes(dst, setup.world).start;
-            return Err(Box::new(FailureKind::Contribution {
-                launch: who.at.launch as usize,
-                what: setup.rect(dst, home),
-                missing: Vec::new(),
-                twice: ranks(sum.twice),
-            }));
-        }
+        let of_acc = |acc: AccId| accs[usize::from(acc.0)].tags.clone();
+        let world = (setup.kernel, setup.world as u16);
+        let tags = Tags::of(value, &of_acc, who.at.rank, world);
         let how = match mode {
             StoreMode::Write => Mode::Write,
             StoreMode::Add => Mode::Add,
@@ -179,7 +167,7 @@ impl Machine<'_> {
             evaluate(value, &tile, rows, columns, &mut values);
         }
         for home in homes(dst, setup.world) {
-            self.touch(who, dst, home, how, sum.terms)?;
+            self.touch(who, dst, home, how, &tags)?;
             if self.data.wanted() {
                 self.data.write(home, dst, &values, how == Mode::Add);
             }
@@ -202,75 +190,6 @@ fn shares(setup: &Setup<'_>, role: usize, depth: u32) -> Vec<Range<usize>> {
     (0..kind.split)
         .map(|share| start(share)..start(share + 1))
         .collect()
-}
-
-/// Whose contributions an expression holds.
-#[derive(Clone, Copy, Default)]
-struct Sum {
-    terms: Terms,
-    /// This rank's, from a product of this item.
-    fresh: bool,
-    twice: u128,
-}
-
-/// Only sums can count a contribution twice; other functions of it hold it once.
-fn contributions(value: &Value, accs: &[super::machine::Acc], me: u128) -> Sum {
-    fn of(value: &Value, accs: &[super::machine::Acc], me: u128) -> Sum {
-        match value {
-            Value::Acc(id) => {
-                let acc = &accs[usize::from(id.0)];
-                Sum {
-                    terms: Terms {
-                        all: acc.all,
-                        any: acc.any,
-                    },
-                    fresh: acc.fresh,
-                    twice: acc.twice,
-                }
-            }
-            Value::Arg(_) | Value::Const(_) => Sum::default(),
-            Value::Unary(_, a) | Value::Cast(_, a) => of(a, accs, me),
-            Value::Binary(binary, a, b) => {
-                let (a, b) = (of(a, accs, me), of(b, accs, me));
-                let mut both = union(a, b);
-                if matches!(binary, Binary::Add) {
-                    both.twice |= a.terms.any & b.terms.any;
-                    if a.fresh {
-                        both.twice |= me & b.terms.any;
-                    }
-                    if b.fresh {
-                        both.twice |= me & a.terms.any;
-                    }
-                }
-                both
-            }
-            Value::Select(_, parts) => parts
-                .iter()
-                .map(|part| of(part, accs, me))
-                .fold(Sum::default(), union),
-            Value::Call(_, values) => values
-                .iter()
-                .map(|value| of(value, accs, me))
-                .fold(Sum::default(), union),
-        }
-    }
-    let mut sum = of(value, accs, me);
-    if sum.fresh {
-        sum.terms.all |= me;
-        sum.terms.any |= me;
-    }
-    sum
-}
-
-fn union(a: Sum, b: Sum) -> Sum {
-    Sum {
-        terms: Terms {
-            all: a.terms.all | b.terms.all,
-            any: a.terms.any | b.terms.any,
-        },
-        fresh: a.fresh || b.fresh,
-        twice: a.twice | b.twice,
-    }
 }
 
 fn same_size(setup: &Setup<'_>, who: &Who<'_>, dst: &Span, src: &Span) -> Check<()> {

@@ -341,6 +341,7 @@ impl<'a> Placer<'a> {
                 for (place, region) in [(dst, &to), (src, &from)] {
                     self.one_slot(place, region, at);
                 }
+                self.same_bytes(&to, &from, at);
                 OpKind::Copy { dst: to, src: from }
             }
             StmtKind::Dot { acc, a, b } => {

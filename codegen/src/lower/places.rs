@@ -280,6 +280,38 @@ impl<'a> Placer<'a> {
         }
     }
 
+    /// A copy moves bytes: they must mean the same on both sides.
+    pub(super) fn same_bytes(&mut self, dst: &Region, src: &Region, at: Loc) {
+        let [to, from] = [dst, src].map(|region| &self.matched.buffers[region.buffer.index()]);
+        let (name, other) = (&from.name, &to.name);
+        if from.kind == TensorKind::Vector {
+            self.found.push(
+                mistake(
+                    at,
+                    format!("`{name}` is a vector, and is copied to rows of `{other}`"),
+                )
+                .hint("a copy moves rows and columns as they are"),
+            );
+        } else if from.dtype != to.dtype {
+            let message = format!(
+                "`{name}` is {}, and is copied to `{other}`, which is {}",
+                from.dtype, to.dtype
+            );
+            self.found.push(
+                mistake(at, message)
+                    .hint("a copy moves bytes unchanged: both sides have one element type"),
+            );
+        } else if from.rows_contiguous != to.rows_contiguous {
+            let message = format!(
+                "`{name}` is copied to `{other}`, and one of them lies with its columns contiguous, the other with its rows"
+            );
+            self.found.push(
+                mistake(at, message)
+                    .hint("a copy moves bytes unchanged: in layout nt all tensors lie alike"),
+            );
+        }
+    }
+
     pub(super) fn one_slot(&mut self, place: &Place, region: &Region, at: Loc) {
         if matches!(place.slot, Some(Pick::All | Pick::Others)) {
             let name = &self.matched.buffers[region.buffer.index()].name;

@@ -9,6 +9,8 @@
 //! - race, coverage, reuse, attribution: two accesses, or a signal and a wait, meet only within one column or where
 //!   there are no columns. What orders them in the narrow kernel orders them in that column of the full one; and an
 //!   order in the full one, through whatever columns, is one in the narrow one with the columns forgotten.
+//! - coverage counts terms that name ranks and tensors and lie where they are read or written: no term says in which
+//!   column it is, so a block of the narrow kernel is the same sum as that block is in every column of the full one.
 //! - progress, if tiles signal nothing: a tile's waits are over once they were over for another tile of its row, and
 //!   rows are first met in the same order, so repeated tiles never block.
 //! - progress, if they signal and every loop over tiles goes row by row: in no tile does a wait follow a signal.

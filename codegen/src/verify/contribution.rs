@@ -1,236 +1,289 @@
-//! Whose contributions a value holds, how much of K they are over, and what arithmetic does to them.
+//! What an element is a sum of: which terms, and how often each of them.
 //!
-//! A sum over ranks is the sum of one term of each rank. Adding terms of different ranks (and casting) keeps a sum a
-//! sum. Any other function may be applied to a term by the rank that made it, and to the sum once it is complete; in
-//! between it makes something that is no part of that sum any more.
+//! A term is a product of one rank, an element of an input, a constant that is added, or the result of a function. It
+//! lies at the element's own row and column, so it needs no place of its own, and all elements of an item hold the same
+//! sum. What is brought there from another row or column is [`Term::Elsewhere`].
+//!
+//! `+`, `-` and casts keep count: every term has an integer multiplicity, through scratch, copies and rings. Any other
+//! function of a complete sum makes a new term of it; of a part of a sum, it makes what is part of no sum.
+//!
+//! A sum over ranks is *complete* if every rank's products are in it exactly once, and the same ones of every rank;
+//! where nothing is multiplied, every rank's inputs. What is added beside (a bias, a residual, a constant) is added by
+//! one rank, once: where the sum is complete, or by the rank that owns the rows. Ranks that each add it to their part
+//! of the sum add it once a rank.
 
+mod expression;
+mod promise;
+
+pub(super) use promise::Wrong;
+
+use crate::kernel::{Kernel, ValueId};
 use crate::program::TensorId;
-use crate::shape::Extent;
-use crate::value::{AccId, Binary, Value};
+use std::collections::HashMap;
+use std::rc::Rc;
 
-/// A product over a part of K: adjoining parts of one product add up to more of it.
+/// What may be added.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Term {
+    /// A rank's product of two tensors as they are in its memory, over all of K.
+    Product {
+        rank: u16,
+        operands: (TensorId, TensorId),
+    },
+    /// An input as that rank holds it; of a gathered tensor, the rank whose rows they are.
+    Input { rank: u16, tensor: TensorId },
+    /// A constant that a rank adds.
+    Constant { rank: u16 },
+    /// What a function of a rank's expression came to: which part of which expression, of what.
+    Function {
+        rank: u16,
+        value: ValueId,
+        part: u16,
+        of: SumId,
+        kind: Of,
+    },
+    /// What is no contribution, added to a part of a sum by a rank that does not own the rows.
+    Early(TermId),
+    /// Other rows or columns than those it is stored to.
+    Elsewhere,
+    /// Rows and columns of one item that hold different sums.
+    Uneven,
+}
+
+/// What a function is of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Of {
+    /// Complete sums, perhaps with inputs beside them.
+    Whole,
+    /// Inputs alone.
+    Inputs,
+    /// Part of a sum.
+    Part,
+}
+
+impl Term {
+    /// Whose it is.
+    pub fn rank(self) -> Option<u16> {
+        match self {
+            Term::Product { rank, .. }
+            | Term::Input { rank, .. }
+            | Term::Constant { rank }
+            | Term::Function { rank, .. } => Some(rank),
+            Term::Early(_) | Term::Elsewhere | Term::Uneven => None,
+        }
+    }
+
+    /// The same of any rank.
+    fn alike(self) -> Term {
+        match self {
+            Term::Product { operands, .. } => Term::Product { rank: 0, operands },
+            Term::Input { tensor, .. } => Term::Input { rank: 0, tensor },
+            Term::Constant { .. } => Term::Constant { rank: 0 },
+            Term::Function {
+                value, part, kind, ..
+            } => Term::Function {
+                rank: 0,
+                value,
+                part,
+                of: NOTHING,
+                kind,
+            },
+            Term::Early(_) | Term::Elsewhere | Term::Uneven => self,
+        }
+    }
+}
+
+/// An index into the terms of [`Sums`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(super) struct TermId(u32);
+
+/// An index into [`Sums`]: equal sums have equal ones.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub(super) struct SumId(u32);
+
+/// The sum of nothing.
+pub(super) const NOTHING: SumId = SumId(0);
+
+/// What an expression can do with a sum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Depth {
-    /// What is multiplied.
-    pub operands: (TensorId, TensorId),
-    /// Over which elements of K.
-    pub over: Extent,
-    /// Of how many.
-    pub all: u32,
+enum State {
+    Nothing,
+    Inputs,
+    Whole,
+    Part,
 }
 
-impl Depth {
-    /// Both, where they adjoin.
-    fn joined(self, other: Depth) -> Option<Depth> {
-        let (a, b) = if self.over.start <= other.over.start {
-            (self, other)
-        } else {
-            (other, self)
+struct Sum {
+    /// Terms and how often, none of them zero times, by id.
+    parts: Rc<[(TermId, i32)]>,
+    /// Found out when first asked for.
+    state: Option<State>,
+}
+
+/// Every sum that is met, each once.
+pub(super) struct Sums<'a> {
+    kernel: &'a Kernel,
+    everyone: u128,
+    terms: Vec<Term>,
+    term_ids: HashMap<Term, TermId>,
+    sums: Vec<Sum>,
+    sum_ids: HashMap<Rc<[(TermId, i32)]>, SumId>,
+    added: HashMap<(SumId, SumId), SumId>,
+}
+
+impl<'a> Sums<'a> {
+    /// Only nothing.
+    pub fn new(kernel: &'a Kernel, world: u32) -> Self {
+        let mut sums = Sums {
+            kernel,
+            everyone: (0..world).fold(0, |ranks, rank| ranks | 1 << rank),
+            terms: Vec::new(),
+            term_ids: HashMap::new(),
+            sums: Vec::new(),
+            sum_ids: HashMap::new(),
+            added: HashMap::new(),
         };
-        let alike = (a.operands, a.all) == (b.operands, b.all) && a.over.end == b.over.start;
-        let over = Extent {
-            start: a.over.start,
-            end: b.over.end,
-        };
-        alike.then_some(Depth { over, ..a })
+        sums.sum(&[]);
+        sums
     }
 
-    /// All of K is no part.
-    fn unless_whole(self) -> Option<Depth> {
-        (self.over.len() < self.all).then_some(self)
-    }
-}
-
-/// Whose contributions a block, an accumulator or a value holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Holds {
-    /// Ranks whose term is in it.
-    pub ranks: u128,
-    /// Ranks whose term is in it more than once.
-    pub twice: u128,
-    /// Whether it is a function of what it holds, other than the sum.
-    pub applied: bool,
-    /// Whether such a function's result was added to something.
-    pub mixed: bool,
-    /// The part of K that its only term is over; `None`: all.
-    pub depth: Option<Depth>,
-    /// Whether parts of K were added that do not adjoin, or to something else, or a function was applied to one.
-    pub torn: bool,
-}
-
-/// What an accumulator of an item holds.
-#[derive(Clone, Copy, Default)]
-pub(super) struct AccHolds {
-    /// Whether products were added to it: this rank's own term.
-    pub dotted: bool,
-    /// Whether it is an input tile: a residual beside a product, this rank's own term where there is none.
-    pub input: bool,
-    /// The part of K that the products are over; `None`: all.
-    pub depth: Option<Depth>,
-    /// What was read from memory.
-    pub memory: Holds,
-}
-
-/// What a part of an expression holds: this rank's own term, and what came from memory.
-#[derive(Clone, Copy, Default)]
-struct Part {
-    own: bool,
-    /// Whether the own term is a function of the product.
-    own_applied: bool,
-    /// The part of K that the own term is over; `None`: all.
-    own_depth: Option<Depth>,
-    memory: Holds,
-}
-
-impl Part {
-    fn all(self, me: u32) -> Holds {
-        if self.own {
-            self.memory.plus(Holds {
-                applied: self.own_applied,
-                depth: self.own_depth,
-                ..Holds::one(me)
-            })
-        } else {
-            self.memory
+    fn id(&mut self, term: Term) -> TermId {
+        if let Some(id) = self.term_ids.get(&term) {
+            return *id;
         }
+        let id = TermId(self.terms.len() as u32);
+        self.terms.push(term);
+        self.term_ids.insert(term, id);
+        id
     }
 
-    /// Two products of one rank are one term of it; parts of products are none.
-    fn plus(self, other: Part) -> Part {
-        let mut memory = self.memory.plus(other.memory);
-        let both = self.own && other.own;
-        memory.torn |= both && (self.own_depth.is_some() || other.own_depth.is_some());
-        Part {
-            own: self.own || other.own,
-            own_applied: self.own_applied || other.own_applied,
-            own_depth: self.own_depth.or(other.own_depth),
-            memory,
+    fn sum(&mut self, parts: &[(TermId, i32)]) -> SumId {
+        if let Some(id) = self.sum_ids.get(parts) {
+            return *id;
         }
+        let parts: Rc<[(TermId, i32)]> = parts.into();
+        let id = SumId(self.sums.len() as u32);
+        self.sums.push(Sum {
+            parts: parts.clone(),
+            state: None,
+        });
+        self.sum_ids.insert(parts, id);
+        id
     }
-}
 
-impl Holds {
-    /// That rank's term.
-    pub fn one(rank: u32) -> Holds {
-        Holds {
-            ranks: 1 << rank,
-            ..Holds::default()
-        }
+    /// A term.
+    pub fn term(&self, id: TermId) -> Term {
+        self.terms[id.0 as usize]
+    }
+
+    /// The terms of a sum, and how often each.
+    pub fn parts(&self, sum: SumId) -> &[(TermId, i32)] {
+        &self.sums[sum.0 as usize].parts
+    }
+
+    /// That term, once.
+    pub fn one(&mut self, term: Term) -> SumId {
+        let id = self.id(term);
+        self.sum(&[(id, 1)])
     }
 
     /// The sum of two.
-    pub fn plus(self, other: Holds) -> Holds {
-        let both = self.ranks != 0 && other.ranks != 0;
-        let parted = both && (self.depth.is_some() || other.depth.is_some());
-        if parted {
-            return self.joined(other);
+    pub fn plus(&mut self, a: SumId, b: SumId) -> SumId {
+        if a == NOTHING || b == NOTHING {
+            return a.max(b);
         }
-        Holds {
-            depth: self.depth.or(other.depth),
-            torn: self.torn || other.torn,
-            ranks: self.ranks | other.ranks,
-            twice: self.twice | other.twice | (self.ranks & other.ranks),
-            applied: self.applied || other.applied,
-            mixed: self.mixed || other.mixed || (both && (self.applied || other.applied)),
+        let key = (a.min(b), a.max(b));
+        if let Some(known) = self.added.get(&key) {
+            return *known;
+        }
+        let sum = self.merged(a, b, |a, b| a.saturating_add(b));
+        self.added.insert(key, sum);
+        sum
+    }
+
+    fn minus(&mut self, a: SumId, b: SumId) -> SumId {
+        self.merged(a, b, |a, b| a.saturating_sub(b))
+    }
+
+    fn merged(&mut self, a: SumId, b: SumId, times: impl Fn(i32, i32) -> i32) -> SumId {
+        let (a, b) = (self.parts(a), self.parts(b));
+        let mut parts = Vec::with_capacity(a.len() + b.len());
+        let (mut i, mut j) = (0, 0);
+        while i < a.len() || j < b.len() {
+            let next = |side: &[(TermId, i32)], at: usize| side.get(at).map(|part| part.0);
+            let (left, right) = (next(a, i), next(b, j));
+            // `None`, the end, comes after every term.
+            let first = left.into_iter().chain(right).min();
+            let (mut here, mut there) = (0, 0);
+            if left == first {
+                here = a[i].1;
+                i += 1;
+            }
+            if right == first {
+                there = b[j].1;
+                j += 1;
+            }
+            let times = times(here, there);
+            parts.extend(first.filter(|_| times != 0).map(|term| (term, times)));
+        }
+        self.sum(&parts)
+    }
+
+    /// Whether a term may stand beside contributions: it is of inputs alone.
+    fn is_beside(&self, term: Term) -> bool {
+        match term {
+            Term::Input { .. } | Term::Constant { .. } => true,
+            Term::Function { kind, .. } => kind == Of::Inputs,
+            Term::Product { .. } | Term::Early(_) | Term::Elsewhere | Term::Uneven => false,
         }
     }
 
-    /// The sum of two parts of one rank's term.
-    fn joined(self, other: Holds) -> Holds {
-        let joined = match (self.depth, other.depth) {
-            (Some(a), Some(b)) if self.ranks == other.ranks => a.joined(b),
-            (Some(_), Some(_)) | (None, _) | (_, None) => None,
+    fn multiplies(&self, sum: SumId) -> bool {
+        let product = |part: &(TermId, i32)| matches!(self.term(part.0), Term::Product { .. });
+        self.parts(sum).iter().any(product)
+    }
+
+    fn state(&mut self, sum: SumId) -> State {
+        if let Some(state) = self.sums[sum.0 as usize].state {
+            return state;
+        }
+        let parts = self.parts(sum);
+        let state = if parts.is_empty() {
+            State::Nothing
+        } else if self.complete(sum).is_ok() {
+            State::Whole
+        } else if parts.iter().all(|part| self.is_beside(self.term(part.0))) {
+            State::Inputs
+        } else {
+            State::Part
         };
-        Holds {
-            ranks: self.ranks | other.ranks,
-            twice: self.twice | other.twice,
-            applied: false,
-            mixed: self.mixed || other.mixed,
-            depth: joined.map_or(self.depth.or(other.depth), Depth::unless_whole),
-            torn: self.torn || other.torn || self.applied || other.applied || joined.is_none(),
-        }
+        self.sums[sum.0 as usize].state = Some(state);
+        state
     }
-}
 
-/// What an expression of rank `me` in a world of `everyone` holds.
-pub(super) fn of_value(
-    value: &Value,
-    me: u32,
-    everyone: u128,
-    acc: &impl Fn(AccId) -> AccHolds,
-) -> Holds {
-    let beside_product = value.accs().into_iter().any(|id| acc(id).dotted);
-    let of_acc = |id| {
-        let AccHolds {
-            dotted,
-            input,
-            depth,
-            memory,
-        } = acc(id);
-        Part {
-            own: dotted || (input && !beside_product),
-            own_applied: false,
-            own_depth: depth,
-            memory,
+    /// A sum as it is stored to rows of `owner`: what is beside a part of a sum of products is then early.
+    pub fn stored(&mut self, sum: SumId, owner: Option<u32>) -> SumId {
+        let alone = self.parts(sum).len() < 2;
+        if alone || owner.is_none() || !self.multiplies(sum) || self.state(sum) != State::Part {
+            return sum;
         }
-    };
-    part(value, me, everyone, &of_acc).all(me)
-}
-
-fn part(value: &Value, me: u32, everyone: u128, acc: &impl Fn(AccId) -> Part) -> Part {
-    let of = |value: &Value| part(value, me, everyone, acc);
-    let apply = |values: &[&Value]| {
-        let parts: Vec<Part> = values.iter().map(|value| of(value)).collect();
-        applied(&parts, me, everyone)
-    };
-    match value {
-        Value::Acc(id) => acc(*id),
-        Value::Arg(_) | Value::Const(_) => Part::default(),
-        Value::Cast(_, a) => of(a),
-        Value::Binary(Binary::Add, a, b) => of(a).plus(of(b)),
-        Value::Unary(_, a) => apply(&[a]),
-        Value::Binary(
-            Binary::Sub | Binary::Mul | Binary::Div | Binary::Min | Binary::Max,
-            a,
-            b,
-        ) => apply(&[a, b]),
-        Value::Select(_, values) => apply(&values.iter().collect::<Vec<_>>()),
-        Value::Call(_, values) => apply(&values.iter().collect::<Vec<_>>()),
+        let mut parts = self.parts(sum).to_vec();
+        for (id, _) in &mut parts {
+            let term = self.term(*id);
+            if self.is_beside(term) && term.rank().map(u32::from) != owner {
+                *id = self.id(Term::Early(*id));
+            }
+        }
+        parts.sort_unstable();
+        self.sum(&parts)
     }
-}
 
-/// A function of several parts: of this rank's own terms a term, of complete sums a complete result. Anything else is
-/// not a part of the sum any more.
-fn applied(parts: &[Part], me: u32, everyone: u128) -> Part {
-    let held: Vec<Holds> = parts
-        .iter()
-        .map(|part| part.all(me))
-        .filter(|holds| holds.ranks != 0)
-        .collect();
-    let torn = held.iter().any(|holds| holds.torn || holds.depth.is_some());
-    if parts.iter().all(|part| part.memory.ranks == 0) {
-        return Part {
-            own: !held.is_empty(),
-            own_applied: true,
-            own_depth: None,
-            memory: Holds {
-                torn,
-                ..Holds::default()
-            },
+    /// Terms that a sum over ranks may not have: whoever makes such a sum is to blame.
+    pub fn suspects(&self, sum: SumId) -> impl Iterator<Item = TermId> + '_ {
+        let suspect = |(id, times): &(TermId, i32)| {
+            *times != 1 || !matches!(self.term(*id), Term::Product { .. })
         };
-    }
-    let memory = Holds {
-        ranks: held.iter().fold(0, |ranks, holds| ranks | holds.ranks),
-        twice: held.iter().fold(0, |ranks, holds| ranks | holds.twice),
-        applied: true,
-        mixed: held
-            .iter()
-            .any(|holds| holds.mixed || holds.ranks != everyone),
-        depth: None,
-        torn,
-    };
-    Part {
-        memory,
-        ..Part::default()
+        let suspects = self.parts(sum).iter().filter(move |part| suspect(part));
+        suspects.map(|(id, _)| *id)
     }
 }

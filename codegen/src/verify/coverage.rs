@@ -1,63 +1,50 @@
-//! Guarantee 3: every output element is written once, and every rank's contribution is summed once. What launches
-//! accumulate is added to once in each and never written: what it holds after is what it held before and that.
+//! Guarantee 3: every output element is written once, and is the sum that its type promises.
 //!
-//! Follows, in the order of the greedy run, whose contributions each block of memory holds. Where guarantee 2 holds,
-//! every other order gives the same.
+//! - [`TensorKind::Scattered`], [`TensorKind::Reduced`]: every rank's contribution exactly once, or a function of that
+//!   sum and of inputs ([`Sums::complete`]).
+//! - [`TensorKind::Accumulated`]: what it held before and every product of the launch exactly once: it is added to once
+//!   in each launch and never written.
+//! - [`TensorKind::Gathered`]: its own rows, from the rank that owns them, unchanged.
+//! - [`TensorKind::Out`]: any expression.
+//!
+//! Follows, in the order of the greedy run, what each block of memory is a sum of. Where guarantee 2 holds, every other
+//! order gives the same.
 
-use super::contribution::{self, AccHolds, Depth, Holds};
-use super::facts::{Access, At, Facts, for_spans};
+mod told;
+
+use super::contribution::{NOTHING, SumId, Sums, Term, TermId};
+use super::facts::{Access, Area, At, Facts, for_spans};
 use super::race::initially_there;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::ValueId;
 use crate::program::{TensorId, TensorKind};
 use crate::shape::Extent;
+use crate::undo::{Fix, undone};
 use crate::unroll::{Span, StepKind};
 use crate::value::AccId;
+use std::collections::HashMap;
 
 /// An accumulator of the item an agent is at.
 #[derive(Clone, Default)]
 struct Acc {
     /// The item it belongs to, plus one.
     item: u32,
-    /// The products added to it: their operands, and over how many elements of K of how many.
-    products: Vec<Product>,
-    holds: AccHolds,
+    sum: SumId,
+    /// Of which rows and columns; a vector has all rows.
+    rows: Option<Extent>,
+    columns: Option<Extent>,
 }
 
-#[derive(Clone, Copy)]
-struct Product {
-    operands: (TensorId, TensorId),
-    /// What is added up so far, as far as it adjoins.
-    over: Extent,
-    done: u32,
-    all: u32,
-}
-
-impl Product {
-    /// The part of K it is over, unless that is all of it.
-    fn depth(&self) -> Option<Depth> {
-        let Product {
-            operands,
-            over,
-            all,
-            ..
-        } = *self;
-        (self.done < all).then_some(Depth {
-            operands,
-            over,
-            all,
-        })
-    }
-}
-
-/// Follows contributions through a run.
+/// Follows sums through a run.
 pub(super) struct Coverage<'a, 'b> {
     facts: &'b Facts<'a>,
-    blocks: Vec<Holds>,
+    sums: Sums<'a>,
+    blocks: Vec<SumId>,
     writes: Vec<u8>,
     adds: Vec<u8>,
     accs: Vec<Vec<Acc>>,
-    found: Option<Diagnostic>,
+    /// Who first stored what no sum over ranks may have.
+    blame: HashMap<TermId, At>,
 }
 
 impl<'a, 'b> Coverage<'a, 'b> {
@@ -65,18 +52,25 @@ impl<'a, 'b> Coverage<'a, 'b> {
         let count = facts.blocks() as usize;
         let mut coverage = Coverage {
             facts,
-            blocks: vec![Holds::default(); count],
+            sums: Sums::new(facts.kernel, facts.plan.geometry.world),
+            blocks: vec![NOTHING; count],
             writes: vec![0; count],
             adds: vec![0; count],
             accs: vec![vec![Acc::default(); facts.kernel.accs.len()]; facts.plan.agents.len()],
-            found: None,
+            blame: HashMap::new(),
         };
         for area in facts.areas() {
-            let gathered =
-                facts.kernel.buffers[usize::from(area.buffer)].kind == TensorKind::Gathered;
-            for block in facts.blocks_of(area).filter(|_| gathered) {
+            let tensor = TensorId(area.buffer);
+            if facts.kernel.buffers[tensor.index()].kind != TensorKind::Gathered {
+                continue;
+            }
+            let own = coverage.sums.one(Term::Input {
+                rank: area.home,
+                tensor,
+            });
+            for block in facts.blocks_of(area) {
                 if initially_there(facts, area, block) {
-                    coverage.blocks[block as usize] = Holds::one(u32::from(area.home));
+                    coverage.blocks[block as usize] = own;
                     coverage.writes[block as usize] = 1;
                 }
             }
@@ -86,203 +80,182 @@ impl<'a, 'b> Coverage<'a, 'b> {
 
     /// One step of the run.
     pub fn step(&mut self, at: At, kind: StepKind) {
+        let rank = self.facts.rank(at.agent) as u16;
         match kind {
             StepKind::Wait { .. } | StepKind::Signal { .. } => {}
-            StepKind::Copy { src, .. } => {
-                let input = self.facts.kernel.buffers[src.buffer.index()].kind == TensorKind::Local;
-                let me = Holds::one(self.facts.rank(at.agent));
-                let holds = if input { me } else { self.read(&src) };
-                self.write(at, kind, holds);
+            StepKind::Copy { dst, src } => {
+                let mut sum = self.read(rank, &src);
+                if (src.rows, src.columns) != (dst.rows, dst.columns) {
+                    let elsewhere = self.sums.one(Term::Elsewhere);
+                    sum = self.sums.plus(sum, elsewhere);
+                }
+                self.write(at, kind, sum);
             }
             StepKind::Dot { acc, a, b } => {
-                let buffer = &self.facts.kernel.buffers[a.buffer.index()];
-                let all = self.facts.plan.geometry.size(buffer.columns);
-                let acc = self.acc(at, acc.0);
-                acc.holds.dotted = true;
-                let operands = (a.buffer, b.buffer);
-                let known = acc
-                    .products
-                    .iter()
-                    .position(|product| product.operands == operands);
-                let known = known.unwrap_or_else(|| {
-                    acc.products.push(Product {
-                        operands,
-                        over: Extent {
-                            end: a.columns.start,
-                            ..a.columns
-                        },
-                        done: 0,
-                        all,
-                    });
-                    acc.products.len() - 1
-                });
-                let product = &mut acc.products[known];
-                product.done += a.columns.len();
-                if product.over.end == a.columns.start {
-                    product.over.end = a.columns.end;
-                }
-                // One part of K, if nothing else was multiplied; anything but all of K is refused where it ends.
-                acc.holds.depth = acc.products[0].depth();
+                let dim = self.facts.kernel.buffers[a.buffer.index()].columns;
+                let whole = self.facts.plan.geometry.size(dim);
+                let product = if [a.columns.len(), b.columns.len()] == [whole; 2] {
+                    Term::Product {
+                        rank,
+                        operands: (a.buffer, b.buffer),
+                    }
+                } else {
+                    // Schedules multiply over all of K; a kernel made by hand may not.
+                    Term::Elsewhere
+                };
+                let product = self.sums.one(product);
+                self.fill(at, acc, product, Some(a.rows), b.rows);
             }
-            StepKind::Reduce { acc, .. } => {
-                let mut holds = Holds::default();
-                let (me, world) = (self.facts.rank(at.agent), self.facts.plan.geometry.world);
-                for_spans(kind, me, world, |span, _| {
-                    holds = holds.plus(self.read(&span))
+            StepKind::Reduce { acc, from } => {
+                let mut sum = NOTHING;
+                let world = self.facts.plan.geometry.world;
+                for_spans(kind, u32::from(rank), world, |span, _| {
+                    let there = self.read(rank, &span);
+                    sum = self.sums.plus(sum, there);
                 });
-                let acc = self.acc(at, acc.0);
-                acc.holds.memory = acc.holds.memory.plus(holds);
+                self.fill(at, acc, sum, Some(from.rows), from.columns);
             }
             StepKind::Load { acc, from } => {
-                let kind = self.facts.kernel.buffers[from.buffer.index()].kind;
-                let holds = self.read(&from);
-                let acc = self.acc(at, acc.0);
-                acc.holds.memory = holds;
-                acc.holds.input = kind == TensorKind::Local;
+                let sum = self.read(rank, &from);
+                *self.acc(at, acc) = Acc {
+                    item: at.item + 1,
+                    ..Acc::default()
+                };
+                let vector =
+                    self.facts.kernel.buffers[from.buffer.index()].kind == TensorKind::Vector;
+                let rows = (!vector).then_some(from.rows);
+                self.fill(at, acc, sum, rows, from.columns);
             }
             StepKind::Store { dst, value, .. } => {
-                let holds = self.value(at, value);
-                let scratch = self.facts.kernel.buffers[dst.buffer.index()].is_scratch();
-                if let (Some(Depth { over, all, .. }), false) = (holds.depth, scratch || holds.torn)
-                {
-                    self.unfinished(at, over.len(), all);
-                }
-                self.write(at, kind, holds);
+                let sum = self.value(at, value, &dst);
+                self.write(at, kind, sum);
             }
         }
     }
 
-    fn acc(&mut self, at: At, acc: u16) -> &mut Acc {
-        let acc = &mut self.accs[at.agent as usize][usize::from(acc)];
+    fn acc(&mut self, at: At, acc: AccId) -> &mut Acc {
+        let acc = &mut self.accs[at.agent as usize][usize::from(acc.0)];
         if acc.item != at.item + 1 {
-            acc.item = at.item + 1;
-            acc.products.clear();
-            acc.holds = AccHolds::default();
+            *acc = Acc {
+                item: at.item + 1,
+                ..Acc::default()
+            };
         }
         acc
     }
 
-    /// A store of what is not all of a product, and may not be less.
-    fn unfinished(&mut self, at: At, done: u32, all: u32) {
-        let facts = self.facts;
-        let (loc, who) = (facts.loc(at), facts.who(at.agent));
-        let message = format!("{who} stores a product over {done} of {all} elements of K");
-        self.found.get_or_insert_with(|| {
-            Diagnostic::new(Rule::Coverage, loc, message)
-                .note(loc, facts.deed(at))
-                .hint("visit every part once: `for s in splits(n)`, without conditions; or add the parts that scratch holds")
-        });
-    }
-
-    /// What an expression holds.
-    fn value(&mut self, at: At, value: ValueId) -> Holds {
-        let facts = self.facts;
-        let value = &facts.kernel.values[usize::from(value.0)];
-        for id in value.accs() {
-            let products = &self.acc(at, id.0).products;
-            let part =
-                |product: &Product| products.len() == 1 && product.over.len() == product.done;
-            let wrong = products
-                .iter()
-                .find(|product| {
-                    product.done > product.all || product.done < product.all && !part(product)
-                })
-                .copied();
-            if let Some(Product { done, all, .. }) = wrong {
-                self.unfinished(at, done, all);
-            }
+    /// Adds to an accumulator.
+    fn fill(&mut self, at: At, acc: AccId, sum: SumId, rows: Option<Extent>, columns: Extent) {
+        let filled = self.acc(at, acc);
+        let moved = filled.columns.is_some_and(|known| known != columns)
+            || filled.rows.is_some_and(|known| Some(known) != rows);
+        (filled.rows, filled.columns) = (rows, Some(columns));
+        let before = filled.sum;
+        let mut all = self.sums.plus(before, sum);
+        if moved {
+            let elsewhere = self.sums.one(Term::Elsewhere);
+            all = self.sums.plus(all, elsewhere);
         }
-        let (me, world) = (facts.rank(at.agent), facts.plan.geometry.world);
-        let accs = &self.accs[at.agent as usize];
-        let of_acc = |id: AccId| match &accs[usize::from(id.0)] {
-            acc if acc.item == at.item + 1 => acc.holds,
-            _ => AccHolds::default(),
-        };
-        contribution::of_value(value, me, everyone(world), &of_acc)
+        self.acc(at, acc).sum = all;
     }
 
-    /// What a span holds: only what all of its blocks hold counts as there; what any holds twice is twice.
-    fn read(&self, span: &Span) -> Holds {
-        let mut holds: Option<Holds> = None;
+    /// What an expression is that is stored there.
+    fn value(&mut self, at: At, value: ValueId, dst: &Span) -> SumId {
+        let facts = self.facts;
+        let accs = &self.accs[at.agent as usize];
+        let live = |id: AccId| Some(&accs[usize::from(id.0)]).filter(|acc| acc.item == at.item + 1);
+        let of_acc = |id: AccId| live(id).map_or(NOTHING, |acc| acc.sum);
+        let rank = facts.rank(at.agent) as u16;
+        let dtype = facts.kernel.buffers[dst.buffer.index()].dtype;
+        let sum = self.sums.of_value(value, rank, dtype, &of_acc);
+        let used = facts.kernel.values[usize::from(value.0)].accs();
+        let moved = used.into_iter().filter_map(live).any(|acc| {
+            acc.columns.is_some_and(|columns| columns != dst.columns)
+                || acc.rows.is_some_and(|rows| rows != dst.rows)
+        });
+        let sum = self.sums.stored(sum, self.owner(dst));
+        if !moved {
+            return sum;
+        }
+        let elsewhere = self.sums.one(Term::Elsewhere);
+        self.sums.plus(sum, elsewhere)
+    }
+
+    /// Who owns the rows of a span, if rows are divided over ranks.
+    fn owner(&self, span: &Span) -> Option<u32> {
+        let (geometry, rows) = (
+            &self.facts.plan.geometry,
+            self.facts.kernel.buffers[span.buffer.index()].rows,
+        );
+        (geometry.chunks(rows) > 1).then(|| span.rows.start / geometry.chunk_rows(rows).max(1))
+    }
+
+    /// What a span holds for `rank`, which reads it. Rows and columns that one item reads hold the same, since items of
+    /// a partition do the same in every chunk; where they do not, what is made of them is part of no sum.
+    fn read(&mut self, rank: u16, span: &Span) -> SumId {
+        let tensor = span.buffer;
+        let kind = self.facts.kernel.buffers[tensor.index()].kind;
+        if matches!(kind, TensorKind::Local | TensorKind::Vector) {
+            return self.sums.one(Term::Input { rank, tensor });
+        }
+        let (mut found, mut even) = (None, true);
         self.facts.each_block(span, |block| {
             let next = self.blocks[block as usize];
-            holds = Some(match holds {
-                None => next,
-                Some(holds) => Holds {
-                    ranks: holds.ranks & next.ranks,
-                    twice: holds.twice | next.twice,
-                    applied: holds.applied || next.applied,
-                    mixed: holds.mixed || next.mixed,
-                    torn: holds.torn || next.torn || holds.depth != next.depth,
-                    depth: holds.depth,
-                },
-            });
+            even &= *found.get_or_insert(next) == next;
         });
-        holds.unwrap_or_default()
+        match found {
+            _ if !even => self.sums.one(Term::Uneven),
+            Some(sum) => sum,
+            // Nobody writes it: it holds what it held at the start.
+            None if kind == TensorKind::Gathered => {
+                let rank = self.owner(span).unwrap_or(0) as u16;
+                self.sums.one(Term::Input { rank, tensor })
+            }
+            None => NOTHING,
+        }
     }
 
-    fn write(&mut self, at: At, kind: StepKind, holds: Holds) {
-        let (facts, blocks) = (self.facts, &mut self.blocks);
-        let (writes, adds) = (&mut self.writes, &mut self.adds);
-        for_spans(
-            kind,
-            facts.rank(at.agent),
-            facts.plan.geometry.world,
-            |span, access| {
-                facts.each_block(&span, |block| {
-                    let block = block as usize;
-                    match access {
-                        Access::Read => {}
-                        Access::Write => {
-                            blocks[block] = holds;
-                            writes[block] = writes[block].saturating_add(1);
-                        }
-                        Access::Add => {
-                            blocks[block] = blocks[block].plus(holds);
-                            adds[block] = adds[block].saturating_add(1);
-                        }
+    fn write(&mut self, at: At, kind: StepKind, sum: SumId) {
+        for term in self.sums.suspects(sum) {
+            self.blame.entry(term).or_insert(at);
+        }
+        let (facts, sums, blame) = (self.facts, &mut self.sums, &mut self.blame);
+        let (blocks, writes, adds) = (&mut self.blocks, &mut self.writes, &mut self.adds);
+        let (me, world) = (facts.rank(at.agent), facts.plan.geometry.world);
+        for_spans(kind, me, world, |span, access| {
+            facts.each_block(&span, |block| {
+                let block = block as usize;
+                match access {
+                    Access::Read => {}
+                    Access::Write => {
+                        blocks[block] = sum;
+                        writes[block] = writes[block].saturating_add(1);
                     }
-                });
-            },
-        );
+                    Access::Add => {
+                        blocks[block] = sums.plus(blocks[block], sum);
+                        for term in sums.suspects(blocks[block]) {
+                            blame.entry(term).or_insert(at);
+                        }
+                        adds[block] = adds[block].saturating_add(1);
+                    }
+                }
+            });
+        });
     }
 
     /// The first output block that is not as it must be at the end.
     pub fn end(self) -> Option<Diagnostic> {
         let facts = self.facts;
-        let everyone = everyone(facts.plan.geometry.world);
-        if self.found.is_some() {
-            return self.found;
-        }
         self.untouched().or_else(|| {
             facts.areas().iter().find_map(|area| {
-                let buffer = &facts.kernel.buffers[usize::from(area.buffer)];
-                facts.blocks_of(area).find_map(|block| {
-                    let (rows, columns) = facts.rectangle(area, block);
-                    let wanted = match buffer.kind {
-                        TensorKind::Gathered => {
-                            let owner =
-                                rows.start / facts.plan.geometry.chunk_rows(buffer.rows).max(1);
-                            Some(1u128 << owner.min(127))
-                        }
-                        TensorKind::Scattered | TensorKind::Reduced => Some(everyone),
-                        TensorKind::Out => None,
-                        TensorKind::Accumulated => {
-                            return self.accumulates(block, || {
-                                let what =
-                                    facts.rectangle_name(area.buffer, area.slot, rows, columns);
-                                format!("{what} on rank {}", area.home)
-                            });
-                        }
-                        TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => {
-                            return None;
-                        }
-                    };
-                    if self.is_right(block, wanted) {
-                        return None;
-                    }
-                    let name = facts.rectangle_name(area.buffer, area.slot, rows, columns);
-                    Some(self.wrong(&format!("{name} on rank {}", area.home), block, wanted))
+                let kind = facts.kernel.buffers[usize::from(area.buffer)].kind;
+                facts.blocks_of(area).find_map(|block| match kind {
+                    TensorKind::Gathered
+                    | TensorKind::Scattered
+                    | TensorKind::Reduced
+                    | TensorKind::Out => self.written(area, block),
+                    TensorKind::Accumulated => self.accumulates(area, block),
+                    TensorKind::Local | TensorKind::Vector | TensorKind::Scratch { .. } => None,
                 })
             })
         })
@@ -325,19 +298,55 @@ impl<'a, 'b> Coverage<'a, 'b> {
             })
     }
 
-    fn is_right(&self, block: u32, wanted: Option<u128>) -> bool {
-        let holds = self.blocks[block as usize];
-        let once = self.writes[block as usize] == 1;
-        let whole = holds.depth.is_none() && !holds.torn;
-        once && whole
-            && wanted
-                .is_none_or(|wanted| (holds.ranks, holds.twice, holds.mixed) == (wanted, 0, false))
+    /// What is not as it must be with a block that is written.
+    fn written(&self, area: &Area, block: u32) -> Option<Diagnostic> {
+        let at = block as usize;
+        let (writes, adds) = (self.writes[at], self.adds[at]);
+        let tell = |message, hint| Some(self.tell(block, message, hint));
+        match (writes, adds) {
+            (1, _) => {}
+            (0, 0) => {
+                return tell(
+                    format!("nobody writes {}", self.name(area, block)),
+                    "every element of an output is written once, on every rank that holds it",
+                );
+            }
+            (0, _) => {
+                return tell(
+                    format!(
+                        "{} is added to, and nobody writes it",
+                        self.name(area, block)
+                    ),
+                    "write it first, or make it Accumulated: then the launch adds to what it held before",
+                );
+            }
+            (2.., _) => {
+                return tell(
+                    format!("{} is written {writes} times", self.name(area, block)),
+                    "every element of an output is written once; `+=` adds to it",
+                );
+            }
+        }
+        let sum = self.blocks[at];
+        match self.facts.kernel.buffers[usize::from(area.buffer)].kind {
+            TensorKind::Gathered => self.gathered(area, block),
+            TensorKind::Scattered | TensorKind::Reduced => {
+                let wrong = self.sums.complete(sum).err()?;
+                Some(self.wrong(area, block, wrong))
+            }
+            TensorKind::Out
+            | TensorKind::Accumulated
+            | TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Scratch { .. } => None,
+        }
     }
 
     /// What is not as it must be with a block that the launch adds to.
-    fn accumulates(&self, block: u32, name: impl Fn() -> String) -> Option<Diagnostic> {
+    fn accumulates(&self, area: &Area, block: u32) -> Option<Diagnostic> {
         let at = block as usize;
         let (writes, adds) = (self.writes[at], self.adds[at]);
+        let name = || self.name(area, block);
         let tell = |message, hint| Some(self.tell(block, message, hint));
         if writes > 0 {
             return tell(
@@ -355,113 +364,46 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 "every element that is accumulated is added to once a launch: so its bits do not depend on who comes first",
             );
         }
-        self.part_of_k(block, name)
+        let wrong = self.sums.accumulates(self.blocks[at]).err()?;
+        Some(self.wrong(area, block, wrong))
     }
 
-    /// What does not hold one product over all of K.
-    fn part_of_k(&self, block: u32, name: impl Fn() -> String) -> Option<Diagnostic> {
-        let holds = self.blocks[block as usize];
-        if let Some(Depth { over, all, .. }) = holds.depth.filter(|_| !holds.torn) {
-            let message = format!(
-                "{} holds a product over {} of {all} elements of K",
-                name(),
-                over.len()
-            );
-            let hint = "visit every part once: `for s in splits(n)`, without conditions; or add the parts that were stored";
-            return Some(self.tell(block, message, hint));
-        }
-        holds.torn.then(|| {
-            let message = format!("{} adds up parts of K that do not make up one product", name());
-            let hint = "add all parts of one product, neighbours to neighbours, and apply functions to the complete sum";
-            self.tell(block, message, hint)
-        })
-    }
-
-    /// A diagnostic with the statements that write a block.
-    fn tell(&self, block: u32, message: String, hint: &str) -> Diagnostic {
+    /// What is not as it must be with a block of a gathered tensor.
+    fn gathered(&self, area: &Area, block: u32) -> Option<Diagnostic> {
         let facts = self.facts;
-        let mut found = Diagnostic::new(Rule::Coverage, None, message);
-        let touches = facts
-            .touches(block)
-            .iter()
-            .filter(|touch| touch.access != Access::Read);
-        for (shown, touch) in touches.enumerate() {
-            if shown == 0 {
-                found.at = Some(facts.loc(touch.at));
-            }
-            if shown < 4 {
-                found = found.note(facts.loc(touch.at), facts.deed(touch.at));
-            }
+        let tensor = TensorId(area.buffer);
+        let buffer = &facts.kernel.buffers[tensor.index()];
+        let chunk = facts.plan.geometry.chunk_rows(buffer.rows).max(1);
+        let rank = (facts.rectangle(area, block).0.start / chunk) as u16;
+        let own = Term::Input { rank, tensor };
+        let parts = self.sums.parts(self.blocks[block as usize]);
+        let held: Vec<Term> = parts.iter().map(|part| self.sums.term(part.0)).collect();
+        let unlike = undone(Fix::Provenance) && held.len() == 1 && held[0].rank() == Some(rank);
+        if unlike || (held == [own] && parts[0].1 == 1) {
+            return None;
         }
-        found.hint(hint)
-    }
-
-    fn wrong(&self, name: &str, block: u32, wanted: Option<u128>) -> Diagnostic {
-        let holds = self.blocks[block as usize];
-        let writes = self.writes[block as usize];
-        let adds = self.adds[block as usize];
-        let list = |ranks: u128| {
-            let ranks: Vec<String> = (0..128)
-                .filter(|rank| ranks >> rank & 1 == 1)
-                .map(|rank: u32| rank.to_string())
-                .collect();
-            ranks.join(", ")
-        };
-        let tell = |message: String, hint: &str| self.tell(block, message, hint);
-        if writes == 0 && adds > 0 {
-            return tell(
-                format!("{name} is added to, and nobody writes it"),
-                "write it first, or make it Accumulated: then the launch adds to what it held before",
-            );
-        }
-        if writes == 0 {
-            return tell(
-                format!("nobody writes {name}"),
-                "every element of an output is written once, on every rank that holds it",
-            );
-        }
-        if writes > 1 {
-            return tell(
-                format!("{name} is written {writes} times"),
-                "every element of an output is written once; `+=` adds to it",
-            );
-        }
-        if let Some(found) = self.part_of_k(block, || name.into()) {
-            return found;
-        }
-        if holds.twice != 0 {
-            return tell(
+        let what = match held[..] {
+            [Term::Elsewhere] | [_, Term::Elsewhere] => "other rows or columns".into(),
+            [Term::Input { rank, tensor }] => {
                 format!(
-                    "{name} holds the contribution of rank {} twice",
-                    list(holds.twice)
-                ),
-                "each rank's contribution is summed once",
-            );
-        }
-        if holds.mixed {
-            return tell(
-                format!("{name} is no sum over ranks: a function was applied to a part of it"),
-                "add the terms first (`+`, `.sum()`, `+=`), and apply functions to the complete sum",
-            );
-        }
-        let missing = list(wanted.unwrap_or(0) & !holds.ranks);
-        if !missing.is_empty() {
-            return tell(
-                format!("{name} lacks the contribution of rank {missing}"),
-                "each rank's contribution is summed once",
-            );
-        }
-        tell(
+                    "rows of {} of rank {rank}",
+                    facts.kernel.buffers[tensor.index()].name
+                )
+            }
+            _ => "what was computed".into(),
+        };
+        let blame = parts
+            .first()
+            .and_then(|part| self.blamed(area, block, part.0));
+        Some(self.told(
+            block,
+            blame,
             format!(
-                "{name} holds what belongs to rank {}",
-                list(holds.ranks & !wanted.unwrap_or(0))
+                "{} holds {what}, not the rows of {} that rank {rank} owns",
+                self.name(area, block),
+                buffer.name
             ),
-            "a chunk of a Gathered tensor is its owner's, unchanged",
-        )
+            "a Gathered tensor is filled with its own rows, unchanged: `x.on(peer)[p] = x[p]`",
+        ))
     }
-}
-
-/// The set of all ranks of a world.
-fn everyone(world: u32) -> u128 {
-    (0..world).fold(0, |ranks, rank| ranks | 1 << rank)
 }

@@ -48,6 +48,24 @@
 //! Program order inside an item; the joins of a role; a wait and the signals it *cannot have missed*: those without
 //! which the target is out of reach. Other items of the same role do not order anything, since another CTA may run
 //! them. Across launches, additionally: the end of a rank's launch and the beginning of its next.
+//!
+//! # What a sum is of
+//!
+//! Coverage follows, for every block of memory, which terms it is the sum of and how often each of them is there:
+//! products (of a rank, of two tensors), inputs, constants, and results of functions. Copies carry them, `+`, `.sum()`
+//! and `+=` add their counts, `-` subtracts them. At the end
+//!
+//! - `Scattered` and `Reduced` hold every rank's products once, the same of every rank (where nothing is multiplied,
+//!   every rank's input), or functions of that sum. A bias, residual or constant is there from one rank, once: from the
+//!   one that completes the sum or the one that owns the rows. A rank that adds it to its part of the sum is refused,
+//!   as is one that applies a function to it, were it only a factor;
+//! - `Accumulated` got every product of its expression once, and nothing beside products;
+//! - `Gathered` holds the rows that their owner had of that very tensor, moved by copies or stored unchanged;
+//! - `Out` may be any expression.
+//!
+//! It is exact but for this: where rows or columns that one item reads hold different sums, what is made of them counts
+//! as part of no sum. (Items of a partition do the same throughout a chunk, so that takes loops over different
+//! partitions.)
 
 mod columns;
 mod contribution;

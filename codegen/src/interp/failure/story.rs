@@ -54,13 +54,21 @@ impl Failure {
                 twice,
             } => {
                 let mut message = format!("the sum in {what} in launch {launch}");
-                for (ranks, wrong) in [(missing, "lacks"), (twice, "has twice")] {
+                if missing.is_empty() && twice.is_empty() {
+                    message.push_str(" is of what is no term of it");
+                }
+                for (ranks, wrong) in [(missing, "lacks"), (twice, "has too much of")] {
                     if !ranks.is_empty() {
                         message.push_str(&format!(" {wrong} the contribution of rank {}", list(ranks)));
                     }
                 }
                 Diagnostic::new(rule, None, message)
             }
+            FailureKind::NotGathered { launch, what, owner } => Diagnostic::new(
+                rule,
+                None,
+                format!("{what} in launch {launch} is not what its owner, rank {owner}, had"),
+            ),
             FailureKind::LateWrite { by, what } => {
                 new(by, format!("{by} {} {what}, but launch {} of rank {} does not wait for it", by.does, by.launch, what.home))
                     .hint("some role of that rank must wait for the signal that follows the write")

@@ -1,10 +1,11 @@
 //! The history of one grid cell, and what may follow it.
 
-use super::{Mode, NEVER, Terms, Who, ranks};
+use super::{Mode, NEVER, Who};
 use crate::interp::Check;
 use crate::interp::clocks::{Epoch, HOST};
 use crate::interp::failure::{FailureKind, Rect};
 use crate::interp::setup::Setup;
+use crate::interp::tags::Tags;
 
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Cell {
@@ -17,7 +18,7 @@ pub(super) struct Cell {
     pub adds: Vec<Epoch>,
     /// Since the write.
     pub reads: Vec<Epoch>,
-    pub terms: u128,
+    pub tags: Tags,
 }
 
 pub(super) const EMPTY: Cell = Cell {
@@ -26,7 +27,7 @@ pub(super) const EMPTY: Cell = Cell {
     write: None,
     adds: Vec::new(),
     reads: Vec::new(),
-    terms: 0,
+    tags: Tags::NOTHING,
 };
 
 pub(super) fn unordered(
@@ -122,7 +123,7 @@ impl Cell {
         setup: &Setup<'_>,
         who: &Who<'_>,
         once: bool,
-        terms: Terms,
+        tags: &Tags,
         place: &impl Fn() -> Rect,
     ) -> Check<()> {
         self.see(setup, who, Mode::Add, place)?;
@@ -134,17 +135,8 @@ impl Cell {
                 first: setup.site(first, Mode::Add.verb()),
             }));
         }
-        let twice = self.terms & terms.any;
-        if twice != 0 {
-            return Err(Box::new(FailureKind::Contribution {
-                launch: who.at.launch as usize,
-                what: place(),
-                missing: Vec::new(),
-                twice: ranks(twice),
-            }));
-        }
         self.adds.push(who.at);
-        self.terms |= terms.all;
+        self.tags = self.tags.plus(tags, 1);
         Ok(())
     }
 
@@ -153,7 +145,7 @@ impl Cell {
         setup: &Setup<'_>,
         who: &Who<'_>,
         output: bool,
-        terms: Terms,
+        tags: &Tags,
         place: &impl Fn() -> Rect,
     ) -> Check<()> {
         if output && self.written && self.launch == who.at.launch {
@@ -181,7 +173,7 @@ impl Cell {
         self.write = Some(who.at);
         self.adds.clear();
         self.reads.clear();
-        self.terms = terms.all;
+        self.tags = tags.clone();
         Ok(())
     }
 }

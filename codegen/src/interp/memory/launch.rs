@@ -1,10 +1,11 @@
 //! What the caller does to a rank's parameters before and after a launch.
 
-use super::{Memory, NEVER, Window, ranks, shadow};
+use super::{Memory, NEVER, Window, shadow};
 use crate::interp::Check;
 use crate::interp::clocks::{Clock, Epoch};
 use crate::interp::failure::{FailureKind, Rect};
 use crate::interp::setup::Setup;
+use crate::interp::tags::{Tag, Tags};
 use crate::program::{TensorId, TensorKind};
 use crate::shape::Extent;
 
@@ -30,10 +31,10 @@ impl Memory {
             };
             let mut new = shadow(setup, launch, rank, id);
             let grid = &setup.grids[new.grid][index];
-            let terms = if setup.inputs_contribute && buffer.kind.is_input() {
-                1 << rank
+            let tags = if buffer.kind.is_input() {
+                Tags::one(Tag::Input(rank, id))
             } else {
-                0
+                Tags::NOTHING
             };
             for (at, cell) in new.cells.iter_mut().enumerate() {
                 cell.write = Some(Epoch::host(rank, launch));
@@ -41,7 +42,7 @@ impl Memory {
                 if own.start <= row && row < own.end {
                     cell.launch = launch;
                     cell.written = true;
-                    cell.terms = terms;
+                    cell.tags = tags.clone();
                 }
             }
             let at = self.index(rank, id);
@@ -52,13 +53,11 @@ impl Memory {
     /// At the end of a launch, the caller takes a rank's parameters back: everything must be there, and nobody may
     /// touch them any more. Nor may a write to its scratch still be on its way: other kernels share that memory.
     pub fn end(&mut self, setup: &Setup<'_>, rank: u16, launch: u32, clock: &Clock) -> Check<()> {
-        let everyone = u128::MAX >> (128 - setup.world);
         for (index, buffer) in setup.kernel.buffers.iter().enumerate() {
             let scratch = buffer.is_scratch();
             let shadow = &self.shadows[self.index(rank, TensorId(index as u16))];
             let grid = &setup.grids[shadow.grid][index];
             let output = !matches!(buffer.kind, TensorKind::Local | TensorKind::Vector);
-            let sum = matches!(buffer.kind, TensorKind::Scattered | TensorKind::Reduced);
             for (at, cell) in shadow.cells.iter().enumerate() {
                 let (line, column) = (at / shadow.columns, at % shadow.columns);
                 let (slot, row) = (line / shadow.rows, shadow.first + line % shadow.rows);
@@ -100,12 +99,35 @@ impl Memory {
                         other: setup.site(at, "reads"),
                     }));
                 }
-                if sum && cell.terms != everyone {
+                let promised = match buffer.kind {
+                    TensorKind::Scattered | TensorKind::Reduced => {
+                        cell.tags.complete(setup.kernel, setup.world as u16)
+                    }
+                    TensorKind::Accumulated => cell.tags.accumulates(),
+                    TensorKind::Gathered => {
+                        let rows = setup.plan(launch, rank).geometry.chunk_rows(buffer.rows);
+                        let owner = (grid.rows[row] / rows.max(1)) as u16;
+                        let own = Tags::one(Tag::Input(owner, TensorId(index as u16)));
+                        if cell.tags != own {
+                            return Err(Box::new(FailureKind::NotGathered {
+                                launch: launch as usize,
+                                what: place(),
+                                owner,
+                            }));
+                        }
+                        Ok(())
+                    }
+                    TensorKind::Local
+                    | TensorKind::Vector
+                    | TensorKind::Out
+                    | TensorKind::Scratch { .. } => Ok(()),
+                };
+                if let Err((missing, twice)) = promised {
                     return Err(Box::new(FailureKind::Contribution {
                         launch: launch as usize,
                         what: place(),
-                        missing: ranks(everyone & !cell.terms),
-                        twice: Vec::new(),
+                        missing,
+                        twice,
                     }));
                 }
             }

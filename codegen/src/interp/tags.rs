@@ -1,0 +1,177 @@
+//! What memory is a sum of, counted as a run goes: which terms, and how often each. It shares nothing with the
+//! verifier's count, and is laxer about who adds what is no contribution, as long as one rank alone does.
+
+use crate::kernel::Kernel;
+use crate::program::{TensorId, TensorKind};
+use crate::value::{AccId, Binary, Value};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// A term of a sum.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) enum Tag {
+    /// A rank's product.
+    Product(u16, TensorId, TensorId),
+    /// An input of a rank; of a gathered tensor, the one whose rows they are.
+    Input(u16, TensorId),
+    /// Constants that a rank adds, and functions of inputs.
+    Beside(u16),
+    /// A rank's functions of complete sums.
+    Whole(u16),
+    /// A function of a part of a sum, or different sums where one is needed.
+    Broken,
+}
+
+/// How often each term is in a sum; `None`: nothing is.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Tags(Option<Rc<BTreeMap<Tag, i32>>>);
+
+/// Ranks whose contribution a sum lacks, and those of which it has too much.
+pub(super) type Wrong = (Vec<u16>, Vec<u16>);
+
+impl Tags {
+    /// The sum of nothing.
+    pub const NOTHING: Tags = Tags(None);
+
+    /// That term, once.
+    pub fn one(tag: Tag) -> Tags {
+        Tags(Some(Rc::new(BTreeMap::from([(tag, 1)]))))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (Tag, i32)> + '_ {
+        let terms = self.0.iter().flat_map(|terms| terms.iter());
+        terms.map(|(tag, times)| (*tag, *times))
+    }
+
+    /// With `sign` times another.
+    pub fn plus(&self, other: &Tags, sign: i32) -> Tags {
+        if other.0.is_none() {
+            return self.clone();
+        }
+        let mut terms: BTreeMap<Tag, i32> = self.iter().collect();
+        for (tag, times) in other.iter() {
+            *terms.entry(tag).or_default() += sign * times;
+        }
+        terms.retain(|_, times| *times != 0);
+        Tags((!terms.is_empty()).then(|| Rc::new(terms)))
+    }
+
+    fn is_beside(&self) -> bool {
+        self.iter()
+            .all(|(tag, _)| matches!(tag, Tag::Input(..) | Tag::Beside(_)))
+    }
+
+    /// Whether it is the sum over all ranks, or what was made of that.
+    pub fn complete(&self, kernel: &Kernel, world: u16) -> Result<(), Wrong> {
+        let mut products: BTreeMap<(TensorId, TensorId), Vec<u16>> = BTreeMap::new();
+        let mut inputs: BTreeMap<TensorId, Vec<u16>> = BTreeMap::new();
+        let (mut beside, mut whole) = (Vec::new(), Vec::new());
+        for (tag, times) in self.iter() {
+            let often = match tag {
+                Tag::Product(..) => times != 1,
+                Tag::Input(..) => times.abs() != 1,
+                Tag::Beside(_) | Tag::Whole(_) => false,
+                Tag::Broken => return Err((Vec::new(), Vec::new())),
+            };
+            match tag {
+                Tag::Product(rank, ..) | Tag::Input(rank, _) if often => {
+                    return Err((Vec::new(), vec![rank]));
+                }
+                Tag::Product(rank, a, b) => products.entry((a, b)).or_default().push(rank),
+                Tag::Input(rank, id) => inputs.entry(id).or_default().push(rank),
+                Tag::Beside(rank) => beside.push(rank),
+                Tag::Whole(rank) => whole.push(rank),
+                Tag::Broken => {}
+            }
+        }
+        let everyone: Vec<u16> = (0..world).collect();
+        let lacking = |ranks: &[u16]| -> Vec<u16> {
+            let left = everyone.iter().filter(|rank| !ranks.contains(rank));
+            left.copied().collect()
+        };
+        for ranks in products.values().filter(|ranks| **ranks != everyone) {
+            return Err((lacking(ranks), Vec::new()));
+        }
+        let alone = products.is_empty() && whole.is_empty();
+        let mut summed = !alone;
+        for (id, ranks) in &inputs {
+            let local = kernel.buffers[id.index()].kind == TensorKind::Local;
+            if alone && local && *ranks == everyone {
+                summed = true;
+            } else if ranks.len() > 1 {
+                return Err((Vec::new(), ranks.clone()));
+            }
+        }
+        for ranks in [beside, whole] {
+            if ranks.len() > 1 {
+                return Err((Vec::new(), ranks));
+            }
+        }
+        if summed {
+            return Ok(());
+        }
+        Err((everyone, Vec::new()))
+    }
+
+    /// Whether one launch may add it to what a rank held before: products once, and nothing beside them.
+    pub fn accumulates(&self) -> Result<(), Wrong> {
+        let products = self.iter().any(|(tag, _)| matches!(tag, Tag::Product(..)));
+        for (tag, times) in self.iter() {
+            match tag {
+                Tag::Product(rank, ..) if times != 1 => return Err((Vec::new(), vec![rank])),
+                Tag::Input(rank, _) | Tag::Beside(rank) if products => {
+                    return Err((Vec::new(), vec![rank]));
+                }
+                Tag::Product(..)
+                | Tag::Input(..)
+                | Tag::Beside(_)
+                | Tag::Whole(_)
+                | Tag::Broken => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What a rank's expression is a sum of.
+    pub fn of(
+        value: &Value,
+        acc: &impl Fn(AccId) -> Tags,
+        rank: u16,
+        (kernel, world): (&Kernel, u16),
+    ) -> Tags {
+        let of = |value: &Value| Tags::of(value, acc, rank, (kernel, world));
+        let complete = |tags: &Tags| tags.complete(kernel, world).is_ok();
+        let function = |parts: Vec<Tags>| {
+            let parts: Vec<Tags> = parts.into_iter().filter(|part| part.0.is_some()).collect();
+            let sums: Vec<&Tags> = parts.iter().filter(|part| !part.is_beside()).collect();
+            let whole = parts.iter().any(complete);
+            Tags::one(match (parts.is_empty(), sums.is_empty()) {
+                (true, _) => return Tags::NOTHING,
+                (false, true) if !whole => Tag::Beside(rank),
+                (false, _) if sums.into_iter().all(complete) => Tag::Whole(rank),
+                (false, _) => Tag::Broken,
+            })
+        };
+        match value {
+            Value::Acc(id) => acc(*id),
+            Value::Const(constant) if *constant != 0.0 => Tags::one(Tag::Beside(rank)),
+            Value::Const(_) | Value::Arg(_) => Tags::NOTHING,
+            Value::Cast(_, a) => of(a),
+            Value::Binary(Binary::Add, a, b) => of(a).plus(&of(b), 1),
+            Value::Binary(Binary::Sub, a, b) => {
+                let (a, b) = (of(a), of(b));
+                if complete(&a) && complete(&b) {
+                    function(vec![a, b])
+                } else {
+                    a.plus(&b, -1)
+                }
+            }
+            Value::Unary(_, a) => function(vec![of(a)]),
+            Value::Binary(Binary::Mul | Binary::Div | Binary::Min | Binary::Max, a, b) => {
+                function(vec![of(a), of(b)])
+            }
+            Value::Select(_, parts) => function(parts.iter().map(of).collect()),
+            Value::Call(_, values) => function(values.iter().map(of).collect()),
+        }
+    }
+}

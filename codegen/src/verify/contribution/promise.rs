@@ -1,0 +1,116 @@
+//! What tensors promise of the sums they hold.
+
+use super::{Of, SumId, Sums, Term, TermId};
+use crate::program::TensorKind;
+use crate::undo::{Fix, undone};
+
+/// How a sum is not what its tensor's type promises.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::verify) enum Wrong {
+    /// It holds a term that is part of no sum: [`Term::Elsewhere`], [`Term::Uneven`], or a function of a part.
+    NoTerm(TermId),
+    /// It holds what is no contribution, added to a part of the sum, or by several ranks.
+    Added(TermId),
+    /// It holds a term so many times.
+    Times(TermId, i32),
+    /// It lacks contributions of these ranks: that product or input, or any.
+    Lacks(u128, Option<Term>),
+}
+
+impl Sums<'_> {
+    /// Whether a sum is that over all ranks: every contribution once, and what is beside them once.
+    pub fn complete(&self, sum: SumId) -> Result<(), Wrong> {
+        let multiplies = self.multiplies(sum);
+        // What is alike on ranks, on which it is, and whether some function of a complete sum is there.
+        let mut known: Vec<(Term, TermId, u128)> = Vec::new();
+        let mut whole = false;
+        for (id, times) in self.parts(sum) {
+            let term = self.term(*id);
+            match term {
+                Term::Elsewhere | Term::Uneven => return Err(Wrong::NoTerm(*id)),
+                Term::Function { kind: Of::Part, .. } => return Err(Wrong::NoTerm(*id)),
+                Term::Early(_) => return Err(Wrong::Added(*id)),
+                Term::Product { .. }
+                | Term::Input { .. }
+                | Term::Constant { .. }
+                | Term::Function { .. } => {}
+            }
+            let beside = self.is_beside(term);
+            whole |= matches!(term, Term::Function { .. }) && !beside;
+            // A bias may be subtracted.
+            if *times != 1 && !(beside && *times == -1) {
+                return Err(Wrong::Times(*id, *times));
+            }
+            let (like, rank) = (term.alike(), 1 << term.rank().unwrap_or(0));
+            match known.iter_mut().find(|(known, ..)| *known == like) {
+                Some((_, _, ranks)) => *ranks |= rank,
+                None => known.push((like, *id, rank)),
+            }
+        }
+        let is_own = |term: Term| match term {
+            Term::Product { .. } => true,
+            Term::Input { tensor, .. } => {
+                let local = self.kernel.buffers[tensor.index()].kind == TensorKind::Local;
+                local && !multiplies && !whole
+            }
+            Term::Constant { .. }
+            | Term::Function { .. }
+            | Term::Early(_)
+            | Term::Elsewhere
+            | Term::Uneven => false,
+        };
+        // Where nothing is multiplied, what only some ranks have may be a residual.
+        let contributes =
+            |term: Term, ranks: u128| is_own(term) && (multiplies || ranks == self.everyone);
+        let mut there = 0;
+        let several = known.iter().filter(|(term, ..)| is_own(*term)).count() > 1;
+        for (term, _, ranks) in &known {
+            if contributes(*term, *ranks) {
+                there |= ranks;
+                if *ranks != self.everyone && !undone(Fix::Multiplicity) {
+                    let which = several.then_some(*term);
+                    return Err(Wrong::Lacks(self.everyone & !ranks, which));
+                }
+            }
+        }
+        for (term, id, ranks) in &known {
+            if !contributes(*term, *ranks) && ranks.count_ones() > 1 {
+                let function = matches!(term, Term::Function { .. });
+                return Err(if there == 0 && function {
+                    Wrong::NoTerm(*id)
+                } else if there == 0 && !whole {
+                    Wrong::Lacks(self.everyone & !ranks, None)
+                } else {
+                    Wrong::Added(*id)
+                });
+            }
+        }
+        let enough = there == self.everyone || (there == 0 && whole);
+        let own = known.iter().filter(|(term, ..)| is_own(*term));
+        let lacking = own.fold(self.everyone, |left, (_, _, ranks)| left & !ranks);
+        enough.then_some(()).ok_or(Wrong::Lacks(lacking, None))
+    }
+
+    /// Whether a sum is what one launch adds to what its rank held before: every product of it once, nothing beside.
+    pub fn accumulates(&self, sum: SumId) -> Result<(), Wrong> {
+        let multiplies = self.multiplies(sum);
+        for (id, times) in self.parts(sum) {
+            let contributes = match self.term(*id) {
+                Term::Elsewhere | Term::Uneven => return Err(Wrong::NoTerm(*id)),
+                Term::Early(_) => return Err(Wrong::Added(*id)),
+                Term::Product { .. } | Term::Function { .. } => true,
+                Term::Input { tensor, .. } => {
+                    !multiplies && self.kernel.buffers[tensor.index()].kind != TensorKind::Vector
+                }
+                Term::Constant { .. } => false,
+            };
+            if !contributes {
+                return Err(Wrong::Added(*id));
+            }
+            if *times != 1 {
+                return Err(Wrong::Times(*id, *times));
+            }
+        }
+        Ok(())
+    }
+}

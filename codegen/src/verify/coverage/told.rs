@@ -1,0 +1,169 @@
+//! What is told of a block that does not hold what it must.
+
+use super::super::contribution::{Term, TermId, Wrong};
+use super::super::facts::{Access, Area, At};
+use super::Coverage;
+use crate::diag::{Diagnostic, Rule};
+use crate::program::{TensorId, TensorKind};
+use crate::unroll::StepKind;
+
+impl Coverage<'_, '_> {
+    pub(super) fn name(&self, area: &Area, block: u32) -> String {
+        let (rows, columns) = self.facts.rectangle(area, block);
+        let name = self
+            .facts
+            .rectangle_name(area.buffer, area.slot, rows, columns);
+        format!("{name} on rank {}", area.home)
+    }
+
+    /// A diagnostic with the statements that write a block.
+    pub(super) fn tell(&self, block: u32, message: String, hint: &str) -> Diagnostic {
+        self.told(block, None, message, hint)
+    }
+
+    /// The same, after the statement that made a term what it may not be.
+    pub(super) fn told(
+        &self,
+        block: u32,
+        blame: Option<At>,
+        message: String,
+        hint: &str,
+    ) -> Diagnostic {
+        let facts = self.facts;
+        let touches = facts.touches(block).iter();
+        let writes = touches.filter(|touch| touch.access != Access::Read);
+        let mut told: Vec<At> = writes.map(|touch| touch.at).collect();
+        if let Some(at) = blame {
+            let same = |write: &At| facts.loc(*write) == facts.loc(at);
+            let first = told.iter().copied().find(same).unwrap_or(at);
+            told.retain(|write| !same(write));
+            told.insert(0, first);
+        }
+        told.truncate(4);
+        let mut found = Diagnostic::new(Rule::Coverage, None, message);
+        found.at = told.first().map(|at| facts.loc(*at));
+        for at in told {
+            found = found.note(facts.loc(at), facts.deed(at));
+        }
+        found.hint(hint)
+    }
+
+    /// Where the agent that first made such a term makes it for these rows and columns.
+    pub(super) fn blamed(&self, area: &Area, block: u32, term: TermId) -> Option<At> {
+        let facts = self.facts;
+        let first = *self.blame.get(&term)?;
+        let op = |at: At| facts.plan.agents[at.agent as usize].steps[at.step as usize].op;
+        let (rows, columns) = facts.rectangle(area, block);
+        let mut found = None;
+        facts.each_step(|at, kind| {
+            let dst = match kind {
+                StepKind::Store { dst, .. } | StepKind::Copy { dst, .. } => dst,
+                StepKind::Wait { .. }
+                | StepKind::Signal { .. }
+                | StepKind::Dot { .. }
+                | StepKind::Reduce { .. }
+                | StepKind::Load { .. } => return,
+            };
+            let here = dst.rows.overlaps(rows) && dst.columns.overlaps(columns);
+            if found.is_none() && here && at.agent == first.agent && op(at) == op(first) {
+                found = Some(at);
+            }
+        });
+        found.or(Some(first))
+    }
+
+    /// What a term is called.
+    fn term(&self, term: Term) -> String {
+        let name = |tensor: TensorId| &self.facts.kernel.buffers[tensor.index()].name;
+        match term {
+            Term::Product {
+                operands: (a, b), ..
+            } => format!("dot({}, {})", name(a), name(b)),
+            Term::Input { tensor, .. } => name(tensor).clone(),
+            Term::Constant { .. } => "a constant".into(),
+            Term::Function { .. } => "a function's result".into(),
+            Term::Early(term) => self.term(self.sums.term(term)),
+            Term::Elsewhere | Term::Uneven => "what lies elsewhere".into(),
+        }
+    }
+
+    /// A block that holds another sum than its tensor promises.
+    pub(super) fn wrong(&self, area: &Area, block: u32, wrong: Wrong) -> Diagnostic {
+        let name = self.name(area, block);
+        let accumulated =
+            self.facts.kernel.buffers[usize::from(area.buffer)].kind == TensorKind::Accumulated;
+        let once = if accumulated {
+            "each product is added once a launch"
+        } else {
+            "each rank's contribution is summed once"
+        };
+        match wrong {
+            Wrong::NoTerm(id) => {
+                let (message, hint) = match self.sums.term(id) {
+                    Term::Elsewhere => (
+                        format!("{name} holds other rows or columns, or not all of K"),
+                        "what is stored or copied stays at its row and column, and a product is over all of K",
+                    ),
+                    Term::Uneven => (
+                        format!("{name} was made of rows or columns that hold different sums"),
+                        "what one item reads holds one sum: divide it where the sums differ",
+                    ),
+                    Term::Product { .. }
+                    | Term::Input { .. }
+                    | Term::Constant { .. }
+                    | Term::Function { .. }
+                    | Term::Early(_) => (
+                        format!(
+                            "{name} is no sum over ranks: a function was applied to a part of it"
+                        ),
+                        "add the terms first (`+`, `.sum()`, `+=`), and apply functions to the complete sum",
+                    ),
+                };
+                self.told(block, self.blamed(area, block, id), message, hint)
+            }
+            Wrong::Added(id) => {
+                let what = self.term(self.sums.term(id));
+                let (message, hint) = if accumulated {
+                    (
+                        format!("every launch adds {what} to {name} again"),
+                        "add products alone; what is to be there once is there before the first launch",
+                    )
+                } else {
+                    (
+                        format!(
+                            "{name} holds {what} once for every rank that adds it to its part of the sum"
+                        ),
+                        "add it to the complete sum: where the rank that owns the rows adds up the others' terms",
+                    )
+                };
+                self.told(block, self.blamed(area, block, id), message, hint)
+            }
+            Wrong::Times(id, times) => {
+                let term = self.sums.term(id);
+                let whose = match (term, term.rank()) {
+                    (Term::Product { .. }, Some(rank)) => {
+                        format!("the contribution of rank {rank}")
+                    }
+                    (_, Some(rank)) => format!("{} of rank {rank}", self.term(term)),
+                    (_, None) => self.term(term),
+                };
+                let message = match times {
+                    2 => format!("{name} holds {whose} twice"),
+                    2.. => format!("{name} holds {whose} {times} times"),
+                    -1 => format!("{name} has {whose} subtracted"),
+                    _ => format!("{name} holds {whose} {times} times"),
+                };
+                self.told(block, self.blamed(area, block, id), message, once)
+            }
+            Wrong::Lacks(ranks, term) => {
+                let ranks: Vec<String> = (0..128)
+                    .filter(|rank| ranks >> rank & 1 == 1)
+                    .map(|rank: u32| rank.to_string())
+                    .collect();
+                let what = term.map_or("the contribution".into(), |term| self.term(term));
+                let message = format!("{name} lacks {what} of rank {}", ranks.join(", "));
+                self.tell(block, message, once)
+            }
+        }
+    }
+}
