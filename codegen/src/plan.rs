@@ -204,13 +204,25 @@ impl Plan {
     /// # Errors
     /// What [`Geometry::new`] and [`unroll`] refuse, and a grid or shared memory that does not fit.
     pub fn new(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Plan, Diagnostics> {
-        let most = shape.most(kernel);
+        Plan::within(kernel, shape, &shape.most(kernel), machine)
+    }
+
+    /// As [`Plan::new`], of a series of up to `most`, which names every dimension ([`Shape::most`]).
+    ///
+    /// # Errors
+    /// As [`Plan::new`], and a dimension above the most.
+    pub fn within(
+        kernel: &Kernel,
+        shape: &Shape,
+        most: &Shape,
+        machine: &Machine,
+    ) -> Result<Plan, Diagnostics> {
         Plan::of(
             &Arc::new(kernel.clone()),
-            Geometry::within(kernel, shape, &most)?,
+            Geometry::within(kernel, shape, most)?,
             shape,
             machine,
-            identity(kernel, &most),
+            identity(kernel, most),
             None,
         )
     }

@@ -1,0 +1,214 @@
+//! All-gathers before a product: who moves the rows, along which way, from which tensor.
+
+use super::draw::{Draw, Part, shuffled};
+use counterflow_codegen::builder::*;
+use counterflow_codegen::dtype::Dtype::{Bf16, F32};
+
+/// What a gather moves, and with what.
+#[derive(Clone, Copy)]
+struct Moved {
+    x: TensorRef,
+    /// What is copied: the gathered tensor, or now and then another of the same shape.
+    from: TensorRef,
+    pieces: PartitionRef,
+    arrived: CountersRef,
+}
+
+/// Rows of a piece; rows and columns of a tile.
+#[derive(Clone, Copy)]
+pub struct Sizes {
+    pub piece: u32,
+    pub tile: (u32, u32),
+}
+
+pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
+    let (x, w) = (s.gathered("x", Bf16), s.local("w", Bf16));
+    let accumulated = draw.of(3) == 1;
+    let y = if accumulated {
+        s.accumulated("y", Bf16)
+    } else {
+        s.out("y", Bf16)
+    };
+    let from = match draw.mostly(0, &[1, 2]) {
+        1 => s.local("z", Bf16),
+        2 => s.gathered("v", Bf16),
+        _ => x,
+    };
+    let pieces = s.pieces("pieces", x, sizes.piece);
+    let tiles = s.tiles("tiles", y, sizes.tile);
+    let arrived = s.counters("arrived", [pieces.into()]);
+    let moved = Moved {
+        x,
+        from,
+        pieces,
+        arrived,
+    };
+    let (way, who) = (draw.of(6), draw.of(3));
+    let relay = (way == 5).then(|| s.symmetric("relay", Bf16, x.whole(), world()));
+    let copies = |s: &mut ScheduleBuilder, draw: &mut Draw<'_>| match way {
+        0 | 1 => push(draw, s, moved),
+        2 => pull(draw, s, moved),
+        3 => ring_on(draw, s, moved),
+        4 => two_hops(draw, s, moved),
+        _ => relayed(draw, s, moved, relay.unwrap_or(x)),
+    };
+    match who {
+        1 => s.spare_warps(|s| copies(s, draw)),
+        2 => s.copy_engine(|s| copies(s, draw)),
+        _ => s.comm(2u32, |s| copies(s, draw)),
+    }
+    let beside = draw.of(4);
+    let bias = (beside == 1).then(|| s.vector("b", F32));
+    let residual = (beside == 2).then(|| s.local("r", Bf16));
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("chunk", draw.everyone(), |s, chunk| {
+            s.for_items("t", tiles.of(&chunk).grouped(2), |s, t| {
+                let target = draw.mostly(None, &[Some(1), Some(2)]);
+                let wait = move |s: &mut ScheduleBuilder| match target {
+                    None => s.wait(arrived.at(t.rows())),
+                    Some(n) => s.wait_at_least(arrived.at(t.rows()), n),
+                };
+                let adds = draw.mostly(accumulated, &[true, false]);
+                let times = draw.mostly(1, &[1, 2]);
+                // Whatever a local output's expression is, it is that.
+                let (doubled, relu) = (draw.of(4) == 1, draw.of(4) == 1);
+                let multiply = move |s: &mut ScheduleBuilder| {
+                    let mut value = s.dot(x.at(t), w.at(t));
+                    if let Some(bias) = bias {
+                        value = value.bias(s.load(bias));
+                    }
+                    if let Some(residual) = residual {
+                        value = value.residual(s.load(residual.at(t)));
+                    }
+                    if doubled {
+                        value = value.clone() + value;
+                    }
+                    if relu {
+                        value = value.relu();
+                    }
+                    for _ in 0..times {
+                        if adds {
+                            s.store_add(y.at(t), value.clone());
+                        } else {
+                            s.store(y.at(t), value.clone());
+                        }
+                    }
+                };
+                let parts: Vec<Part<'_>> = vec![Box::new(wait), Box::new(multiply)];
+                shuffled(draw, parts).into_iter().for_each(|part| part(s));
+            });
+        });
+    });
+}
+
+/// Copies to the peer, perhaps under a condition.
+fn hand_off(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, peer: &RankExpr, parts: Vec<Part<'_>>) {
+    let parts = shuffled(draw, parts);
+    draw.perhaps(s, peer, |s| parts.iter().for_each(|part| part(s)));
+}
+
+fn push(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
+    let Moved { x, from, .. } = moved;
+    s.for_ranks("peer", draw.order(ranks().before_me()), |s, peer| {
+        let chunk = draw.rank(me(), &peer);
+        s.for_items("p", moved.pieces.of(chunk), |s, p| {
+            let to = draw.rank(peer.clone(), &peer);
+            let whom = draw.rank(peer.clone(), &peer);
+            let parts: Vec<Part<'_>> = vec![
+                Box::new(move |s| s.copy(x.on(&to).at(p), from.at(p))),
+                Box::new(move |s| s.signal(moved.arrived.on(&whom).at(p), 1)),
+            ];
+            hand_off(draw, s, &peer, parts);
+        });
+    });
+}
+
+fn pull(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
+    let Moved { x, from, .. } = moved;
+    s.for_ranks("peer", draw.order(ranks().after_me()), |s, peer| {
+        let chunk = draw.rank(peer.clone(), &peer);
+        s.for_items("p", moved.pieces.of(chunk), |s, p| {
+            let source = draw.rank(peer.clone(), &peer);
+            let whom = draw.rank(me(), &peer);
+            let parts: Vec<Part<'_>> = vec![
+                Box::new(move |s| s.copy(x.at(p), from.on(&source).at(p))),
+                Box::new(move |s| s.signal(moved.arrived.on(&whom).at(p), 1)),
+            ];
+            hand_off(draw, s, &peer, parts);
+        });
+    });
+}
+
+/// Pass along a ring.
+fn ring_on(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
+    let Moved { x, from, .. } = moved;
+    let next = (me() + 1) % world();
+    s.for_ranks("chunk", draw.order(ring(1).but_last(1)), |s, chunk| {
+        s.for_items("p", moved.pieces.of(&chunk), |s, p| {
+            let to = draw.rank(next.clone(), &chunk);
+            let whom = draw.rank(next.clone(), &chunk);
+            let parts: Vec<Part<'_>> = vec![
+                Box::new(move |s| s.wait(moved.arrived.at(p))),
+                Box::new(move |s| s.copy(x.on(&to).at(p), from.at(p))),
+                Box::new(move |s| s.signal(moved.arrived.on(&whom).at(p), 1)),
+            ];
+            let parts = shuffled(draw, parts);
+            parts.iter().for_each(|part| part(s));
+        });
+    });
+}
+
+/// Two hops: to my neighbour, who passes it to the rest.
+fn two_hops(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
+    let Moved {
+        x,
+        from,
+        pieces,
+        arrived,
+    } = moved;
+    let next = (me() + 1) % world();
+    s.for_items("p", pieces.of(me()), |s, p| {
+        s.when(Cond::compare(Comparison::Gt, world(), 1), |s| {
+            let parts: Vec<Part<'_>> = vec![
+                Box::new(|s| s.copy(x.on(&next).at(p), from.at(p))),
+                Box::new(|s| s.signal(arrived.on(&next).at(p), 1)),
+            ];
+            let parts = shuffled(draw, parts);
+            parts.iter().for_each(|part| part(s));
+        });
+    });
+    let origin = (me() - 1) % world();
+    s.for_items("p", pieces.of(&origin), |s, p| {
+        if !draw.wrong() {
+            s.wait(arrived.at(p));
+        }
+        s.for_ranks("peer", draw.order(ranks().after_me()), |s, peer| {
+            s.when(Cond::compare(Comparison::Ne, &peer, &origin), |s| {
+                let parts: Vec<Part<'_>> = vec![
+                    Box::new(|s| s.copy(x.on(&peer).at(p), x.at(p))),
+                    Box::new(|s| s.signal(arrived.on(&peer).at(p), 1)),
+                ];
+                let parts = shuffled(draw, parts);
+                parts.iter().for_each(|part| part(s));
+            });
+        });
+    });
+}
+
+/// By way of scratch of my own, a slot a peer.
+fn relayed(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved, relay: TensorRef) {
+    let Moved { x, from, .. } = moved;
+    s.for_ranks("peer", draw.order(ranks().after_me()), |s, peer| {
+        s.for_items("p", moved.pieces.of(me()), |s, p| {
+            let slot = draw.rank(peer.clone(), &peer);
+            let (there, to) = (slot.clone(), peer.clone());
+            let whom = draw.rank(peer.clone(), &peer);
+            let parts: Vec<Part<'_>> = vec![
+                Box::new(move |s| s.copy(relay.at(slot.clone()).at(p), from.at(p))),
+                Box::new(move |s| s.copy(x.on(&to).at(p), relay.at(there.clone()).at(p))),
+                Box::new(move |s| s.signal(moved.arrived.on(&whom).at(p), 1)),
+            ];
+            hand_off(draw, s, &peer, parts);
+        });
+    });
+}

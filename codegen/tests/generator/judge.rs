@@ -1,0 +1,297 @@
+//! What the verifier says of a case, and whether the case is right when it runs.
+//!
+//! A run is right if the emulator has nothing against it, and its numbers are those of the outputs' types: a gathered
+//! tensor is the ranks' chunks one after another; a sum over ranks is that of their products, with what stands beside
+//! it once; anything else is what the statements say one after another. None of this asks the verifier.
+
+use super::{Beside, Case, Meant};
+use counterflow_codegen::diag::{Diagnostic, Diagnostics};
+use counterflow_codegen::interp::{self, Failure, Input, Options, Outcome};
+use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_codegen::shape::{Extent, Shape};
+use counterflow_codegen::variant::{Arch, Variant};
+use counterflow_codegen::verify::{self, Checked, Series};
+
+/// What the verifier says.
+pub enum Verdict {
+    /// Nothing: lowering refuses it.
+    Unplaced,
+    /// A rank or slot that does not exist: it cannot even be unrolled.
+    Outside,
+    Rejected(Kernel, Vec<Plan>, Box<Diagnostic>),
+    Accepted(Kernel, Vec<Plan>, Series, Vec<Checked<Plan>>),
+}
+
+fn variant(case: &Case) -> Variant {
+    Variant::new(case.world).arch(Arch::Cpu)
+}
+
+fn machine() -> Machine {
+    Machine::h200()
+}
+
+/// A shape with those further dimensions that the kernel has.
+fn of_kernel(kernel: &Kernel, mut shape: Shape) -> Shape {
+    let has = |name: &String| kernel.dims.iter().any(|dim| dim.name == *name);
+    shape.dims.retain(|name, _| has(name));
+    shape
+}
+
+/// The verifier's word for all launches of a case.
+///
+/// # Panics
+/// If a series accepts what the rules refuse, or counts other arrivals.
+pub fn verdict(case: &Case) -> Verdict {
+    let Ok(kernel) = lower(&case.program, &variant(case)) else {
+        return Verdict::Unplaced;
+    };
+    let most = of_kernel(&kernel, case.most()).most(&kernel);
+    let plans = case.launches.iter().map(|shape| {
+        let shape = of_kernel(&kernel, shape.clone());
+        Plan::within(&kernel, &shape, &most, &machine())
+    });
+    let Ok(plans) = plans.collect::<Result<Vec<Plan>, _>>() else {
+        return Verdict::Outside;
+    };
+    let mut found = verify::kernel_findings(&kernel);
+    for plan in &plans {
+        found.extend(verify::plan_findings(&kernel, plan, None));
+    }
+    // A series may look at one column of tiles only, and at more than these launches.
+    match in_series(&kernel, &most, &plans) {
+        Ok((series, checked)) => {
+            assert!(found.is_empty(), "a series of what the rules refuse");
+            for (checked, plan) in checked.iter().zip(&plans) {
+                assert_eq!(&*checked.arrivals, &*plan.arrivals);
+            }
+            Verdict::Accepted(kernel, plans, series, checked)
+        }
+        Err(refused) => {
+            let first = found.into_iter().next();
+            let refused = first.unwrap_or_else(|| refused.first().clone());
+            Verdict::Rejected(kernel, plans, Box::new(refused))
+        }
+    }
+}
+
+fn in_series(
+    kernel: &Kernel,
+    most: &Shape,
+    plans: &[Plan],
+) -> Result<(Series, Vec<Checked<Plan>>), Diagnostics> {
+    let series = verify::series(&verify::kernel(kernel.clone())?, most, &machine())?;
+    let checked: Result<_, _> = plans.iter().map(|plan| series.plan(&plan.shape)).collect();
+    checked.map(|checked| (series, checked))
+}
+
+/// The plans of a case's launches, each of a series of its own.
+pub fn apart(kernel: &Kernel, plans: &[Plan]) -> Option<(Series, Vec<Checked<Plan>>)> {
+    let kernel = verify::kernel(kernel.clone()).ok()?;
+    let mut last = None;
+    let mut apart = Vec::new();
+    for plan in plans {
+        let series = verify::series(&kernel, &plan.shape, &machine()).ok()?;
+        apart.push(series.plan(&plan.shape).ok()?);
+        last = Some(series);
+    }
+    last.map(|last| (last, apart))
+}
+
+fn options(seed: u64) -> Options {
+    Options {
+        step_limit: 1 << 20,
+        ..Options::seed(seed)
+    }
+}
+
+/// How many runs without numbers have nothing against them.
+///
+/// # Errors
+/// The first that has.
+pub fn provoke(
+    kernel: &Kernel,
+    plans: &[Plan],
+    seeds: std::ops::Range<u64>,
+) -> Result<u32, Failure> {
+    let launches: Vec<Vec<&Plan>> = plans.iter().map(|plan| vec![plan]).collect();
+    let mut runs = 0;
+    for seed in seeds {
+        interp::provoke(kernel, &launches, &options(seed).tags_only(), |_, _| {})?;
+        runs += 1;
+    }
+    Ok(runs)
+}
+
+/// Small whole numbers, so that every sum of the cases is exact: products of -1, 0 and 1; what is added is 1 to 7.
+fn fill(input: Input<'_>, values: &mut [f32]) {
+    let columns = input.columns.max(1) as usize;
+    for (at, value) in values.iter_mut().enumerate() {
+        let (row, column) = (input.rows.start + (at / columns) as u32, at % columns);
+        let at = [input.launch as u32, input.rank, row, column as u32];
+        let bytes = at.iter().flat_map(|number| number.to_le_bytes());
+        let hash = input
+            .name
+            .bytes()
+            .chain(bytes)
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        let drawn = (hash >> 33) as u8;
+        *value = match input.name {
+            "b" | "r" => f32::from(drawn % 7) + 1.0,
+            _ => f32::from(drawn % 3) - 1.0,
+        };
+    }
+}
+
+/// What is wrong with the numbers of a run, if anything is.
+pub fn wrong_numbers(case: &Case, kernel: &Kernel, plans: &[Plan]) -> Option<String> {
+    let launches: Vec<Vec<&Plan>> = plans.iter().map(|plan| vec![plan]).collect();
+    let outcome = match interp::provoke(kernel, &launches, &options(1), fill) {
+        Ok(outcome) => outcome,
+        Err(failure) => return Some(failure.to_string()),
+    };
+    let wrong = |launch| {
+        let promised = Promised {
+            case,
+            kernel,
+            plan: &plans[launch],
+            launch,
+        };
+        promised.broken(&outcome)
+    };
+    (0..plans.len()).find_map(wrong)
+}
+
+/// What the outputs of a launch are by their types.
+struct Promised<'a> {
+    case: &'a Case,
+    kernel: &'a Kernel,
+    plan: &'a Plan,
+    launch: usize,
+}
+
+impl Promised<'_> {
+    fn broken(&self, outcome: &Outcome) -> Option<String> {
+        let buffers = self.kernel.buffers.iter().enumerate();
+        let said = buffers.clone().find_map(|(index, buffer)| {
+            let id = TensorId(index as u16);
+            let broken = match (buffer.kind, self.case.meant) {
+                (TensorKind::Gathered, _) => self.gathered(outcome, id),
+                (TensorKind::Scattered | TensorKind::Reduced, Some(meant)) => {
+                    self.summed(outcome, id, meant)
+                }
+                _ => None,
+            };
+            broken.map(|what| format!("launch {}: {} {what}", self.launch, buffer.name))
+        });
+        said.or_else(|| self.unlike_statements(outcome))
+    }
+
+    /// An input as a rank has it.
+    fn input(&self, name: &str, rank: u32, rows: Extent) -> Vec<f32> {
+        let mut buffers = self.kernel.buffers.iter();
+        let index = buffers.position(|buffer| buffer.name == name);
+        let index = index.unwrap_or_else(|| panic!("there is a {name}"));
+        let buffer = &self.kernel.buffers[index];
+        let columns = self.plan.geometry.size(buffer.columns);
+        let mut values = vec![0.0; (rows.len() * columns) as usize];
+        let input = Input {
+            launch: self.launch,
+            rank,
+            tensor: TensorId(index as u16),
+            name,
+            rows,
+            columns,
+        };
+        fill(input, &mut values);
+        values
+    }
+
+    /// Every rank has every rank's chunk of the tensor itself.
+    fn gathered(&self, outcome: &Outcome, id: TensorId) -> Option<String> {
+        let buffer = &self.kernel.buffers[id.index()];
+        let chunks = (0..self.case.world).flat_map(|rank| {
+            let rows = self.plan.geometry.chunk(buffer.rows, rank);
+            self.input(&buffer.name, rank, rows)
+        });
+        let all: Vec<f32> = chunks.collect();
+        let differs = |rank: &u32| {
+            let output = outcome.output(self.launch, *rank, id);
+            output.is_none_or(|output| output.values != all)
+        };
+        let rank = (0..self.case.world).find(differs)?;
+        Some(format!("on rank {rank} is not what it gathers"))
+    }
+
+    /// Every element is the sum of all ranks' products, and has what stands beside it of one rank.
+    fn summed(&self, outcome: &Outcome, id: TensorId, meant: Meant) -> Option<String> {
+        let Shape { m, n, k, .. } = self.plan.shape;
+        let whole = |rows| Extent {
+            start: 0,
+            end: rows,
+        };
+        let mut products = vec![0.0; (m * n) as usize];
+        for rank in 0..self.case.world {
+            let (x, w) = (
+                self.input("x", rank, whole(m)),
+                self.input("w", rank, whole(n)),
+            );
+            for (at, sum) in products.iter_mut().enumerate() {
+                let (row, column) = (at / n as usize, at % n as usize);
+                let (x, w) = (&x[row * k as usize..], &w[column * k as usize..]);
+                *sum += (0..k as usize).map(|at| x[at] * w[at]).sum::<f32>();
+            }
+        }
+        let beside: Vec<Vec<f32>> = (0..self.case.world)
+            .map(|rank| match meant.beside {
+                Beside::Nothing => vec![0.0; (m * n) as usize],
+                Beside::Bias => {
+                    let bias = self.input("b", rank, whole(1));
+                    (0..m).flat_map(|_| bias.iter().copied()).collect()
+                }
+                Beside::Residual => self.input("r", rank, whole(m)),
+            })
+            .collect();
+        let holds = |at: usize, got: f32| {
+            beside.iter().any(|beside| {
+                let sum = products[at] + beside[at];
+                got == if meant.relu { sum.max(0.0) } else { sum }
+            })
+        };
+        for rank in 0..self.case.world {
+            let output = outcome.output(self.launch, rank, id)?;
+            let first = (output.rows.start * n) as usize;
+            let mut elements = output.values.iter().enumerate();
+            if let Some((at, got)) = elements.find(|(at, got)| !holds(first + at, **got)) {
+                let (at, sum) = (first + at, products[first + at]);
+                return Some(format!(
+                    "on rank {rank} is {got} at element {at}, where products come to {sum}"
+                ));
+            }
+        }
+        None
+    }
+
+    /// What no type determines is what the statements say.
+    fn unlike_statements(&self, outcome: &Outcome) -> Option<String> {
+        let Case { program, .. } = self.case;
+        let shape = &self.plan.shape;
+        let mut said = match interp::meaning(program, &variant(self.case), shape, self.launch, fill)
+        {
+            Ok(said) => said,
+            Err(none) => return Some(none.to_string()),
+        };
+        said.tensors.retain(|tensor| {
+            matches!(program.tensors[tensor.tensor.index()].kind, TensorKind::Out)
+        });
+        let compared = interp::compare(outcome, &said);
+        compared
+            .err()
+            .map(|off| format!("unlike its statements: {off}"))
+    }
+}

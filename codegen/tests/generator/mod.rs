@@ -1,0 +1,96 @@
+//! Random schedules, drawn from strings of bytes of which zero always means "as it should be", so that proptest
+//! shrinks towards a library schedule; and judges of what they do that share nothing with the verifier.
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+mod draw;
+mod gather;
+pub mod judge;
+mod reduce;
+mod several;
+pub mod warps;
+
+use counterflow_codegen::builder::ScheduleBuilder;
+use counterflow_codegen::interp::Numbers;
+use counterflow_codegen::program::Program;
+use counterflow_codegen::shape::Shape;
+use draw::Draw;
+
+/// What is added to a sum over ranks, once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Beside {
+    Nothing,
+    /// The vector `b`.
+    Bias,
+    /// The tensor `r`.
+    Residual,
+}
+
+/// What `y` is to be, where it is a sum over ranks: of `x · wᵀ`, with something beside it, and perhaps a relu of all.
+#[derive(Clone, Copy, Debug)]
+pub struct Meant {
+    pub beside: Beside,
+    pub relu: bool,
+}
+
+/// A schedule, how many ranks run it, and the shapes of its launches in turn.
+#[derive(Debug)]
+pub struct Case {
+    pub program: Program,
+    pub world: u32,
+    pub launches: Vec<Shape>,
+    /// Where `y` is a sum over ranks.
+    pub meant: Option<Meant>,
+}
+
+impl Case {
+    /// The largest of all launches in every dimension.
+    pub fn most(&self) -> Shape {
+        let first = self.launches[0].clone();
+        self.launches[1..]
+            .iter()
+            .fold(first, |most, shape| most.covering(shape))
+    }
+}
+
+/// Several pieces and tiles in a chunk of a few rows.
+const SMALL: gather::Sizes = gather::Sizes {
+    piece: 2,
+    tile: (3, 4),
+};
+
+/// The schedule that those bytes are.
+pub fn case(bytes: &[u8]) -> Case {
+    let mut draw = Draw::new(bytes);
+    let world = [3, 2, 4, 5][draw.of(4)];
+    let rows = [13, 13, 13, 40][draw.of(4)];
+    let m = 1 + draw.of(rows) as u32;
+    let kind = draw.of(10);
+    // Every dimension of the second launch is its own. Where tiles have cells, their columns stay.
+    let (n, k) = ([8, 16][draw.of(2)], [8, 16][draw.of(2)]);
+    let n = if kind < 3 { n } else { 8 };
+    let shape = |m, n, k| Shape::new(m, n, k).dim("x.columns", k);
+    let mut launches = vec![shape(m, 8, 8), shape(m.div_ceil(2), n, k), shape(m, 8, 8)];
+    let mut s = ScheduleBuilder::new("random");
+    let mut meant = None;
+    match kind {
+        0..=2 => gather::all_gather(&mut draw, &mut s, SMALL),
+        3 | 4 => meant = Some(reduce::scatter(&mut draw, &mut s, false)),
+        5 => meant = Some(reduce::scatter(&mut draw, &mut s, true)),
+        6 => meant = Some(reduce::add(&mut draw, &mut s)),
+        7 | 8 => launches = several::gathers(&mut draw, &mut s, kind == 8),
+        _ => several::soup(&mut draw, &mut s),
+    }
+    Case {
+        program: s.finish(),
+        world,
+        launches,
+        meant,
+    }
+}
+
+/// The bytes of the `number`th case of a seed.
+pub fn bytes(seed: u64, number: u64) -> Vec<u8> {
+    let mut numbers = Numbers::new(seed ^ number.wrapping_mul(0x9e37_79b9));
+    let count = 24 + numbers.below(96);
+    (0..count).map(|_| numbers.draw() as u8).collect()
+}
