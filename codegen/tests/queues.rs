@@ -110,7 +110,7 @@ fn granted_by_the_kernel(mut kernel: Kernel) -> Kernel {
         panic!("no grant")
     };
     let mut signals = 0;
-    visit(&[grant.clone()], &mut |op| {
+    visit(std::slice::from_ref(&grant), &mut |op| {
         signals += u32::from(matches!(op.kind, OpKind::Signal { .. }));
     });
     assert_eq!((body.len(), signals), (1, 1));

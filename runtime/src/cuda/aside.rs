@@ -22,9 +22,14 @@ impl Aside {
             stream: ptr::null_mut(),
         };
         let device = gpu.context().cu_device();
-        // SAFETY: the context's place is ours, and the device is open. No parameters: an ordinary context.
+        let mut ordinary = sys::CUctxCreateParams {
+            execAffinityParams: ptr::null_mut(),
+            numExecAffinityParams: 0,
+            cigParams: ptr::null_mut(),
+        };
+        // SAFETY: the context's place and its parameters are ours, and the device is open.
         let code =
-            unsafe { sys::cuCtxCreate_v4(&raw mut aside.context, ptr::null_mut(), 0, device) };
+            unsafe { sys::cuCtxCreate_v4(&raw mut aside.context, &raw mut ordinary, 0, device) };
         check("make a context beside the one of kernels", code)?;
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the stream's place is ours, and the context is current.

@@ -113,7 +113,7 @@ pub(crate) fn blocking() -> bool {
 
 fn blocks(text: Option<&OsStr>) -> bool {
     let number = text.and_then(OsStr::to_str).map(str::trim);
-    number.is_some_and(|text| !text.is_empty() && text.trim_start_matches('0') != "")
+    number.is_some_and(|text| !text.trim_start_matches('0').is_empty())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::communicator::Group;
 use crate::cuda::{Address, Aside, CudaStream, Gpu, MemoryOp, Pinned, is_done};
 use crate::error::{Error, Stall};
 use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -156,39 +157,77 @@ impl Waits {
             .filter(|mark| *mark == passed + 1)
     }
 
-    /// Tells why, unless somebody did, and lets everything drain.
-    fn give_up(&self, mark: u64) {
+    /// Tells why, unless somebody did, and lets everything drain. False where the driver does not answer any more.
+    fn give_up(&self, mark: u64) -> bool {
         let Some(group) = self.group.upgrade() else {
-            return;
+            return true;
         };
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        // A context that is dead refuses this, and has ended what was to be ended.
-        let aside = Aside::new(&self.gpu);
-        let stands = queue.pending.iter().find(|(known, ..)| *known == mark);
-        if let Some((_, launch, wait)) = stands {
-            let seen = aside
-                .as_ref()
-                .ok()
-                .and_then(|aside| aside.read(wait.cell).ok());
-            group.die(Stall {
-                rank: self.rank,
-                role: "copy_engine".into(),
-                block: None,
-                waited_on: wait.counter.to_string(),
-                index: wait.index,
-                seen: seen.unwrap_or(0),
-                wanted: wait.wanted,
-                at: Some(format!("{}:{}", wait.at.file(), wait.at.line())),
-                stands_in: Some(*launch),
-                enqueued: group.all_launched(),
-            });
-        }
-        let Ok(aside) = aside else {
-            return;
+        let Some((_, launch, wait)) = queue.pending.iter().find(|(known, ..)| *known == mark)
+        else {
+            return true;
         };
         let flags = group.abort_flags().map(|flag| (flag, 1));
         let cells = queue.pending.iter().map(|(.., wait)| (wait.cell, RELEASE));
-        let _ = aside.store(&flags.chain(cells).collect::<Vec<_>>());
+        let rescue = Rescue::new(&self.gpu, wait.cell, flags.chain(cells).collect());
+        group.die(Stall {
+            rank: self.rank,
+            role: "copy_engine".into(),
+            block: None,
+            waited_on: wait.counter.to_string(),
+            index: wait.index,
+            seen: rescue.seen().unwrap_or(0),
+            wanted: wait.wanted,
+            at: Some(format!("{}:{}", wait.at.file(), wait.at.line())),
+            stands_in: Some(*launch),
+            enqueued: group.all_launched(),
+        });
+        rescue.go()
+    }
+}
+
+/// A thread that stores what ends waits. Nothing waits for it for long: whatever the driver does, the story is told.
+struct Rescue {
+    seen: Receiver<Option<u64>>,
+    go: SyncSender<()>,
+    done: Receiver<()>,
+}
+
+impl Rescue {
+    /// How long the driver may take for a context or for some stores: a fraction of a second, as a rule.
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    /// That looks into a cell at once, and stores later.
+    fn new(gpu: &Gpu, cell: Address, stores: Vec<(Address, u64)>) -> Rescue {
+        let (tell, seen) = sync_channel(1);
+        let (go, gone) = sync_channel(1);
+        let (end, done) = sync_channel(1);
+        let gpu = gpu.clone();
+        // Without a thread the channels are closed, which is as if it had not answered.
+        let _ = std::thread::Builder::new().spawn(move || {
+            // A context that is dead refuses this, and has ended what was to be ended.
+            let aside = Aside::new(&gpu);
+            let look = |aside: &Aside| aside.read(cell).ok();
+            let _ = tell.send(aside.as_ref().ok().and_then(look));
+            if gone.recv().is_ok()
+                && let Ok(aside) = aside
+            {
+                let _ = aside.store(&stores);
+            }
+            let _ = end.send(());
+        });
+        Rescue { seen, go, done }
+    }
+
+    /// What the cell counts.
+    fn seen(&self) -> Option<u64> {
+        self.seen.recv_timeout(Rescue::PATIENCE).ok().flatten()
+    }
+
+    /// Whether all is stored, or cannot be.
+    fn go(self) -> bool {
+        let _ = self.go.send(());
+        self.done.recv_timeout(Rescue::PATIENCE).is_ok()
     }
 }
 
@@ -208,7 +247,9 @@ fn watch(waits: &Weak<Waits>, limit: Duration) {
                     .upgrade()
                     .is_none_or(|group| group.alive().is_err());
                 if dead || start.elapsed() > limit {
-                    waits.give_up(mark);
+                    if !waits.give_up(mark) {
+                        return;
+                    }
                     // A launch that was under way may have enqueued more: they are released in their turn.
                     since = None;
                 }
