@@ -183,6 +183,19 @@ impl Purpose {
     pub const fn is_credit(self) -> bool {
         !matches!(self, Purpose::Data)
     }
+
+    /// Whether a read of `region` must come after a wait for those cells: a credit of the rank whose memory is read.
+    pub fn lets_read(self, region: &Region, index: &[CellIndex]) -> bool {
+        let Purpose::Ready(buffer) = self else {
+            return false;
+        };
+        let owner = match (&region.home, index) {
+            (Home::Me, _) => false,
+            (Home::On(rank), [CellIndex::Rank(Pick::One(of))]) => rank == of,
+            (Home::On(_) | Home::Everywhere, _) => true,
+        };
+        buffer == region.buffer && owner
+    }
 }
 
 /// All loops of one kind of role, run one after another by the same CTAs.
@@ -485,6 +498,20 @@ impl Kernel {
             visit(&role.body, &mut |op| {
                 if let OpKind::ForRanks { order, .. } = &op.kind {
                     found.push(*order);
+                }
+            });
+        }
+        found
+    }
+
+    /// Whether a region is memory that ranks, or roles, hand over to each other during a launch: somebody writes it, or it
+    /// is another rank's.
+    pub fn is_handed_over(&self, region: &Region) -> bool {
+        let mut found = region.home.is_remote();
+        for role in &self.roles {
+            visit(&role.body, &mut |op| {
+                if let OpKind::Copy { dst, .. } | OpKind::Store { dst, .. } = &op.kind {
+                    found |= dst.buffer == region.buffer;
                 }
             });
         }

@@ -360,6 +360,11 @@ impl Geometry {
         u64::from(rows) * u64::from(columns) * u64::from(self.partition_chunks(partition))
     }
 
+    /// Rows of cells that each chunk has along a counter axis over this partition.
+    pub fn cell_rows(&self, partition: PartitionId) -> u32 {
+        self.cell_grid(partition).0
+    }
+
     /// The index of an item's cell along a counter axis over its partition.
     pub fn cell(&self, partition: PartitionId, item: Item) -> u32 {
         let (rows, columns) = self.cell_grid(partition);

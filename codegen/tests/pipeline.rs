@@ -267,10 +267,10 @@ fn a_counter_that_forgets_its_base() {
         remove(|node| matches!(node, Node::CounterAdvance { .. })),
     );
     insta::assert_snapshot!(found, @"
-    error[race]: load of block 0 on rank 0 in the next launch loads rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 into w of stage 5 for tile (0, 0)
-      = store of block 0 on rank 1 in the next launch stores panel 0 to rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (0, 0)
-      = nothing orders these two
-      help: wait for what says that the first is complete
+    error[race]: load of block 0 on rank 0 in the next launch loads rows 0..2, columns 0..64 of partial (chunk or slot 1) on rank 0 into w of stage 2 for tile (0, 0)
+      = not all that the schedule puts before it has come before it
+      = conflicting accesses of 0 elements came before it in its launch, where 128 should
+      help: the thread that makes the access, or one that it waits for, waits first for all that the schedule waits for
     ");
     let mut pipeline = good("ag_gemm");
     pipeline.lists(&mut |list| {
@@ -282,10 +282,10 @@ fn a_counter_that_forgets_its_base() {
     });
     let found = pipeline::verify(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
-    error[race]: load of block 2 on rank 0 in the next launch loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 5 for tile (0, 0)
-      = store of block 0 on rank 1 in the next launch stores box 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0
-      = nothing orders these two
-      help: wait for what says that the first is complete
+    error[race]: load of block 0 on rank 2 in the next launch loads rows 0..2, columns 0..64 of x (chunk or slot 1) on rank 2 into x of stage 0 for tile (0, 0)
+      = not all that the schedule puts before it has come before it
+      = conflicting accesses of 0 elements came before it in its launch, where 128 should
+      help: the thread that makes the access, or one that it waits for, waits first for all that the schedule waits for
     ");
 }
 
@@ -297,7 +297,7 @@ fn a_missing_credit() {
         remove(|node| matches!(node, Node::CounterWait { .. })),
     );
     insta::assert_snapshot!(found, @"
-    error[race]: store of block 0 on rank 0 in the next launch stores panel 0 to rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+    error[race]: store of block 0 on rank 0 in the next launch stores panel 0 to rows 0..2, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
       = load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into w of stage 5 for tile (0, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
@@ -308,8 +308,8 @@ fn a_missing_credit() {
         remove(|node| matches!(node, Node::CounterWait { .. })),
     );
     insta::assert_snapshot!(found, @"
-    error[race]: store of block 0 on rank 0 in the next launch stores box 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 2
-      = load of block 0 on rank 2 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 2 into x of stage 5 for tile (0, 1)
+    error[race]: store of block 0 on rank 0 stores box 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 2
+      = the caller fills or takes rows 0..192, columns 0..1088 of x (chunk or slot 0) on rank 2 between launches
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
@@ -348,7 +348,7 @@ fn other_edits() {
     pipeline.end.clear();
     let found = pipeline::verify(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
-    error[race]: store of block 0 on rank 0 in the next launch stores panel 0 to rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+    error[race]: store of block 0 on rank 0 in the next launch stores panel 0 to rows 0..2, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
       = load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into w of stage 5 for tile (0, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
@@ -376,7 +376,7 @@ fn no_step_can_be_left_out() {
     ag_gemm: AwaitStores, SyncCta
     ag_gemm_ring: AwaitStores, SyncCta
     gemm_rs: AwaitStores
-    gemm_rs_add: FenceGlobal, AwaitStores, CounterWait, FenceGlobal, SyncCta, LastCta
+    gemm_rs_add: FenceGlobal, AwaitStores, CounterWait, FenceGlobal, LastCta
     gemm_ar: FenceGlobal, AwaitStores, CounterWait, FenceGlobal, FenceGlobal, CounterWait, SyncCta
     bulk: FenceGlobal, AwaitStores, AwaitStores, SyncCta
     ");

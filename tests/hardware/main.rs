@@ -12,6 +12,9 @@ mod nvidia;
 #[path = "../common/epilogues.rs"]
 mod epilogues;
 
+#[path = "../common/copies.rs"]
+mod ways;
+
 mod accumulate;
 mod back_to_back;
 mod case;
@@ -23,12 +26,13 @@ mod gpus;
 mod heap;
 mod memory;
 mod prebuilt;
+mod pulls;
 mod queues;
 mod right;
 mod stall;
 mod tiles;
 
-use counterflow::Error;
+use counterflow::{Error, codegen};
 
 fn fine<T>(result: Result<T, Error>) -> T {
     result.unwrap_or_else(|error| panic!("{error}\n{}", error.help().unwrap_or_default()))

@@ -2,7 +2,7 @@
 
 use crate::case::{checked, variant};
 use crate::right::{JITTER, JITTERED, KINDS, NN, TN};
-use crate::{SCHEDULES, accumulate, chain, fine, fused, tiles};
+use crate::{SCHEDULES, accumulate, chain, fine, fused, pulls, tiles};
 use counterflow::Layout;
 use counterflow::codegen::cuda::{self, CudaSource};
 use counterflow::jit::{Compiler, Probes};
@@ -56,6 +56,10 @@ fn kernels_of_the_suite() {
         for probes in [none, JITTER] {
             wanted.push((probes, cuda::emit(&pipeline)));
         }
+    }
+    for (probes, program, variant) in pulls::kernels() {
+        let (_, pipeline) = checked(&program, &variant);
+        wanted.push((probes, cuda::emit(&pipeline)));
     }
     for (program, variant) in crate::epilogue::kinds() {
         let (_, pipeline) = checked(&program, &variant);

@@ -31,14 +31,7 @@ impl Pipeline {
             Field::Me => rank.into(),
             Field::World => geometry.world.into(),
             Field::First(counter) => first_cell(plan, counter).into(),
-            Field::CellRows(partition) => {
-                let item = &self.kernel.partitions[partition.index()];
-                let columns = item
-                    .column_block
-                    .map_or(1, |block| geometry.size(item.columns).div_ceil(block));
-                let chunks = geometry.partition_chunks(partition);
-                geometry.cells(partition) / u64::from(columns.max(1)) / u64::from(chunks.max(1))
-            }
+            Field::CellRows(partition) => geometry.cell_rows(partition).into(),
             Field::Join => self.join(plan, machine).into(),
             Field::Heap
             | Field::Stride

@@ -74,6 +74,7 @@ mod credits;
 mod facts;
 mod happens;
 mod launches;
+mod order;
 mod progress;
 mod race;
 mod range;
@@ -91,6 +92,7 @@ use crate::undo::{Fix, undone};
 use std::ops::Deref;
 use std::sync::Arc;
 
+pub(crate) use order::{Accessor, Before, before};
 pub use range::{Class, Decided, range};
 pub use series::Series;
 pub(crate) use story::cell_name;

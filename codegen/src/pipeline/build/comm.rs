@@ -4,12 +4,13 @@
 
 use super::super::{At, BOX_COLUMNS, Expr, Field, Node, Phase, SENDING, Side, UNIT};
 use super::gemm::{all_empty, count};
-use super::item::{Leaf, leaves, why};
+use super::item::{Leaf, common, leaves, why};
 use super::walk::{Bound, Walk, Which};
 use super::{BOXES, refuse};
-use crate::kernel::{Block, Kernel, Op, OpKind, RoleKind};
-use crate::program::{PartitionId, StoreMode, Var};
+use crate::kernel::{Block, Kernel, Op, OpKind, Purpose, RoleKind};
+use crate::program::{PartitionId, Pick, StoreMode, Var};
 use crate::rank::RankExpr;
+use crate::undo::{Fix, undone};
 
 /// Rows of a box: those of the pieces, up to what a TMA box may have.
 pub(super) fn box_rows(kernel: &Kernel) -> u32 {
@@ -37,7 +38,7 @@ impl Walk<'_, '_> {
         var: Var,
         partition: PartitionId,
         chunk: Option<&RankExpr>,
-        body: &[Op],
+        ops: &[Op],
     ) -> Vec<Node> {
         let chunk = chunk.map(|chunk| self.rank(chunk));
         let item = self.b.kernel.partitions[partition.index()].clone();
@@ -47,7 +48,7 @@ impl Walk<'_, '_> {
             let hint = format!("pieces of whole rows, at most 256 of them; here {rows}");
             self.refuse(message, hint);
         }
-        let leaves = leaves(self, body);
+        let leaves = leaves(self, ops);
         let copies: Vec<&Leaf<'_>> = leaves
             .iter()
             .filter(|leaf| matches!(leaf.op.kind, OpKind::Copy { .. }))
@@ -104,26 +105,23 @@ impl Walk<'_, '_> {
             });
         }
         let mut body = Vec::new();
+        let mut waits = Waits::of(&leaves, self.b.kernel);
+        let lag = waits.none_between();
         match (self.which, copies.as_slice()) {
-            (Which::Fetch, []) => {
-                body = self.waits(
-                    &leaves
-                        .iter()
-                        .filter(|leaf| matches!(leaf.op.kind, OpKind::Wait { .. }))
-                        .cloned()
-                        .collect::<Vec<_>>(),
-                );
-            }
+            // Without a copy one thread does all there is, in order.
+            (Which::Fetch, []) if leaves.iter().all(is_wait) => body = self.waits(&leaves),
+            (Which::Fetch, []) => body = self.once(ops),
             (Which::Fetch, [copy]) => {
-                let waits = reads(&leaves, self);
-                body = self.waits(&waits);
+                nodes.extend(self.hoisted(&mut waits.to_read, &items));
+                waits.to_read.append(&mut waits.said);
+                body = self.waits(&waits.to_read);
                 body.extend(self.fetch(var, copy));
             }
             (Which::Send, [copy]) => {
-                let mut waits = writes(&leaves, self);
-                nodes.extend(self.hoisted(&mut waits, &items));
-                body = self.waits(&waits);
-                body.extend(self.send(var, copy, &leaves));
+                self.in_order(&leaves, copy);
+                nodes.extend(self.hoisted(&mut waits.to_write, &items));
+                body = self.waits(&waits.to_write);
+                body.extend(self.send(var, copy, &leaves, lag));
             }
             (Which::Send, []) => {}
             _ => {
@@ -132,8 +130,7 @@ impl Walk<'_, '_> {
             }
         }
         self.scope.pop();
-        let sends =
-            !body.is_empty() && self.which == Which::Send && reads(&leaves, self).is_empty();
+        let sends = !body.is_empty() && self.which == Which::Send && lag;
         if !body.is_empty() {
             work.append(&mut body);
         } else {
@@ -185,7 +182,43 @@ impl Walk<'_, '_> {
         vec![note, boxes(body)]
     }
 
-    fn send(&mut self, var: Var, copy: &Leaf<'_>, leaves: &[Leaf<'_>]) -> Vec<Node> {
+    /// Units are signalled after their boxes, and fetched after all waits: what the schedule says must agree.
+    fn in_order(&mut self, leaves: &[Leaf<'_>], copy: &Leaf<'_>) {
+        let at = leaves.iter().position(|leaf| leaf.op.id == copy.op.id);
+        let (before, after) = leaves.split_at(at.unwrap_or(0));
+        let signal = before
+            .iter()
+            .find(|leaf| matches!(leaf.op.kind, OpKind::Signal { .. }));
+        let wait = after.iter().find(|leaf| is_wait(leaf));
+        let mut refused = |leaf: &Leaf<'_>, message: &str, hint: &str| {
+            let at = self.b.kernel.loc(leaf.op.id);
+            self.b.found.push(refuse(Some(at), message, hint));
+        };
+        if let Some(leaf) = signal {
+            refused(
+                leaf,
+                "a signal before the copy of its item",
+                "a loop of its own for it, or after the copy",
+            );
+        }
+        if let Some(leaf) = wait {
+            refused(
+                leaf,
+                "a wait after the copy of its item",
+                "waits first, then the copy, then its signal",
+            );
+        }
+        if !copy.loops.is_empty() {
+            refused(
+                copy,
+                "a copy in a loop over ranks inside an item",
+                "the loop over ranks outside, the pieces inside",
+            );
+        }
+    }
+
+    /// With `lag`, nobody is waited for between the items of a loop.
+    fn send(&mut self, var: Var, copy: &Leaf<'_>, leaves: &[Leaf<'_>], lag: bool) -> Vec<Node> {
         let OpKind::Copy { dst, .. } = &copy.op.kind else {
             return Vec::new();
         };
@@ -216,8 +249,6 @@ impl Walk<'_, '_> {
             },
         ];
         let mut nodes = vec![note, boxes(body)];
-        // Where fetching waits for a peer, that peer may wait for the signal of the unit before.
-        let lag = reads(leaves, self).is_empty();
         let signals: Vec<_> = leaves
             .iter()
             .filter(|leaf| matches!(leaf.op.kind, OpKind::Signal { .. }))
@@ -269,7 +300,17 @@ impl Walk<'_, '_> {
         let start = self.item(var).map_or(Expr::Const(0), |(_, _, row, _)| {
             row * Expr::symbol("PIECE", rows)
         });
-        let (row, chunk, rank) = self.place(region, map, var, start, None);
+        let slot = match &region.slot {
+            None => None,
+            Some(Pick::One(slot)) => Some(self.rank(slot)),
+            Some(Pick::Others | Pick::All) => {
+                let name = &self.b.kernel.buffers[region.buffer.index()].name;
+                let message = format!("a copy of several slots of `{name}`");
+                self.refuse(message, "one slot at a time: `[rank]`");
+                None
+            }
+        };
+        let (row, chunk, rank) = self.place(region, map, var, start, slot);
         let column = (Expr::var("unit") * Expr::symbol("UNIT", UNIT) + Expr::var("i"))
             * Expr::symbol("BOX_N", BOX_COLUMNS);
         (
@@ -309,26 +350,58 @@ fn boxes(body: Vec<Node>) -> Node {
     count("i", Expr::symbol("UNIT", UNIT), 1.into(), false, body)
 }
 
-/// Waits for what a copy reads: all but those for a credit to write.
-fn reads<'a>(leaves: &[Leaf<'a>], walk: &Walk<'_, '_>) -> Vec<Leaf<'a>> {
-    of(leaves, walk, false)
+/// An item's waits: which of its thread makes them, and before what.
+struct Waits<'a> {
+    /// The fetching thread's: credits to read.
+    to_read: Vec<Leaf<'a>>,
+    /// The fetching thread's: what the schedule says.
+    said: Vec<Leaf<'a>>,
+    /// The sending thread's: credits to write.
+    to_write: Vec<Leaf<'a>>,
 }
 
-/// Waits for credits to write.
-fn writes<'a>(leaves: &[Leaf<'a>], walk: &Walk<'_, '_>) -> Vec<Leaf<'a>> {
-    of(leaves, walk, true)
-}
-
-fn of<'a>(leaves: &[Leaf<'a>], walk: &Walk<'_, '_>, credits: bool) -> Vec<Leaf<'a>> {
-    let is = |leaf: &&Leaf<'a>| {
-        if let OpKind::Wait { cells, .. } = &leaf.op.kind {
-            walk.b.kernel.counters[cells.counter.index()]
-                .purpose
-                .is_credit()
-                == credits
-        } else {
-            false
+impl<'a> Waits<'a> {
+    /// A credit that guards nothing but what is written may come as late as the write: meanwhile boxes are fetched. All
+    /// other waits are the fetching thread's, for whichever side of the copy they are.
+    ///
+    /// So they come before the write, too. A box is sent when the phase of its full barrier is over. The fetching thread
+    /// arrives there after the wait, and the proxy fence that follows the wait stands before that arrival: what the wait
+    /// acquired is before the box's store, for the async proxy as well.
+    fn of(leaves: &[Leaf<'a>], kernel: &Kernel) -> Waits<'a> {
+        let mut waits = Waits {
+            to_read: Vec::new(),
+            said: Vec::new(),
+            to_write: Vec::new(),
+        };
+        for leaf in leaves {
+            let OpKind::Wait { cells, .. } = &leaf.op.kind else {
+                continue;
+            };
+            let purpose = kernel.counters[cells.counter.index()].purpose;
+            let guards_a_read = leaves.iter().any(|leaf| {
+                matches!(&leaf.op.kind, OpKind::Copy { src, .. } if purpose.lets_read(src, &cells.index))
+            });
+            let of = match purpose {
+                Purpose::Data => &mut waits.said,
+                Purpose::Ready(_) | Purpose::Returned(_) | Purpose::Free(_)
+                    if guards_a_read && !undone(Fix::WarpOrder) =>
+                {
+                    &mut waits.to_read
+                }
+                Purpose::Ready(_) | Purpose::Returned(_) | Purpose::Free(_) => &mut waits.to_write,
+            };
+            of.push(leaf.clone());
         }
-    };
-    leaves.iter().filter(is).cloned().collect()
+        waits
+    }
+
+    /// Whether neither thread waits for anybody between the items of a loop.
+    fn none_between(&self) -> bool {
+        let mut credits = self.to_read.iter().chain(&self.to_write);
+        self.said.is_empty() && credits.all(common)
+    }
+}
+
+fn is_wait(leaf: &Leaf<'_>) -> bool {
+    matches!(leaf.op.kind, OpKind::Wait { .. })
 }

@@ -170,12 +170,22 @@ impl Walk<'_, '_> {
             },
         ];
         let waits = self.waits(&sorted.load_waits);
+        let first = Test::Equal(Expr::var("step"), 0.into());
         if waits.is_empty() {
             body.extend(x.loads.into_iter().chain(w.loads));
+        } else if self.b.kernel.is_handed_over(b) {
+            // The waits may be for it.
+            body.push(Node::If {
+                test: first,
+                body: waits,
+            });
+            body.extend(x.loads.into_iter().chain(w.loads));
         } else {
-            let test = Test::Equal(Expr::var("step"), 0.into());
             body.extend(w.loads);
-            body.push(Node::If { test, body: waits });
+            body.push(Node::If {
+                test: first,
+                body: waits,
+            });
             body.extend(x.loads);
         }
         body.push(Node::Advance {

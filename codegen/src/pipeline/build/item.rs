@@ -4,21 +4,36 @@ use super::super::{Expr, Field, Node, Note, Test};
 use super::epilogue::is_vector;
 use super::walk::{Bound, Walk};
 use super::{names_an_item, refuse};
-use crate::kernel::{Block, Cells, Kernel, Op, OpId, OpKind, visit};
+use crate::kernel::{Block, Cells, Kernel, Op, OpId, OpKind, visit, visit_ops};
 use crate::order::RankOrder;
 use crate::program::{CellIndex, CounterId, Loc, PartitionId, Pick, Var};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Who waits for which counter.
 pub(super) struct Counters {
     waits: BTreeMap<CounterId, Vec<Vec<CellIndex>>>,
+    /// Those that are waited for in items that copy.
+    by_units: BTreeSet<CounterId>,
 }
 
 impl Counters {
     pub fn of(kernel: &Kernel) -> Counters {
         let mut waits: BTreeMap<CounterId, Vec<Vec<CellIndex>>> = BTreeMap::new();
+        let mut by_units = BTreeSet::new();
         let on_device = kernel.roles.iter().filter(|role| !role.kind.sequential());
         for role in on_device {
+            each_item(&role.body, &mut |item| {
+                let (mut waited, mut copies) = (BTreeSet::new(), false);
+                visit_ops(item, &mut |op| {
+                    copies |= matches!(op.kind, OpKind::Copy { .. });
+                    if let OpKind::Wait { cells, .. } = &op.kind {
+                        waited.insert(cells.counter);
+                    }
+                });
+                if copies {
+                    by_units.append(&mut waited);
+                }
+            });
             visit(&role.body, &mut |op| {
                 if let OpKind::Wait { cells, .. } = &op.kind {
                     waits
@@ -28,12 +43,14 @@ impl Counters {
                 }
             });
         }
-        Counters { waits }
+        Counters { waits, by_units }
     }
 
-    /// Whether each cell has one waiter, which can move its base on at once.
+    /// Whether each cell has one waiter, which can move its base on at once. A piece that is copied has one for each of its
+    /// units.
     pub fn single(&self, counter: CounterId) -> bool {
-        matches!(self.waits.get(&counter).map(Vec::as_slice), Some([index]) if names_an_item(index))
+        !self.by_units.contains(&counter)
+            && matches!(self.waits.get(&counter).map(Vec::as_slice), Some([index]) if names_an_item(index))
     }
 
     /// Those whose bases the last CTA moves on.
@@ -48,6 +65,23 @@ impl Counters {
 
 /// A loop over ranks around an op, and where it was written.
 pub(super) type Looped = (Var, RankOrder, Loc);
+
+/// Calls `f` with what each loop over items does for one.
+fn each_item(body: &[Block], f: &mut impl FnMut(&[Op])) {
+    for block in body {
+        match block {
+            Block::ForRanks { body, .. } => each_item(body, f),
+            Block::If {
+                then, otherwise, ..
+            } => {
+                each_item(then, f);
+                each_item(otherwise, f);
+            }
+            Block::Items { body, .. } => f(body),
+            Block::Once { .. } | Block::Join => {}
+        }
+    }
+}
 
 /// A leaf op of an item, with the loops over ranks around it.
 #[derive(Clone)]
@@ -139,6 +173,13 @@ pub(super) fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Sorted<'
             | OpKind::Store { .. } => false,
         };
         let stores = |leaf: &Leaf<'_>| matches!(leaf.op.kind, OpKind::Store { .. });
+        // The product's operands are loaded first, and so come after all waits before the product.
+        let is_dot = |leaf: &Leaf<'_>| matches!(leaf.op.kind, OpKind::Dot { .. });
+        let before_the_dot = leaves[index..].iter().any(is_dot);
+        let taken = |waiting: &mut Vec<Leaf<'a>>| match before_the_dot {
+            true => Vec::new(),
+            false => std::mem::take(waiting),
+        };
         let at = walk.b.kernel.loc(leaf.op.id);
         match &leaf.op.kind {
             OpKind::Wait { at_least, .. } => {
@@ -169,15 +210,11 @@ pub(super) fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Sorted<'
                 sorted.load_waits.append(&mut waiting);
                 sorted.dot = Some(leaf.clone());
             }
-            OpKind::Reduce { .. } => sorted
-                .sums
-                .push((std::mem::take(&mut waiting), leaf.clone())),
+            OpKind::Reduce { .. } => sorted.sums.push((taken(&mut waiting), leaf.clone())),
             OpKind::Load { from, .. } if is_vector(kernel, from) => {
                 sorted.vectors.push(leaf.clone());
             }
-            OpKind::Load { .. } => sorted
-                .loads
-                .push((std::mem::take(&mut waiting), leaf.clone())),
+            OpKind::Load { .. } => sorted.loads.push((taken(&mut waiting), leaf.clone())),
             OpKind::Store { .. } => sorted.stores.push(leaf.clone()),
             OpKind::Signal { .. } => sorted.signals.push(leaf.clone()),
             OpKind::Copy { .. } => walk.b.found.push(refuse(
@@ -348,14 +385,6 @@ impl Walk<'_, '_> {
 
     /// Waits that all items of a loop have in common come once, before its first item.
     pub fn hoisted<'a>(&mut self, waits: &mut Vec<Leaf<'a>>, count: &Expr) -> Vec<Node> {
-        let common = |leaf: &Leaf<'_>| {
-            let one = |index: &CellIndex| matches!(index, CellIndex::Rank(Pick::One(_)));
-            if let OpKind::Wait { cells, .. } = &leaf.op.kind {
-                leaf.loops.is_empty() && cells.index.iter().all(one)
-            } else {
-                false
-            }
-        };
         let (first, each): (Vec<_>, Vec<_>) = waits.drain(..).partition(common);
         *waits = each;
         let body = self.waits(&first);
@@ -394,6 +423,12 @@ impl Walk<'_, '_> {
             None => Expr::Field(Field::Size(rows)),
         }
     }
+}
+
+/// Whether all items of a loop make the same wait.
+pub(super) fn common(leaf: &Leaf<'_>) -> bool {
+    let one = |index: &CellIndex| matches!(index, CellIndex::Rank(Pick::One(_)));
+    matches!(&leaf.op.kind, OpKind::Wait { cells, .. } if leaf.loops.is_empty() && cells.index.iter().all(one))
 }
 
 /// A note that no statement of the schedule asks for.

@@ -350,6 +350,13 @@ impl<'b, 'a> Walk<'b, 'a> {
     /// The same, with what it is called where the tensor's name is taken.
     pub fn map_as(&mut self, tensor: TensorId, (rows, columns): (u32, u32), what: &str) -> MapId {
         let view = self.b.view(tensor);
+        let buffer = &self.b.kernel.buffers[tensor.index()];
+        let chunked = self.b.kernel.dims[usize::from(buffer.rows.0)].chunked;
+        if buffer.is_scratch() && chunked && !buffer.chunk_only() {
+            let message = format!("`{}` holds all rows of every rank", buffer.name);
+            let hint = "scratch of the chunk that each rank owns: `symmetric(y.chunk(), …)`";
+            self.refuse(message, hint);
+        }
         let maps = &mut self.b.maps;
         let same =
             |map: &Map| map.tensor == tensor && (map.box_rows, map.box_columns) == (rows, columns);

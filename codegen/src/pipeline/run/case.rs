@@ -1,24 +1,50 @@
-//! The small case that all warps run: three ranks, ragged chunks, two launches.
+//! The small case that all warps run: three ranks, ragged chunks, and launches of one series.
 
 use super::super::{BOX_COLUMNS, CONSUMERS, Field, Pipeline, UNIT, Values, View};
-use crate::diag::Diagnostics;
-use crate::kernel::{DimId, OpKind, visit};
+use super::step::Box4;
+use super::story;
+use crate::diag::{Diagnostic, Diagnostics};
+use crate::kernel::{DimId, OpKind, RoleKind, visit};
 use crate::model::Machine;
 use crate::plan::Plan;
 use crate::program::{CounterId, StoreMode, TensorId};
-use crate::shape::Shape;
+use crate::shape::{Extent, Geometry, Shape};
+use crate::undo::{Fix, undone};
 use crate::variant::Variant;
+use crate::verify::{Accessor, Before, before};
+use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// Ranks of the case.
-pub(super) const WORLD: u32 = 3;
-/// Launches of the case: the second shows what the first forgot.
-pub(super) const LAUNCHES: u32 = 2;
+/// Ranks of the case, and chunks' worth of rows.
+const WORLD: u32 = 3;
+
+/// One launch of the case.
+pub(super) struct Launch {
+    pub plan: Plan,
+    /// What the tile level puts before each access.
+    before: HashMap<Accessor, Vec<Before>>,
+    /// How much arrives at each cell of each rank, by what the pipeline sends for each signal of the kernel.
+    arrivals: Vec<u64>,
+}
+
+/// The roles of a kernel that its agents stand for, by their index.
+#[derive(Clone, Copy)]
+pub(super) struct Roles {
+    pub gemm: usize,
+    pub mover: usize,
+    /// The copy engine's, if there is one.
+    pub host: Option<usize>,
+}
 
 /// The numbers of the case.
 pub(super) struct Case<'a> {
     pub pipeline: &'a Pipeline,
-    pub plan: Plan,
+    /// Its launches. Two show what the first forgot; between launches of a kernel that signals there is a tiny one, which
+    /// a fast rank is through with before a slow one has begun.
+    pub launches: Vec<Launch>,
+    /// Ranks.
+    pub world: u32,
+    pub roles: Roles,
     /// CTAs of a rank.
     pub blocks: u32,
     /// What products multiply.
@@ -32,8 +58,11 @@ impl<'a> Case<'a> {
     /// Of so many steps, instead of one more than the ring has stages.
     pub fn new(pipeline: &'a Pipeline, steps: Option<u32>) -> Result<Case<'a>, Diagnostics> {
         let mut kernel = (*pipeline.kernel).clone();
+        // A kernel that is for one rank and has counters has no credits.
+        let alone = kernel.variant.world == 1 && !kernel.counters.is_empty();
+        let world = if alone { 1 } else { WORLD };
         kernel.variant = Variant {
-            world: WORLD,
+            world,
             ..kernel.variant
         };
         let tile = pipeline.tile;
@@ -70,13 +99,41 @@ impl<'a> Case<'a> {
                 .ld
                 .insert(buffer.name.clone(), m.max(n).next_multiple_of(8));
         }
-        let plan = Plan::new(&kernel, &shape, &Machine::h200())?;
+        let tiny = Shape {
+            m: world + 1,
+            ..shape.clone()
+        }
+        .up_to(m);
+        let shapes = match kernel.counters.is_empty() || undone(Fix::WarpOrder) {
+            true => vec![shape.clone(), shape],
+            false => vec![shape.clone().up_to(m), tiny, shape.up_to(m)],
+        };
+        let plans = shapes
+            .iter()
+            .map(|shape| Plan::new(&kernel, shape, &Machine::h200()));
+        let plans = plans.collect::<Result<Vec<_>, _>>()?;
         let mut first = Vec::new();
         let mut cells = 0;
         for index in 0..kernel.counters.len() {
             first.push(cells);
-            cells += plan.geometry.counter_cells(CounterId(index as u16));
+            cells += plans[0].geometry.counter_cells(CounterId(index as u16));
         }
+        let role =
+            |is: &dyn Fn(RoleKind) -> bool| kernel.roles.iter().position(|role| is(role.kind));
+        let roles = Roles {
+            gemm: role(&|kind| matches!(kind, RoleKind::Gemm(_))).unwrap_or(0),
+            mover: role(&|kind| matches!(kind, RoleKind::Comm { .. })).unwrap_or(0),
+            host: role(&RoleKind::sequential),
+        };
+        let launches = plans.into_iter().map(|plan| Launch {
+            before: match kernel.counters.is_empty() {
+                true => HashMap::new(),
+                false => before(&kernel, &plan),
+            },
+            plan,
+            arrivals: Vec::new(),
+        });
+        let launches = launches.collect();
         let blocks = (2 + comm_ctas(pipeline)) * pipeline.ctas();
         let mut operands = Vec::new();
         for role in &kernel.roles {
@@ -86,14 +143,44 @@ impl<'a> Case<'a> {
                 }
             });
         }
-        Ok(Case {
+        let mut case = Case {
             pipeline,
-            plan,
+            launches,
+            world,
+            roles,
             blocks,
             operands,
             first,
             cells,
-        })
+        };
+        for launch in 0..case.launches.len() {
+            let arrivals = (0..world)
+                .flat_map(|rank| (0..cells).map(move |cell| (rank, cell)))
+                .map(|(rank, cell)| case.scaled_arrivals(launch, rank, cell))
+                .collect();
+            case.launches[launch].arrivals = arrivals;
+        }
+        Ok(case)
+    }
+
+    /// The plan of a launch, counted from 1.
+    pub fn plan(&self, launch: u32) -> &Plan {
+        &self.launches[launch as usize - 1].plan
+    }
+
+    /// The same, of what is in it.
+    pub fn geometry(&self, launch: u32) -> &Geometry {
+        &self.plan(launch).geometry
+    }
+
+    /// How many launches there are.
+    pub fn last(&self) -> u32 {
+        self.launches.len() as u32
+    }
+
+    /// A size that all launches have in common.
+    pub fn size(&self, dim: DimId) -> u32 {
+        self.geometry(1).size(dim)
     }
 
     /// Whether stores add to a tensor.
@@ -129,43 +216,97 @@ impl<'a> Case<'a> {
         (CounterId(counter as u16), cell - self.first[counter])
     }
 
-    /// Whether the host's copies signal a cell: they are not part of the case.
-    pub fn host_signals(&self, cell: u32) -> bool {
-        let (counter, _) = self.counter_of(cell);
-        let mut found = false;
-        for role in self
-            .pipeline
-            .kernel
-            .roles
-            .iter()
-            .filter(|role| role.kind.sequential())
-        {
-            visit(&role.body, &mut |op| {
-                if let OpKind::Signal { cells, .. } = &op.kind {
-                    found |= cells.counter == counter;
-                }
-            });
-        }
-        found
+    fn scaled_arrivals(&self, launch: usize, rank: u32, cell: u32) -> u64 {
+        let (counter, within) = self.counter_of(cell);
+        let arrivals = &self.launches[launch].plan.arrivals;
+        u64::from(arrivals.of(rank as u16, counter, within))
+            * self.scale(launch as u32 + 1, counter)
     }
 
-    /// How much arrives at a rank's cell in one launch, by what the pipeline sends for each signal of the kernel.
-    pub fn arrivals(&self, rank: u32, cell: u32) -> u64 {
-        let (counter, within) = self.counter_of(cell);
-        let amount = u64::from(self.plan.arrivals.of(rank as u16, counter, within));
-        let scale = self
-            .pipeline
-            .scale
-            .iter()
-            .find(|(scaled, _)| *scaled == counter);
-        let env = Env::new(self, rank, 0);
-        amount * scale.map_or(1, |(_, by)| u64::from(by.eval(&env)))
+    /// How many arrivals the pipeline sends for each that the kernel counts.
+    pub fn scale(&self, launch: u32, counter: CounterId) -> u64 {
+        let scale = &self.pipeline.scale;
+        let scale = scale.iter().find(|(scaled, _)| *scaled == counter);
+        scale.map_or(1, |(_, by)| by.eval(&Env::new(self, launch, 0, 0)).into())
+    }
+
+    /// How much arrives at a rank's cell in one launch.
+    pub fn arrivals(&self, launch: u32, rank: u32, cell: u32) -> u64 {
+        self.launches[launch as usize - 1].arrivals[(rank * self.cells + cell) as usize]
+    }
+
+    /// How much has arrived there after so many launches.
+    pub fn arrived(&self, launches: u32, rank: u32, cell: u32) -> u64 {
+        (1..=launches)
+            .map(|launch| self.arrivals(launch, rank, cell))
+            .sum()
+    }
+
+    /// Of how many elements the tile level puts conflicting accesses before the access of a box, at least and at most: an
+    /// element counts as often as it is accessed.
+    pub fn before(&self, accessor: &Accessor, at: &Box4) -> (u64, u64) {
+        let launch = &self.launches[at.launch as usize - 1];
+        let blocks = launch.before.get(accessor).map_or(&[][..], Vec::as_slice);
+        blocks.iter().fold((0, 0), |(least, most), block| {
+            let elements =
+                common(at.all, span(block.rows)) * common(at.columns, span(block.columns));
+            let times = |accesses: u32| elements * u64::from(accesses);
+            (
+                least + times(block.accesses.0),
+                most + times(block.accesses.1),
+            )
+        })
+    }
+
+    /// A row of a plane of a tensor's map, among all rows of the tensor.
+    pub fn row_in_all(&self, at: &Box4, row: u32) -> u32 {
+        let geometry = self.geometry(at.launch);
+        let dim = self.pipeline.kernel.buffers[at.tensor.index()].rows;
+        let rows = geometry.chunk_rows(dim);
+        match at.view {
+            // Without chunks each rank has all rows.
+            _ if geometry.chunks(dim) == 1 => row,
+            View::Flat => row,
+            View::Chunks | View::SharedChunks => at.chunk * rows + row,
+            // A chunk's owner is the rank whose memory it is in.
+            View::SharedSlots | View::SharedChunk => at.rank * rows + row,
+        }
+    }
+
+    /// One past the last row of a box that exists: rows beyond the chunk's are padding of symmetric memory.
+    pub fn exists(&self, at: &Box4) -> u32 {
+        let rows = self.pipeline.kernel.buffers[at.tensor.index()].rows;
+        let chunk = |chunk: u32| self.geometry(at.launch).chunk(rows, chunk).len();
+        let limit = match at.view {
+            View::Flat => at.rows.1,
+            View::Chunks | View::SharedChunks => chunk(at.chunk),
+            View::SharedSlots | View::SharedChunk => chunk(at.rank),
+        };
+        at.rows.1.min(limit).max(at.rows.0)
+    }
+
+    /// A box with where it is in memory and among all rows.
+    pub fn located(&self, at: Box4) -> Box4 {
+        let dim = self.pipeline.kernel.buffers[at.tensor.index()].rows;
+        let before = at.chunk * self.geometry(at.launch).chunk_rows(dim);
+        let all = [at.rows.0, self.exists(&at)].map(|row| self.row_in_all(&at, row));
+        Box4 {
+            lines: (before + at.rows.0, before + at.rows.1),
+            all: (all[0], all[1]),
+            ..at
+        }
     }
 
     /// The rows that a plane of a tensor's map has in memory, and those of them that a store may touch.
-    pub fn rows(&self, tensor: TensorId, view: View, chunk: u32, rank: u32) -> (u32, u32) {
+    pub fn rows(
+        &self,
+        launch: u32,
+        tensor: TensorId,
+        (view, chunk): (View, u32),
+        rank: u32,
+    ) -> (u32, u32) {
         let buffer = &self.pipeline.kernel.buffers[tensor.index()];
-        let geometry = &self.plan.geometry;
+        let geometry = self.geometry(launch);
         match view {
             View::Flat => {
                 let held = geometry.held(buffer, rank).len();
@@ -183,25 +324,39 @@ impl<'a> Case<'a> {
     }
 }
 
+/// How much two ranges have in common.
+pub(super) fn common(a: (u32, u32), b: (u32, u32)) -> u64 {
+    u64::from(a.1.min(b.1).saturating_sub(a.0.max(b.0)))
+}
+
+fn span(extent: Extent) -> (u32, u32) {
+    (extent.start, extent.end)
+}
+
 /// What variables stand for in one role of one CTA.
 pub(super) struct Env<'a> {
     case: &'a Case<'a>,
+    pub launch: u32,
     pub rank: u32,
     block: u32,
     pub vars: HashMap<String, u32>,
     pub index: u32,
     pub first: u32,
+    /// A variable that was asked for before it had a value.
+    unknown: RefCell<Option<String>>,
 }
 
 impl<'a> Env<'a> {
-    pub fn new(case: &'a Case<'a>, rank: u32, block: u32) -> Self {
+    pub fn new(case: &'a Case<'a>, launch: u32, rank: u32, block: u32) -> Self {
         let mut env = Env {
             case,
+            launch,
             rank,
             block,
             vars: HashMap::new(),
             index: 0,
             first: 0,
+            unknown: RefCell::new(None),
         };
         let (rank, beside) = (block % case.pipeline.ctas(), case.pipeline.beside());
         env.vars.insert("half".into(), rank % beside);
@@ -212,15 +367,25 @@ impl<'a> Env<'a> {
         }
         env
     }
+
+    /// What went wrong in working out its numbers.
+    pub fn fault(&self, who: &str) -> Option<Diagnostic> {
+        let name = self.unknown.borrow_mut().take()?;
+        Some(story::unknown(who, &name))
+    }
 }
 
 impl Values for Env<'_> {
     fn var(&self, name: &str) -> u32 {
-        self.vars.get(name).copied().unwrap_or(0)
+        let known = self.vars.get(name).copied();
+        known.unwrap_or_else(|| {
+            *self.unknown.borrow_mut() = Some(name.into());
+            0
+        })
     }
 
     fn field(&self, field: Field) -> u32 {
-        let geometry = &self.case.plan.geometry;
+        let geometry = self.case.geometry(self.launch);
         match field {
             Field::Size(dim) => geometry.size(dim),
             Field::ChunkRows(dim) => geometry.chunk_rows(dim),
@@ -228,15 +393,12 @@ impl Values for Env<'_> {
                 let short = |chunk: &u32| {
                     (1..geometry.chunk_rows(dim)).contains(&geometry.chunk(dim, *chunk).len())
                 };
-                (0..WORLD).find(short).unwrap_or(WORLD)
+                (0..self.case.world).find(short).unwrap_or(self.case.world)
             }
             Field::Me => self.rank,
-            Field::World => WORLD,
+            Field::World => self.case.world,
             Field::First(counter) => self.case.first(counter),
-            Field::CellRows(partition) => {
-                let (rows, _) = geometry.grid(partition, None);
-                rows
-            }
+            Field::CellRows(partition) => geometry.cell_rows(partition),
             Field::Join => 1,
             Field::Heap
             | Field::Stride
@@ -248,7 +410,7 @@ impl Values for Env<'_> {
     }
 
     fn rows_of(&self, dim: DimId, chunk: u32) -> u32 {
-        self.case.plan.geometry.chunk(dim, chunk).len()
+        self.case.geometry(self.launch).chunk(dim, chunk).len()
     }
 
     fn block(&self) -> (u32, u32) {

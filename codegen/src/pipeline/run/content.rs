@@ -3,14 +3,14 @@
 //! No numbers are computed. A slot holds a box of a tensor or a panel of a product; a product knows its rows, its
 //! columns, how far along K it is and whose partial sums it has.
 
-use super::case::{LAUNCHES, WORLD};
 use super::execute::{Agent, Machine, Touch};
+use super::memory::CALLER;
 use super::step::{Area, Box4};
 use super::story;
 use crate::diag::Diagnostic;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, visit};
-use crate::pipeline::{BLOCK_ROWS, Node, View};
+use crate::pipeline::{BLOCK_ROWS, Node};
 use crate::program::{StoreMode, TensorId, TensorKind};
 use crate::value::AccId;
 
@@ -102,17 +102,7 @@ impl Machine<'_> {
     }
 
     pub(super) fn row_in_all(&self, at: &Box4, row: u32) -> u32 {
-        let geometry = &self.case.plan.geometry;
-        let dim = self.case.pipeline.kernel.buffers[at.tensor.index()].rows;
-        let rows = geometry.chunk_rows(dim);
-        match at.view {
-            // Without chunks each rank has all rows.
-            _ if geometry.chunks(dim) == 1 => row,
-            View::Flat => row,
-            View::Chunks | View::SharedChunks => at.chunk * rows + row,
-            // A chunk's owner is the rank whose memory it is in.
-            View::SharedSlots | View::SharedChunk => at.rank * rows + row,
-        }
+        self.case.row_in_all(at, row)
     }
 
     pub(super) fn held(&self, cta: usize, area: Area) -> Vec<Content> {
@@ -316,7 +306,7 @@ impl Machine<'_> {
         let (row, column) = self.case.pipeline.panel_at(part);
         let column = column + before;
         let stored = [
-            (row, row + self.exists(to) - to.rows.0),
+            (row, row + self.case.exists(to) - to.rows.0),
             (column, column + to.columns.1 - to.columns.0),
         ];
         let mut both = stored.iter().zip(product.lacks);
@@ -379,10 +369,10 @@ impl Machine<'_> {
         for content in held.iter().filter(|_| !empty) {
             match content {
                 Content::Box(from, _) => {
-                    if from.tensor != to.tensor
-                        || self.row(from) != row
-                        || from.columns != to.columns
-                    {
+                    if !self.moves(from.tensor, to.tensor) {
+                        return wrong("the box is of another tensor");
+                    }
+                    if self.row(from) != row || from.columns != to.columns {
                         return wrong("the box holds other rows or columns");
                     }
                 }
@@ -411,7 +401,9 @@ impl Machine<'_> {
                     added.sort_unstable();
                     let me = self.agents[index].who.rank;
                     let sums = !buffer.is_scratch() && self.sums();
-                    let all: Vec<u32> = (0..WORLD).filter(|rank| sums && *rank != me).collect();
+                    let all: Vec<u32> = (0..self.case.world)
+                        .filter(|rank| sums && *rank != me)
+                        .collect();
                     if added != all {
                         return wrong("it does not have every other rank's part once");
                     }
@@ -419,6 +411,16 @@ impl Machine<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the schedule copies from one tensor to another.
+    fn moves(&self, from: TensorId, to: TensorId) -> bool {
+        let kernel = &self.case.pipeline.kernel;
+        let mut moves = false;
+        visit(&kernel.roles[self.case.roles.mover].body, &mut |op| {
+            moves |= matches!(&op.kind, OpKind::Copy { dst, src } if (src.buffer, dst.buffer) == (from, to));
+        });
+        moves
     }
 
     /// Columns of a panel in its slot that lie before a slice of it, of elements of some type.
@@ -436,7 +438,7 @@ impl Machine<'_> {
             .operands
             .first()
             .map(|x| buffers[x.index()].columns);
-        columns.map_or(0, |k| self.case.plan.geometry.size(k))
+        columns.map_or(0, |k| self.case.size(k))
     }
 
     /// Whether results are sums with stored tiles.
@@ -454,19 +456,16 @@ impl Machine<'_> {
     /// accumulates its own), and ended on each rank only when what was written there was complete.
     pub(super) fn covered(&self) -> Option<Diagnostic> {
         let pipeline = self.case.pipeline;
-        let geometry = &self.case.plan.geometry;
         for (tensor, buffer) in pipeline.kernel.buffers.iter().enumerate() {
-            for (rank, launch) in
-                (0..WORLD).flat_map(|rank| (1..=LAUNCHES).map(move |launch| (rank, launch)))
+            for (rank, launch) in (0..self.case.world)
+                .flat_map(|rank| (1..=self.case.last()).map(move |launch| (rank, launch)))
             {
+                let geometry = self.case.geometry(launch);
                 let (mut written, mut added) = (0, 0);
                 let here = |touch: &&Touch<Box4>| {
-                    let at = &touch.whereabouts;
-                    touch.write
-                        && touch.who.launch == launch
-                        && (at.tensor.index(), at.rank) == (tensor, rank)
+                    touch.write && touch.step != CALLER && touch.who.launch == launch
                 };
-                for touch in self.global.iter().filter(here) {
+                for touch in self.touches(tensor, rank).iter().filter(here) {
                     if !buffer.is_scratch()
                         && !self.ends[launch as usize][rank as usize].has(touch.id)
                     {
@@ -482,7 +481,11 @@ impl Machine<'_> {
                 let rows = u64::from(geometry.held(buffer, rank).len());
                 let all = rows * u64::from(geometry.size(buffer.columns));
                 let adds = self.case.adds(TensorId(tensor as u16));
-                let others = if adds { all * u64::from(WORLD - 1) } else { 0 };
+                let others = if adds {
+                    all * u64::from(self.case.world - 1)
+                } else {
+                    0
+                };
                 let wanted = match buffer.kind {
                     TensorKind::Out | TensorKind::Scattered | TensorKind::Reduced => (all, others),
                     TensorKind::Accumulated => (0, all),
@@ -500,32 +503,15 @@ impl Machine<'_> {
         None
     }
 
-    /// One past the last row of a box that exists: rows beyond the chunk's are padding of symmetric memory.
-    fn exists(&self, at: &Box4) -> u32 {
-        let rows = self.case.pipeline.kernel.buffers[at.tensor.index()].rows;
-        let chunk = |chunk: u32| self.case.plan.geometry.chunk(rows, chunk).len();
-        let limit = match at.view {
-            View::Flat => at.rows.1,
-            View::Chunks | View::SharedChunks => chunk(at.chunk),
-            View::SharedSlots | View::SharedChunk => chunk(at.rank),
-        };
-        at.rows.1.min(limit).max(at.rows.0)
-    }
-
     /// Elements of a box.
     fn area(&self, at: &Box4) -> u64 {
-        u64::from(self.exists(at) - at.rows.0) * u64::from(at.columns.1 - at.columns.0)
+        u64::from(self.case.exists(at) - at.rows.0) * u64::from(at.columns.1 - at.columns.0)
     }
 
     /// Whether a step is a store that adds.
     pub(super) fn adds(&self, step: (usize, usize)) -> bool {
-        let node = self.step_of(step).node;
-        matches!(
-            node,
-            Node::Store {
-                mode: StoreMode::Add,
-                ..
-            }
-        )
+        let adds = StoreMode::Add;
+        step != CALLER
+            && matches!(self.step_of(step).node, Node::Store { mode, .. } if *mode == adds)
     }
 }

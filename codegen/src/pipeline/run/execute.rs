@@ -1,23 +1,25 @@
 //! The machine that runs the steps: barriers with phases, stores and multiplies in groups, counters with bases.
-//!
-//! Waits on counters are taken as late as possible: only when no agent can do anything else, and one at a time. So
-//! whatever must not be held back while a rank waits for another one, is seen to be held back.
 
 mod barriers;
 mod cluster;
 mod counters;
 mod end;
+mod pace;
 mod sums;
 
-use super::case::{Case, LAUNCHES, WORLD};
-use super::content::{Content, Phase, Product};
+pub(super) use pace::Pace;
+
+use super::case::Case;
+use super::content::{Content, Phase, Product, Verdict};
 use super::flatten::flatten;
-use super::seen::{Bits, Knows};
+use super::host;
+use super::seen::{Bits, Knows, Seen};
 use super::step::{Area, Box4, Kind, Step};
 use super::story;
 use crate::diag::Diagnostic;
 use crate::kernel::Buffer;
 use crate::pipeline::{Node, Pipeline, Scope};
+use crate::undo::{Fix, undone};
 
 /// Who runs: a role of a CTA of a rank in a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,17 +111,57 @@ pub(super) struct Machine<'a> {
     pub agents: Vec<Agent<'a>>,
     pub(super) ctas: Vec<Cta>,
     cells: Vec<Cell>,
-    pub(super) global: Vec<Touch<Box4>>,
+    /// Accesses of global memory, by tensor and rank.
+    pub(super) global: Vec<Vec<Touch<Box4>>>,
     pub(super) global_ids: u32,
-    /// By rank: its launch, how many agents of it are left, CTAs that came to the end, and what launches ended saw.
+    /// By rank: its launch, CTAs that came to the end, and what launches ended saw.
     launch: Vec<u32>,
-    left: Vec<u32>,
     came: Vec<u32>,
     ended: Vec<Knows>,
     /// By launch and rank: what a launch had seen when it ended.
     pub(super) ends: Vec<Vec<Bits>>,
     finishing: Vec<Knows>,
-    pub(super) written: Vec<bool>,
+    /// Tensors whose accesses are looked at.
+    pub(super) watched: Vec<bool>,
+}
+
+impl<'a> Agent<'a> {
+    fn new(who: Who, steps: Vec<Step<'a>>, knows: &Knows, cta: usize) -> Self {
+        Agent {
+            who,
+            steps,
+            at: 0,
+            knows: knows.clone(),
+            open: Vec::new(),
+            groups: Vec::new(),
+            read: 0,
+            open_mma: Vec::new(),
+            mma: Vec::new(),
+            pending: None,
+            cta,
+            past: Bits::default(),
+            product: Product::default(),
+            synced: false,
+            awaited: true,
+        }
+    }
+}
+
+impl Cta {
+    fn new(barriers: Vec<Barrier>) -> Self {
+        Cta {
+            barriers,
+            shared: Vec::new(),
+            held: Vec::new(),
+            ids: 0,
+            waits: 0,
+            reaches: Vec::new(),
+            synced: 0,
+            gathers: Knows::default(),
+            gave: Knows::default(),
+            agents: 0,
+        }
+    }
 }
 
 enum Did {
@@ -129,105 +171,52 @@ enum Did {
 }
 
 /// The first thing that goes wrong in the case.
-pub(super) fn run(case: &Case<'_>) -> Option<Diagnostic> {
+pub(super) fn run(case: &Case<'_>, pace: Pace) -> Option<Diagnostic> {
     let mut machine = Machine::new(case);
-    for rank in 0..WORLD {
-        machine.start(rank);
-    }
-    let mut queue: Vec<usize> = Vec::new();
-    loop {
-        let mut moved = false;
-        let mut waiting = Vec::new();
-        for agent in 0..machine.agents.len() {
-            loop {
-                if machine.agents[agent].at >= machine.agents[agent].steps.len() {
-                    break;
-                }
-                match machine.step(agent, false) {
-                    Err(found) => return Some(*found),
-                    Ok(Did::Step) => moved = true,
-                    Ok(Did::Blocked) => break,
-                    Ok(Did::BlockedOnCounter) => {
-                        waiting.push(agent);
-                        break;
-                    }
-                }
-            }
-        }
-        moved |= machine.next_launches();
-        if moved {
-            continue;
-        }
-        if machine.done() {
-            return machine.covered();
-        }
-        if let Some(held) = machine
-            .agents
-            .iter()
-            .position(|agent| agent.pending.is_some())
-        {
-            return Some(story::held_back(&machine, held, &waiting));
-        }
-        queue.retain(|agent| waiting.contains(agent));
-        for agent in waiting {
-            if !queue.contains(&agent) {
-                queue.push(agent);
-            }
-        }
-        let mut passed = None;
-        for (place, agent) in queue.iter().enumerate() {
-            match machine.step(*agent, true) {
-                Err(found) => return Some(*found),
-                Ok(Did::Step) => {
-                    passed = Some(place);
-                    break;
-                }
-                Ok(Did::Blocked | Did::BlockedOnCounter) => {}
-            }
-        }
-        match passed {
-            Some(place) => {
-                queue.remove(place);
-            }
-            None => return Some(story::stuck(&machine)),
-        }
+    let ran = machine.begin().and_then(|()| match pace {
+        Pace::Late => machine.late(),
+        Pace::Ahead => machine.ahead(),
+    });
+    match ran {
+        Ok(()) => machine.covered(),
+        Err(found) => Some(*found),
     }
 }
 
 impl<'a> Machine<'a> {
     fn new(case: &'a Case<'a>) -> Self {
-        // Scratch is always looked at: what no store writes must not be read.
-        let mut written: Vec<bool> = case
-            .pipeline
-            .kernel
-            .buffers
-            .iter()
-            .map(Buffer::is_scratch)
+        // Scratch is always looked at: what no store writes must not be read. So is what other ranks reach.
+        let reached = |buffer: &Buffer| buffer.kind.symmetric() && !undone(Fix::WarpOrder);
+        let buffers = case.pipeline.kernel.buffers.iter();
+        let mut watched: Vec<bool> = buffers
+            .map(|buffer| buffer.is_scratch() || reached(buffer))
             .collect();
         case.pipeline.visit(|node| {
             if let Node::Store { map, .. } = node {
-                written[case.pipeline.map(*map).tensor.index()] = true;
+                watched[case.pipeline.map(*map).tensor.index()] = true;
             }
         });
+        let world = case.world as usize;
         Machine {
             case,
             agents: Vec::new(),
             ctas: Vec::new(),
-            cells: (0..WORLD * case.cells).map(|_| Cell::default()).collect(),
-            global: Vec::new(),
+            cells: (0..case.world * case.cells)
+                .map(|_| Cell::default())
+                .collect(),
+            global: (0..watched.len() * world).map(|_| Vec::new()).collect(),
             global_ids: 0,
-            launch: vec![0; WORLD as usize],
-            left: vec![0; WORLD as usize],
-            came: vec![0; WORLD as usize],
-            ended: vec![Knows::default(); WORLD as usize],
-            ends: vec![vec![Bits::default(); WORLD as usize]; LAUNCHES as usize + 1],
-            finishing: vec![Knows::default(); WORLD as usize],
-            written,
+            launch: vec![0; world],
+            came: vec![0; world],
+            ended: vec![Knows::default(); world],
+            ends: vec![vec![Bits::default(); world]; case.launches.len() + 1],
+            finishing: vec![Knows::default(); world],
+            watched,
         }
     }
 
     /// Starts the next launch of a rank.
-    fn start(&mut self, rank: u32) {
+    fn start(&mut self, rank: u32) -> Verdict {
         let launch = self.launch[rank as usize] + 1;
         self.launch[rank as usize] = launch;
         self.came[rank as usize] = 0;
@@ -255,56 +244,52 @@ impl<'a> Machine<'a> {
             });
             let barriers = barriers.chain(turns);
             let cta = self.ctas.len();
-            self.ctas.push(Cta {
-                barriers: barriers.collect(),
-                shared: Vec::new(),
-                held: Vec::new(),
-                ids: 0,
-                waits: 0,
-                reaches: Vec::new(),
-                synced: 0,
-                gathers: Knows::default(),
-                gave: Knows::default(),
-                agents: 0,
-            });
+            self.ctas.push(Cta::new(barriers.collect()));
             for (warp, role) in pipeline.warps.iter().enumerate() {
                 for group in 0..Pipeline::runners(role.place) {
-                    let steps = flatten(self.case, rank, block, warp, group);
+                    let steps = flatten(self.case, (launch, rank), block, warp, group)?;
                     self.ctas[cta].agents += 1;
-                    self.left[rank as usize] += 1;
+                    let who = Who {
+                        rank,
+                        launch,
+                        block,
+                        warp,
+                    };
+                    let agent = Agent::new(who, steps, &knows, cta);
                     self.agents.push(Agent {
-                        who: Who {
-                            rank,
-                            launch,
-                            block,
-                            warp,
-                        },
-                        steps,
-                        at: 0,
-                        knows: knows.clone(),
-                        open: Vec::new(),
-                        groups: Vec::new(),
-                        read: 0,
-                        open_mma: Vec::new(),
-                        mma: Vec::new(),
-                        pending: None,
-                        cta,
-                        past: Bits::default(),
-                        product: Product::default(),
-                        synced: false,
                         awaited: !pipeline.early,
+                        ..agent
                     });
                 }
             }
         }
+        let steps = host::steps(self.case, launch, rank)?;
+        if !steps.is_empty() {
+            // Its stream is no warp of any CTA.
+            let who = Who {
+                rank,
+                launch,
+                block: 0,
+                warp: pipeline.warps.len(),
+            };
+            self.ctas.push(Cta::new(Vec::new()));
+            let agent = Agent::new(who, steps, &knows, self.ctas.len() - 1);
+            self.agents.push(agent);
+        }
+        Ok(())
+    }
+
+    /// Whether an agent is what the host enqueued.
+    pub(super) fn is_host(&self, index: usize) -> bool {
+        self.agents[index].who.warp == self.case.pipeline.warps.len()
     }
 
     /// Ends launches whose agents are done and starts the next ones.
-    fn next_launches(&mut self) -> bool {
+    fn next_launches(&mut self) -> Result<bool, Box<Diagnostic>> {
         let mut moved = false;
-        for rank in 0..WORLD {
+        for rank in 0..self.case.world {
             let launch = self.launch[rank as usize];
-            if launch > LAUNCHES {
+            if launch > self.case.last() {
                 continue;
             }
             let mine = |agent: &&Agent<'_>| agent.who.rank == rank && agent.who.launch == launch;
@@ -327,17 +312,28 @@ impl<'a> Machine<'a> {
                         .for_each(|to| all.global.both(to));
                 }
                 self.ends[launch as usize][rank as usize] = all.global.plain.clone();
-                self.caller_reads(rank, launch, &mut all.global);
+                self.caller(rank, launch, &mut all.global)?;
                 self.ended[rank as usize] = all;
-                if launch < LAUNCHES {
-                    self.start(rank);
+                if launch < self.case.last() {
+                    self.start(rank)?;
                 } else {
                     self.launch[rank as usize] += 1;
                 }
                 moved = true;
             }
         }
-        moved
+        Ok(moved)
+    }
+
+    /// Fills the tensors of all ranks and launches.
+    fn begin(&mut self) -> Verdict {
+        for rank in 0..self.case.world {
+            let mut seen = Seen::default();
+            self.caller(rank, 0, &mut seen)?;
+            self.ended[rank as usize].global = seen;
+            self.start(rank)?;
+        }
+        Ok(())
     }
 
     fn done(&self) -> bool {
@@ -515,16 +511,24 @@ impl<'a> Machine<'a> {
             }
             Kind::FenceShared => self.agents[index].knows.shared.fence(),
             Kind::FenceGlobal => self.agents[index].knows.global.fence(),
-            Kind::CounterWait { cell, lag } => {
-                if !counters {
-                    return Ok(Did::BlockedOnCounter);
-                }
-                if !self.counter_wait(index, cell, lag) {
+            Kind::CounterWait {
+                cell,
+                lag,
+                at_least,
+            } => {
+                if !counters || !self.counter_wait(index, cell, lag, at_least) {
                     return Ok(Did::BlockedOnCounter);
                 }
             }
+            Kind::HostCopy { from, to } => {
+                for (at, write) in [(from, false), (to, true)] {
+                    if let Some(id) = self.touch_global(index, at, write)? {
+                        self.agents[index].knows.global.both(id);
+                    }
+                }
+            }
             Kind::CounterAdvance { cell } => {
-                let arrivals = self.case.arrivals(who.rank, cell);
+                let arrivals = self.case.arrivals(who.launch, who.rank, cell);
                 self.cells[(who.rank * self.case.cells + cell) as usize].base += arrivals;
             }
             Kind::CounterAdd { rank, cell, amount } => self.signal(index, rank, cell, amount),

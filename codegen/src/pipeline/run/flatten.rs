@@ -2,10 +2,12 @@
 
 mod areas;
 mod barriers;
+mod deal;
 
 use super::super::{At, Deal, Expr, MapId, Node, Phase, Place, RingId, Side};
-use super::case::{Case, Env, WORLD, comm_ctas};
+use super::case::{Case, Env};
 use super::step::{Area, Kind, Step};
+use crate::diag::Diagnostic;
 use crate::pipeline::Values;
 
 /// Where a role stands in a ring.
@@ -35,18 +37,21 @@ pub(super) struct Flattener<'a> {
     steps: Vec<Step<'a>>,
 }
 
-/// The steps of a role, for one of its runners if it has several.
+/// The steps of a role in a launch, for one of its runners if it has several.
+///
+/// # Errors
+/// A number that has no value.
 pub(super) fn flatten<'a>(
     case: &'a Case<'a>,
-    rank: u32,
+    (launch, rank): (u32, u32),
     block: u32,
     warp: usize,
     runner: u32,
-) -> Vec<Step<'a>> {
+) -> Result<Vec<Step<'a>>, Box<Diagnostic>> {
     let warp = &case.pipeline.warps[warp];
     let mut flat = Flattener {
         case,
-        env: Env::new(case, rank, block),
+        env: Env::new(case, launch, rank, block),
         cursors: vec![Cursor::default(); case.pipeline.rings.len()],
         runner,
         group: warp.place == Place::Groups,
@@ -84,7 +89,10 @@ pub(super) fn flatten<'a>(
             other => flat.node(other),
         }
     }
-    flat.steps
+    match flat.env.fault(warp.name) {
+        Some(found) => Err(Box::new(found)),
+        None => Ok(flat.steps),
+    }
 }
 
 impl<'a> Flattener<'a> {
@@ -93,6 +101,10 @@ impl<'a> Flattener<'a> {
             node,
             kind,
             item: self.item,
+            role: match self.deal.0 {
+                Deal::Comm => self.case.roles.mover,
+                Deal::All | Deal::Others | Deal::Join => self.case.roles.gemm,
+            },
         });
     }
 
@@ -153,7 +165,7 @@ impl<'a> Flattener<'a> {
                 }
             }
             Node::Others { var, body } => {
-                for rank in (0..WORLD)
+                for rank in (0..self.case.world)
                     .filter(|rank| *rank != self.env.rank)
                     .collect::<Vec<_>>()
                 {
@@ -481,7 +493,15 @@ impl<'a> Flattener<'a> {
             Node::FenceGlobal => self.push(node, Kind::FenceGlobal),
             Node::CounterWait { counter, cell, lag } => {
                 let cell = self.case.first(*counter) + self.value(cell);
-                self.push(node, Kind::CounterWait { cell, lag: *lag });
+                let (lag, at_least) = (*lag, None);
+                self.push(
+                    node,
+                    Kind::CounterWait {
+                        cell,
+                        lag,
+                        at_least,
+                    },
+                );
             }
             Node::CounterAdvance { counter, cell } => {
                 let cell = self.case.first(*counter) + self.value(cell);
@@ -529,47 +549,6 @@ impl<'a> Flattener<'a> {
             Node::AwaitLaunches => self.push(node, Kind::AwaitLaunches),
             Node::SyncCta => self.push(node, Kind::Sync { everywhere: false }),
             Node::SyncCluster => self.push(node, Kind::Sync { everywhere: true }),
-        }
-    }
-
-    fn start(&self) -> u32 {
-        let (block, blocks) = self.cluster();
-        let comm = comm_ctas(self.case.pipeline);
-        match self.deal.0 {
-            Deal::All | Deal::Comm => block,
-            Deal::Others => block.saturating_sub(comm),
-            // One wave is done by the others alone.
-            Deal::Join if block >= comm => block - comm,
-            Deal::Join => blocks - comm + block,
-        }
-    }
-
-    /// Which cluster, and how many there are: items are dealt to clusters.
-    fn cluster(&self) -> (u32, u32) {
-        let (block, blocks) = self.env.block();
-        let ctas = self.case.pipeline.ctas();
-        (block / ctas, blocks / ctas)
-    }
-
-    /// The index of this runner's next item.
-    fn next(&mut self) -> u32 {
-        if self.deal.1 {
-            self.env.index = self.next_of_all();
-        }
-        self.next_of_all()
-    }
-
-    /// The index of the CTA's next item.
-    fn next_of_all(&self) -> u32 {
-        let (block, blocks) = self.cluster();
-        let comm = comm_ctas(self.case.pipeline);
-        let (index, others) = (self.env.index, blocks - comm);
-        match self.deal.0 {
-            Deal::All => index + blocks,
-            Deal::Comm => index + comm,
-            Deal::Others => index + others,
-            Deal::Join if index >= others => index + blocks,
-            Deal::Join => others + block,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Accesses of shared and global memory: each must come after all it conflicts with.
 
-use super::case::WORLD;
+use super::case::common;
+use super::content::Verdict;
 use super::execute::{Machine, Touch, Who};
 use super::seen::Seen;
 use super::step::{Area, Box4};
@@ -8,6 +9,8 @@ use super::story;
 use crate::diag::Diagnostic;
 use crate::pipeline::View;
 use crate::program::TensorKind;
+use crate::undo::{Fix, undone};
+use crate::verify::Accessor;
 
 impl Machine<'_> {
     pub(super) fn touch_shared(
@@ -51,13 +54,23 @@ impl Machine<'_> {
         Ok(id)
     }
 
+    /// The accesses so far of a rank's part of a tensor.
+    pub(super) fn touches(&self, tensor: usize, rank: u32) -> &[Touch<Box4>] {
+        &self.global[tensor * self.case.world as usize + rank as usize]
+    }
+
+    fn touched(&mut self, touch: Touch<Box4>) {
+        let (at, world) = (&touch.whereabouts, self.case.world as usize);
+        self.global[at.tensor.index() * world + at.rank as usize].push(touch);
+    }
+
     pub(super) fn touch_global(
         &mut self,
         index: usize,
         at: Box4,
         write: bool,
     ) -> Result<Option<u32>, Box<Diagnostic>> {
-        if !self.written[at.tensor.index()]
+        if !self.watched[at.tensor.index()]
             || at.rows.0 >= at.rows.1
             || at.columns.0 >= at.columns.1
         {
@@ -70,7 +83,12 @@ impl Machine<'_> {
         let (add, conflicts) = (self.adds((index, agent.at)), |touch: &&Touch<Box4>| {
             (touch.write || write) && touch.whereabouts.overlaps(&at)
         });
-        for before in self.global.iter().filter(conflicts) {
+        let mut came_before = 0;
+        for before in self
+            .touches(at.tensor.index(), at.rank)
+            .iter()
+            .filter(conflicts)
+        {
             // Adds commute, but for their roundings: one launch's come after the last one's, and no element has two.
             let in_any_order = kind != TensorKind::Accumulated;
             if add && before.write && self.adds(before.step) && in_any_order {
@@ -89,29 +107,20 @@ impl Machine<'_> {
                 && !scratch
                 && !(add && in_any_order)
                 && before.who.rank == agent.who.rank
+                && before.step != CALLER
             {
                 return Err(Box::new(story::twice(self, *before, index, &at)));
             }
+            // No wait joins with signals of a later launch: what is ordered is of this launch, or an earlier one.
+            if same_launch && before.step != CALLER {
+                let other = &before.whereabouts;
+                came_before += common(at.all, other.all) * common(at.columns, other.columns);
+            }
         }
-        let there = |touch: &Touch<Box4>| {
-            let w = &touch.whereabouts;
-            touch.write
-                && touch.who.launch == agent.who.launch
-                && w.overlaps(&at)
-                && w.rows.0 <= at.rows.0
-                && w.columns.0 <= at.columns.0
-        };
-        if scratch && !write && !self.global.iter().any(there) {
-            return Err(Box::new(story::wrong(
-                self,
-                index,
-                "nothing was written there in this launch",
-            )));
-        }
-        let id = self.global_ids;
-        self.global_ids += 1;
-        let (who, step) = (agent.who, (index, agent.at));
-        self.global.push(Touch {
+        self.as_the_tile_level(index, &at, write, came_before)?;
+        let id = self.next_global();
+        let (who, step) = (self.agents[index].who, (index, self.agents[index].at));
+        self.touched(Touch {
             id,
             whereabouts: at,
             write,
@@ -121,39 +130,83 @@ impl Machine<'_> {
         Ok(Some(id))
     }
 
-    /// Between two launches the caller may read (and fill) every tensor it passes.
-    pub(super) fn caller_reads(&mut self, rank: u32, launch: u32, sees: &mut Seen) {
+    /// Whether what came before an access in its launch is what the tile level puts there. All of it is ordered with the
+    /// access, so its amount says whether something is missing, or on the wrong side.
+    fn as_the_tile_level(&self, index: usize, at: &Box4, write: bool, came: u64) -> Verdict {
+        let agent = &self.agents[index];
+        let accessor = Accessor {
+            rank: agent.who.rank,
+            role: agent.steps[agent.at].role,
+            write,
+            tensor: at.tensor,
+            home: at.rank,
+            slot: at.slot(),
+        };
+        let (least, most) = self.case.before(&accessor, at);
+        if (least..=most).contains(&came) || undone(Fix::WarpOrder) {
+            return Ok(());
+        }
+        Err(Box::new(story::out_of_order(
+            self,
+            index,
+            came,
+            (least, most),
+        )))
+    }
+
+    fn next_global(&mut self) -> u32 {
+        self.global_ids += 1;
+        self.global_ids - 1
+    }
+
+    /// Before, between and after launches the caller fills and takes what it passes: all of this rank's tensors that
+    /// others reach, or that it may find half written. Of what it does after a launch, `sees` then knows.
+    ///
+    /// # Errors
+    /// Somebody's access that is not complete by then.
+    pub(super) fn caller(&mut self, rank: u32, launch: u32, sees: &mut Seen) -> Verdict {
         let pipeline = self.case.pipeline;
         for map in &pipeline.maps {
             let buffer = &pipeline.kernel.buffers[map.tensor.index()];
-            if buffer.is_scratch() || !self.written[map.tensor.index()] {
+            if buffer.is_scratch() || !self.watched[map.tensor.index()] {
                 continue;
             }
             let chunks = match map.view {
-                View::SharedChunks => WORLD,
-                // Nobody else can write what is this rank's alone.
+                View::SharedChunks => self.case.world,
+                // Nobody else can reach what is this rank's alone.
                 View::Flat | View::Chunks => 0,
                 View::SharedSlots | View::SharedChunk => 1,
             };
             for chunk in 0..chunks {
-                let (rows, allowed) = self.case.rows(map.tensor, map.view, chunk, rank);
-                let whereabouts = Box4 {
+                // Before the first launch, and after one, it is where that launch has it.
+                let of = launch.max(1);
+                let (rows, allowed) = self.case.rows(of, map.tensor, (map.view, chunk), rank);
+                let whereabouts = self.case.located(Box4 {
+                    launch: of,
                     tensor: map.tensor,
                     rank,
                     chunk,
                     rows: (0, rows),
-                    columns: (0, self.case.plan.geometry.size(buffer.columns)),
+                    columns: (0, self.case.size(buffer.columns)),
                     origin: (0, 0),
                     allowed,
                     view: map.view,
-                };
-                let id = self.global_ids;
-                self.global_ids += 1;
+                    lines: (0, 0),
+                    all: (0, 0),
+                });
+                let write = !undone(Fix::WarpOrder);
+                let open = self.touches(map.tensor.index(), rank).iter().find(|touch| {
+                    write && touch.whereabouts.overlaps(&whereabouts) && !sees.plain.has(touch.id)
+                });
+                if let Some(open) = open {
+                    return Err(Box::new(story::unfinished(self, open, rank)));
+                }
+                let id = self.next_global();
                 sees.both(id);
-                self.global.push(Touch {
+                self.touched(Touch {
                     id,
                     whereabouts,
-                    write: false,
+                    write,
                     who: Who {
                         rank,
                         launch,
@@ -164,6 +217,7 @@ impl Machine<'_> {
                 });
             }
         }
+        Ok(())
     }
 }
 

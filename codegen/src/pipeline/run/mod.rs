@@ -1,7 +1,8 @@
 //! Runs all warps of a few ranks on a small case, and says what goes wrong.
 //!
-//! The case has ragged chunks, tiles and pieces, so that every kind of edge occurs, and two launches, so that what one
-//! leaves behind is seen. Where warpgroups end a tile one after another there are more cases, of fewer steps. Control does not
+//! The case has ragged chunks, tiles and pieces, so that every kind of edge occurs, and several launches, so that what one
+//! leaves behind is seen; those of a kernel that signals differ in M, and run twice: with all ranks in step, and with a fast
+//! and a slow one. Between launches the caller fills and takes every tensor that others reach. Where warpgroups end a tile one after another there are more cases, of fewer steps. Control does not
 //! depend on timing, and orderings are tracked by what each agent has seen complete, not by when things happened; so one run
 //! finds a missing order whatever the timing of a real one would be.
 //!
@@ -10,16 +11,20 @@
 //! announced or reused; every product, panel and store is of the rows, columns and depth it should be, of the
 //! value the schedule stores, and outputs are covered; rows that a stage still holds of an earlier step, since none of
 //! their strip exists, are in no row or column that is stored; what comes early awaits the launches before ahead of every access
-//! of global memory and before it ends; counters order what other ranks do, over two launches; no signal is held back over a wait that
+//! of global memory and before it ends; counters order what other ranks, the host's copies and the callers do; each access
+//! of memory that is handed over finds before it exactly the accesses that the tile level puts there ([`Case::before`]); no signal is held back over a wait that
 //! another rank must answer; boxes stay within their chunk; no one waits for ever.
 //!
 //! Not modelled: lanes of a warp (`SyncWarp`), values and registers (`MmaFence`), swizzles and descriptors, bank
-//! conflicts, time, and the host's copies: a schedule with a copy engine is run without waiting for what it signals.
+//! conflicts, and time.
+//!
+//! [`Case::before`]: case::Case::before
 
 mod case;
 mod content;
 mod execute;
 mod flatten;
+mod host;
 mod memory;
 mod seen;
 mod step;
@@ -29,6 +34,8 @@ mod values;
 use super::Pipeline;
 use crate::diag::Diagnostic;
 use crate::early;
+use crate::undo::{Fix, undone};
+use execute::Pace;
 
 /// What is wrong with a pipeline: the first thing that goes wrong.
 pub(crate) fn findings(pipeline: &Pipeline) -> Vec<Diagnostic> {
@@ -44,7 +51,17 @@ pub(crate) fn findings(pipeline: &Pipeline) -> Vec<Diagnostic> {
     };
     let cases = [None].into_iter().chain((1..=short).map(Some));
     let mut found = cases.map(|steps| match case::Case::new(pipeline, steps) {
-        Ok(case) => execute::run(&case).into_iter().collect(),
+        Ok(case) => {
+            // Without counters ranks have nothing to do with each other.
+            let one = pipeline.kernel.counters.is_empty() || undone(Fix::WarpOrder);
+            let paces = if one {
+                &[Pace::Late][..]
+            } else {
+                &[Pace::Late, Pace::Ahead]
+            };
+            let mut found = paces.iter().filter_map(|pace| execute::run(&case, *pace));
+            found.next().into_iter().collect()
+        }
         Err(found) => found.iter().cloned().collect::<Vec<_>>(),
     });
     found.find(|found| !found.is_empty()).unwrap_or_default()

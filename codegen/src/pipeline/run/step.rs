@@ -11,6 +11,8 @@ pub(super) struct Step<'a> {
     pub kind: Kind,
     /// The item it is for, as row and column of its grid.
     pub item: Option<(u32, u32)>,
+    /// The kernel's role that it is of, by its index.
+    pub role: usize,
 }
 
 /// What a step does.
@@ -111,6 +113,13 @@ pub(super) enum Kind {
     CounterWait {
         cell: u32,
         lag: u32,
+        /// The host's wait for part of what arrives.
+        at_least: Option<u64>,
+    },
+    /// A copy that the host enqueued.
+    HostCopy {
+        from: Box4,
+        to: Box4,
     },
     CounterAdvance {
         cell: u32,
@@ -143,6 +152,7 @@ impl Kind {
         match self {
             Kind::Load { .. }
             | Kind::Store { .. }
+            | Kind::HostCopy { .. }
             | Kind::ReadVector { .. }
             | Kind::CounterWait { .. }
             | Kind::CounterAdvance { .. }
@@ -189,6 +199,8 @@ impl Area {
 /// A clipped box of global memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Box4 {
+    /// Whose sizes say where it is.
+    pub launch: u32,
     pub tensor: TensorId,
     pub rank: u32,
     pub chunk: u32,
@@ -200,13 +212,25 @@ pub(super) struct Box4 {
     pub allowed: u32,
     /// How the tensor's rows lie in the map.
     pub view: View,
+    /// Its rows in the tensor's memory, counted from its start.
+    pub lines: (u32, u32),
+    /// Those of its rows that exist, among all of the tensor's.
+    pub all: (u32, u32),
 }
 
 impl Box4 {
+    /// Which slot of its tensor it is in.
+    pub fn slot(&self) -> u32 {
+        match self.view {
+            View::SharedSlots => self.chunk,
+            View::Flat | View::Chunks | View::SharedChunks | View::SharedChunk => 0,
+        }
+    }
+
     pub fn overlaps(&self, other: &Box4) -> bool {
         let meet = |a: (u32, u32), b: (u32, u32)| a.0 < b.1 && b.0 < a.1;
-        (self.tensor, self.rank, self.chunk) == (other.tensor, other.rank, other.chunk)
-            && meet(self.rows, other.rows)
+        (self.tensor, self.rank) == (other.tensor, other.rank)
+            && meet(self.lines, other.lines)
             && meet(self.columns, other.columns)
     }
 }

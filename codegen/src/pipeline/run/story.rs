@@ -9,12 +9,15 @@ use crate::pipeline::{Node, Side};
 impl Machine<'_> {
     /// `store of block 1 on rank 2`.
     fn who(&self, who: Who) -> String {
-        let role = self.case.pipeline.warps[who.warp].name;
         let again = if who.launch > 1 {
             " in the next launch"
         } else {
             ""
         };
+        let Some(warp) = self.case.pipeline.warps.get(who.warp) else {
+            return format!("the copy engine of rank {}{again}", who.rank);
+        };
+        let role = warp.name;
         format!("{role} of block {} on rank {}{again}", who.block, who.rank)
     }
 
@@ -142,6 +145,9 @@ impl Machine<'_> {
                 "applies {} to panel {part}",
                 self.case.pipeline.epilogues[*epilogue].name
             ),
+            Kind::HostCopy { from, to } => {
+                format!("copies {} to {}", self.box_name(from), self.box_name(to))
+            }
             Kind::FenceShared | Kind::FenceGlobal => "fences".into(),
             Kind::CounterWait { cell, .. } => format!("waits for {}", self.cell_name(*cell)),
             Kind::CounterAdvance { cell } => {
@@ -198,18 +204,7 @@ pub(super) fn global_race(
     fence: bool,
 ) -> Diagnostic {
     let _ = at;
-    let earlier = if before.step == CALLER {
-        format!(
-            "the caller reads {} after a launch",
-            machine.box_name(&before.whereabouts)
-        )
-    } else {
-        format!(
-            "{} {}",
-            machine.who(before.who),
-            machine.deed(machine.step_of(before.step))
-        )
-    };
+    let earlier = earlier(machine, before);
     race(
         machine,
         &earlier,
@@ -217,6 +212,16 @@ pub(super) fn global_race(
         fence,
         "`fence_async_global` after the wait on a counter, before TMA touches the data",
     )
+}
+
+/// What was done before, and by whom.
+fn earlier(machine: &Machine<'_>, before: Touch<Box4>) -> String {
+    if before.step == CALLER {
+        let what = machine.box_name(&before.whereabouts);
+        return format!("the caller fills or takes {what} between launches");
+    }
+    let deed = machine.deed(machine.step_of(before.step));
+    format!("{} {deed}", machine.who(before.who))
 }
 
 fn race(machine: &Machine<'_>, earlier: &str, index: usize, fence: bool, fix: &str) -> Diagnostic {
@@ -404,8 +409,13 @@ pub(super) fn stuck(machine: &Machine<'_>) -> Diagnostic {
     for agent in blocked.iter().take(5) {
         let at = &machine.agents[*agent];
         let mut text = machine.now(*agent);
-        if let Kind::CounterWait { cell, lag } = at.steps[at.at].kind {
-            let (seen, wanted) = machine.counter(*agent, cell, lag);
+        if let Kind::CounterWait {
+            cell,
+            lag,
+            at_least,
+        } = at.steps[at.at].kind
+        {
+            let (seen, wanted) = machine.counter(*agent, cell, lag, at_least);
             text.push_str(&format!(": saw {seen}, wants {wanted}"));
         }
         found = found.note(None, text);
@@ -435,17 +445,61 @@ pub(super) fn uncovered(
     Diagnostic::new(Rule::Coverage, None, message)
 }
 
+/// An access of a rank's memory that its launch does not wait for.
 pub(super) fn unfinished(machine: &Machine<'_>, touch: &Touch<Box4>, rank: u32) -> Diagnostic {
     let deed = format!(
         "{} {}",
         machine.who(touch.who),
         machine.deed(machine.step_of(touch.step))
     );
+    let (open, hint) = if touch.write {
+        (
+            "what is written there is complete",
+            "signal it when the stores are complete, and wait for that before the end",
+        )
+    } else {
+        (
+            "what is read there is read",
+            "say when the reads are complete, and wait for that before the end",
+        )
+    };
+    let message = format!("a launch ends on rank {rank} before {open}");
+    Diagnostic::new(Rule::Reuse, None, message)
+        .note(None, deed)
+        .hint(hint)
+}
+
+/// An access with more, or less, before it than at the tile level.
+pub(super) fn out_of_order(
+    machine: &Machine<'_>,
+    index: usize,
+    came: u64,
+    (least, most): (u64, u64),
+) -> Diagnostic {
+    let which = match came < least {
+        true => "not all that the schedule puts before it has come before it",
+        false => "something that the schedule puts after it comes before it",
+    };
+    let should = match least == most {
+        true => least.to_string(),
+        false => format!("{least} to {most}"),
+    };
+    Diagnostic::new(Rule::Race, None, machine.now(index))
+        .note(None, which)
+        .note(
+            None,
+            format!("conflicting accesses of {came} elements came before it in its launch, where {should} should"),
+        )
+        .hint("the thread that makes the access, or one that it waits for, waits first for all that the schedule waits for")
+}
+
+/// A number that has no value where it is used.
+pub(super) fn unknown(who: &str, name: &str) -> Diagnostic {
     Diagnostic::new(
-        Rule::Reuse,
+        Rule::Bounds,
         None,
-        format!("a launch ends on rank {rank} before what is written there is complete"),
+        format!("{who} uses `{name}` before it has a value"),
     )
-    .note(None, deed)
-    .hint("signal it when the stores are complete, and wait for that before the end")
+    .note(None, "this is a bug of the compiler, not of the schedule")
+    .hint("report it with the schedule's text, the variant and this message")
 }

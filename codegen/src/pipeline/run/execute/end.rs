@@ -7,6 +7,9 @@ use crate::diag::Diagnostic;
 impl Machine<'_> {
     pub(super) fn may_end(&self, index: usize) -> Result<(), Box<Diagnostic>> {
         let agent = &self.agents[index];
+        if self.is_host(index) {
+            return Ok(());
+        }
         let found = if agent.read < agent.groups.len() || !agent.open.is_empty() {
             story::leaves_early(self, index)
         } else if agent.pending.is_some() {

@@ -79,15 +79,18 @@ impl Flattener<'_> {
             View::Flat | View::Chunks => self.env.rank,
             View::SharedChunks | View::SharedSlots | View::SharedChunk => rank,
         };
-        let (mut rows, allowed) = self.case.rows(map.tensor, map.view, chunk, home);
+        let (mut rows, allowed) =
+            self.case
+                .rows(self.env.launch, map.tensor, (map.view, chunk), home);
         let tail = self.tails.iter().rev().find(|(known, _)| *known == id);
         if let Some((_, of)) = tail
             && *of == chunk
         {
             rows = rows.min(allowed);
         }
-        let columns = self.case.plan.geometry.size(buffer.columns);
-        Box4 {
+        let columns = self.case.size(buffer.columns);
+        self.case.located(Box4 {
+            launch: self.env.launch,
             tensor: map.tensor,
             rank: home,
             chunk,
@@ -96,6 +99,8 @@ impl Flattener<'_> {
             origin: (row, column),
             allowed,
             view: map.view,
-        }
+            lines: (0, 0),
+            all: (0, 0),
+        })
     }
 }

@@ -1,0 +1,91 @@
+//! What the tile level puts before each access of one launch: the number that the warp level is held to.
+//!
+//! Any two accesses of a checked plan that touch the same memory, one of them writing, are ordered. So how many accesses
+//! are before another one in some element is a number of the plan, whoever makes them and however they are cut. The warps
+//! do what the plan says only if each of their accesses finds as many.
+
+use super::facts::{Access, At, Facts};
+use super::happens::Happens;
+use crate::kernel::Kernel;
+use crate::plan::Plan;
+use crate::program::TensorId;
+use crate::shape::Extent;
+use std::collections::HashMap;
+
+/// Who accesses which memory, and whether it writes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Accessor {
+    /// The rank that does it.
+    pub rank: u32,
+    /// The index of its role.
+    pub role: usize,
+    /// Whether it writes, or adds.
+    pub write: bool,
+    /// The tensor.
+    pub tensor: TensorId,
+    /// Whose memory.
+    pub home: u32,
+    /// Which slot.
+    pub slot: u32,
+}
+
+/// A rectangle of elements that all accesses touch whole or not at all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Before {
+    /// Its rows among all rows.
+    pub rows: Extent,
+    /// Its columns.
+    pub columns: Extent,
+    /// How many conflicting accesses are before the accessor's: of several of its own, before the first and the last.
+    pub accesses: (u32, u32),
+}
+
+/// What is before each access of one launch of a plan that has no race.
+pub(crate) fn before(kernel: &Kernel, plan: &Plan) -> HashMap<Accessor, Vec<Before>> {
+    let facts = Facts::new(kernel, plan);
+    let mut happens = Happens::new(&facts);
+    let mut all: HashMap<Accessor, Vec<Before>> = HashMap::new();
+    for area in facts.areas() {
+        for block in facts.blocks_of(area) {
+            let touches = facts.touches(block);
+            let (rows, columns) = facts.rectangle(area, block);
+            let mut here: HashMap<Accessor, (u32, u32)> = HashMap::new();
+            for touch in touches {
+                let conflicts = touches
+                    .iter()
+                    .filter(|other| other.at != touch.at && conflict(other.access, touch.access));
+                let is_before = |other: At| u32::from(happens.before(other, touch.at));
+                let count: u32 = conflicts.map(|other| other.at).map(is_before).sum();
+                let accessor = Accessor {
+                    rank: facts.rank(touch.at.agent),
+                    role: facts.role(touch.at.agent),
+                    write: touch.access != Access::Read,
+                    tensor: TensorId(area.buffer),
+                    home: area.home.into(),
+                    slot: area.slot.into(),
+                };
+                let (least, most) = here.entry(accessor).or_insert((count, count));
+                (*least, *most) = (count.min(*least), count.max(*most));
+            }
+            for (accessor, accesses) in here {
+                all.entry(accessor).or_default().push(Before {
+                    rows,
+                    columns,
+                    accesses,
+                });
+            }
+        }
+    }
+    all
+}
+
+/// Whether the order of two accesses says what is read, or what stays.
+fn conflict(a: Access, b: Access) -> bool {
+    match (a, b) {
+        (Access::Read, Access::Read) | (Access::Add, Access::Add) => false,
+        (
+            Access::Read | Access::Write | Access::Add,
+            Access::Read | Access::Write | Access::Add,
+        ) => true,
+    }
+}
