@@ -89,7 +89,7 @@ impl Tags {
             let left = everyone.iter().filter(|rank| !ranks.contains(rank));
             left.copied().collect()
         };
-        for ranks in products.values().filter(|ranks| **ranks != everyone) {
+        if let Some(ranks) = products.values().find(|ranks| **ranks != everyone) {
             return Err((lacking(ranks), Vec::new()));
         }
         let alone = products.is_empty() && whole.is_empty();

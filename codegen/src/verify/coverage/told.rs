@@ -149,7 +149,7 @@ impl Coverage<'_, '_> {
                 };
                 let message = match times {
                     2 => format!("{name} holds {whose} twice"),
-                    2.. => format!("{name} holds {whose} {times} times"),
+                    3.. => format!("{name} holds {whose} {times} times"),
                     -1 => format!("{name} has {whose} subtracted"),
                     _ => format!("{name} holds {whose} {times} times"),
                 };
