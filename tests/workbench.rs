@@ -246,6 +246,36 @@ fn check_decides_ranges_of_worlds_and_rows() {
     bad(&told, REJECTED, &["shapes", "narrower --rows or --worlds"]);
 }
 
+/// Two products of 256x128: together their accumulators do not fit, and no item computes both.
+#[counterflow::prelude::schedule]
+fn either_product(
+    x: counterflow::prelude::Local<counterflow::prelude::bf16>,
+    w: counterflow::prelude::Local<counterflow::prelude::bf16>,
+    y: counterflow::prelude::Out<counterflow::prelude::bf16>,
+) {
+    let tiles = y.tiles((256, 128));
+    #[gemm]
+    for t in tiles {
+        if me() == 0 {
+            y[t] = dot(x[t], w[t]);
+        } else {
+            y[t] = dot(x[t], w[t]).relu();
+        }
+    }
+}
+
+#[test]
+fn branches_that_exclude_each_other_share_their_registers() {
+    let told = good(tell(&[either_product], "check"));
+    has(
+        &told.out,
+        &[
+            "either_product is safe",
+            "an `if` inside an item, tests/workbench.rs:",
+        ],
+    );
+}
+
 #[test]
 fn check_takes_every_schedule() {
     for name in [
@@ -459,7 +489,8 @@ fn bench_says_what_is_missing_and_which_words_have_no_meaning() {
         return;
     }
     let told = tell(GEMM, "bench --shape 512x512x512");
-    bad(&told, REJECTED, &["cuda", "driver"]);
+    bad(&told, REJECTED, &["cuda", "driver", "`predict` estimates"]);
+    assert!(!told.err.contains("--device"), "{}", told.err);
 }
 
 #[test]
@@ -652,7 +683,7 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
     for (words, wanted) in usage {
         bad(&tell(AG, words), USAGE, wanted);
     }
-    let rejected: [(&str, &[&str]); 11] = [
+    let rejected: [(&str, &[&str]); 12] = [
         ("check --m 0", &["m is 0", "from 1"]),
         (
             "check --n 7",
@@ -678,6 +709,13 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
             &["leading dimension of x is 8", "at least 1024"],
         ),
         ("check --ld v=8", &["`v`", "it has x, w, y"]),
+        (
+            "check --ld x=1029",
+            &[
+                "1029 bf16",
+                "give x a leading dimension that is a multiple of 8",
+            ],
+        ),
         (
             "check --m 2000000000 --arch cpu --set tiles=1x1 --set pieces=1",
             &["2000000000", "cells"],

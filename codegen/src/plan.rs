@@ -13,6 +13,7 @@ use crate::program::{CounterId, Loc, PartitionId};
 use crate::shape::{Geometry, Shape};
 use crate::tile::MOST_ACCUMULATORS;
 use crate::unroll::{Agent, StepKind, unroll};
+use crate::value::AccId;
 use crate::variant::Arch;
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -536,15 +537,42 @@ fn result_bytes(kernel: &Kernel, body: &[Op]) -> u32 {
     most
 }
 
-/// Accumulators that dots fill: those live in registers at once. Sums and loads stream through.
+/// Ways through an item's branches that are told apart; beyond that, they count as one that takes all branches.
+const MOST_WAYS: usize = 64;
+
+/// Accumulators that dots fill: those live in registers at once. Sums and loads stream through, and of two branches an
+/// item takes one.
 fn accumulators(body: &[Op]) -> u32 {
-    let mut found = BTreeSet::new();
-    visit_ops(body, &mut |op| {
-        if let OpKind::Dot { acc, .. } = &op.kind {
-            found.insert(*acc);
-        }
-    });
-    found.len() as u32
+    /// What each way through the branches has filled.
+    type Ways = BTreeSet<BTreeSet<AccId>>;
+    fn go(body: &[Op], ways: Ways) -> Ways {
+        body.iter().fold(ways, |ways, op| match &op.kind {
+            OpKind::Dot { acc, .. } => {
+                let fill = |way: BTreeSet<AccId>| way.into_iter().chain([*acc]).collect();
+                ways.into_iter().map(fill).collect()
+            }
+            OpKind::ForRanks { body, .. } => go(body, ways),
+            OpKind::If {
+                then, otherwise, ..
+            } => {
+                let mut both = go(then, ways.clone());
+                both.extend(go(otherwise, ways));
+                if both.len() > MOST_WAYS {
+                    both = Ways::from([both.into_iter().flatten().collect()]);
+                }
+                both
+            }
+            OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Load { .. }
+            | OpKind::Store { .. } => ways,
+        })
+    }
+    let ways = go(body, Ways::from([BTreeSet::new()]));
+    let most = ways.iter().map(BTreeSet::len).max();
+    most.unwrap_or(0) as u32
 }
 
 /// Bytes of a counter cell: its count and its base, on a line of their own that peers write while others are polled.

@@ -262,7 +262,11 @@ impl Geometry {
                 let bytes = u64::from(ld) * u64::from(buffer.dtype.bytes());
                 found.push(
                     shape_error(format!("a {of} of {} is {ld} {} = {bytes} bytes", buffer.name, buffer.dtype))
-                        .hint(format!("it must be a multiple of 16 bytes: make {name} a multiple of {unit}, or give {} a leading dimension that is", buffer.name)),
+                        .hint(if shape.ld.contains_key(&buffer.name) {
+                            format!("it must be a multiple of 16 bytes: give {} a leading dimension that is a multiple of {unit}", buffer.name)
+                        } else {
+                            format!("it must be a multiple of 16 bytes: make {name} a multiple of {unit}, or give {} a leading dimension that is", buffer.name)
+                        }),
                 );
             }
         }

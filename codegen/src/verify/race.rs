@@ -145,14 +145,19 @@ fn with_signals(facts: &Facts<'_>, mut found: Diagnostic, earlier: At, later: At
         found = found.note(facts.loc(*signal), format!("then {}", facts.deed(*signal)));
     }
     if signals.is_empty() {
-        let text = match early.first() {
-            Some(signal) => format!("but {} before the data, not after it", facts.deed(*signal)),
-            None => format!(
-                "{} signals nothing afterwards in that item",
-                facts.who(earlier.agent)
+        found = match early.first() {
+            Some(signal) => found.note(
+                facts.loc(*signal),
+                format!("but {} before the data, not after it", facts.deed(*signal)),
+            ),
+            None => found.note(
+                facts.loc(earlier),
+                format!(
+                    "{} signals nothing afterwards in that item",
+                    facts.who(earlier.agent)
+                ),
             ),
         };
-        found = found.note(facts.loc(earlier), text);
     }
     for wait in waits.iter().rev().take(SHOWN) {
         let missed = facts.joined(*wait).next().is_none();

@@ -126,7 +126,7 @@ pub(super) fn leaves<'a>(walk: &mut Walk<'_, '_>, body: &'a [Op]) -> Vec<Leaf<'a
     if let Some(op) = bad {
         walk.b.found.push(refuse(
             Some(kernel.loc(op)),
-            "an `if` or a split inside an item",
+            "an `if` inside an item",
             "straight items and loops over ranks",
         ));
     }

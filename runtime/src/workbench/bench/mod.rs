@@ -32,6 +32,18 @@ use std::path::Path;
 use std::time::Instant;
 use suite::Case;
 
+/// What is missing, with advice that `bench` can take: the emulator times nothing.
+fn without_a_gpu(error: Error) -> Error {
+    match error {
+        Error::NoDevice { device, why, .. } => Error::NoDevice {
+            device,
+            why,
+            help: "`bench` times on GPUs alone: run it where nvidia-smi shows a Hopper GPU and driver 580 or later; `predict` estimates without one".into(),
+        },
+        other => other,
+    }
+}
+
 pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
     let options = &request.bench;
     let side = variants::side(&request.program);
@@ -47,7 +59,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     };
     // What cannot be measured is refused on any machine.
     variants::build(&request.program, &base)?;
-    let mut setup = Setup::new(world, &request.machine)?;
+    let mut setup = Setup::new(world, &request.machine).map_err(without_a_gpu)?;
     if options.nccl && side.is_some() {
         setup.add_nccl()?;
     }
