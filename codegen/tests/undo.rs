@@ -102,7 +102,6 @@ fn launches_are_of_one_series() {
 }
 
 #[test]
-#[ignore = "the warp level's fix has not landed"]
 fn the_warp_level_keeps_every_order_of_the_tile_level() {
     let found = (0..CASES).find_map(|number| {
         let (program, world) = warps::gather(&generator::bytes(SEED, number));
