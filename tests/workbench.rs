@@ -98,6 +98,51 @@ fn check_tells_what_was_proven() {
     );
 }
 
+/// Two loops of one role follow each other on the same CTAs, and the GEMM waits for the second.
+#[test]
+fn check_warns_of_comm_loops_that_wait_for_each_other() {
+    const TWO: &[Schedule] = &[schedules::two_gathers];
+    let told = tell(TWO, "check");
+    assert_eq!(told.code, GOOD, "{}{}", told.out, told.err);
+    has(
+        &told.err,
+        &[
+            "warning[time]: this #[comm] loop begins when an earlier one ends, on the same CTAs: predicted ",
+            " of the bound; with CTAs of its own ",
+            "the earlier loop",
+        ],
+    );
+    let loops = include_str!("common/schedules.rs")
+        .split("fn two_gathers")
+        .nth(1);
+    let before = include_str!("common/schedules.rs")
+        .split("fn two_gathers")
+        .next();
+    let above = before.expect("a schedule").lines().count();
+    let mut loops = loops
+        .expect("a schedule")
+        .lines()
+        .zip(above..)
+        .filter(|(line, _)| line.contains("s.comm("));
+    let second = loops.nth(1).expect("a second loop").1;
+    let warned = told.err.lines().find(|line| line.contains("--> "));
+    let warned = warned.expect("a place");
+    assert!(
+        warned.contains(&format!("schedules.rs:{second}:")),
+        "not {second}:\n{}",
+        told.err
+    );
+    let told = object(&tell(TWO, "check --json"));
+    assert_eq!(told["proven"]["warnings"][0]["rule"], "time", "{told}");
+
+    // One loop that does both, and one that does one thing.
+    for one in [schedules::bulk, schedules::ag_gemm] {
+        good(tell(&[one], "check"));
+        let told = object(&tell(&[one], "check --json"));
+        assert_eq!(told["proven"]["warnings"], serde_json::json!([]), "{told}");
+    }
+}
+
 /// Where a statement of the example is, as a report names it.
 fn line_of(statement: &str) -> String {
     let source = include_str!("../examples/your_own.rs");

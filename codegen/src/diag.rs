@@ -26,11 +26,13 @@ pub enum Rule {
     Resources,
     /// More bytes cross a link than need to: a warning (guarantee 6).
     Volume,
+    /// A launch is predicted to take longer than it would if loops ran apart: a warning.
+    Time,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 10] = [
+    pub const ALL: [Rule; 11] = [
         Rule::Language,
         Rule::Shape,
         Rule::Progress,
@@ -41,6 +43,7 @@ impl Rule {
         Rule::Bounds,
         Rule::Resources,
         Rule::Volume,
+        Rule::Time,
     ];
 
     /// Its name in messages and switches.
@@ -56,6 +59,7 @@ impl Rule {
             Rule::Bounds => "bounds",
             Rule::Resources => "resources",
             Rule::Volume => "volume",
+            Rule::Time => "time",
         }
     }
 }
@@ -122,7 +126,7 @@ impl Diagnostic {
     /// Its text; `place` says how a location is shown (a snapshot shows none).
     pub fn text(&self, place: &impl Fn(Loc) -> String) -> String {
         let mut text = format!("error[{}]: {}\n", self.rule.name(), self.message);
-        if self.rule == Rule::Volume {
+        if matches!(self.rule, Rule::Volume | Rule::Time) {
             text = text.replacen("error", "warning", 1);
         }
         let mut show = |prefix: &str, at: Option<Loc>| {

@@ -293,7 +293,7 @@ fn grid(
         .any(|role| matches!(role.kind, RoleKind::Gemm(_)));
     for role in &kernel.roles {
         match role.kind {
-            RoleKind::Comm { ctas } => grid.comm = ctas,
+            RoleKind::Comm { ctas } => grid.comm = grid.comm.saturating_add(ctas),
             RoleKind::Gemm(kind) => {
                 let (rows, columns) = kind.cluster;
                 cluster = kind.ctas();

@@ -195,6 +195,47 @@ pub fn bulk() -> Program {
     s.finish()
 }
 
+/// y = all_gather(x) · wᵀ beside a gather of z, each by a `#[comm]` loop: that of x stands behind the other.
+pub fn two_gathers() -> Program {
+    let mut s = ScheduleBuilder::new("two_gathers");
+    let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let z = s.gathered("z", Bf16);
+    let of_x = s.pieces("of_x", x, tune([128, 256]));
+    let of_z = s.pieces("of_z", z, tune([128, 256]));
+    let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
+    let x_arrived = s.counters("x_arrived", [of_x.into()]);
+    let z_arrived = s.counters("z_arrived", [of_z.into()]);
+    s.comm(4, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", of_z.of(me()), |s, p| {
+                s.copy(z.on(&peer).at(p), z.at(p));
+                s.signal(z_arrived.on(&peer).at(p), 1);
+            });
+        });
+        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
+            s.for_items("p", of_z.of(&chunk), |s, p| s.wait(z_arrived.at(p)));
+        });
+    });
+    s.comm(4, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", of_x.of(me()), |s, p| {
+                s.copy(x.on(&peer).at(p), x.at(p));
+                s.signal(x_arrived.on(&peer).at(p), 1);
+            });
+        });
+    });
+    s.gemm(k64(), |s| {
+        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
+            s.for_items("t", tiles.of(&chunk).grouped(8), |s, t| {
+                s.wait(x_arrived.at(t.rows()));
+                let acc = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), acc);
+            });
+        });
+    });
+    s.finish()
+}
+
 /// Wrong: [`ag_gemm`] whose comm loop forgets the last peer, so that somebody waits for ever.
 pub fn forgets_one_peer() -> Program {
     let mut s = ScheduleBuilder::new("forgets_one_peer");

@@ -1,5 +1,6 @@
 //! Statements find their place: control outside items, one unit of work inside, every index resolved.
 
+use super::Comm;
 use super::choices::{Choices, same_ctas};
 use super::dims::Matched;
 use super::mistake;
@@ -24,12 +25,14 @@ pub(super) fn place(
     program: &Program,
     choices: &Choices<'_>,
     matched: &Matched,
+    comm: Comm,
     found: &mut Vec<Diagnostic>,
 ) -> Placed {
     let mut placer = Placer {
         program,
         choices,
         matched,
+        comm,
         found,
         scope: Vec::new(),
         filled: HashSet::new(),
@@ -82,6 +85,7 @@ pub(super) struct Placer<'a> {
     pub(super) program: &'a Program,
     choices: &'a Choices<'a>,
     pub(super) matched: &'a Matched,
+    comm: Comm,
     pub(super) found: &'a mut Vec<Diagnostic>,
     pub(super) scope: Vec<(Var, Bound)>,
     /// Accumulators that something has been added to in the current item.
@@ -139,11 +143,12 @@ impl<'a> Placer<'a> {
         self.kind = kind;
         let body = self.blocks(&role.body);
         let whole_row = self.whole_row();
+        let apart = self.comm == Comm::Apart && matches!(kind, RoleKind::Comm { .. });
         match self
             .placed
             .roles
             .iter_mut()
-            .find(|other| other.kind.name() == kind.name())
+            .find(|other| other.kind.name() == kind.name() && !apart)
         {
             None => self.placed.roles.push(Role { kind, body }),
             Some(other) => {

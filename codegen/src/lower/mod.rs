@@ -21,6 +21,27 @@ use std::sync::Arc;
 /// Everything in the program that has no meaning where it stands ([`Rule::Language`]), and every choice, world size
 /// or type that is not legal ([`Rule::Shape`]).
 pub fn lower(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics> {
+    lower_with(program, variant, Comm::Joined)
+}
+
+/// As [`lower`], but each `#[comm]` loop is a role with CTAs of its own. For predictions: nothing emits such a kernel.
+///
+/// # Errors
+/// As [`lower`].
+pub(crate) fn apart(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics> {
+    lower_with(program, variant, Comm::Apart)
+}
+
+/// What becomes of several `#[comm]` loops.
+#[derive(Clone, Copy, PartialEq)]
+enum Comm {
+    /// One role, whose CTAs do one loop after another.
+    Joined,
+    /// A role each.
+    Apart,
+}
+
+fn lower_with(program: &Program, variant: &Variant, comm: Comm) -> Result<Kernel, Diagnostics> {
     let mut found = Vec::new();
     if variant.world == 0 || variant.world > MAX_WORLD {
         found.push(
@@ -37,7 +58,7 @@ pub fn lower(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics
     // Bodies refer to tensors and partitions, so they are only looked at once those are sound.
     Diagnostics::check(std::mem::take(&mut found), ())?;
 
-    let placed = body::place(program, &choices, &matched, &mut found);
+    let placed = body::place(program, &choices, &matched, comm, &mut found);
     if placed.locs.len() > MOST_STATEMENTS {
         let message = format!("{} has {} statements", program.name, placed.locs.len());
         found.push(mistake(program.at, message).hint(format!("at most {MOST_STATEMENTS}")));

@@ -5,6 +5,7 @@
 
 mod cost;
 pub mod gantt;
+mod joined;
 mod links;
 pub mod machine;
 mod map;
@@ -16,6 +17,7 @@ pub mod trace;
 pub mod volume;
 mod workers;
 
+pub use joined::joined;
 pub use machine::Machine;
 pub use outline::{Outline, outline};
 pub use timeline::{Event, EventKind, Flow, Lane, Timeline, predict, seconds};

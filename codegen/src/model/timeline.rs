@@ -259,7 +259,7 @@ pub(super) fn lane_count(role: RoleKind, plan: &Plan) -> u32 {
                 workers.min(busy as u32)
             }
         }
-        RoleKind::Comm { .. } => plan.grid.comm,
+        RoleKind::Comm { ctas } => ctas,
         RoleKind::SpareWarps => plan.grid.gemm.max(1),
         RoleKind::CopyEngine => 1,
     }

@@ -9,7 +9,7 @@ use super::{Outcome, Ready, emit, ranges, size};
 use crate::error::Error;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower;
-use counterflow_codegen::model::Volume;
+use counterflow_codegen::model::{self, Volume};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, Setting};
 use counterflow_codegen::shape::Shape;
@@ -156,7 +156,8 @@ pub(super) fn proven(
         .chain([emits.row().to_vec()])
         .collect();
     console.say(render::table(&[], rows, &[]));
-    let warnings = volume.warnings(kernel, plan);
+    let mut warnings = volume.warnings(kernel, plan);
+    warnings.extend(model::joined(kernel, plan, &request.machine));
     console.warn(&warnings);
     let settled: Map<String, Json> = choices(&request.program, kernel)
         .map(|(name, value)| (name.into(), value.to_string().into()))

@@ -1,0 +1,50 @@
+//! What `#[comm]` loops cost that follow each other on the same CTAs.
+
+use super::{Machine, predict, seconds};
+use crate::diag::{Diagnostic, Rule};
+use crate::kernel::Kernel;
+use crate::lower;
+use crate::plan::Plan;
+use crate::program::{Loc, RoleKind};
+
+/// Less than this part of the time is not worth a word.
+const WORTH: f64 = 0.02;
+
+/// A warning if the schedule has several `#[comm]` loops, which run one after another on the same CTAs, and the launch is
+/// predicted to be shorter if each had CTAs of its own.
+pub fn joined(kernel: &Kernel, plan: &Plan, machine: &Machine) -> Option<Diagnostic> {
+    let program = &kernel.program;
+    let loops = program.roles.iter();
+    let mut loops = loops.filter(|role| matches!(role.kind, RoleKind::Comm { .. }));
+    let (first, second): (Loc, Loc) = (loops.next()?.at, loops.next()?.at);
+
+    // Where CTAs of their own are too many, or a wait would have no end, there is nothing to compare with.
+    let apart = lower::apart(program, &kernel.variant).ok()?;
+    let apart_plan = Plan::new(&apart, &plan.shape, machine).ok()?;
+    let alone = seconds(&apart, &apart_plan, machine).ok()?;
+    let together = predict(kernel, plan, machine).ok()?;
+    if alone > together.total * (1.0 - WORTH) {
+        return None;
+    }
+    let cost = |time: f64| {
+        format!(
+            "{:.1} µs, {:.2} of the bound",
+            time * 1e6,
+            time / together.bound()
+        )
+    };
+    let warning = Diagnostic::new(
+        Rule::Time,
+        second,
+        format!(
+            "this #[comm] loop begins when an earlier one ends, on the same CTAs: predicted {}; with CTAs of its own {}",
+            cost(together.total),
+            cost(alone)
+        ),
+    );
+    Some(
+        warning
+            .note(first, "the earlier loop")
+            .hint("all #[comm] loops are one sequence: write one loop that does both, or put first what others wait for"),
+    )
+}
