@@ -1,6 +1,6 @@
 //! Fixes that a test can switch off, so that it can show that without each of them a wrong schedule is accepted.
 //!
-//! Only the feature `undo` compiles the switches in, and optimised builds refuse it; without it [`undone`] is `false`
+//! Only the feature `undo` compiles the switches in, and optimised builds refuse it; without it `undone` is `false`
 //! and costs nothing.
 
 #[cfg(all(feature = "undo", not(debug_assertions)))]

@@ -51,7 +51,7 @@
 //!
 //! # What it is compared with
 //!
-//! [`reference`] says what outputs should be, and [`compare`] how far off they are. It looks at the program and never at
+//! [`reference()`] says what outputs should be, and [`compare`] how far off they are. It looks at the program and never at
 //! the kernel: what a type promises is derived from which products a program has, and all else is what [`meaning`] makes
 //! of its statements, executed one after another. Where even that is no number, there is no reference.
 //!
