@@ -38,7 +38,7 @@ pub use node::{
     Slot, Source, Strips, View,
 };
 pub use queues::{Queues, Submission};
-pub(crate) use run::findings;
+pub(crate) use run::{Refused, run};
 
 use crate::dtype::Dtype;
 use crate::kernel::Kernel;

@@ -85,7 +85,7 @@ mod story;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::Kernel;
 use crate::model::Machine;
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Pipeline, Refused};
 use crate::plan::Plan;
 use crate::shape::Shape;
 use crate::undo::{Fix, undone};
@@ -144,20 +144,28 @@ pub fn plan(
 /// Checks the warps of a CTA by running a few of them ([`crate::pipeline`]).
 ///
 /// # Errors
-/// The first thing that goes wrong, with its story.
+/// The first thing that goes wrong, with its story, or why they could not be run.
 pub fn pipeline(pipeline: Pipeline) -> Result<Checked<Pipeline>, Diagnostics> {
-    Diagnostics::check(crate::pipeline::findings(&pipeline), ())
-        .map(|()| Checked(Arc::new(pipeline)))
+    ran(pipeline).map_err(|refused| match refused {
+        Refused::NoCase(found) | Refused::Wrong(found) => found,
+    })
 }
 
 /// The warp level of a kernel, built and checked.
 ///
 /// # Errors
-/// What [`crate::pipeline::build`] refuses, each with its statement. Where the warp level does not do what the tile
-/// level says, that is the compiler's mistake, and the findings say so.
+/// What [`crate::pipeline::build`] refuses, each with its statement, and a schedule that is legal in no world in which its
+/// warps can be tried. Where the warp level does not do what the tile level says, that is the compiler's mistake, and the
+/// findings say so.
 pub fn warps(kernel: &Checked<Kernel>) -> Result<Checked<Pipeline>, Diagnostics> {
-    let built = crate::pipeline::build(kernel)?;
-    pipeline(built).map_err(|found| found.ours(&format!("`{}` {}", kernel.name, kernel.variant)))
+    ran(crate::pipeline::build(kernel)?).map_err(|refused| match refused {
+        Refused::NoCase(found) => found,
+        Refused::Wrong(found) => found.ours(&format!("`{}` {}", kernel.name, kernel.variant)),
+    })
+}
+
+fn ran(pipeline: Pipeline) -> Result<Checked<Pipeline>, Refused> {
+    crate::pipeline::run(&pipeline).map(|()| Checked(Arc::new(pipeline)))
 }
 
 /// What is wrong with a kernel whatever its shape.

@@ -1,22 +1,17 @@
-//! The small case that all warps run: three ranks, ragged chunks, and launches of one series.
+//! The small case that all warps run: a few ranks, ragged chunks, and launches of one series.
 
-use super::super::{BOX_COLUMNS, CONSUMERS, Field, Pipeline, UNIT, Values, View};
+use super::super::{CONSUMERS, Field, Pipeline, Values, View};
+use super::launches;
 use super::step::Box4;
 use super::story;
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::kernel::{DimId, OpKind, RoleKind, visit};
-use crate::model::Machine;
 use crate::plan::Plan;
 use crate::program::{CounterId, StoreMode, TensorId};
-use crate::shape::{Extent, Geometry, Shape};
-use crate::undo::{Fix, undone};
-use crate::variant::Variant;
+use crate::shape::{Extent, Geometry};
 use crate::verify::{Accessor, Before, before};
 use std::cell::RefCell;
 use std::collections::HashMap;
-
-/// Ranks of the case, and chunks' worth of rows.
-const WORLD: u32 = 3;
 
 /// One launch of the case.
 pub(super) struct Launch {
@@ -55,63 +50,13 @@ pub(super) struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// Of so many steps, instead of one more than the ring has stages.
-    pub fn new(pipeline: &'a Pipeline, steps: Option<u32>) -> Result<Case<'a>, Diagnostics> {
-        let mut kernel = (*pipeline.kernel).clone();
-        // A kernel that is for one rank and has counters has no credits.
-        let alone = kernel.variant.world == 1 && !kernel.counters.is_empty();
-        let world = if alone { 1 } else { WORLD };
-        kernel.variant = Variant {
-            world,
-            ..kernel.variant
-        };
-        let tile = pipeline.tile;
-        // Chunks of one and a half tiles, the last one two rows short; columns that no tile divides; and one step more
-        // of K than the ring has stages. Along either, the last of a cluster's tiles is wholly outside, and there are
-        // more of them, so that each warpgroup has several in turn; of what its CTAs load half the rows each of, the last
-        // has more than one half. A copied piece has two units.
-        let rows = tile.rows + tile.rows / 2;
-        let (down, across) = pipeline.cluster;
-        let [x_in_halves, w_in_halves] = {
-            let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
-            [across > 1 && !x_rows, down > 1 && !w_rows].map(u32::from)
-        };
-        let m = rows * WORLD - 2 + tile.rows / 4 * x_in_halves;
-        let (n, k) = (
-            tile.columns * pipeline.beside() + tile.columns / 2 * w_in_halves + 8,
-            if let Some(steps) = steps {
-                (steps - 1) * tile.k + 8
-            } else if pipeline.comm.is_some() {
-                (UNIT + 1) * BOX_COLUMNS
-            } else {
-                // Where steps are shared, each has as many as the ring has stages, and one of them one more.
-                pipeline.split * pipeline.rings[0].slots * tile.k + 8
-            },
-        );
-        let mut shape = Shape::new(m, n, k);
-        for buffer in kernel
-            .buffers
-            .iter()
-            .filter(|buffer| buffer.rows_contiguous)
-        {
-            // Lines of whole 16 bytes, however many rows there are.
-            shape
-                .ld
-                .insert(buffer.name.clone(), m.max(n).next_multiple_of(8));
-        }
-        let tiny = Shape {
-            m: world + 1,
-            ..shape.clone()
-        }
-        .up_to(m);
-        let shapes = match kernel.counters.is_empty() || undone(Fix::WarpOrder) {
-            true => vec![shape.clone(), shape],
-            false => vec![shape.clone().up_to(m), tiny, shape.up_to(m)],
-        };
-        let plans = shapes
-            .iter()
-            .map(|shape| Plan::new(&kernel, shape, &Machine::h200()));
-        let plans = plans.collect::<Result<Vec<_>, _>>()?;
+    /// Of so many ranks, and of so many steps instead of one more than the ring has stages.
+    pub fn new(
+        pipeline: &'a Pipeline,
+        world: u32,
+        steps: Option<u32>,
+    ) -> Result<Case<'a>, Diagnostics> {
+        let (kernel, plans) = launches::plans(pipeline, world, steps)?;
         let mut first = Vec::new();
         let mut cells = 0;
         for index in 0..kernel.counters.len() {

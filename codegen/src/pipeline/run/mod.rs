@@ -1,5 +1,6 @@
 //! Runs all warps of a few ranks on a small case, and says what goes wrong.
 //!
+//! The case has three ranks, or as many as the schedule is legal for ([`launches::world`]).
 //! The case has ragged chunks, tiles and pieces, so that every kind of edge occurs, and several launches, so that what one
 //! leaves behind is seen; those of a kernel that signals differ in M, and run twice: with all ranks in step, and with a fast
 //! and a slow one. Between launches the caller fills and takes every tensor that others reach. Where warpgroups end a tile one after another there are more cases, of fewer steps. Control does not
@@ -25,6 +26,7 @@ mod content;
 mod execute;
 mod flatten;
 mod host;
+mod launches;
 mod memory;
 mod seen;
 mod step;
@@ -32,16 +34,33 @@ mod story;
 mod values;
 
 use super::Pipeline;
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, Diagnostics};
 use crate::early;
 use crate::undo::{Fix, undone};
 use execute::Pace;
 
-/// What is wrong with a pipeline: the first thing that goes wrong.
-pub(crate) fn findings(pipeline: &Pipeline) -> Vec<Diagnostic> {
+/// Why a pipeline is refused.
+pub(crate) enum Refused {
+    /// It is legal in none of the worlds that the case may have: nothing was tried.
+    NoCase(Diagnostics),
+    /// What goes wrong first.
+    Wrong(Diagnostics),
+}
+
+/// Runs a pipeline.
+///
+/// # Errors
+/// What is wrong with it, or why it could not be run.
+pub(crate) fn run(pipeline: &Pipeline) -> Result<(), Refused> {
     if pipeline.early && !early::possible(&pipeline.kernel) {
-        return vec![story::comes_early()];
+        return Err(Refused::Wrong(story::comes_early().into()));
     }
+    let world = launches::world(pipeline).map_err(Refused::NoCase)?;
+    Diagnostics::check(findings(pipeline, world), ()).map_err(Refused::Wrong)
+}
+
+/// What is wrong with a pipeline in a case of so many ranks: the first thing that goes wrong.
+fn findings(pipeline: &Pipeline, world: u32) -> Vec<Diagnostic> {
     // Stages hold all of a short tile: then a warpgroup that ends it first could be through with the next one, too, before the
     // other one has looked.
     let short = if pipeline.staggered {
@@ -50,7 +69,7 @@ pub(crate) fn findings(pipeline: &Pipeline) -> Vec<Diagnostic> {
         0
     };
     let cases = [None].into_iter().chain((1..=short).map(Some));
-    let mut found = cases.map(|steps| match case::Case::new(pipeline, steps) {
+    let mut found = cases.map(|steps| match case::Case::new(pipeline, world, steps) {
         Ok(case) => {
             // Without counters ranks have nothing to do with each other.
             let one = pipeline.kernel.counters.is_empty() || undone(Fix::WarpOrder);

@@ -1,0 +1,140 @@
+//! How many ranks the small case has, and the shapes of its launches.
+
+use super::super::{BOX_COLUMNS, Pipeline, UNIT};
+use crate::diag::{Diagnostic, Diagnostics, Rule};
+use crate::kernel::Kernel;
+use crate::model::Machine;
+use crate::plan::Plan;
+use crate::shape::Shape;
+use crate::undo::{Fix, undone};
+use crate::variant::Variant;
+use crate::verify::plan_findings;
+
+/// Ranks of the case, if the schedule is legal for so many.
+const RANKS: u32 = 3;
+/// Otherwise so many.
+const EVEN: u32 = 4;
+/// Otherwise as many as the schedule is compiled for, up to so many.
+const MOST: u32 = 8;
+
+/// How many ranks the case of a pipeline has: the schedule keeps every rule of the tile level there.
+///
+/// # Errors
+/// Why it does not with three ranks, if there is no other number to try. Neither the schedule nor the compiler is wrong.
+pub(super) fn world(pipeline: &Pipeline) -> Result<u32, Diagnostics> {
+    let kernel = &pipeline.kernel;
+    let own = kernel.variant.world;
+    // A kernel that is for one rank and has counters has no credits.
+    if own == 1 && !kernel.counters.is_empty() {
+        return Ok(1);
+    }
+    let Err(found) = legal(pipeline, RANKS) else {
+        return Ok(RANKS);
+    };
+    let others = [EVEN]
+        .into_iter()
+        .chain(Some(own).filter(|own| *own <= MOST));
+    let mut legal = others.filter(|world| legal(pipeline, *world).is_ok());
+    legal.next().ok_or_else(|| {
+        let why = found.first();
+        let message = format!(
+            "all warps are tried for {RANKS} ranks or {EVEN}, and the schedule is legal for neither: {}",
+            why.message
+        );
+        Diagnostic::new(Rule::Resources, why.at, message)
+            .hint(format!(
+                "make it legal for {RANKS} or {EVEN} ranks; one that is compiled for at most {MOST} is tried for those, too"
+            ))
+            .into()
+    })
+}
+
+/// Whether the case of so many ranks keeps every rule of the tile level.
+fn legal(pipeline: &Pipeline, world: u32) -> Result<(), Diagnostics> {
+    let (kernel, plans) = plans(pipeline, world, None)?;
+    // Without counters ranks have nothing to do with each other.
+    if kernel.counters.is_empty() {
+        return Ok(());
+    }
+    let found = plans
+        .iter()
+        .map(|plan| plan_findings(&kernel, plan, None))
+        .find(|found| !found.is_empty());
+    Diagnostics::check(found.unwrap_or_default(), ())
+}
+
+/// The kernel for so many ranks, and the plans of its launches, of so many steps instead of one more than the ring has
+/// stages. Two launches show what the first forgot; between launches of a kernel that signals there is a tiny one, which a
+/// fast rank is through with before a slow one has begun.
+pub(super) fn plans(
+    pipeline: &Pipeline,
+    world: u32,
+    steps: Option<u32>,
+) -> Result<(Kernel, Vec<Plan>), Diagnostics> {
+    let mut kernel = (*pipeline.kernel).clone();
+    kernel.variant = Variant {
+        world,
+        ..kernel.variant
+    };
+    let shape = shape(pipeline, world, steps);
+    let m = shape.m;
+    let tiny = Shape {
+        m: world + 1,
+        ..shape.clone()
+    }
+    .up_to(m);
+    let shapes = match kernel.counters.is_empty() || undone(Fix::WarpOrder) {
+        true => vec![shape.clone(), shape],
+        false => vec![shape.clone().up_to(m), tiny, shape.up_to(m)],
+    };
+    let plans = shapes
+        .iter()
+        .map(|shape| Plan::new(&kernel, shape, &Machine::h200()));
+    let plans = plans.collect::<Result<_, _>>()?;
+    Ok((kernel, plans))
+}
+
+/// The largest launch.
+fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
+    let kernel = &pipeline.kernel;
+    let tile = pipeline.tile;
+    // Chunks of one and a half tiles, the last one two rows short (of two chunks, one row); columns that no tile divides;
+    // and one step more of K than the ring has stages. Along either, the last of a cluster's tiles is wholly outside, and
+    // there are more of them, so that each warpgroup has several in turn; of what its CTAs load half the rows each of, the
+    // last has more than one half. A copied piece has two units.
+    let rows = tile.rows + tile.rows / 2;
+    let (down, across) = pipeline.cluster;
+    let [x_in_halves, w_in_halves] = {
+        let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
+        [across > 1 && !x_rows, down > 1 && !w_rows].map(u32::from)
+    };
+    let (chunks, short) = match world {
+        1 => (RANKS, 2),
+        2 => (2, 1),
+        _ => (world, 2),
+    };
+    let m = rows * chunks - short + tile.rows / 4 * x_in_halves;
+    let (n, k) = (
+        tile.columns * pipeline.beside() + tile.columns / 2 * w_in_halves + 8,
+        if let Some(steps) = steps {
+            (steps - 1) * tile.k + 8
+        } else if pipeline.comm.is_some() {
+            (UNIT + 1) * BOX_COLUMNS
+        } else {
+            // Where steps are shared, each has as many as the ring has stages, and one of them one more.
+            pipeline.split * pipeline.rings[0].slots * tile.k + 8
+        },
+    );
+    let mut shape = Shape::new(m, n, k);
+    for buffer in kernel
+        .buffers
+        .iter()
+        .filter(|buffer| buffer.rows_contiguous)
+    {
+        // Lines of whole 16 bytes, however many rows there are.
+        shape
+            .ld
+            .insert(buffer.name.clone(), m.max(n).next_multiple_of(8));
+    }
+    shape
+}
