@@ -171,22 +171,21 @@ fn an_order_that_puts_a_wait_before_what_it_needs_is_refused() {
     insta::assert_snapshot!(story.expect("a hang").text(&|_| String::new()));
 }
 
-/// Partial sums that copy engines carry: they wait for the kernel, which waits for them.
-fn carried_partial_sums() -> Program {
+/// Sums that copy engines carry to all ranks: they wait for the kernel, which waits for them.
+fn carried_sums() -> Program {
     let mut s = ScheduleBuilder::new("carried");
-    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-    let y = s.scattered("y", Bf16);
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.reduced("y", Bf16));
     let tiles = s.tiles("tiles", y, (128, 128));
-    let mine = s.symmetric("mine", Bf16, y.whole(), 1);
-    let partial = s.symmetric("partial", Bf16, y, world());
-    let made = s.counters("made", [tiles.into()]);
+    let partial = s.symmetric("partial", Bf16, y.chunk(), world());
     let landed = s.counters("landed", [world().into(), tiles.into()]);
+    let made = s.counters("made", [tiles.into()]);
+    let done = s.counters("done", [tiles.into()]);
     s.copy_engine(|s| {
-        s.for_ranks("owner", ranks().after_me(), |s, owner| {
-            s.for_items("t", tiles.of(&owner), |s, t| {
+        s.for_ranks("peer", ranks().after_me(), |s, peer| {
+            s.for_items("t", tiles.of(me()), |s, t| {
                 s.wait(made.at(t));
-                s.copy(partial.on(&owner).at(me()).at(t), mine.at(t));
-                s.signal(landed.on(&owner).at(me()).at(t), 1);
+                s.copy(y.on(&peer).at(t), y.at(t));
+                s.signal(done.on(&peer).at(t), 1);
             });
         });
     });
@@ -194,17 +193,19 @@ fn carried_partial_sums() -> Program {
         s.for_ranks("owner", ranks().after_me(), |s, owner| {
             s.for_items("t", tiles.of(&owner), |s, t| {
                 let acc = s.dot(x.at(t), w.at(t));
-                s.store(mine.at(t), acc);
-                s.signal(made.at(t), 1);
+                s.store(partial.on(&owner).at(me()).at(t), acc);
+                s.signal(landed.on(&owner).at(me()).at(t), 1);
             });
         });
-    });
-    s.gemm(GemmOptions::default(), |s| {
         s.for_items("t", tiles.of(me()), |s, t| {
-            let own = s.dot(x.at(t), w.at(t));
+            let mine = s.dot(x.at(t), w.at(t));
             s.wait(landed.at(others()).at(t));
             let theirs = s.sum(partial.at(others()).at(t));
-            s.store(y.at(t), own + theirs);
+            s.store(y.at(t), mine + theirs);
+            s.signal(made.at(t), 1);
+        });
+        s.for_ranks("owner", ranks().after_me(), |s, owner| {
+            s.for_items("t", tiles.of(&owner), |s, t| s.wait(done.at(t)));
         });
     });
     s.finish()
@@ -212,7 +213,7 @@ fn carried_partial_sums() -> Program {
 
 #[test]
 fn copies_that_need_the_kernel_are_submitted_after_it() {
-    let (pipeline, plan) = of(&carried_partial_sums(), 2);
+    let (pipeline, plan) = of(&carried_sums(), 2);
     let program = pipeline.submissions(&plan, 0).expect("a program");
     let kernel = program.iter().position(|is| *is == Submission::Kernel);
     let kernel = kernel.expect("a kernel");
