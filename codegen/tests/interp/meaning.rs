@@ -328,7 +328,7 @@ fn provoked(program: &Program, world: u32) -> (Expected, Expected) {
     let plan = Plan::new(&kernel, &shape, &Machine::h200()).expect("a shape");
     let inputs = || interp::uniform(1);
     let failure = interp::provoke(&kernel, &[vec![&plan]], &Options::seed(1), inputs());
-    let failure = failure.err().expect("the emulator counts terms as well");
+    let failure = failure.expect_err("the emulator counts terms as well");
     assert_eq!(failure.kind.name(), "Contribution", "{failure}");
     let promised = interp::reference(&kernel, &plan, 0, inputs()).expect("a reference");
     let written = interp::meaning(program, &kernel.variant, &shape, 0, inputs());
