@@ -107,6 +107,8 @@ struct Meeting {
     asked: Vec<Option<Request>>,
     answers: Vec<Option<Answer>>,
     dead: Option<Stall>,
+    /// Until when others leave the story to who knows the cause.
+    telling: Option<Instant>,
 }
 
 /// What [`Communicator::sms`] is on a GPU of so many SMs that so many ranks share, where the host copies or not.
@@ -175,6 +177,7 @@ impl Communicator {
                 asked: vec![None; world],
                 answers: vec![None; world],
                 dead: None,
+                telling: None,
             }),
             turn: Condvar::new(),
             timeout,
@@ -430,7 +433,7 @@ impl Communicator {
                     rank: self.rank,
                     role: "the host".into(),
                     waited_on: format!("ranks: this one {request}; ranks that came"),
-                    seen: here as u64,
+                    seen: Some(here as u64),
                     wanted: meeting.asked.len() as u64,
                     ..Stall::default()
                 };

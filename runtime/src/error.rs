@@ -185,8 +185,8 @@ pub struct Stall {
     pub waited_on: String,
     /// Which cell or stage of it.
     pub index: u32,
-    /// What was there.
-    pub seen: u64,
+    /// What was there; none where it could not be read in time: a GPU that is full may not answer.
+    pub seen: Option<u64>,
     /// What would have let it go on.
     pub wanted: u64,
     /// The schedule's line of the wait, where known.
@@ -220,7 +220,10 @@ impl fmt::Display for Stall {
         if let Some(block) = block {
             write!(f, " of CTA {block}")?;
         }
-        write!(f, " saw {seen} of {wanted} on {waited_on}[{index}]")?;
+        match seen {
+            Some(seen) => write!(f, " saw {seen} of {wanted} on {waited_on}[{index}]")?,
+            None => write!(f, " saw less than {wanted} on {waited_on}[{index}]")?,
+        }
         if let Some(at) = at {
             write!(f, " ({at})")?;
         }

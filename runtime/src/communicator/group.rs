@@ -5,9 +5,9 @@ use crate::cuda::{Address, fill};
 use crate::error::{Error, Stall};
 use crate::user_buffer::Allocation;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -37,11 +37,34 @@ impl Group {
         }
     }
 
-    /// Nothing goes on after this: every rank is told at its next call. The first story stays.
+    /// Nothing goes on after this: every rank is told at its next call. The first story stays. Who was about to tell one
+    /// comes first: what gave up meanwhile did so because of it.
     pub(crate) fn die(&self, stall: Stall) -> Stall {
-        let first = lock(&self.meeting).dead.get_or_insert(stall).clone();
+        let mut meeting = lock(&self.meeting);
+        while let (None, Some(end)) = (&meeting.dead, meeting.telling) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.turn.wait_timeout(meeting, left);
+            meeting = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let first = meeting.dead.get_or_insert(stall).clone();
+        drop(meeting);
         self.turn.notify_all();
         first
+    }
+
+    /// Makes [`Group::die`] wait for the story of who calls this, which takes so long to tell at most.
+    pub(crate) fn about_to_tell(&self, most: Duration) {
+        let mut meeting = lock(&self.meeting);
+        meeting.telling.get_or_insert_with(|| Instant::now() + most);
+    }
+
+    /// The story that was announced, unless there is one already.
+    pub(crate) fn tell(&self, stall: Stall) {
+        lock(&self.meeting).dead.get_or_insert(stall);
+        self.turn.notify_all();
     }
 
     /// The flags that every spinning kernel watches.
@@ -146,7 +169,7 @@ impl Group {
             block: Some(told.block),
             waited_on: awaited.name,
             index: told.index.saturating_sub(awaited.first),
-            seen: told.seen,
+            seen: Some(told.seen),
             wanted: told.wanted,
             at: awaited.at,
             stands_in: None,

@@ -169,14 +169,16 @@ impl Waits {
         };
         let flags = group.abort_flags().map(|flag| (flag, 1));
         let cells = queue.pending.iter().map(|(.., wait)| (wait.cell, RELEASE));
+        // On a GPU that is full a context comes only once a kernel has left: kernels that wait for this one give up first.
+        group.about_to_tell(Rescue::PATIENCE);
         let rescue = Rescue::new(&self.gpu, wait.cell, flags.chain(cells).collect());
-        group.die(Stall {
+        group.tell(Stall {
             rank: self.rank,
             role: "copy_engine".into(),
             block: None,
             waited_on: wait.counter.to_string(),
             index: wait.index,
-            seen: rescue.seen().unwrap_or(0),
+            seen: rescue.seen(),
             wanted: wait.wanted,
             at: Some(format!("{}:{}", wait.at.file(), wait.at.line())),
             stands_in: Some(*launch),
