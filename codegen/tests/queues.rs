@@ -95,6 +95,16 @@ fn each_gpu_is_counted_for_itself() {
     }
 }
 
+/// Whose launches are submitted first is the hosts' business: fewer queues than streams are refused where ranks share a
+/// GPU, also if some orders get through.
+#[test]
+fn an_order_of_hosts_is_not_taken_for_granted() {
+    let (pipeline, plan) = of(&library::ag_gemm(), 4);
+    let (count, gpus) = (1, vec![0, 1, 0, 1]);
+    let found = pipeline.queued(&plan, &Queues { count, gpus });
+    assert!(found.is_err());
+}
+
 /// As the credits were: granted by the kernel, which with one queue stands behind its own rank's copies, which wait for
 /// the peers' kernels, which stand behind theirs.
 fn granted_by_the_kernel(mut kernel: Kernel) -> Kernel {

@@ -51,10 +51,11 @@ pub const WAYS: [Way; 8] = [
     Way::PushWhenAsked,
 ];
 
-/// All of both movers.
+/// All that have a kernel: a copy engine does not copy between two other ranks.
 pub fn all() -> impl Iterator<Item = (Mover, Way)> {
     let of = |mover| WAYS.into_iter().map(move |way| (mover, way));
-    [Mover::Ctas, Mover::Engine].into_iter().flat_map(of)
+    let both = [Mover::Ctas, Mover::Engine].into_iter().flat_map(of);
+    both.filter(|of| *of != (Mover::Engine, Way::Relay))
 }
 
 /// All but the rank after this one, this one last.

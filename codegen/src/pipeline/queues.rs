@@ -21,16 +21,16 @@
 //! # What is decided
 //!
 //! Where each stream has a queue of its own nothing stands behind what it does not follow, and the tile level's run
-//! ([`crate::verify`]) is the proof. Else all streams of the GPU are put into one queue, two launches of a rank before those
-//! of the next, in either order of ranks, and run as far as they get. The run is confluent, as that one is. Fewer streams
-//! to a queue, or other turns of the ranks, end if these two do: in one order the first launch of every rank needs nothing
-//! of a later rank, in the other nothing of an earlier one; and a rank's own program is the same in all.
+//! ([`crate::verify`]) is the proof. Ranks that share a GPU and have fewer queues than streams are refused if any of
+//! them waits: in which order their hosts submit is not known. What is left is a rank a GPU whose two streams share a
+//! queue: two launches of each rank are put into its one queue and run as far as they get. That run is confluent, as the
+//! tile level's is, and a rank's own program is in one order.
 
 mod run;
 mod story;
 
 use super::{HostOp, Pipeline};
-use crate::diag::{Diagnostic, Diagnostics};
+use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{OpKind, visit};
 use crate::plan::Plan;
 use run::Run;
@@ -59,13 +59,33 @@ pub struct Queues {
 }
 
 impl Queues {
+    /// How many ranks are on a GPU.
+    fn ranks(&self, gpu: u32) -> u32 {
+        self.gpus.iter().filter(|on| **on == gpu).count() as u32
+    }
+
+    /// Whether a GPU has a queue for so many streams of each of its ranks.
+    pub fn have_room(&self, gpu: u32, streams: u32) -> bool {
+        self.ranks(gpu) * streams <= self.count
+    }
+
     /// GPUs whose ranks have more streams than queues.
     fn crowded(&self, streams: u32) -> BTreeSet<u32> {
         let all: BTreeSet<u32> = self.gpus.iter().copied().collect();
-        let ranks = |gpu: u32| self.gpus.iter().filter(|on| **on == gpu).count() as u32;
         all.into_iter()
-            .filter(|gpu| ranks(*gpu) * streams > self.count)
+            .filter(|gpu| !self.have_room(*gpu, streams))
             .collect()
+    }
+
+    /// Refuses what no run decides: hosts of several ranks submit to the queues of one GPU in an order of their own.
+    fn unknown_order(&self, crowded: &BTreeSet<u32>, streams: u32) -> Option<Diagnostic> {
+        let gpu = crowded.iter().find(|gpu| self.ranks(**gpu) > 1)?;
+        let (ranks, count) = (self.ranks(*gpu), self.count);
+        let message = format!(
+            "{ranks} ranks share GPU {gpu} and wait in {} streams, but it has queues for {count}: any of them may stand behind another",
+            ranks * streams
+        );
+        Some(Diagnostic::new(Rule::Progress, None, message))
     }
 }
 
@@ -103,16 +123,17 @@ impl Pipeline {
     /// # Errors
     /// Who stands behind what, for ever.
     pub fn queued(&self, plan: &Plan, queues: &Queues) -> Result<(), Diagnostics> {
-        if plan.geometry.world == 1 || queues.crowded(self.streams()).is_empty() {
+        let crowded = queues.crowded(self.streams());
+        let waits = plan.geometry.world > 1 && !self.kernel.counters.is_empty();
+        if !waits || crowded.is_empty() {
             return Ok(());
         }
         let ranks = 0..plan.geometry.world;
         let programs = ranks.map(|rank| self.submissions(plan, rank));
         let programs = programs.collect::<Result<Vec<_>, _>>()?;
-        Diagnostics::check(
-            self.stuck(plan, &programs, queues).into_iter().collect(),
-            (),
-        )
+        let stuck = self.stuck(plan, &programs, queues);
+        let found = stuck.or_else(|| queues.unknown_order(&crowded, self.streams()));
+        Diagnostics::check(found.into_iter().collect(), ())
     }
 
     /// The story of two launches of these programs, one a rank, that do not get through so many queues.

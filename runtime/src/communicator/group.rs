@@ -67,6 +67,11 @@ impl Group {
         self.turn.notify_all();
     }
 
+    /// Whether a further stream of each rank on that rank's GPU has a hardware queue, beside its own and its copies'.
+    pub(crate) fn has_room(&self, rank: u32) -> bool {
+        self.queues.have_room(self.queues.gpus[rank as usize], 3)
+    }
+
     /// The flags that every spinning kernel watches.
     pub(crate) fn abort_flags(&self) -> impl Iterator<Item = Address> {
         (0..self.gpus.len()).map(|rank| self.address(rank as u32, ABORT))

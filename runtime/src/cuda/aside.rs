@@ -54,16 +54,9 @@ impl Aside {
         self.finish().map(|()| value)
     }
 
-    /// Stores, in order.
-    pub fn store(&self, stores: &[(Address, u64)]) -> Result<(), Error> {
-        let ops: Vec<_> = stores
-            .iter()
-            .map(|(cell, value)| MemoryOp::Store {
-                cell: *cell,
-                value: *value,
-            })
-            .collect();
-        memory_ops_in(self.stream, &ops)?;
+    /// Does these, in order, and waits for them.
+    pub fn run(&self, ops: &[MemoryOp]) -> Result<(), Error> {
+        memory_ops_in(self.stream, ops)?;
         self.finish()
     }
 

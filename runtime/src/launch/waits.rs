@@ -1,15 +1,17 @@
 //! What bounds the waits of a stream. A GPU lets a stream wait for ever, so a thread of the host looks whether one stands
 //! still: the stream marks in host memory how far it came. After the time limit the thread tells the story, tells every
-//! kernel to give up, and stores what is waited for, so that the stream drains and nothing hangs. It does so from a context
-//! of its own: in the one of the kernels, its stores could stand behind the very wait that they are to end, in the same
-//! hardware queue.
+//! kernel to give up, and stores what is waited for, so that the stream drains and nothing hangs. Where no hardware queue is
+//! left it does so from a context of its own: in the one of the kernels, its stores could stand behind the very wait that
+//! they are to end.
 //!
 //! So every wait of a launch has a clock. What stands at the head of a hardware queue is such a wait, or comes after
 //! something that runs: a kernel of ours, which gives up by the GPU's clock, or work of others, which ends. A time limit
 //! thus ends whatever stands behind, too.
 
 use crate::communicator::Group;
-use crate::cuda::{Address, Aside, CudaStream, Gpu, MemoryOp, Pinned, is_done};
+use crate::cuda::{
+    Address, Aside, CudaStream, Gpu, MemoryOp, Pinned, is_done, memory_ops, read_words,
+};
 use crate::error::{Error, Stall};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -169,9 +171,10 @@ impl Waits {
         };
         let flags = group.abort_flags().map(|flag| (flag, 1));
         let cells = queue.pending.iter().map(|(.., wait)| (wait.cell, RELEASE));
-        // On a GPU that is full a context comes only once a kernel has left: kernels that wait for this one give up first.
+        // A context of its own comes only once the kernels have left: those that wait for this one give up first.
         group.about_to_tell(Rescue::PATIENCE);
-        let rescue = Rescue::new(&self.gpu, wait.cell, flags.chain(cells).collect());
+        let room = group.has_room(self.rank);
+        let rescue = Rescue::new(&self.gpu, room, wait.cell, flags.chain(cells).collect());
         group.tell(Stall {
             rank: self.rank,
             role: "copy_engine".into(),
@@ -199,8 +202,8 @@ impl Rescue {
     /// How long the driver may take for a context or for some stores: a fraction of a second, as a rule.
     const PATIENCE: Duration = Duration::from_secs(5);
 
-    /// That looks into a cell at once, and stores later.
-    fn new(gpu: &Gpu, cell: Address, stores: Vec<(Address, u64)>) -> Rescue {
+    /// That looks into a cell at once, and stores later; by a stream beside the kernels where there is `room` for it.
+    fn new(gpu: &Gpu, room: bool, cell: Address, stores: Vec<(Address, u64)>) -> Rescue {
         let (tell, seen) = sync_channel(1);
         let (go, gone) = sync_channel(1);
         let (end, done) = sync_channel(1);
@@ -208,13 +211,12 @@ impl Rescue {
         // Without a thread the channels are closed, which is as if it had not answered.
         let _ = std::thread::Builder::new().spawn(move || {
             // A context that is dead refuses this, and has ended what was to be ended.
-            let aside = Aside::new(&gpu);
-            let look = |aside: &Aside| aside.read(cell).ok();
-            let _ = tell.send(aside.as_ref().ok().and_then(look));
+            let door = Door::new(&gpu, room).ok();
+            let _ = tell.send(door.as_ref().and_then(|door| door.read(cell)));
             if gone.recv().is_ok()
-                && let Ok(aside) = aside
+                && let Some(door) = door
             {
-                let _ = aside.store(&stores);
+                let _ = door.store(&stores);
             }
             let _ = end.send(());
         });
@@ -230,6 +232,44 @@ impl Rescue {
     fn go(self) -> bool {
         let _ = self.go.send(());
         self.done.recv_timeout(Rescue::PATIENCE).is_ok()
+    }
+}
+
+/// What reaches the GPU's memory while a wait stands.
+enum Door {
+    /// With a hardware queue of its own.
+    Beside(Arc<CudaStream>),
+    /// Behind nobody's queue.
+    Aside(Aside),
+}
+
+impl Door {
+    fn new(gpu: &Gpu, room: bool) -> Result<Door, Error> {
+        match room {
+            true => gpu.stream().map(Door::Beside),
+            false => Aside::new(gpu).map(Door::Aside),
+        }
+    }
+
+    fn read(&self, cell: Address) -> Option<u64> {
+        match self {
+            Door::Beside(stream) => read_words(stream, cell, 1).map(|words| words[0]),
+            Door::Aside(aside) => aside.read(cell).ok(),
+        }
+    }
+
+    fn store(&self, stores: &[(Address, u64)]) -> Result<(), Error> {
+        let ops: Vec<MemoryOp> = stores
+            .iter()
+            .map(|(cell, value)| MemoryOp::Store {
+                cell: *cell,
+                value: *value,
+            })
+            .collect();
+        match self {
+            Door::Beside(stream) => memory_ops(stream, &ops),
+            Door::Aside(aside) => aside.run(&ops),
+        }
     }
 }
 
@@ -266,7 +306,6 @@ mod tests {
     use super::super::CopyStream;
     use super::*;
     use crate::communicator::Communicator;
-    use crate::cuda::memory_ops;
     use crate::user_buffer::UserBuffer;
     use std::panic::Location;
 

@@ -70,6 +70,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         scale: Vec::new(),
         found: Vec::new(),
     };
+    builder.found.extend(between_others(kernel));
     let gemm = role(kernel, |kind| matches!(kind, RoleKind::Gemm(_)));
     let mover = role(kernel, |kind| matches!(kind, RoleKind::Comm { .. }));
     let mut warps = Vec::new();
@@ -254,6 +255,27 @@ impl Product {
 
 fn refuse(at: Option<Loc>, message: impl Into<String>, hint: impl Into<String>) -> Diagnostic {
     Diagnostic::new(Rule::Resources, at, message).hint(hint)
+}
+
+/// Copies of a copy engine between the memory of two other ranks. Their driver may put them into queues of a GPU that is
+/// not the rank's, behind copies of other ranks that wait: nothing of ours orders those.
+fn between_others(kernel: &Kernel) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    let engines = kernel.roles.iter().filter(|role| role.kind.sequential());
+    for role in engines {
+        visit(&role.body, &mut |op| {
+            if let OpKind::Copy { dst, src } = &op.kind
+                && dst.home.is_remote()
+                && src.home.is_remote()
+            {
+                let at = Some(kernel.loc(op.id));
+                let message = "a #[copy_engine] copies between the memory of two other ranks";
+                let hint = "from or to this rank's own memory; `#[comm]` copies between any two";
+                found.push(refuse(at, message, hint));
+            }
+        });
+    }
+    found
 }
 
 /// Each finding once: every warp walks the same statements.
