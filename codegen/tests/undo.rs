@@ -101,6 +101,8 @@ fn launches_are_of_one_series() {
     });
 }
 
+/// What stands in for a failing run is a static reading of each thread's statements: it finds a load of another rank's
+/// rows before that thread's own wait for `ready`.
 #[test]
 fn the_warp_level_keeps_every_order_of_the_tile_level() {
     let found = (0..CASES).find_map(|number| {

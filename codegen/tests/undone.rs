@@ -32,10 +32,7 @@ fn reduce_scatter(term: fn(Value, Value) -> Value) -> Program {
             s.for_items("t", tiles.of(&owner), |s, t| {
                 let acc = s.dot(x.at(t), w.at(t));
                 let bias = s.load(bias);
-                s.store(
-                    partial.on(&owner).at(me()).at(t),
-                    term(acc.into(), bias.into()),
-                );
+                s.store(partial.on(&owner).at(me()).at(t), term(acc, bias));
                 s.signal(landed.on(&owner).at(me()).at(t), 1);
             });
         });

@@ -4,10 +4,11 @@ use crate::kernel::Kernel;
 use crate::order::RankOrder;
 use crate::shape::Shape;
 
-/// Tells series apart: by anything that their kernels' text shows (bodies, choices, types), by the ranks that their
-/// orders visit, and by how large launches may be.
+/// Tells series apart: by anything that their kernels' text shows (bodies, choices, types), by what their stores compute,
+/// by the ranks that their orders visit, and by how large launches may be.
 pub(crate) fn identity(kernel: &Kernel, most: &Shape) -> u64 {
-    let mut text = format!("{}\nup to {most}", kernel.text());
+    // The kernel's text names an `#[epilogue]` function; the values hold its body.
+    let mut text = format!("{}\n{:?}\nup to {most}", kernel.text(), kernel.values);
     let world = kernel.variant.world;
     for order in kernel.orders() {
         // A closure has no text, but numbers.

@@ -17,6 +17,7 @@ use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Loc, Program};
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::value::{Binary, ScalarFn, Value};
 use counterflow_codegen::variant::{Arch, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
 
@@ -149,6 +150,37 @@ fn orders_that_differ_tell_plans_apart() {
     assert_ne!(onward, hash(|me, step, _| me ^ step));
     // What an order is counts, not how it is written.
     assert_eq!(onward, hash(|me, step, world| (step + world + me) % world));
+}
+
+/// A product whose store calls `capped`, with that body.
+fn capping(body: Value) -> Program {
+    let capped = ScalarFn {
+        name: "capped",
+        params: &["x"],
+        body: Box::new(body),
+    };
+    let mut s = ScheduleBuilder::new("capping");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let y = s.out("y", Bf16);
+    let tiles = s.tiles("tiles", y, (8u32, 8u32));
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.grouped(1), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product.call(capped.clone(), []));
+        });
+    });
+    s.finish()
+}
+
+#[test]
+fn functions_that_differ_in_their_bodies_tell_plans_apart() {
+    let hash = |most: f32| {
+        let body = Value::Arg(0).combine(Binary::Min, most);
+        let series = series(&capping(body), 1, &rows(16));
+        series.plan(&rows(16)).expect("a plan").hash
+    };
+    assert_ne!(hash(6.0), hash(8.0));
+    assert_eq!(hash(6.0), hash(6.0));
 }
 
 #[cfg(feature = "undo")]

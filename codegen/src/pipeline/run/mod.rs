@@ -1,20 +1,24 @@
 //! Runs all warps of a few ranks on a small case, and says what goes wrong.
 //!
-//! The case has three ranks, or as many as the schedule is legal for ([`launches::world`]).
-//! The case has ragged chunks, tiles and pieces, so that every kind of edge occurs, and several launches, so that what one
-//! leaves behind is seen; those of a kernel that signals differ in M, and run twice: with all ranks in step, and with a fast
-//! and a slow one. Between launches the caller fills and takes every tensor that others reach. Where warpgroups end a tile one after another there are more cases, of fewer steps. Control does not
-//! depend on timing, and orderings are tracked by what each agent has seen complete, not by when things happened; so one run
-//! finds a missing order whatever the timing of a real one would be.
+//! The case has three ranks, or as many as the schedule is legal for ([`launches::world`]). Its chunks, tiles and pieces
+//! are ragged, so that every kind of edge occurs. It has several launches, so that what one leaves behind is seen; those
+//! of a kernel that signals differ in M, and run twice: with all ranks in step, and with a fast and a slow one. Between
+//! launches the caller fills and takes every tensor that others reach. Where warpgroups end a tile one after another
+//! there are more cases, of fewer steps. Control does not depend on timing, and orderings are tracked by what each agent
+//! has seen complete, not by when things happened; so one run finds a missing order whatever the timing of a real one
+//! would be.
 //!
 //! Checked: every barrier's phase is waited for as it comes; no slot is touched before its last user is done with it;
 //! ordinary accesses and the async proxy are fenced from each other; groups are waited for before what they moved is
 //! announced or reused; every product, panel and store is of the rows, columns and depth it should be, of the
 //! value the schedule stores, and outputs are covered; rows that a stage still holds of an earlier step, since none of
-//! their strip exists, are in no row or column that is stored; what comes early awaits the launches before ahead of every access
-//! of global memory and before it ends; counters order what other ranks, the host's copies and the callers do; each access
-//! of memory that is handed over finds before it exactly the accesses that the tile level puts there ([`Case::before`]); no signal is held back over a wait that
-//! another rank must answer; boxes stay within their chunk; no one waits for ever.
+//! their strip exists, are in no row or column that is stored; what comes early awaits the launches before ahead of every
+//! access of global memory and before it ends; counters order what other ranks, the host's copies and the callers do; no
+//! signal is held back over a wait that another rank must answer; boxes stay within their chunk; no one waits for ever.
+//!
+//! Each access of memory that is handed over is held to the tile level as well, by how many conflicting accesses are
+//! before it ([`Case::before`]). The tile level gives a range per role and block: the least and the most over all accesses
+//! of that role to that block. The number is exact where a role touches a block once.
 //!
 //! Not modelled: lanes of a warp (`SyncWarp`), values and registers (`MmaFence`), swizzles and descriptors, bank
 //! conflicts, and time.
