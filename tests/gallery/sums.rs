@@ -156,6 +156,44 @@ pub fn accumulated_mine_twice(dy: Local<bf16>, x: Local<bf16>, grad: Accumulated
     }
 }
 
+/// A sum over ranks of what they hold, without a product. Good.
+#[schedule]
+pub fn inputs_summed(x: Local<bf16>, y: Scattered<bf16>) {
+    let tiles = y.tiles((4, 8));
+    let partial = symmetric::<bf16>(y, slots = world());
+    let landed = counters(world(), tiles);
+    #[gemm]
+    for owner in ranks().after_me() {
+        for t in tiles.of(owner) {
+            partial.on(owner)[me()][t] = x[t];
+            landed.on(owner)[me()][t].add(1);
+        }
+    }
+    #[gemm]
+    for t in tiles.of(me()) {
+        y[t] = partial[others()][t].wait(landed).sum() + x[t];
+    }
+}
+
+/// The owner subtracts its own.
+#[schedule]
+pub fn input_subtracted(x: Local<bf16>, y: Scattered<bf16>) {
+    let tiles = y.tiles((4, 8));
+    let partial = symmetric::<bf16>(y, slots = world());
+    let landed = counters(world(), tiles);
+    #[gemm]
+    for owner in ranks().after_me() {
+        for t in tiles.of(owner) {
+            partial.on(owner)[me()][t] = x[t];
+            landed.on(owner)[me()][t].add(1);
+        }
+    }
+    #[gemm]
+    for t in tiles.of(me()) {
+        y[t] = partial[others()][t].wait(landed).sum() - x[t]; // EDIT, was: + x[t]
+    }
+}
+
 // ---- what is added beside ----
 
 /// Every rank adds the bias to its part of the sum.
@@ -303,6 +341,60 @@ pub fn accumulated_bias(
     #[gemm]
     for t in tiles.grouped(8) {
         grad[t] += dot(dy[t], x[t]).bias(bias); // EDIT, was: without the bias
+    }
+}
+
+/// Every rank adds 1, as a function of what cancels out.
+#[schedule]
+pub fn exp_of_nothing(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+    let tiles = y.tiles((4, 8));
+    let partial = symmetric::<bf16>(y, slots = world());
+    let landed = counters(world(), tiles);
+    #[gemm]
+    for owner in ranks().after_me() {
+        for t in tiles.of(owner) {
+            let mine = dot(x[t], w[t]);
+            partial.on(owner)[me()][t] = mine + (mine - mine).exp(); // EDIT, was: mine
+            landed.on(owner)[me()][t].add(1);
+        }
+    }
+    #[gemm]
+    for t in tiles.of(me()) {
+        y[t] = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum();
+    }
+}
+
+/// The rank that owns the rows subtracts a residual from the complete sum. Good.
+#[schedule]
+pub fn residual_subtracted(x: Local<bf16>, w: Local<bf16>, r: Local<bf16>, y: Scattered<bf16>) {
+    let tiles = y.tiles((4, 8));
+    let partial = symmetric::<bf16>(y, slots = world());
+    let landed = counters(world(), tiles);
+    #[gemm]
+    for owner in ranks().after_me() {
+        for t in tiles.of(owner) {
+            partial.on(owner)[me()][t] = dot(x[t], w[t]);
+            landed.on(owner)[me()][t].add(1);
+        }
+    }
+    #[gemm]
+    for t in tiles.of(me()) {
+        y[t] = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum() - r[t];
+    }
+}
+
+/// Every launch adds a function of an input again.
+#[schedule]
+pub fn accumulated_function(
+    dy: Local<bf16>,
+    x: Local<bf16>,
+    r: Local<bf16>,
+    grad: Accumulated<f32>,
+) {
+    let tiles = grad.tiles((4, 8));
+    #[gemm]
+    for t in tiles.grouped(8) {
+        grad[t] += dot(dy[t], x[t]) + r[t].relu(); // EDIT, was: without r[t].relu()
     }
 }
 

@@ -66,6 +66,7 @@ impl Tags {
         let mut products: BTreeMap<(TensorId, TensorId), Vec<u16>> = BTreeMap::new();
         let mut inputs: BTreeMap<TensorId, Vec<u16>> = BTreeMap::new();
         let (mut beside, mut whole) = (Vec::new(), Vec::new());
+        let mut minus: Vec<(u16, TensorId)> = Vec::new();
         for (tag, times) in self.iter() {
             let often = match tag {
                 Tag::Product(..) => times != 1,
@@ -78,7 +79,12 @@ impl Tags {
                     return Err((Vec::new(), vec![rank]));
                 }
                 Tag::Product(rank, a, b) => products.entry((a, b)).or_default().push(rank),
-                Tag::Input(rank, id) => inputs.entry(id).or_default().push(rank),
+                Tag::Input(rank, id) => {
+                    inputs.entry(id).or_default().push(rank);
+                    if times < 0 {
+                        minus.push((rank, id));
+                    }
+                }
                 Tag::Beside(rank) => beside.push(rank),
                 Tag::Whole(rank) => whole.push(rank),
                 Tag::Broken => {}
@@ -97,6 +103,9 @@ impl Tags {
         for (id, ranks) in &inputs {
             let local = kernel.buffers[id.index()].kind == TensorKind::Local;
             if alone && local && *ranks == everyone {
+                if let Some(rank) = ranks.iter().find(|rank| minus.contains(&(**rank, *id))) {
+                    return Err((Vec::new(), vec![*rank]));
+                }
                 summed = true;
             } else if ranks.len() > 1 {
                 return Err((Vec::new(), ranks.clone()));
@@ -141,12 +150,15 @@ impl Tags {
     ) -> Tags {
         let of = |value: &Value| Tags::of(value, acc, rank, (kernel, world));
         let complete = |tags: &Tags| tags.complete(kernel, world).is_ok();
-        let function = |parts: Vec<Tags>| {
-            let parts: Vec<Tags> = parts.into_iter().filter(|part| part.0.is_some()).collect();
+        let function = |args: &[&Value]| {
+            let parts = args.iter().map(|value| of(value));
+            let parts: Vec<Tags> = parts.filter(|part| part.0.is_some()).collect();
             let sums: Vec<&Tags> = parts.iter().filter(|part| !part.is_beside()).collect();
             let whole = parts.iter().any(complete);
             Tags::one(match (parts.is_empty(), sums.is_empty()) {
-                (true, _) => return Tags::NOTHING,
+                // Functions of zero need not be zero.
+                (true, _) if args.iter().all(|value| value.accs().is_empty()) => Tag::Beside(rank),
+                (true, _) => Tag::Broken,
                 (false, true) if !whole => Tag::Beside(rank),
                 (false, _) if sums.into_iter().all(complete) => Tag::Whole(rank),
                 (false, _) => Tag::Broken,
@@ -159,19 +171,19 @@ impl Tags {
             Value::Cast(_, a) => of(a),
             Value::Binary(Binary::Add, a, b) => of(a).plus(&of(b), 1),
             Value::Binary(Binary::Sub, a, b) => {
-                let (a, b) = (of(a), of(b));
-                if complete(&a) && complete(&b) {
-                    function(vec![a, b])
+                let sums = (of(a), of(b));
+                if complete(&sums.0) && complete(&sums.1) {
+                    function(&[a, b])
                 } else {
-                    a.plus(&b, -1)
+                    sums.0.plus(&sums.1, -1)
                 }
             }
-            Value::Unary(_, a) => function(vec![of(a)]),
+            Value::Unary(_, a) => function(&[a]),
             Value::Binary(Binary::Mul | Binary::Div | Binary::Min | Binary::Max, a, b) => {
-                function(vec![of(a), of(b)])
+                function(&[a, b])
             }
-            Value::Select(_, parts) => function(parts.iter().map(of).collect()),
-            Value::Call(_, values) => function(values.iter().map(of).collect()),
+            Value::Select(_, parts) => function(&parts.iter().collect::<Vec<_>>()),
+            Value::Call(_, values) => function(&values.iter().collect::<Vec<_>>()),
         }
     }
 }

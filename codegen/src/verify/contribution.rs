@@ -5,11 +5,12 @@
 //! sum. What is brought there from another row or column is [`Term::Elsewhere`].
 //!
 //! `+`, `-` and casts keep count: every term has an integer multiplicity, through scratch, copies and rings. Any other
-//! function of a complete sum makes a new term of it; of a part of a sum, it makes what is part of no sum.
+//! function of a complete sum makes a new term of it; of a part of a sum, or of sums that cancel out, it makes what is
+//! part of no sum. Of constants it makes a constant.
 //!
 //! A sum over ranks is *complete* if every rank's products are in it exactly once, and the same ones of every rank;
 //! where nothing is multiplied, every rank's inputs. What is added beside (a bias, a residual, a constant) is added by
-//! one rank, once: where the sum is complete, or by the rank that owns the rows. Ranks that each add it to their part
+//! one rank, once: where the sum is complete, or by the rank that owns the rows. It may be subtracted; a contribution may not. Ranks that each add it to their part
 //! of the sum add it once a rank.
 
 mod expression;

@@ -5,7 +5,7 @@
 //! - [`TensorKind::Accumulated`]: what it held before and every product of the launch exactly once: it is added to once
 //!   in each launch and never written.
 //! - [`TensorKind::Gathered`]: its own rows, from the rank that owns them, unchanged.
-//! - [`TensorKind::Out`]: any expression.
+//! - [`TensorKind::Out`]: any expression of complete products and of inputs, at the element's own row and column.
 //!
 //! Follows, in the order of the greedy run, what each block of memory is a sum of. Where guarantee 2 holds, every other
 //! order gives the same.
@@ -334,8 +334,11 @@ impl<'a, 'b> Coverage<'a, 'b> {
                 let wrong = self.sums.complete(sum).err()?;
                 Some(self.wrong(area, block, wrong))
             }
-            TensorKind::Out
-            | TensorKind::Accumulated
+            TensorKind::Out => {
+                let wrong = self.sums.in_place(sum).err()?;
+                Some(self.wrong(area, block, wrong))
+            }
+            TensorKind::Accumulated
             | TensorKind::Local
             | TensorKind::Vector
             | TensorKind::Scratch { .. } => None,

@@ -120,11 +120,33 @@ impl<F: Fn(AccId) -> SumId> Expression<'_, '_, F> {
     }
 
     fn apply<'v>(&mut self, values: impl IntoIterator<Item = &'v Value>) -> SumId {
-        let sums: Vec<SumId> = values.into_iter().map(|value| self.of(value)).collect();
+        let (mut sums, mut reads) = (Vec::new(), false);
+        for value in values {
+            sums.push(self.of(value));
+            reads |= !value.accs().is_empty();
+        }
+        if sums.iter().all(|sum| *sum == NOTHING) && !undone(Fix::AddedTerms) {
+            return self.of_nothing(reads);
+        }
         self.function(&sums)
     }
 
-    /// Of nothing, nothing.
+    /// Functions of zero need not be zero. What reads sums that cancel out, or that nobody fills, is a function of parts.
+    fn of_nothing(&mut self, reads: bool) -> SumId {
+        let rank = self.rank;
+        if !reads {
+            return self.sums.one(Term::Constant { rank });
+        }
+        self.functions += 1;
+        self.sums.one(Term::Function {
+            rank,
+            value: self.id,
+            part: self.functions,
+            of: NOTHING,
+            kind: Of::Part,
+        })
+    }
+
     fn function(&mut self, sums: &[SumId]) -> SumId {
         let states: Vec<State> = sums.iter().map(|sum| self.sums.state(*sum)).collect();
         let kind = if states.contains(&State::Part) {

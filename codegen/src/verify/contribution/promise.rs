@@ -23,6 +23,7 @@ impl Sums<'_> {
         let multiplies = self.multiplies(sum);
         // What is alike on ranks, on which it is, and whether some function of a complete sum is there.
         let mut known: Vec<(Term, TermId, u128)> = Vec::new();
+        let mut subtracted: Vec<TermId> = Vec::new();
         let mut whole = false;
         for (id, times) in self.parts(sum) {
             let term = self.term(*id);
@@ -37,9 +38,10 @@ impl Sums<'_> {
             }
             let beside = self.is_beside(term);
             whole |= matches!(term, Term::Function { .. }) && !beside;
-            // A bias may be subtracted.
-            if *times != 1 && !(beside && *times == -1) {
-                return Err(Wrong::Times(*id, *times));
+            match *times {
+                1 => {}
+                -1 if beside => subtracted.push(*id),
+                times => return Err(Wrong::Times(*id, times)),
             }
             let (like, rank) = (term.alike(), 1 << term.rank().unwrap_or(0));
             match known.iter_mut().find(|(known, ..)| *known == like) {
@@ -62,6 +64,14 @@ impl Sums<'_> {
         // Where nothing is multiplied, what only some ranks have may be a residual.
         let contributes =
             |term: Term, ranks: u128| is_own(term) && (multiplies || ranks == self.everyone);
+        // A bias or a residual may be subtracted, a contribution not.
+        for id in subtracted {
+            let alike = self.term(id).alike();
+            let all = known.iter().find(|(term, ..)| *term == alike);
+            if all.is_some_and(|(term, _, ranks)| contributes(*term, *ranks)) {
+                return Err(Wrong::Times(id, -1));
+            }
+        }
         let mut there = 0;
         let several = known.iter().filter(|(term, ..)| is_own(*term)).count() > 1;
         for (term, _, ranks) in &known {
@@ -91,6 +101,13 @@ impl Sums<'_> {
         enough.then_some(()).ok_or(Wrong::Lacks(lacking, None))
     }
 
+    /// Whether all terms of a sum are of its own rows and columns, and products over all of K.
+    pub fn in_place(&self, sum: SumId) -> Result<(), Wrong> {
+        let astray = |id: TermId| matches!(self.term(id), Term::Elsewhere | Term::Uneven);
+        let found = self.parts(sum).iter().find(|(id, _)| astray(*id));
+        found.map_or(Ok(()), |(id, _)| Err(Wrong::NoTerm(*id)))
+    }
+
     /// Whether a sum is what one launch adds to what its rank held before: every product of it once, nothing beside.
     pub fn accumulates(&self, sum: SumId) -> Result<(), Wrong> {
         let multiplies = self.multiplies(sum);
@@ -98,7 +115,8 @@ impl Sums<'_> {
             let contributes = match self.term(*id) {
                 Term::Elsewhere | Term::Uneven => return Err(Wrong::NoTerm(*id)),
                 Term::Early(_) => return Err(Wrong::Added(*id)),
-                Term::Product { .. } | Term::Function { .. } => true,
+                Term::Product { .. } => true,
+                Term::Function { kind, .. } => kind != Of::Inputs || !multiplies,
                 Term::Input { tensor, .. } => {
                     !multiplies && self.kernel.buffers[tensor.index()].kind != TensorKind::Vector
                 }
