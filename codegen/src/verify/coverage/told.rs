@@ -153,7 +153,10 @@ impl Coverage<'_, '_> {
                     -1 => format!("{name} has {whose} subtracted"),
                     _ => format!("{name} holds {whose} {times} times"),
                 };
-                self.told(block, self.blamed(area, block, id), message, once)
+                // An input is no fault where it is first stored, but where it is subtracted.
+                let added = times > 0 || matches!(term, Term::Product { .. });
+                let blame = self.blamed(area, block, id).filter(|_| added);
+                self.told(block, blame, message, once)
             }
             Wrong::Lacks(ranks, term) => {
                 let ranks: Vec<String> = (0..128)
