@@ -76,7 +76,7 @@ fn right(mover: Mover, way: Way) {
     }
 }
 
-/// On four ranks of two GPUs it stood: whose queues carry such a copy is the driver's choice.
+/// Whose queues carry such a copy is the driver's choice: the proof does not know them.
 #[test]
 fn a_copy_engine_does_not_copy_between_two_other_ranks() {
     let kernel = kernel(Mover::Engine, Way::Relay, 4);
