@@ -22,7 +22,9 @@ pub struct Sizes {
 }
 
 pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
-    let (x, w) = (s.gathered("x", Bf16), s.local("w", Bf16));
+    let x = s.gathered("x", Bf16);
+    // Without it nothing is multiplied.
+    let w = (draw.of(4) != 1).then(|| s.local("w", Bf16));
     let accumulated = draw.of(3) == 1;
     let y = if accumulated {
         s.accumulated("y", Bf16)
@@ -71,18 +73,28 @@ pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
                 let adds = draw.mostly(accumulated, &[true, false]);
                 let times = draw.mostly(1, &[1, 2]);
                 // Whatever a local output's expression is, it is that.
-                let (doubled, relu) = (draw.of(4) == 1, draw.of(4) == 1);
+                let (minus, relu) = (draw.of(3) == 1, draw.of(4) == 1);
+                let of_itself = draw.of(6);
                 let multiply = move |s: &mut ScheduleBuilder| {
-                    let mut value = s.dot(x.at(t), w.at(t));
-                    if let Some(bias) = bias {
-                        value = value.bias(s.load(bias));
+                    let mut value = match w {
+                        Some(w) => s.dot(x.at(t), w.at(t)),
+                        None => s.load(x.at(t)),
+                    };
+                    let bias = bias.map(|bias| s.load(bias));
+                    let residual = residual.map(|residual| s.load(residual.at(t)));
+                    for beside in bias.into_iter().chain(residual) {
+                        value = if minus {
+                            value - beside
+                        } else {
+                            value + beside
+                        };
                     }
-                    if let Some(residual) = residual {
-                        value = value.residual(s.load(residual.at(t)));
-                    }
-                    if doubled {
-                        value = value.clone() + value;
-                    }
+                    value = match of_itself {
+                        1 => value.clone() + value,
+                        2 => value.clone() - value.scale(0.5),
+                        3 => value.clone() - value,
+                        _ => value,
+                    };
                     if relu {
                         value = value.relu();
                     }

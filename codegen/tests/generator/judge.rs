@@ -1,10 +1,10 @@
 //! What the verifier says of a case, and whether the case is right when it runs.
 //!
 //! A run is right if the emulator has nothing against it, and its numbers are those of the outputs' types: a gathered
-//! tensor is the ranks' chunks one after another; a sum over ranks is that of their products, with what stands beside
-//! it once; anything else is what the statements say one after another. None of this asks the verifier.
+//! tensor is the ranks' chunks one after another; a sum over ranks is that of their products or inputs, with what stands
+//! beside it once; anything else is what the statements say one after another. None of this asks the verifier.
 
-use super::{Beside, Case, Meant};
+use super::{Beside, Case, Meant, Summed};
 use counterflow_codegen::diag::{Diagnostic, Diagnostics};
 use counterflow_codegen::interp::{self, Failure, Input, Options, Outcome};
 use counterflow_codegen::kernel::Kernel;
@@ -228,28 +228,49 @@ impl Promised<'_> {
         Some(format!("on rank {rank} is not what it gathers"))
     }
 
-    /// Every element is the sum of all ranks' products, and has what stands beside it of one rank.
-    fn summed(&self, outcome: &Outcome, id: TensorId, meant: Meant) -> Option<String> {
+    /// What a rank contributes to a sum, over all rows.
+    fn contribution(&self, of: Summed, rank: u32) -> Vec<f32> {
         let Shape { m, n, k, .. } = self.plan.shape;
         let whole = |rows| Extent {
             start: 0,
             end: rows,
         };
-        let mut products = vec![0.0; (m * n) as usize];
-        for rank in 0..self.case.world {
-            let (x, w) = (
-                self.input("x", rank, whole(m)),
-                self.input("w", rank, whole(n)),
-            );
-            for (at, sum) in products.iter_mut().enumerate() {
-                let (row, column) = (at / n as usize, at % n as usize);
-                let (x, w) = (&x[row * k as usize..], &w[column * k as usize..]);
-                *sum += (0..k as usize).map(|at| x[at] * w[at]).sum::<f32>();
-            }
+        let x = self.input("x", rank, whole(m));
+        if of == Summed::Inputs {
+            return x;
         }
-        let beside: Vec<Vec<f32>> = (0..self.case.world)
+        let w = self.input("w", rank, whole(n));
+        let (n, k) = (n as usize, k as usize);
+        let product = |at: usize| {
+            let (x, w) = (&x[at / n * k..], &w[at % n * k..]);
+            (0..k).map(|at| x[at] * w[at]).sum()
+        };
+        (0..m as usize * n).map(product).collect()
+    }
+
+    /// Every element is the sum of what all ranks contribute, and has what stands beside it of one rank.
+    fn summed(&self, outcome: &Outcome, id: TensorId, meant: Meant) -> Option<String> {
+        let m = self.plan.shape.m;
+        let columns = self
+            .plan
+            .geometry
+            .size(self.kernel.buffers[id.index()].columns);
+        let whole = |rows| Extent {
+            start: 0,
+            end: rows,
+        };
+        let mut contributed = vec![0.0; (m * columns) as usize];
+        for rank in 0..self.case.world {
+            let part = self.contribution(meant.of, rank);
+            assert_eq!(part.len(), contributed.len());
+            contributed
+                .iter_mut()
+                .zip(part)
+                .for_each(|(sum, part)| *sum += part);
+        }
+        let mut beside: Vec<Vec<f32>> = (0..self.case.world)
             .map(|rank| match meant.beside {
-                Beside::Nothing => vec![0.0; (m * n) as usize],
+                Beside::Nothing => vec![0.0; (m * columns) as usize],
                 Beside::Bias => {
                     let bias = self.input("b", rank, whole(1));
                     (0..m).flat_map(|_| bias.iter().copied()).collect()
@@ -257,20 +278,30 @@ impl Promised<'_> {
                 Beside::Residual => self.input("r", rank, whole(m)),
             })
             .collect();
+        // Where nothing is multiplied, what every rank adds is as much a contribution as `x`.
+        if (meant.of, meant.beside, meant.minus) == (Summed::Inputs, Beside::Residual, false) {
+            let ranks = beside.clone().into_iter();
+            beside.extend(
+                ranks.reduce(|all, more| {
+                    all.iter().zip(more).map(|(all, more)| all + more).collect()
+                }),
+            );
+        }
         let holds = |at: usize, got: f32| {
             beside.iter().any(|beside| {
-                let sum = products[at] + beside[at];
+                let beside = if meant.minus { -beside[at] } else { beside[at] };
+                let sum = contributed[at] + beside;
                 got == if meant.relu { sum.max(0.0) } else { sum }
             })
         };
         for rank in 0..self.case.world {
             let output = outcome.output(self.launch, rank, id)?;
-            let first = (output.rows.start * n) as usize;
+            let first = (output.rows.start * columns) as usize;
             let mut elements = output.values.iter().enumerate();
             if let Some((at, got)) = elements.find(|(at, got)| !holds(first + at, **got)) {
-                let (at, sum) = (first + at, products[first + at]);
+                let (at, sum) = (first + at, contributed[first + at]);
                 return Some(format!(
-                    "on rank {rank} is {got} at element {at}, where products come to {sum}"
+                    "on rank {rank} is {got} at element {at}, where contributions come to {sum}"
                 ));
             }
         }
@@ -287,7 +318,8 @@ impl Promised<'_> {
             Err(none) => return Some(none.to_string()),
         };
         said.tensors.retain(|tensor| {
-            matches!(program.tensors[tensor.tensor.index()].kind, TensorKind::Out)
+            let kind = program.tensors[tensor.tensor.index()].kind;
+            matches!(kind, TensorKind::Out | TensorKind::Accumulated)
         });
         let compared = interp::compare(outcome, &said);
         compared

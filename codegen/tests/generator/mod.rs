@@ -15,7 +15,7 @@ use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use draw::Draw;
 
-/// What is added to a sum over ranks, once.
+/// What is added to a sum over ranks, or subtracted from it, once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Beside {
     Nothing,
@@ -25,10 +25,22 @@ pub enum Beside {
     Residual,
 }
 
-/// What `y` is to be, where it is a sum over ranks: of `x · wᵀ`, with something beside it, and perhaps a relu of all.
+/// What ranks contribute to a sum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Summed {
+    /// `x · wᵀ`.
+    Products,
+    /// `x`.
+    Inputs,
+}
+
+/// What `y` is to be, where it is a sum over ranks: of what, with something beside it, and perhaps a relu of all.
 #[derive(Clone, Copy, Debug)]
 pub struct Meant {
+    pub of: Summed,
     pub beside: Beside,
+    /// Whether that is subtracted.
+    pub minus: bool,
     pub relu: bool,
 }
 
@@ -79,6 +91,12 @@ pub fn case(bytes: &[u8]) -> Case {
         6 => meant = Some(reduce::add(&mut draw, &mut s)),
         7 | 8 => launches = several::gathers(&mut draw, &mut s, kind == 8),
         _ => several::soup(&mut draw, &mut s),
+    }
+    if meant.is_some_and(|meant| meant.of == Summed::Inputs) {
+        // Then columns are those of `x`.
+        for launch in &mut launches {
+            *launch = launch.clone().dim("x.columns", 8);
+        }
     }
     Case {
         program: s.finish(),

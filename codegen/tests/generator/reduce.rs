@@ -1,60 +1,98 @@
-//! Sums over ranks after a product: partial tiles to their owner, or added where they belong.
+//! Sums over ranks, of products or of what each rank holds: partial tiles to their owner, or added where they belong.
 
 use super::draw::{Draw, Part, shuffled};
-use super::{Beside, Meant};
+use super::{Beside, Meant, Summed};
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::{Bf16, F32};
 
 /// A loop under a role, to be put in some order.
 type Loop = Box<dyn FnOnce(&mut ScheduleBuilder, &mut Draw<'_>)>;
 
-/// What is added to a sum, and where.
+/// What a rank makes of its contribution.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Own {
+    Once,
+    /// It is there twice, and once subtracted.
+    OnceInAll,
+    Twice,
+    Minus,
+    /// It is subtracted from itself.
+    Nothing,
+}
+
+/// What is summed, and what is added to the sum, and where.
 #[derive(Clone, Copy)]
 struct Terms {
+    x: TensorRef,
+    /// What `x` is multiplied by.
+    w: Option<TensorRef>,
     bias: Option<TensorRef>,
     residual: Option<TensorRef>,
+    /// Whether that is subtracted.
+    minus: bool,
     relu: bool,
     /// Whether it is added to the complete sum, and whether to its parts.
     late: bool,
     early: bool,
-    /// Whether parts, or the owner's own, are there twice.
-    twice: [bool; 2],
+    /// Of the parts, and of the owner's own.
+    own: [Own; 2],
 }
 
 impl Terms {
     fn draw(draw: &mut Draw<'_>, s: &mut ScheduleBuilder) -> (Terms, Meant) {
+        let of = [Summed::Products, Summed::Products, Summed::Inputs][draw.of(3)];
+        let x = s.local("x", Bf16);
+        let w = (of == Summed::Products).then(|| s.local("w", Bf16));
         let beside = [Beside::Nothing, Beside::Bias, Beside::Residual][draw.of(3)];
-        let relu = draw.of(4) == 1;
+        let (minus, relu) = (draw.of(4) == 1, draw.of(4) == 1);
         let terms = Terms {
+            x,
+            w,
             bias: (beside == Beside::Bias).then(|| s.vector("b", F32)),
             residual: (beside == Beside::Residual).then(|| s.local("r", Bf16)),
+            minus,
             relu,
             late: true,
             early: draw.wrong(),
-            twice: [draw.wrong(), draw.wrong()],
+            own: [Own::draw(draw), Own::draw(draw)],
         };
         let late = !(terms.early && draw.of(2) == 1);
-        (Terms { late, ..terms }, Meant { beside, relu })
+        let meant = Meant {
+            of,
+            beside,
+            minus,
+            relu,
+        };
+        (Terms { late, ..terms }, meant)
+    }
+
+    /// What a rank contributes to an item.
+    fn contribution(self, s: &mut ScheduleBuilder, t: Item) -> Value {
+        match self.w {
+            Some(w) => s.dot(self.x.at(t), w.at(t)),
+            None => s.load(self.x.at(t)),
+        }
     }
 
     fn added(self, s: &mut ScheduleBuilder, t: Item, value: Value) -> Value {
-        let mut value = value;
-        if let Some(bias) = self.bias {
-            value = value.bias(s.load(bias));
-        }
-        if let Some(residual) = self.residual {
-            value = value.residual(s.load(residual.at(t)));
-        }
-        value
+        let bias = self.bias.map(|bias| s.load(bias));
+        let residual = self.residual.map(|residual| s.load(residual.at(t)));
+        let beside = bias.into_iter().chain(residual);
+        beside.fold(value, |value, beside| match self.minus {
+            true => value - beside,
+            false => value + beside,
+        })
     }
 
     /// One rank's part of the sum.
-    fn part(self, s: &mut ScheduleBuilder, t: Item, product: Value, owner: bool) -> Value {
-        let twice = self.twice[usize::from(owner)];
-        let value = if twice {
-            product.clone() + product
-        } else {
-            product
+    fn part(self, s: &mut ScheduleBuilder, t: Item, owner: bool) -> Value {
+        let own = self.contribution(s, t);
+        let value = match self.own[usize::from(owner)] {
+            Own::Once => own,
+            Own::OnceInAll => own.clone() + own.clone() - own,
+            Own::Twice => own.clone() + own,
+            Own::Minus => Value::from(0.0) - own,
+            Own::Nothing => own.clone() - own,
         };
         if self.early && !owner {
             self.added(s, t, value)
@@ -74,6 +112,13 @@ impl Terms {
     }
 }
 
+impl Own {
+    fn draw(draw: &mut Draw<'_>) -> Own {
+        let right = [Own::Once, Own::Once, Own::Once, Own::OnceInAll][draw.of(4)];
+        draw.mostly(right, &[Own::Twice, Own::Minus, Own::Nothing])
+    }
+}
+
 fn in_order(items: ItemsRef, order: usize) -> ItemsRef {
     match order {
         0 => items.row_major(),
@@ -83,7 +128,7 @@ fn in_order(items: ItemsRef, order: usize) -> ItemsRef {
 }
 
 pub fn scatter(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, everywhere: bool) -> Meant {
-    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let (terms, meant) = Terms::draw(draw, s);
     let y = if everywhere {
         s.reduced("y", Bf16)
     } else {
@@ -99,7 +144,6 @@ pub fn scatter(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, everywhere: bool) -
     };
     let landed = s.counters("landed", axes);
     let done = s.counters("done", [tiles.into()]);
-    let (terms, meant) = Terms::draw(draw, s);
     let mut loops: Vec<Loop> = vec![
         Box::new(move |s, draw| {
             s.for_ranks("owner", draw.order(ranks().after_me()), |s, owner| {
@@ -107,8 +151,7 @@ pub fn scatter(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, everywhere: bool) -
                 s.for_items("t", in_order(tiles.of(&owner), order), |s, t| {
                     let slot = draw.rank(me(), &owner);
                     let cell = draw.rank(me(), &owner);
-                    let product = s.dot(x.at(t), w.at(t));
-                    let value = terms.part(s, t, product, false);
+                    let value = terms.part(s, t, false);
                     let cells = landed.on(&owner);
                     let cells = if shared {
                         cells.at(t)
@@ -130,8 +173,7 @@ pub fn scatter(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, everywhere: bool) -
         Box::new(move |s, draw| {
             let order = draw.of(3);
             s.for_items("t", in_order(tiles.of(me()), order), |s, t| {
-                let product = s.dot(x.at(t), w.at(t));
-                let mine = terms.part(s, t, product, true);
+                let mine = terms.part(s, t, true);
                 let who = draw.mostly(others(), &[everyone()]);
                 let cells = if shared {
                     landed.at(t)
@@ -146,7 +188,12 @@ pub fn scatter(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, everywhere: bool) -
                 if late && !draw.wrong() {
                     s.wait(cells);
                 }
-                let sum = if draw.wrong() { theirs } else { mine + theirs };
+                let sum = match draw.mostly(0, &[1, 2, 3]) {
+                    0 => mine + theirs,
+                    1 => theirs,
+                    2 => mine - theirs,
+                    _ => theirs - mine,
+                };
                 let sum = terms.whole(s, t, sum);
                 s.store(y.at(t), sum.clone());
                 if everywhere {
@@ -189,16 +236,12 @@ pub fn scatter(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, everywhere: bool) -
 }
 
 pub fn add(draw: &mut Draw<'_>, s: &mut ScheduleBuilder) -> Meant {
-    let (x, w, y) = (
-        s.local("x", Bf16),
-        s.local("w", Bf16),
-        s.scattered("y", Bf16),
-    );
+    let (terms, meant) = Terms::draw(draw, s);
+    let y = s.scattered("y", Bf16);
     let tiles = s.tiles("tiles", y, (3, 4));
     let one_cell = draw.wrong();
     let begun = s.counters("begun", if one_cell { vec![] } else { vec![tiles.into()] });
     let landed = s.counters("landed", [world().into(), tiles.into()]);
-    let (terms, meant) = Terms::draw(draw, s);
     // Nobody has the complete sum in hand.
     let (terms, meant) = (
         Terms {
@@ -212,8 +255,7 @@ pub fn add(draw: &mut Draw<'_>, s: &mut ScheduleBuilder) -> Meant {
     );
     s.gemm(GemmOptions::default(), |s| {
         s.for_items("t", tiles.of(me()), |s, t| {
-            let product = s.dot(x.at(t), w.at(t));
-            let mine = terms.part(s, t, product, true);
+            let mine = terms.part(s, t, true);
             let mine = terms.whole(s, t, mine);
             let order = draw.order(ranks().after_me());
             let parts: Vec<Part<'_>> = vec![
@@ -229,8 +271,7 @@ pub fn add(draw: &mut Draw<'_>, s: &mut ScheduleBuilder) -> Meant {
         });
         s.for_ranks("owner", draw.order(ranks().after_me()), |s, owner| {
             s.for_items("t", tiles.of(&owner), |s, t| {
-                let product = s.dot(x.at(t), w.at(t));
-                let value = terms.part(s, t, product, false);
+                let value = terms.part(s, t, false);
                 let replace = draw.wrong();
                 let parts: Vec<Part<'_>> = vec![
                     Box::new(|s| {
