@@ -1,7 +1,6 @@
 //! The variant for a shape: what was measured nearby, else what the model likes best.
 
 use counterflow::codegen::lower::lower;
-use counterflow::codegen::pipeline::{BLOCK_ROWS, STRIP_ROWS};
 use counterflow::codegen::program::Setting;
 use counterflow::codegen::{model, verify};
 use counterflow::tuned::{self, Key, Ranking, Tuned, Winner};
@@ -178,67 +177,13 @@ fn the_model_chooses_for_every_schedule_that_has_text() {
     }
 }
 
-/// Every variant of some products.
+/// Every variant of some products. A file holds medians of kernels as they are today; what has changed since is no longer in it.
 const PRODUCTS: &str = include_str!("measured/gemm.csv");
 /// Of the suites' products, the variants that were the model's favourites when they were measured.
 const SUITES: &str = include_str!("measured/suite.csv");
 
 /// In all layouts, in turn and shared, in clusters and alone; and rows that are no whole tiles.
 const LAYOUTS: &str = include_str!("measured/layouts.csv");
-
-/// Whether a launch is as it was when it was measured. Since then, operands whose K is contiguous are loaded by
-/// [`counterflow::codegen::pipeline::Strips`] where it says `boxes`, and those whose rows are contiguous by blocks where it
-/// says `strips`: only what has no rows to leave out is the same. Where it does not say `halves`, it was before warpgroups ended
-/// large tiles one after another: CTAs that have one tile each are taken to be as before (256x144 takes 201 to 202 us at
-/// 512x4608x16384 before and 200 to 202 since, and 190 to 197 and 193 to 195 at 1024x2304x16384).
-fn same(size: [u32; 3], variant: &Variant, word: &str) -> bool {
-    let [m, n, _] = size;
-    let loads = if word == "halves" { "blocks" } else { word };
-    let since = |rows_contiguous: bool| match (loads, rows_contiguous) {
-        ("boxes", false) => Some(STRIP_ROWS),
-        ("boxes" | "strips", true) => Some(BLOCK_ROWS),
-        ("strips", false) | ("blocks", _) => None,
-        (other, _) => panic!("{other} are not known"),
-    };
-    let pair = |name| match variant.choices[name] {
-        Setting::Pair(rows, columns) => [rows, columns],
-        Setting::One(_) => panic!("{name} is a pair"),
-    };
-    let (tile, cluster) = (pair("tiles"), pair("gemm.cluster"));
-    if word != "halves" && ends_several(size, tile, variant) {
-        return false;
-    }
-    // Beside more than 160 accumulators a thread all of a tile is loaded.
-    if tile[0] * tile[1] > 160 * 256 {
-        return true;
-    }
-    let sides = [m, n].into_iter().zip(tile).zip(cluster);
-    sides
-        .zip(variant.layout.rows_contiguous())
-        .all(|(((size, block), ctas), rows_contiguous)| {
-            let Some(part) = since(rows_contiguous) else {
-                return true;
-            };
-            // A cluster's last tile may lie outside.
-            let tiles = size.div_ceil(block).next_multiple_of(ctas);
-            let last = size.saturating_sub((tiles - 1) * block);
-            !rows_contiguous && block <= part || last.next_multiple_of(part) >= block
-        })
-}
-
-/// Whether CTAs have several tiles, and warpgroups end them one after another.
-fn ends_several([m, n, k]: [u32; 3], tile: [u32; 2], variant: &Variant) -> bool {
-    // All panels of smaller ones have room; to lower those, too, takes long.
-    if tile[0] * tile[1] < 256 * 128 {
-        return false;
-    }
-    let kernel = lower(&schedules::gemm(), variant).and_then(verify::kernel);
-    let plan = kernel.and_then(|kernel| {
-        let machine = Machine::h200();
-        verify::plan(&kernel, &Shape::new(m, n, k), &machine)
-    });
-    plan.is_ok_and(|plan| plan.grid.staggered && plan.grid.rounds > 1)
-}
 
 /// Variants and their medians in microseconds, by product and layout, and where runs are told apart by what cuBLASLt took.
 type Runs<'a> = BTreeMap<([u32; 3], &'a str, &'a str), Vec<(Variant, f64)>>;
@@ -250,7 +195,7 @@ fn runs(lines: &str) -> Runs<'_> {
     for line in lines.lines().skip(1) {
         let words: Vec<&str> = line.split(',').collect();
         let size = [0, 1, 2].map(|at| words[at].parse().expect("a size"));
-        let layout = words.get(12).copied().unwrap_or("nt");
+        let layout = words.get(11).copied().unwrap_or("nt");
         let known = Layout::from_name(layout).expect("a layout");
         let mut variant = Variant::new(1).layout(known);
         let choices = ["tiles", "gemm.cluster", "gemm.ping_pong", "gemm.split"];
@@ -258,21 +203,18 @@ fn runs(lines: &str) -> Runs<'_> {
             variant = variant.set(name, Setting::parse(word).expect("a setting"));
         }
         let median = words[7].parse().expect("a time");
-        let offered = tuned::choices(&program);
-        let offers = |(name, setting): (&String, &Setting)| offered[&name[..]].contains(setting);
-        if same(size, &variant, words[11]) && variant.choices.iter().all(offers) {
-            let run = words.get(12).map_or("", |_| words[10]);
-            runs.entry((size, layout, run))
-                .or_default()
-                .push((variant, median));
-        }
+        let run = words.get(11).map_or("", |_| words[10]);
+        runs.entry((size, layout, run))
+            .or_default()
+            .push((variant, median));
     }
     // As they are offered: the first of several that are alike.
     for measured in runs.values_mut() {
         measured.sort_by_key(|(variant, _)| {
             let at = |(name, setting): (&String, &Setting)| {
                 let offered = tuned::choices(&program)[&name[..]];
-                offered.iter().position(|option| option == setting)
+                let at = offered.iter().position(|option| option == setting);
+                at.unwrap_or_else(|| panic!("{name}={setting} is offered no more: drop its rows"))
             };
             variant.choices.iter().map(at).collect::<Vec<_>>()
         });
@@ -311,9 +253,7 @@ fn the_models_favourite_is_about_as_fast_as_the_fastest_measured() {
     let tables = [PRODUCTS, SUITES, LAYOUTS];
     for (([m, n, k], layout, run), measured) in tables.into_iter().flat_map(runs) {
         // One alone is always the fastest.
-        if measured.len() < 2 {
-            continue;
-        }
+        assert!(measured.len() > 1, "{m}x{n}x{k} {layout} {run}");
         let shape = Shape::new(m, n, k);
         let kernels: Vec<_> = measured
             .iter()

@@ -200,13 +200,27 @@ impl Tuned {
             path: path.into(),
             source,
         };
-        let text = toml::to_string(self).map_err(|error| failed(std::io::Error::other(error)))?;
+        let text = self
+            .text()
+            .map_err(|error| failed(std::io::Error::other(error)))?;
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir).map_err(failed)?;
         }
         let beside = path.with_extension(format!("{}.new", std::process::id()));
         std::fs::write(&beside, text).map_err(failed)?;
         std::fs::rename(&beside, path).map_err(failed)
+    }
+
+    /// The file's text: a row for each winner.
+    fn text(&self) -> Result<String, toml::ser::Error> {
+        let mut text = String::from("winner = [\n");
+        for winner in &self.winner {
+            text.push_str("    ");
+            winner.serialize(toml::ser::ValueSerializer::new(&mut text))?;
+            text.push_str(",\n");
+        }
+        text.push_str("]\n");
+        Ok(text)
     }
 
     /// Adds a winner, in place of what was known for its key and shape.
@@ -266,10 +280,11 @@ mod tests {
     #[test]
     fn what_comes_with_the_package_can_be_read() {
         let embedded = Tuned::embedded().unwrap_or_else(|error| panic!("{error}"));
-        let written = toml::to_string(&embedded).expect("text");
+        // It is what `bench --sweep` writes, below a comment.
+        let rows = H200.lines().filter(|line| !line.starts_with('#'));
         assert_eq!(
-            Tuned::parse(&written, Path::new("again")).expect("read"),
-            embedded
+            embedded.text().expect("text").lines().collect::<Vec<_>>(),
+            rows.collect::<Vec<_>>()
         );
     }
 
