@@ -3,5 +3,5 @@
 //! `cargo run --release --example ag_gemm -- predict --world 8 --m 16384 --n 8192 --k 8192`
 
 fn main() -> std::process::ExitCode {
-    counterflow::workbench::main(&[counterflow::schedules::ag_gemm])
+    counterflow_workbench::main(&[counterflow::schedules::ag_gemm])
 }

@@ -3,5 +3,5 @@
 //! What is gathered has sizes of its own: `cargo run --release --example bulk -- demo --dim z.rows=4096`.
 
 fn main() -> std::process::ExitCode {
-    counterflow::workbench::main(&[counterflow::schedules::bulk])
+    counterflow_workbench::main(&[counterflow::schedules::bulk])
 }

@@ -3,5 +3,5 @@
 //! `cargo run --release --example gemm -- check --set tiles=256x128`
 
 fn main() -> std::process::ExitCode {
-    counterflow::workbench::main(&[counterflow::schedules::gemm])
+    counterflow_workbench::main(&[counterflow::schedules::gemm])
 }

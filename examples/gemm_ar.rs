@@ -3,5 +3,5 @@
 //! `cargo run --release --example gemm_ar -- run --m 1000 --world 5`
 
 fn main() -> std::process::ExitCode {
-    counterflow::workbench::main(&[counterflow::schedules::gemm_ar])
+    counterflow_workbench::main(&[counterflow::schedules::gemm_ar])
 }

@@ -3,5 +3,5 @@
 //! The same bits every run: `cargo run --release --example gemm_rs -- run --seed 2`.
 
 fn main() -> std::process::ExitCode {
-    counterflow::workbench::main(&[counterflow::schedules::gemm_rs])
+    counterflow_workbench::main(&[counterflow::schedules::gemm_rs])
 }

@@ -33,5 +33,5 @@ fn reference(given: &Given<'_>) -> Result<Matrix, String> {
 }
 
 fn main() -> std::process::ExitCode {
-    counterflow::workbench::main(&[|| logits().reference(reference)])
+    counterflow_workbench::main(&[|| logits().reference(reference)])
 }

@@ -30,5 +30,5 @@ pub fn never_starts(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 }
 
 fn main() -> std::process::ExitCode {
-    counterflow::workbench::main(&[never_starts])
+    counterflow_workbench::main(&[never_starts])
 }

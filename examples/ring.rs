@@ -3,5 +3,5 @@
 //! Compare the first tile of the last chunk with `ag_gemm`'s: `cargo run --release --example ring -- predict`.
 
 fn main() -> std::process::ExitCode {
-    counterflow::workbench::main(&[counterflow::schedules::ag_gemm_ring])
+    counterflow_workbench::main(&[counterflow::schedules::ag_gemm_ring])
 }

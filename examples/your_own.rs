@@ -42,5 +42,5 @@ pub fn exchange(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
 }
 
 fn main() -> std::process::ExitCode {
-    counterflow::workbench::main(&[exchange])
+    counterflow_workbench::main(&[exchange])
 }

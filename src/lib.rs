@@ -6,7 +6,7 @@
 //! [`Checked`] values that the emulator and the timeline take.
 //!
 //! Start with `use counterflow::prelude::*;` and [`schedule`](macro@schedule), look at [`schedules`], and give yours to
-//! [`workbench::main`].
+//! `counterflow_workbench::main`, the command-line tool, which is a crate of its own.
 #![forbid(unsafe_code)]
 
 // `#[schedule]` writes paths that start with `::counterflow`, and this package holds schedules too.
@@ -16,7 +16,7 @@ pub use counterflow_codegen as codegen;
 pub use counterflow_codegen::given;
 pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
-    Communicator, Device, Error, UserBuffer, cpu, cuda, gpus, jit, launch, tuned, workbench,
+    Communicator, Device, Error, UserBuffer, cpu, cuda, gpus, jit, launch, tuned,
 };
 
 pub use counterflow_codegen::diag::{Diagnostic, Diagnostics, Rule};

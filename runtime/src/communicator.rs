@@ -111,8 +111,9 @@ struct Meeting {
     telling: Option<Instant>,
 }
 
-/// What [`Communicator::sms`] is on a GPU of so many SMs that so many ranks share, where the host copies or not.
-pub(crate) fn share(sms: u32, sharing: u32, copied: bool) -> u32 {
+/// What [`Communicator::sms`] is on a GPU of so many SMs that so many ranks share, where the host copies or not: what to
+/// choose a variant for before there are ranks.
+pub fn share(sms: u32, sharing: u32, copied: bool) -> u32 {
     (sms - u32::from(copied && sharing > 1)) / sharing
 }
 

@@ -18,7 +18,7 @@ use half::{bf16, f16};
 use std::time::{Duration, Instant};
 
 /// A byte that makes every 16-bit float a NaN: what no kernel wrote does not pass for a result.
-pub(crate) const POISON: u8 = 0xff;
+pub const POISON: u8 = 0xff;
 
 /// The ranks of a world on this machine: a GPU each, or all on the first if there are fewer.
 ///
@@ -163,15 +163,22 @@ struct OneRank {
     facts: Option<Facts>,
 }
 
-/// A tensor's memory.
-pub(crate) enum Memory {
+/// A tensor's memory on a rank.
+#[derive(Debug)]
+pub enum Memory {
+    /// That no peer addresses.
     Own(Local<u8>),
+    /// In the symmetric heap.
     Heap(UserBuffer<u8>),
 }
 
 impl Memory {
-    /// So many bytes, zeroed. Collective if in the heap, which must have them reserved.
-    pub(crate) fn new(rank: &Communicator, bytes: u64, in_heap: bool) -> Result<Memory, Error> {
+    /// So many bytes, zeroed: [`Loaded::needs`] says how many, and where. Collective if in the heap, which must have them
+    /// reserved.
+    ///
+    /// # Errors
+    /// When the GPU's memory is full; as [`Communicator::allocate`].
+    pub fn new(rank: &Communicator, bytes: u64, in_heap: bool) -> Result<Memory, Error> {
         Ok(if in_heap {
             Memory::Heap(rank.allocate(bytes as usize)?)
         } else {
@@ -179,15 +186,27 @@ impl Memory {
         })
     }
 
-    pub(crate) fn address(&self) -> Address {
+    /// Where it is.
+    pub fn address(&self) -> Address {
         match self {
             Memory::Own(local) => local.address(),
             Memory::Heap(buffer) => buffer.address(),
         }
     }
 
+    /// Sets all bytes, in the order of the rank's stream.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn fill(&self, byte: u8) -> Result<(), Error> {
+        match self {
+            Memory::Own(local) => local.fill(byte),
+            Memory::Heap(buffer) => buffer.fill(byte),
+        }
+    }
+
     /// Says that the tensor is here.
-    pub(crate) fn hold(&self, tensor: TensorId, bytes: u64, tensors: &mut Tensors) {
+    pub fn hold(&self, tensor: TensorId, bytes: u64, tensors: &mut Tensors) {
         match self {
             Memory::Own(local) => tensors.local(tensor, local.address(), bytes),
             Memory::Heap(buffer) => tensors.shared(tensor, buffer),

@@ -1,6 +1,6 @@
-//! Where checked plans run: devices, emulated ranks, and the workbench that any binary with schedules gets.
+//! Where checked plans run: GPUs with their compiler and launches, and emulated ranks.
 //!
-//! Files, variables, clocks and terminals are met in this crate and nowhere else.
+//! Files, variables and clocks are met here and in the workbench, the command-line tool on top of this crate; terminals only there.
 //! `unsafe` is allowed in the modules that speak to NVIDIA's libraries ([`cuda`] and `jit::nvrtc`), each use with its reason.
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
@@ -14,7 +14,6 @@ pub mod jit;
 pub mod launch;
 pub mod tuned;
 pub mod user_buffer;
-pub mod workbench;
 
 pub use communicator::Communicator;
 pub use device::Device;

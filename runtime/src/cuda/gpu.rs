@@ -122,7 +122,7 @@ impl Gpu {
     ///
     /// # Errors
     /// What the driver refuses.
-    pub(crate) fn keep_freed(&self) -> Result<(), Error> {
+    pub fn keep_freed(&self) -> Result<(), Error> {
         self.bind()?;
         let mut pool = std::ptr::null_mut();
         // SAFETY: the pool's place is ours, and the device is open.
@@ -141,8 +141,11 @@ impl Gpu {
         check("keep freed memory", said)
     }
 
-    /// Makes it the one this thread speaks to.
-    pub(super) fn bind(&self) -> Result<(), Error> {
+    /// Makes it the one this thread speaks to: ours do so themselves, other libraries' calls may need it.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn bind(&self) -> Result<(), Error> {
         checked("select the GPU", self.context.bind_to_thread())
     }
 

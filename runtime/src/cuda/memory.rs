@@ -77,6 +77,15 @@ impl<T: Element> Local<T> {
         read(&self.stream, self.address(), self.len)
     }
 
+    /// Sets all bytes, in the order of its stream.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn fill(&self, byte: u8) -> Result<(), Error> {
+        let bytes = self.len * size_of::<T>();
+        fill(&self.stream, self.address(), byte, bytes as u64)
+    }
+
     /// How many elements.
     pub fn len(&self) -> usize {
         self.len

@@ -1,11 +1,11 @@
 //! NVIDIA GPUs: the driver, memory that all GPUs of a process can address, tensor maps, modules, launches, stall records.
 //!
-//! Device addresses are numbers here and [`Address`]es everywhere else: only this module makes or opens one. Every
+//! Device addresses are numbers here and [`Address`]es everywhere else: only this module makes one, and who opens one
+//! ([`Address::get`]) has another library's call to make. Every
 //! call's result is checked, and nothing here panics where there is no driver.
 #![allow(unsafe_code)]
 
 mod aside;
-mod blas;
 mod driver;
 mod enqueue;
 mod event;
@@ -13,8 +13,6 @@ mod gpu;
 mod map;
 mod memory;
 mod module;
-mod nccl;
-mod numbers;
 mod queues;
 mod trace;
 mod vmm;
@@ -26,15 +24,11 @@ pub use gpu::Gpu;
 pub use map::{MapSpec, TensorMap};
 pub use memory::{Element, Local, address_of};
 pub use module::{Arguments, Function, Grid, Module};
-pub use numbers::Numbers;
 pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
 pub(crate) use aside::Aside;
-pub(crate) use blas::{Blas, Fused, Operands, Problem, Product};
 pub(crate) use enqueue::{Lines2d, MemoryOp, copy_lines, memory_ops};
 pub(crate) use memory::{copy, fill, is_done, read, read_words, write};
-pub(crate) use nccl::Nccl;
-pub(crate) use numbers::{Activation, Compare, CompareFused, Difference, Draw};
 pub(crate) use queues::{BLOCKING, MOST as MOST_QUEUES, QUEUES, blocking, queues};
 pub(crate) use vmm::Slots;
 pub(crate) use watch::{Pinned, Record, Watch};
@@ -48,6 +42,11 @@ impl Address {
     #[must_use]
     pub const fn plus(self, bytes: u64) -> Address {
         Address(self.0 + bytes)
+    }
+
+    /// Its number, to hand to another library on the same GPU.
+    pub const fn get(self) -> u64 {
+        self.0
     }
 }
 

@@ -23,11 +23,11 @@ pub mod sass;
 pub use cache::{Cache, Cached};
 pub use excerpt::{CompileError, Excerpt};
 pub use facts::Facts;
+pub use nvrtc::preload;
 pub use options::{Probes, Target};
 
 use crate::error::Error;
 use nvrtc::Nvrtc;
-pub(crate) use nvrtc::preload;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -230,12 +230,18 @@ fn keep(path: &Path) -> Result<&'static Library, Error> {
     }
 }
 
-/// Loads another of NVIDIA's libraries by its path, if this machine has it: the loader then finds it under its bare
-/// name, wherever it lies.
-pub(crate) fn preload(name: &str) -> Option<Result<&'static Library, Error>> {
+/// Loads another of NVIDIA's libraries by its path, if this machine has it, from where NVRTC is looked for or a Python
+/// package beside it: the loader then finds it under its bare name. Gives whether it was there.
+///
+/// # Errors
+/// [`Error::Toolkit`] where it is there and does not load.
+pub fn preload(name: &str) -> Result<bool, Error> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let here = std::env::current_dir().unwrap_or_default();
-    libraries::other(&variable, &here, name).map(|path| keep(&path))
+    match libraries::other(&variable, &here, name) {
+        Some(path) => keep(&path).map(|_| true),
+        None => Ok(false),
+    }
 }
 
 fn no_zeros(text: &str) -> Result<CString, Error> {

@@ -26,7 +26,7 @@ fn or_skip<T>(get: impl Fn() -> Result<T, Error>) -> Option<T> {
         Err(error) => panic!("{error}"),
     };
     FETCH.call_once(|| {
-        // This file serves tests of two packages, one above the other.
+        // This file serves tests of several packages, at the root and below it.
         let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
         let script = scripts
             .map(|dir| dir.join(".ci/cuda.sh"))

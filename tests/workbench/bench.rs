@@ -1,0 +1,78 @@
+//! `bench` without a GPU: its words, its suites, what it measures.
+
+use super::{AG, GEMM, bad, good, has, tell};
+use counterflow_workbench::{REJECTED, USAGE};
+
+#[test]
+fn bench_says_what_is_missing_and_which_words_have_no_meaning() {
+    for (words, wanted) in [
+        ("bench --suite llama7b-tp4", ["llama7b-tp4", "llama70b"]),
+        ("bench --suite gpt3-tp3", ["gpt3-tp3", "-tp2"]),
+        ("bench --shape 4096", ["4096", "--help"]),
+        ("bench --shape 1x2x3x4", ["1x2x3x4", "--help"]),
+        ("bench --samples 0", ["0", "--help"]),
+        ("bench --variants some", ["some", "--help"]),
+        ("bench --sustained -1", ["-1", "--help"]),
+    ] {
+        bad(&tell(GEMM, words), USAGE, &wanted);
+    }
+    let other = tell(AG, "bench --world 2 --suite llama70b-tp4");
+    bad(&other, USAGE, &["for 4 ranks", "--world 4"]);
+    if counterflow::cuda::Gpu::count().is_ok() {
+        eprintln!("SKIPPED: this machine has a GPU");
+        return;
+    }
+    let told = tell(GEMM, "bench --shape 512x512x512");
+    bad(&told, REJECTED, &["cuda", "driver", "`predict` estimates"]);
+    assert!(!told.err.contains("--device"), "{}", told.err);
+}
+
+#[test]
+fn bench_measures_every_schedule_of_one_product() {
+    if counterflow::cuda::Gpu::count().is_ok() {
+        eprintln!("SKIPPED: this machine has a GPU");
+        return;
+    }
+    for schedule in counterflow::schedules::ALL {
+        let name = schedule().name;
+        let layout = if name == "wgrad" { "tn" } else { "nt" };
+        let told = tell(
+            &counterflow::schedules::ALL,
+            &format!("bench {name} --world 2 --layout {layout} --shape 512x512x512"),
+        );
+        // It gets as far as asking for a GPU.
+        let wanted: &[&str] = match &name[..] {
+            "bulk" => &["measuring bulk", "one output"],
+            _ => &["cuda", "driver"],
+        };
+        bad(&told, REJECTED, wanted);
+    }
+}
+
+#[test]
+fn bench_tells_its_suites_and_refuses_what_contradicts_itself() {
+    let help = good(tell(GEMM, "--help"));
+    let wanted = [
+        "llama405b-tp2",
+        "down 16384x53248 by depth",
+        "ragged: rows 1, 7",
+    ];
+    has(&help.out, &wanted);
+    for words in [
+        "bench --seconds-a-product 1 --sustained 5",
+        "bench --seconds-a-product 1 --sweep",
+    ] {
+        bad(
+            &tell(GEMM, words),
+            USAGE,
+            &["--seconds-a-product", "cannot be used"],
+        );
+    }
+    bad(
+        &tell(GEMM, "bench --seconds-a-product 0"),
+        USAGE,
+        &["number of seconds"],
+    );
+    let three = tell(AG, "bench --world 3 --suite all");
+    bad(&three, USAGE, &["`all` is no suite", "2, 4 or 8 ranks"]);
+}

@@ -1,0 +1,305 @@
+//! `check`: what is proven, what is refused with which story, and ranges of shapes.
+
+use super::{AG, ALL, SMALL_AG, bad, good, has, object, schedules, tell, your_own};
+use counterflow_workbench::{GOOD, REJECTED, Schedule, USAGE};
+
+#[test]
+fn check_tells_what_was_proven() {
+    let told = good(tell(AG, "check"));
+    has(
+        &told.out,
+        &[
+            "ag_gemm is safe",
+            "152 waits",
+            "36 signals",
+            "pieces=128 tiles=128x256",
+        ],
+    );
+    has(
+        &told.out,
+        &[
+            "y 1024x1024",
+            "32 GEMM + 4 comm CTAs",
+            "1.50 MiB out, 1.50 MiB in",
+        ],
+    );
+}
+
+/// Two loops of one role follow each other on the same CTAs, and the GEMM waits for the second.
+#[test]
+fn check_warns_of_comm_loops_that_wait_for_each_other() {
+    const TWO: &[Schedule] = &[schedules::two_gathers];
+    let told = tell(TWO, "check");
+    assert_eq!(told.code, GOOD, "{}{}", told.out, told.err);
+    has(
+        &told.err,
+        &[
+            "warning[time]: this #[comm] loop begins when an earlier one ends, on the same CTAs: predicted ",
+            " of the bound; with CTAs of its own ",
+            "the earlier loop",
+        ],
+    );
+    let loops = include_str!("schedules.rs").split("fn two_gathers").nth(1);
+    let before = include_str!("schedules.rs").split("fn two_gathers").next();
+    let above = before.expect("a schedule").lines().count();
+    let mut loops = loops
+        .expect("a schedule")
+        .lines()
+        .zip(above..)
+        .filter(|(line, _)| line.contains("s.comm("));
+    let second = loops.nth(1).expect("a second loop").1;
+    let warned = told.err.lines().find(|line| line.contains("--> "));
+    let warned = warned.expect("a place");
+    assert!(
+        warned.contains(&format!("schedules.rs:{second}:")),
+        "not {second}:\n{}",
+        told.err
+    );
+    let told = object(&tell(TWO, "check --json"));
+    assert_eq!(told["proven"]["warnings"][0]["rule"], "time", "{told}");
+
+    // One loop that does both, and one that does one thing.
+    for one in [schedules::bulk, schedules::ag_gemm] {
+        good(tell(&[one], "check"));
+        let told = object(&tell(&[one], "check --json"));
+        assert_eq!(told["proven"]["warnings"], serde_json::json!([]), "{told}");
+    }
+}
+
+/// Where a statement of the example is, as a report names it.
+fn line_of(statement: &str) -> String {
+    let source = include_str!("../../examples/your_own.rs");
+    let line = source.lines().position(|line| line.contains(statement));
+    format!("/examples/your_own.rs:{}", line.expect("a statement") + 1)
+}
+
+#[test]
+fn check_says_whether_there_is_a_kernel_for_gpus() {
+    let told = good(tell(AG, "check"));
+    has(
+        &told.out,
+        &[
+            "kernel    emits for sm90",
+            "168 registers asked (72 to load and store, 216 to multiply)",
+            "KiB shared",
+        ],
+    );
+    good(tell(AG, "check --emit"));
+    let kernel = &object(&tell(AG, "check --json"))["proven"]["kernel"];
+    assert_eq!(kernel["emits"], true);
+    assert_eq!(kernel["registers"], 168);
+    assert!(kernel["shared_bytes"].as_u64() > Some(100_000), "{kernel}");
+
+    // Safe, and refused at its statements: once each, with what would be legal.
+    let told = good(tell(&[your_own::exchange], "check"));
+    let first = line_of("if step != 0");
+    let more = format!("{first}, and 1 more");
+    has(
+        &told.out,
+        &[
+            "exchange is safe",
+            "not yet on GPUs",
+            "an `if` between loops, ",
+            &more,
+        ],
+    );
+    let told = tell(&[your_own::exchange], "check --emit");
+    bad(
+        &told,
+        REJECTED,
+        &[
+            "error[resources]: an `if` between loops",
+            &first,
+            &line_of("if me() ^ (step + world())"),
+            "loops over ranks and items",
+        ],
+    );
+    assert_eq!(
+        told.err.matches("an `if` between loops").count(),
+        2,
+        "{}",
+        told.err
+    );
+    has(&told.out, &["exchange is safe"]);
+    let rejected = object(&tell(&[your_own::exchange], "check --json"));
+    let kernel = &rejected["proven"]["kernel"];
+    assert_eq!(kernel["emits"], false);
+    assert!(kernel["diagnostics"][0]["at"]["line"].is_u64(), "{kernel}");
+
+    let told = good(tell(AG, &format!("check {SMALL_AG}")));
+    has(&told.out, &["not for GPUs", "emulator alone"]);
+    bad(
+        &tell(AG, &format!("check --emit {SMALL_AG}")),
+        USAGE,
+        &["--emit with --arch cpu", "--arch sm90"],
+    );
+    bad(&tell(AG, "run --emit"), USAGE, &["--emit with `run`"]);
+}
+
+#[test]
+fn check_decides_ranges_of_worlds_and_rows() {
+    let told = good(tell(
+        AG,
+        "check --worlds 1..=3 --rows 1..=300 --n 512 --k 64 --emit",
+    ));
+    has(
+        &told.out,
+        &[
+            "ag_gemm is safe: every M from 1 to 300 by 512x64, in every world from 1 to 3",
+            "first rejected",
+            "emits for sm90",
+        ],
+    );
+    let told = tell(AG, "check --worlds 2 --rows 1..=300 --json");
+    let world = &object(&told)["ranges"]["worlds"][0];
+    assert_eq!(world["shapes"], 300);
+    assert_eq!(world["safe"], true);
+    let classes = world["classes"].as_u64().expect("a number");
+    assert!((3..20).contains(&classes), "{world}");
+
+    // What is wrong somewhere is told with the first shape where it is, and the range is refused.
+    let told = tell(&ALL, "check forgets_one_peer --worlds 1..=3 --rows 1..=64");
+    bad(&told, REJECTED, &["error[progress]", "arrived"]);
+    has(
+        &told.out,
+        &[
+            "forgets_one_peer is not safe",
+            "3 of 3 classes rejected: progress",
+            "1x1024x1024",
+        ],
+    );
+    let told = tell(
+        &ALL,
+        "check forgets_one_peer --worlds 3 --rows 1..=64 --json",
+    );
+    assert_eq!(told.code, REJECTED);
+    let world = &object(&told)["ranges"]["worlds"][0];
+    assert_eq!(world["safe"], false);
+    assert!(world["refused"][0]["rows"][0][0].is_u64(), "{world}");
+    assert_eq!(world["refused"][0]["diagnostics"][0]["rule"], "progress");
+
+    let told = tell(
+        &[your_own::exchange],
+        "check --worlds 1..=2 --rows 1..=9 --emit",
+    );
+    bad(&told, REJECTED, &["an `if` between loops"]);
+    has(&told.out, &["exchange is safe", "not yet on GPUs"]);
+
+    let usage: [(&str, &[&str]); 8] = [
+        (
+            "check --worlds 0..=3",
+            &["'0..=3'", "1..=8", "from 1 to 128"],
+        ),
+        ("check --worlds 3..=2", &["'3..=2'", "1..=8"]),
+        ("check --rows 1..9", &["'1..9'", "1..=4096"]),
+        ("check --rows 1,2", &["several --rows", "one range"]),
+        ("check --rows 1..=9 --m 3", &["--rows", "cannot be used"]),
+        (
+            "check --worlds 1..=2 --world 3",
+            &["--worlds", "cannot be used"],
+        ),
+        (
+            "run --rows 1..=9",
+            &["--rows with `run`", "check decides ranges"],
+        ),
+        (
+            "bench --rows 1..=9",
+            &["--rows 1..=9 with `bench`", "512,2048"],
+        ),
+    ];
+    for (words, wanted) in usage {
+        bad(&tell(AG, words), USAGE, wanted);
+    }
+    let told = tell(AG, "check --worlds 1..=128 --rows 1..=2000000000");
+    bad(&told, REJECTED, &["shapes", "narrower --rows or --worlds"]);
+}
+
+/// Two products of 256x128: together their accumulators do not fit, and no item computes both.
+#[counterflow::prelude::schedule]
+fn either_product(
+    x: counterflow::prelude::Local<counterflow::prelude::bf16>,
+    w: counterflow::prelude::Local<counterflow::prelude::bf16>,
+    y: counterflow::prelude::Out<counterflow::prelude::bf16>,
+) {
+    let tiles = y.tiles((256, 128));
+    #[gemm]
+    for t in tiles {
+        if me() == 0 {
+            y[t] = dot(x[t], w[t]);
+        } else {
+            y[t] = dot(x[t], w[t]).relu();
+        }
+    }
+}
+
+#[test]
+fn branches_that_exclude_each_other_share_their_registers() {
+    let told = good(tell(&[either_product], "check"));
+    has(
+        &told.out,
+        &[
+            "either_product is safe",
+            "an `if` inside an item, tests/workbench/check.rs:",
+        ],
+    );
+}
+
+#[test]
+fn check_takes_every_schedule() {
+    for name in [
+        "gemm",
+        "ag_gemm",
+        "ag_gemm_ring",
+        "gemm_rs",
+        "gemm_ar",
+        "bulk",
+    ] {
+        for world in [1, 2, 3, 5, 8] {
+            let told = good(tell(
+                &ALL,
+                &format!("check {name} --world {world} --m 1000"),
+            ));
+            has(&told.out, &[name, "is safe"]);
+        }
+    }
+}
+
+#[test]
+fn check_tells_the_story_of_a_wait_that_is_not_met() {
+    let told = tell(&ALL, "check forgets_one_peer");
+    bad(
+        &told,
+        REJECTED,
+        &["error[progress]", "arrived", "schedules.rs", "gemm", "rank"],
+    );
+    // The source line itself, with a mark.
+    has(
+        &told.err,
+        &["s.wait_at_least(arrived.at(t.rows()), 1);", "^^^^"],
+    );
+}
+
+#[test]
+fn check_tells_the_story_of_a_race() {
+    let told = tell(&ALL, "check does_not_wait");
+    bad(
+        &told,
+        REJECTED,
+        &["error[race]", "may read", "of x on rank", "schedules.rs"],
+    );
+    has(&told.err, &["s.copy(x.on(&peer).at(p), x.at(p));"]);
+}
+
+#[test]
+fn check_points_at_a_statement_without_meaning() {
+    let told = tell(&ALL, "check copies_outside");
+    bad(
+        &told,
+        REJECTED,
+        &[
+            "error[language]",
+            "outside a loop over items",
+            "s.copy(x.on(&peer), x);",
+        ],
+    );
+}

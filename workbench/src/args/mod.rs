@@ -1,0 +1,371 @@
+//! The command line: words and options, each refused with the value, the rule and what would be legal.
+
+mod bench;
+mod near;
+mod request;
+mod values;
+
+pub(crate) use bench::{Many, Options};
+pub use request::Schedule;
+pub(crate) use request::{Numbers, Ranges, Request, Verb};
+
+use crate::suite;
+use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser};
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::program::{Program, Setting};
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::variant::{Arch, Layout, Variant};
+use counterflow_runtime::{Device, Error};
+use near::{choices, near};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+const AFTER: &str = "\
+Verbs:
+  demo     check, run and predict, told in one page (the default)
+  check    prove the schedule safe for this world and shape, or tell the shortest story of what goes wrong;
+           say whether it has a kernel for GPUs (--emit: refuse it if not);
+           with --worlds 1..=8 --rows 1..=4096 every one of these shapes, as a table: for your CI
+  run      run it on emulated ranks or on GPUs, and compare every output with an f64 reference
+  predict  the timeline on the machine
+  emit     the kernel as CUDA text, for sm90
+  compile  that text to machine code, without a GPU: registers, spills, instructions, and what makes code slow
+  bench    time it on GPUs beside cuBLASLt, on random data, after checking the results
+  list     the schedules of this binary, with what each leaves open
+
+Exit codes: 0 good, 1 rejected, wrong or not compared, 2 usage.
+DUMP=program,kernel,pipeline,plan,cuda prints those stages to stderr; DUMP=plan:NAME only for that schedule.";
+
+/// Check, run and time schedules.
+#[derive(Parser, Debug)]
+#[command(disable_help_subcommand = true, allow_negative_numbers = true)]
+struct Args {
+    /// What to do, and with several schedules with which: demo, check, run, predict, emit, compile, bench, list
+    #[arg(value_name = "VERB|SCHEDULE")]
+    words: Vec<String>,
+    /// Which schedule, if there are several
+    #[arg(long, value_name = "NAME")]
+    schedule: Option<String>,
+    /// Ranks
+    #[arg(long, value_name = "N", default_value = "4", value_parser = values::world)]
+    world: u32,
+    /// Rows of the product over all ranks
+    #[arg(long, value_name = "M", default_value = "1024", value_parser = values::number)]
+    m: u32,
+    /// Check every number of ranks of a range, such as 1..=8
+    #[arg(long, value_name = "A..=B", value_parser = values::worlds, conflicts_with = "world")]
+    worlds: Option<Numbers>,
+    /// Check every number of rows of a range, such as 1..=4096; with `bench`, rows of a suite's products instead of 512
+    /// to 16384, such as 512,2048
+    #[arg(long, value_name = "A..=B|M,M", value_parser = values::rows, value_delimiter = ',', conflicts_with = "m")]
+    rows: Vec<Numbers>,
+    /// Columns of the product on one rank
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = values::number)]
+    n: u32,
+    /// Depth of the product on one rank
+    #[arg(long, value_name = "K", default_value = "1024", value_parser = values::number)]
+    k: u32,
+    /// Size of a further dimension, such as z.rows=512; may be repeated
+    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = values::named_number)]
+    dims: Vec<(String, u32)>,
+    /// Leading dimension of a tensor in elements, such as x=1088; may be repeated
+    #[arg(long = "ld", value_name = "TENSOR=ELEMENTS", value_parser = values::named_number)]
+    lds: Vec<(String, u32)>,
+    /// Element type instead of the first parameter's: bf16, f16, f32
+    #[arg(long, value_name = "TYPE", value_parser = values::dtype)]
+    dtype: Option<Dtype>,
+    /// How the operands lie in memory: nt, nn, tn
+    #[arg(long, value_name = "LAYOUT", default_value = "nt", value_parser = values::layout)]
+    layout: Layout,
+    /// What the kernel is for: sm90, or cpu (tiles of any shape, nothing to fit)
+    #[arg(long, value_name = "ARCH", default_value = "sm90", value_parser = values::arch)]
+    arch: Arch,
+    /// Settle a choice, such as tiles=128x256; may be repeated (bench: also for one choice, to compare)
+    #[arg(long = "set", value_name = "CHOICE=VALUE", value_parser = values::setting)]
+    set: Vec<(String, Setting)>,
+    /// Where to run: cpu, cuda
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = values::device)]
+    device: Device,
+    /// The machine to predict for: h200
+    #[arg(long, value_name = "MACHINE", default_value = "h200", value_parser = values::machine)]
+    machine: values::Named<Machine>,
+    /// Launches of a run, one after another with M changing
+    #[arg(long, value_name = "L", default_value = "3", value_parser = values::launches)]
+    launches: u32,
+    /// Seed of the inputs and of the order in which ranks take turns
+    #[arg(long, value_name = "S", default_value = "1", value_parser = values::seed)]
+    seed: u64,
+    /// Refuse, with `check`, what is safe but has no kernel for GPUs yet
+    #[arg(long)]
+    emit: bool,
+    /// Write the predicted timeline for chrome://tracing or ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    bench: Options,
+}
+
+/// What comes of a command line.
+pub(crate) enum Parsed {
+    Request(Box<Request>),
+    List,
+    Help(String),
+}
+
+/// Reads the command line; the first argument is the binary's name.
+pub(crate) fn parse(
+    args: impl IntoIterator<Item = OsString>,
+    schedules: &[Schedule],
+    colour: bool,
+) -> Result<Parsed, Error> {
+    let colour = if colour {
+        ColorChoice::Always
+    } else {
+        ColorChoice::Never
+    };
+    let parsed = Args::command()
+        .after_help(format!("{AFTER}\n\n{}", suite::help()))
+        .color(colour)
+        .try_get_matches_from(args)
+        .and_then(|matches| Args::from_arg_matches(&matches));
+    let args = match parsed {
+        Ok(args) => args,
+        Err(error) if error.use_stderr() => return Err(refusal(&error)),
+        Err(help) => {
+            let text = help.render();
+            return Ok(Parsed::Help(if colour == ColorChoice::Always {
+                text.ansi().to_string()
+            } else {
+                text.to_string()
+            }));
+        }
+    };
+    let programs: Vec<Program> = schedules.iter().map(|schedule| schedule()).collect();
+    let (verb, named) = words(&args, &programs)?;
+    if verb == Verb::List {
+        return Ok(Parsed::List);
+    }
+    let yardstick = programs
+        .iter()
+        .find(|program| program.name == "gemm")
+        .cloned();
+    let program = pick(verb, named, programs)?;
+    if args.trace.is_some() && !matches!(verb, Verb::Predict | Verb::Demo) {
+        return Err(Error::Usage {
+            what: format!("--trace with `{}`, which predicts no timeline", verb.name()),
+            legal: "predict and demo write a trace".into(),
+        });
+    }
+    if args.emit && args.arch == Arch::Cpu {
+        return Err(Error::Usage {
+            what: "--emit with --arch cpu, which is for the emulator alone".into(),
+            legal: "--arch sm90".into(),
+        });
+    }
+    if args.emit && verb != Verb::Check {
+        return Err(Error::Usage {
+            what: format!("--emit with `{}`", verb.name()),
+            legal: "check refuses what has no kernel; the verb `emit` prints the kernel".into(),
+        });
+    }
+    if verb == Verb::Bench && (!args.dims.is_empty() || !args.lds.is_empty()) {
+        return Err(Error::Usage {
+            what: "--dim or --ld with `bench`".into(),
+            legal:
+                "--shape MxNxK or --suite: rows are contiguous, like those of cuBLASLt beside them"
+                    .into(),
+        });
+    }
+    let mut bench = args.bench;
+    let ranges = match verb {
+        Verb::Bench => {
+            bench.rows = single(&args.rows)?;
+            None
+        }
+        _ => ranges(
+            verb,
+            args.worlds.clone(),
+            &args.rows,
+            args.world..=args.world,
+            args.m..=args.m,
+        )?,
+    };
+    let set = match verb {
+        Verb::Bench => bench.take_open(args.set),
+        _ => args.set,
+    };
+    let mut variant = Variant::new(args.world).layout(args.layout).arch(args.arch);
+    variant.dtype = args.dtype;
+    variant.choices = once(set, "--set")?;
+    let mut shape = Shape::new(args.m, args.n, args.k);
+    shape.dims = once(args.dims, "--dim")?;
+    shape.ld = once(args.lds, "--ld")?;
+    Ok(Parsed::Request(Box::new(Request {
+        verb,
+        program,
+        variant,
+        shape,
+        machine: args.machine.0,
+        device: args.device,
+        launches: args.launches,
+        seed: args.seed,
+        trace: args.trace,
+        emit: args.emit,
+        ranges,
+        bench,
+        yardstick,
+    })))
+}
+
+/// What `check` decides besides one world and shape, if it is asked to.
+fn ranges(
+    verb: Verb,
+    worlds: Option<Numbers>,
+    rows: &[Numbers],
+    world: Numbers,
+    m: Numbers,
+) -> Result<Option<Ranges>, Error> {
+    if worlds.is_none() && rows.is_empty() {
+        return Ok(None);
+    }
+    if verb != Verb::Check {
+        return Err(Error::Usage {
+            what: format!("--worlds or --rows with `{}`", verb.name()),
+            legal: "check decides ranges; the others take one --world and one --m".into(),
+        });
+    }
+    if rows.len() > 1 {
+        return Err(Error::Usage {
+            what: "several --rows with `check`".into(),
+            legal: "one range, such as --rows 1..=4096".into(),
+        });
+    }
+    Ok(Some(Ranges {
+        worlds: worlds.unwrap_or(world),
+        rows: rows.first().cloned().unwrap_or(m),
+    }))
+}
+
+/// Rows of products to measure.
+fn single(rows: &[Numbers]) -> Result<Vec<u32>, Error> {
+    let one = |rows: &Numbers| match rows.start() == rows.end() {
+        true => Ok(*rows.start()),
+        false => Err(Error::Usage {
+            what: format!("--rows {}..={} with `bench`", rows.start(), rows.end()),
+            legal: "the rows to measure one by one: --rows 512,2048".into(),
+        }),
+    };
+    rows.iter().map(one).collect()
+}
+
+/// The parser's own refusals, in our shape: its first line says what, the rest what would be legal.
+fn refusal(error: &clap::Error) -> Error {
+    let text = error.render().to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let what = lines.next().unwrap_or("the command line is not legal");
+    let what = what.strip_prefix("error: ").unwrap_or(what).to_string();
+    let tips: Vec<_> = lines
+        .filter_map(|line| line.strip_prefix("tip: "))
+        // No option is meant to be a value here.
+        .filter(|tip| !tip.starts_with("to pass "))
+        .collect();
+    let legal = if tips.is_empty() {
+        "--help lists what there is".into()
+    } else {
+        format!("{}; --help lists what there is", tips.join("; "))
+    };
+    Error::Usage { what, legal }
+}
+
+fn words<'a>(args: &'a Args, programs: &[Program]) -> Result<(Verb, Option<&'a str>), Error> {
+    let mut verb = None;
+    let mut named = args.schedule.as_deref();
+    for word in &args.words {
+        if let Some(found) = Verb::ALL.into_iter().find(|verb| verb.name() == word) {
+            if let Some(other) = verb.replace(found) {
+                return Err(Error::Usage {
+                    what: format!("both {} and {word} are asked for", other.name()),
+                    legal: "one verb at a time".into(),
+                });
+            }
+        } else if programs.iter().any(|program| program.name == *word) {
+            if let Some(other) = named.replace(word).filter(|other| other != word) {
+                return Err(Error::Usage {
+                    what: format!("both {other} and {word} are asked for"),
+                    legal: "one schedule at a time".into(),
+                });
+            }
+        } else {
+            let schedules: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
+            let verbs = Verb::ALL.map(Verb::name);
+            let both: Vec<&str> = schedules.iter().chain(&verbs).copied().collect();
+            let near = near(word, &both)
+                .map_or_else(String::new, |name| format!("did you mean `{name}`? "));
+            return Err(Error::Usage {
+                what: format!("`{word}` is no verb and no schedule of this binary"),
+                legal: format!(
+                    "{near}verbs: {}; schedules: {}",
+                    verbs.join(", "),
+                    schedules.join(", ")
+                ),
+            });
+        }
+    }
+    // Of several schedules none is the one that is meant: show them.
+    let unsaid = if named.is_none() && programs.len() > 1 {
+        Verb::List
+    } else {
+        Verb::Demo
+    };
+    Ok((verb.unwrap_or(unsaid), named))
+}
+
+fn pick(verb: Verb, named: Option<&str>, programs: Vec<Program>) -> Result<Program, Error> {
+    let names: Vec<String> = programs.iter().map(|p| p.name.clone()).collect();
+    let Some(name) = named else {
+        let mut programs = programs.into_iter();
+        return match (programs.next(), programs.next()) {
+            (Some(only), None) => Ok(only),
+            (None, _) => Err(Error::Usage {
+                what: "this binary has no schedule".into(),
+                legal: "pass at least one to counterflow_workbench::main".into(),
+            }),
+            (Some(_), Some(_)) => Err(Error::Usage {
+                what: format!(
+                    "`{}` takes one schedule, and this binary has {}",
+                    verb.name(),
+                    names.len()
+                ),
+                legal: format!("name one: {}", names.join(", ")),
+            }),
+        };
+    };
+    programs
+        .into_iter()
+        .find(|program| program.name == name)
+        .ok_or_else(|| Error::Usage {
+            what: format!("`{name}` is no schedule of this binary"),
+            legal: choices(name, &names),
+        })
+}
+
+fn once<T>(
+    pairs: Vec<(String, T)>,
+    option: &str,
+) -> Result<std::collections::BTreeMap<String, T>, Error> {
+    let mut map = std::collections::BTreeMap::new();
+    for (name, value) in pairs {
+        if map.contains_key(&name) {
+            return Err(Error::Usage {
+                what: format!("{option} gives `{name}` twice"),
+                legal: format!("give each name once: {option} {name}=…"),
+            });
+        }
+        map.insert(name, value);
+    }
+    Ok(map)
+}

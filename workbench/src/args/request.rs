@@ -1,0 +1,85 @@
+//! What the user asked for, all names resolved.
+
+use super::bench::Options;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::program::Program;
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::variant::Variant;
+use counterflow_runtime::Device;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+/// A schedule: what `#[schedule] fn name(…)` becomes, or any function that builds one. It is known by its program's
+/// name. `|| name().reference(compare_with_this)` is that schedule with a reference of your own
+/// ([`Program::reference`]).
+pub type Schedule = fn() -> Program;
+
+/// What can be asked of a schedule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verb {
+    Demo,
+    Check,
+    Emit,
+    Compile,
+    Run,
+    Predict,
+    Bench,
+    List,
+}
+
+impl Verb {
+    pub(crate) const ALL: [Verb; 8] = [
+        Verb::Demo,
+        Verb::Check,
+        Verb::Emit,
+        Verb::Compile,
+        Verb::Run,
+        Verb::Predict,
+        Verb::Bench,
+        Verb::List,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Verb::Demo => "demo",
+            Verb::Check => "check",
+            Verb::Emit => "emit",
+            Verb::Compile => "compile",
+            Verb::Run => "run",
+            Verb::Predict => "predict",
+            Verb::Bench => "bench",
+            Verb::List => "list",
+        }
+    }
+}
+
+/// Numbers from the first to the last.
+pub(crate) type Numbers = RangeInclusive<u32>;
+
+/// What `check` decides besides one world and shape: each of these worlds with each of these numbers of rows.
+#[derive(Clone, Debug)]
+pub(crate) struct Ranges {
+    pub worlds: Numbers,
+    pub rows: Numbers,
+}
+
+/// What the user asked for, all names resolved.
+#[derive(Clone)]
+pub(crate) struct Request {
+    pub verb: Verb,
+    pub program: Program,
+    pub variant: Variant,
+    pub shape: Shape,
+    pub machine: Machine,
+    pub device: Device,
+    pub launches: u32,
+    pub seed: u64,
+    pub trace: Option<PathBuf>,
+    /// Whether `check` refuses what has no kernel.
+    pub emit: bool,
+    /// What `check` decides instead of one shape.
+    pub ranges: Option<Ranges>,
+    pub bench: Options,
+    /// The binary's `gemm`, if it has one: the product on each rank by itself.
+    pub yardstick: Option<Program>,
+}

@@ -1,0 +1,105 @@
+//! The value of an option, or what it should be.
+
+use super::request::Numbers;
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::program::Setting;
+use counterflow_codegen::shape::MAX_WORLD;
+use counterflow_codegen::variant::{Arch, Layout};
+use counterflow_runtime::Device;
+
+/// A value the user chose by name.
+#[derive(Clone, Debug)]
+pub(super) struct Named<T>(pub T);
+
+pub(super) fn number(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(value) if value <= i32::MAX as u32 => Ok(value),
+        _ => Err("it is a whole number up to 2147483647".into()),
+    }
+}
+
+pub(super) fn world(text: &str) -> Result<u32, String> {
+    match number(text)? {
+        world @ 1..=MAX_WORLD => Ok(world),
+        _ => Err(format!("a world has 1 to {MAX_WORLD} ranks")),
+    }
+}
+
+pub(super) fn worlds(text: &str) -> Result<Numbers, String> {
+    numbers(text, MAX_WORLD, "1..=8")
+}
+
+pub(super) fn rows(text: &str) -> Result<Numbers, String> {
+    numbers(text, i32::MAX as u32, "1..=4096")
+}
+
+/// `1..=8`, of numbers from 1.
+fn numbers(text: &str, most: u32, example: &str) -> Result<Numbers, String> {
+    let (first, last) = text.split_once("..=").unwrap_or((text, text));
+    match (first.parse::<u32>(), last.parse::<u32>()) {
+        (Ok(first), Ok(last)) if (1..=last).contains(&first) && last <= most => Ok(first..=last),
+        _ => Err(format!(
+            "it is a range such as {example}, of numbers from 1 to {most}"
+        )),
+    }
+}
+
+pub(super) fn launches(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(launches) if (1..=100).contains(&launches) => Ok(launches),
+        _ => Err("it is a whole number from 1 to 100".into()),
+    }
+}
+
+pub(super) fn seed(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("it is a whole number up to {}", u64::MAX))
+}
+
+fn pair<'a>(text: &'a str, example: &str) -> Result<(String, &'a str), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok((name.into(), value)),
+        _ => Err(format!("it is a name and a value, such as {example}")),
+    }
+}
+
+pub(super) fn named_number(text: &str) -> Result<(String, u32), String> {
+    let (name, value) = pair(text, "z.rows=512")?;
+    Ok((name, number(value)?))
+}
+
+pub(super) fn setting(text: &str) -> Result<(String, Setting), String> {
+    let (name, value) = pair(text, "tiles=128x256")?;
+    let setting = Setting::parse(value)
+        .ok_or("a choice is a number such as 128, or a pair such as 128x256")?;
+    Ok((name, setting))
+}
+
+fn one_of<T>(found: Option<T>, names: &[&str]) -> Result<T, String> {
+    found.ok_or_else(|| format!("it is one of {}", names.join(", ")))
+}
+
+pub(super) fn dtype(text: &str) -> Result<Dtype, String> {
+    one_of(Dtype::from_name(text), &Dtype::ALL.map(Dtype::name))
+}
+
+pub(super) fn layout(text: &str) -> Result<Layout, String> {
+    one_of(Layout::from_name(text), &Layout::ALL.map(Layout::name))
+}
+
+pub(super) fn arch(text: &str) -> Result<Arch, String> {
+    let all = [Arch::Sm90, Arch::Cpu];
+    one_of(
+        all.into_iter().find(|arch| arch.name() == text),
+        &all.map(Arch::name),
+    )
+}
+
+pub(super) fn device(text: &str) -> Result<Device, String> {
+    one_of(Device::from_name(text), &Device::ALL.map(Device::name))
+}
+
+pub(super) fn machine(text: &str) -> Result<Named<Machine>, String> {
+    one_of((text == "h200").then(Machine::h200).map(Named), &["h200"])
+}

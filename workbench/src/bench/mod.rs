@@ -1,0 +1,216 @@
+//! `bench`: kernels of ours beside cuBLASLt, in one process, in turns, on random data, checked before they are timed.
+
+mod after;
+mod contenders;
+mod field;
+mod meter;
+mod setup;
+mod station;
+mod stats;
+mod summary;
+mod table;
+mod task;
+mod turns;
+mod variants;
+mod yardstick;
+
+use crate::args::Request;
+use crate::cuda::Nccl;
+use crate::outcome::Outcome;
+use crate::render::Console;
+use crate::suite::{self, Case};
+use counterflow_codegen::variant::Variant;
+use counterflow_runtime::Error;
+use field::Field;
+use serde_json::{Map, json};
+use setup::Setup;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+/// What is missing, with advice that `bench` can take: the emulator times nothing.
+fn without_a_gpu(error: Error) -> Error {
+    match error {
+        Error::NoDevice { device, why, .. } => Error::NoDevice {
+            device,
+            why,
+            help: "`bench` times on GPUs alone: run it where nvidia-smi shows a Hopper GPU and driver 580 or later; `predict` estimates without one".into(),
+        },
+        other => other,
+    }
+}
+
+pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
+    let options = &request.bench;
+    let side = variants::side(&request.program);
+    let world = if side.is_some() {
+        request.variant.world
+    } else {
+        1
+    };
+    let cases = cases(request, side, world)?;
+    let base = Variant {
+        world,
+        ..request.variant.clone()
+    };
+    // What cannot be measured is refused on any machine.
+    variants::build(&request.program, &base)?;
+    let mut setup = Setup::new(world, &request.machine).map_err(without_a_gpu)?;
+    if options.nccl && side.is_some() {
+        setup.add_nccl()?;
+    }
+    console.say(setup.describe());
+    let mut field = Field::new(&request.program, base.clone(), options)?;
+    // The product on each rank by itself, where the schedule does more.
+    let free = Variant {
+        choices: BTreeMap::new(),
+        ..base
+    };
+    let alone = request.yardstick.as_ref().filter(|_| side.is_some());
+    let mut alone = alone.map(|program| Field::chosen(program, free));
+    let mut notes = Vec::new();
+    for case in &cases {
+        let refused = field.choose(case, &setup)?;
+        notes.extend(refused.map(|error| format!("{case}: {error}")));
+        if let Some(field) = &mut alone {
+            field.choose(case, &setup)?;
+        }
+    }
+    let mut sources = field.sources()?;
+    if let Some(field) = &alone {
+        sources.extend(field.sources()?);
+    }
+    setup.compile(&sources)?;
+    let begin = Instant::now();
+    let bar = console.bar(cases.len() as u64, "measuring");
+    let (results, ended) = as_far_as(cases.iter().enumerate(), |(at, case)| {
+        bar.say(&case.to_string());
+        let ours = field.take(at, case, &setup)?;
+        let beside = match &alone {
+            Some(field) => field.take(at, case, &setup)?,
+            None => Vec::new(),
+        };
+        // What others took too long for, this one has less for, and the other way round.
+        let budget = options.seconds_a_product.map(|seconds| {
+            let left = seconds * (at + 1) as f64 - begin.elapsed().as_secs_f64();
+            left.max(seconds / 2.0)
+        });
+        let result = setup.measure(request, case, &ours, beside.first(), budget)?;
+        bar.step();
+        Ok(result)
+    });
+    drop(bar);
+    if let Some(error) = &ended {
+        let (done, all) = (results.len(), cases.len());
+        console.say(format!(
+            "  **{}** at {}, with {done} of {all} products measured; it was the turn of {}",
+            error.kind(),
+            cases[done],
+            field.names(done)
+        ));
+    }
+    let ended = match ended {
+        Some(error) if results.is_empty() => return Err(error),
+        ended => ended,
+    };
+    if results.len() <= summary::FEW {
+        console.say(table::text(&results));
+    }
+    if let Some(text) = table::sustained(&results) {
+        console.say(text);
+    }
+    for text in summary::text(&results) {
+        console.say(text);
+    }
+    console.say(table::summary_text(&results));
+    for note in &notes {
+        console.say(format!("  left out at {note}"));
+    }
+    if options.sweep {
+        console.say(setup.keep(request, world, &results)?);
+    }
+    let mut measured = table::object(&results);
+    measured["gpu"] = setup.gpu().into();
+    measured["world"] = world.into();
+    measured["ranks_sharing_a_gpu"] = setup.sharing.into();
+    measured["cublaslt"] = setup.stations[0].blas.version().into();
+    measured["nccl"] = setup.stations[0].nccl.as_ref().map(Nccl::version).into();
+    measured["left_out"] = json!(notes);
+    for (name, part) in summary::object(&results) {
+        measured[name] = part;
+    }
+    let text = |path: &Path, text: String| {
+        std::fs::write(path, text).map_err(|source| Error::File {
+            path: path.into(),
+            source,
+        })
+    };
+    if let Some(path) = &options.save {
+        text(path, format!("{measured}\n"))?;
+    }
+    if let Some(path) = &options.markdown {
+        text(path, summary::markdown(&results, &setup.describe()))?;
+    }
+    match ended {
+        Some(error) => Err(error),
+        None => Ok(Outcome {
+            good: !table::wrong(&results),
+            fields: Map::from_iter([("measured".into(), measured)]),
+        }),
+    }
+}
+
+/// What `measure` gives for each, as far as it goes: the first error ends it, and nothing is lost of what came before.
+fn as_far_as<T, R>(
+    all: impl Iterator<Item = T>,
+    mut measure: impl FnMut(T) -> Result<R, Error>,
+) -> (Vec<R>, Option<Error>) {
+    let mut done = Vec::new();
+    for one in all {
+        match measure(one) {
+            Ok(result) => done.push(result),
+            Err(error) => return (done, Some(error)),
+        }
+    }
+    (done, None)
+}
+
+/// What is to be measured: shapes, then suites, else the one shape of the command line.
+fn cases(request: &Request, side: Option<suite::Side>, world: u32) -> Result<Vec<Case>, Error> {
+    let options = &request.bench;
+    let mut cases: Vec<Case> = options.shapes.iter().copied().map(suite::single).collect();
+    for name in &options.suites {
+        cases.extend(suite::named(
+            name,
+            &options.rows,
+            side,
+            side.map(|_| world),
+        )?);
+    }
+    if cases.is_empty() {
+        let shape = &request.shape;
+        cases.push(suite::single([shape.m, shape.n, shape.k]));
+    }
+    Ok(suite::distinct(cases))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_measured_before_an_error_is_kept() {
+        let odd = |at: u32| match at {
+            3 => Err(Error::Usage {
+                what: "3".into(),
+                legal: "less".into(),
+            }),
+            at => Ok(2 * at),
+        };
+        let (done, ended) = as_far_as(0..6, odd);
+        assert_eq!(done, [0, 2, 4]);
+        assert_eq!(ended.map(|error| error.kind()), Some("usage"));
+        let (done, ended) = as_far_as(0..3, odd);
+        assert!(done.len() == 3 && ended.is_none());
+    }
+}

@@ -1,0 +1,188 @@
+//! GPUs, compiler and libraries of a measurement, and what their ranks do together.
+
+use super::station::Station;
+use super::task::Task;
+use super::turns::Exchange;
+use super::variants::{self, Planned};
+use super::{meter, table};
+use crate::args::Request;
+use crate::cuda::Nccl;
+use crate::suite::{Case, Side};
+use crate::{render, run};
+use counterflow_codegen::cuda::CudaSource;
+use counterflow_codegen::model::{Machine, Volume};
+use counterflow_codegen::program::Program;
+use counterflow_codegen::variant::Variant;
+use counterflow_runtime::jit::Compiler;
+use counterflow_runtime::tuned::{self, Key, Tuned};
+use counterflow_runtime::{Communicator, Error, communicator, gpus, launch};
+
+/// GPUs, compiler and libraries, for all products.
+pub(super) struct Setup {
+    pub ranks: Vec<Communicator>,
+    pub stations: Vec<Station>,
+    compiler: Compiler,
+    exchange: Exchange,
+    /// Ranks on the first GPU.
+    pub sharing: usize,
+    machine: Machine,
+    /// What was measured before: the user's, then the package's.
+    pub tables: [Tuned; 2],
+}
+
+impl Setup {
+    pub(super) fn new(world: u32, machine: &Machine) -> Result<Setup, Error> {
+        let ranks = gpus::ranks(world)?;
+        let gpu = ranks[0].gpu();
+        gpu.must_be_hopper()?;
+        let sharing = ranks
+            .iter()
+            .filter(|rank| rank.gpu().ordinal() == gpu.ordinal())
+            .count();
+        let compiler = Compiler::find()?;
+        let stations = Communicator::each(&ranks, |rank| Station::new(rank, &compiler))?;
+        Ok(Setup {
+            exchange: Exchange::new(ranks.len()),
+            ranks,
+            stations,
+            compiler,
+            sharing,
+            machine: machine.clone(),
+            tables: [Tuned::of_user()?, Tuned::embedded()?],
+        })
+    }
+
+    pub(super) fn add_nccl(&mut self) -> Result<(), Error> {
+        let ranks = self.ranks.iter();
+        let ranks: Vec<_> = ranks
+            .map(|rank| (rank.gpu().clone(), rank.stream().clone()))
+            .collect();
+        for (station, nccl) in self.stations.iter_mut().zip(Nccl::all(&ranks)?) {
+            station.nccl = Some(nccl);
+        }
+        Ok(())
+    }
+
+    /// As much of a GPU as a rank has for kernels of that schedule.
+    pub(super) fn machine(&self, program: &Program) -> Machine {
+        let sms = self.ranks[0].gpu().sms();
+        Machine {
+            sms: communicator::share(sms, self.sharing as u32, run::copies(program)),
+            ..self.machine.clone()
+        }
+    }
+
+    pub(super) fn gpu(&self) -> &str {
+        self.ranks[0].gpu().name()
+    }
+
+    /// Writes down who won.
+    pub(super) fn keep(
+        &self,
+        request: &Request,
+        world: u32,
+        results: &[table::Result],
+    ) -> Result<String, Error> {
+        if self.sharing > 1 {
+            return Ok(
+                "  nobody won: times of ranks that share a GPU say nothing of others".into(),
+            );
+        }
+        let given = request.bench.tuned.clone();
+        let path = given.or_else(Tuned::place).ok_or_else(|| Error::Usage {
+            what: "there is no place for the winners".into(),
+            legal: "--tuned FILE, or a folder in COUNTERFLOW_CACHE".into(),
+        })?;
+        let variant = Variant {
+            world,
+            ..request.variant.clone()
+        };
+        let key = Key::new(self.gpu(), &request.program, &variant);
+        let mut tuned = Tuned::read(&path)?;
+        let among = tuned::offered(&request.program);
+        let winners = results.iter().filter_map(|result| result.kept(&key, among));
+        winners.for_each(|winner| tuned.put(winner));
+        tuned.write(&path)?;
+        Ok(format!(
+            "  **{}** known in {}",
+            render::plural(tuned.len() as u64, "winner"),
+            path.display()
+        ))
+    }
+
+    /// Compiles all that will be loaded, as many at a time as there are cores: into the cache, where there is one.
+    pub(super) fn compile(&self, sources: &[CudaSource]) -> Result<(), Error> {
+        launch::compile_all(&self.compiler, sources)
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let gpu = self.gpu();
+        let place = match (self.ranks.len(), self.sharing) {
+            (1, _) => gpu.to_owned(),
+            (count, 1) => format!("{count} x {gpu}"),
+            (count, _) => format!(
+                "{count} ranks that share one {gpu}, so that no time here is that of {count} GPUs"
+            ),
+        };
+        let mut text = format!(
+            "**measuring** on {place}, beside cuBLASLt {}, compiled by {}",
+            self.stations[0].blas.version(),
+            self.compiler.describe()
+        );
+        if let Some(nccl) = &self.stations[0].nccl {
+            text.push_str(&format!(", NCCL {}", nccl.version()));
+        }
+        if let Err(why) = meter::library() {
+            text.push_str(&format!("\n  no clocks and no power: {why}"));
+        }
+        text
+    }
+
+    pub(super) fn measure(
+        &self,
+        request: &Request,
+        case: &Case,
+        ours: &[Planned<'_>],
+        alone: Option<&Planned<'_>>,
+        budget: Option<f64>,
+    ) -> Result<table::Result, Error> {
+        let first = &ours[0];
+        let (kernel, roles) = (&first.built.kernel, first.built.roles);
+        let task = Task {
+            case,
+            dtype: kernel.buffers[roles.x.index()].dtype,
+            layout: kernel.variant.layout,
+            ours,
+            alone,
+            compiler: &self.compiler,
+            samples: request.bench.samples,
+            warm: request.bench.warm,
+            budget,
+            sustained: request.bench.seconds_in_a_row(),
+            seed: request.seed,
+            exchange: &self.exchange,
+        };
+        let measured = Communicator::each(&self.ranks, |rank| {
+            self.stations[rank.rank() as usize].measure(rank, &task)
+        })?;
+        let mut names = vec![(table::CUBLAS.to_owned(), None)];
+        names.extend(alone.map(|alone| (format!("{} alone", alone.name()), None)));
+        names.extend(
+            ours.iter()
+                .map(|planned| (planned.name(), Some(planned.built.choices.clone()))),
+        );
+        if self.stations[0].nccl.is_some() {
+            let name = if variants::side(&request.program) == Some(Side::Columns) {
+                "NCCL, then cuBLASLt"
+            } else {
+                "cuBLASLt, then NCCL"
+            };
+            names.push((name.into(), None));
+        }
+        let link = (self.ranks.len() > 1).then(|| {
+            let bytes = Volume::of(kernel, &first.plan).least_of_a_link();
+            bytes as f64 / self.machine.link_copy_engine
+        });
+        Ok(table::Result::of(case, &names, &measured, link))
+    }
+}

@@ -1,0 +1,576 @@
+//! Results as tables and JSON.
+
+use super::meter::Reading;
+use super::stats::{Spread, geometric_mean, round_by_round, slowest};
+use super::task::Measured;
+use super::turns::Sustained;
+use crate::cuda::Difference;
+use crate::render;
+use crate::suite::Case;
+use counterflow_codegen::program::Setting;
+use counterflow_runtime::tuned::{Key, Winner};
+use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
+
+/// What every other contender is compared with.
+pub(super) const CUBLAS: &str = "cuBLASLt";
+
+/// One contender at one product.
+pub(super) struct Row {
+    pub contender: String,
+    /// Seconds a launch, of the slowest rank.
+    pub seconds: Spread,
+    /// How fast it is over cuBLASLt, each sample beside that of its round: a clock that moves between rounds moves both.
+    pub over_cublas: f64,
+    pub samples: usize,
+    /// Launches in a sample.
+    pub launches: u32,
+    pub difference: Difference,
+    /// Back to back.
+    pub sustained: Option<Sustained>,
+    /// The choices of a kernel of the measured schedule; none for the others.
+    pub ours: Option<Choices>,
+}
+
+impl Row {
+    /// The choices of a kernel of the schedule.
+    pub(super) fn variant(&self) -> String {
+        let choices = self.ours.iter().flatten();
+        let words = choices.map(|(name, setting)| format!("{name}={setting}"));
+        words.collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// A variant's choices, by name.
+pub(super) type Choices = BTreeMap<String, Setting>;
+
+/// All contenders at one product; the first is cuBLASLt.
+pub(super) struct Result {
+    pub case: Case,
+    pub rows: Vec<Row>,
+    /// Seconds that the least bytes take on the busiest link; none where nothing is moved.
+    pub link: Option<f64>,
+    pub reading: Option<Reading>,
+    pub algorithms: usize,
+}
+
+impl Result {
+    /// From what the ranks measured. `names` are the contenders', with the choices of the schedule's kernels.
+    pub(super) fn of(
+        case: &Case,
+        names: &[(String, Option<Choices>)],
+        ranks: &[Measured],
+        link: Option<f64>,
+    ) -> Result {
+        let samples = |which: usize| {
+            let each: Vec<&[f64]> = ranks.iter().map(|rank| &rank.seconds[which][..]).collect();
+            slowest(&each)
+        };
+        let cublas = samples(0);
+        let rows = names.iter().enumerate().map(|(which, (name, ours))| {
+            let samples = samples(which);
+            let differences = ranks.iter().map(|rank| rank.differences[which]);
+            let sustained = ranks
+                .iter()
+                .filter_map(|rank| rank.sustained.get(which).copied())
+                .max_by(|a, b| a.seconds.total_cmp(&b.seconds));
+            Row {
+                contender: match (which, ranks.first()) {
+                    (0, Some(rank)) => rank.yardstick.clone(),
+                    _ => name.clone(),
+                },
+                seconds: Spread::of(&samples),
+                over_cublas: round_by_round(&cublas, &samples),
+                samples: samples.len(),
+                launches: ranks.first().map_or(0, |rank| rank.launches[which]),
+                difference: differences.fold(Difference::default(), |all, one| Difference {
+                    wrong: all.wrong.saturating_add(one.wrong),
+                    worst: all.worst.max(one.worst),
+                }),
+                sustained,
+                ours: ours.clone(),
+            }
+        });
+        Result {
+            case: case.clone(),
+            rows: rows.collect(),
+            link,
+            // The GPU with the lowest clock is the one the others wait for.
+            reading: ranks
+                .iter()
+                .filter_map(|rank| rank.reading)
+                .min_by(|a, b| a.clock.median.total_cmp(&b.clock.median)),
+            algorithms: ranks.first().map_or(0, |rank| rank.algorithms),
+        }
+    }
+
+    pub(super) fn cublas(&self) -> f64 {
+        self.rows.first().map_or(0.0, |row| row.seconds.median)
+    }
+
+    /// Seconds below which no schedule can come that moves its data beside cuBLASLt's product.
+    fn bound(&self) -> f64 {
+        self.cublas().max(self.link.unwrap_or(0.0))
+    }
+
+    /// Kernels of the schedule, as far as they are right.
+    fn ours(&self) -> impl Iterator<Item = &Row> {
+        let rows = self.rows.iter();
+        rows.filter(|row| row.ours.is_some() && row.difference.wrong == 0)
+    }
+
+    /// The fastest kernel of the schedule that is right.
+    pub(super) fn best(&self) -> Option<&Row> {
+        let medians = |a: &&Row, b: &&Row| a.seconds.median.total_cmp(&b.seconds.median);
+        self.ours().min_by(medians)
+    }
+
+    /// How fast it is: over cuBLASLt, or the part that it reaches of the bound.
+    pub(super) fn speed(&self, row: &Row) -> f64 {
+        match self.link {
+            Some(_) => self.bound() / row.seconds.median,
+            None => row.over_cublas,
+        }
+    }
+
+    /// The one to be kept.
+    pub(super) fn kept(&self, key: &Key, among: usize) -> Option<Winner> {
+        let [m, n, k] = self.case.size;
+        let row = self.winner()?;
+        let micros = |seconds: f64| (seconds * 1e7).round() / 10.0;
+        let choices = row.ours.iter().flatten();
+        Some(Winner {
+            key: key.clone(),
+            m,
+            n,
+            k,
+            microseconds: micros(row.seconds.median),
+            p10: micros(row.seconds.low),
+            p90: micros(row.seconds.high),
+            cublaslt: micros(self.cublas()),
+            among,
+            choices: choices
+                .map(|(name, setting)| (name.clone(), setting.to_string()))
+                .collect(),
+        })
+    }
+
+    /// The first, in the order in which the model likes them, that is as good as the best: a difference of 1 % is within
+    /// what two runs differ by. How good a kernel is, is how much longer it takes than the fastest; where it was measured
+    /// back to back, too, the larger of the two. In turns one that draws more power is fast at the expense of the others,
+    /// and alone one that draws little is best where nothing else would have used that power.
+    fn winner(&self) -> Option<&Row> {
+        let turns = |row: &Row| Some(row.seconds.median);
+        let alone = |row: &Row| row.sustained.map(|sustained| sustained.seconds);
+        let least =
+            |time: &dyn Fn(&Row) -> Option<f64>| self.ours().filter_map(time).reduce(f64::min);
+        let (least_in_turns, least_alone) = (least(&turns)?, least(&alone));
+        let miss = |row: &Row| {
+            let in_turns = row.seconds.median / least_in_turns;
+            let alone = alone(row).zip(least_alone);
+            alone.map_or(in_turns, |(own, least)| in_turns.max(own / least))
+        };
+        let best = self.ours().map(miss).reduce(f64::min)?;
+        self.ours().find(|row| miss(row) <= 1.01 * best)
+    }
+
+    fn ratio(&self, row: &Row) -> f64 {
+        match self.link {
+            Some(_) => row.seconds.median / self.bound(),
+            None => row.over_cublas,
+        }
+    }
+}
+
+/// Whether any element was further off than rounding allows.
+pub(super) fn wrong(results: &[Result]) -> bool {
+    let mut rows = results.iter().flat_map(|result| &result.rows);
+    rows.any(|row| row.difference.wrong > 0)
+}
+
+pub(super) fn micros(seconds: f64) -> String {
+    format!("{:.1}", seconds * 1e6)
+}
+
+/// A line for each contender of each product.
+pub(super) fn text(results: &[Result]) -> String {
+    let fused = results.iter().any(|result| result.link.is_some());
+    let ratio = if fused { "of bound" } else { "x cuBLASLt" };
+    let header = [
+        "product",
+        "contender",
+        "µs",
+        "p10..p90",
+        "TFLOP/s",
+        ratio,
+        "of rounding",
+        "MHz",
+        "W",
+    ];
+    let mut lines = Vec::new();
+    for result in results {
+        let state = result.reading.map_or(["-".into(), "-".into()], |reading| {
+            [
+                format!("{:.0}..{:.0}", reading.clock.low, reading.clock.high),
+                format!("{:.0}", reading.power.median),
+            ]
+        });
+        for (index, row) in result.rows.iter().enumerate() {
+            let first = |text: String| if index == 0 { text } else { String::new() };
+            let found = match (index, row.difference.wrong) {
+                (0, 0) if row.difference == Difference::default() => "-".into(),
+                (_, 0) => format!("{:.0} %", row.difference.worst * 100.0),
+                (_, wrong) => format!("WRONG: {wrong}"),
+            };
+            lines.push(vec![
+                first(result.case.to_string()),
+                row.contender.clone(),
+                micros(row.seconds.median),
+                format!("{}..{}", micros(row.seconds.low), micros(row.seconds.high)),
+                format!("{:.0}", result.case.flop() / row.seconds.median / 1e12),
+                format!("{:.3}", result.ratio(row)),
+                found,
+                first(state[0].clone()),
+                first(state[1].clone()),
+            ]);
+        }
+        if let Some(link) = result.link {
+            let mut line = vec![
+                String::new(),
+                format!("least bytes over a link"),
+                micros(link),
+            ];
+            line.resize(header.len(), String::new());
+            lines.push(line);
+        }
+    }
+    render::table(&header, lines, &[2, 3, 4, 5, 6, 7, 8])
+}
+
+/// Back to back for seconds: rate, clock and power of each contender, and how far the rate wanders once it has found
+/// its level.
+pub(super) fn sustained(results: &[Result]) -> Option<String> {
+    let mut lines = Vec::new();
+    for result in results {
+        let base = result.rows.first().and_then(|row| row.sustained);
+        for row in &result.rows {
+            let (Some(own), Some(base)) = (row.sustained, base) else {
+                continue;
+            };
+            let rate = |seconds: f64| format!("{:.0}", result.case.flop() / seconds / 1e12);
+            let state = |of: fn(&Reading) -> f64| {
+                let reading = own.reading.as_ref();
+                reading.map_or("-".into(), |reading| format!("{:.0}", of(reading)))
+            };
+            lines.push(vec![
+                result.case.to_string(),
+                row.contender.clone(),
+                rate(own.seconds),
+                format!("{:.3}", base.seconds / own.seconds),
+                own.windows.map_or("-".into(), |windows| {
+                    format!("{}..{}", rate(windows.high), rate(windows.low))
+                }),
+                state(|reading| reading.clock.median),
+                state(|reading| reading.power.median),
+            ]);
+        }
+    }
+    let header = [
+        "back to back",
+        "contender",
+        "TFLOP/s",
+        "x cuBLASLt",
+        "by second",
+        "MHz",
+        "W",
+    ];
+    (!lines.is_empty()).then(|| render::table(&header, lines, &[2, 3, 4, 5, 6]))
+}
+
+/// A contender over all products: the geometric mean of its ratios, and the worst with where it was.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Summary {
+    pub contender: String,
+    pub products: usize,
+    pub mean: f64,
+    pub worst: (f64, String),
+}
+
+/// Of the best of ours at each product, then of every contender that took part in all of them.
+pub(super) fn summaries(results: &[Result]) -> Vec<Summary> {
+    // Beside a bound, less is better; beside cuBLASLt, more is.
+    let fused = results.iter().any(|result| result.link.is_some());
+    let better = |a: f64, b: f64| if fused { a < b } else { a > b };
+    let summary = |contender: &str, ratios: Vec<(f64, String)>| {
+        let numbers: Vec<f64> = ratios.iter().map(|(ratio, _)| *ratio).collect();
+        let worst = ratios
+            .into_iter()
+            .reduce(|a, b| if better(a.0, b.0) { b } else { a })?;
+        Some(Summary {
+            contender: contender.into(),
+            products: numbers.len(),
+            mean: geometric_mean(&numbers)?,
+            worst,
+        })
+    };
+    let best = results.iter().filter_map(|result| {
+        let ours = result.ours();
+        let ratios = ours.map(|row| result.ratio(row));
+        let ratio = ratios.reduce(|a, b| if better(a, b) { a } else { b })?;
+        Some((ratio, result.case.to_string()))
+    });
+    let mut found: Vec<Summary> = summary("best of ours", best.collect())
+        .into_iter()
+        .collect();
+    let names = results.first().map_or(&[][..], |result| &result.rows[1..]);
+    for name in names.iter().map(|row| &row.contender) {
+        let of = |result: &Result| {
+            let row = result.rows.iter().find(|row| row.contender == *name)?;
+            Some((result.ratio(row), result.case.to_string()))
+        };
+        let ratios: Vec<_> = results.iter().filter_map(of).collect();
+        if ratios.len() == results.len() {
+            found.extend(summary(name, ratios));
+        }
+    }
+    found
+}
+
+pub(super) fn summary_text(results: &[Result]) -> String {
+    let fused = results.iter().any(|result| result.link.is_some());
+    let header = [
+        if fused {
+            "time over bound"
+        } else {
+            "speed over cuBLASLt"
+        },
+        "products",
+        "geometric mean",
+        "worst",
+        "at",
+    ];
+    let lines = summaries(results).into_iter().map(|summary| {
+        vec![
+            summary.contender,
+            summary.products.to_string(),
+            format!("{:.3}", summary.mean),
+            format!("{:.3}", summary.worst.0),
+            summary.worst.1,
+        ]
+    });
+    render::table(&header, lines.collect(), &[1, 2, 3])
+}
+
+fn spread(spread: Spread) -> Json {
+    json!({ "median": spread.median, "p10": spread.low, "p90": spread.high })
+}
+
+fn reading(reading: &Reading) -> Json {
+    json!({ "sm_mhz": spread(reading.clock), "watts": spread(reading.power) })
+}
+
+/// All of it, for machines: times in seconds.
+pub(super) fn object(results: &[Result]) -> Json {
+    let each = results.iter().map(|result| {
+        let [m, n, k] = result.case.size;
+        let rows = result.rows.iter().map(|row| {
+            json!({
+                "contender": row.contender,
+                "choices": row.ours.as_ref().map(|choices| {
+                    let choices = choices.iter();
+                    choices.map(|(name, setting)| (name.clone(), setting.to_string())).collect::<BTreeMap<_, _>>()
+                }),
+                "seconds": spread(row.seconds),
+                "samples": row.samples,
+                "launches_a_sample": row.launches,
+                "flop_per_second": result.case.flop() / row.seconds.median,
+                "wrong_elements": row.difference.wrong,
+                "of_rounding": row.difference.worst,
+                "over_cublas": row.over_cublas,
+                "of_bound": result.link.map(|_| row.seconds.median / result.bound()),
+                "sustained": row.sustained.as_ref().map(|own| json!({
+                    "seconds": own.seconds,
+                    "flop_per_second": result.case.flop() / own.seconds,
+                    "over_cublas": result.rows[0].sustained.map(|base| base.seconds / own.seconds),
+                    "by_second": own.windows.map(spread),
+                    "state": own.reading.as_ref().map(reading),
+                })),
+            })
+        });
+        json!({
+            "layer": result.case.layer,
+            "suites": result.case.suites,
+            "m": m, "n": n, "k": k,
+            "least_link_seconds": result.link,
+            "bound_seconds": result.link.map(|_| result.bound()),
+            "cublas_algorithms_tried": result.algorithms,
+            "state": result.reading.as_ref().map(reading),
+            "contenders": rows.collect::<Vec<_>>(),
+        })
+    });
+    let means = summaries(results).into_iter().map(|summary| {
+        json!({
+            "contender": summary.contender,
+            "products": summary.products,
+            "geometric_mean": summary.mean,
+            "worst": summary.worst.0,
+            "worst_at": summary.worst.1,
+        })
+    });
+    json!({ "products": each.collect::<Vec<_>>(), "means": means.collect::<Vec<_>>() })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::suite;
+
+    pub(in super::super) fn result(
+        size: [u32; 3],
+        link: Option<f64>,
+        micros: &[(&str, f64)],
+    ) -> Result {
+        let names: Vec<(String, Option<Choices>)> = micros
+            .iter()
+            .enumerate()
+            .map(|(index, (name, _))| ((*name).to_owned(), (index > 0).then(Choices::new)))
+            .collect();
+        let measured = Measured {
+            seconds: micros
+                .iter()
+                .map(|(_, micros)| vec![micros * 1e-6; 30])
+                .collect(),
+            differences: vec![Difference::default(); micros.len()],
+            launches: vec![4; micros.len()],
+            reading: None,
+            sustained: Vec::new(),
+            algorithms: 8,
+            yardstick: CUBLAS.into(),
+        };
+        Result::of(&suite::single(size), &names, &[measured], link)
+    }
+
+    #[test]
+    fn speed_is_cublas_over_ours_and_the_worst_is_the_slowest() {
+        let results = [
+            result(
+                [512; 3],
+                None,
+                &[(CUBLAS, 100.0), ("a", 80.0), ("b", 110.0)],
+            ),
+            result([1024; 3], None, &[(CUBLAS, 100.0), ("a", 125.0)]),
+        ];
+        let all = summaries(&results);
+        assert_eq!(all.len(), 2, "b took part once only");
+        assert!((all[0].mean - 1.0).abs() < 1e-9, "{all:?}");
+        assert!((all[0].worst.0 - 0.8).abs() < 1e-9);
+        assert_eq!(all[0].worst.1, "1024x1024x1024");
+        let text = text(&results);
+        assert!(
+            text.contains("1.250") && text.contains("80.0..80.0"),
+            "{text}"
+        );
+    }
+
+    /// In the fourth round the clock doubles between the two: medians of each by itself differ by 2.2, rounds by 1.1.
+    #[test]
+    fn speed_is_told_round_by_round() {
+        let names = [
+            (CUBLAS.to_owned(), None),
+            ("a".to_owned(), Some(Choices::new())),
+        ];
+        let measured = Measured {
+            seconds: vec![vec![1.1, 2.2, 1.1, 2.2, 2.2], vec![1.0, 2.0, 1.0, 1.0, 2.0]],
+            differences: vec![Difference::default(); 2],
+            launches: vec![1; 2],
+            reading: None,
+            sustained: Vec::new(),
+            algorithms: 8,
+            yardstick: CUBLAS.into(),
+        };
+        let result = Result::of(&suite::single([512; 3]), &names, &[measured], None);
+        let near = |got: f64| assert!((got - 1.1).abs() < 1e-9, "{got}");
+        near(result.speed(&result.rows[1]));
+        near(summaries(std::slice::from_ref(&result))[0].mean);
+        let object = object(std::slice::from_ref(&result));
+        near(
+            object["products"][0]["contenders"][1]["over_cublas"]
+                .as_f64()
+                .expect("a number"),
+        );
+    }
+
+    #[test]
+    fn fused_times_are_over_the_larger_of_link_and_gemm() {
+        let results = [
+            result([512; 3], Some(50e-6), &[(CUBLAS, 100.0), ("a", 120.0)]),
+            result([512; 3], Some(200e-6), &[(CUBLAS, 100.0), ("a", 260.0)]),
+        ];
+        let best = &summaries(&results)[0];
+        assert!((best.worst.0 - 1.3).abs() < 1e-9, "{best:?}");
+        assert!((best.mean - (1.2f64 * 1.3).sqrt()).abs() < 1e-9);
+        assert!(text(&results).contains("200.0"), "the link is shown");
+    }
+
+    #[test]
+    fn who_misses_the_fastest_by_least_wins_and_among_equals_who_the_model_likes() {
+        let mut one = result(
+            [512; 3],
+            None,
+            &[(CUBLAS, 100.0), ("a", 100.5), ("b", 100.0), ("c", 98.0)],
+        );
+        let winner = |one: &Result| one.winner().map(|row| row.contender.clone());
+        assert_eq!(winner(&one).as_deref(), Some("c"));
+        one.rows[3].difference.wrong = 1;
+        assert_eq!(winner(&one).as_deref(), Some("a"));
+        one.rows[1].sustained = Some(back_to_back(110e-6));
+        one.rows[2].sustained = Some(back_to_back(105e-6));
+        assert_eq!(winner(&one).as_deref(), Some("b"));
+        // 2 % behind alone and the fastest in turns, or the fastest alone and 4 % behind in turns.
+        one.rows[1].seconds = result([512; 3], None, &[(CUBLAS, 96.0)]).rows[0].seconds;
+        one.rows[1].sustained = Some(back_to_back(107e-6));
+        assert_eq!(winner(&one).as_deref(), Some("a"));
+    }
+
+    fn back_to_back(seconds: f64) -> Sustained {
+        Sustained {
+            seconds,
+            windows: None,
+            reading: None,
+        }
+    }
+
+    #[test]
+    fn back_to_back_has_a_row_for_each() {
+        let mut one = result([8192; 3], None, &[(CUBLAS, 1700.0), ("a", 1650.0)]);
+        assert_eq!(sustained(std::slice::from_ref(&one)), None);
+        one.rows[0].sustained = Some(back_to_back(1.6e-3));
+        one.rows[1].sustained = Some(Sustained {
+            windows: Some(Spread {
+                median: 1.59e-3,
+                low: 1.58e-3,
+                high: 1.61e-3,
+            }),
+            ..back_to_back(1.59e-3)
+        });
+        assert_eq!(sustained(&[one]).as_deref(), Some(BACK_TO_BACK));
+    }
+
+    const BACK_TO_BACK: &str = "  \
+  back to back    contender  TFLOP/s  x cuBLASLt  by second  MHz  W
+  8192x8192x8192  cuBLASLt       687       1.000          -    -  -
+  8192x8192x8192  a              692       1.006   683..696    -  -";
+
+    #[test]
+    fn a_wrong_element_is_seen() {
+        let mut results = [result([512; 3], None, &[(CUBLAS, 100.0), ("a", 80.0)])];
+        assert!(!wrong(&results));
+        results[0].rows[1].difference.wrong = 3;
+        assert!(wrong(&results) && text(&results).contains("WRONG: 3"));
+        assert_eq!(
+            summaries(&results).first().map(|s| &s.contender[..]),
+            Some("a"),
+            "no best"
+        );
+    }
+}

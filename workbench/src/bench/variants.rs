@@ -1,0 +1,303 @@
+//! Which kernels of ours take part: the choices of a schedule, those that are legal, the model's favourites.
+
+use super::after::After;
+use crate::args::Many;
+use crate::size;
+use crate::suite::{Case, Side};
+use counterflow_codegen::diag::Diagnostics;
+use counterflow_codegen::kernel::{Buffer, Kernel};
+use counterflow_codegen::lower;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::pipeline::{self, Pipeline};
+use counterflow_codegen::plan::{Grid, Plan};
+use counterflow_codegen::program::{Program, Setting, TensorId, TensorKind};
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::variant::Variant;
+use counterflow_codegen::verify::{self, Checked, Series};
+use counterflow_runtime::Error;
+use counterflow_runtime::tuned::{self, Ranked, Ranking};
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+/// A kernel that takes part, whatever the shape.
+#[derive(Debug)]
+pub(super) struct Built {
+    /// Its choices, as a user would set them.
+    pub name: String,
+    pub choices: BTreeMap<String, Setting>,
+    pub kernel: Checked<Kernel>,
+    pub roles: Roles,
+    /// Made when first needed: most variants are only ranked.
+    pipeline: OnceLock<Result<Checked<Pipeline>, Diagnostics>>,
+}
+
+/// A kernel and its numbers for one shape.
+#[derive(Debug)]
+pub(super) struct Planned<'a> {
+    pub built: &'a Built,
+    pub pipeline: &'a Checked<Pipeline>,
+    pub series: Series,
+    pub plan: Checked<Plan>,
+}
+
+impl Planned<'_> {
+    /// Schedule and choices.
+    pub(super) fn name(&self) -> String {
+        format!("{} {}", self.built.kernel.name, self.built.name)
+    }
+}
+
+/// Which tensors are the operands and the result of the one product, and what becomes of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Roles {
+    pub x: TensorId,
+    pub w: TensorId,
+    pub y: TensorId,
+    pub after: After,
+}
+
+impl Roles {
+    fn of(kernel: &Kernel) -> Result<Roles, Error> {
+        let all = |wanted: fn(&Buffer) -> bool| -> Vec<TensorId> {
+            let buffers = kernel.buffers.iter().enumerate();
+            buffers
+                .filter(|(_, buffer)| wanted(buffer))
+                .map(|(index, _)| TensorId(index as u16))
+                .collect()
+        };
+        let inputs = all(|buffer| buffer.kind.is_input());
+        let outputs = all(|buffer| !buffer.kind.is_input() && !buffer.is_scratch());
+        // What other ranks add to a product is still the product.
+        let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
+        let product = moves && After::adds_only(kernel);
+        let after = |y| After::of(kernel, y).or(product.then(After::default));
+        if let [y] = outputs[..]
+            && let Some(after) = after(y)
+        {
+            let read: Vec<TensorId> = after.operands().collect();
+            let rest: Vec<TensorId> = inputs
+                .iter()
+                .copied()
+                .filter(|input| !read.contains(input))
+                .collect();
+            if let [x, w] = rest[..] {
+                after.comparable(kernel, y)?;
+                return Ok(Roles { x, w, y, after });
+            }
+        }
+        Err(Error::NotYet {
+            what: format!(
+                "measuring {} with {} inputs and {} outputs",
+                kernel.name,
+                inputs.len(),
+                outputs.len()
+            ),
+            help: "schedules of one product are measured: two operands, one output; between them a bias, then GELU or a matrix that is added".into(),
+        })
+    }
+}
+
+/// What a schedule does with its ranks, in the words of a suite.
+pub(super) fn side(program: &Program) -> Option<Side> {
+    let has = |kind| program.tensors.iter().any(|tensor| tensor.kind == kind);
+    if has(TensorKind::Gathered) {
+        Some(Side::Columns)
+    } else if has(TensorKind::Scattered) || has(TensorKind::Reduced) {
+        Some(Side::Depth)
+    } else {
+        None
+    }
+}
+
+/// The kernel of a variant, checked.
+///
+/// # Errors
+/// What lowering or the verifier refuses.
+pub(super) fn build(program: &Program, variant: &Variant) -> Result<Built, Error> {
+    let kernel = verify::kernel(lower::lower(program, variant)?)?;
+    let choices: BTreeMap<String, Setting> = tuned::choices(program)
+        .into_iter()
+        .filter_map(|(name, options)| {
+            let chosen = variant.choices.get(name).or(options.first())?;
+            Some((name.to_owned(), *chosen))
+        })
+        .collect();
+    let words = choices.iter();
+    let words = words.map(|(name, setting)| format!("{name}={setting}"));
+    Ok(Built {
+        name: words.collect::<Vec<_>>().join(" "),
+        roles: Roles::of(&kernel)?,
+        choices,
+        kernel,
+        pipeline: OnceLock::new(),
+    })
+}
+
+impl Built {
+    /// Its numbers for that product on that machine.
+    fn numbers(&self, case: &Case, machine: &Machine) -> Result<(Series, Checked<Plan>), Error> {
+        let [m, n, k] = case.size;
+        let shape = Shape::new(m, n, k);
+        size::plan_fits(&self.kernel, &shape)?;
+        let series = verify::series(&self.kernel, &shape, machine)?;
+        let plan = series.plan(&shape)?;
+        Ok((series, plan))
+    }
+
+    /// Refuses what cannot be among the fastest.
+    fn asked(&self, grid: &Grid, machine: &Machine) -> Result<(), Error> {
+        if tuned::worth_asking(&self.kernel, grid, machine) {
+            return Ok(());
+        }
+        Err(Error::Usage {
+            what: format!(
+                "{}: CTAs share the steps of each of {} tiles on {} SMs",
+                self.kernel.variant, grid.tiles, machine.sms
+            ),
+            legal: "gemm.split=1 where each SM has two tiles: there is nothing to gain".into(),
+        })
+    }
+
+    /// Its warp level.
+    pub(super) fn pipeline(&self) -> Result<&Checked<Pipeline>, Error> {
+        let make = || pipeline::checked(&self.kernel);
+        let pipeline = self.pipeline.get_or_init(make).as_ref();
+        Ok(pipeline.map_err(Clone::clone)?)
+    }
+
+    /// It and its numbers for that product on that machine.
+    ///
+    /// # Errors
+    /// Where it is not legal there.
+    pub(super) fn plan(&self, case: &Case, machine: &Machine) -> Result<Planned<'_>, Error> {
+        let (series, plan) = self.numbers(case, machine)?;
+        Ok(Planned {
+            built: self,
+            series,
+            plan,
+            pipeline: self.pipeline()?,
+        })
+    }
+}
+
+/// Which take part for one product: all that are legal, or the model's favourites of them, in its order, of those that
+/// are [alike](tuned::alike) the first. Behind several favourites, the first in every other order of tiles: the model sees
+/// little of what the caches hold, and with contiguous rows and a short K that was 5 to 9 %. With them the first refusal, if any.
+pub(super) fn contenders(
+    all: &[Built],
+    case: &Case,
+    machine: &Machine,
+    many: Many,
+) -> (Vec<usize>, Option<Error>) {
+    let mut refused = None;
+    let mut legal = Vec::new();
+    let [m, n, k] = case.size;
+    let shape = Shape::new(m, n, k);
+    let mut fit = Vec::new();
+    for (which, built) in all.iter().enumerate() {
+        let fits = match many {
+            Many::All => built
+                .plan(case, machine)
+                .and_then(|planned| built.asked(&planned.plan.grid, machine)),
+            Many::Best(_) => size::plan_fits(&built.kernel, &shape),
+        };
+        match (fits, many) {
+            (Ok(()), Many::All) => legal.push(which),
+            (Ok(()), Many::Best(_)) => fit.push(which),
+            (Err(error), _) => {
+                refused.get_or_insert(error);
+            }
+        }
+    }
+    if let Many::Best(count) = many {
+        let kernels = fit.iter().map(|which| &all[*which].kernel);
+        let mut ranking = Ranking::new(kernels, &shape, machine);
+        let mut places: Vec<Ranked> = Vec::new();
+        while legal.len() < count
+            && let Some(ranked) = ranking.next()
+        {
+            let which = fit[ranked.which];
+            let of = |ranked: &Ranked| &*all[fit[ranked.which]].kernel;
+            if places
+                .iter()
+                .any(|other| tuned::alike((of(other), other), (of(&ranked), &ranked)))
+            {
+                continue;
+            }
+            let asked = all[which].asked(&ranked.plan.grid, machine);
+            match asked.and_then(|()| all[which].pipeline()) {
+                Ok(_) => {
+                    legal.push(which);
+                    places.push(ranked);
+                }
+                Err(error) => {
+                    refused.get_or_insert(error);
+                }
+            }
+        }
+        if count > 1
+            && let Some(first) = legal.first().copied()
+        {
+            let reordered = fit.iter().copied().filter(|which| {
+                !legal.contains(which)
+                    && tuned::reordered(&all[first].kernel, &all[*which].kernel)
+                    && all[*which].plan(case, machine).is_ok()
+            });
+            let reordered: Vec<usize> = reordered.collect();
+            legal.extend(reordered);
+        }
+        refused = refused.or(ranking.refused());
+    }
+    (legal, refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite;
+    use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, tune};
+    use counterflow_codegen::dtype::Dtype;
+
+    /// Four tiles, each in groups of 8 and of 4.
+    fn built() -> Vec<Built> {
+        let mut s = ScheduleBuilder::new("gemm");
+        let [x, w] = ["x", "w"].map(|name| s.local(name, Dtype::Bf16));
+        let y = s.out("y", Dtype::Bf16);
+        let tiles = tune([(128, 256), (256, 128), (64, 64), (256, 256)]);
+        let tiles = s.tiles("tiles", y, tiles);
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_items("t", tiles.grouped(tune([8, 4])), |s, t| {
+                let acc = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), acc);
+            });
+        });
+        let program = s.finish();
+        let all = tuned::combinations(&program, &Variant::new(1), &BTreeMap::new());
+        let built = all.iter().map(|variant| build(&program, variant));
+        built
+            .map(|built| built.expect("legal whatever the shape"))
+            .collect()
+    }
+
+    #[test]
+    fn so_many_favourites_and_the_first_in_all_orders() {
+        let (built, machine) = (built(), Machine::h200());
+        let case = suite::single([512, 8192, 7168]);
+        let (all, refused) = contenders(&built, &case, &machine, Many::All);
+        assert_eq!(all, [0, 1, 2, 4, 5, 6], "tiles of 256x256 do not fit");
+        assert_eq!(refused.map(|error| error.kind()), Some("rejected"));
+        let (one, _) = contenders(&built, &case, &machine, Many::Best(1));
+        assert_eq!(one, [0]);
+        let (two, refused) = contenders(&built, &case, &machine, Many::Best(2));
+        assert_eq!(two, [0, 1, 4], "small tiles are slower here");
+        assert_eq!(refused.map(|error| error.kind()), Some("rejected"));
+        let (more, _) = contenders(&built, &case, &machine, Many::Best(9));
+        assert_eq!(
+            more,
+            [0, 1, 2, 4],
+            "but for the first, groups of 4 are alike those of 8"
+        );
+        let (none, refused) = contenders(&built[3..4], &case, &machine, Many::Best(1));
+        assert!(none.is_empty() && refused.is_some());
+    }
+}

@@ -1,0 +1,177 @@
+//! `check`: every stage up to the checked plan, and what was proven with how much.
+
+use super::args::Request;
+use super::emits::Emits;
+use super::facts::Facts;
+use super::outcome::Outcome;
+use super::ranges;
+use super::ready::{self, Ready};
+use super::render::{self, Console};
+use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::model::{self, Volume};
+use counterflow_codegen::pipeline;
+use counterflow_codegen::program::{Program, Setting};
+use counterflow_runtime::Error;
+use serde_json::{Map, Value as Json, json};
+
+pub(super) fn check(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
+    if let Some(ranges) = &request.ranges {
+        return ranges::check(request, ranges, console);
+    }
+    let ready = ready::ready(request, &request.shape, console)?;
+    let fields = proven(request, &ready, console);
+    if request.emit {
+        pipeline::checked(&ready.kernel)?;
+    }
+    Ok(Outcome::good(fields))
+}
+
+/// Tells what was proven, and gives it as JSON fields.
+pub(super) fn proven(
+    request: &Request,
+    ready: &Ready,
+    console: &mut Console<'_>,
+) -> Map<String, Json> {
+    let Ready { kernel, plan, .. } = ready;
+    let facts = Facts::of(kernel, plan);
+    let volume = Volume::of(kernel, plan);
+    let most = |bytes: &[u64]| bytes.iter().copied().max().unwrap_or(0);
+    let (sent, received) = (most(&volume.sent), most(&volume.received));
+    let grid = plan.grid;
+    let world = plan.geometry.world;
+    let outputs: Vec<String> = kernel
+        .buffers
+        .iter()
+        .filter(|buffer| !buffer.kind.is_input() && !buffer.is_scratch())
+        .map(|buffer| {
+            format!(
+                "{} {}x{}",
+                buffer.name,
+                plan.geometry.size(buffer.rows),
+                plan.geometry.size(buffer.columns)
+            )
+        })
+        .collect();
+    console.say(format!(
+        "**{}** is safe: {} {} on {}",
+        kernel.name,
+        settled(&request.program, kernel),
+        plan.shape,
+        render::plural(world.into(), "rank")
+    ));
+    let credits = if facts.credits.is_empty() {
+        "no credit needed: nothing remote is reused".into()
+    } else {
+        format!("credits {}", facts.credits.join(", "))
+    };
+    let mut ctas = vec![format!("{} GEMM", grid.gemm)];
+    if grid.comm > 0 {
+        ctas.push(format!("{} comm", grid.comm));
+    }
+    let rows = [
+        (
+            "progress",
+            "no rank can wait for ever",
+            format!(
+                "{}, {}, {}",
+                render::plural(facts.waits, "wait"),
+                render::plural(facts.signals, "signal"),
+                render::plural(facts.agents, "agent")
+            ),
+        ),
+        (
+            "race",
+            "every read follows its write",
+            format!(
+                "{} by {}",
+                render::plural(facts.accesses, "access"),
+                render::plural(facts.items, "item")
+            ),
+        ),
+        (
+            "coverage",
+            "each output once, each term once",
+            outputs.join(", "),
+        ),
+        ("reuse", "no launch overwrites another's data", credits),
+        (
+            "bounds",
+            "tiles, memory and CTAs fit",
+            format!(
+                "{} CTAs, {} stages, {} shared, {} heap",
+                ctas.join(" + "),
+                grid.stages,
+                render::bytes(grid.shared_memory.into()),
+                render::bytes(plan.heap.bytes)
+            ),
+        ),
+        (
+            "volume",
+            "bytes over the busiest link",
+            format!(
+                "{} out, {} in; the least is {}",
+                render::bytes(sent),
+                render::bytes(received),
+                render::bytes(volume.least_of_a_link())
+            ),
+        ),
+    ];
+    let emits = Emits::of(kernel);
+    let rows = rows
+        .into_iter()
+        .map(|(rule, meaning, amount)| vec![rule.into(), meaning.into(), amount])
+        .chain([emits.row().to_vec()])
+        .collect();
+    console.say(render::table(&[], rows, &[]));
+    let mut warnings = volume.warnings(kernel, plan);
+    warnings.extend(model::joined(kernel, plan, &request.machine));
+    console.warn(&warnings);
+    let settled: Map<String, Json> = choices(&request.program, kernel)
+        .map(|(name, value)| (name.into(), value.to_string().into()))
+        .collect();
+    let value = json!({
+        "agents": facts.agents,
+        "items": facts.items,
+        "waits": facts.waits,
+        "signals": facts.signals,
+        "accesses": facts.accesses,
+        "credits": facts.credits,
+        "sent_bytes": sent,
+        "received_bytes": received,
+        "least_link_bytes": volume.least_of_a_link(),
+        "warnings": warnings.iter().map(render::diagnostic_json).collect::<Vec<_>>(),
+        "grid": {
+            "gemm": grid.gemm, "comm": grid.comm, "stages": grid.stages,
+            "shared_memory": grid.shared_memory,
+        },
+        "heap_bytes": plan.heap.bytes,
+        "settled": settled,
+        "kernel": emits.json(),
+    });
+    Map::from_iter([("proven".into(), value)])
+}
+
+/// `tiles=128x256 comm.ctas=4 bf16 nt sm90`
+fn settled(program: &Program, kernel: &Kernel) -> String {
+    let mut words: Vec<String> = choices(program, kernel)
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    if let Some(first) = kernel.buffers.first() {
+        words.push(first.dtype.to_string());
+    }
+    words.push(kernel.variant.layout.name().into());
+    words.push(kernel.variant.arch.name().into());
+    words.join(" ")
+}
+
+/// Every choice with what it is settled to, in the order written.
+fn choices<'a>(
+    program: &'a Program,
+    kernel: &'a Kernel,
+) -> impl Iterator<Item = (&'a str, Setting)> {
+    program.tunables.iter().filter_map(|tunable| {
+        let chosen = kernel.variant.choices.get(&tunable.name);
+        let setting = chosen.or(tunable.options.first())?;
+        Some((tunable.name.as_str(), *setting))
+    })
+}

@@ -1,0 +1,248 @@
+//! NCCL, the collectives that fused kernels are compared with. Bound at run time, and by nothing but measurements.
+//!
+//! Never with multicast: on a shared host a program that uses it can put other people's GPUs out of service.
+
+use counterflow_codegen::dtype::Dtype;
+use counterflow_runtime::cuda::{Address, Gpu};
+use counterflow_runtime::{Error, jit};
+use cudarc::driver::CudaStream;
+use libloading::os::unix::{Library, RTLD_NOW};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+const FILE: &str = "libnccl.so.2";
+/// The variable that must say that NCCL leaves multicast alone.
+const NO_MULTICAST: &str = "NCCL_NVLS_ENABLE";
+
+type Comm = *mut c_void;
+type Status = c_int;
+/// Sent, received, elements, type, communicator, stream.
+type Gather =
+    unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Comm, *mut c_void) -> Status;
+/// The same with an operation after the type.
+type Reduce = unsafe extern "C" fn(
+    *const c_void,
+    *mut c_void,
+    usize,
+    c_int,
+    c_int,
+    Comm,
+    *mut c_void,
+) -> Status;
+const SUM: c_int = 0;
+
+/// The library's functions.
+#[derive(Clone, Copy)]
+struct Functions {
+    init: unsafe extern "C" fn(*mut Comm, c_int, *const c_int) -> Status,
+    destroy: unsafe extern "C" fn(Comm) -> Status,
+    text: unsafe extern "C" fn(Status) -> *const c_char,
+    version: unsafe extern "C" fn(*mut c_int) -> Status,
+    all_gather: Gather,
+    reduce_scatter: Reduce,
+    all_reduce: Reduce,
+}
+
+/// One rank's communicator.
+pub(crate) struct Nccl {
+    functions: Functions,
+    comm: Comm,
+    gpu: Arc<Gpu>,
+    stream: Arc<CudaStream>,
+}
+
+// SAFETY: a communicator may be used from any thread, one call at a time: calls take `&self` of what one rank owns.
+unsafe impl Send for Nccl {}
+// SAFETY: as above; ranks' threads use a communicator each.
+unsafe impl Sync for Nccl {}
+
+impl std::fmt::Debug for Nccl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Nccl({:?})", self.version())
+    }
+}
+
+fn bind<T: Copy>(library: &Library, name: &CStr) -> Result<T, Error> {
+    // SAFETY: the type is that of NCCL's manual, the same since its second version, and the library is never unloaded.
+    let symbol = unsafe { library.get::<T>(name.to_bytes_with_nul()) };
+    symbol
+        .map(|symbol| *symbol)
+        .map_err(|error| Error::Toolkit {
+            what: format!("NCCL has no {}: {error}", name.to_string_lossy()),
+            help: "install NCCL 2.18 or later".into(),
+        })
+}
+
+impl Nccl {
+    /// A communicator for each of those GPUs and streams, in order.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] unless the environment forbids it multicast; [`Error::Toolkit`] where the library is missing;
+    /// what it refuses.
+    pub(crate) fn all(ranks: &[(Arc<Gpu>, Arc<CudaStream>)]) -> Result<Vec<Nccl>, Error> {
+        if std::env::var_os(NO_MULTICAST).is_none_or(|value| value != "0") {
+            return Err(Error::Usage {
+                what: "NCCL might use multicast".into(),
+                legal: format!("set {NO_MULTICAST}=0: nothing here is measured with multicast"),
+            });
+        }
+        let missing = || Error::Toolkit {
+            what: format!("there is no NCCL ({FILE}) to compare with"),
+            help: "install it, or `pip install nvidia-nccl-cu13`".into(),
+        };
+        if !jit::preload(FILE)? {
+            return Err(missing());
+        }
+        // SAFETY: it is loaded already, and NVIDIA's libraries run no code at loading that depends on anything of ours.
+        let library = unsafe { Library::open(Some(FILE), RTLD_NOW) };
+        // Never unloaded: its functions are kept as plain pointers.
+        let library = std::mem::ManuallyDrop::new(library.map_err(|_| missing())?);
+        let functions = Functions {
+            init: bind(&library, c"ncclCommInitAll")?,
+            destroy: bind(&library, c"ncclCommDestroy")?,
+            text: bind(&library, c"ncclGetErrorString")?,
+            version: bind(&library, c"ncclGetVersion")?,
+            all_gather: bind(&library, c"ncclAllGather")?,
+            reduce_scatter: bind(&library, c"ncclReduceScatter")?,
+            all_reduce: bind(&library, c"ncclAllReduce")?,
+        };
+        let ordinals: Vec<c_int> = ranks
+            .iter()
+            .map(|(gpu, _)| gpu.ordinal() as c_int)
+            .collect();
+        let mut comms = vec![ptr::null_mut(); ranks.len()];
+        // SAFETY: there is a place for each communicator and a number for each GPU.
+        let status = unsafe {
+            (functions.init)(
+                comms.as_mut_ptr(),
+                ordinals.len() as c_int,
+                ordinals.as_ptr(),
+            )
+        };
+        check(functions, "start NCCL", status)?;
+        let all = ranks.iter().zip(comms).map(|((gpu, stream), comm)| Nccl {
+            functions,
+            comm,
+            gpu: gpu.clone(),
+            stream: stream.clone(),
+        });
+        Ok(all.collect())
+    }
+
+    /// Its version, as it numbers itself.
+    pub(crate) fn version(&self) -> i32 {
+        let mut version = 0;
+        // SAFETY: the place is ours.
+        unsafe { (self.functions.version)(&raw mut version) };
+        version
+    }
+
+    /// Every rank's `count` elements behind one another at `to`; this rank's lie there already. Collective.
+    ///
+    /// # Errors
+    /// What the library refuses.
+    pub(crate) fn all_gather(
+        &self,
+        own: Address,
+        to: Address,
+        count: u64,
+        dtype: Dtype,
+    ) -> Result<(), Error> {
+        self.gpu.bind()?;
+        // SAFETY: the caller's memory holds `count` elements of each rank, and the stream is of the GPU that the
+        // communicator was made for.
+        let status = unsafe {
+            (self.functions.all_gather)(
+                own.get() as *const c_void,
+                to.get() as *mut c_void,
+                count as usize,
+                number(dtype),
+                self.comm,
+                self.stream.cu_stream().cast(),
+            )
+        };
+        check(self.functions, "gather with NCCL", status)
+    }
+
+    /// The sum over ranks of this rank's part of `from`, `count` elements. Collective.
+    ///
+    /// # Errors
+    /// What the library refuses.
+    pub(crate) fn reduce_scatter(
+        &self,
+        from: Address,
+        to: Address,
+        count: u64,
+        dtype: Dtype,
+    ) -> Result<(), Error> {
+        self.sum(self.functions.reduce_scatter, from, to, count, dtype)
+    }
+
+    /// The sum over ranks of `count` elements. Collective.
+    ///
+    /// # Errors
+    /// What the library refuses.
+    pub(crate) fn all_reduce(
+        &self,
+        from: Address,
+        to: Address,
+        count: u64,
+        dtype: Dtype,
+    ) -> Result<(), Error> {
+        self.sum(self.functions.all_reduce, from, to, count, dtype)
+    }
+
+    fn sum(
+        &self,
+        how: Reduce,
+        from: Address,
+        to: Address,
+        count: u64,
+        dtype: Dtype,
+    ) -> Result<(), Error> {
+        self.gpu.bind()?;
+        // SAFETY: as for `all_gather`.
+        let status = unsafe {
+            how(
+                from.get() as *const c_void,
+                to.get() as *mut c_void,
+                count as usize,
+                number(dtype),
+                SUM,
+                self.comm,
+                self.stream.cu_stream().cast(),
+            )
+        };
+        check(self.functions, "sum with NCCL", status)
+    }
+}
+
+impl Drop for Nccl {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has it.
+        unsafe { (self.functions.destroy)(self.comm) };
+    }
+}
+
+/// NCCL's number for a type.
+const fn number(dtype: Dtype) -> c_int {
+    match dtype {
+        Dtype::F16 => 6,
+        Dtype::F32 => 7,
+        Dtype::Bf16 => 9,
+    }
+}
+
+fn check(functions: Functions, what: &str, status: Status) -> Result<(), Error> {
+    if status == 0 {
+        return Ok(());
+    }
+    // SAFETY: it gives a text of the library's own that ends in zero, for any number.
+    let text = unsafe { CStr::from_ptr((functions.text)(status)) };
+    Err(Error::Driver {
+        what: what.into(),
+        code: text.to_string_lossy().into_owned(),
+        help: "NCCL_DEBUG=WARN makes it say why; it needs a GPU for every rank".into(),
+    })
+}

@@ -1,0 +1,349 @@
+//! Numbers for measurements, made and compared on the GPU: operands of gigabytes would take the host minutes.
+
+use counterflow_codegen::dtype::Dtype;
+use counterflow_runtime::Error;
+use counterflow_runtime::cuda::{Address, Arguments, Function, Gpu, Grid, Local, Module};
+use counterflow_runtime::jit::{Compiled, Compiler, Source, Target};
+use cudarc::driver::CudaStream;
+use std::sync::Arc;
+
+const TEXT: &str = include_str!("numbers.cu");
+const GRID: Grid = Grid {
+    ctas: 528,
+    threads: 256,
+    cluster: 1,
+    early: false,
+};
+
+/// Random numbers and comparisons on one GPU.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    normal: Function,
+    differ: Function,
+    differ_fused: Function,
+    stream: Arc<CudaStream>,
+}
+
+/// A run of elements of a random sequence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Draw {
+    /// Which sequence.
+    pub seed: u64,
+    /// Its first element here.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+}
+
+/// Matrices to compare: one, and those that it should be the sum of.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Compare {
+    /// What is looked at.
+    pub got: Address,
+    /// The first part of what it should be.
+    pub want: Address,
+    /// Bytes from a part to the next.
+    pub stride: u64,
+    /// How many parts.
+    pub parts: u32,
+    /// Elements of each.
+    pub count: u64,
+    /// Products in each part's elements.
+    pub depth: u32,
+}
+
+/// A result, and the unrounded product that it should be made of.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct CompareFused {
+    /// What is looked at.
+    pub got: Address,
+    /// Its type.
+    pub dtype: Dtype,
+    /// The product, in f32.
+    pub product: Address,
+    /// What is added along every row, and its type.
+    pub bias: Option<(Address, Dtype)>,
+    /// What is done then.
+    pub activation: Activation,
+    /// What is added in the end, and its type.
+    pub added: Option<(Address, Dtype)>,
+    /// Elements of the result.
+    pub count: u64,
+    /// Elements of a row.
+    pub columns: u32,
+    /// Products in each element.
+    pub depth: u32,
+    /// What the activation may be wrong by, in units of its argument.
+    pub steep: f32,
+}
+
+/// Functions that both we and cuBLASLt have, or nearly so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Activation {
+    /// None.
+    #[default]
+    Nothing,
+    /// GELU by the error function.
+    Gelu,
+    /// GELU by tanh.
+    GeluTanh,
+}
+
+/// How two results differ.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct Difference {
+    /// Elements further off than rounding allows, NaN among them.
+    pub wrong: u32,
+    /// The largest distance in units of what rounding allows; NaNs aside.
+    pub worst: f32,
+}
+
+impl Numbers {
+    /// Compiles and loads what makes and compares them.
+    ///
+    /// # Errors
+    /// What the compiler or the driver refuses.
+    pub(crate) fn load(
+        gpu: &Arc<Gpu>,
+        stream: &Arc<CudaStream>,
+        compiler: &Compiler,
+    ) -> Result<Numbers, Error> {
+        let module = Module::load(gpu, &Numbers::compile(compiler)?)?;
+        let numbers = Numbers {
+            normal: module.function("normal", 0)?,
+            differ: module.function("differ", 0)?,
+            differ_fused: module.function("differ_fused", 0)?,
+            stream: stream.clone(),
+        };
+        numbers.see_mistakes()?;
+        Ok(numbers)
+    }
+
+    /// Compares what is equal, and what is not: a comparison that cannot fail says nothing.
+    fn see_mistakes(&self) -> Result<(), Error> {
+        const COUNT: u64 = 4096;
+        let words = |seed| -> Result<Local<u16>, Error> {
+            let words = Local::zeros(&self.stream, COUNT as usize)?;
+            let draw = Draw {
+                seed,
+                first: 0,
+                count: COUNT,
+            };
+            self.normal(words.address(), Dtype::Bf16, draw)?;
+            Ok(words)
+        };
+        let (same, again, other) = (words(1)?, words(1)?, words(2)?);
+        let wrong = |got: &Local<u16>| {
+            let compare = Compare {
+                got: got.address(),
+                want: same.address(),
+                stride: 0,
+                parts: 1,
+                count: COUNT,
+                depth: 1,
+            };
+            Ok::<_, Error>(u64::from(self.differ(Dtype::Bf16, compare)?.wrong))
+        };
+        let equal = wrong(&again)?;
+        // Two draws are hardly ever as near as a unit in the last place.
+        let unequal = wrong(&other)?;
+        again.fill(0xff)?;
+        let nan = wrong(&again)?;
+        if equal == 0 && unequal > COUNT * 9 / 10 && nan == COUNT {
+            return self.see_fused_mistakes(&same, &other);
+        }
+        Err(Error::Wrong {
+            what: format!(
+                "of {COUNT} numbers the comparison finds {equal} of the same wrong, {unequal} of others and {nan} NaNs"
+            ),
+            help: "report it with the GPU and the driver: no result can be trusted here".into(),
+        })
+    }
+
+    /// The same of what becomes of a product: one that is left as it is, one through a function, another one.
+    fn see_fused_mistakes(&self, same: &Local<u16>, other: &Local<u16>) -> Result<(), Error> {
+        let count = same.len() as u64;
+        let product: Local<f32> = Local::zeros(&self.stream, same.len())?;
+        let draw = Draw {
+            seed: 1,
+            first: 0,
+            count,
+        };
+        self.normal(product.address(), Dtype::F32, draw)?;
+        let wrong = |got: &Local<u16>, activation| {
+            let compare = CompareFused {
+                got: got.address(),
+                dtype: Dtype::Bf16,
+                product: product.address(),
+                bias: None,
+                activation,
+                added: None,
+                count,
+                columns: 1,
+                depth: 1,
+                steep: 0.0,
+            };
+            Ok::<_, Error>(u64::from(self.differ_fused(compare)?.wrong))
+        };
+        let equal = wrong(same, Activation::Nothing)?;
+        let unequal = wrong(other, Activation::Nothing)?;
+        let [erf, tanh] =
+            [Activation::Gelu, Activation::GeluTanh].map(|activation| wrong(same, activation));
+        let (erf, tanh) = (erf?, tanh?);
+        let most = count * 9 / 10;
+        if equal == 0 && [unequal, erf, tanh].iter().all(|wrong| *wrong > most) {
+            return Ok(());
+        }
+        Err(Error::Wrong {
+            what: format!(
+                "of {count} products the comparison finds {equal} of the same wrong, {unequal} of others, and {erf} and {tanh} that a GELU was left out of"
+            ),
+            help: "report it with the GPU and the driver: no result can be trusted here".into(),
+        })
+    }
+
+    /// The machine code of all.
+    ///
+    /// # Errors
+    /// What the compiler refuses.
+    fn compile(compiler: &Compiler) -> Result<Compiled, Error> {
+        compiler.compile(&Source::new("numbers", TEXT), Target::Sm90a)
+    }
+
+    /// Writes normally distributed numbers of mean 0 and variance 1. The caller's memory must hold them.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub(crate) fn normal(&self, to: Address, dtype: Dtype, draw: Draw) -> Result<(), Error> {
+        let mut arguments = Arguments::new();
+        arguments.address(to);
+        for number in [draw.count, draw.seed, draw.first] {
+            arguments.bytes(&number.to_le_bytes());
+        }
+        arguments.number(number(dtype));
+        // SAFETY: it writes `count` elements at `to`, which the caller's memory holds, and waits for nothing.
+        unsafe { self.normal.launch(&self.stream, GRID, &arguments) }
+    }
+
+    /// Compares, once the stream is done.
+    ///
+    /// Both sides were rounded to the type after sums in f32 of another order, so an element may differ by one unit
+    /// in the last place: 2 half units, relative to its size. In a sum of parts each part was rounded so, and the sum
+    /// itself once more. f32 sums of `depth` products of normal numbers differ by some of their own roundings, which
+    /// shows where the result is near zero.
+    ///
+    /// # Errors
+    /// What the kernels before ended with.
+    pub(crate) fn differ(&self, dtype: Dtype, compare: Compare) -> Result<Difference, Error> {
+        let half = half(dtype)?;
+        let unit = 2.0 * dtype.unit_roundoff() as f32;
+        // A tenth more: the size is that of the rounded values.
+        let relative = 1.1 * unit * if compare.parts > 1 { 1.5 } else { 1.0 };
+        let absolute = 1e-4 * (compare.depth as f32).sqrt() * compare.parts as f32;
+        let found: Local<u32> = Local::zeros(&self.stream, 2)?;
+        let mut arguments = Arguments::new();
+        arguments.address(compare.got);
+        arguments.address(compare.want);
+        arguments.bytes(&compare.stride.to_le_bytes());
+        arguments.number(compare.parts);
+        arguments.bytes(&compare.count.to_le_bytes());
+        arguments.number(half);
+        arguments.bytes(&relative.to_le_bytes());
+        arguments.bytes(&absolute.to_le_bytes());
+        arguments.address(found.address());
+        // SAFETY: it reads `count` elements of each matrix, which the caller's memory holds, and writes what was found.
+        unsafe { self.differ.launch(&self.stream, GRID, &arguments) }?;
+        Difference::read(&found)
+    }
+
+    /// Compares with what becomes of a product, once the stream is done.
+    ///
+    /// The result is rounded once, by half a unit in the last place. f32 sums differ as in [`Numbers::differ`]; no
+    /// function here is steeper than 1.13.
+    ///
+    /// # Errors
+    /// What the kernels before ended with.
+    pub(crate) fn differ_fused(&self, compare: CompareFused) -> Result<Difference, Error> {
+        let relative = 1.1 * compare.dtype.unit_roundoff() as f32;
+        let absolute = 1.13e-4 * (compare.depth as f32).sqrt();
+        let found: Local<u32> = Local::zeros(&self.stream, 2)?;
+        let none = Address::default();
+        let [(bias, of_bias), (added, of_added)] =
+            [compare.bias, compare.added].map(|given| given.unwrap_or((none, compare.dtype)));
+        let mut arguments = Arguments::new();
+        for address in [compare.got, compare.product, bias, added] {
+            arguments.address(address);
+        }
+        arguments.bytes(&compare.count.to_le_bytes());
+        arguments.number(compare.columns);
+        for dtype in [compare.dtype, of_bias, of_added] {
+            arguments.number(number(dtype));
+        }
+        arguments.number(match compare.activation {
+            Activation::Nothing => 0,
+            Activation::Gelu => 1,
+            Activation::GeluTanh => 2,
+        });
+        for bound in [relative, absolute, compare.steep] {
+            arguments.bytes(&bound.to_le_bytes());
+        }
+        arguments.address(found.address());
+        // SAFETY: it reads `count` elements of each matrix and `columns` of the bias, which the caller's memory holds,
+        // and writes what was found.
+        unsafe { self.differ_fused.launch(&self.stream, GRID, &arguments) }?;
+        Difference::read(&found)
+    }
+}
+
+impl Difference {
+    fn read(found: &Local<u32>) -> Result<Difference, Error> {
+        let found = found.read()?;
+        Ok(Difference {
+            wrong: found[0],
+            worst: f32::from_bits(found[1]),
+        })
+    }
+}
+
+/// An element type's number in the kernels' text.
+const fn number(dtype: Dtype) -> u32 {
+    match dtype {
+        Dtype::Bf16 => 0,
+        Dtype::F16 => 1,
+        Dtype::F32 => 2,
+    }
+}
+
+/// Whether the 16-bit type is f16.
+fn half(dtype: Dtype) -> Result<u32, Error> {
+    match dtype {
+        Dtype::Bf16 => Ok(0),
+        Dtype::F16 => Ok(1),
+        Dtype::F32 => Err(Error::NotYet {
+            what: "measuring f32".into(),
+            help: "--dtype bf16 and f16 are measured".into(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::toolkit::compiler;
+
+    #[test]
+    fn what_measurements_run_on_the_gpu_compiles() {
+        let Some(compiler) = compiler() else { return };
+        let compiled = Numbers::compile(&compiler).unwrap_or_else(|error| panic!("{error}"));
+        let mut kernels: Vec<_> = compiled
+            .facts
+            .iter()
+            .map(|facts| (&facts.name[..], facts.frame, facts.parameter_count))
+            .collect();
+        kernels.sort_unstable();
+        assert_eq!(
+            kernels,
+            [("differ", 0, 9), ("differ_fused", 0, 14), ("normal", 0, 5)]
+        );
+    }
+}

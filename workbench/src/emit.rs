@@ -1,0 +1,32 @@
+//! `emit`: the kernel as CUDA text, whole: the prelude stands where the checked-in kernels include it.
+
+use super::args::Request;
+use super::outcome::Outcome;
+use super::ready;
+use super::render::Console;
+use counterflow_codegen::cuda;
+use counterflow_codegen::pipeline;
+use counterflow_runtime::Error;
+use serde_json::{Map, json};
+
+pub(super) fn emit(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
+    let ready = ready::ready(request, &request.shape, console)?;
+    let source = cuda::emit(&pipeline::checked(&ready.kernel)?);
+    let include = format!("#include \"{}\"", cuda::PRELUDE);
+    let whole = source
+        .text
+        .replacen(&include, cuda::prelude().trim_end(), 1);
+    console.say(whole.trim_end());
+    let fields = json!({
+        "entry": source.entry,
+        "target": source.arch,
+        "threads": source.threads,
+        "shared_bytes": source.shared_bytes,
+        "comm_ctas": source.comm_ctas,
+        "parameters": source.params.iter().map(|param| format!("{param:?}")).collect::<Vec<_>>(),
+        "text": whole,
+    });
+    Ok(Outcome::good(
+        fields.as_object().cloned().unwrap_or_else(Map::new),
+    ))
+}

@@ -1,0 +1,176 @@
+//! The tool that any binary with schedules becomes: check, run, predict, print and time them from the command line.
+//!
+//! ```no_run
+//! # use counterflow_codegen::program::Program;
+//! # fn ag_gemm() -> Program { unimplemented!() }
+//! fn main() -> std::process::ExitCode {
+//!     counterflow_workbench::main(&[ag_gemm])
+//! }
+//! ```
+//!
+//! In a CI, `check NAME --worlds 1..=8 --rows 1..=4096 --emit` proves a schedule for every shape of these ranges and
+//! wants a kernel for GPUs. Exit codes: [`GOOD`], [`REJECTED`], [`USAGE`].
+//!
+//! `unsafe` is allowed in the module that speaks to cuBLASLt and NCCL, each use with its reason.
+#![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
+
+mod args;
+mod bench;
+mod check;
+mod compared;
+mod compile;
+mod cuda;
+mod demo;
+mod dump;
+mod emit;
+mod emits;
+mod emulate;
+mod facts;
+mod gpu;
+mod list;
+mod outcome;
+mod predict;
+mod ranges;
+mod ready;
+mod render;
+mod run;
+mod size;
+mod suite;
+
+pub use args::Schedule;
+pub use outcome::{GOOD, REJECTED, USAGE};
+pub use render::Surroundings;
+
+use args::{Parsed, Request, Verb};
+use counterflow_runtime::Error;
+use outcome::Outcome;
+use render::Console;
+use serde_json::{Map, Value as Json, json};
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// NVIDIA's compiler, where tests can have it.
+#[cfg(test)]
+#[path = "../../runtime/tests/common/mod.rs"]
+mod toolkit;
+
+/// Makes a binary with schedules a tool: reads the command line, does what it says, prints, and gives the exit code.
+pub fn main(schedules: &[Schedule]) -> ExitCode {
+    let code = run_with(
+        std::env::args_os(),
+        schedules,
+        &Surroundings::of_process(),
+        &mut std::io::stdout(),
+        &mut std::io::stderr(),
+    );
+    ExitCode::from(code)
+}
+
+/// As [`main`], on given arguments (the first is the binary's name), surroundings and streams.
+///
+/// Gives [`GOOD`], [`REJECTED`] or [`USAGE`]. A stream that cannot be written to is not an error: whoever closed it
+/// has seen enough.
+pub fn run_with(
+    args: impl IntoIterator<Item = impl Into<OsString>>,
+    schedules: &[Schedule],
+    surroundings: &Surroundings,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> u8 {
+    let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+    let json = args.iter().any(|arg| arg == "--json");
+    let mut console = Console::new(surroundings, json, out, err);
+    let request = match args::parse(args, schedules, surroundings.colour) {
+        Ok(Parsed::Request(request)) => request,
+        Ok(Parsed::List) => return list::list(schedules, &mut console),
+        Ok(Parsed::Help(text)) => {
+            console.help(&text);
+            return GOOD;
+        }
+        Err(error) => {
+            let head = Map::from_iter([("verb".into(), Json::Null)]);
+            return refuse(&error, head, &mut console);
+        }
+    };
+    let head = header(&request);
+    let names: Vec<String> = schedules.iter().map(|made| made().name).collect();
+    let done =
+        dump::Dump::names_one(&console, &names).and_then(|()| dispatch(&request, &mut console));
+    match done {
+        Ok(Outcome { good, fields }) => {
+            let code = if good { GOOD } else { REJECTED };
+            let mut object = head;
+            object.extend(fields);
+            object.insert("ok".into(), good.into());
+            object.insert("exit".into(), code.into());
+            console.object(object);
+            code
+        }
+        Err(error) => refuse(&error, head, &mut console),
+    }
+}
+
+fn dispatch(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
+    match request.verb {
+        Verb::Demo => demo::demo(request, console),
+        Verb::Check => check::check(request, console),
+        Verb::Emit => emit::emit(request, console),
+        Verb::Compile => compile::compile(request, console),
+        Verb::Run => run::run(request, console),
+        Verb::Predict => predict::predict(request, console),
+        Verb::Bench => bench::bench(request, console),
+        Verb::List => Err(Error::Usage {
+            what: "`list` takes no schedule".into(),
+            legal: "list".into(),
+        }),
+    }
+}
+
+fn header(request: &Request) -> Map<String, Json> {
+    let Request {
+        verb,
+        program,
+        variant,
+        shape,
+        ..
+    } = request;
+    let choices: Map<String, Json> = variant
+        .choices
+        .iter()
+        .map(|(name, setting)| (name.clone(), setting.to_string().into()))
+        .collect();
+    let value = json!({
+        "verb": verb.name(),
+        "schedule": program.name,
+        "variant": {
+            "arch": variant.arch.name(),
+            "world": variant.world,
+            "dtype": variant.dtype.map(|dtype| dtype.name()),
+            "layout": variant.layout.name(),
+            "choices": choices,
+        },
+        "shape": {
+            "m": shape.m, "n": shape.n, "k": shape.k, "dims": shape.dims, "ld": shape.ld,
+        },
+    });
+    match value {
+        Json::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+fn refuse(error: &Error, head: Map<String, Json>, console: &mut Console<'_>) -> u8 {
+    let code = if matches!(error, Error::Usage { .. }) {
+        USAGE
+    } else {
+        REJECTED
+    };
+    console.error(error);
+    let mut object = head;
+    object.insert("ok".into(), false.into());
+    object.insert("exit".into(), code.into());
+    object.insert("error".into(), render::error_json(error));
+    console.object(object);
+    code
+}

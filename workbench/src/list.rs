@@ -1,0 +1,61 @@
+//! `list`: the schedules of this binary and what each leaves open.
+
+use super::args::Schedule;
+use super::outcome::GOOD;
+use super::render::{self, Console};
+use counterflow_codegen::program::Program;
+use serde_json::{Map, Value as Json, json};
+
+pub(super) fn list(schedules: &[Schedule], console: &mut Console<'_>) -> u8 {
+    let programs: Vec<Program> = schedules.iter().map(|schedule| schedule()).collect();
+    let rows = programs
+        .iter()
+        .map(|program| {
+            let parameters: Vec<String> = program
+                .tensors
+                .iter()
+                .map(|tensor| format!("{}: {}<{}>", tensor.name, tensor.kind.name(), tensor.dtype))
+                .collect();
+            vec![program.name.clone(), parameters.join(", "), open(program)]
+        })
+        .collect();
+    console.say(render::table(
+        &["schedule", "tensors", "choices (the first is the default)"],
+        rows,
+        &[],
+    ));
+    let schedules: Vec<Json> = programs
+        .iter()
+        .map(|program| {
+            let choices: Map<String, Json> = program
+                .tunables
+                .iter()
+                .map(|tunable| {
+                    let options = tunable.options.iter().map(ToString::to_string);
+                    (tunable.name.clone(), options.collect())
+                })
+                .collect();
+            json!({ "name": program.name, "choices": choices })
+        })
+        .collect();
+    console.object(Map::from_iter([
+        ("verb".into(), "list".into()),
+        ("schedules".into(), schedules.into()),
+        ("ok".into(), true.into()),
+        ("exit".into(), GOOD.into()),
+    ]));
+    GOOD
+}
+
+/// `tiles=128x256|256x128 comm.ctas=4|2|8`
+fn open(program: &Program) -> String {
+    let choices: Vec<String> = program
+        .tunables
+        .iter()
+        .map(|tunable| {
+            let options: Vec<_> = tunable.options.iter().map(ToString::to_string).collect();
+            format!("{}={}", tunable.name, options.join("|"))
+        })
+        .collect();
+    choices.join(" ")
+}

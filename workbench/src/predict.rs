@@ -1,0 +1,90 @@
+//! `predict`: the timeline of a checked plan on a machine.
+
+use super::args::Request;
+use super::outcome::Outcome;
+use super::ready::{self, Ready};
+use super::render::Console;
+use super::{check, size};
+use counterflow_codegen::diag::Diagnostics;
+use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::model;
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::verify::{self, Checked};
+use counterflow_runtime::Error;
+use serde_json::{Map, Value as Json, json};
+
+/// Columns of the chart: fits a terminal beside an editor.
+const WIDTH: usize = 100;
+
+pub(super) fn predict(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
+    let ready = ready::ready(request, &request.shape, console)?;
+    let mut fields = check::proven(request, &ready, console);
+    fields.extend(timeline(request, &ready, console)?);
+    Ok(Outcome::good(fields))
+}
+
+/// Predicts, draws, writes the trace if wanted, and gives JSON fields.
+pub(super) fn timeline(
+    request: &Request,
+    ready: &Ready,
+    console: &mut Console<'_>,
+) -> Result<Map<String, Json>, Error> {
+    let bar = console.bar(1, "predicting");
+    let timeline =
+        model::predict(&ready.kernel, &ready.plan, &request.machine).map_err(Diagnostics::from)?;
+    drop(bar);
+    console.say(format!(
+        "**predicted** on {}: {}",
+        request.machine.name,
+        timeline.summary()
+    ));
+    let chart = timeline.gantt(WIDTH);
+    // The chart's own title and summary are said already.
+    let chart: Vec<&str> = chart.lines().skip(2).collect();
+    console.say(chart.join("\n"));
+    if let Some(path) = &request.trace {
+        std::fs::write(path, timeline.trace()).map_err(|error| Error::Usage {
+            what: format!("--trace {}: {error}", path.display()),
+            legal: "a file that can be written, in a folder that is there".into(),
+        })?;
+        console.say(format!(
+            "trace in {}: open it at ui.perfetto.dev or chrome://tracing",
+            path.display()
+        ));
+    }
+    let volume = &timeline.volume;
+    let predicted = json!({
+        "machine": request.machine.name,
+        "seconds": timeline.total,
+        "gemm_alone_seconds": timeline.gemm_alone,
+        "exposed_seconds": timeline.exposed_communication(),
+        "least_link_seconds": timeline.least_link,
+        "bound_seconds": timeline.bound(),
+        "bytes": volume.total(),
+        "least_bytes": volume.least_total(),
+        "trace": request.trace.as_ref().map(|path| path.display().to_string()),
+    });
+    Ok(Map::from_iter([("predicted".into(), predicted)]))
+}
+
+/// One line on a size that layers have, since what is quick to emulate leaves a GPU mostly idle.
+pub(super) fn at_scale(request: &Request, kernel: &Checked<Kernel>, console: &mut Console<'_>) {
+    let shape = Shape {
+        m: SCALE,
+        n: SCALE,
+        k: SCALE,
+        ..request.shape.clone()
+    };
+    let bar = console.bar(1, "predicting at scale");
+    let planned = size::plan_fits(kernel, &shape)
+        .and_then(|()| Ok(verify::plan(kernel, &shape, &request.machine)?));
+    let timeline = planned
+        .ok()
+        .and_then(|plan| model::predict(kernel, &plan, &request.machine).ok());
+    drop(bar);
+    if let Some(timeline) = timeline {
+        console.say(format!("at {shape}: {}", timeline.summary()));
+    }
+}
+
+const SCALE: u32 = 8192;

@@ -1,0 +1,74 @@
+//! `run`: several launches on emulated ranks, M changing, each compared with an f64 reference.
+
+use super::args::Request;
+use super::outcome::Outcome;
+use super::ready::{self, Ready};
+use super::render::Console;
+use super::{check, emulate, gpu};
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::program::{Program, RoleKind};
+use counterflow_runtime::cuda::Gpu;
+use counterflow_runtime::tuned::{self, Tuned};
+use counterflow_runtime::{Device, Error, communicator};
+
+pub(super) fn run(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
+    request.device.open()?;
+    let request = &chosen(request, console)?;
+    let ready = ready::ready(request, &request.shape, console)?;
+    let mut fields = check::proven(request, &ready, console);
+    let Outcome { good, fields: ran } = on_device(request, &ready, console)?;
+    fields.extend(ran);
+    Ok(Outcome { good, fields })
+}
+
+/// On a GPU, what is left open becomes what is fastest there.
+pub(super) fn chosen(request: &Request, console: &mut Console<'_>) -> Result<Request, Error> {
+    let mut request = request.clone();
+    if request.device == Device::Cpu {
+        return Ok(request);
+    }
+    let gpu = Gpu::open(0)?;
+    let world = request.variant.world;
+    let sharing = if Gpu::count()? >= world { 1 } else { world };
+    let machine = Machine {
+        sms: communicator::share(gpu.sms(), sharing, copies(&request.program)),
+        ..request.machine.clone()
+    };
+    let tables = [Tuned::of_user()?, Tuned::embedded()?];
+    let Request {
+        program,
+        variant,
+        shape,
+        ..
+    } = &request;
+    let choice = tuned::select(&tables, gpu.name(), program, variant, shape, &machine)?;
+    if !tuned::choices(program).is_empty() {
+        let why = if choice.measured {
+            "what won here or for a shape nearby"
+        } else {
+            "the model's, as nothing that is measured nearby is as good here (`bench --sweep` measures)"
+        };
+        console.say(format!("**choices** are {why}"));
+    }
+    request.variant = choice.variant;
+    Ok(request)
+}
+
+/// Whether the host copies while the schedule's kernel runs.
+pub(super) fn copies(program: &Program) -> bool {
+    let mut roles = program.roles.iter();
+    roles.any(|role| matches!(role.kind, RoleKind::CopyEngine))
+}
+
+/// Runs where the user asked for it.
+pub(super) fn on_device(
+    request: &Request,
+    ready: &Ready,
+    console: &mut Console<'_>,
+) -> Result<Outcome, Error> {
+    if request.device == Device::Cpu {
+        emulate::run(request, ready, console)
+    } else {
+        gpu::run(request, ready, console)
+    }
+}

@@ -1,0 +1,157 @@
+//! How much a request would take, before anything is allocated for it.
+
+use super::facts::Facts;
+use super::render;
+use counterflow_codegen::kernel::{Block, Buffer, Kernel, Op, OpKind};
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::{CellIndex, Home, Pick};
+use counterflow_codegen::shape::{Geometry, Shape};
+use counterflow_runtime::Error;
+
+/// Steps the verifier holds in memory at once; beyond that a plan takes gigabytes.
+const MOST_STEPS: u64 = 1 << 25;
+
+/// Elements the emulator holds over all ranks, each as a value and a shadow of who wrote it.
+const MOST_ELEMENTS: u64 = 1 << 29;
+
+/// Multiply-adds of a run; the emulator makes some ten billion a second.
+const MOST_PRODUCTS: u64 = 1 << 44;
+
+/// Refuses a shape whose plan would not fit in memory.
+pub(super) fn plan_fits(kernel: &Kernel, shape: &Shape) -> Result<(), Error> {
+    let geometry = Geometry::new(kernel, shape)?;
+    let world = u64::from(geometry.world);
+    let steps: u64 = kernel
+        .roles
+        .iter()
+        .map(|role| blocks(&role.body, &geometry))
+        .fold(0, u64::saturating_add)
+        .saturating_mul(world);
+    if steps <= MOST_STEPS {
+        return Ok(());
+    }
+    Err(Error::TooLarge {
+        what: format!(
+            "{} at {shape} in a world of {world} is up to {} steps",
+            kernel.name,
+            render::count(steps)
+        ),
+        help: format!(
+            "at most {} are checked at once: larger tiles and pieces, a smaller shape or world take fewer",
+            render::count(MOST_STEPS)
+        ),
+    })
+}
+
+fn blocks(body: &[Block], geometry: &Geometry) -> u64 {
+    let each = |block: &Block| match block {
+        Block::ForRanks { body, .. } => {
+            u64::from(geometry.world).saturating_mul(blocks(body, geometry))
+        }
+        Block::If {
+            then, otherwise, ..
+        } => blocks(then, geometry).max(blocks(otherwise, geometry)),
+        Block::Items {
+            partition,
+            chunk,
+            body,
+            ..
+        } => {
+            let chunks = u64::from(geometry.partition_chunks(*partition));
+            let items = match chunk {
+                None => geometry.cells(*partition),
+                Some(_) => geometry.cells(*partition) / chunks.max(1),
+            };
+            items.saturating_mul(ops(body, geometry))
+        }
+        Block::Once { body } => ops(body, geometry),
+        Block::Join => 0,
+    };
+    body.iter().map(each).fold(0, u64::saturating_add)
+}
+
+fn ops(body: &[Op], geometry: &Geometry) -> u64 {
+    let world = u64::from(geometry.world);
+    let each = |op: &Op| match &op.kind {
+        OpKind::ForRanks { body, .. } => world.saturating_mul(ops(body, geometry)),
+        OpKind::If {
+            then, otherwise, ..
+        } => ops(then, geometry).max(ops(otherwise, geometry)),
+        OpKind::Wait { cells, .. } | OpKind::Signal { cells, .. } => cells
+            .index
+            .iter()
+            .map(|index| match index {
+                CellIndex::Rank(pick) => picked(pick, world),
+                // Tiles straddle two pieces at most where they are alike, a few where they are not.
+                CellIndex::Rows(_) => 4,
+                CellIndex::Item(_) => 1,
+            })
+            .chain([homes(&cells.home, world)])
+            .fold(1, u64::saturating_mul),
+        OpKind::Reduce { from, .. } => from.slot.as_ref().map_or(1, |pick| picked(pick, world)),
+        OpKind::Copy { .. } | OpKind::Dot { .. } | OpKind::Load { .. } | OpKind::Store { .. } => 1,
+    };
+    body.iter().map(each).fold(0, u64::saturating_add)
+}
+
+fn picked(pick: &Pick, world: u64) -> u64 {
+    match pick {
+        Pick::One(_) => 1,
+        Pick::Others | Pick::All => world,
+    }
+}
+
+fn homes(home: &Home, world: u64) -> u64 {
+    match home {
+        Home::Me | Home::On(_) => 1,
+        Home::Everywhere => world,
+    }
+}
+
+/// Refuses a run that would take hours, or whose tensors would not fit in memory: all ranks' at once, and every
+/// launch's outputs.
+pub(super) fn run_fits(kernel: &Kernel, plan: &Plan, launches: u32) -> Result<(), Error> {
+    let products = Facts::of(kernel, plan)
+        .products
+        .saturating_mul(launches.into());
+    if products > MOST_PRODUCTS {
+        return Err(Error::TooLarge {
+            what: format!(
+                "{} at {} would take the emulator {} multiply-adds",
+                kernel.name,
+                plan.shape,
+                render::count(products)
+            ),
+            help: format!("at most {}: {SMALLER}", render::count(MOST_PRODUCTS)),
+        });
+    }
+    let geometry = &plan.geometry;
+    let held = |buffer: &Buffer| {
+        let rows: u64 = (0..geometry.world)
+            .map(|rank| u64::from(geometry.held(buffer, rank).len()))
+            .sum();
+        let kept = if buffer.is_scratch() || buffer.kind.is_input() {
+            1
+        } else {
+            1 + u64::from(launches)
+        };
+        rows.saturating_mul(u64::from(geometry.size(buffer.columns)))
+            .saturating_mul(u64::from(buffer.slots(geometry.world)))
+            .saturating_mul(kept)
+    };
+    let elements: u64 = kernel.buffers.iter().map(held).fold(0, u64::saturating_add);
+    if elements <= MOST_ELEMENTS {
+        return Ok(());
+    }
+    Err(Error::TooLarge {
+        what: format!(
+            "the emulator would hold {} elements for {}",
+            render::count(elements),
+            kernel.name
+        ),
+        help: format!("at most {}: {SMALLER}", render::count(MOST_ELEMENTS)),
+    })
+}
+
+const SMALLER: &str =
+    "give a smaller --m, --n, --k, --world or --launches; check and predict take larger ones";
