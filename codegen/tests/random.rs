@@ -1,5 +1,5 @@
 //! The verifier's honesty, on random schedules: what it accepts never fails in the emulator, under any interleaving,
-//! and has the numbers that its outputs' types promise; what it rejects fails under some, or is counted as
+//! and has the numbers that its outputs' types promise, as the references have them; what it rejects fails under some, or is counted as
 //! conservative under the rule's name.
 //!
 //! `RANDOM_CASES` and `RANDOM_SEEDS` widen the test, `RANDOM_SHOW` prints what is conservative.
@@ -52,7 +52,9 @@ fn examine(bytes: &[u8], seeds: u64, tally: &mut Tally) -> Result<(), TestCaseEr
             tally.accepted += 1;
             let runs = judge::provoke(&kernel, &plans, 0..seeds);
             tally.runs += runs.map_err(|failure| fails(failure.to_string()))?;
-            if let Some(wrong) = judge::wrong_numbers(&case, &kernel, &plans) {
+            let wrong = judge::wrong_numbers(&case, &kernel, &plans)
+                .or_else(|| judge::unlike_reference(&kernel, &plans));
+            if let Some(wrong) = wrong {
                 return Err(fails(wrong));
             }
             if case.world == 2 && kernel.roles.len() == 2 && case.most().m <= 4 {

@@ -10,7 +10,9 @@
 //! to what is there, and in every product and sum in f32.
 
 mod memory;
-mod walk;
+pub(super) mod walk;
+
+pub(super) use memory::{part, part_mut, parts};
 
 use super::inputs::Inputs;
 use super::known::{Known, apply};
@@ -39,48 +41,91 @@ pub fn meaning(
 ) -> Result<Expected, NoReference> {
     let sizes = Sizes::new(program, variant, shape);
     let inputs = Inputs::new(program, &sizes, launch, inputs);
-    let tensors = evaluate(program, &sizes, &inputs)?;
+    let Written { tensors, .. } = evaluate(program, &sizes, &inputs)?;
     Ok(Expected { launch, tensors })
 }
+
+/// What statements make of what is sized and filled.
+pub(super) struct Written {
+    pub tensors: Vec<ExpectedTensor>,
+    pub products: Products,
+}
+
+/// Products of what is computed itself, by rank and operands: each tile as it was multiplied, NaN where none was, infinite
+/// where two were that differ.
+pub(super) type Products = HashMap<(u32, (usize, usize)), Array2<f64>>;
 
 /// As [`meaning`], of what is sized and filled.
 pub(super) fn evaluate(
     program: &Program,
     sizes: &Sizes<'_>,
     inputs: &Inputs,
-) -> Result<Vec<ExpectedTensor>, NoReference> {
+) -> Result<Written, NoReference> {
+    let mut ranks = Ranks::new(program, sizes, inputs);
+    in_turns(program, sizes, &mut ranks)?;
+    let products = std::mem::take(&mut ranks.products);
+    Ok(Written {
+        tensors: ranks.outputs(),
+        products,
+    })
+}
+
+/// The kinds of roles; the loops of one kind are one sequence.
+const KINDS: [fn(&RoleKind) -> bool; 4] = [
+    |kind| matches!(kind, RoleKind::Gemm { .. }),
+    |kind| matches!(kind, RoleKind::Comm { .. }),
+    |kind| matches!(kind, RoleKind::SpareWarps),
+    |kind| matches!(kind, RoleKind::CopyEngine),
+];
+
+/// How many agents a world has.
+pub(super) const fn agents(world: u32) -> usize {
+    world as usize * KINDS.len()
+}
+
+/// What statements act on.
+pub(super) trait Memory {
+    /// Does what a statement of that agent of that rank says.
+    fn act(&mut self, agent: usize, rank: u32, act: &Act<'_>) -> Result<(), String>;
+}
+
+/// Executes a program: every agent in turn until it has to wait.
+pub(super) fn in_turns(
+    program: &Program,
+    sizes: &Sizes<'_>,
+    memory: &mut impl Memory,
+) -> Result<(), NoReference> {
     let none = |why: String| NoReference {
         of: program.name.clone(),
         why,
     };
-    let mut ranks = Ranks::new(program, sizes, inputs);
     let mut names = Names::default();
     let mut agents = Vec::new();
     for rank in 0..sizes.world {
-        for kind in [
-            |kind: &RoleKind| matches!(kind, RoleKind::Gemm { .. }),
-            |kind: &RoleKind| matches!(kind, RoleKind::Comm { .. }),
-            |kind: &RoleKind| matches!(kind, RoleKind::SpareWarps),
-            |kind: &RoleKind| matches!(kind, RoleKind::CopyEngine),
-        ] {
+        for kind in KINDS {
             let mut walk = Walk::new(program, sizes, &mut names, rank);
             for role in program.roles.iter().filter(|role| kind(&role.kind)) {
                 walk.stmts(&role.body).map_err(none)?;
             }
-            agents.push(Agent::new(walk.acts));
+            agents.push(Agent {
+                index: agents.len(),
+                rank,
+                acts: walk.acts,
+                next: 0,
+            });
         }
     }
     let mut counts = Counts::new(&agents, names.len());
     while agents.iter().any(|agent| agent.next < agent.acts.len()) {
         let mut moved = false;
         for agent in &mut agents {
-            moved |= agent.run(&mut ranks, &mut counts).map_err(none)?;
+            moved |= agent.run(memory, &mut counts).map_err(none)?;
         }
         if !moved {
             return Err(none("it waits for what nobody signals".into()));
         }
     }
-    Ok(ranks.outputs())
+    Ok(())
 }
 
 /// How often every cell was signalled, and how often it is in all.
@@ -113,28 +158,20 @@ impl Counts {
     }
 }
 
-/// A role of a rank: what it does, how far it is, and what its accumulators hold.
+/// A role of a rank: what it does, and how far it is.
 struct Agent<'p> {
+    index: usize,
+    rank: u32,
     acts: Vec<Act<'p>>,
     next: usize,
-    accs: HashMap<AccId, Known>,
 }
 
-impl<'p> Agent<'p> {
-    fn new(acts: Vec<Act<'p>>) -> Agent<'p> {
-        Agent {
-            acts,
-            next: 0,
-            accs: HashMap::new(),
-        }
-    }
-
+impl Agent<'_> {
     /// Goes on until it has to wait. Gives whether it did anything.
-    fn run(&mut self, ranks: &mut Ranks<'_>, counts: &mut Counts) -> Result<bool, String> {
+    fn run(&mut self, memory: &mut impl Memory, counts: &mut Counts) -> Result<bool, String> {
         let start = self.next;
         while let Some(act) = self.acts.get(self.next) {
             match act {
-                Act::Item => self.accs.clear(),
                 Act::Wait { cells, at_least } => {
                     if !counts.enough(cells, *at_least) {
                         break;
@@ -145,55 +182,64 @@ impl<'p> Agent<'p> {
                         .iter()
                         .for_each(|cell| counts.now[*cell] += u64::from(*amount));
                 }
-                Act::Copy { dst, src } => {
-                    let known = ranks.read(src)?;
-                    ranks.copy(dst, known, src.tensor)?;
-                }
-                Act::Dot { acc, a, b } => ranks.product(self.accs.entry(*acc), a, b)?,
-                Act::Sum { acc, from } => {
-                    for from in from {
-                        let term = ranks.sum(from)?;
-                        let sum = match self.accs.get(acc) {
-                            Some(sum) => sum.plus(&term),
-                            None => term,
-                        };
-                        self.accs.insert(*acc, sum);
-                    }
-                }
-                Act::Load { acc, from } => {
-                    let loaded = ranks.read(from)?;
-                    self.accs.insert(*acc, loaded);
-                }
-                Act::Store { dst, mode, value } => {
-                    let known = self.value(value, dst);
-                    ranks.store(dst, *mode, &known)?;
-                }
+                Act::Item
+                | Act::Copy { .. }
+                | Act::Dot { .. }
+                | Act::Sum { .. }
+                | Act::Load { .. }
+                | Act::Store { .. } => memory.act(self.index, self.rank, act)?,
             }
             self.next += 1;
         }
         Ok(self.next > start)
     }
+}
 
-    /// An expression over this item's accumulators: zero where nothing was added.
-    fn value(&self, value: &Value, dst: &Rect) -> Known {
-        let acc = |id: AccId| {
-            let known = self.accs.get(&id).cloned();
-            known.unwrap_or_else(|| Known::zero(1, 1))
-        };
-        let shape = (dst.rows.len(), dst.columns.len());
-        apply(value, &acc, &[]).widened(shape)
+/// The memory of all ranks, and what their agents' accumulators hold.
+struct Ranks<'a> {
+    program: &'a Program,
+    sizes: &'a Sizes<'a>,
+    /// By rank and tensor.
+    planes: Vec<Plane>,
+    accs: Vec<HashMap<AccId, Known>>,
+    products: Products,
+}
+
+impl Memory for Ranks<'_> {
+    fn act(&mut self, agent: usize, rank: u32, act: &Act<'_>) -> Result<(), String> {
+        match act {
+            Act::Wait { .. } | Act::Signal { .. } => {}
+            Act::Item => self.accs[agent].clear(),
+            Act::Copy { dst, src } => {
+                let known = self.read(src)?;
+                self.copy(dst, known, src.tensor)?;
+            }
+            Act::Dot { acc, a, b } => self.product(agent, rank, *acc, a, b)?,
+            Act::Sum { acc, from } => {
+                for from in from {
+                    let term = self.sum(from)?;
+                    let sum = match self.accs[agent].get(acc) {
+                        Some(sum) => sum.plus(&term),
+                        None => term,
+                    };
+                    self.accs[agent].insert(*acc, sum);
+                }
+            }
+            Act::Load { acc, from } => {
+                let loaded = self.read(from)?;
+                self.accs[agent].insert(*acc, loaded);
+            }
+            Act::Store { dst, mode, value } => {
+                let known = self.value(agent, value, dst);
+                self.store(dst, *mode, &known)?;
+            }
+        }
+        Ok(())
     }
 }
 
-/// The memory of all ranks.
-struct Ranks<'p> {
-    program: &'p Program,
-    /// By rank and tensor.
-    planes: Vec<Plane>,
-}
-
-impl<'p> Ranks<'p> {
-    fn new(program: &'p Program, sizes: &Sizes<'_>, inputs: &Inputs) -> Ranks<'p> {
+impl<'a> Ranks<'a> {
+    fn new(program: &'a Program, sizes: &'a Sizes<'_>, inputs: &Inputs) -> Ranks<'a> {
         let mut planes = Vec::new();
         for rank in 0..sizes.world {
             for (index, tensor) in program.tensors.iter().enumerate() {
@@ -212,7 +258,23 @@ impl<'p> Ranks<'p> {
                 planes.push(plane);
             }
         }
-        Ranks { program, planes }
+        Ranks {
+            program,
+            sizes,
+            planes,
+            accs: vec![HashMap::new(); agents(sizes.world)],
+            products: Products::new(),
+        }
+    }
+
+    /// An expression over an item's accumulators: zero where nothing was added.
+    fn value(&self, agent: usize, value: &Value, dst: &Rect) -> Known {
+        let acc = |id: AccId| {
+            let known = self.accs[agent].get(&id).cloned();
+            known.unwrap_or_else(|| Known::zero(1, 1))
+        };
+        let shape = (dst.rows.len(), dst.columns.len());
+        apply(value, &acc, &[]).widened(shape)
     }
 
     fn index(&self, rank: u32, tensor: usize) -> usize {
@@ -249,15 +311,36 @@ impl<'p> Ranks<'p> {
     }
 
     fn product(
-        &self,
-        acc: std::collections::hash_map::Entry<'_, AccId, Known>,
+        &mut self,
+        agent: usize,
+        rank: u32,
+        acc: AccId,
         a: &Rect,
         b: &Rect,
     ) -> Result<(), String> {
         let first = self.plane(a.homes.start, a.tensor).read(a)?;
         let second = self.plane(b.homes.start, b.tensor).read(b)?;
-        let empty = || Known::zero(a.rows.len(), b.rows.len());
-        acc.or_insert_with(empty).add_product(&first, &second);
+        let known = self.accs[agent].get(&acc).cloned();
+        let mut known = known.unwrap_or_else(|| Known::zero(a.rows.len(), b.rows.len()));
+        known.add_product(&first, &second);
+        let is_input = |tensor: usize| self.program.tensors[tensor].kind.is_input();
+        if !is_input(a.tensor) || !is_input(b.tensor) {
+            let tile = first.0.dot(&second.0.t());
+            let sides = [a, b].map(|operand| self.sizes.rows(operand.tensor) as usize);
+            let all = self.products.entry((rank, (a.tensor, b.tensor)));
+            let all = all.or_insert_with(|| Array2::from_elem(sides, f64::NAN));
+            let [rows, columns] =
+                [a, b].map(|operand| operand.rows.start as usize..operand.rows.end as usize);
+            let mut there = part_mut(all, &(rows, columns));
+            there.zip_mut_with(&tile, |there, now| {
+                if there.is_nan() {
+                    *there = *now;
+                } else if *there != *now {
+                    *there = f64::INFINITY;
+                }
+            });
+        }
+        self.accs[agent].insert(acc, known);
         Ok(())
     }
 

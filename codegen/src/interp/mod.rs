@@ -52,8 +52,9 @@
 //! # What it is compared with
 //!
 //! [`reference()`] says what outputs should be, and [`compare`] how far off they are. It looks at the program and never at
-//! the kernel: what a type promises is derived from which products a program has, and all else is what [`meaning`] makes
-//! of its statements, executed one after another. Where even that is no number, there is no reference.
+//! the kernel. What sums over ranks and accumulated outputs promise is made of the terms that the statements bring
+//! together, each counted as the type says; `Out` is what [`meaning`] makes of the statements, executed one after another.
+//! Where that leaves open what is promised, or gives no number, there is no reference.
 //!
 //! # What is not modelled
 //!

@@ -2,14 +2,14 @@
 //!
 //! - Where the user gave the program a reference, what it says.
 //! - What is `Gathered` is the concatenation of the ranks' chunks. What is `Scattered`, `Reduced` or `Accumulated` is what
-//!   its type promises ([`whole`]), whatever the schedule does on the way.
-//! - What no type determines, `Out` and functions of what only the schedule brings together, is what the program's
-//!   statements make of it one after another ([`super::meaning`]).
+//!   its type promises ([`whole`]), whatever the schedule does on the way. Where that is left open, nothing is compared.
+//! - `Out` is what the program's statements make of it one after another ([`super::meaning`]).
 //!
 //! How far off each element may be follows the statements too: where they round, there rounding may err.
 
+mod held;
+mod terms;
 mod whole;
-mod writers;
 
 use super::Input;
 use super::inputs::Inputs;
@@ -116,8 +116,9 @@ pub fn reference(
     let program = &*kernel.program;
     let sizes = Sizes::new(program, &kernel.variant, &plan.shape);
     let inputs = Inputs::new(program, &sizes, launch, inputs);
-    let mut tensors = evaluate(program, &sizes, &inputs)?;
-    let mut wholes = Wholes::new(program, &sizes, &inputs);
+    let written = evaluate(program, &sizes, &inputs)?;
+    let mut tensors = written.tensors;
+    let mut wholes = Wholes::new(program, &sizes, &inputs, &written.products)?;
     for expected in &mut tensors {
         let index = expected.tensor.index();
         let name = &program.tensors[index].name;
@@ -128,12 +129,11 @@ pub fn reference(
         if program.tensors[index].kind == TensorKind::Gathered {
             expected.bounds.fill(0.0);
         }
-        if let Some(values) = wholes.of(index, expected.rank) {
-            (expected.values, expected.says) = (values, Says::Type);
-        }
         if let Some(reference) = program.reference {
             let values = asked(reference, program, &sizes, &inputs, expected);
             (expected.values, expected.says) = (values.map_err(none)?, Says::User);
+        } else if let Some(values) = wholes.of(index, expected.rank) {
+            (expected.values, expected.says) = (values.map_err(none)?, Says::Type);
         }
         determined(expected).map_err(none)?;
     }

@@ -112,6 +112,10 @@ impl<'p> Sizes<'p> {
         }
     }
 
+    pub fn rows(&self, tensor: usize) -> u32 {
+        self.sides[tensor][ROWS]
+    }
+
     pub fn columns(&self, tensor: usize) -> u32 {
         self.sides[tensor][COLUMNS]
     }

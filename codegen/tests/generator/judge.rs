@@ -167,6 +167,22 @@ pub fn wrong_numbers(case: &Case, kernel: &Kernel, plans: &[Plan]) -> Option<Str
     (0..plans.len()).find_map(wrong)
 }
 
+/// What is wrong with the numbers of a run beside those that `interp::reference` has for every output.
+pub fn unlike_reference(kernel: &Kernel, plans: &[Plan]) -> Option<String> {
+    let launches: Vec<Vec<&Plan>> = plans.iter().map(|plan| vec![plan]).collect();
+    let outcome = interp::provoke(kernel, &launches, &options(2), fill);
+    let outcome = outcome.map_err(|failure| failure.to_string());
+    let compared = outcome.and_then(|outcome| {
+        plans.iter().enumerate().try_for_each(|(launch, plan)| {
+            let expected = interp::reference(kernel, plan, launch, fill);
+            let expected = expected.map_err(|none| none.to_string())?;
+            let agreed = interp::compare(&outcome, &expected);
+            agreed.map(|_| ()).map_err(|off| off.to_string())
+        })
+    });
+    compared.err()
+}
+
 /// What the outputs of a launch are by their types.
 struct Promised<'a> {
     case: &'a Case,
@@ -259,18 +275,20 @@ impl Promised<'_> {
             start: 0,
             end: rows,
         };
-        let mut contributed = vec![0.0; (m * columns) as usize];
-        for rank in 0..self.case.world {
-            let part = self.contribution(meant.of, rank);
-            assert_eq!(part.len(), contributed.len());
-            contributed
-                .iter_mut()
-                .zip(part)
-                .for_each(|(sum, part)| *sum += part);
-        }
-        let mut beside: Vec<Vec<f32>> = (0..self.case.world)
+        let nothing = || vec![0.0; (m * columns) as usize];
+        let plus = |a: &[f32], b: &[f32], times: f32| -> Vec<f32> {
+            assert_eq!(a.len(), b.len());
+            a.iter().zip(b).map(|(a, b)| a + times * b).collect()
+        };
+        let total = |of: &[Vec<f32>]| of.iter().fold(nothing(), |all, more| plus(&all, more, 1.0));
+        let ranks = 0..self.case.world;
+        let contributions: Vec<_> = ranks
+            .clone()
+            .map(|rank| self.contribution(meant.of, rank))
+            .collect();
+        let beside: Vec<Vec<f32>> = ranks
             .map(|rank| match meant.beside {
-                Beside::Nothing => vec![0.0; (m * columns) as usize],
+                Beside::Nothing => nothing(),
                 Beside::Bias => {
                     let bias = self.input("b", rank, whole(1));
                     (0..m).flat_map(|_| bias.iter().copied()).collect()
@@ -278,19 +296,24 @@ impl Promised<'_> {
                 Beside::Residual => self.input("r", rank, whole(m)),
             })
             .collect();
-        // Where nothing is multiplied, what every rank adds is as much a contribution as `x`.
-        if (meant.of, meant.beside, meant.minus) == (Summed::Inputs, Beside::Residual, false) {
-            let ranks = beside.clone().into_iter();
-            beside.extend(
-                ranks.reduce(|all, more| {
-                    all.iter().zip(more).map(|(all, more)| all + more).collect()
-                }),
-            );
+        let contributed = total(&contributions);
+        let times = if meant.minus { -1.0 } else { 1.0 };
+        let mut sums: Vec<Vec<f32>> = beside
+            .iter()
+            .map(|beside| plus(&contributed, beside, times))
+            .collect();
+        // Where nothing is multiplied, what every rank adds is a contribution, and what one rank adds is beside it:
+        // whichever of the two tensors that is.
+        if meant.of == Summed::Inputs && meant.beside == Beside::Residual {
+            let all = total(&beside);
+            sums.push(plus(&contributed, &all, 1.0));
+            for own in &contributions {
+                sums.extend([1.0, -1.0].map(|times| plus(&all, own, times)));
+            }
         }
         let holds = |at: usize, got: f32| {
-            beside.iter().any(|beside| {
-                let beside = if meant.minus { -beside[at] } else { beside[at] };
-                let sum = contributed[at] + beside;
+            sums.iter().any(|sum| {
+                let sum = sum[at];
                 got == if meant.relu { sum.max(0.0) } else { sum }
             })
         };

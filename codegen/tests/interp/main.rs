@@ -5,6 +5,7 @@ mod broken;
 mod library;
 mod meaning;
 mod schedules;
+mod whole;
 
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::interp::{self, Expected, Input, Options};

@@ -27,7 +27,8 @@ struct Sums {
     count: Array2<f64>,
 }
 
-type Parts = (Range<usize>, Range<usize>);
+/// Rows and columns of an array.
+pub(in crate::interp) type Parts = (Range<usize>, Range<usize>);
 
 impl Plane {
     pub fn new(dtype: Dtype, held: Range<u32>, columns: u32, slots: u32) -> Plane {
@@ -48,19 +49,8 @@ impl Plane {
         part_mut(&mut self.value, &parts).assign(values);
     }
 
-    /// Where a rectangle lies in the arrays.
     fn parts(&self, rect: &Rect) -> Result<Parts, String> {
-        let (rows, held) = (&rect.rows, &self.held);
-        let inside = rows.start >= held.start && rows.end <= held.end;
-        if !rows.is_empty() && !inside {
-            return Err(format!(
-                "it touches rows {rows:?} where only {held:?} are held"
-            ));
-        }
-        let first = rect.slot as usize * held.len();
-        let first = first + rows.start.saturating_sub(held.start) as usize;
-        let columns = rect.columns.start as usize..rect.columns.end as usize;
-        Ok((first..first + rows.len(), columns))
+        parts(&self.held, rect)
     }
 
     pub fn read(&self, rect: &Rect) -> Result<Operand<'_>, String> {
@@ -113,13 +103,34 @@ impl Plane {
     }
 }
 
-fn part<'a>(of: &'a Array2<f64>, (rows, columns): &Parts) -> ArrayView2<'a, f64> {
+/// Where a rectangle lies in the arrays of a tensor of which those rows are held, all slots one below the other.
+pub(in crate::interp) fn parts(held: &Range<u32>, rect: &Rect) -> Result<Parts, String> {
+    let rows = &rect.rows;
+    let inside = rows.start >= held.start && rows.end <= held.end;
+    if !rows.is_empty() && !inside {
+        return Err(format!(
+            "it touches rows {rows:?} where only {held:?} are held"
+        ));
+    }
+    let first = rect.slot as usize * held.len();
+    let first = first + rows.start.saturating_sub(held.start) as usize;
+    let columns = rect.columns.start as usize..rect.columns.end as usize;
+    Ok((first..first + rows.len(), columns))
+}
+
+pub(in crate::interp) fn part<'a, T>(
+    of: &'a Array2<T>,
+    (rows, columns): &Parts,
+) -> ArrayView2<'a, T> {
     let mut view = of.slice_axis(Axis(0), Slice::from(rows.clone()));
     view.slice_axis_inplace(Axis(1), Slice::from(columns.clone()));
     view
 }
 
-fn part_mut<'a>(of: &'a mut Array2<f64>, (rows, columns): &Parts) -> ArrayViewMut2<'a, f64> {
+pub(in crate::interp) fn part_mut<'a, T>(
+    of: &'a mut Array2<T>,
+    (rows, columns): &Parts,
+) -> ArrayViewMut2<'a, T> {
     let mut view = of.slice_axis_mut(Axis(0), Slice::from(rows.clone()));
     view.slice_axis_inplace(Axis(1), Slice::from(columns.clone()));
     view

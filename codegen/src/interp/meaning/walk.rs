@@ -13,7 +13,7 @@ use std::ops::Range;
 
 /// A rectangle of a tensor, in the memory of some ranks.
 #[derive(Clone, Debug)]
-pub(super) struct Rect {
+pub(in crate::interp) struct Rect {
     pub tensor: usize,
     pub homes: Range<u32>,
     pub slot: u32,
@@ -23,7 +23,7 @@ pub(super) struct Rect {
 
 /// A statement's effect.
 #[derive(Debug)]
-pub(super) enum Act<'p> {
+pub(in crate::interp) enum Act<'p> {
     /// Another item begins, with empty accumulators.
     Item,
     Wait {

@@ -1,401 +1,207 @@
 //! What a tensor's type promises: each rank's complete products added up once, whatever the schedule does on the way.
 //!
-//! What is added up is read off the statements, but how often, where and in which parts is not: a product that the
-//! schedule adds twice, or leaves out on a rank, is here once a rank. Where statements do not all bring the same
-//! products, or bring together what is itself computed, nothing is promised here.
+//! Which products are added up, and what is done with their sum, is read off the statements, executed one after another
+//! on terms instead of numbers. How often, where and in which parts they are added is not: a product that the schedule
+//! adds twice, or leaves out on a rank, is here once a rank. Where the statements leave open what is promised, there is no
+//! whole.
 
-use super::writers::{Filler, What, Writer, writers};
+use super::held::Held;
+use super::terms::{Operands, SumId, Term};
+use crate::interp::NoReference;
 use crate::interp::inputs::Inputs;
 use crate::interp::known::{Known, apply};
+use crate::interp::meaning::{Products, in_turns, part, part_mut};
 use crate::interp::sizes::Sizes;
-use crate::program::{Program, StoreMode, TensorKind};
-use crate::value::{AccId, Binary, Value};
-use ndarray::{Array2, Axis, Slice};
-use std::collections::{BTreeSet, HashMap};
+use crate::program::{Program, TensorKind};
+use crate::value::AccId;
+use ndarray::{Array2, Axis, Slice, Zip};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
-/// Complete products by their operands, and inputs: each rank's is a term of a sum.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-struct Terms {
-    products: BTreeSet<(usize, usize)>,
-    inputs: BTreeSet<usize>,
-}
-
-/// An expression of sums over ranks and of inputs of the rank that owns the rows.
-#[derive(Clone, PartialEq, Debug)]
-struct Promise {
-    value: Value,
-    /// Which accumulators in it are sums, of what.
-    sums: Vec<(AccId, Terms)>,
-    loads: Vec<(AccId, usize)>,
-}
-
-pub(super) struct Wholes<'a, 'p> {
-    program: &'p Program,
-    sizes: &'a Sizes<'p>,
+/// What tensors hold by their types.
+pub(super) struct Wholes<'a> {
+    held: Held<'a>,
     inputs: &'a Inputs,
-    writers: Vec<Writer<'p>>,
-    /// Without any product, what a rank adds to a sum is its input.
-    products: bool,
-    /// What was worked out, by tensor: the same rows of all ranks.
-    known: HashMap<usize, Option<Array2<f64>>>,
+    products: &'a Products,
+    /// Products of a rank, and of all ranks together.
+    known: HashMap<(Option<u32>, Operands), Array2<f64>>,
 }
 
-impl<'a, 'p> Wholes<'a, 'p> {
-    pub fn new(program: &'p Program, sizes: &'a Sizes<'p>, inputs: &'a Inputs) -> Self {
-        let (writers, products) = writers(program);
-        Wholes {
-            program,
-            sizes,
+/// How often a term counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Count {
+    /// What one rank contributes to a sum over ranks, every rank does, once.
+    EveryRank,
+    /// Every term once.
+    Once,
+    /// As often as it was added.
+    AsWritten,
+}
+
+impl<'a> Wholes<'a> {
+    pub fn new(
+        program: &'a Program,
+        sizes: &'a Sizes<'a>,
+        inputs: &'a Inputs,
+        products: &'a Products,
+    ) -> Result<Self, NoReference> {
+        let mut held = Held::new(program, sizes);
+        in_turns(program, sizes, &mut held)?;
+        Ok(Wholes {
+            held,
             inputs,
-            writers,
             products,
             known: HashMap::new(),
-        }
-    }
-
-    /// What a rank's tensor holds at the end, row by row, if its type says so.
-    pub fn of(&mut self, tensor: usize, rank: u32) -> Option<Vec<f64>> {
-        match self.program.tensors[tensor].kind {
-            TensorKind::Gathered => Some(self.inputs.seen(rank, tensor).into_iter().collect()),
-            TensorKind::Accumulated => self.added(tensor, rank),
-            TensorKind::Scattered | TensorKind::Reduced => {
-                if !self.known.contains_key(&tensor) {
-                    let known = self.summed(tensor);
-                    self.known.insert(tensor, known);
-                }
-                let all = self.known[&tensor].as_ref()?;
-                let held = self.sizes.held(tensor, rank);
-                let rows = Slice::from(held.start as usize..held.end as usize);
-                Some(all.slice_axis(Axis(0), rows).iter().copied().collect())
-            }
-            TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Out
-            | TensorKind::Scratch { .. } => None,
-        }
-    }
-
-    /// A sum over ranks, all rows: each chunk as its owner makes it.
-    fn summed(&self, tensor: usize) -> Option<Array2<f64>> {
-        let promise = self.promise(tensor)?;
-        let total = |terms: &Terms| {
-            let ranks = 0..self.sizes.world;
-            let each = ranks.map(|rank| self.total(terms, rank));
-            each.reduce(|sum, more| sum + more)
-        };
-        let mut totals = Vec::new();
-        for (acc, terms) in &promise.sums {
-            totals.push((*acc, total(terms)?));
-        }
-        let chunks: Vec<Array2<f64>> = (0..self.sizes.chunks(tensor))
-            .map(|owner| {
-                let rows = self.sizes.chunk(tensor, owner);
-                let rows = rows.start as usize..rows.end as usize;
-                let shape = (rows.len(), self.sizes.columns(tensor) as usize);
-                if rows.is_empty() {
-                    return Array2::zeros(shape);
-                }
-                // A vector is one row for all of them.
-                let part = |of: &Array2<f64>| match of.nrows() {
-                    1 => of.clone(),
-                    _ => of.slice_axis(Axis(0), Slice::from(rows.clone())).to_owned(),
-                };
-                let acc = |id: AccId| {
-                    let sum = totals.iter().find(|(sum, _)| *sum == id);
-                    let load = promise.loads.iter().find(|(load, _)| *load == id);
-                    Known::exact(match (sum, load) {
-                        (Some((_, total)), _) => part(total),
-                        (None, Some((_, from))) => part(&self.inputs.seen(owner, *from)),
-                        (None, None) => Array2::zeros((1, 1)),
-                    })
-                };
-                apply(&promise.value, &acc, &[]).widened(shape).value
-            })
-            .collect();
-        let chunks: Vec<_> = chunks.iter().map(|chunk| chunk.view()).collect();
-        ndarray::concatenate(Axis(0), &chunks).ok()
-    }
-
-    /// What a rank adds to a sum, over all rows.
-    fn total(&self, terms: &Terms, rank: u32) -> Array2<f64> {
-        let product = |(a, b): &(usize, usize)| {
-            self.inputs
-                .seen(rank, *a)
-                .dot(&self.inputs.seen(rank, *b).t())
-        };
-        let inputs = terms
-            .inputs
-            .iter()
-            .map(|input| self.inputs.seen(rank, *input));
-        let all = terms.products.iter().map(product).chain(inputs);
-        all.reduce(|sum, more| sum + more)
-            .unwrap_or_else(|| Array2::zeros((1, 1)))
-    }
-
-    /// What a rank's tensor held, and its own products.
-    fn added(&self, tensor: usize, rank: u32) -> Option<Vec<f64>> {
-        let mut terms: Option<Terms> = None;
-        for writer in self.writers_of(tensor) {
-            let What::Store { value, accs, .. } = &writer.what else {
-                return None;
-            };
-            let mut summands = Vec::new();
-            value.summands(&mut summands);
-            let plain = |summand: &&Value| matches!(summand, Value::Acc(_));
-            let product = |(_, filler): &(AccId, Filler)| matches!(filler, Filler::Dot(..));
-            if !summands.iter().all(plain) || !accs.iter().all(product) {
-                return None;
-            }
-            let more = self.linear(value, accs, &mut Vec::new())?;
-            if terms.as_ref().is_some_and(|terms| *terms != more) {
-                return None;
-            }
-            terms = Some(more);
-        }
-        let sum = self.inputs.own(rank, tensor) + &self.total(&terms?, rank);
-        Some(sum.into_iter().collect())
-    }
-
-    fn writers_of(&self, tensor: usize) -> impl Iterator<Item = &Writer<'p>> {
-        self.writers
-            .iter()
-            .filter(move |writer| writer.dst == tensor)
-    }
-
-    /// The terms of which what a tensor holds on some rank is a partial sum.
-    fn partial(&self, tensor: usize, seen: &mut Vec<usize>) -> Option<Terms> {
-        match self.program.tensors[tensor].kind {
-            TensorKind::Local if !self.products => {
-                let inputs = BTreeSet::from([tensor]);
-                return Some(Terms {
-                    inputs,
-                    ..Terms::default()
-                });
-            }
-            TensorKind::Scattered | TensorKind::Reduced | TensorKind::Scratch { .. } => {}
-            TensorKind::Gathered
-            | TensorKind::Local
-            | TensorKind::Vector
-            | TensorKind::Out
-            | TensorKind::Accumulated => return None,
-        }
-        if seen.contains(&tensor) {
-            return Some(Terms::default());
-        }
-        seen.push(tensor);
-        let mut all = Terms::default();
-        for writer in self.writers_of(tensor) {
-            let more = match &writer.what {
-                What::Copy(from) => self.partial(*from, seen)?,
-                What::Store { value, accs, .. } => self.linear(value, accs, seen)?,
-            };
-            if all == Terms::default() {
-                all = more;
-            } else if more != Terms::default() && more != all {
-                return None;
-            }
-        }
-        Some(all)
-    }
-
-    /// The terms of an expression that adds up accumulators. Of products that a function was applied to before they are
-    /// added up, the products themselves: that is what is promised, whatever is stored.
-    fn linear(
-        &self,
-        value: &Value,
-        accs: &[(AccId, Filler)],
-        seen: &mut Vec<usize>,
-    ) -> Option<Terms> {
-        let mut summands = Vec::new();
-        value.summands(&mut summands);
-        let mut all = Terms::default();
-        for summand in summands {
-            let ids = summand.accs();
-            let plain = matches!(summand, Value::Acc(_));
-            for (_, filler) in accs.iter().filter(|(id, _)| ids.contains(id)) {
-                if !plain && !matches!(filler, Filler::Dot(..)) {
-                    return None;
-                }
-                let more = self.filled(*filler, seen)?;
-                all.products.extend(more.products);
-                all.inputs.extend(more.inputs);
-            }
-            if ids.is_empty() {
-                return None;
-            }
-        }
-        Some(all)
-    }
-
-    fn filled(&self, filler: Filler, seen: &mut Vec<usize>) -> Option<Terms> {
-        match filler {
-            Filler::Dot(a, b) => {
-                let input = |tensor: usize| self.program.tensors[tensor].kind.is_input();
-                (input(a) && input(b)).then(|| Terms {
-                    products: BTreeSet::from([(a, b)]),
-                    ..Terms::default()
-                })
-            }
-            Filler::Sum(from) | Filler::Load(from) => self.partial(from, seen),
-        }
-    }
-
-    /// What all stores that make up a sum over ranks promise together.
-    fn promise(&self, tensor: usize) -> Option<Promise> {
-        let (mut first, mut added): (Option<Promise>, Option<Terms>) = (None, None);
-        for writer in self.finals(tensor, &mut Vec::new())? {
-            let What::Store { mode, value, accs } = &writer.what else {
-                return None;
-            };
-            match mode {
-                StoreMode::Write => {
-                    let next = self.store(writer, value, accs)?;
-                    if first.as_ref().is_some_and(|first| *first != next) {
-                        return None;
-                    }
-                    first = Some(next);
-                }
-                StoreMode::Add => {
-                    let next = self.linear(value, accs, &mut Vec::new())?;
-                    if added.as_ref().is_some_and(|added| *added != next) {
-                        return None;
-                    }
-                    added = Some(next);
-                }
-            }
-        }
-        let first = first?;
-        let Some(added) = added else {
-            return Some(first);
-        };
-        // What others add is the rest of the sum that the first one begins.
-        let mut summands = Vec::new();
-        first.value.summands(&mut summands);
-        let [(sum, terms)] = first.sums.as_slice() else {
-            return None;
-        };
-        let begins = summands.contains(&&Value::Acc(*sum)) && *terms == added;
-        begins.then_some(first)
-    }
-
-    /// The stores whose results lie in a tensor at the end, whoever copied them there.
-    fn finals(&self, tensor: usize, seen: &mut Vec<usize>) -> Option<Vec<&Writer<'p>>> {
-        if seen.contains(&tensor) {
-            return Some(Vec::new());
-        }
-        seen.push(tensor);
-        if self.program.tensors[tensor].kind.is_input() {
-            return None;
-        }
-        let mut all = Vec::new();
-        for writer in self.writers_of(tensor) {
-            match &writer.what {
-                What::Copy(from) => all.extend(self.finals(*from, seen)?),
-                What::Store { .. } => all.push(writer),
-            }
-        }
-        Some(all)
-    }
-
-    /// A store's expression with each sum of partial sums made whole. Accumulators are numbered anew, so that two
-    /// stores of the same are equal.
-    fn store(
-        &self,
-        writer: &Writer<'p>,
-        value: &Value,
-        accs: &[(AccId, Filler)],
-    ) -> Option<Promise> {
-        let mut promise = Promise {
-            value: Value::Const(0.0),
-            sums: Vec::new(),
-            loads: Vec::new(),
-        };
-        promise.value = self.made_whole(value, accs, &mut promise)?;
-        let own = |(_, tensor): &(AccId, usize)| {
-            writer.own || self.program.tensors[*tensor].kind == TensorKind::Gathered
-        };
-        promise.loads.iter().all(own).then_some(promise)
-    }
-
-    fn made_whole(
-        &self,
-        value: &Value,
-        accs: &[(AccId, Filler)],
-        promise: &mut Promise,
-    ) -> Option<Value> {
-        if matches!(value, Value::Acc(_) | Value::Binary(Binary::Add, ..)) {
-            return self.sum_made_whole(value, accs, promise);
-        }
-        let mut inner = |value: &Value| {
-            let whole = self.made_whole(value, accs, promise)?;
-            Some(Box::new(whole))
-        };
-        Some(match value {
-            Value::Acc(_) | Value::Arg(_) | Value::Const(_) => value.clone(),
-            Value::Unary(function, a) => Value::Unary(*function, inner(a)?),
-            Value::Cast(dtype, a) => Value::Cast(*dtype, inner(a)?),
-            Value::Binary(function, a, b) => Value::Binary(*function, inner(a)?, inner(b)?),
-            Value::Select(compare, parts) => {
-                let [a, b, then, otherwise] = &**parts;
-                let parts = [*inner(a)?, *inner(b)?, *inner(then)?, *inner(otherwise)?];
-                Value::Select(*compare, Box::new(parts))
-            }
-            Value::Call(function, values) => {
-                let values: Option<Vec<Value>> =
-                    values.iter().map(|value| Some(*inner(value)?)).collect();
-                Value::Call(function.clone(), values?)
-            }
         })
     }
 
-    /// The summands that hold partial sums are one whole sum; the others are added to it.
-    fn sum_made_whole(
-        &self,
-        value: &Value,
-        accs: &[(AccId, Filler)],
-        promise: &mut Promise,
-    ) -> Option<Value> {
-        let mut summands = Vec::new();
-        value.summands(&mut summands);
-        let mut terms: Option<Terms> = None;
-        let mut rest = Vec::new();
-        for summand in summands {
-            let Value::Acc(acc) = summand else {
-                rest.push(self.made_whole(summand, accs, promise)?);
-                continue;
-            };
-            let fillers: Vec<Filler> = accs
-                .iter()
-                .filter(|(id, _)| id == acc)
-                .map(|(_, filler)| *filler)
-                .collect();
-            match fillers.as_slice() {
-                [Filler::Load(from)]
-                    if self.products && self.program.tensors[*from].kind.is_input() =>
-                {
-                    let known = promise.loads.iter().find(|(_, known)| known == from);
-                    let next = AccId(promise.loads.len() as u16);
-                    let id = known.map_or(next, |(id, _)| *id);
-                    if known.is_none() {
-                        promise.loads.push((id, *from));
+    /// What a rank's tensor holds at the end, row by row, if its type is to say so.
+    pub fn of(&mut self, tensor: usize, rank: u32) -> Option<Result<Vec<f64>, String>> {
+        let count = match self.held.program.tensors[tensor].kind {
+            TensorKind::Gathered => {
+                let all = self.inputs.seen(rank, tensor);
+                return Some(Ok(all.into_iter().collect()));
+            }
+            TensorKind::Accumulated => Count::Once,
+            TensorKind::Scattered | TensorKind::Reduced => Count::EveryRank,
+            TensorKind::Local
+            | TensorKind::Vector
+            | TensorKind::Out
+            | TensorKind::Scratch { .. } => return None,
+        };
+        Some(self.whole(tensor, rank, count))
+    }
+
+    fn whole(&mut self, tensor: usize, rank: u32, count: Count) -> Result<Vec<f64>, String> {
+        let ids = self.held.plane(rank, tensor).clone();
+        let first = self.held.sizes.held(tensor, rank).start as usize;
+        let mut bounds: BTreeMap<SumId, Range<usize>> = BTreeMap::new();
+        for ((row, _), id) in ids.indexed_iter() {
+            let rows = bounds.entry(*id).or_insert(row..row + 1);
+            rows.end = row + 1;
+        }
+        let mut all = Array2::from_elem(ids.raw_dim(), f64::NAN);
+        for (id, rows) in bounds {
+            let there = first + rows.start..first + rows.end;
+            let known = self.value(id, &there, count)?;
+            let known = known.widened((rows.len(), ids.ncols()));
+            let window = (rows, 0..ids.ncols());
+            Zip::from(part_mut(&mut all, &window))
+                .and(part(&ids, &window))
+                .and(&known.value)
+                .for_each(|all, at, value| {
+                    if *at == id {
+                        *all = *value;
                     }
-                    rest.push(Value::Acc(id));
+                });
+        }
+        Ok(all.into_iter().collect())
+    }
+
+    /// A sum in those rows.
+    fn value(&mut self, sum: SumId, rows: &Range<usize>, count: Count) -> Result<Known, String> {
+        let terms = self.held.sums.terms(sum);
+        let multiplies = |term: &Term| matches!(term, Term::Product { .. } | Term::Function(_));
+        let multiplied = terms.keys().any(multiplies);
+        let every = count == Count::EveryRank;
+        let mut all = Known::zero(1, 1);
+        let mut done: BTreeSet<(usize, usize)> = BTreeSet::new();
+        let mut add = |times: i32, of: Array2<f64>| {
+            let of = Known::exact(of * f64::from(times));
+            all = all.plus(&of);
+        };
+        for (term, times) in &*terms {
+            let times = match count {
+                Count::AsWritten => *times,
+                Count::EveryRank | Count::Once => times.signum(),
+            };
+            match *term {
+                Term::Elsewhere => {
+                    return Err("it holds what lies at other rows or columns".into());
                 }
-                fillers => {
-                    let terms = terms.get_or_insert_with(Terms::default);
-                    for filler in fillers {
-                        let more = self.filled(*filler, &mut Vec::new())?;
-                        terms.products.extend(more.products);
-                        terms.inputs.extend(more.inputs);
+                Term::Constant(bits) => {
+                    add(
+                        times,
+                        Array2::from_elem((1, 1), f64::from(f32::from_bits(bits))),
+                    );
+                }
+                Term::Function(index) => {
+                    let function = self.held.sums.function(index);
+                    let count = if every { count } else { Count::AsWritten };
+                    let mut of = Vec::new();
+                    for argument in function.of {
+                        of.push(self.value(argument, rows, count)?);
+                    }
+                    let argument = |acc: AccId| of[usize::from(acc.0)].clone();
+                    add(times, apply(&function.value, &argument, &[]).value);
+                }
+                Term::Product { rank, operands } if !every => {
+                    add(times, self.product(Some(rank), operands, rows));
+                }
+                Term::Product { operands, .. } => {
+                    if done.insert(operands) {
+                        // Contributions are added, whichever rank subtracts its own.
+                        add(1, self.product(None, operands, rows));
+                    }
+                }
+                Term::Input { rank, tensor } => {
+                    let like = |term: &&Term| matches!(term, Term::Input { tensor: other, .. } if *other == tensor);
+                    let ranks = terms.keys().filter(like).count();
+                    if !every || ranks == 1 {
+                        add(times, self.input(rank, tensor, rows));
+                    } else if multiplied {
+                        let name = &self.held.program.tensors[tensor].name;
+                        return Err(format!("{ranks} ranks add {name} to the sum"));
+                    } else if done.insert((tensor, tensor)) {
+                        for rank in 0..self.held.sizes.world {
+                            add(1, self.input(rank, tensor, rows));
+                        }
                     }
                 }
             }
         }
-        if let Some(terms) = terms {
-            let id = AccId(u16::MAX - promise.sums.len() as u16);
-            promise.sums.push((id, terms));
-            rest.insert(0, Value::Acc(id));
+        Ok(all)
+    }
+
+    /// Rows of an input; a vector is one row for all of them.
+    fn input(&self, rank: u32, tensor: usize, rows: &Range<usize>) -> Array2<f64> {
+        let all = self.inputs.seen(rank, tensor);
+        if self.held.program.tensors[tensor].kind == TensorKind::Vector {
+            return all;
         }
-        rest.into_iter().reduce(|sum, more| sum + more)
+        all.slice_axis(Axis(0), Slice::from(rows.clone()))
+            .to_owned()
+    }
+
+    /// Rows of a rank's product, or of all ranks' together.
+    fn product(
+        &mut self,
+        rank: Option<u32>,
+        operands: Operands,
+        rows: &Range<usize>,
+    ) -> Array2<f64> {
+        if !self.known.contains_key(&(rank, operands)) {
+            let ranks = rank.map_or(0..self.held.sizes.world, |rank| rank..rank + 1);
+            let each = ranks.map(|rank| self.multiplied(rank, operands));
+            let all = each.reduce(|sum, more| sum + more).unwrap_or_default();
+            self.known.insert((rank, operands), all);
+        }
+        let all = &self.known[&(rank, operands)];
+        all.slice_axis(Axis(0), Slice::from(rows.clone()))
+            .to_owned()
+    }
+
+    /// A rank's product: of inputs, or of what its statements made of them.
+    fn multiplied(&self, rank: u32, (a, b): Operands) -> Array2<f64> {
+        let is_input = |tensor: usize| self.held.program.tensors[tensor].kind.is_input();
+        if is_input(a) && is_input(b) {
+            return self
+                .inputs
+                .seen(rank, a)
+                .dot(&self.inputs.seen(rank, b).t());
+        }
+        let sides = [a, b].map(|operand| self.held.sizes.rows(operand) as usize);
+        let made = self.products.get(&(rank, (a, b))).cloned();
+        made.unwrap_or_else(|| Array2::from_elem(sides, f64::NAN))
     }
 }

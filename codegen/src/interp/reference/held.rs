@@ -1,0 +1,195 @@
+//! What is in memory and accumulators while statements are executed, as sums of terms instead of numbers.
+
+use super::terms::{NOTHING, SumId, Sums, Term};
+use crate::interp::meaning::walk::{Act, Rect};
+use crate::interp::meaning::{Memory, agents, part, part_mut, parts};
+use crate::interp::sizes::Sizes;
+use crate::program::{Program, StoreMode, TensorKind};
+use crate::value::{AccId, Value};
+use ndarray::{Array2, Zip};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// What is in memory and accumulators, as sums of terms.
+pub(super) struct Held<'a> {
+    pub program: &'a Program,
+    pub sizes: &'a Sizes<'a>,
+    pub sums: Sums,
+    /// By rank and tensor.
+    planes: Vec<Array2<SumId>>,
+    accs: Vec<HashMap<AccId, Filled>>,
+}
+
+/// An accumulator, and of which rows and columns. A vector is one row for all of them.
+#[derive(Clone)]
+struct Filled {
+    ids: Array2<SumId>,
+    rows: Range<u32>,
+    columns: Range<u32>,
+    vector: bool,
+}
+
+impl<'a> Held<'a> {
+    pub fn new(program: &'a Program, sizes: &'a Sizes<'a>) -> Held<'a> {
+        let mut sums = Sums::new();
+        let mut planes = Vec::new();
+        for rank in 0..sizes.world {
+            for (tensor, of) in program.tensors.iter().enumerate() {
+                let rows = sizes.held(tensor, rank).len() * sizes.slots(tensor) as usize;
+                let before = match of.kind {
+                    TensorKind::Local | TensorKind::Vector | TensorKind::Accumulated => {
+                        sums.one(Term::Input { rank, tensor })
+                    }
+                    TensorKind::Gathered => sums.one(Term::Input { rank: 0, tensor }),
+                    TensorKind::Out
+                    | TensorKind::Scattered
+                    | TensorKind::Reduced
+                    | TensorKind::Scratch { .. } => NOTHING,
+                };
+                let columns = sizes.columns(tensor) as usize;
+                planes.push(Array2::from_elem((rows, columns), before));
+            }
+        }
+        Held {
+            program,
+            sizes,
+            sums,
+            planes,
+            accs: vec![HashMap::new(); agents(sizes.world)],
+        }
+    }
+
+    fn index(&self, rank: u32, tensor: usize) -> usize {
+        rank as usize * self.program.tensors.len() + tensor
+    }
+
+    pub fn plane(&self, rank: u32, tensor: usize) -> &Array2<SumId> {
+        &self.planes[self.index(rank, tensor)]
+    }
+
+    fn read(&self, home: u32, rect: &Rect) -> Result<Filled, String> {
+        let held = self.sizes.held(rect.tensor, home);
+        let plane = self.plane(home, rect.tensor);
+        Ok(Filled {
+            ids: part(plane, &parts(&held, rect)?).to_owned(),
+            rows: rect.rows.clone(),
+            columns: rect.columns.clone(),
+            vector: self.program.tensors[rect.tensor].kind == TensorKind::Vector,
+        })
+    }
+
+    /// Puts sums there, or adds them; a gathered tensor holds what it gathers, whoever fills it.
+    fn write(&mut self, dst: &Rect, mode: StoreMode, ids: &Array2<SumId>) -> Result<(), String> {
+        if self.program.tensors[dst.tensor].kind == TensorKind::Gathered {
+            return Ok(());
+        }
+        for home in dst.homes.clone() {
+            let window = parts(&self.sizes.held(dst.tensor, home), dst)?;
+            let at = self.index(home, dst.tensor);
+            let sums = &mut self.sums;
+            let mut there = part_mut(&mut self.planes[at], &window);
+            there.zip_mut_with(ids, |there, id| {
+                *there = match mode {
+                    StoreMode::Write => *id,
+                    StoreMode::Add => sums.plus(*there, *id, 1),
+                };
+            });
+        }
+        Ok(())
+    }
+
+    /// As seen from a rectangle: what is of other rows or columns is elsewhere.
+    fn seen(&mut self, filled: &Filled, from: &Rect) -> Array2<SumId> {
+        let shape = (from.rows.len(), from.columns.len());
+        let here = (filled.vector || filled.rows == from.rows) && filled.columns == from.columns;
+        let ids = filled.ids.broadcast(shape).filter(|_| here);
+        ids.map(|ids| ids.to_owned())
+            .unwrap_or_else(|| Array2::from_elem(shape, self.sums.one(Term::Elsewhere)))
+    }
+
+    /// Adds to an accumulator; of other rows or columns than before, it is elsewhere.
+    fn fill(&mut self, agent: usize, acc: AccId, mut more: Filled) {
+        if let Some(before) = self.accs[agent].remove(&acc) {
+            let alike = before.ids.dim() == more.ids.dim() && before.rows == more.rows;
+            if alike && before.columns == more.columns {
+                let sums = &mut self.sums;
+                let both = Zip::from(&before.ids).and(&more.ids);
+                more.ids = both.map_collect(|before, more| sums.plus(*before, *more, 1));
+            } else {
+                more.ids.fill(self.sums.one(Term::Elsewhere));
+            }
+        }
+        self.accs[agent].insert(acc, more);
+    }
+
+    fn store(
+        &mut self,
+        agent: usize,
+        dst: &Rect,
+        mode: StoreMode,
+        value: &Value,
+    ) -> Result<(), String> {
+        let mut accs = Vec::new();
+        for acc in value.accs() {
+            if let Some(filled) = self.accs[agent].get(&acc).cloned() {
+                accs.push((acc, self.seen(&filled, dst)));
+            }
+        }
+        let mut known: HashMap<Vec<SumId>, SumId> = HashMap::new();
+        let shape = (dst.rows.len(), dst.columns.len());
+        let ids = Array2::from_shape_fn(shape, |at| {
+            let here: Vec<SumId> = accs.iter().map(|(_, ids)| ids[at]).collect();
+            if let Some(sum) = known.get(&here) {
+                return *sum;
+            }
+            let acc = |id: AccId| {
+                let mut filled = accs.iter().zip(&here);
+                let found = filled.find(|((acc, _), _)| *acc == id);
+                found.map_or(NOTHING, |(_, sum)| *sum)
+            };
+            let sum = self.sums.of_value(value, &acc);
+            known.insert(here, sum);
+            sum
+        });
+        self.write(dst, mode, &ids)
+    }
+}
+
+impl Memory for Held<'_> {
+    fn act(&mut self, agent: usize, rank: u32, act: &Act<'_>) -> Result<(), String> {
+        match act {
+            Act::Wait { .. } | Act::Signal { .. } => {}
+            Act::Item => self.accs[agent].clear(),
+            Act::Copy { dst, src } => {
+                let read = self.read(src.homes.start, src)?;
+                let ids = self.seen(&read, dst);
+                self.write(dst, StoreMode::Write, &ids)?;
+            }
+            Act::Dot { acc, a, b } => {
+                let operands = (a.tensor, b.tensor);
+                let product = self.sums.one(Term::Product { rank, operands });
+                let product = Filled {
+                    ids: Array2::from_elem((a.rows.len(), b.rows.len()), product),
+                    rows: a.rows.clone(),
+                    columns: b.rows.clone(),
+                    vector: false,
+                };
+                self.fill(agent, *acc, product);
+            }
+            Act::Sum { acc, from } => {
+                for from in from {
+                    for home in from.homes.clone() {
+                        let read = self.read(home, from)?;
+                        self.fill(agent, *acc, read);
+                    }
+                }
+            }
+            Act::Load { acc, from } => {
+                let read = self.read(from.homes.start, from)?;
+                self.accs[agent].insert(*acc, read);
+            }
+            Act::Store { dst, mode, value } => self.store(agent, dst, *mode, value)?,
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! Sums of products, inputs, constants and functions' results, as statements bring them together.
+//!
+//! A term lies at the element's own row and column, so it needs no place of its own.
+
+use crate::value::{AccId, Binary, Value};
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+/// The two tensors of a product.
+pub(super) type Operands = (usize, usize);
+
+/// What may be added.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) enum Term {
+    /// A rank's product of two tensors, over all of K.
+    Product { rank: u32, operands: Operands },
+    /// An input, or what is accumulated as it was before; of a gathered tensor, all ranks see the same.
+    Input { rank: u32, tensor: usize },
+    /// A constant, by its bits.
+    Constant(u32),
+    /// An index into the functions of [`Sums`].
+    Function(usize),
+    /// Other rows or columns than those it is stored to.
+    Elsewhere,
+}
+
+/// A function's result.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Function {
+    /// One operation over its arguments: accumulators 0, 1, …
+    pub value: Value,
+    pub of: Vec<SumId>,
+}
+
+/// An index into [`Sums`]: equal sums have equal ones.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub(super) struct SumId(usize);
+
+/// The sum of nothing; what nobody wrote.
+pub(super) const NOTHING: SumId = SumId(0);
+
+/// Every sum that is met, each once.
+pub(super) struct Sums {
+    sums: Vec<Rc<BTreeMap<Term, i32>>>,
+    ids: HashMap<Rc<BTreeMap<Term, i32>>, SumId>,
+    added: HashMap<(SumId, SumId, i32), SumId>,
+    functions: Vec<Function>,
+}
+
+impl Sums {
+    /// Only nothing.
+    pub fn new() -> Sums {
+        let mut sums = Sums {
+            sums: Vec::new(),
+            ids: HashMap::new(),
+            added: HashMap::new(),
+            functions: Vec::new(),
+        };
+        sums.sum(BTreeMap::new());
+        sums
+    }
+
+    fn sum(&mut self, terms: BTreeMap<Term, i32>) -> SumId {
+        if let Some(id) = self.ids.get(&terms) {
+            return *id;
+        }
+        let (id, terms) = (SumId(self.sums.len()), Rc::new(terms));
+        self.sums.push(terms.clone());
+        self.ids.insert(terms, id);
+        id
+    }
+
+    /// The terms of a sum, and how often each is there: never zero times.
+    pub fn terms(&self, sum: SumId) -> Rc<BTreeMap<Term, i32>> {
+        self.sums[sum.0].clone()
+    }
+
+    pub fn function(&self, index: usize) -> Function {
+        self.functions[index].clone()
+    }
+
+    /// That term, once.
+    pub fn one(&mut self, term: Term) -> SumId {
+        self.sum(BTreeMap::from([(term, 1)]))
+    }
+
+    /// A sum with so many times another.
+    pub fn plus(&mut self, a: SumId, b: SumId, times: i32) -> SumId {
+        if let Some(known) = self.added.get(&(a, b, times)) {
+            return *known;
+        }
+        let mut terms = (*self.sums[a.0]).clone();
+        for (term, more) in self.sums[b.0].iter() {
+            *terms.entry(*term).or_default() += more * times;
+        }
+        terms.retain(|_, times| *times != 0);
+        let sum = self.sum(terms);
+        self.added.insert((a, b, times), sum);
+        sum
+    }
+
+    /// What an expression of sums comes to. Sums may be rounded.
+    pub fn of_value(&mut self, value: &Value, acc: &impl Fn(AccId) -> SumId) -> SumId {
+        match value {
+            Value::Acc(id) => acc(*id),
+            Value::Const(constant) if *constant == 0.0 => NOTHING,
+            Value::Const(constant) => self.one(Term::Constant(constant.to_bits())),
+            // Arguments stand in functions' bodies, which are not looked into.
+            Value::Arg(_) => NOTHING,
+            Value::Cast(_, a) => self.of_value(a, acc),
+            Value::Binary(Binary::Add, a, b) => {
+                let (a, b) = (self.of_value(a, acc), self.of_value(b, acc));
+                self.plus(a, b, 1)
+            }
+            Value::Binary(Binary::Sub, a, b) => {
+                let (a, b) = (self.of_value(a, acc), self.of_value(b, acc));
+                self.plus(a, b, -1)
+            }
+            Value::Unary(function, a) => {
+                let of = vec![self.of_value(a, acc)];
+                self.apply(Value::Unary(*function, argument(0)), of)
+            }
+            Value::Binary(
+                function @ (Binary::Mul | Binary::Div | Binary::Min | Binary::Max),
+                a,
+                b,
+            ) => {
+                let of = vec![self.of_value(a, acc), self.of_value(b, acc)];
+                self.apply(Value::Binary(*function, argument(0), argument(1)), of)
+            }
+            Value::Select(compare, parts) => {
+                let of = parts.iter().map(|part| self.of_value(part, acc)).collect();
+                let parts = [0, 1, 2, 3].map(|index| *argument(index));
+                self.apply(Value::Select(*compare, Box::new(parts)), of)
+            }
+            Value::Call(function, values) => {
+                let of: Vec<SumId> = values
+                    .iter()
+                    .map(|value| self.of_value(value, acc))
+                    .collect();
+                let arguments = (0..of.len()).map(|index| *argument(index)).collect();
+                self.apply(Value::Call(function.clone(), arguments), of)
+            }
+        }
+    }
+
+    fn apply(&mut self, value: Value, of: Vec<SumId>) -> SumId {
+        let function = Function { value, of };
+        let known = self.functions.iter().position(|known| *known == function);
+        let index = known.unwrap_or_else(|| {
+            self.functions.push(function);
+            self.functions.len() - 1
+        });
+        self.one(Term::Function(index))
+    }
+}
+
+/// The argument of a function, by its place.
+fn argument(index: usize) -> Box<Value> {
+    Box::new(Value::Acc(AccId(index as u16)))
+}
