@@ -1,10 +1,10 @@
 //! The small case that all warps run: a few ranks, ragged chunks, and launches of one series.
 
 use super::super::{CONSUMERS, Field, Pipeline, Values, View};
-use super::launches;
+use super::launches::Launches;
 use super::step::Box4;
 use super::story;
-use crate::diag::{Diagnostic, Diagnostics};
+use crate::diag::Diagnostic;
 use crate::kernel::{DimId, OpKind, RoleKind, visit};
 use crate::plan::Plan;
 use crate::program::{CounterId, StoreMode, TensorId};
@@ -13,11 +13,13 @@ use crate::verify::{Accessor, Before, before};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// One launch of the case.
-pub(super) struct Launch {
+/// The numbers of launches of one shape.
+pub(super) struct Sizes {
     pub plan: Plan,
     /// What the tile level puts before each access.
     before: HashMap<Accessor, Vec<Before>>,
+    /// How many arrivals the pipeline sends for each that the kernel counts, by counter.
+    scale: Vec<u64>,
     /// How much arrives at each cell of each rank, by what the pipeline sends for each signal of the kernel.
     arrivals: Vec<u64>,
 }
@@ -34,9 +36,10 @@ pub(super) struct Roles {
 /// The numbers of the case.
 pub(super) struct Case<'a> {
     pub pipeline: &'a Pipeline,
-    /// Its launches. Two show what the first forgot; between launches of a kernel that signals there is a tiny one, which
-    /// a fast rank is through with before a slow one has begun.
-    pub launches: Vec<Launch>,
+    /// The shapes of its launches.
+    sizes: Vec<Sizes>,
+    /// Which of them each launch has.
+    order: Vec<usize>,
     /// Ranks.
     pub world: u32,
     pub roles: Roles,
@@ -50,13 +53,13 @@ pub(super) struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// Of so many ranks, and of so many steps instead of one more than the ring has stages.
-    pub fn new(
-        pipeline: &'a Pipeline,
-        world: u32,
-        steps: Option<u32>,
-    ) -> Result<Case<'a>, Diagnostics> {
-        let (kernel, plans) = launches::plans(pipeline, world, steps)?;
+    /// Of these launches.
+    pub fn new(pipeline: &'a Pipeline, launches: Launches) -> Case<'a> {
+        let Launches {
+            kernel,
+            plans,
+            order,
+        } = launches;
         let mut first = Vec::new();
         let mut cells = 0;
         for index in 0..kernel.counters.len() {
@@ -70,15 +73,16 @@ impl<'a> Case<'a> {
             mover: role(&|kind| matches!(kind, RoleKind::Comm { .. })).unwrap_or(0),
             host: role(&RoleKind::sequential),
         };
-        let launches = plans.into_iter().map(|plan| Launch {
+        let sizes = plans.into_iter().map(|plan| Sizes {
             before: match kernel.counters.is_empty() {
                 true => HashMap::new(),
                 false => before(&kernel, &plan),
             },
             plan,
+            scale: Vec::new(),
             arrivals: Vec::new(),
         });
-        let launches = launches.collect();
+        let sizes = sizes.collect();
         let blocks = (2 + comm_ctas(pipeline)) * pipeline.ctas();
         let mut operands = Vec::new();
         for role in &kernel.roles {
@@ -90,42 +94,70 @@ impl<'a> Case<'a> {
         }
         let mut case = Case {
             pipeline,
-            launches,
-            world,
+            sizes,
+            order,
+            world: kernel.variant.world,
             roles,
             blocks,
             operands,
             first,
             cells,
         };
-        for launch in 0..case.launches.len() {
-            let arrivals = (0..world)
-                .flat_map(|rank| (0..cells).map(move |cell| (rank, cell)))
-                .map(|(rank, cell)| case.scaled_arrivals(launch, rank, cell))
-                .collect();
-            case.launches[launch].arrivals = arrivals;
+        for plan in 0..case.sizes.len() {
+            case.count(plan);
         }
-        Ok(case)
+        case
     }
 
-    /// The plan of a launch, counted from 1.
-    pub fn plan(&self, launch: u32) -> &Plan {
-        &self.launches[launch as usize - 1].plan
+    /// Counts what arrives in launches of a shape.
+    fn count(&mut self, plan: usize) {
+        let env = Env::new(self, plan, 0, 0);
+        let scaled = &self.pipeline.scale;
+        let counters = (0..self.first.len() as u16).map(CounterId);
+        let scale: Vec<u64> = counters
+            .map(|counter| {
+                let scale = scaled.iter().find(|(scaled, _)| *scaled == counter);
+                scale.map_or(1, |(_, by)| by.eval(&env).into())
+            })
+            .collect();
+        let counted = &self.plan(plan).arrivals;
+        let cells = (0..self.world).flat_map(|rank| (0..self.cells).map(move |cell| (rank, cell)));
+        let arrivals = cells.map(|(rank, cell)| {
+            let (counter, within) = self.counter_of(cell);
+            u64::from(counted.of(rank as u16, counter, within)) * scale[counter.index()]
+        });
+        self.sizes[plan].arrivals = arrivals.collect();
+        self.sizes[plan].scale = scale;
+    }
+
+    /// How many shapes its launches have.
+    pub fn plans(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// Which plan a launch has; launches are counted from 1.
+    pub fn plan_of(&self, launch: u32) -> usize {
+        self.order[launch as usize - 1]
+    }
+
+    /// A plan.
+    pub fn plan(&self, plan: usize) -> &Plan {
+        &self.sizes[plan].plan
     }
 
     /// The same, of what is in it.
-    pub fn geometry(&self, launch: u32) -> &Geometry {
-        &self.plan(launch).geometry
+    pub fn geometry(&self, plan: usize) -> &Geometry {
+        &self.plan(plan).geometry
     }
 
     /// How many launches there are.
     pub fn last(&self) -> u32 {
-        self.launches.len() as u32
+        self.order.len() as u32
     }
 
     /// A size that all launches have in common.
     pub fn size(&self, dim: DimId) -> u32 {
-        self.geometry(1).size(dim)
+        self.geometry(0).size(dim)
     }
 
     /// Whether stores add to a tensor.
@@ -161,23 +193,14 @@ impl<'a> Case<'a> {
         (CounterId(counter as u16), cell - self.first[counter])
     }
 
-    fn scaled_arrivals(&self, launch: usize, rank: u32, cell: u32) -> u64 {
-        let (counter, within) = self.counter_of(cell);
-        let arrivals = &self.launches[launch].plan.arrivals;
-        u64::from(arrivals.of(rank as u16, counter, within))
-            * self.scale(launch as u32 + 1, counter)
-    }
-
     /// How many arrivals the pipeline sends for each that the kernel counts.
-    pub fn scale(&self, launch: u32, counter: CounterId) -> u64 {
-        let scale = &self.pipeline.scale;
-        let scale = scale.iter().find(|(scaled, _)| *scaled == counter);
-        scale.map_or(1, |(_, by)| by.eval(&Env::new(self, launch, 0, 0)).into())
+    pub fn scale(&self, plan: usize, counter: CounterId) -> u64 {
+        self.sizes[plan].scale[counter.index()]
     }
 
     /// How much arrives at a rank's cell in one launch.
     pub fn arrivals(&self, launch: u32, rank: u32, cell: u32) -> u64 {
-        self.launches[launch as usize - 1].arrivals[(rank * self.cells + cell) as usize]
+        self.sizes[self.plan_of(launch)].arrivals[(rank * self.cells + cell) as usize]
     }
 
     /// How much has arrived there after so many launches.
@@ -190,8 +213,10 @@ impl<'a> Case<'a> {
     /// Of how many elements the tile level puts conflicting accesses before the access of a box, at least and at most: an
     /// element counts as often as it is accessed.
     pub fn before(&self, accessor: &Accessor, at: &Box4) -> (u64, u64) {
-        let launch = &self.launches[at.launch as usize - 1];
-        let blocks = launch.before.get(accessor).map_or(&[][..], Vec::as_slice);
+        let blocks = self.sizes[at.plan]
+            .before
+            .get(accessor)
+            .map_or(&[][..], Vec::as_slice);
         blocks.iter().fold((0, 0), |(least, most), block| {
             let elements =
                 common(at.all, span(block.rows)) * common(at.columns, span(block.columns));
@@ -205,7 +230,7 @@ impl<'a> Case<'a> {
 
     /// A row of a plane of a tensor's map, among all rows of the tensor.
     pub fn row_in_all(&self, at: &Box4, row: u32) -> u32 {
-        let geometry = self.geometry(at.launch);
+        let geometry = self.geometry(at.plan);
         let dim = self.pipeline.kernel.buffers[at.tensor.index()].rows;
         let rows = geometry.chunk_rows(dim);
         match at.view {
@@ -221,7 +246,7 @@ impl<'a> Case<'a> {
     /// One past the last row of a box that exists: rows beyond the chunk's are padding of symmetric memory.
     pub fn exists(&self, at: &Box4) -> u32 {
         let rows = self.pipeline.kernel.buffers[at.tensor.index()].rows;
-        let chunk = |chunk: u32| self.geometry(at.launch).chunk(rows, chunk).len();
+        let chunk = |chunk: u32| self.geometry(at.plan).chunk(rows, chunk).len();
         let limit = match at.view {
             View::Flat => at.rows.1,
             View::Chunks | View::SharedChunks => chunk(at.chunk),
@@ -233,7 +258,7 @@ impl<'a> Case<'a> {
     /// A box with where it is in memory and among all rows.
     pub fn located(&self, at: Box4) -> Box4 {
         let dim = self.pipeline.kernel.buffers[at.tensor.index()].rows;
-        let before = at.chunk * self.geometry(at.launch).chunk_rows(dim);
+        let before = at.chunk * self.geometry(at.plan).chunk_rows(dim);
         let all = [at.rows.0, self.exists(&at)].map(|row| self.row_in_all(&at, row));
         Box4 {
             lines: (before + at.rows.0, before + at.rows.1),
@@ -245,13 +270,13 @@ impl<'a> Case<'a> {
     /// The rows that a plane of a tensor's map has in memory, and those of them that a store may touch.
     pub fn rows(
         &self,
-        launch: u32,
+        plan: usize,
         tensor: TensorId,
         (view, chunk): (View, u32),
         rank: u32,
     ) -> (u32, u32) {
         let buffer = &self.pipeline.kernel.buffers[tensor.index()];
-        let geometry = self.geometry(launch);
+        let geometry = self.geometry(plan);
         match view {
             View::Flat => {
                 let held = geometry.held(buffer, rank).len();
@@ -281,10 +306,11 @@ fn span(extent: Extent) -> (u32, u32) {
 /// What variables stand for in one role of one CTA.
 pub(super) struct Env<'a> {
     case: &'a Case<'a>,
-    pub launch: u32,
+    pub plan: usize,
     pub rank: u32,
     block: u32,
-    pub vars: HashMap<String, u32>,
+    /// Few enough to look through.
+    vars: Vec<(String, u32)>,
     pub index: u32,
     pub first: u32,
     /// A variable that was asked for before it had a value.
@@ -292,25 +318,33 @@ pub(super) struct Env<'a> {
 }
 
 impl<'a> Env<'a> {
-    pub fn new(case: &'a Case<'a>, launch: u32, rank: u32, block: u32) -> Self {
+    pub fn new(case: &'a Case<'a>, plan: usize, rank: u32, block: u32) -> Self {
         let mut env = Env {
             case,
-            launch,
+            plan,
             rank,
             block,
-            vars: HashMap::new(),
+            vars: Vec::new(),
             index: 0,
             first: 0,
             unknown: RefCell::new(None),
         };
         let (rank, beside) = (block % case.pipeline.ctas(), case.pipeline.beside());
-        env.vars.insert("half".into(), rank % beside);
-        env.vars.insert("share".into(), rank / beside);
+        env.set("half", rank % beside);
+        env.set("share", rank / beside);
         for (name, value) in &case.pipeline.lets {
             let value = value.eval(&env);
-            env.vars.insert(name.clone(), value);
+            env.set(name, value);
         }
         env
+    }
+
+    /// Gives a variable a value.
+    pub fn set(&mut self, name: &str, value: u32) {
+        match self.vars.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known = value,
+            None => self.vars.push((name.into(), value)),
+        }
     }
 
     /// What went wrong in working out its numbers.
@@ -322,15 +356,17 @@ impl<'a> Env<'a> {
 
 impl Values for Env<'_> {
     fn var(&self, name: &str) -> u32 {
-        let known = self.vars.get(name).copied();
-        known.unwrap_or_else(|| {
-            *self.unknown.borrow_mut() = Some(name.into());
-            0
-        })
+        match self.vars.iter().find(|(known, _)| known == name) {
+            Some((_, value)) => *value,
+            None => {
+                *self.unknown.borrow_mut() = Some(name.into());
+                0
+            }
+        }
     }
 
     fn field(&self, field: Field) -> u32 {
-        let geometry = self.case.geometry(self.launch);
+        let geometry = self.case.geometry(self.plan);
         match field {
             Field::Size(dim) => geometry.size(dim),
             Field::ChunkRows(dim) => geometry.chunk_rows(dim),
@@ -355,7 +391,7 @@ impl Values for Env<'_> {
     }
 
     fn rows_of(&self, dim: DimId, chunk: u32) -> u32 {
-        self.case.geometry(self.launch).chunk(dim, chunk).len()
+        self.case.geometry(self.plan).chunk(dim, chunk).len()
     }
 
     fn block(&self) -> (u32, u32) {

@@ -105,12 +105,10 @@ impl Machine<'_> {
         self.case.row_in_all(at, row)
     }
 
-    pub(super) fn held(&self, cta: usize, area: Area) -> Vec<Content> {
-        let held = self.ctas[cta]
-            .held
-            .iter()
-            .filter(|(at, _)| at.overlaps(area));
-        held.map(|(_, content)| content.clone()).collect()
+    pub(super) fn held(&self, cta: usize, area: Area) -> impl Iterator<Item = &Content> {
+        let held = self.ctas[cta].held.iter();
+        held.filter(move |(at, _)| at.overlaps(area))
+            .map(|(_, content)| content)
     }
 
     pub(super) fn put(&mut self, cta: usize, area: Area, content: Content) {
@@ -357,16 +355,16 @@ impl Machine<'_> {
     }
 
     /// A store takes its panel or box.
-    pub(super) fn stored(&mut self, index: usize, area: Area, to: &Box4) -> Verdict {
-        let held = self.held(self.agents[index].cta, area);
+    pub(super) fn stored(&self, index: usize, area: Area, to: &Box4) -> Verdict {
+        let mut held = self.held(self.agents[index].cta, area).peekable();
         let kernel = &self.case.pipeline.kernel;
         let empty = to.columns.0 >= to.columns.1 || to.rows.0 >= to.rows.1;
         let row = self.row(to);
         let wrong = |what: &str| Err(Box::new(story::wrong(self, index, what)));
-        if held.is_empty() {
+        if held.peek().is_none() {
             return wrong("nothing was put there");
         }
-        for content in held.iter().filter(|_| !empty) {
+        for content in held.filter(|_| !empty) {
             match content {
                 Content::Box(from, _) => {
                     if !self.moves(from.tensor, to.tensor) {
@@ -454,13 +452,13 @@ impl Machine<'_> {
 
     /// Each launch wrote every element of every output once, added every other rank's part once (or to what it
     /// accumulates its own), and ended on each rank only when what was written there was complete.
-    pub(super) fn covered(&self) -> Option<Diagnostic> {
+    pub(super) fn covered(&self) -> Verdict {
         let pipeline = self.case.pipeline;
         for (tensor, buffer) in pipeline.kernel.buffers.iter().enumerate() {
             for (rank, launch) in (0..self.case.world)
                 .flat_map(|rank| (1..=self.case.last()).map(move |launch| (rank, launch)))
             {
-                let geometry = self.case.geometry(launch);
+                let geometry = self.case.geometry(self.case.plan_of(launch));
                 let (mut written, mut added) = (0, 0);
                 let here = |touch: &&Touch<Box4>| {
                     touch.write && touch.step != CALLER && touch.who.launch == launch
@@ -469,7 +467,7 @@ impl Machine<'_> {
                     if !buffer.is_scratch()
                         && !self.ends[launch as usize][rank as usize].has(touch.id)
                     {
-                        return Some(story::unfinished(self, touch, rank));
+                        return Err(Box::new(story::unfinished(self, touch, rank)));
                     }
                     let area = self.area(&touch.whereabouts);
                     if self.adds(touch.step) {
@@ -496,11 +494,11 @@ impl Machine<'_> {
                 };
                 if (written, added) != wanted {
                     let did = (written, added);
-                    return Some(story::uncovered(self, tensor, rank, did, wanted));
+                    return Err(Box::new(story::uncovered(self, tensor, rank, did, wanted)));
                 }
             }
         }
-        None
+        Ok(())
     }
 
     /// Elements of a box.

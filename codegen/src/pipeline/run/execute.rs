@@ -11,14 +11,13 @@ pub(super) use pace::Pace;
 
 use super::case::Case;
 use super::content::{Content, Phase, Product, Verdict};
-use super::flatten::flatten;
-use super::host;
+use super::programs::Programs;
 use super::seen::{Bits, Knows, Seen};
 use super::step::{Area, Box4, Kind, Step};
 use super::story;
 use crate::diag::Diagnostic;
 use crate::kernel::Buffer;
-use crate::pipeline::{Node, Pipeline, Scope};
+use crate::pipeline::{Node, Scope};
 use crate::undo::{Fix, undone};
 
 /// Who runs: a role of a CTA of a rank in a launch.
@@ -32,7 +31,7 @@ pub(super) struct Who {
 
 pub(super) struct Agent<'a> {
     pub who: Who,
-    pub steps: Vec<Step<'a>>,
+    pub steps: &'a [Step<'a>],
     pub at: usize,
     pub(super) knows: Knows,
     /// Stores not yet in a group; then groups in flight, oldest first.
@@ -108,6 +107,7 @@ struct Cell {
 
 pub(super) struct Machine<'a> {
     pub case: &'a Case<'a>,
+    programs: &'a Programs<'a>,
     pub agents: Vec<Agent<'a>>,
     pub(super) ctas: Vec<Cta>,
     cells: Vec<Cell>,
@@ -126,7 +126,7 @@ pub(super) struct Machine<'a> {
 }
 
 impl<'a> Agent<'a> {
-    fn new(who: Who, steps: Vec<Step<'a>>, knows: &Knows, cta: usize) -> Self {
+    fn new(who: Who, steps: &'a [Step<'a>], knows: &Knows, cta: usize) -> Self {
         Agent {
             who,
             steps,
@@ -170,21 +170,22 @@ enum Did {
     BlockedOnCounter,
 }
 
-/// The first thing that goes wrong in the case.
-pub(super) fn run(case: &Case<'_>, pace: Pace) -> Option<Diagnostic> {
-    let mut machine = Machine::new(case);
-    let ran = machine.begin().and_then(|()| match pace {
-        Pace::Late => machine.late(),
-        Pace::Ahead => machine.ahead(),
-    });
-    match ran {
-        Ok(()) => machine.covered(),
-        Err(found) => Some(*found),
+/// Runs all agents of the case.
+///
+/// # Errors
+/// The first thing that goes wrong.
+pub(super) fn run(case: &Case<'_>, programs: &Programs<'_>, pace: Pace) -> Verdict {
+    let mut machine = Machine::new(case, programs);
+    machine.begin()?;
+    match pace {
+        Pace::Late => machine.late()?,
+        Pace::Ahead => machine.ahead()?,
     }
+    machine.covered()
 }
 
 impl<'a> Machine<'a> {
-    fn new(case: &'a Case<'a>) -> Self {
+    fn new(case: &'a Case<'a>, programs: &'a Programs<'a>) -> Self {
         // Scratch is always looked at: what no store writes must not be read. So is what other ranks reach.
         let reached = |buffer: &Buffer| buffer.kind.symmetric() && !undone(Fix::WarpOrder);
         let buffers = case.pipeline.kernel.buffers.iter();
@@ -199,6 +200,7 @@ impl<'a> Machine<'a> {
         let world = case.world as usize;
         Machine {
             case,
+            programs,
             agents: Vec::new(),
             ctas: Vec::new(),
             cells: (0..case.world * case.cells)
@@ -209,14 +211,14 @@ impl<'a> Machine<'a> {
             launch: vec![0; world],
             came: vec![0; world],
             ended: vec![Knows::default(); world],
-            ends: vec![vec![Bits::default(); world]; case.launches.len() + 1],
+            ends: vec![vec![Bits::default(); world]; case.last() as usize + 1],
             finishing: vec![Knows::default(); world],
             watched,
         }
     }
 
     /// Starts the next launch of a rank.
-    fn start(&mut self, rank: u32) -> Verdict {
+    fn start(&mut self, rank: u32) {
         let launch = self.launch[rank as usize] + 1;
         self.launch[rank as usize] = launch;
         self.came[rank as usize] = 0;
@@ -225,7 +227,7 @@ impl<'a> Machine<'a> {
         knows.global.proxy = knows.global.plain.clone();
         self.finishing[rank as usize] = Knows::default();
         let pipeline = self.case.pipeline;
-        for block in 0..self.case.blocks {
+        for _ in 0..self.case.blocks {
             let barriers = pipeline.rings.iter().flat_map(|ring| {
                 // A ring that CTAs fill together orders what tensor cores read; see `Ring::ctas`.
                 let hands_over = ring.exchange != Some(Scope::Cta);
@@ -243,40 +245,27 @@ impl<'a> Machine<'a> {
                 ..Barrier::default()
             });
             let barriers = barriers.chain(turns);
-            let cta = self.ctas.len();
             self.ctas.push(Cta::new(barriers.collect()));
-            for (warp, role) in pipeline.warps.iter().enumerate() {
-                for group in 0..Pipeline::runners(role.place) {
-                    let steps = flatten(self.case, (launch, rank), block, warp, group)?;
-                    self.ctas[cta].agents += 1;
-                    let who = Who {
-                        rank,
-                        launch,
-                        block,
-                        warp,
-                    };
-                    let agent = Agent::new(who, steps, &knows, cta);
-                    self.agents.push(Agent {
-                        awaited: !pipeline.early,
-                        ..agent
-                    });
-                }
-            }
         }
-        let steps = host::steps(self.case, launch, rank)?;
-        if !steps.is_empty() {
-            // Its stream is no warp of any CTA.
+        let first = self.ctas.len() - self.case.blocks as usize;
+        for program in self.programs.of(self.case.plan_of(launch), rank) {
             let who = Who {
                 rank,
                 launch,
-                block: 0,
-                warp: pipeline.warps.len(),
+                block: program.block,
+                warp: program.warp,
             };
-            self.ctas.push(Cta::new(Vec::new()));
-            let agent = Agent::new(who, steps, &knows, self.ctas.len() - 1);
+            let mut agent = Agent::new(who, &program.steps, &knows, first + program.block as usize);
+            if program.warp < pipeline.warps.len() {
+                agent.awaited = !pipeline.early;
+                self.ctas[agent.cta].agents += 1;
+            } else {
+                // Its stream is no warp of any CTA.
+                agent.cta = self.ctas.len();
+                self.ctas.push(Cta::new(Vec::new()));
+            }
             self.agents.push(agent);
         }
-        Ok(())
     }
 
     /// Whether an agent is what the host enqueued.
@@ -315,7 +304,7 @@ impl<'a> Machine<'a> {
                 self.caller(rank, launch, &mut all.global)?;
                 self.ended[rank as usize] = all;
                 if launch < self.case.last() {
-                    self.start(rank)?;
+                    self.start(rank);
                 } else {
                     self.launch[rank as usize] += 1;
                 }
@@ -331,7 +320,7 @@ impl<'a> Machine<'a> {
             let mut seen = Seen::default();
             self.caller(rank, 0, &mut seen)?;
             self.ended[rank as usize].global = seen;
-            self.start(rank)?;
+            self.start(rank);
         }
         Ok(())
     }
@@ -344,13 +333,14 @@ impl<'a> Machine<'a> {
 
     fn step(&mut self, index: usize, counters: bool) -> Result<Did, Box<Diagnostic>> {
         let at = self.agents[index].at;
-        let kind = self.agents[index].steps[at].kind.clone();
+        let steps = self.agents[index].steps;
+        let kind = &steps[at].kind;
         let (cta, who) = (self.agents[index].cta, self.agents[index].who);
         if kind.is_global() && !self.agents[index].awaited {
             return Err(Box::new(story::before_the_wait(self, index)));
         }
         let mut skipped = 0;
-        match kind {
+        match *kind {
             Kind::Await { barrier, phases } => {
                 let at = &self.ctas[cta].barriers;
                 let (number, at) = (
@@ -378,22 +368,22 @@ impl<'a> Machine<'a> {
             Kind::Arrive {
                 barrier,
                 count,
-                ctas,
+                ref ctas,
             } => {
-                for rank in ctas {
+                for rank in ctas.iter().copied() {
                     let at = self.at_rank(index, rank)?;
                     self.arrive(at, barrier, count, index)?;
                 }
             }
             Kind::Load {
-                ctas,
+                ref ctas,
                 area,
                 barrier,
                 bytes,
                 from,
             } => {
                 let read = self.touch_global(index, from, false)?;
-                for rank in ctas {
+                for rank in ctas.iter().copied() {
                     let cta = self.at_rank(index, rank)?;
                     let id = self.touch_shared(index, cta, area, true, true)?;
                     let before = self.ctas[cta].barriers[barrier].phase;

@@ -4,7 +4,7 @@ mod areas;
 mod barriers;
 mod deal;
 
-use super::super::{At, Deal, Expr, MapId, Node, Phase, Place, RingId, Side};
+use super::super::{Deal, Expr, MapId, Node, Phase, Place, RingId, Side};
 use super::case::{Case, Env};
 use super::step::{Area, Kind, Step};
 use crate::diag::Diagnostic;
@@ -37,13 +37,13 @@ pub(super) struct Flattener<'a> {
     steps: Vec<Step<'a>>,
 }
 
-/// The steps of a role in a launch, for one of its runners if it has several.
+/// The steps of a role in a launch of a plan, for one of its runners if it has several.
 ///
 /// # Errors
 /// A number that has no value.
 pub(super) fn flatten<'a>(
     case: &'a Case<'a>,
-    (launch, rank): (u32, u32),
+    (plan, rank): (usize, u32),
     block: u32,
     warp: usize,
     runner: u32,
@@ -51,7 +51,7 @@ pub(super) fn flatten<'a>(
     let warp = &case.pipeline.warps[warp];
     let mut flat = Flattener {
         case,
-        env: Env::new(case, launch, rank, block),
+        env: Env::new(case, plan, rank, block),
         cursors: vec![Cursor::default(); case.pipeline.rings.len()],
         runner,
         group: warp.place == Place::Groups,
@@ -117,7 +117,7 @@ impl<'a> Flattener<'a> {
     }
 
     fn set(&mut self, name: &str, value: u32) {
-        self.env.vars.insert(name.into(), value);
+        self.env.set(name, value);
     }
 
     fn node(&mut self, node: &'a Node) {
@@ -330,17 +330,13 @@ impl<'a> Flattener<'a> {
                 let loaded = self.case.pipeline.map(map);
                 let (rows, bytes) = (loaded.box_rows, self.box_bytes(loaded));
                 for row in (0..all).step_by(rows as usize) {
-                    let at = At {
-                        row: at.row.clone() + row,
-                        ..at.clone()
-                    };
                     let place = place + row / rows * bytes;
                     let kind = Kind::Load {
                         ctas: ctas.clone(),
                         area: self.area(*ring, *part, cursor.slot, place, bytes),
                         barrier: self.barrier(*ring, Side::Full, cursor.slot),
                         bytes,
-                        from: self.global(map, &at),
+                        from: self.global(map, at, row),
                     };
                     self.push(node, kind);
                 }
@@ -356,7 +352,7 @@ impl<'a> Flattener<'a> {
                 let boxed = self.case.pipeline.map(*map);
                 let bytes = self.box_bytes(boxed);
                 let area = self.area(*ring, 0, slot, self.value(slice) * bytes, bytes);
-                let to = self.global(*map, at);
+                let to = self.global(*map, at, 0);
                 self.push(node, Kind::Store { area, to });
                 self.cursors[usize::from(ring.0)].held += 1;
             }

@@ -10,19 +10,19 @@ use crate::unroll::{self, Span, StepKind};
 /// A stream's operation stands for no node of a warp's.
 static NONE: Node = Node::SyncWarp;
 
-/// What a rank's stream does in a launch; nothing without a copy engine.
+/// What a rank's stream does in a launch of a shape; nothing without a copy engine.
 ///
 /// # Errors
 /// A rank or cell that is out of bounds.
 pub(super) fn steps<'a>(
     case: &Case<'a>,
-    launch: u32,
+    of: usize,
     rank: u32,
 ) -> Result<Vec<Step<'a>>, Box<Diagnostic>> {
     let Some(role) = case.roles.host else {
         return Ok(Vec::new());
     };
-    let (plan, counters) = (case.plan(launch), &case.pipeline.kernel.counters);
+    let (plan, counters) = (case.plan(of), &case.pipeline.kernel.counters);
     let agent = unroll::agent(&case.pipeline.kernel, &plan.geometry, rank, role)?;
     let mut kinds = Vec::new();
     for step in &agent.steps {
@@ -36,7 +36,7 @@ pub(super) fn steps<'a>(
                 kinds.push(Kind::CounterWait {
                     cell: case.first(counter) + cell,
                     lag: counters[counter.index()].purpose.lag(),
-                    at_least: Some(u64::from(arrivals) * case.scale(launch, counter)),
+                    at_least: Some(u64::from(arrivals) * case.scale(of, counter)),
                 });
                 // A stream's operations come after a wait before them for all that touches memory.
                 kinds.push(Kind::FenceGlobal);
@@ -49,7 +49,7 @@ pub(super) fn steps<'a>(
             } => kinds.push(Kind::CounterAdd {
                 rank: home.into(),
                 cell: case.first(counter) + cell,
-                amount: u64::from(amount) * case.scale(launch, counter),
+                amount: u64::from(amount) * case.scale(of, counter),
             }),
             StepKind::Copy { dst, src } => {
                 let homes = match dst.home {
@@ -58,7 +58,7 @@ pub(super) fn steps<'a>(
                 };
                 for dst in homes.map(|home| Span { home, ..dst }) {
                     if dst != src && dst.elements() > 0 {
-                        let [from, to] = [src, dst].map(|span| located(case, launch, &span));
+                        let [from, to] = [src, dst].map(|span| located(case, of, &span));
                         kinds.push(Kind::HostCopy { from, to });
                     }
                 }
@@ -80,9 +80,9 @@ pub(super) fn steps<'a>(
 }
 
 /// A rectangle of a rank's buffer, as a box.
-fn located(case: &Case<'_>, launch: u32, span: &Span) -> Box4 {
+fn located(case: &Case<'_>, plan: usize, span: &Span) -> Box4 {
     let buffer = &case.pipeline.kernel.buffers[span.buffer.index()];
-    let (geometry, home) = (case.geometry(launch), u32::from(span.home));
+    let (geometry, home) = (case.geometry(plan), u32::from(span.home));
     let chunks = match buffer.chunk_only() {
         true => 1,
         false => geometry.chunks(buffer.rows),
@@ -102,7 +102,7 @@ fn located(case: &Case<'_>, launch: u32, span: &Span) -> Box4 {
         | TensorKind::Scattered => (View::Flat, 0),
     };
     Box4 {
-        launch,
+        plan,
         tensor: span.buffer,
         rank: home,
         chunk,

@@ -1,6 +1,7 @@
 //! How many ranks the small case has, and the shapes of its launches.
 
 use super::super::{BOX_COLUMNS, Pipeline, UNIT};
+use super::Refused;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::Kernel;
 use crate::model::Machine;
@@ -17,60 +18,73 @@ const EVEN: u32 = 4;
 /// Otherwise as many as the schedule is compiled for, up to so many.
 const MOST: u32 = 8;
 
-/// How many ranks the case of a pipeline has: the schedule keeps every rule of the tile level there.
+/// The launches of a case.
+pub(super) struct Launches {
+    /// The kernel for the ranks of the case.
+    pub kernel: Kernel,
+    /// The plan of each shape.
+    pub plans: Vec<Plan>,
+    /// Which of the plans each launch is of.
+    pub order: Vec<usize>,
+}
+
+/// The launches of a pipeline's case, of so many ranks that the schedule keeps every rule of the tile level.
 ///
 /// # Errors
-/// Why it does not with three ranks, if there is no other number to try. Neither the schedule nor the compiler is wrong.
-pub(super) fn world(pipeline: &Pipeline) -> Result<u32, Diagnostics> {
+/// Why it does not with three ranks, if there is no other number to try: neither the schedule nor the compiler is wrong.
+/// Or what is wrong with their shapes.
+pub(super) fn launches(pipeline: &Pipeline) -> Result<Launches, Refused> {
     let kernel = &pipeline.kernel;
     let own = kernel.variant.world;
     // A kernel that is for one rank and has counters has no credits.
     if own == 1 && !kernel.counters.is_empty() {
-        return Ok(1);
+        return of_ranks(pipeline, 1, None).map_err(Refused::Wrong);
     }
-    let Err(found) = legal(pipeline, RANKS) else {
-        return Ok(RANKS);
+    let found = match legal(pipeline, RANKS) {
+        Ok(launches) => return Ok(launches),
+        Err(found) => found,
     };
     let others = [EVEN]
         .into_iter()
         .chain(Some(own).filter(|own| *own <= MOST));
-    let mut legal = others.filter(|world| legal(pipeline, *world).is_ok());
+    let mut legal = others.filter_map(|world| legal(pipeline, world).ok());
     legal.next().ok_or_else(|| {
         let why = found.first();
         let message = format!(
             "all warps are tried for {RANKS} ranks or {EVEN}, and the schedule is legal for neither: {}",
             why.message
         );
-        Diagnostic::new(Rule::Resources, why.at, message)
+        let refused = Diagnostic::new(Rule::Resources, why.at, message)
             .hint(format!(
                 "make it legal for {RANKS} or {EVEN} ranks; one that is compiled for at most {MOST} is tried for those, too"
-            ))
-            .into()
+            ));
+        Refused::NoCase(refused.into())
     })
 }
 
-/// Whether the case of so many ranks keeps every rule of the tile level.
-fn legal(pipeline: &Pipeline, world: u32) -> Result<(), Diagnostics> {
-    let (kernel, plans) = plans(pipeline, world, None)?;
+/// The launches of so many ranks, if each keeps every rule of the tile level.
+fn legal(pipeline: &Pipeline, world: u32) -> Result<Launches, Diagnostics> {
+    let launches = of_ranks(pipeline, world, None)?;
+    let Launches { kernel, plans, .. } = &launches;
     // Without counters ranks have nothing to do with each other.
     if kernel.counters.is_empty() {
-        return Ok(());
+        return Ok(launches);
     }
     let found = plans
         .iter()
-        .map(|plan| plan_findings(&kernel, plan, None))
+        .map(|plan| plan_findings(kernel, plan, None))
         .find(|found| !found.is_empty());
-    Diagnostics::check(found.unwrap_or_default(), ())
+    Diagnostics::check(found.unwrap_or_default(), launches)
 }
 
-/// The kernel for so many ranks, and the plans of its launches, of so many steps instead of one more than the ring has
-/// stages. Two launches show what the first forgot; between launches of a kernel that signals there is a tiny one, which a
-/// fast rank is through with before a slow one has begun.
-pub(super) fn plans(
+/// The launches of so many ranks, and of so many steps instead of one more than the ring has stages. Two launches show
+/// what the first forgot; between launches of a kernel that signals there is a tiny one, which a fast rank is through with
+/// before a slow one has begun.
+pub(super) fn of_ranks(
     pipeline: &Pipeline,
     world: u32,
     steps: Option<u32>,
-) -> Result<(Kernel, Vec<Plan>), Diagnostics> {
+) -> Result<Launches, Diagnostics> {
     let mut kernel = (*pipeline.kernel).clone();
     kernel.variant = Variant {
         world,
@@ -81,17 +95,20 @@ pub(super) fn plans(
     let tiny = Shape {
         m: world + 1,
         ..shape.clone()
-    }
-    .up_to(m);
-    let shapes = match kernel.counters.is_empty() || undone(Fix::WarpOrder) {
-        true => vec![shape.clone(), shape],
-        false => vec![shape.clone().up_to(m), tiny, shape.up_to(m)],
+    };
+    let (shapes, order) = match kernel.counters.is_empty() || undone(Fix::WarpOrder) {
+        true => (vec![shape], vec![0, 0]),
+        false => (vec![shape.up_to(m), tiny.up_to(m)], vec![0, 1, 0]),
     };
     let plans = shapes
         .iter()
         .map(|shape| Plan::new(&kernel, shape, &Machine::h200()));
     let plans = plans.collect::<Result<_, _>>()?;
-    Ok((kernel, plans))
+    Ok(Launches {
+        kernel,
+        plans,
+        order,
+    })
 }
 
 /// The largest launch.

@@ -41,9 +41,11 @@ impl Machine<'_> {
         let id = self.next_id(index);
         let cta = &mut self.ctas[cta];
         // What this access comes after need not be looked at again, if every later one must come after this one.
-        cta.shared.retain(|touch| {
-            !(write && area.start <= touch.whereabouts.start && touch.whereabouts.end <= area.end)
-        });
+        if write {
+            cta.shared.retain(|touch| {
+                touch.whereabouts.start < area.start || area.end < touch.whereabouts.end
+            });
+        }
         cta.shared.push(Touch {
             id,
             whereabouts: area,
@@ -179,10 +181,10 @@ impl Machine<'_> {
             };
             for chunk in 0..chunks {
                 // Before the first launch, and after one, it is where that launch has it.
-                let of = launch.max(1);
+                let of = self.case.plan_of(launch.max(1));
                 let (rows, allowed) = self.case.rows(of, map.tensor, (map.view, chunk), rank);
                 let whereabouts = self.case.located(Box4 {
-                    launch: of,
+                    plan: of,
                     tensor: map.tensor,
                     rank,
                     chunk,

@@ -1,6 +1,6 @@
 //! Runs all warps of a few ranks on a small case, and says what goes wrong.
 //!
-//! The case has three ranks, or as many as the schedule is legal for ([`launches::world`]). Its chunks, tiles and pieces
+//! The case has three ranks, or as many as the schedule is legal for ([`launches::launches`]). Its chunks, tiles and pieces
 //! are ragged, so that every kind of edge occurs. It has several launches, so that what one leaves behind is seen; those
 //! of a kernel that signals differ in M, and run twice: with all ranks in step, and with a fast and a slow one. Between
 //! launches the caller fills and takes every tensor that others reach. Where warpgroups end a tile one after another
@@ -32,16 +32,20 @@ mod flatten;
 mod host;
 mod launches;
 mod memory;
+mod programs;
 mod seen;
 mod step;
 mod story;
 mod values;
 
 use super::Pipeline;
-use crate::diag::{Diagnostic, Diagnostics};
+use crate::diag::Diagnostics;
 use crate::early;
 use crate::undo::{Fix, undone};
+use case::Case;
 use execute::Pace;
+use launches::Launches;
+use programs::Programs;
 
 /// Why a pipeline is refused.
 pub(crate) enum Refused {
@@ -59,33 +63,36 @@ pub(crate) fn run(pipeline: &Pipeline) -> Result<(), Refused> {
     if pipeline.early && !early::possible(&pipeline.kernel) {
         return Err(Refused::Wrong(story::comes_early().into()));
     }
-    let world = launches::world(pipeline).map_err(Refused::NoCase)?;
-    Diagnostics::check(findings(pipeline, world), ()).map_err(Refused::Wrong)
+    let launches = launches::launches(pipeline)?;
+    every_case(pipeline, launches).map_err(Refused::Wrong)
 }
 
-/// What is wrong with a pipeline in a case of so many ranks: the first thing that goes wrong.
-fn findings(pipeline: &Pipeline, world: u32) -> Vec<Diagnostic> {
+/// Runs a pipeline in its case and in those of fewer steps, up to the first thing that goes wrong.
+fn every_case(pipeline: &Pipeline, launches: Launches) -> Result<(), Diagnostics> {
+    let world = launches.kernel.variant.world;
+    one_case(&Case::new(pipeline, launches))?;
     // Stages hold all of a short tile: then a warpgroup that ends it first could be through with the next one, too, before the
     // other one has looked.
-    let short = if pipeline.staggered {
-        pipeline.rings[0].slots
-    } else {
-        0
-    };
-    let cases = [None].into_iter().chain((1..=short).map(Some));
-    let mut found = cases.map(|steps| match case::Case::new(pipeline, world, steps) {
-        Ok(case) => {
-            // Without counters ranks have nothing to do with each other.
-            let one = pipeline.kernel.counters.is_empty() || undone(Fix::WarpOrder);
-            let paces = if one {
-                &[Pace::Late][..]
-            } else {
-                &[Pace::Late, Pace::Ahead]
-            };
-            let mut found = paces.iter().filter_map(|pace| execute::run(&case, *pace));
-            found.next().into_iter().collect()
+    if pipeline.staggered {
+        for steps in 1..=pipeline.rings[0].slots {
+            let launches = launches::of_ranks(pipeline, world, Some(steps))?;
+            one_case(&Case::new(pipeline, launches))?;
         }
-        Err(found) => found.iter().cloned().collect::<Vec<_>>(),
-    });
-    found.find(|found| !found.is_empty()).unwrap_or_default()
+    }
+    Ok(())
+}
+
+/// Runs a case at each pace.
+fn one_case(case: &Case<'_>) -> Result<(), Diagnostics> {
+    // Without counters ranks have nothing to do with each other.
+    let one = case.pipeline.kernel.counters.is_empty() || undone(Fix::WarpOrder);
+    let paces = match one {
+        true => &[Pace::Late][..],
+        false => &[Pace::Late, Pace::Ahead],
+    };
+    let programs = Programs::new(case).map_err(|found| *found)?;
+    paces
+        .iter()
+        .try_for_each(|pace| execute::run(case, &programs, *pace).map_err(|found| *found))?;
+    Ok(())
 }

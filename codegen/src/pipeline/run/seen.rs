@@ -19,6 +19,11 @@ impl Bits {
             .is_some_and(|word| word >> (id % 64) & 1 == 1)
     }
 
+    /// Empties it, and keeps its room.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
     pub fn join(&mut self, other: &Bits) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -47,6 +52,12 @@ impl Seen {
     pub fn join(&mut self, other: &Seen) {
         self.plain.join(&other.plain);
         self.proxy.join(&other.proxy);
+    }
+
+    /// Empties it, and keeps its room.
+    pub fn clear(&mut self) {
+        self.plain.clear();
+        self.proxy.clear();
     }
 
     /// A proxy fence.
@@ -78,9 +89,21 @@ impl Knows {
         self.global.join(&other.global);
         self.landed.join(&other.landed);
         self.past.join(&other.past);
-        for (barrier, phases) in other.phases.iter().enumerate() {
-            self.over(barrier, *phases);
+        if self.phases.len() < other.phases.len() {
+            self.phases.resize(other.phases.len(), 0);
         }
+        for (phases, more) in self.phases.iter_mut().zip(&other.phases) {
+            *phases = *more.max(phases);
+        }
+    }
+
+    /// Empties it, and keeps its room.
+    pub fn clear(&mut self) {
+        self.phases.clear();
+        self.shared.clear();
+        self.global.clear();
+        self.landed.clear();
+        self.past.clear();
     }
 
     /// So many phases of a barrier are over.

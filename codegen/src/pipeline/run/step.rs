@@ -199,8 +199,8 @@ impl Area {
 /// A clipped box of global memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Box4 {
-    /// Whose sizes say where it is.
-    pub launch: u32,
+    /// The plan whose sizes say where it is.
+    pub plan: usize,
     pub tensor: TensorId,
     pub rank: u32,
     pub chunk: u32,

@@ -70,10 +70,12 @@ impl Machine<'_> {
         }
         at.arrived -= at.expected;
         at.phase += 1;
-        at.gave = std::mem::take(&mut at.gathers);
-        let waits = std::mem::take(&mut at.waits);
+        std::mem::swap(&mut at.gave, &mut at.gathers);
+        at.gathers.clear();
         let past = &at.gave.past;
-        match waits.into_iter().find(|(id, ..)| !past.has(*id)) {
+        let late = at.waits.iter().copied().find(|(id, ..)| !past.has(*id));
+        at.waits.clear();
+        match late {
             Some((_, late, step)) => Err(Box::new(story::overtaken(self, late, step, index))),
             None => Ok(()),
         }

@@ -74,8 +74,7 @@ impl Machine<'_> {
         if cta.synced < agents {
             return false;
         }
-        let gave = cta.gave.clone();
-        self.agents[index].knows.join(&gave);
+        agent.knows.join(&cta.gave);
         true
     }
 

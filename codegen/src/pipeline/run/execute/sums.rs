@@ -33,13 +33,15 @@ impl Machine<'_> {
         let Agent {
             cta, ref product, ..
         } = self.agents[index];
-        match self.held(cta, area).as_slice() {
-            [Content::Sum(sum, of)] if (sum.at, *of) == (product.at, part) => {
+        let mut held = self.held(cta, area);
+        match (held.next(), held.next()) {
+            (Some(Content::Sum(sum, of)), None) if (sum.at, *of) == (product.at, part) => {
                 let sum = sum.clone();
+                drop(held);
                 self.agents[index].product.add(&sum, part);
                 Ok(())
             }
-            _ => Err(Box::new(story::wrong(
+            (_, _) => Err(Box::new(story::wrong(
                 self,
                 index,
                 "no sum of this panel of its tile lies there",

@@ -69,11 +69,12 @@ impl Flattener<'_> {
         self.area(ring, 0, slot, self.value(index) * bytes, bytes)
     }
 
-    /// What a box covers, clipped as the map clips it.
-    pub(super) fn global(&self, id: MapId, at: &At) -> Box4 {
+    /// What a box covers that is so many rows below a place, clipped as the map clips it.
+    pub(super) fn global(&self, id: MapId, at: &At, below: u32) -> Box4 {
         let map = self.case.pipeline.map(id);
         let [column, row, chunk, rank] =
             [&at.column, &at.row, &at.chunk, &at.rank].map(|expr| self.value(expr));
+        let row = row.wrapping_add(below);
         let buffer = &self.case.pipeline.kernel.buffers[map.tensor.index()];
         let home = match map.view {
             View::Flat | View::Chunks => self.env.rank,
@@ -81,7 +82,7 @@ impl Flattener<'_> {
         };
         let (mut rows, allowed) =
             self.case
-                .rows(self.env.launch, map.tensor, (map.view, chunk), home);
+                .rows(self.env.plan, map.tensor, (map.view, chunk), home);
         let tail = self.tails.iter().rev().find(|(known, _)| *known == id);
         if let Some((_, of)) = tail
             && *of == chunk
@@ -90,7 +91,7 @@ impl Flattener<'_> {
         }
         let columns = self.case.size(buffer.columns);
         self.case.located(Box4 {
-            launch: self.env.launch,
+            plan: self.env.plan,
             tensor: map.tensor,
             rank: home,
             chunk,

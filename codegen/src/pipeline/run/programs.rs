@@ -1,0 +1,67 @@
+//! What the agents of a rank do, worked out once for each shape: all its launches, at each pace, run the same steps.
+
+use super::super::Pipeline;
+use super::case::Case;
+use super::flatten::flatten;
+use super::host;
+use super::step::Step;
+use crate::diag::Diagnostic;
+
+/// What an agent does in a launch.
+pub(super) struct Program<'a> {
+    pub block: u32,
+    pub warp: usize,
+    pub steps: Vec<Step<'a>>,
+}
+
+/// The programs of all ranks, for each shape of a case.
+pub(super) struct Programs<'a> {
+    world: usize,
+    /// By plan and rank.
+    all: Vec<Vec<Program<'a>>>,
+}
+
+impl<'a> Programs<'a> {
+    /// # Errors
+    /// A number that has no value.
+    pub fn new(case: &'a Case<'a>) -> Result<Programs<'a>, Box<Diagnostic>> {
+        let ranks =
+            (0..case.plans()).flat_map(|plan| (0..case.world).map(move |rank| (plan, rank)));
+        let all = ranks.map(|(plan, rank)| of_rank(case, plan, rank));
+        Ok(Programs {
+            world: case.world as usize,
+            all: all.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Those of a rank in a launch of a plan: block by block, and then what the host enqueues, which is no warp of any.
+    pub fn of(&self, plan: usize, rank: u32) -> &[Program<'a>] {
+        &self.all[plan * self.world + rank as usize]
+    }
+}
+
+fn of_rank<'a>(
+    case: &'a Case<'a>,
+    plan: usize,
+    rank: u32,
+) -> Result<Vec<Program<'a>>, Box<Diagnostic>> {
+    let warps = &case.pipeline.warps;
+    let mut programs = Vec::new();
+    for block in 0..case.blocks {
+        for (warp, role) in warps.iter().enumerate() {
+            for group in 0..Pipeline::runners(role.place) {
+                let steps = flatten(case, (plan, rank), block, warp, group)?;
+                programs.push(Program { block, warp, steps });
+            }
+        }
+    }
+    let steps = host::steps(case, plan, rank)?;
+    if !steps.is_empty() {
+        programs.push(Program {
+            block: 0,
+            warp: warps.len(),
+            steps,
+        });
+    }
+    Ok(programs)
+}
