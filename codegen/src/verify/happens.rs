@@ -12,6 +12,8 @@ pub(super) struct Happens<'a, 'b> {
     facts: &'b Facts<'a>,
     /// The walk that last saw each item, and up to which step.
     seen: Vec<Vec<(u32, u32)>>,
+    /// The walk that last went on to an agent's phases before one, and before which: all of those it has seen.
+    phases: Vec<(u32, u32)>,
     walk: u32,
     open: Vec<At>,
     /// What is before the end of the launch of the rank last asked about.
@@ -29,6 +31,7 @@ impl<'a, 'b> Happens<'a, 'b> {
         Happens {
             facts,
             seen,
+            phases: vec![(0, 0); facts.plan.agents.len()],
             walk: 0,
             open: Vec::new(),
             ended: None,
@@ -164,36 +167,47 @@ impl<'a, 'b> Happens<'a, 'b> {
     }
 
     fn follow(&mut self, mut found: impl FnMut(At) -> bool) -> bool {
+        let facts = self.facts;
         while let Some(at) = self.open.pop() {
             if found(at) {
                 return true;
             }
-            let agent = &self.facts.plan.agents[at.agent as usize];
-            let item = agent.items[at.item as usize];
+            let item = facts.plan.agents[at.agent as usize].items[at.item as usize];
             for step in item.start..at.step {
                 let wait = At { step, ..at };
-                if !lag(self.facts, wait) {
-                    let signals: Vec<At> = self.facts.joined(wait).collect();
-                    signals.into_iter().for_each(|signal| self.visit(signal));
+                if !lag(facts, wait) {
+                    facts.joined(wait).for_each(|signal| self.visit(signal));
                 }
             }
-            // Items stand in order of phase. Those of the phase before lead on to the ones before them.
-            let earlier = &agent.items[..at.item as usize];
-            if let Some(last) = earlier.iter().rposition(|other| other.phase < item.phase) {
-                let phase = earlier[last].phase;
-                for index in (0..=last)
-                    .rev()
-                    .take_while(|index| earlier[*index].phase == phase)
-                {
-                    self.visit(At {
-                        agent: at.agent,
-                        item: index as u32,
-                        step: earlier[index].end,
-                    });
-                }
-            }
+            self.visit_phase_before(at);
         }
         false
+    }
+
+    /// Opens the items of the phase before an item's: they lead on to the ones before them.
+    fn visit_phase_before(&mut self, at: At) {
+        // Items stand in order of phase.
+        let items = &self.facts.plan.agents[at.agent as usize].items;
+        let phase = items[at.item as usize].phase;
+        let seen = &mut self.phases[at.agent as usize];
+        if seen.0 == self.walk && phase <= seen.1 {
+            return;
+        }
+        *seen = (self.walk, phase);
+        let earlier = &items[..at.item as usize];
+        if let Some(last) = earlier.iter().rposition(|other| other.phase < phase) {
+            let phase = earlier[last].phase;
+            for index in (0..=last)
+                .rev()
+                .take_while(|index| earlier[*index].phase == phase)
+            {
+                self.visit(At {
+                    agent: at.agent,
+                    item: index as u32,
+                    step: earlier[index].end,
+                });
+            }
+        }
     }
 
     /// Opens a step unless this walk has been at it or later in its item.
