@@ -12,8 +12,8 @@ pub(super) struct Happens<'a, 'b> {
     facts: &'b Facts<'a>,
     /// The walk that last saw each item, and up to which step.
     seen: Vec<Vec<(u32, u32)>>,
-    /// The walk that last went on to an agent's phases before one, and before which: all of those it has seen.
-    phases: Vec<(u32, u32)>,
+    /// The walk that last was at each agent's items of earlier phases, and below which phase it was at all of them.
+    whole: Vec<(u32, u32)>,
     walk: u32,
     open: Vec<At>,
     /// What is before the end of the launch of the rank last asked about.
@@ -31,7 +31,7 @@ impl<'a, 'b> Happens<'a, 'b> {
         Happens {
             facts,
             seen,
-            phases: vec![(0, 0); facts.plan.agents.len()],
+            whole: vec![(0, 0); facts.plan.agents.len()],
             walk: 0,
             open: Vec::new(),
             ended: None,
@@ -179,34 +179,30 @@ impl<'a, 'b> Happens<'a, 'b> {
                     facts.joined(wait).for_each(|signal| self.visit(signal));
                 }
             }
-            self.visit_phase_before(at);
+            self.visit_earlier_phases(at);
         }
         false
     }
 
-    /// Opens the items of the phase before an item's: they lead on to the ones before them.
-    fn visit_phase_before(&mut self, at: At) {
-        // Items stand in order of phase.
+    /// Opens the ends of all items of an agent that are of earlier phases than an item.
+    fn visit_earlier_phases(&mut self, at: At) {
         let items = &self.facts.plan.agents[at.agent as usize].items;
         let phase = items[at.item as usize].phase;
-        let seen = &mut self.phases[at.agent as usize];
-        if seen.0 == self.walk && phase <= seen.1 {
+        let (walk, below) = self.whole[at.agent as usize];
+        let below = if walk == self.walk { below } else { 0 };
+        if phase <= below {
             return;
         }
-        *seen = (self.walk, phase);
-        let earlier = &items[..at.item as usize];
-        if let Some(last) = earlier.iter().rposition(|other| other.phase < phase) {
-            let phase = earlier[last].phase;
-            for index in (0..=last)
-                .rev()
-                .take_while(|index| earlier[*index].phase == phase)
-            {
-                self.visit(At {
-                    agent: at.agent,
-                    item: index as u32,
-                    step: earlier[index].end,
-                });
-            }
+        self.whole[at.agent as usize] = (self.walk, phase);
+        // Items stand in order of phase.
+        let first = items.partition_point(|item| item.phase < below);
+        let earlier = items[first..].iter().zip(first as u32..);
+        for (item, index) in earlier.take_while(|(item, _)| item.phase < phase) {
+            self.visit(At {
+                agent: at.agent,
+                item: index,
+                step: item.end,
+            });
         }
     }
 
