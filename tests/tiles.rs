@@ -6,6 +6,7 @@ mod gates;
 use counterflow::codegen::builder::{GemmOptions, ScheduleBuilder, Tune};
 use counterflow::codegen::pipeline::Tile;
 use counterflow::codegen::program::Setting;
+use counterflow::codegen::sm90::{Mode, Wgmma};
 use counterflow::{Dtype, Layout, Program, Variant, schedules};
 use gates::all_pass;
 
@@ -174,7 +175,8 @@ fn only_in_turn(tile: Setting) -> bool {
     };
     let k = 64;
     let tile = Tile { rows, columns, k };
-    tile.refused(false).is_some()
+    let mode = Mode::Cooperative;
+    Wgmma { tile, mode }.refused().is_some()
 }
 
 /// Panels of f32, which TMA adds to what is there: one reduction where a tile would be stored.

@@ -15,7 +15,6 @@ use crate::program::{
     StoreMode, TensorId, TensorKind, Var,
 };
 use crate::rank::{Cond, RankExpr};
-use crate::tile::{BLOCK_ROWS, Tile};
 use crate::value::{AccId, Value};
 use crate::variant::Variant;
 use std::sync::Arc;
@@ -242,17 +241,6 @@ pub struct GemmKind {
 }
 
 impl GemmKind {
-    /// Its tiles of so many rows and columns.
-    pub const fn tile(&self, (rows, columns): (u32, u32)) -> Tile {
-        let k = self.k;
-        Tile { rows, columns, k }
-    }
-
-    /// Whether such tiles are taken in turn: a warpgroup multiplies blocks of 64, and one alone is not shared.
-    pub const fn in_turn(&self, tile: Tile) -> bool {
-        self.ping_pong || tile.sides().0 <= BLOCK_ROWS
-    }
-
     /// CTAs of a cluster: those that have tiles beside each other, as often as steps are shared.
     pub const fn ctas(&self) -> u32 {
         self.cluster

@@ -2,21 +2,15 @@
 
 mod arrivals;
 mod identity;
-mod steps;
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
-use crate::dtype::Dtype;
-use crate::early;
-use crate::fit::{Beside, Needs, staged_rows};
-use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, RoleKind, visit_ops};
+use crate::kernel::{Block, Kernel, OpKind, RoleKind, visit_ops};
 use crate::model::Machine;
-use crate::program::{CounterId, Loc, PartitionId};
+use crate::program::CounterId;
 use crate::shape::{Geometry, Shape};
-use crate::tile::MOST_ACCUMULATORS;
+use crate::sm90::{self, Cta, Level, early};
 use crate::unroll::{Agent, unroll};
-use crate::value::AccId;
 use crate::variant::Arch;
-use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
@@ -37,6 +31,8 @@ pub struct Plan {
     pub arrivals: Arc<Arrivals>,
     /// How many CTAs run.
     pub grid: Grid,
+    /// How each of them computes tiles; `None` where the architecture has nothing to fit, or there is nothing to multiply.
+    pub cta: Option<Cta>,
     /// Where everything in the symmetric heap lies.
     pub heap: Heap,
     /// Identifies kernel, variant, series and shape: ranks that launch different plans see different hashes.
@@ -84,12 +80,8 @@ pub struct Grid {
     pub rounds: u64,
     /// CTAs that move data.
     pub comm: u32,
-    /// Stages of the operand ring.
+    /// Stages of operands.
     pub stages: u32,
-    /// Panels of a tile: what is rounded and stored at a time.
-    pub panels: u32,
-    /// Whether warpgroups that share a tile end it one after another.
-    pub staggered: bool,
     /// Bytes of shared memory a CTA needs.
     pub shared_memory: u32,
 }
@@ -143,7 +135,12 @@ impl Plan {
         known: Option<Arc<Arrivals>>,
     ) -> Result<Plan, Diagnostics> {
         let mut found = Vec::new();
-        let grid = grid(kernel, &geometry, machine, &mut found);
+        found.extend(sm90::placed(kernel, &geometry));
+        let cta = sm90::cta(kernel, Level::Fits).unwrap_or_else(|refused| {
+            found.extend(refused.iter().cloned());
+            None
+        });
+        let grid = grid(kernel, cta.as_ref(), &geometry, machine, &mut found);
         Diagnostics::check(found, ())?;
         let unrolled = Arc::new(OnceLock::new());
         let arrivals = match known {
@@ -169,6 +166,7 @@ impl Plan {
             agents,
             arrivals,
             grid,
+            cta,
             heap,
             hash,
             series,
@@ -184,11 +182,16 @@ impl Plan {
 
 fn grid(
     kernel: &Kernel,
+    cta: Option<&Cta>,
     geometry: &Geometry,
     machine: &Machine,
     found: &mut Vec<Diagnostic>,
 ) -> Grid {
-    let mut grid = Grid::default();
+    let mut grid = Grid {
+        stages: cta.map_or(0, Cta::stages),
+        shared_memory: cta.map_or(0, Cta::bytes),
+        ..Grid::default()
+    };
     let mut clusters = 0u64;
     let mut cluster = 1;
     let has_gemm = kernel
@@ -199,31 +202,11 @@ fn grid(
         match role.kind {
             RoleKind::Comm { ctas } => grid.comm = grid.comm.saturating_add(ctas),
             RoleKind::Gemm(kind) => {
-                let (rows, columns) = kind.cluster;
                 cluster = kind.ctas();
-                // CUDA's portable cluster size.
-                if cluster > 8 {
-                    found.push(
-                        Diagnostic::new(
-                            Rule::Resources,
-                            None,
-                            if kind.split > 1 {
-                                format!("a cluster of {cluster} CTAs")
-                            } else {
-                                format!("a cluster of {rows}x{columns} CTAs")
-                            },
-                        )
-                        .hint("a cluster has at most 8 CTAs"),
-                    );
-                }
-                steps::each_shared(kernel, geometry, &role.body, &kind, found);
                 // A role without dots still needs a CTA to run on.
-                grid.tiles = items(&role.body, geometry, (1, 1), 1, &mut |partition, body| {
-                    tile_fits(kernel, partition, body, &kind, &mut grid, found);
-                })
-                .max(1);
+                grid.tiles = items(&role.body, geometry, (1, 1), 1).max(1);
                 // A cluster has tiles beside each other, some of them perhaps outside, and all its CTAs for each.
-                clusters = items(&role.body, geometry, kind.cluster, 1, &mut |_, _| {}).max(1);
+                clusters = items(&role.body, geometry, kind.cluster, 1).max(1);
             }
             RoleKind::SpareWarps if kernel.variant.arch != Arch::Cpu && !has_gemm => found.push(
                 Diagnostic::new(
@@ -288,27 +271,20 @@ fn grid(
 }
 
 /// How many items with a dot a role has on one rank, or clusters of so many rows and columns of them, full chunks
-/// assumed; calls `f` with each loop's partition and body. Items that only wait or move data need no CTA of their own.
-fn items(
-    body: &[Block],
-    geometry: &Geometry,
-    cluster: (u32, u32),
-    times: u64,
-    f: &mut impl FnMut(PartitionId, &[Op]),
-) -> u64 {
+/// assumed. Items that only wait or move data need no CTA of their own.
+fn items(body: &[Block], geometry: &Geometry, cluster: (u32, u32), times: u64) -> u64 {
     let count = body.iter().map(|block| match block {
         Block::ForRanks { order, body, .. } => items(
             body,
             geometry,
             cluster,
             times * u64::from(order.steps(geometry.world)),
-            f,
         ),
         Block::If {
             then, otherwise, ..
         } => {
-            let then = items(then, geometry, cluster, times, f);
-            then.max(items(otherwise, geometry, cluster, times, f))
+            let then = items(then, geometry, cluster, times);
+            then.max(items(otherwise, geometry, cluster, times))
         }
         Block::Items {
             partition,
@@ -316,7 +292,6 @@ fn items(
             body,
             ..
         } => {
-            f(*partition, body);
             let mut multiplies = false;
             visit_ops(body, &mut |op| {
                 multiplies |= matches!(op.kind, OpKind::Dot { .. })
@@ -334,149 +309,6 @@ fn items(
         Block::Once { .. } | Block::Join => 0,
     });
     count.fold(0, u64::saturating_add)
-}
-
-/// Whether the tiles of one loop fit the architecture: the ring and the result in shared memory, accumulators in
-/// registers, shapes that wgmma has.
-fn tile_fits(
-    kernel: &Kernel,
-    partition: PartitionId,
-    body: &[Op],
-    kind: &GemmKind,
-    grid: &mut Grid,
-    found: &mut Vec<Diagnostic>,
-) {
-    let Some((dtype, at)) = first_dot(kernel, body) else {
-        return;
-    };
-    let tile = &kernel.partitions[partition.index()];
-    let (Some(rows), Some(columns)) = (tile.row_block, tile.column_block) else {
-        found.push(
-            Diagnostic::new(
-                Rule::Resources,
-                at,
-                format!("a dot runs over `{}`, whose items are not tiles", tile.name),
-            )
-            .hint("divide the output with `.tiles((rows, columns))`"),
-        );
-        return;
-    };
-    if kernel.variant.arch == Arch::Cpu {
-        return;
-    }
-    let mut refuse = |message: String, hint: &str| {
-        found.push(Diagnostic::new(Rule::Resources, at, message).hint(hint));
-    };
-    let tile = kind.tile((rows, columns));
-    let in_turn = kind.in_turn(tile);
-    if let Some(hint) = tile.refused(in_turn) {
-        refuse(format!("tiles of {rows}x{columns}"), hint);
-        return;
-    }
-    let k = kind.k;
-    let step = k * dtype.bytes();
-    if step == 0 || !step.is_multiple_of(128) {
-        refuse(
-            format!("a K step of {k} {dtype} is {step} bytes"),
-            "it is a multiple of the 128-byte swizzle: 64 bf16 or f16, 32 f32",
-        );
-        return;
-    }
-    let threads = if in_turn { 128 } else { 256 };
-    let accumulators =
-        u64::from(accumulators(body)) * u64::from(rows) * u64::from(columns) / threads;
-    // 232 registers a consumer thread, of which some 40 hold addresses and descriptors.
-    if accumulators > u64::from(MOST_ACCUMULATORS) {
-        refuse(
-            format!("{accumulators} accumulator registers a thread"),
-            &format!("at most {MOST_ACCUMULATORS}: use smaller tiles or fewer products an item"),
-        );
-    }
-    let [a_rows, b_rows] = kernel.variant.layout.rows_contiguous();
-    let mut beside = Beside::default();
-    visit_ops(body, &mut |op| beside.count(kernel, op));
-    let needs = Needs {
-        tile,
-        staged: (staged_rows(rows, a_rows), staged_rows(columns, b_rows)),
-        element: dtype.bytes(),
-        result: result_bytes(kernel, body),
-        in_turn,
-        split: kind.split,
-        beside,
-        alone: kind.ctas() == 1 && kernel.counters.is_empty(),
-    };
-    match needs.divide(kind, kernel.variant.arch.shared_memory()) {
-        Ok(fit) => {
-            grid.stages = if grid.stages == 0 {
-                fit.stages
-            } else {
-                grid.stages.min(fit.stages)
-            };
-            grid.panels = grid.panels.max(tile.panels(fit.panel));
-            grid.staggered |= fit.staggered;
-            grid.shared_memory = grid.shared_memory.max(fit.bytes);
-        }
-        Err((message, hint)) => refuse(message, &hint),
-    }
-}
-
-fn first_dot(kernel: &Kernel, body: &[Op]) -> Option<(Dtype, Loc)> {
-    let mut first = None;
-    visit_ops(body, &mut |op| {
-        if let OpKind::Dot { a, .. } = &op.kind {
-            first.get_or_insert((kernel.buffers[a.buffer.index()].dtype, kernel.loc(op.id)));
-        }
-    });
-    first
-}
-
-/// Bytes of the widest element the items store: a tile leaves through shared memory in its destination's type.
-fn result_bytes(kernel: &Kernel, body: &[Op]) -> u32 {
-    let mut most = 2;
-    visit_ops(body, &mut |op| {
-        if let OpKind::Store { dst, .. } = &op.kind {
-            most = most.max(kernel.buffers[dst.buffer.index()].dtype.bytes());
-        }
-    });
-    most
-}
-
-/// Ways through an item's branches that are told apart; beyond that, they count as one that takes all branches.
-const MOST_WAYS: usize = 64;
-
-/// Accumulators that dots fill: those live in registers at once. Sums and loads stream through, and of two branches an
-/// item takes one.
-fn accumulators(body: &[Op]) -> u32 {
-    /// What each way through the branches has filled.
-    type Ways = BTreeSet<BTreeSet<AccId>>;
-    fn go(body: &[Op], ways: Ways) -> Ways {
-        body.iter().fold(ways, |ways, op| match &op.kind {
-            OpKind::Dot { acc, .. } => {
-                let fill = |way: BTreeSet<AccId>| way.into_iter().chain([*acc]).collect();
-                ways.into_iter().map(fill).collect()
-            }
-            OpKind::ForRanks { body, .. } => go(body, ways),
-            OpKind::If {
-                then, otherwise, ..
-            } => {
-                let mut both = go(then, ways.clone());
-                both.extend(go(otherwise, ways));
-                if both.len() > MOST_WAYS {
-                    both = Ways::from([both.into_iter().flatten().collect()]);
-                }
-                both
-            }
-            OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Load { .. }
-            | OpKind::Store { .. } => ways,
-        })
-    }
-    let ways = go(body, Ways::from([BTreeSet::new()]));
-    let most = ways.iter().map(BTreeSet::len).max();
-    most.unwrap_or(0) as u32
 }
 
 /// Bytes of a counter cell: its count and its base, on a line of their own that peers write while others are polled.

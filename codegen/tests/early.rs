@@ -6,12 +6,12 @@ mod library;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::Bf16;
-use counterflow_codegen::early;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::{Machine, outline, seconds};
 use counterflow_codegen::pipeline::{self, Node, Pipeline};
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::sm90::early;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
 

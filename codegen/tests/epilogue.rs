@@ -6,8 +6,11 @@ use counterflow_codegen::builder::*;
 use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::{self, Bf16, F32};
 use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::Machine;
 use counterflow_codegen::pipeline::{self, Node, Pipeline};
+use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
+use counterflow_codegen::shape::Shape;
 use counterflow_codegen::value::{Binary, Compare, ScalarFn, Unary, Value};
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify;
@@ -83,7 +86,7 @@ fn a_sum_over_ranks_goes_through_its_epilogue_whole() {
 #[test]
 fn panels_are_as_wide_as_the_widest_type_allows() {
     let pipeline = pipeline::verify(good(&gated(F32))).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(pipeline.panel.columns, 32);
+    assert_eq!(pipeline.tiling().subtile().columns, 32);
     let text = cuda::emit(&pipeline).text;
     assert!(text.contains("panel_read<float, PANEL_N>(gate,"));
     assert!(text.contains("panel_store<T, PANEL_N>(y_values,"));
@@ -153,4 +156,19 @@ fn an_operand_of_other_columns() {
     error[coverage]: multiply of block 0 on rank 0 applies before_value to panel 1 for tile (0, 0)
       = `bias` is not there for these rows and columns
     ");
+}
+
+/// What is read beside a product widens subtiles as what is stored does: stages are divided once, for plan and kernel.
+#[test]
+fn a_plan_counts_with_what_its_kernel_has() {
+    for gate in [Bf16, F32] {
+        let pipeline = good(&gated(gate));
+        let machine = Machine::h200();
+        let plan = Plan::new(&pipeline.kernel, &Shape::new(512, 512, 512), &machine);
+        let plan = plan.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(plan.grid.stages, pipeline.rings[0].slots);
+        let (counted, has) = (plan.grid.shared_memory, pipeline.shared_bytes());
+        assert!(counted >= has, "{gate}: {counted} bytes of {has}");
+        assert_eq!(plan.cta.as_ref(), Some(&pipeline.cta));
+    }
 }

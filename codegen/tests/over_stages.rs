@@ -96,7 +96,7 @@ fn every_sort_of_tile_is_accepted() {
                 }
                 for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
                     let pipeline = built(tile, (1, 1), *split, beside, layout);
-                    assert_eq!(pipeline.over_stages(), beside != Beside::Tile);
+                    assert_eq!(pipeline.cta.aliased(), beside != Beside::Tile);
                     let checked = pipeline::verify(pipeline);
                     checked.unwrap_or_else(|found| panic!("{tile:?} by {split}: {found}"));
                 }

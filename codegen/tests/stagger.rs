@@ -98,7 +98,7 @@ fn where_three_stages_leave_no_room_for_a_tile() {
     ];
     for (tile, stages, result, layout, wanted) in cases {
         let pipeline = built(tile, stages, result, layout);
-        let got = pipeline.staggered;
+        let got = pipeline.cta.staggered();
         assert_eq!(got, wanted, "{tile:?} {stages:?} {result:?} {layout:?}");
         pipeline::verify(pipeline)
             .unwrap_or_else(|e| panic!("{tile:?} {result:?} {layout:?}: {e}"));
@@ -137,13 +137,13 @@ fn what_keeps_warpgroups_together() {
     ];
     for (at, (options, wanted)) in cases.into_iter().enumerate() {
         let pipeline = made(&with(options, tile, After::Stored), &nn);
-        assert_eq!(pipeline.staggered, wanted, "case {at}");
+        assert_eq!(pipeline.cta.staggered(), wanted, "case {at}");
     }
     // Kernels that signal.
     let fused = library::all();
     let fused = fused.iter().find(|program| program.name == "ag_gemm");
     let variant = Variant::new(4).set("tiles", (256, 160));
-    assert!(!made(fused.expect("a schedule"), &variant).staggered);
+    assert!(!made(fused.expect("a schedule"), &variant).cta.staggered());
 }
 
 #[test]

@@ -7,11 +7,11 @@ use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, Tune};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{self, Bf16, F32};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::pipeline::{self, Expr, Node, Panel, Pipeline};
+use counterflow_codegen::pipeline::{self, Expr, Node, Pipeline, Subtile, Tile};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::tile::Tile;
+use counterflow_codegen::sm90::{Mode, Wgmma};
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
 use library::left_out::unnoticed;
@@ -216,14 +216,15 @@ proptest! {
         let Ok(pipeline) = built(knobs, after) else {
             return Ok(());
         };
-        let (tile, Panel { rows, columns }) = (pipeline.tile, pipeline.panel);
+        let tiling = pipeline.tiling();
+        let (tile, Subtile { rows, columns }) = (tiling.tile(), tiling.subtile());
         // Where warpgroups end such a tile one after another, a panel is of one warpgroup's half of the columns.
-        let halved = pipeline.staggered && tile.swapped();
+        let halved = pipeline.cta.staggered() && tiling.swapped();
         let wide = if halved { tile.columns / 2 } else { tile.columns };
         prop_assert_eq!((columns, rows % 8, tile.rows % rows), (wide, 0, 0));
         let plain = after == After::Nothing && knobs.split == 1 && knobs.cluster == (1, 1);
         let most = if plain { 200 } else { 176 };
-        prop_assert!(tile.accumulators(pipeline.in_turn) <= most);
+        prop_assert!(tiling.accumulators().count <= most);
         let checked = pipeline::verify(pipeline);
         prop_assert!(checked.is_ok(), "{}", checked.expect_err("refused"));
     }
@@ -231,11 +232,12 @@ proptest! {
     /// Whichever side is on the instruction's M side, the warpgroups have all of the tile between them.
     #[test]
     fn all_of_a_tile_is_multiplied(rows in (1u32..=32).prop_map(|atoms| atoms * 8), columns in (1u32..=16).prop_map(|few| few * 16), in_turn in any::<bool>()) {
-        let tile = Tile { rows, columns, k: 64 };
-        prop_assert_eq!(tile.swapped(), rows % 64 != 0);
-        if tile.refused(in_turn).is_none() && (in_turn || tile.sides().0.is_multiple_of(128)) {
+        let (tile, mode) = (Tile { rows, columns, k: 64 }, if in_turn { Mode::PingPong } else { Mode::Cooperative });
+        let wgmma = Wgmma { tile, mode };
+        prop_assert_eq!(wgmma.swapped(), rows % 64 != 0);
+        if wgmma.refused().is_none() && (in_turn || wgmma.sides().0.is_multiple_of(128)) {
             let groups = if in_turn { 1 } else { 2 };
-            prop_assert_eq!(tile.accumulators(in_turn) * 128 * groups, rows * columns);
+            prop_assert_eq!(wgmma.accumulators() * 128 * groups, rows * columns);
         }
     }
 }
@@ -462,19 +464,22 @@ fn slices_are_lines_of_128_bytes() {
         .iter()
         .find(|map| map.name == "y")
         .expect("a map");
-    assert_eq!((map.box_rows, map.box_columns), (pipeline.panel.rows, 32));
     assert_eq!(
-        pipeline
-            .tile
-            .slice_columns(pipeline.panel, Dtype::Bf16.bytes()),
-        64
+        (map.box_rows, map.box_columns),
+        (pipeline.tiling().subtile().rows, 32)
     );
+    assert_eq!(pipeline.tiling().slice_columns(Dtype::Bf16.bytes()), 64);
 }
 
 /// Two of a tall tile, as many for each CTA that shares its steps, fewer rows where registers or room want it.
 #[test]
 fn panels_are_as_tall_as_they_may_be() {
-    let rows = |tile, in_turn, split, after| good(knobs(tile, in_turn, split), after).panel.rows;
+    let rows = |tile, in_turn, split, after| {
+        good(knobs(tile, in_turn, split), after)
+            .tiling()
+            .subtile()
+            .rows
+    };
     let plain = |tile, split| rows(tile, false, split, After::Nothing);
     assert_eq!(
         [1, 2, 4].map(|split| plain((208, 128), split)),

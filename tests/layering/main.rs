@@ -315,7 +315,7 @@ fn own_arms(body: &str) -> String {
 #[test]
 fn consumers_match_the_ir_in_full() {
     let consumers = [
-        "cuda", "pipeline", "interp", "verify", "unroll", "model", "print",
+        "cuda", "pipeline", "interp", "verify", "unroll", "model", "print", "sm90", "tiling",
     ];
     let mut paths: Vec<PathBuf> = Vec::new();
     for consumer in consumers {

@@ -33,7 +33,7 @@ impl Emits {
     pub(super) fn row(&self) -> [String; 3] {
         let (verdict, why) = match self {
             Emits::Yes(pipeline) => {
-                let (first, others) = pipeline.registers;
+                let (first, others) = pipeline.registers();
                 (
                     format!("emits for {}", pipeline.kernel.variant.arch.name()),
                     format!(
@@ -75,8 +75,8 @@ impl Emits {
                 "emits": true,
                 "arch": pipeline.kernel.variant.arch.name(),
                 "registers": pipeline.registers_at_first(),
-                "registers_to_load_and_store": pipeline.registers.0,
-                "registers_to_multiply": pipeline.registers.1,
+                "registers_to_load_and_store": pipeline.registers().0,
+                "registers_to_multiply": pipeline.registers().1,
                 "shared_bytes": pipeline.shared_bytes(),
             }),
             Emits::No(found) => json!({

@@ -2,12 +2,13 @@
 //! schedule's statements, not from the text. Loops say whether they are unrolled, so the counts are exact.
 
 use crate::kernel::{Block, Op, OpKind, Region, RoleKind, visit, visit_ops};
-use crate::pipeline::{Pipeline, in_strips};
+use crate::pipeline::Pipeline;
 use crate::program::{StoreMode, TensorKind};
+use crate::tiling::Major;
 
 /// (SASS mnemonic, how many).
 pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
-    let tile = pipeline.tile;
+    let tile = pipeline.tile();
     // Rows are on the instruction's M side where they are whole blocks of 64, and columns otherwise.
     let (m, n) = if tile.rows.is_multiple_of(64) {
         (tile.rows, tile.columns)
@@ -25,7 +26,7 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     let each = if tile.rows.is_multiple_of(64) {
         n
     } else {
-        pipeline.panel.rows
+        pipeline.tiling().subtile().rows
     };
     let blocks = m / 64 * (n / each) * each.div_ceil(16);
     let (mut products, mut writes, mut adds, mut sums, mut copies) = (0, 0, 0, 0, 0);
@@ -96,10 +97,10 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         // lie in the stages, nobody gives them back.
         (
             "MEMBAR.ALL.GPU",
-            u32::from(pipeline.split > 1 && !pipeline.over_stages()),
+            u32::from(pipeline.cta.split() > 1 && !pipeline.cta.aliased()),
         ),
     ];
-    if pipeline.split > 1 {
+    if pipeline.cta.split() > 1 {
         // Four accumulators each, of all that a thread has of a tile; each panel's sends stand once, whoever's it is.
         let accumulators = products * m * n / 128;
         wanted.push(("STAS", accumulators / 4));
@@ -109,15 +110,9 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
 
 /// Loads of a step: each operand's box, and a strip of it if it has several.
 fn operands(pipeline: &Pipeline) -> u32 {
-    let (tile, (down, across)) = (pipeline.tile, pipeline.cluster);
-    let rows_contiguous = pipeline.kernel.variant.layout.rows_contiguous();
-    let accumulators = tile.accumulators(pipeline.in_turn);
-    let boxes = [(tile.rows, across), (tile.columns, down)].into_iter();
-    let each = boxes.zip(rows_contiguous);
-    each.map(|((rows, ctas), blocked)| {
-        1 + u32::from(!blocked && in_strips(rows / ctas, ctas, accumulators))
-    })
-    .sum()
+    let each = pipeline.tiling().operands().iter();
+    each.map(|operand| 1 + u32::from(operand.major == Major::K && operand.boxes.partial))
+        .sum()
 }
 
 /// Calls `f` with what each item of a role does.

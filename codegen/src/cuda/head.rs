@@ -5,23 +5,27 @@ use super::words::{meaning, view};
 use super::{PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
 use crate::pipeline::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Part, Pipeline, Place, cluster};
+use crate::sm90::Mode;
 use std::collections::BTreeSet;
 
 impl Text<'_> {
     pub(super) fn head(&mut self, params: &[Param]) {
         let pipeline = self.pipeline;
-        let (tile, variant) = (pipeline.tile, &pipeline.kernel.variant);
+        let (tile, variant) = (pipeline.tile(), &pipeline.kernel.variant);
         self.line(format!(
             "// {}  {}  {}  {}  tiles {}x{}x{}{}{}  {} stages",
             pipeline.kernel.name,
             variant.arch.name(),
-            pipeline.dtype,
+            pipeline.dtype(),
             variant.layout.name(),
             tile.rows,
             tile.columns,
             tile.k,
-            if pipeline.in_turn { " in turn" } else { "" },
-            match (pipeline.cluster, pipeline.split) {
+            match pipeline.cta.mode() {
+                Mode::PingPong => " in turn",
+                Mode::Cooperative => "",
+            },
+            match (pipeline.cta.cluster(), pipeline.cta.split()) {
                 ((1, 1), 1) => String::new(),
                 ((1, 1), split) => format!("  split {split}"),
                 ((down, across), 1) => format!("  cluster {down}x{across}"),
@@ -42,38 +46,39 @@ impl Text<'_> {
 
     fn constants(&mut self) {
         let pipeline = self.pipeline;
-        let tile = pipeline.tile;
+        let tile = pipeline.tile();
         self.line(format!(
             "typedef {} T;  // of operands and results",
-            pipeline.dtype
+            pipeline.dtype()
         ));
         self.line(format!(
             "constexpr u32 TILE_M = {}, TILE_N = {}, TILE_K = {};",
             tile.rows, tile.columns, tile.k
         ));
-        let blocks = pipeline.blocks();
+        let blocks = pipeline.cta.blocks();
         // What is on the instruction's M side, and of a panel the part of what is on its N side.
-        let (on_m, panel_n) = if tile.swapped() {
+        let (on_m, panel_n) = if pipeline.tiling().swapped() {
             self.line("// Columns of the tile are on the instruction's M side, its rows on the N side: accumulators hold it transposed.");
             ("columns", "PANEL_M")
         } else {
             ("rows", "PANEL_N")
         };
-        self.line(if pipeline.in_turn {
-            "constexpr u32 CONSUMERS = 2;  // warpgroups, which take tiles in turn".into()
-        } else {
-            format!(
+        self.line(match pipeline.cta.mode() {
+            Mode::PingPong => {
+                "constexpr u32 CONSUMERS = 2;  // warpgroups, which take tiles in turn".into()
+            }
+            Mode::Cooperative => format!(
                 "constexpr u32 CONSUMERS = 2;  // warpgroups, {} {on_m} each",
                 blocks * BLOCK_ROWS
-            )
+            ),
         });
         if blocks > 1 {
             self.line(format!(
                 "constexpr u32 BLOCKS = {blocks};  // of 64 {on_m}, which a consumer multiplies"
             ));
         }
-        if pipeline.beside() > 1 {
-            let (shared, along) = if pipeline.cluster.0 > 1 {
+        if pipeline.cta.beside() > 1 {
+            let (shared, along) = if pipeline.cta.cluster().0 > 1 {
                 (1, "rows")
             } else {
                 (0, "columns")
@@ -81,18 +86,18 @@ impl Text<'_> {
             let shared = &pipeline.rings[0].parts[shared].name;
             self.line(format!(
                 "constexpr u32 CLUSTER = {};  // CTAs along {along} that load {shared} together",
-                pipeline.beside()
+                pipeline.cta.beside()
             ));
         }
-        if pipeline.split > 1 {
-            let of = if pipeline.beside() > 1 {
+        if pipeline.cta.split() > 1 {
+            let of = if pipeline.cta.beside() > 1 {
                 "groups of them in a cluster, which share the steps of their tiles"
             } else {
                 "CTAs of a cluster, which share the steps of each tile"
             };
             self.line(format!(
                 "constexpr u32 SPLIT = {};  // {of}",
-                pipeline.split
+                pipeline.cta.split()
             ));
         }
         for ring in pipeline.rings.iter().filter(|ring| !ring.is_shared()) {
@@ -110,7 +115,7 @@ impl Text<'_> {
                 format!("stages of {what} in flight")
             } else if ring.name == "box" {
                 "boxes that a CTA which moves data holds, where stages and panels will be".into()
-            } else if ring.handed_on {
+            } else if ring.is_handed_over() {
                 format!(
                     "output {}s in flight, in places that go from one consumer to the other",
                     ring.name
@@ -157,7 +162,7 @@ impl Text<'_> {
         if sliced {
             self.line("constexpr u32 SLICE_BYTES = PANEL_M * 128;");
         }
-        if pipeline.split > 1 {
+        if pipeline.cta.split() > 1 {
             self.line(format!(
                 "constexpr u32 SUM_THREADS = 128;  // of a consumer: those that have {on_m} of the tile"
             ));
@@ -338,8 +343,8 @@ impl Text<'_> {
     /// The signature, what all warps do first, and the roles.
     pub(super) fn kernel(&mut self, params: &[Param]) {
         let pipeline = self.pipeline;
-        let cluster = if pipeline.ctas() > 1 {
-            let ctas = cluster(pipeline.beside(), pipeline.split);
+        let cluster = if pipeline.cta.ctas() > 1 {
+            let ctas = cluster(pipeline.cta.beside(), pipeline.cta.split());
             format!("__cluster_dims__({}, 1, 1) ", self.expr(&ctas))
         } else {
             String::new()
@@ -379,7 +384,7 @@ impl Text<'_> {
         self.line("const u32 base = shared_address(shared);");
         self.line("const u32 warp = warp_index();");
         self.line("const u32 lane = threadIdx.x % 32;");
-        match (pipeline.beside() > 1, pipeline.split > 1) {
+        match (pipeline.cta.beside() > 1, pipeline.cta.split() > 1) {
             (false, false) => {}
             (true, false) => {
                 self.line("const u32 half = cluster_rank();  // which CTA of its cluster this is");
@@ -433,7 +438,7 @@ impl Text<'_> {
             }
             text.line("mbarrier_init_fence();");
         });
-        self.line(if pipeline.ctas() > 1 {
+        self.line(if pipeline.cta.ctas() > 1 {
             "cluster_sync();"
         } else {
             "__syncthreads();"
@@ -443,7 +448,7 @@ impl Text<'_> {
 
     fn roles_text(&mut self) {
         let pipeline = self.pipeline;
-        let (give, take) = pipeline.registers;
+        let (give, take) = pipeline.registers();
         self.line("if (warp < 4) {");
         self.depth += 1;
         self.line(format!("registers_give<{give}>();"));
@@ -483,13 +488,12 @@ impl Text<'_> {
             self.line(format!("registers_take<{take}>();"));
             self.line("const u32 consumer = warp / 4 - 1;");
             // A shared tile is halved: what is first on the instruction's M side is the first consumer's.
-            let own = pipeline.in_turn || pipeline.staggered;
-            let first = match (own, pipeline.blocks()) {
+            let first = match (pipeline.cta.ordered(), pipeline.cta.blocks()) {
                 (true, _) => String::new(),
                 (false, 1) => format!("consumer * {BLOCK_ROWS} + "),
                 (false, _) => format!("consumer * BLOCKS * {BLOCK_ROWS} + "),
             };
-            let whole = if pipeline.staggered {
+            let whole = if pipeline.cta.staggered() {
                 "its half of a tile"
             } else {
                 "a tile"
@@ -504,12 +508,12 @@ impl Text<'_> {
                     format!("const u64 {name}_tile = wgmma_descriptor({at})")
                 }
             };
-            let first_block = |rows| match (pipeline.in_turn, pipeline.blocks()) {
-                (true, _) => String::new(),
-                (false, 1) => format!(" + consumer * {}", next_block(rows)),
-                (false, _) => format!(" + consumer * BLOCKS * {}", next_block(rows)),
+            let first_block = |rows| match (pipeline.cta.mode(), pipeline.cta.blocks()) {
+                (Mode::PingPong, _) => String::new(),
+                (Mode::Cooperative, 1) => format!(" + consumer * {}", next_block(rows)),
+                (Mode::Cooperative, _) => format!(" + consumer * BLOCKS * {}", next_block(rows)),
             };
-            let (of_x, of_w, name) = if pipeline.tile.swapped() {
+            let (of_x, of_w, name) = if pipeline.tiling().swapped() {
                 (String::new(), first_block(w_rows), "first_column")
             } else {
                 (first_block(x_rows), String::new(), "first_row")

@@ -31,8 +31,8 @@ impl Text<'_> {
         let first = if self.counts_items { ", first = 0" } else { "" };
         const JOINED: &str = "next_item(index, plan.join, COMM_CTAS)";
         let (start, all): (Cow<'_, str>, Cow<'_, str>) = match deal {
-            Deal::All if self.pipeline.ctas() > 1 => {
-                let ctas = cluster(self.pipeline.beside(), self.pipeline.split);
+            Deal::All if self.pipeline.cta.ctas() > 1 => {
+                let ctas = cluster(self.pipeline.cta.beside(), self.pipeline.cta.split());
                 let ctas = self.factor(&ctas);
                 let (start, all) = (
                     format!("blockIdx.x / {ctas}"),
@@ -86,7 +86,7 @@ impl Text<'_> {
             self.line(format!("u32 {};", cursors.join(", ")));
         }
         if turns {
-            let whose = if self.pipeline.staggered {
+            let whose = if self.pipeline.cta.staggered() {
                 "only the second consumer waits for turns"
             } else {
                 "the first turn is the first consumer's"

@@ -6,6 +6,7 @@ use super::rings::slots;
 use crate::pipeline::{Expr, Field, Node, Phase, RingId, Scope, Side, Slot};
 use crate::print::{Spelling, factor};
 use crate::program::{CounterId, StoreMode};
+use crate::sm90::Mode;
 
 /// Before a loop whose body is to stand once in the machine code: a copy would only cost compile time and
 /// instruction cache, and tests count instructions.
@@ -196,7 +197,7 @@ impl Text<'_> {
             }
             Node::AwaitTurn => {
                 let role = self.role.to_uppercase();
-                if self.pipeline.in_turn {
+                if self.pipeline.cta.mode() == Mode::PingPong {
                     self.line("// From here on, the waits below are within a lap of the ring, where a parity names one phase.");
                 }
                 self.line(format!("mbarrier_wait(base + TURN_AT + consumer * 8, turn_parity, watch, {role}, TURN, consumer);"));
@@ -335,12 +336,12 @@ impl Text<'_> {
                 self.line(format!("wgmma_wait<{pending}>();{why}"));
             }
             Node::Accumulators => {
-                let (n, on_m) = if self.pipeline.tile.swapped() {
+                let (n, on_m) = if self.pipeline.tiling().swapped() {
                     ("TILE_M", "columns")
                 } else {
                     ("TILE_N", "rows")
                 };
-                self.line(if self.pipeline.blocks() > 1 {
+                self.line(if self.pipeline.cta.blocks() > 1 {
                     format!("float acc[BLOCKS][{n} / 2];  // this thread's of each 64 {on_m}")
                 } else {
                     format!("float acc[{n} / 2];  // this thread's of 64 {on_m}")
@@ -517,7 +518,7 @@ impl Text<'_> {
             format!("{w}s + k * {w_step}"),
         );
         // What is on the instruction's M side comes first, and by blocks.
-        let ((a, a_rows), (b, b_rows)) = if self.pipeline.tile.swapped() {
+        let ((a, a_rows), (b, b_rows)) = if self.pipeline.tiling().swapped() {
             ((w, rows[1]), (x, rows[0]))
         } else {
             ((x, rows[0]), (w, rows[1]))
@@ -532,7 +533,7 @@ impl Text<'_> {
             format!("wgmma_m64k16{has}({acc}, {a}{block}, {b}, {fresh} + k != 0, T());")
         };
         let each = "for (u32 k = 0; k < TILE_K / 16; ++k)";
-        if self.pipeline.blocks() == 1 {
+        if self.pipeline.cta.blocks() == 1 {
             self.line(format!("{each} {}", step("acc", "")));
         } else {
             self.block(each, |text| {

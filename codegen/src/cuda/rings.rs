@@ -31,7 +31,7 @@ impl Text<'_> {
             "base + {upper}_AT + {slot} * {upper}_BYTES + {} * {upper}_PANEL_BYTES",
             self.factor(index)
         );
-        let (each, block, at) = if self.pipeline.blocks() == 1 {
+        let (each, block, at) = if self.pipeline.cta.blocks() == 1 {
             ("", "", String::new())
         } else {
             self.line("#pragma unroll");
@@ -149,7 +149,7 @@ impl Text<'_> {
     pub(super) fn shared(&self, ring: RingId, part: usize, index: &Expr, block: bool) -> String {
         let ring = self.pipeline.ring(ring);
         let (slot, upper) = (ring.name, ring.parts[part].name.to_uppercase());
-        let place = if ring.handed_on {
+        let place = if ring.is_handed_over() {
             format!("{slot} % {}", slots(slot))
         } else {
             slot.into()

@@ -72,13 +72,13 @@ impl Text<'_> {
         (array, at): (&str, &str),
         shared: &str,
     ) {
-        let (verb, first) = if self.pipeline.tile.swapped() {
+        let (verb, first) = if self.pipeline.tiling().swapped() {
             (format!("{verb}_transposed"), "first_column")
         } else {
             (verb.to_string(), "first_row")
         };
         let panel = self.panel_n();
-        if self.pipeline.blocks() == 1 {
+        if self.pipeline.cta.blocks() == 1 {
             self.line(format!(
                 "{verb}<{element}, {panel}>({array}{at}, {shared}, {first}, lane);"
             ));
@@ -90,7 +90,7 @@ impl Text<'_> {
 
     /// How much of the instruction's N side a panel has.
     pub(super) fn panel_n(&self) -> &'static str {
-        if self.pipeline.tile.swapped() {
+        if self.pipeline.tiling().swapped() {
             "PANEL_M"
         } else {
             "PANEL_N"
@@ -104,7 +104,7 @@ impl Text<'_> {
     }
 
     fn of_blocks(&self) -> &'static str {
-        if self.pipeline.blocks() == 1 {
+        if self.pipeline.cta.blocks() == 1 {
             ""
         } else {
             "[BLOCKS]"
@@ -113,7 +113,7 @@ impl Text<'_> {
 
     /// Reads what a panel needs of a vector, from the panel's first column on.
     pub(super) fn vector(&mut self, name: &str, from: &str, columns: &str) {
-        if !self.pipeline.tile.swapped() {
+        if !self.pipeline.tiling().swapped() {
             self.line(format!("float {name}[PANEL_N / 4];"));
             self.line(format!(
                 "vector_read<PANEL_N>({name}, {from}, {columns}, lane);"
@@ -126,7 +126,7 @@ impl Text<'_> {
             )
         };
         self.line(format!("float {name}{}[2];", self.of_blocks()));
-        if self.pipeline.blocks() == 1 {
+        if self.pipeline.cta.blocks() == 1 {
             self.line(read(name, ""));
         } else {
             self.line("#pragma unroll");
@@ -139,7 +139,7 @@ impl Text<'_> {
 
     /// A type's name in the text.
     pub(super) fn element(&self, dtype: Dtype) -> String {
-        if dtype == self.pipeline.dtype {
+        if dtype == self.pipeline.dtype() {
             return "T".into();
         }
         match dtype {
@@ -152,13 +152,13 @@ impl Text<'_> {
     pub(super) fn apply(&mut self, index: usize, part: &str) {
         let epilogue = &self.pipeline.epilogues[index];
         let name = identifier(&epilogue.name);
-        let one = self.pipeline.blocks() == 1;
+        let one = self.pipeline.cta.blocks() == 1;
         let block = if one { "" } else { "[block]" };
         let panel = self.panel_n();
         let arguments = epilogue.params.iter().map(|param| match param.from {
             Source::Product => format!("acc{block}[{part} * {panel} / 2 + i]"),
             Source::Panel => format!("{}{block}[i]", param.name),
-            Source::Vector if self.pipeline.tile.swapped() => {
+            Source::Vector if self.pipeline.tiling().swapped() => {
                 format!("{}{block}[vector_index_transposed(i)]", param.name)
             }
             Source::Vector => format!("{}[vector_index(i)]", param.name),

@@ -1,10 +1,10 @@
 //! How long the steps take that use no link.
 
 use super::Machine;
-use crate::fit::staged_rows;
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind};
-use crate::pipeline::{BLOCK_ROWS, STRIP_ROWS, Tile, leaves_out};
 use crate::plan::Plan;
+use crate::sm90::{BLOCK_ROWS, Cta, Mode, STRIP_ROWS};
+use crate::tiling::Tiling;
 use crate::unroll::Span;
 
 /// Time, in picoseconds: whole numbers, so that equal times are equal and a sum does not depend on its order.
@@ -27,8 +27,10 @@ pub(super) fn at_rate(bytes: u64, rate: f64) -> Ps {
 
 /// An item that ops are in: rows and columns of it, and of its loop in items.
 #[derive(Clone, Copy, Default)]
-struct Item {
+struct Item<'a> {
     tile: (u32, u32),
+    /// How it is computed, where an architecture computes it.
+    tiling: Option<&'a Tiling>,
     grid: (u32, u32),
     /// Whether items one after another lie below each other, so that they have columns in common, or else rows.
     down: bool,
@@ -39,7 +41,7 @@ pub(super) struct Costs<'a> {
     machine: &'a Machine,
     kernel: &'a Kernel,
     /// The item around each op, by [`OpId`].
-    items: Vec<Item>,
+    items: Vec<Item<'a>>,
     gemm: GemmKind,
     k_step: u32,
     plan: &'a Plan,
@@ -91,8 +93,10 @@ impl<'a> Costs<'a> {
                     let grid = self.plan.geometry.grid(*partition, None);
                     let (rows, columns) = grid;
                     let column = |index| order.at(index, rows, columns).1;
+                    let tilings = self.plan.cta.as_ref().map_or(&[][..], Cta::tilings);
                     let item = Item {
                         tile: (tile.row_block.unwrap_or(0), tile.column_block.unwrap_or(0)),
+                        tiling: tilings.iter().find(|it| it.partition() == *partition),
                         grid,
                         down: rows * columns > 1 && column(0) == column(1),
                     };
@@ -103,7 +107,7 @@ impl<'a> Costs<'a> {
         }
     }
 
-    fn ops(&mut self, body: &[Op], item: Item) {
+    fn ops(&mut self, body: &[Op], item: Item<'a>) {
         for op in body {
             self.items[usize::from(op.id.0)] = item;
             match &op.kind {
@@ -165,9 +169,9 @@ impl<'a> Costs<'a> {
             Neighbour::Other
         };
         // Rows in common cost as if they were not: by the rule of columns 208x128 tn, along rows, would take 7 % less than it does.
-        let tile = self.gemm.tile(item.tile);
-        let x = |ctas| self.lines(a, tile, rows, ctas, Neighbour::Other);
-        let w = |ctas, neighbour| self.lines(b, tile, columns, ctas, neighbour);
+        let tiling = item.tiling;
+        let x = |ctas| self.lines(a, tiling, rows, ctas, Neighbour::Other);
+        let w = |ctas, neighbour| self.lines(b, tiling, columns, ctas, neighbour);
         let whole = x(1).come + w(1, Neighbour::Other).come;
         let read = [neighbour, Neighbour::Other]
             .map(|neighbour| (x(across).read(), w(down, neighbour).read()));
@@ -194,7 +198,7 @@ impl<'a> Costs<'a> {
         let share = 1.0 / (1.0 + done * done);
         let others = f64::from(split - 1) / f64::from(split);
         let exchange = others * f64::from(rows) * width * SUM_BYTES / machine.exchange;
-        let overhead = if first { self.overhead(tile) } else { 0.0 };
+        let overhead = if first { self.overhead(tiling) } else { 0.0 };
         ps(share * in_step + (1.0 - share) * apart + meet + overhead + exchange)
     }
 
@@ -205,7 +209,7 @@ impl<'a> Costs<'a> {
 
     /// Whether the two SMs of a pair, which have tiles one after another, read the same rows, and the same columns, each for
     /// itself.
-    fn in_common(&self, item: Item) -> [bool; 2] {
+    fn in_common(&self, item: Item<'_>) -> [bool; 2] {
         let alone = self.gemm.cluster == (1, 1) && self.gemm.split == 1 && self.paired();
         [alone && !item.down, alone && item.down]
     }
@@ -216,7 +220,7 @@ impl<'a> Costs<'a> {
     /// A cluster reads what its CTAs have in common once, and each of its SMs takes in all of it. The two SMs of a pair read
     /// what theirs have in common once as well, as long as they are in step, and unless an operand's rows are contiguous
     /// (512x4608x16384 nn takes as long as if each read for itself).
-    fn feeds(&self, item: Item, whole: f64, read: [(f64, f64); 2], by_rows: bool) -> [f64; 2] {
+    fn feeds(&self, item: Item<'_>, whole: f64, read: [(f64, f64); 2], by_rows: bool) -> [f64; 2] {
         let machine = self.machine;
         let clustered = self.gemm.cluster != (1, 1);
         let rate = machine.l2_pair / if self.paired() { 2.0 } else { 1.0 };
@@ -254,21 +258,26 @@ impl<'a> Costs<'a> {
     /// is few steps' work, three have a longer epilogue); if there is no other tile, one warpgroup has all of the epilogue.
     /// Many panels are as many meetings with the thread that stores, unless warpgroups end a tile one after another and have
     /// another one to go on with.
-    fn overhead(&self, tile: Tile) -> f64 {
+    fn overhead(&self, tiling: Option<&Tiling>) -> f64 {
+        let (Some(tiling), Some(cta)) = (tiling, &self.plan.cta) else {
+            return self.machine.tile_overhead;
+        };
         let grid = &self.plan.grid;
-        let alone = grid.tiles * u64::from(self.gemm.split) <= u64::from(grid.gemm);
-        let blocks = tile.sides().0 / BLOCK_ROWS;
-        let panels = if tile.swapped() && (alone || !grid.staggered) {
-            f64::from(grid.panels.div_ceil(self.gemm.split)) * self.machine.panel_overhead
+        let alone = grid.tiles * u64::from(tiling.split()) <= u64::from(grid.gemm);
+        let tile = tiling.tile();
+        let blocks = tiling.sides(tile.rows, tile.columns).0 / BLOCK_ROWS;
+        let panels = if tiling.swapped() && (alone || !cta.staggered()) {
+            let each = tiling.subtiles().div_ceil(tiling.split());
+            f64::from(each) * self.machine.panel_overhead
         } else {
             0.0
         };
-        match (self.gemm.in_turn(tile), alone) {
-            (false, _) => self.machine.tile_overhead + panels,
-            _ if self.gemm.split > 1 => self.machine.tile_overhead,
-            (true, true) => self.machine.tile_overhead * f64::from(blocks),
-            (true, false) if blocks == 2 => 0.0,
-            (true, false) => self.machine.tile_overhead,
+        match (cta.mode(), alone) {
+            (Mode::Cooperative, _) => self.machine.tile_overhead + panels,
+            (Mode::PingPong, _) if tiling.split() > 1 => self.machine.tile_overhead,
+            (Mode::PingPong, true) => self.machine.tile_overhead * f64::from(blocks),
+            (Mode::PingPong, false) if blocks == 2 => 0.0,
+            (Mode::PingPong, false) => self.machine.tile_overhead,
         }
     }
 
@@ -279,7 +288,7 @@ impl<'a> Costs<'a> {
     fn lines(
         &self,
         operand: &Span,
-        tile: Tile,
+        tiling: Option<&Tiling>,
         boxed: u32,
         shared: u32,
         neighbour: Neighbour,
@@ -290,7 +299,7 @@ impl<'a> Costs<'a> {
         let aligned = (geometry.contiguous(buffer) * bytes).is_multiple_of(LINE);
         let line = if aligned { 1.0 } else { 2.0 };
         let whole = boxed.max(operand.rows.len());
-        let exist = if leaves_out(tile.accumulators(self.gemm.in_turn(tile))) {
+        let exist = if tiling.is_none_or(Tiling::leaves_out) {
             operand.rows.len()
         } else {
             whole
@@ -299,9 +308,9 @@ impl<'a> Costs<'a> {
             (exist.next_multiple_of(STRIP_ROWS).min(whole), 0.0)
         } else if aligned {
             let begun = lines_begun(boxed * bytes, neighbour) * f64::from(BLOCK_ROWS);
-            (staged_rows(exist, true), begun)
+            (exist.next_multiple_of(BLOCK_ROWS), begun)
         } else {
-            (staged_rows(exist, true), 0.0)
+            (exist.next_multiple_of(BLOCK_ROWS), 0.0)
         };
         let come = f64::from(come) * line;
         Lines {

@@ -1,9 +1,9 @@
 //! What a GPU and its links can do.
 
 use crate::dtype::Dtype;
-use crate::early;
 use crate::kernel::Kernel;
 use crate::plan::Grid;
+use crate::sm90::early;
 
 /// A machine profile: measured once, stored as data. Rates are per GPU, in bytes or FLOP a second; times in seconds.
 #[derive(Clone, PartialEq, Debug)]
@@ -72,7 +72,7 @@ pub struct Machine {
     pub copy_engine_latency: f64,
     /// Seconds from enqueueing a kernel to its first instruction.
     pub launch_latency: f64,
-    /// The same where its CTAs come early ([`crate::early`]), behind a launch that lets them.
+    /// The same where its CTAs come early ([`crate::sm90::early`]), behind a launch that lets them.
     pub early_launch_latency: f64,
     /// Seconds that a kernel of clusters needs more, to be placed and to meet, for each doubling of their CTAs.
     pub cluster_launch: f64,

@@ -153,10 +153,10 @@ impl Pipeline {
         let rate = (machine.link_push_cta * f64::from(comm.ctas)).min(machine.link_push);
         let k = self.kernel.buffers[self.map(MapId(0)).tensor.index()].columns;
         let flops = 2.0
-            * f64::from(self.tile.rows)
-            * f64::from(self.tile.columns)
+            * f64::from(self.tile().rows)
+            * f64::from(self.tile().columns)
             * f64::from(geometry.size(k));
-        let wave = flops / machine.flops_of(self.dtype, f64::from(machine.sms));
+        let wave = flops / machine.flops_of(self.dtype(), f64::from(machine.sms));
         let waves = (bytes / rate + machine.launch_latency) / wave;
         #[expect(
             clippy::cast_possible_truncation,

@@ -27,7 +27,8 @@ mod queues;
 mod run;
 mod visit;
 
-pub use crate::tile::{BLOCK_ROWS, CONSUMERS, Panel, Tile};
+pub use crate::sm90::{BLOCK_ROWS, BOX_COLUMNS, CONSUMERS, Place, STRIP_ROWS};
+pub use crate::tiling::{Subtile, Tile};
 pub use crate::verify::{pipeline as verify, warps as checked};
 pub use build::build;
 pub use enqueue::{HostOp, HostOpKind, Lines};
@@ -43,6 +44,8 @@ pub(crate) use run::{Refused, run};
 use crate::dtype::Dtype;
 use crate::kernel::Kernel;
 use crate::program::CounterId;
+use crate::sm90::{Cta, Lifetime};
+use crate::tiling::Tiling;
 use crate::verify::Checked;
 
 /// A kernel as the warps of a CTA run it.
@@ -50,26 +53,10 @@ use crate::verify::Checked;
 pub struct Pipeline {
     /// What it does, tile by tile.
     pub kernel: Checked<Kernel>,
-    /// The element type of operands and results.
-    pub dtype: Dtype,
-    /// Rows, columns and depth of a tile.
-    pub tile: Tile,
-    /// Whether the warpgroups that multiply take tiles in turn, instead of sharing each.
-    pub in_turn: bool,
-    /// Whether warpgroups that share a tile end it one after another: each has panels of its own half, in places that go
-    /// from one to the other.
-    pub staggered: bool,
-    /// A panel: of the widest type that is stored or read in panels.
-    pub panel: Panel,
-    /// CTAs of a cluster along rows and columns of tiles: one, or two that load an operand together.
-    pub cluster: (u32, u32),
-    /// CTAs of a cluster that share the K steps of each tile; 1: none. With both, the cluster has so many for each of
-    /// those beside each other.
-    pub split: u32,
+    /// How a CTA computes its tiles.
+    pub cta: Cta,
     /// CTAs that move data before they multiply: the first ones.
     pub comm: Option<Comm>,
-    /// Registers a thread of the first warpgroup keeps, and one of the others takes.
-    pub registers: (u32, u32),
     /// The tensor maps.
     pub maps: Vec<Map>,
     /// The rings, by [`RingId`].
@@ -81,7 +68,7 @@ pub struct Pipeline {
     /// Counters whose cells get several arrivals for each the kernel counts: by how many.
     pub scale: Vec<(CounterId, Expr)>,
     /// Whether its CTAs may come while the launch before on the stream still runs, and let those of the next launch come
-    /// as soon as all of its own are there ([`crate::early`]).
+    /// as soon as all of its own are there ([`crate::sm90::early`]).
     pub early: bool,
     /// What all warps do first, once the CTA's barriers are there: empty, or the wait of those that come early.
     pub start: Vec<Node>,
@@ -111,35 +98,27 @@ pub struct Warp {
     pub body: Vec<Node>,
 }
 
-/// Who runs a role.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
-    /// One elected thread of a warp of the first warpgroup.
-    Thread {
-        /// Which warp.
-        warp: u32,
-    },
-    /// One elected thread in each of two warps of the first warpgroup: one for each warpgroup that multiplies.
-    Threads {
-        /// The first warp.
-        first: u32,
-    },
-    /// The warpgroups after the first.
-    Groups,
-}
-
-/// Rows of a strip of an operand's box, see [`Strips`]: whole 128-byte swizzle atoms of 8. A load takes about 20 ns whatever
-/// its rows, and a row outside the tensor 2 ns: measured, 200x8192x8192 in strips of 8, nine in its last tiles, was 25 % slower
-/// than 256x8192x8192.
-pub const STRIP_ROWS: u32 = 32;
-/// Columns of a box on its way to a peer: one 128-byte swizzle atom of 16-bit elements.
-pub const BOX_COLUMNS: u32 = 64;
 /// Boxes of a piece that are sent and signalled together.
 pub const UNIT: u32 = 16;
 /// Stores of a sending thread that may still be reading their slots.
 pub const SENDING: u32 = 5;
 
 impl Pipeline {
+    /// How its tiles are computed.
+    pub const fn tiling(&self) -> &Tiling {
+        self.cta.tiling()
+    }
+
+    /// Rows, columns and depth of a tile.
+    pub const fn tile(&self) -> Tile {
+        self.tiling().tile()
+    }
+
+    /// The element type of operands and results.
+    pub const fn dtype(&self) -> Dtype {
+        self.tiling().element()
+    }
+
     /// The ring of that id.
     pub fn ring(&self, ring: RingId) -> &Ring {
         &self.rings[usize::from(ring.0)]
@@ -179,17 +158,8 @@ impl Pipeline {
 
     /// Barriers that say whose turn it is: one for each warpgroup that multiplies, if one waits for the other. Of tiles that they
     /// end one after another only the second one's is used.
-    pub const fn turns(&self) -> u32 {
-        if self.in_turn || self.staggered {
-            CONSUMERS
-        } else {
-            0
-        }
-    }
-
-    /// Whether sums and panels lie where the stages are.
-    pub fn over_stages(&self) -> bool {
-        self.rings.iter().any(Ring::is_shared)
+    pub fn turns(&self) -> u32 {
+        if self.cta.ordered() { CONSUMERS } else { 0 }
     }
 
     /// Threads of a CTA.
@@ -202,47 +172,42 @@ impl Pipeline {
         self.rings[1].parts[0].bytes
     }
 
+    /// Registers a thread of the first warpgroup keeps, and one of the others takes.
+    pub const fn registers(&self) -> (u32, u32) {
+        let [load, _, multiply] = self.cta.warps();
+        (load.registers, multiply.registers)
+    }
+
     /// Registers that each thread begins with, before the warpgroups deal them out.
     pub const fn registers_at_first(&self) -> u32 {
-        let (first, others) = self.registers;
+        let (first, others) = self.registers();
         (first + CONSUMERS * others) / (1 + CONSUMERS)
     }
 
-    /// Blocks of 64 that a warpgroup multiplies for a tile: of its rows, or if it is swapped of its columns.
-    pub const fn blocks(&self) -> u32 {
-        self.tile.blocks(self.in_turn)
-    }
-
-    /// CTAs of a cluster that load together.
-    pub const fn beside(&self) -> u32 {
-        self.cluster.0 * self.cluster.1
-    }
-
-    /// CTAs of a cluster.
-    pub const fn ctas(&self) -> u32 {
-        self.beside() * self.split
-    }
-
-    /// Bytes of a warpgroup's sums of a panel, as CTAs that share a tile's K steps send them.
+    /// Bytes of a warpgroup's sums of a subtile, as CTAs that share a tile's K steps send them.
     pub fn sum_panel_bytes(&self) -> u32 {
-        self.panel.elements() * 4 / if self.in_turn { 1 } else { CONSUMERS }
+        self.tiling().subtile().elements() * 4 / self.cta.mode().warpgroups()
     }
 
-    /// The first row and column of a panel within its tile. Those of a warpgroup's own half follow each other.
-    pub(crate) const fn panel_at(&self, part: u32) -> (u32, u32) {
-        let each = self.own_panels();
+    /// The first row and column of a subtile within its tile. Those of a warpgroup's own half follow each other.
+    pub(crate) fn panel_at(&self, part: u32) -> (u32, u32) {
+        let (each, subtile) = (self.own_panels(), self.tiling().subtile());
         let (half, part) = (part / each, part % each);
-        if self.tile.swapped() {
-            (part * self.panel.rows, half * self.panel.columns)
+        if self.tiling().swapped() {
+            (part * subtile.rows, half * subtile.columns)
         } else {
-            (half * self.panel.rows, part * self.panel.columns)
+            (half * subtile.rows, part * subtile.columns)
         }
     }
 
-    /// Panels that a warpgroup has something of.
-    pub(crate) const fn own_panels(&self) -> u32 {
-        let all = self.tile.panels(self.panel);
-        if self.staggered { all / CONSUMERS } else { all }
+    /// Subtiles that a warpgroup has something of.
+    pub(crate) fn own_panels(&self) -> u32 {
+        let all = self.tiling().subtiles();
+        if self.cta.staggered() {
+            all / CONSUMERS
+        } else {
+            all
+        }
     }
 
     /// How many run a role in a CTA: one, or one a warpgroup that multiplies.
@@ -252,22 +217,6 @@ impl Pipeline {
             Place::Threads { .. } | Place::Groups => CONSUMERS,
         }
     }
-}
-
-/// Accumulators of a thread from which the others have few registers: the loading thread 24.
-pub(crate) const MANY_ACCUMULATORS: u32 = 160;
-
-/// Whether the loading thread has registers for how much of each operand's tile exists, so that the rest is not loaded:
-/// beside more accumulators it would spill (256x176 in strips, 200x256 in blocks).
-pub(crate) const fn leaves_out(accumulators: u32) -> bool {
-    accumulators <= MANY_ACCUMULATORS
-}
-
-/// Whether a box of so many rows of an operand whose K is contiguous may be loaded as [`Strips`]: what each of several CTAs
-/// loads of a tile is whole ones.
-pub(crate) const fn in_strips(rows: u32, ctas: u32, accumulators: u32) -> bool {
-    let whole = ctas == 1 || rows.is_multiple_of(STRIP_ROWS);
-    rows > STRIP_ROWS && whole && leaves_out(accumulators)
 }
 
 /// CTAs of a cluster in the text: those that load together, as often as they share steps.
@@ -289,11 +238,15 @@ impl Ring {
 
     /// Places in shared memory that these have.
     pub const fn places(&self) -> u32 {
-        if self.handed_on {
-            self.slots
-        } else {
-            self.all()
+        match self.lifetime {
+            Lifetime::HandedOver => self.slots,
+            Lifetime::Launch | Lifetime::Epilogue | Lifetime::BeforeTiles => self.all(),
         }
+    }
+
+    /// Whether consumers hand its places on to each other.
+    pub fn is_handed_over(&self) -> bool {
+        self.lifetime == Lifetime::HandedOver
     }
 
     /// Whether its one slot is what other rings share: it has barriers alone.

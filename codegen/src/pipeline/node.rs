@@ -8,6 +8,7 @@ use crate::dtype::Dtype;
 use crate::kernel::ValueId;
 use crate::order::TileOrder;
 use crate::program::{CounterId, Loc, StoreMode, TensorId};
+use crate::sm90::Lifetime;
 use crate::value::{AccId, Value};
 
 /// An index into [`super::Pipeline::maps`].
@@ -537,9 +538,9 @@ pub struct Ring {
     pub slots: u32,
     /// How many sets of so many slots: one, or one a consumer.
     pub sets: u32,
-    /// Whether all sets are the same places in shared memory: whoever is done with a slot hands it on to the set after, and
-    /// the last one's to the first. Full and empty barriers are each set's own, so a phase is a lap of one role.
-    pub handed_on: bool,
+    /// When its places are its own. Where consumers hand places over, whoever is done with a slot hands it on to the set after,
+    /// and the last one's to the first. Full and empty barriers are each set's own, so a phase is a lap of one role.
+    pub lifetime: Lifetime,
     /// What a slot holds: part after part, each as an array over slots.
     pub parts: Vec<Part>,
     /// Where in shared memory its first part starts.

@@ -84,8 +84,8 @@ impl Spelling for Printer<'_> {
 impl Printer<'_> {
     fn head(&mut self) {
         let pipeline = self.pipeline;
-        let (kernel, tile) = (&pipeline.kernel, pipeline.tile);
-        let (give, take) = pipeline.registers;
+        let (kernel, tile) = (&pipeline.kernel, pipeline.tile());
+        let (give, take) = pipeline.registers();
         self.page
             .line(format!("pipeline {}  {}", kernel.name, kernel.variant));
         self.page.line(format!(
@@ -93,8 +93,8 @@ impl Printer<'_> {
             tile.rows,
             tile.columns,
             tile.k,
-            pipeline.dtype,
-            if tile.swapped() {
+            pipeline.dtype(),
+            if pipeline.tiling().swapped() {
                 ", its columns on the M side"
             } else {
                 ""
@@ -102,9 +102,9 @@ impl Printer<'_> {
             pipeline.threads(),
             pipeline.shared_bytes()
         ));
-        let (rows, columns) = pipeline.cluster;
+        let (rows, columns) = pipeline.cta.cluster();
         let shares = "that share a tile's steps, `share` is which";
-        match (pipeline.beside(), pipeline.split) {
+        match (pipeline.cta.beside(), pipeline.cta.split()) {
             (1, 1) => {}
             (1, split) => {
                 let line = format!("clusters of {split} CTAs {shares}");
@@ -381,7 +381,7 @@ impl Printer<'_> {
                     Some(index) => self.pipeline.epilogues[*index].name.clone(),
                     None => format!("acc[{}]", number(part)),
                 };
-                let to = if *dtype == self.pipeline.dtype {
+                let to = if *dtype == self.pipeline.dtype() {
                     String::new()
                 } else {
                     format!(" as {dtype}")

@@ -7,28 +7,15 @@ use super::gemm::{all_empty, count};
 use super::item::{Leaf, common, leaves, why};
 use super::walk::{Bound, Walk, Which};
 use super::{BOXES, refuse};
-use crate::kernel::{Block, Kernel, Op, OpKind, Purpose, RoleKind};
+use crate::kernel::{Kernel, Op, OpKind, Purpose};
 use crate::program::{PartitionId, Pick, StoreMode, Var};
 use crate::rank::RankExpr;
+use crate::sm90::staging_rows;
 use crate::undo::{Fix, undone};
 
-/// Rows of a box: those of the pieces, up to what a TMA box may have.
-pub(super) fn box_rows(kernel: &Kernel) -> u32 {
-    fn first(kernel: &Kernel, body: &[Block]) -> Option<u32> {
-        body.iter().find_map(|block| match block {
-            Block::ForRanks { body, .. } => first(kernel, body),
-            Block::If { then, .. } => first(kernel, then),
-            Block::Items { partition, .. } => kernel.partitions[partition.index()].row_block,
-            Block::Once { .. } | Block::Join => None,
-        })
-    }
-    let comm = kernel
-        .roles
-        .iter()
-        .find(|role| matches!(role.kind, RoleKind::Comm { .. }));
-    comm.and_then(|comm| first(kernel, &comm.body))
-        .unwrap_or(64)
-        .min(256)
+/// Rows of a box.
+fn box_rows(kernel: &Kernel) -> u32 {
+    staging_rows(kernel).unwrap_or(0)
 }
 
 impl Walk<'_, '_> {
@@ -326,8 +313,7 @@ impl Walk<'_, '_> {
 
     /// At the end of fetching: every box has left, so the memory is free for the stages.
     pub fn drained(&mut self) -> Vec<Node> {
-        let slots =
-            super::rings::lay_out(self.b.product, true, self.b.kernel)[usize::from(BOXES.0)].slots;
+        let slots = self.b.cta.region("box").map_or(0, |region| region.slots);
         vec![
             why("All boxes have left: stages and panels may lie over them."),
             all_empty(BOXES, Expr::symbol("BOXES", slots)),

@@ -11,6 +11,7 @@ use super::{PANELS, STAGES, refuse};
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
 use crate::program::{TensorKind, Var};
+use crate::sm90::Mode;
 use crate::value::{AccId, Binary, Value};
 
 impl Walk<'_, '_> {
@@ -109,7 +110,7 @@ impl Walk<'_, '_> {
                 from,
             });
         }
-        if self.b.product.in_turn
+        if self.b.cta.mode() == Mode::PingPong
             && let Some((_, leaf)) = sorted.loads.first()
         {
             let at = Some(self.b.kernel.loc(leaf.op.id));
@@ -118,7 +119,7 @@ impl Walk<'_, '_> {
                 "it goes through the stages, after the turn has passed: tiles that are shared";
             self.b.found.push(refuse(at, message, hint));
         }
-        if self.b.product.beside() > 1
+        if self.b.cta.beside() > 1
             && let Some((_, leaf)) = sorted.loads.first()
         {
             let at = Some(self.b.kernel.loc(leaf.op.id));
@@ -127,7 +128,7 @@ impl Walk<'_, '_> {
             let hint = "1x1: a cluster's stages are handed back for multiplies alone";
             self.b.found.push(refuse(at, message, hint));
         }
-        let columns = self.b.product.fit.panel.columns;
+        let columns = self.b.tiling().subtile().columns;
         let halves = |leaf: &Leaf<'_>| self.stored(leaf).bytes() == 2;
         if columns < 16
             && let Some(leaf) = sorted.stores.iter().find(|leaf| halves(leaf))
@@ -153,8 +154,8 @@ impl Walk<'_, '_> {
 
     /// Panels that fit in a stage where each operand would be.
     fn places(&self) -> [u32; 2] {
-        let tile = self.b.product.tile;
-        [tile.rows, tile.columns].map(|rows| rows * tile.k * 2 / self.b.product.panel_bytes())
+        let (tile, bytes) = (self.b.tiling().tile(), self.b.tiling().subtile_bytes());
+        [tile.rows, tile.columns].map(|rows| rows * tile.k * 2 / bytes)
     }
 
     /// Where in a slot the panel of the n-th stored tile lies: part and place.
@@ -256,9 +257,9 @@ impl Walk<'_, '_> {
         for (epilogue, stores) in groups(self, sorted) {
             let dtype = stores
                 .first()
-                .map_or(self.b.product.dtype, |leaf| self.stored(leaf));
+                .map_or(self.b.tiling().element(), |leaf| self.stored(leaf));
             nodes.extend(stores.iter().map(|leaf| self.note(leaf.op)).take(1));
-            if !self.b.product.over_stages {
+            if !self.b.cta.aliased() {
                 part.push(self.place_for_panel());
             }
             let applied = |node: &Node| matches!(node, Node::Apply { epilogue: known, .. } if Some(*known) == epilogue);
@@ -376,7 +377,7 @@ impl Walk<'_, '_> {
         if let OpKind::Store { dst, .. } = &leaf.op.kind {
             self.b.kernel.buffers[dst.buffer.index()].dtype
         } else {
-            self.b.product.dtype
+            self.b.tiling().element()
         }
     }
 

@@ -4,11 +4,12 @@ use super::super::{At, CONSUMERS, Expr, Node, Phase, RingId, Side, Slot, Test};
 use super::epilogue::groups;
 use super::item::{Leaf, Sorted, leaves, sort, why};
 use super::walk::{Bound, Walk, Which};
-use super::{PANELS, Product, STAGES, TILES, refuse};
+use super::{PANELS, STAGES, TILES, clustered, refuse};
 use crate::kernel::{Op, OpKind, Region};
 use crate::order::TileOrder;
 use crate::program::{PartitionId, Pick, StoreMode, Var};
 use crate::rank::RankExpr;
+use crate::sm90::Mode;
 
 impl Walk<'_, '_> {
     /// A loop over tiles.
@@ -22,7 +23,8 @@ impl Walk<'_, '_> {
     ) -> Vec<Node> {
         let mine = chunk == Some(&RankExpr::Me);
         let chunk = chunk.map(|chunk| self.rank(chunk));
-        let tile = self.b.product.tile;
+        let tile = self.b.tiling().tile();
+        let (down, across) = self.b.cta.cluster();
         let block = &self.b.kernel.partitions[partition.index()];
         if (block.row_block, block.column_block) != (Some(tile.rows), Some(tile.columns)) {
             let message = format!(
@@ -37,11 +39,7 @@ impl Walk<'_, '_> {
         let mut nodes = Vec::new();
         let rows = self
             .rows(partition, chunk.as_ref())
-            .ceil_div(Product::clustered(
-                "TILE_M",
-                tile.rows,
-                self.b.product.cluster.0,
-            ));
+            .ceil_div(clustered("TILE_M", tile.rows, down));
         let of = if mine { "my_" } else { "" };
         let tiles_m = self.name(&mut nodes, &format!("{of}tiles_m"), rows);
         let tiles = self.name(
@@ -51,8 +49,8 @@ impl Walk<'_, '_> {
         );
         let name = self.ident(var);
         let (row, column) = (
-            self.of_cta(format!("{name}.row"), self.b.product.cluster.0),
-            self.of_cta(format!("{name}.column"), self.b.product.cluster.1),
+            self.of_cta(format!("{name}.row"), down),
+            self.of_cta(format!("{name}.column"), across),
         );
         self.bind(
             var,
@@ -116,17 +114,17 @@ impl Walk<'_, '_> {
     /// At the end of loading, where CTAs load into each other: then none of that is under way, nor are the consumers'
     /// arrivals, and the CTA may leave.
     pub fn all_stages_empty(&self) -> Vec<Node> {
-        let product = self.b.product;
-        if product.beside() == 1 {
+        let cta = self.b.cta;
+        if cta.beside() == 1 {
             return Vec::new();
         }
         let mut nodes = vec![
             why(
                 "All of the cluster is done with what was loaded here: nothing of it is still on its way to this CTA.",
             ),
-            all_empty(STAGES, Expr::symbol("STAGES", product.fit.stages)),
+            all_empty(STAGES, Expr::symbol("STAGES", cta.stages())),
         ];
-        if product.over_stages {
+        if cta.aliased() {
             nodes.push(Node::Await {
                 ring: TILES,
                 side: Side::Empty,
@@ -212,7 +210,7 @@ impl Walk<'_, '_> {
             return Vec::new();
         };
         let at = self.b.kernel.loc(sum.op.id);
-        if self.b.product.in_turn {
+        if self.b.cta.mode() == Mode::PingPong {
             self.b.found.push(refuse(
                 Some(at),
                 "a sum of stored tiles, with tiles taken in turn",
@@ -229,7 +227,7 @@ impl Walk<'_, '_> {
             ));
             return Vec::new();
         }
-        if dtype.bytes() != self.b.product.widest {
+        if dtype.bytes() != self.b.tiling().widest() {
             self.b.found.push(refuse(
                 Some(at),
                 format!("a sum of stored tiles of {dtype} into f32"),
@@ -247,7 +245,7 @@ impl Walk<'_, '_> {
         let slot = Expr::var("from");
         let (row, column) = self.panel_at(row, column, Expr::var("part") + Expr::var("i"));
         let (row, chunk, rank) = self.place(from, map, var, row, Some(slot));
-        let panel = Expr::symbol("PANEL_BYTES", self.b.product.panel_bytes());
+        let panel = Expr::symbol("PANEL_BYTES", self.b.tiling().subtile_bytes());
         let part = self.carrier();
         let load = self.each_slice(dtype, column, |slice, column| Node::Load {
             ring: STAGES,
@@ -329,7 +327,7 @@ impl Walk<'_, '_> {
                 }));
             }
             part.push(Node::Commit);
-            if !self.b.product.over_stages {
+            if !self.b.cta.aliased() {
                 part.extend(self.panel_read());
             }
             part.push(Node::Advance {
@@ -338,7 +336,7 @@ impl Walk<'_, '_> {
             });
         }
         nodes.push(self.each_own_panel(part));
-        if self.b.product.over_stages {
+        if self.b.cta.aliased() {
             nodes.push(why("Then stages may be loaded again where they lay."));
             nodes.extend(read(TILES, Slot::Current));
         }
@@ -348,7 +346,7 @@ impl Walk<'_, '_> {
         if lag {
             // All but this tile's stores are complete: the tile before can be announced.
             nodes.push(Node::AwaitStores {
-                pending: self.b.product.panels() * per_panel,
+                pending: self.b.tiling().subtiles() * per_panel,
             });
             nodes.push(Node::Flush {
                 amount: amount(&sorted.signals[0]),
@@ -413,14 +411,15 @@ impl Walk<'_, '_> {
 
     /// Which part of a stage carries stored panels: the larger operand's.
     pub(super) fn carrier(&self) -> usize {
-        let tile = self.b.product.tile;
+        let tile = self.b.tiling().tile();
         usize::from(tile.columns >= tile.rows)
     }
 
     /// Panels that a stage carries: as many as fit there and divide the tile.
     pub(super) fn carried(&self) -> Expr {
-        let (tile, panels) = (self.b.product.tile, self.b.product.panels());
-        let fits = tile.columns.max(tile.rows) * tile.k * 2 / self.b.product.panel_bytes();
+        let tiling = self.b.tiling();
+        let (tile, panels) = (tiling.tile(), tiling.subtiles());
+        let fits = tile.columns.max(tile.rows) * tile.k * 2 / tiling.subtile_bytes();
         let divides = (1..=fits.max(1)).rfind(|few| panels.is_multiple_of(*few));
         Expr::symbol("CARRIED", divides.unwrap_or(1))
     }

@@ -7,6 +7,7 @@ use super::item::Sorted;
 use super::walk::Walk;
 use crate::kernel::OpKind;
 use crate::program::Var;
+use crate::sm90::Mode;
 
 /// Past the other consumer's next tile.
 pub(super) fn skip() -> Node {
@@ -48,7 +49,7 @@ impl Walk<'_, '_> {
                 keep: true,
             },
         ];
-        let in_turn = |node: Node| self.b.product.in_turn.then_some(node);
+        let in_turn = |node: Node| (self.b.cta.mode() == Mode::PingPong).then_some(node);
         let mut nodes = vec![self.note(dot.op), Node::Accumulators];
         nodes.extend(in_turn(Node::AwaitTurn));
         nodes.extend(self.staggered(body));
@@ -88,11 +89,11 @@ impl Walk<'_, '_> {
                 body: vec![count("part", self.panels(), self.carried(), true, part)],
             });
         }
-        if self.b.product.split > 1 {
+        if self.b.cta.split() > 1 {
             nodes.extend(self.exchange());
         }
         nodes.extend(self.write_panels(sorted, var));
-        if self.b.product.split > 1 {
+        if self.b.cta.split() > 1 {
             nodes.extend(self.handed_on(tiles));
         }
         nodes

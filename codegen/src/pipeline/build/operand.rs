@@ -7,13 +7,13 @@
 //! What the CTAs of a cluster have in common, each loads a part of, into all of them: of one box some of its rows, of every
 //! block those lines that some of the step's K have. Either part is whole swizzle atoms.
 
-use super::super::{At, BLOCK_ROWS, Expr, Field, Node, STRIP_ROWS, Strips, in_strips, leaves_out};
+use super::super::{At, BLOCK_ROWS, Expr, Field, Node, STRIP_ROWS, Strips};
 use super::STAGES;
 use super::gemm::{Operand, count, side};
 use super::item::why;
 use super::walk::{Walk, identifier};
-use crate::fit;
 use crate::kernel::Region;
+use crate::tiling::Major;
 
 /// How a tile of an operand comes into a stage.
 pub(super) struct Staged {
@@ -41,7 +41,7 @@ struct Extent {
 impl Walk<'_, '_> {
     /// Which of all K steps this is.
     fn step(&self) -> Expr {
-        if self.b.product.split > 1 {
+        if self.b.cta.split() > 1 {
             Expr::var("first_step") + Expr::var("step")
         } else {
             Expr::var("step")
@@ -50,44 +50,42 @@ impl Walk<'_, '_> {
 
     /// A product's tile of `region` in that part of the stage; `None` where it is no tile's.
     pub(super) fn operand(&mut self, part: usize, region: &Region) -> Option<Staged> {
-        let tile = self.b.product.tile;
+        let tile = self.b.tiling().tile();
+        let operand = self.b.tiling().operands()[part];
         let (axis, var) = side(region)?;
         let (partition, chunk, row, column) = self.item(var)?;
-        let (down, across) = self.b.product.cluster;
-        // What the CTAs of a cluster share, each loads a part of: those along rows have the same columns.
-        let (rows, extent) = match axis {
-            Operand::Rows => (
-                tile.rows,
-                Extent {
-                    tile: Expr::symbol("TILE_M", tile.rows),
-                    from: row * Expr::symbol("TILE_M", tile.rows),
-                    end: self.rows_in(partition, chunk.as_ref()),
-                    outside: down > 1,
-                    ctas: across,
-                },
-            ),
+        let (down, across) = self.b.cta.cluster();
+        let ctas = operand.multicast;
+        let extent = match axis {
+            Operand::Rows => Extent {
+                tile: Expr::symbol("TILE_M", tile.rows),
+                from: row * Expr::symbol("TILE_M", tile.rows),
+                end: self.rows_in(partition, chunk.as_ref()),
+                outside: down > 1,
+                ctas,
+            },
             Operand::Columns => {
                 let columns = self.b.kernel.partitions[partition.index()].columns;
-                let extent = Extent {
+                Extent {
                     tile: Expr::symbol("TILE_N", tile.columns),
                     from: column * Expr::symbol("TILE_N", tile.columns),
                     end: Expr::Field(Field::Size(columns)),
                     outside: across > 1,
-                    ctas: down,
-                };
-                (tile.columns, extent)
+                    ctas,
+                }
             }
         };
         let buffer = &self.b.kernel.buffers[region.buffer.index()];
-        let (name, blocked) = (identifier(&buffer.name), buffer.rows_contiguous);
+        let (name, blocked) = (identifier(&buffer.name), operand.major == Major::Mn);
         let all = format!("{}_BYTES", buffer.name.to_uppercase());
-        let all_bytes = Expr::symbol(all, bytes(rows, tile.k, blocked));
-        let (box_rows, box_k, block) = if blocked {
-            (BLOCK_ROWS, tile.k / extent.ctas, Expr::var("block"))
+        let all_bytes = Expr::symbol(all, operand.bytes);
+        let boxes = operand.boxes;
+        let block = if blocked {
+            Expr::var("block")
         } else {
-            (rows / extent.ctas, tile.k, 0.into())
+            0.into()
         };
-        let map = self.map(region.buffer, box_rows, box_k);
+        let map = self.map(region.buffer, boxes.rows, boxes.k);
         let (mut mine, mut k) = (
             extent.from.clone(),
             self.step() * Expr::symbol("TILE_K", tile.k),
@@ -106,8 +104,7 @@ impl Walk<'_, '_> {
             bytes: all_bytes,
             loads: Vec::new(),
         };
-        let accumulators = self.b.product.accumulators();
-        let strips = (!blocked && in_strips(box_rows, extent.ctas, accumulators)).then(|| {
+        let strips = (!blocked && boxes.partial).then(|| {
             let map = self.map_as(region.buffer, (STRIP_ROWS, tile.k), "_strip");
             let (come, mine) = self.rows_that_come(&name, &extent, &mut staged.sizes);
             staged.bytes = come * Expr::symbol("TILE_K", tile.k) * 2;
@@ -117,9 +114,9 @@ impl Walk<'_, '_> {
                 all: extent.mine(),
             }
         });
-        let mut come = Expr::from(blocks(rows));
-        if blocked && leaves_out(accumulators) && (blocks(rows) > 1 || extent.outside) {
-            come = self.blocks_that_come(&name, rows, &extent, &mut staged.sizes);
+        let mut come = Expr::from(boxes.count);
+        if blocked && boxes.partial {
+            come = self.blocks_that_come(&name, boxes.count, &extent, &mut staged.sizes);
             let each = BLOCK_ROWS * tile.k * 2;
             staged.bytes = come.clone() * Expr::symbol("BLOCK_BYTES", each);
         }
@@ -140,7 +137,7 @@ impl Walk<'_, '_> {
                 chunk,
                 rank,
             },
-            multicast: (extent.ctas > 1).then(|| self.b.product.rank(Expr::var("share"), 0.into())),
+            multicast: (extent.ctas > 1).then(|| self.b.rank(Expr::var("share"), 0.into())),
             strips,
         };
         staged.loads.push(if blocked {
@@ -157,14 +154,14 @@ impl Walk<'_, '_> {
     fn blocks_that_come(
         &mut self,
         name: &str,
-        rows: u32,
+        blocks: u32,
         extent: &Extent,
         sizes: &mut Vec<Node>,
     ) -> Expr {
         let exist = extent
             .exist()
             .ceil_div(Expr::symbol("BLOCK_ROWS", BLOCK_ROWS));
-        let come = least(exist, blocks(rows).into());
+        let come = least(exist, blocks.into());
         sizes.push(why("Blocks outside the tensor do not come: nobody stores what they would be multiplied into."));
         self.name(sizes, &format!("{name}_blocks"), come)
     }
@@ -216,14 +213,4 @@ impl Extent {
 
 fn least(a: Expr, b: Expr) -> Expr {
     Expr::Min(a.into(), b.into())
-}
-
-/// Blocks that hold so many rows; the last may be partly of the next tile's.
-pub(super) const fn blocks(rows: u32) -> u32 {
-    rows.div_ceil(BLOCK_ROWS)
-}
-
-/// Bytes of a tile of an operand in a stage.
-pub(super) const fn bytes(rows: u32, k: u32, rows_contiguous: bool) -> u32 {
-    fit::staged_rows(rows, rows_contiguous) * k * 2
 }

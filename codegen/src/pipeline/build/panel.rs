@@ -9,8 +9,8 @@ use crate::program::TensorId;
 impl Walk<'_, '_> {
     /// How many a tile has.
     pub(super) fn panels(&self) -> Expr {
-        let tile = self.b.product.tile;
-        if tile.swapped() {
+        let tile = self.b.tiling().tile();
+        if self.b.tiling().swapped() {
             Expr::symbol("TILE_M", tile.rows) / self.panel_rows()
         } else {
             Expr::symbol("TILE_N", tile.columns) / self.panel_columns()
@@ -19,8 +19,8 @@ impl Walk<'_, '_> {
 
     /// Elements of one.
     pub(super) fn panel_elements(&self) -> Expr {
-        let tile = self.b.product.tile;
-        if tile.swapped() {
+        let tile = self.b.tiling().tile();
+        if self.b.tiling().swapped() {
             self.panel_rows() * Expr::symbol("TILE_N", tile.columns)
         } else {
             Expr::symbol("TILE_M", tile.rows) * self.panel_columns()
@@ -29,17 +29,17 @@ impl Walk<'_, '_> {
 
     /// The first row and column of panel `part` of the tile in a row and column of tiles, or of a warpgroup's own half of it.
     pub(super) fn panel_at(&self, row: Expr, column: Expr, part: Expr) -> (Expr, Expr) {
-        let tile = self.b.product.tile;
+        let tile = self.b.tiling().tile();
         let row = row * Expr::symbol("TILE_M", tile.rows);
         let column = column * Expr::symbol("TILE_N", tile.columns);
         let half = |side: Expr, one: Expr| {
-            if self.b.product.fit.staggered {
+            if self.b.cta.staggered() {
                 side + Expr::var("consumer") * one
             } else {
                 side
             }
         };
-        if tile.swapped() {
+        if self.b.tiling().swapped() {
             let column = half(column, self.panel_columns());
             (row + part * self.panel_rows(), column)
         } else {
@@ -50,13 +50,9 @@ impl Walk<'_, '_> {
 
     /// The map of a tensor that panels are stored in or loaded from.
     pub(super) fn panel_map(&mut self, tensor: TensorId) -> MapId {
-        let product = self.b.product;
-        let (panel, dtype) = (
-            product.fit.panel,
-            self.b.kernel.buffers[tensor.index()].dtype,
-        );
-        let columns = product.tile.slice_columns(panel, dtype.bytes());
-        self.map(tensor, panel.rows, columns)
+        let (tiling, dtype) = (self.b.tiling(), self.b.kernel.buffers[tensor.index()].dtype);
+        let (rows, columns) = (tiling.subtile().rows, tiling.slice_columns(dtype.bytes()));
+        self.map(tensor, rows, columns)
     }
 
     /// What moves a panel of some type from its first column on: once, or slice by slice where it has several.
@@ -66,8 +62,9 @@ impl Walk<'_, '_> {
         column: Expr,
         moves: impl Fn(Expr, Expr) -> Node,
     ) -> Node {
-        let (tile, panel) = (self.b.product.tile, self.b.product.fit.panel);
-        let columns = tile.slice_columns(panel, dtype.bytes());
+        let tiling = self.b.tiling();
+        let (tile, panel) = (tiling.tile(), tiling.subtile());
+        let columns = tiling.slice_columns(dtype.bytes());
         if columns == panel.columns {
             return moves(0.into(), column);
         }
@@ -89,10 +86,10 @@ impl Walk<'_, '_> {
     }
 
     fn panel_columns(&self) -> Expr {
-        Expr::symbol("PANEL_N", self.b.product.fit.panel.columns)
+        Expr::symbol("PANEL_N", self.b.tiling().subtile().columns)
     }
 
     fn panel_rows(&self) -> Expr {
-        Expr::symbol("PANEL_M", self.b.product.fit.panel.rows)
+        Expr::symbol("PANEL_M", self.b.tiling().subtile().rows)
     }
 }

@@ -1,127 +1,87 @@
-//! The rings of a pipeline: what their slots hold, where they lie, and whose arrivals they count.
+//! The rings of a pipeline: what their slots hold, and whose arrivals they count. Where they lie is the CTA's to say.
 
-use super::super::{BOX_COLUMNS, CONSUMERS, Expr, Part, Ring, Scope};
-use super::{Product, comm, operand};
-use crate::kernel::Kernel;
-use crate::program::TensorId;
+use super::super::{CONSUMERS, Expr, Part, Ring, Scope};
+use super::Builder;
 
-/// The rings, laid out one after another; boxes on their way lie where the others will be, before those are used.
-pub(super) fn lay_out(product: &Product, comm: bool, kernel: &Kernel) -> Vec<Ring> {
-    let tile = product.tile;
-    let name = |id: TensorId| kernel.buffers[id.index()].name.clone();
-    let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
+/// The rings, one a region of shared memory, and the one that says whose the stages are where others lie in them.
+pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
+    let (cta, tiling) = (b.cta, b.tiling());
+    let lane = || Expr::var("lane");
     // One lane of each warp that takes part in a tile arrives for it.
-    let warps = if product.in_turn { 4 } else { CONSUMERS * 4 };
-    let stages = Ring {
-        name: "stage",
-        slots: product.fit.stages,
-        sets: 1,
-        handed_on: false,
-        parts: vec![
-            Part {
-                name: name(product.x),
-                bytes: operand::bytes(tile.rows, tile.k, x_rows),
-            },
-            Part {
-                name: name(product.w),
-                bytes: operand::bytes(tile.columns, tile.k, w_rows),
-            },
-        ],
-        at: 0,
-        ctas: product.beside(),
-        peer: product.rank(Expr::var("share"), Expr::var("lane")),
-        exchange: None,
-        full: 1,
-        all_full: None,
-        empty: warps * product.beside(),
-    };
-    // Each warpgroup has panels of its own.
-    let own = product.in_turn || product.fit.staggered;
-    let panels = Ring {
-        name: "panel",
-        slots: product.fit.panels,
-        sets: if own { CONSUMERS } else { 1 },
-        handed_on: product.fit.staggered,
-        parts: vec![Part {
-            name: "panel".into(),
-            bytes: product.panel_bytes(),
-        }],
-        at: if product.over_stages {
-            stages.at
-        } else {
-            stages.slots * stages.slot_bytes()
-        },
-        ctas: 1,
-        peer: Expr::var("lane"),
-        exchange: None,
-        full: if own { 4 } else { warps },
-        all_full: None,
-        empty: u32::from(!product.over_stages),
-    };
-    let room = panels.at + panels.places() * panels.slot_bytes();
-    let mut rings = vec![stages, panels];
-    if product.split > 1 {
-        rings.push(Ring {
-            name: "sum",
-            slots: 1,
-            sets: CONSUMERS,
-            handed_on: false,
-            parts: vec![Part {
-                name: "sum".into(),
-                bytes: product.sum_bytes / CONSUMERS,
-            }],
-            at: room,
-            ctas: product.split,
-            peer: product.rank(Expr::var("lane"), Expr::var("half")),
-            exchange: Some(Scope::Cluster),
-            // The thread that says how many bytes come; a lane of each warp of the others that read theirs.
-            full: 1,
-            all_full: None,
-            empty: if product.over_stages {
-                0
-            } else {
-                (product.split - 1) * 4
-            },
-        });
-    }
-    if product.over_stages {
-        let lane = || Expr::var("lane");
-        rings.push(Ring {
-            name: "tile",
-            slots: 1,
-            sets: 1,
-            handed_on: false,
-            parts: Vec::new(),
-            at: 0,
-            ctas: product.beside(),
-            peer: product.rank(Expr::var("share"), lane()),
-            exchange: None,
-            // A lane of each warp that multiplies, of all that share the tile; the thread that stores, of all that load
-            // into each other's stages.
-            full: warps * product.split,
-            all_full: Some((product.split, product.rank(lane(), Expr::var("half")))),
-            empty: product.beside(),
-        });
-    }
-    if comm {
-        let bytes = comm::box_rows(kernel) * BOX_COLUMNS * 2;
-        rings.push(Ring {
-            name: "box",
-            slots: (room / bytes).min(12),
-            sets: 1,
-            handed_on: false,
-            parts: vec![Part {
-                name: "box".into(),
-                bytes,
-            }],
-            at: 0,
+    let warps = cta.mode().warpgroups() * 4;
+    let ring = |name, parts: Vec<Part>| {
+        let region = cta.region(name).expect("a region for each ring");
+        Ring {
+            name,
+            slots: region.slots,
+            sets: region.sets,
+            lifetime: region.lifetime,
+            parts,
+            at: region.at,
             ctas: 1,
-            peer: Expr::var("lane"),
+            peer: lane(),
             exchange: None,
             full: 1,
             all_full: None,
             empty: 1,
+        }
+    };
+    let one = |name: &str| {
+        let bytes = cta.region(name).map_or(0, |region| region.bytes);
+        vec![Part {
+            name: name.into(),
+            bytes,
+        }]
+    };
+    let operands = tiling.operands().iter().map(|operand| Part {
+        name: b.kernel.buffers[operand.tensor.index()].name.clone(),
+        bytes: operand.bytes,
+    });
+    let stages = Ring {
+        ctas: cta.beside(),
+        peer: b.rank(Expr::var("share"), lane()),
+        empty: warps * cta.beside(),
+        ..ring("stage", operands.collect())
+    };
+    let panels = Ring {
+        full: if cta.ordered() { 4 } else { warps },
+        empty: u32::from(!cta.aliased()),
+        ..ring("panel", one("panel"))
+    };
+    let mut rings = vec![stages, panels];
+    if tiling.split() > 1 {
+        rings.push(Ring {
+            ctas: tiling.split(),
+            peer: b.rank(lane(), Expr::var("half")),
+            exchange: Some(Scope::Cluster),
+            // The thread that says how many bytes come; a lane of each warp of the others that read theirs.
+            empty: if cta.aliased() {
+                0
+            } else {
+                (tiling.split() - 1) * 4
+            },
+            ..ring("sum", one("sum"))
         });
+    }
+    if cta.aliased() {
+        rings.push(Ring {
+            name: "tile",
+            slots: 1,
+            sets: 1,
+            ctas: cta.beside(),
+            peer: b.rank(Expr::var("share"), lane()),
+            // A lane of each warp that multiplies, of all that share the tile; the thread that stores, of all that load
+            // into each other's stages.
+            full: warps * tiling.split(),
+            all_full: Some((tiling.split(), b.rank(lane(), Expr::var("half")))),
+            empty: cta.beside(),
+            ..ring("stage", Vec::new())
+        });
+    }
+    if cta.region("box").is_some() {
+        rings.push(ring("box", one("box")));
     }
     rings
 }
+
+const _: () = assert!(CONSUMERS == 2);

@@ -13,61 +13,8 @@ use super::super::{CONSUMERS, Expr, Node, Phase, Side, Slot, Test, cluster};
 use super::gemm::count;
 use super::item::why;
 use super::walk::Walk;
-use super::{SUMS, TILES, refuse};
-use crate::diag::Diagnostic;
-use crate::kernel::{Block, GemmKind, Kernel, RoleKind};
-use crate::program::Loc;
-
-/// CTAs of a cluster, at most: what every GPU of the architecture can place.
-const MOST_CTAS: u32 = 8;
-
-/// Refuses CTAs that share the steps of a tile where they cannot.
-pub(super) fn legal(kernel: &Kernel, kind: &GemmKind, at: Loc, found: &mut Vec<Diagnostic>) {
-    let split = kind.split;
-    if split <= 1 {
-        return;
-    }
-    if split > MOST_CTAS {
-        let message = format!("{split} CTAs that share the steps of a tile");
-        let hint = format!("at most {MOST_CTAS}: a cluster has no more CTAs");
-        found.push(refuse(Some(at), message, hint));
-    } else if kind.ctas() > MOST_CTAS {
-        let (down, across) = kind.cluster;
-        let message =
-            format!("{split} CTAs that share the steps of a tile, in a cluster of {down}x{across}");
-        let most = MOST_CTAS / (down * across).max(1);
-        let hint = format!("at most {MOST_CTAS} CTAs in all: `split` is at most {most}");
-        found.push(refuse(Some(at), message, hint));
-    }
-    let communicates = (kernel.roles.iter()).any(|role| !matches!(role.kind, RoleKind::Gemm(_)));
-    if communicates || !kernel.counters.is_empty() {
-        let message = format!(
-            "{split} CTAs that share the steps of a tile, in a kernel that moves data or signals"
-        );
-        found.push(refuse(
-            Some(at),
-            message,
-            "split = 1: it is for GEMMs alone",
-        ));
-        return;
-    }
-    let loops = (kernel.roles.iter())
-        .flat_map(|role| &role.body)
-        .filter(|block| !matches!(block, Block::Once { .. } | Block::Join));
-    if loops.clone().count() > 1
-        || loops
-            .clone()
-            .any(|block| !matches!(block, Block::Items { .. }))
-    {
-        // The last tile of a CTA is handed on differently: it must be known in the loop which one that is.
-        let message = format!("{split} CTAs that share the steps of a tile, in several loops");
-        found.push(refuse(
-            Some(at),
-            message,
-            "split = 1, or one loop over tiles",
-        ));
-    }
-}
+use super::{SUMS, TILES};
+use crate::sm90::Mode;
 
 /// Which of them a panel belongs to.
 fn owner(shares: Expr) -> Expr {
@@ -78,7 +25,7 @@ impl Walk<'_, '_> {
     /// The end of a tile, for one of `tiles`.
     pub(super) fn handed_on(&self, tiles: Expr) -> Vec<Node> {
         let next = |ring| Node::Advance { ring, keep: false };
-        if self.b.product.over_stages {
+        if self.b.cta.aliased() {
             return vec![next(SUMS), next(TILES)];
         }
         let mut nodes = self.given_back(tiles);
@@ -89,9 +36,9 @@ impl Walk<'_, '_> {
     /// The others may send again: what they sent was read. Unless this was the last of `tiles` for this warpgroup, and
     /// for those of its number in the others: nobody would wait for it, and it could arrive at a CTA that is gone.
     fn given_back(&self, tiles: Expr) -> Vec<Node> {
-        let clusters = Expr::Blocks / cluster(self.b.product.beside(), self.b.product.split);
+        let clusters = Expr::Blocks / cluster(self.b.cta.beside(), self.b.cta.split());
         let next = Expr::Within
-            + if self.b.product.in_turn {
+            + if self.b.cta.mode() == Mode::PingPong {
                 Expr::symbol("CONSUMERS", CONSUMERS) * clusters
             } else {
                 clusters
@@ -113,7 +60,7 @@ impl Walk<'_, '_> {
     /// Before the loads of a tile: all panels of the one before were read, here and in the CTA beside, which these loads
     /// reach, too. Each was full when every warp had added all sums.
     pub(super) fn stages_free(&self) -> Vec<Node> {
-        if !self.b.product.over_stages {
+        if !self.b.cta.aliased() {
             return Vec::new();
         }
         vec![
@@ -144,7 +91,7 @@ impl Walk<'_, '_> {
     /// instruction for all CTAs. So as many arrivals as a tile has, after those of the tiles before, are not there
     /// before all are done with its steps.
     fn place_for_sums(&self) -> Vec<Node> {
-        if !self.b.product.over_stages {
+        if !self.b.cta.aliased() {
             return vec![Node::Await {
                 ring: SUMS,
                 side: Side::Empty,
@@ -168,14 +115,14 @@ impl Walk<'_, '_> {
 
     /// A loop of one thread over the panels of a tile that this CTA stores.
     pub(super) fn each_own_panel(&self, body: Vec<Node>) -> Node {
-        if self.b.product.split == 1 {
+        if self.b.cta.split() == 1 {
             return count("part", self.panels(), 1.into(), false, body);
         }
         Node::For {
             var: "part".into(),
             from: Expr::var("share"),
             to: self.panels(),
-            by: self.b.product.shares(),
+            by: self.b.shares(),
             unrolled: false,
             body,
         }
@@ -183,10 +130,10 @@ impl Walk<'_, '_> {
 
     /// A loop over panels as registers hold them: of those, the ones whose owner this CTA is, or is not.
     pub(super) fn each_panel_of(&self, which: fn(Expr, Expr) -> Test, body: Vec<Node>) -> Node {
-        let body = if self.b.product.split == 1 {
+        let body = if self.b.cta.split() == 1 {
             body
         } else {
-            let test = which(owner(self.b.product.shares()), Expr::var("share"));
+            let test = which(owner(self.b.shares()), Expr::var("share"));
             vec![Node::If { test, body }]
         };
         count("part", self.panels(), 1.into(), true, body)
@@ -194,11 +141,11 @@ impl Walk<'_, '_> {
 
     /// Sends what the others add up, and adds up what they send.
     pub(super) fn exchange(&self) -> Vec<Node> {
-        let product = self.b.product;
-        let shares = || product.shares();
-        let panels = product.panels();
-        let each = Expr::symbol("SUM_PANELS", panels.div_ceil(product.split));
-        let mine = if panels.is_multiple_of(product.split) {
+        let tiling = self.b.tiling();
+        let shares = || self.b.shares();
+        let panels = tiling.subtiles();
+        let each = Expr::symbol("SUM_PANELS", panels.div_ceil(tiling.split()));
+        let mine = if panels.is_multiple_of(tiling.split()) {
             each.clone()
         } else {
             (self.panels() + shares() - 1 - Expr::var("share")) / shares()
@@ -208,7 +155,7 @@ impl Walk<'_, '_> {
         let from = (Expr::var("share") + shares() - 1 - owner(shares())) % shares();
         let send = Node::SendSum {
             ring: SUMS,
-            to: product.rank(owner(shares()), Expr::var("half")),
+            to: self.b.rank(owner(shares()), Expr::var("half")),
             index: place(from),
             part: Expr::var("part"),
         };
@@ -220,7 +167,7 @@ impl Walk<'_, '_> {
         let adds = count("from", shares() - 1, 1.into(), true, vec![add]);
         let bytes = Expr::symbol(
             "SUM_PANEL_BYTES",
-            product.fit.panel.elements() * 4 / if product.in_turn { 1 } else { CONSUMERS },
+            tiling.subtile().elements() * 4 / self.b.cta.mode().warpgroups(),
         );
         let mut nodes = vec![why(
             "This CTA had a part of the steps: it sends the others its sums of their panels, and adds theirs to its own.",

@@ -19,7 +19,7 @@ const BEHIND: u32 = 2;
 impl Walk<'_, '_> {
     /// The steps of a tile, each of them `body`. One that has a single step has no turn that somebody waits for.
     pub(super) fn staggered(&self, mut body: Vec<Node>) -> Vec<Node> {
-        if !self.b.product.fit.staggered {
+        if !self.b.cta.staggered() {
             return vec![steps(body)];
         }
         let only = |consumer: u32, body: Vec<Node>| Node::If {
@@ -43,7 +43,7 @@ impl Walk<'_, '_> {
 
     /// A panel may be written into the current place.
     pub(super) fn place_for_panel(&self) -> Node {
-        let phase = if self.b.product.fit.staggered {
+        let phase = if self.b.cta.staggered() {
             Phase::HandedOn
         } else {
             Phase::LapBefore
@@ -57,7 +57,7 @@ impl Walk<'_, '_> {
 
     /// All stores of a panel have read it.
     pub(super) fn panel_read(&self) -> [Node; 2] {
-        let slot = if self.b.product.fit.staggered {
+        let slot = if self.b.cta.staggered() {
             Slot::NextSet
         } else {
             Slot::Current

@@ -6,6 +6,7 @@ use crate::kernel::{Block, Region};
 use crate::order::{RankOrder, affine};
 use crate::program::{Home, Loc, PartitionId, TensorId, TensorKind, Var};
 use crate::rank::{RankExpr, RankOp};
+use crate::sm90::Mode;
 
 /// Which warp walks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,8 +115,8 @@ impl<'b, 'a> Walk<'b, 'a> {
             (_, None) => Deal::All,
         };
         if nodes.iter().any(has_items) {
-            let in_turn =
-                self.b.product.in_turn && matches!(self.which, Which::Store | Which::Multiply);
+            let in_turn = self.b.cta.mode() == Mode::PingPong
+                && matches!(self.which, Which::Store | Which::Multiply);
             nodes.insert(0, Node::Deal { deal, in_turn });
             if in_turn && self.which == Which::Multiply {
                 let test = Test::Differ(Expr::var("consumer"), 0.into());
@@ -324,7 +325,7 @@ impl<'b, 'a> Walk<'b, 'a> {
         let item = &self.b.kernel.partitions[partition.index()];
         match item.column_block {
             None => Expr::Const(1),
-            Some(_) if partition == self.b.product.partition => Expr::var("tiles_n"),
+            Some(_) if partition == self.b.tiling().partition() => Expr::var("tiles_n"),
             Some(block) => Expr::Field(Field::Size(item.columns)).ceil_div(block),
         }
     }

@@ -83,7 +83,7 @@ impl<'a> Case<'a> {
             arrivals: Vec::new(),
         });
         let sizes = sizes.collect();
-        let blocks = (2 + comm_ctas(pipeline)) * pipeline.ctas();
+        let blocks = (2 + comm_ctas(pipeline)) * pipeline.cta.ctas();
         let mut operands = Vec::new();
         for role in &kernel.roles {
             visit(&role.body, &mut |op| {
@@ -329,7 +329,7 @@ impl<'a> Env<'a> {
             first: 0,
             unknown: RefCell::new(None),
         };
-        let (rank, beside) = (block % case.pipeline.ctas(), case.pipeline.beside());
+        let (rank, beside) = (block % case.pipeline.cta.ctas(), case.pipeline.cta.beside());
         env.set("half", rank % beside);
         env.set("share", rank / beside);
         for (name, value) in &case.pipeline.lets {

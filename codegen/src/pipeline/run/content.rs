@@ -179,7 +179,7 @@ impl Machine<'_> {
             match blocks.last_mut() {
                 Some((area, block)) if block.origin.0 == next.origin.0 => {
                     let k =
-                        (area.end - area.start) / (BLOCK_ROWS * self.case.pipeline.dtype.bytes());
+                        (area.end - area.start) / (BLOCK_ROWS * self.case.pipeline.dtype().bytes());
                     let wanted = (block.tensor, block.rank, block.chunk, block.origin.1 + k);
                     if (next.tensor, next.rank, next.chunk, next.origin.1) != wanted
                         || at.start != area.end
@@ -198,7 +198,7 @@ impl Machine<'_> {
 
     /// Bytes of a row of an operand in a stage.
     fn line(&self) -> u32 {
-        self.case.pipeline.tile.k * self.case.pipeline.dtype.bytes()
+        self.case.pipeline.tile().k * self.case.pipeline.dtype().bytes()
     }
 
     /// A multiply takes the operands that completed on a phase; so many rows of each one's tile lie before.
@@ -234,7 +234,7 @@ impl Machine<'_> {
             (befores[side] + loaded, befores[side] + rows)
         });
         // Whoever has all steps begins with the first; others with theirs, which the sum of all will show.
-        let first = if self.case.pipeline.split > 1 {
+        let first = if self.case.pipeline.cta.split() > 1 {
             columns.0
         } else {
             0
@@ -283,7 +283,7 @@ impl Machine<'_> {
         };
         let pipeline = self.case.pipeline;
         let bytes = pipeline.kernel.buffers[first.tensor.index()].dtype.bytes();
-        let columns = pipeline.tile.slice_columns(pipeline.panel, bytes);
+        let columns = pipeline.tiling().slice_columns(bytes);
         let (mut covered, mut column) = (panel.start, first.origin.1);
         for (at, content) in held {
             let Content::Box(next, _) = content else {
@@ -424,8 +424,8 @@ impl Machine<'_> {
     /// Columns of a panel in its slot that lie before a slice of it, of elements of some type.
     fn columns_before(&self, slice: Area, dtype: Dtype) -> u32 {
         let (pipeline, panels) = (self.case.pipeline, &self.case.pipeline.rings[1]);
-        let columns = pipeline.tile.slice_columns(pipeline.panel, dtype.bytes());
-        let bytes = pipeline.panel.rows * columns * dtype.bytes();
+        let columns = pipeline.tiling().slice_columns(dtype.bytes());
+        let bytes = pipeline.tiling().subtile().rows * columns * dtype.bytes();
         (slice.start - panels.at) % panels.slot_bytes() / bytes * columns
     }
 

@@ -377,9 +377,9 @@ impl<'a> Flattener<'a> {
             Node::Mma { ring, fresh } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let pipeline = self.case.pipeline;
-                let line = pipeline.tile.k * pipeline.dtype.bytes();
+                let line = pipeline.tile().k * pipeline.dtype().bytes();
                 // Each group reads its share of what is on the instruction's M side, and all of the other operand.
-                let shared = usize::from(pipeline.tile.swapped());
+                let shared = usize::from(pipeline.tiling().swapped());
                 let read = [0, 1].map(|part| {
                     let bytes = pipeline.ring(*ring).parts[part].bytes;
                     if part == shared {

@@ -114,13 +114,13 @@ pub(super) fn of_ranks(
 /// The largest launch.
 fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     let kernel = &pipeline.kernel;
-    let tile = pipeline.tile;
+    let tile = pipeline.tile();
     // Chunks of one and a half tiles, the last one two rows short (of two chunks, one row); columns that no tile divides;
     // and one step more of K than the ring has stages. Along either, the last of a cluster's tiles is wholly outside, and
     // there are more of them, so that each warpgroup has several in turn; of what its CTAs load half the rows each of, the
     // last has more than one half. A copied piece has two units.
     let rows = tile.rows + tile.rows / 2;
-    let (down, across) = pipeline.cluster;
+    let (down, across) = pipeline.cta.cluster();
     let [x_in_halves, w_in_halves] = {
         let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
         [across > 1 && !x_rows, down > 1 && !w_rows].map(u32::from)
@@ -132,14 +132,14 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     };
     let m = rows * chunks - short + tile.rows / 4 * x_in_halves;
     let (n, k) = (
-        tile.columns * pipeline.beside() + tile.columns / 2 * w_in_halves + 8,
+        tile.columns * pipeline.cta.beside() + tile.columns / 2 * w_in_halves + 8,
         if let Some(steps) = steps {
             (steps - 1) * tile.k + 8
         } else if pipeline.comm.is_some() {
             (UNIT + 1) * BOX_COLUMNS
         } else {
             // Where steps are shared, each has as many as the ring has stages, and one of them one more.
-            pipeline.split * pipeline.rings[0].slots * tile.k + 8
+            pipeline.cta.split() * pipeline.rings[0].slots * tile.k + 8
         },
     );
     let mut shape = Shape::new(m, n, k);

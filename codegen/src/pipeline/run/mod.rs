@@ -40,7 +40,7 @@ mod values;
 
 use super::Pipeline;
 use crate::diag::Diagnostics;
-use crate::early;
+use crate::sm90::early;
 use crate::undo::{Fix, undone};
 use case::Case;
 use execute::Pace;
@@ -73,7 +73,7 @@ fn every_case(pipeline: &Pipeline, launches: Launches) -> Result<(), Diagnostics
     one_case(&Case::new(pipeline, launches))?;
     // Stages hold all of a short tile: then a warpgroup that ends it first could be through with the next one, too, before the
     // other one has looked.
-    if pipeline.staggered {
+    if pipeline.cta.staggered() {
         for steps in 1..=pipeline.rings[0].slots {
             let launches = launches::of_ranks(pipeline, world, Some(steps))?;
             one_case(&Case::new(pipeline, launches))?;

@@ -10,12 +10,12 @@ impl Machine<'_> {
     /// The first CTA of an agent's cluster: it numbers the accesses of all of them.
     pub(super) fn leader(&self, index: usize) -> usize {
         let agent = &self.agents[index];
-        agent.cta - (agent.who.block % self.case.pipeline.ctas()) as usize
+        agent.cta - (agent.who.block % self.case.pipeline.cta.ctas()) as usize
     }
 
     /// The CTA of that rank in an agent's cluster.
     pub(super) fn at_rank(&self, index: usize, rank: u32) -> Result<usize, Box<Diagnostic>> {
-        if rank >= self.case.pipeline.ctas() {
+        if rank >= self.case.pipeline.cta.ctas() {
             let what = format!("its cluster has no CTA {rank}");
             return Err(Box::new(story::wrong(self, index, &what)));
         }
@@ -26,7 +26,7 @@ impl Machine<'_> {
     fn ctas_of(&self, index: usize, everywhere: bool) -> Range<usize> {
         let (cta, leader) = (self.agents[index].cta, self.leader(index));
         if everywhere {
-            leader..leader + self.case.pipeline.ctas() as usize
+            leader..leader + self.case.pipeline.cta.ctas() as usize
         } else {
             cta..cta + 1
         }
@@ -81,7 +81,7 @@ impl Machine<'_> {
     /// A CTA of a cluster leaves when nothing that one of them did to another's shared memory is under way.
     pub(super) fn may_leave(&self, index: usize) -> Verdict {
         let agent = &self.agents[index];
-        if self.case.pipeline.ctas() > 1 && !agent.synced {
+        if self.case.pipeline.cta.ctas() > 1 && !agent.synced {
             return Err(Box::new(story::leaves_its_cluster(self, index)));
         }
         let reaches = &self.ctas[self.leader(index)].reaches;

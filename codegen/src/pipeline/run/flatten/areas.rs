@@ -5,6 +5,7 @@ use super::super::step::{Area, Box4};
 use super::Flattener;
 use crate::dtype::Dtype;
 use crate::pipeline::View;
+use crate::sm90::Mode;
 
 impl Flattener<'_> {
     pub(super) fn box_bytes(&self, map: &Map) -> u32 {
@@ -16,7 +17,7 @@ impl Flattener<'_> {
     pub(super) fn place_bytes(&self, map: MapId) -> u32 {
         let pipeline = self.case.pipeline;
         if pipeline.rows_contiguous(map) {
-            BLOCK_ROWS * pipeline.tile.k * pipeline.dtype.bytes()
+            BLOCK_ROWS * pipeline.tile().k * pipeline.dtype().bytes()
         } else {
             pipeline.panel_bytes()
         }
@@ -25,7 +26,7 @@ impl Flattener<'_> {
     /// A panel's number among all of the tile's.
     pub(super) fn panel_number(&self, part: &Expr) -> u32 {
         let pipeline = self.case.pipeline;
-        let before = if pipeline.staggered {
+        let before = if pipeline.cta.staggered() {
             self.runner * pipeline.own_panels()
         } else {
             0
@@ -35,11 +36,12 @@ impl Flattener<'_> {
 
     /// This group's share of the rows of a part, or of the slices of a panel: its offset and bytes.
     pub(super) fn share(&self, bytes: u32) -> (u32, u32) {
-        if self.case.pipeline.in_turn {
-            (0, bytes)
-        } else {
-            let half = bytes / CONSUMERS;
-            (self.runner * half, half)
+        match self.case.pipeline.cta.mode() {
+            Mode::PingPong => (0, bytes),
+            Mode::Cooperative => {
+                let half = bytes / CONSUMERS;
+                (self.runner * half, half)
+            }
         }
     }
 
@@ -52,8 +54,8 @@ impl Flattener<'_> {
         dtype: Dtype,
     ) -> (Area, Area) {
         let (pipeline, slot) = (self.case.pipeline, self.cursors[usize::from(ring.0)].slot);
-        let bytes = pipeline.panel.elements() * dtype.bytes();
-        let (offset, share) = if pipeline.staggered {
+        let bytes = pipeline.tiling().subtile().elements() * dtype.bytes();
+        let (offset, share) = if pipeline.cta.staggered() {
             (0, bytes)
         } else {
             self.share(bytes)

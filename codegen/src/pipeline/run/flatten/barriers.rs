@@ -36,7 +36,7 @@ impl Flattener<'_> {
 
     /// This CTA's rank in its cluster.
     pub(super) fn rank(&self) -> u32 {
-        self.env.block().0 % self.case.pipeline.ctas()
+        self.env.block().0 % self.case.pipeline.cta.ctas()
     }
 
     /// The CTAs that this one tells of a slot: all that fill or empty it, or where each sends into the others' those.

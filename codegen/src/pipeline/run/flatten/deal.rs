@@ -21,7 +21,7 @@ impl Flattener<'_> {
     /// Which cluster, and how many there are: items are dealt to clusters.
     fn cluster(&self) -> (u32, u32) {
         let (block, blocks) = self.env.block();
-        let ctas = self.case.pipeline.ctas();
+        let ctas = self.case.pipeline.cta.ctas();
         (block / ctas, blocks / ctas)
     }
 

@@ -1,0 +1,300 @@
+//! How a CTA computes a kernel's tiles: who its warps are, what registers and shared memory each has, and the tiling of each
+//! loop.
+
+use super::asked::{Asked, dots, first_dot, loops, products, results};
+use super::rules::{self, Level, dealt, refuse};
+use super::smem::{Division, Lifetime, Needs, Region};
+use super::wgmma::{BLOCK_ROWS, Mode, Wgmma};
+use super::{BOX_COLUMNS, early};
+use crate::diag::Diagnostics;
+use crate::kernel::{Block, Kernel, Role as Loops, RoleKind};
+use crate::tiling::Tiling;
+use crate::variant::Arch;
+
+/// What a warp does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Loads operands and stored tiles; on CTAs that move data it fetches first.
+    Load,
+    /// Stores results; on CTAs that move data it sends first.
+    Store,
+    /// Multiplies, and writes results.
+    Multiply,
+}
+
+/// Who runs a role.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// One elected thread of a warp of the first warpgroup.
+    Thread {
+        /// Which warp.
+        warp: u32,
+    },
+    /// One elected thread in each of two warps of the first warpgroup: one for each warpgroup that multiplies.
+    Threads {
+        /// The first warp.
+        first: u32,
+    },
+    /// The warpgroups after the first.
+    Groups,
+}
+
+/// A role of a CTA.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Warp {
+    /// What it does.
+    pub role: Role,
+    /// Who runs it.
+    pub place: Place,
+    /// Registers that each of its threads has.
+    pub registers: u32,
+}
+
+/// How a CTA computes a kernel's tiles.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cta {
+    cluster: (u32, u32),
+    mode: Mode,
+    warps: [Warp; 3],
+    smem: Vec<Region>,
+    early: bool,
+    tilings: Vec<Tiling>,
+    bytes: u32,
+}
+
+/// How a CTA computes a kernel's tiles; `None` where it multiplies none.
+///
+/// # Errors
+/// What keeps it from that level, each with its statement.
+pub fn cta(kernel: &Kernel, level: Level) -> Result<Option<Cta>, Diagnostics> {
+    let mut found = Vec::new();
+    if level == Level::Runs {
+        found.extend(rules::unknown(kernel));
+    }
+    let gemm = kernel.roles.iter().find_map(|role| match role.kind {
+        RoleKind::Gemm(kind) => Some((role, kind)),
+        RoleKind::Comm { .. } | RoleKind::SpareWarps | RoleKind::CopyEngine => None,
+    });
+    let Some((role, kind)) = gemm else {
+        return Diagnostics::check(found, None);
+    };
+    let dots = dots(kernel, role);
+    let results = results(kernel, role);
+    let mut divided: Vec<(Asked<'_>, Needs, Division)> = Vec::new();
+    for each in loops(&role.body) {
+        let (partition, body) = (each.partition, each.body);
+        let Some((tensors, at)) = first_dot(kernel, body) else {
+            continue;
+        };
+        let tile = &kernel.partitions[partition.index()];
+        let (Some(rows), Some(columns)) = (tile.row_block, tile.column_block) else {
+            let message = match level {
+                Level::Fits => {
+                    format!("a dot runs over `{}`, whose items are not tiles", tile.name)
+                }
+                Level::Runs => "a dot over items that are not tiles".into(),
+            };
+            let hint = "divide the output with `.tiles((rows, columns))`";
+            found.push(refuse(at, message, hint));
+            if level == Level::Runs {
+                break;
+            }
+            continue;
+        };
+        if level == Level::Fits && kernel.variant.arch == Arch::Cpu {
+            continue;
+        }
+        let asked = Asked {
+            kernel,
+            kind,
+            at,
+            partition,
+            wgmma: Wgmma::new(&kind, (rows, columns)),
+            dtype: kernel.buffers[tensors[0].index()].dtype,
+            tensors,
+            dots: &dots,
+            products: products(body),
+            results,
+        };
+        // A pipeline is of one tile: that of its first loop. The others are compared with it where they are built.
+        if level == Level::Runs && !divided.is_empty() {
+            let (_, needs, division) = &divided[0];
+            if asked.needs() == *needs {
+                divided.push((asked, *needs, *division));
+            }
+            continue;
+        }
+        if !rules::find(&asked, level, &mut found) {
+            if level == Level::Runs {
+                break;
+            }
+            continue;
+        }
+        let needs = asked.needs();
+        match needs.divide(&kind, kernel.variant.arch.shared_memory()) {
+            Ok(division) => divided.push((asked, needs, division)),
+            Err((message, hint)) => {
+                found.push(refuse(at, message, hint));
+                if level == Level::Runs {
+                    break;
+                }
+            }
+        }
+    }
+    // Where loops have tiles of several sizes, stages are those of the one that has the fewest.
+    let fewest = divided.iter().min_by_key(|(.., division)| division.stages);
+    let cta = fewest.map(|(asked, needs, division)| {
+        let (comm, accumulators) = (staging(kernel), asked.wgmma.accumulators());
+        let plain = kernel.counters.is_empty();
+        let (first, others) = dealt(plain, comm.is_some(), accumulators);
+        let own = asked.wgmma.mode == Mode::PingPong || division.lifetime == Lifetime::HandedOver;
+        let store = if own {
+            Place::Threads { first: 1 }
+        } else {
+            Place::Thread { warp: 1 }
+        };
+        let warp = |role, place, registers| Warp {
+            role,
+            place,
+            registers,
+        };
+        Cta {
+            cluster: kind.cluster,
+            mode: asked.wgmma.mode,
+            warps: [
+                warp(Role::Load, Place::Thread { warp: 0 }, first),
+                warp(Role::Store, store, first),
+                warp(Role::Multiply, Place::Groups, others),
+            ],
+            smem: needs.regions(division, comm),
+            early: early::possible(kernel),
+            tilings: divided
+                .iter()
+                .map(|(asked, _, division)| asked.tiling(division))
+                .collect(),
+            bytes: divided
+                .iter()
+                .map(|(.., division)| division.bytes)
+                .max()
+                .unwrap_or(0),
+        }
+    });
+    Diagnostics::check(found, cta)
+}
+
+/// Rows of a staging buffer of CTAs that move data: those of the pieces, up to what a TMA box may have.
+pub(crate) fn staging_rows(kernel: &Kernel) -> Option<u32> {
+    fn first(kernel: &Kernel, body: &[Block]) -> Option<u32> {
+        body.iter().find_map(|block| match block {
+            Block::ForRanks { body, .. } => first(kernel, body),
+            Block::If { then, .. } => first(kernel, then),
+            Block::Items { partition, .. } => kernel.partitions[partition.index()].row_block,
+            Block::Once { .. } | Block::Join => None,
+        })
+    }
+    let comm = |role: &&Loops| matches!(role.kind, RoleKind::Comm { .. });
+    let comm = kernel.roles.iter().find(comm)?;
+    Some(first(kernel, &comm.body).unwrap_or(64).min(256))
+}
+
+/// Bytes of such a buffer.
+fn staging(kernel: &Kernel) -> Option<u32> {
+    staging_rows(kernel).map(|rows| rows * BOX_COLUMNS * 2)
+}
+
+impl Cta {
+    /// CTAs of a cluster along rows and columns of tiles: one, or two that load an operand together.
+    pub const fn cluster(&self) -> (u32, u32) {
+        self.cluster
+    }
+
+    /// CTAs of a cluster that have tiles beside each other, and load together.
+    pub const fn beside(&self) -> u32 {
+        self.cluster.0 * self.cluster.1
+    }
+
+    /// CTAs of a cluster: those that load together, as often as they share steps.
+    pub const fn ctas(&self) -> u32 {
+        self.beside() * self.split()
+    }
+
+    /// CTAs of a cluster that share the K steps of each tile; 1: none.
+    pub const fn split(&self) -> u32 {
+        self.tiling().split()
+    }
+
+    /// Who multiplies a tile.
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The roles.
+    pub const fn warps(&self) -> &[Warp; 3] {
+        &self.warps
+    }
+
+    /// The regions of shared memory.
+    pub fn smem(&self) -> &[Region] {
+        &self.smem
+    }
+
+    /// The region of that name.
+    pub fn region(&self, name: &str) -> Option<&Region> {
+        self.smem.iter().find(|region| region.name == name)
+    }
+
+    /// Stages of operands.
+    pub fn stages(&self) -> u32 {
+        self.smem[0].slots
+    }
+
+    /// Where subtiles of results lie.
+    pub fn subtiles(&self) -> &Region {
+        &self.smem[1]
+    }
+
+    /// Whether the warpgroups that share a tile end it one after another (staggered epilogues).
+    pub fn staggered(&self) -> bool {
+        self.subtiles().lifetime == Lifetime::HandedOver
+    }
+
+    /// Whether sums and subtiles lie where the stages are (aliased shared memory).
+    pub fn aliased(&self) -> bool {
+        self.subtiles().lifetime == Lifetime::Epilogue
+    }
+
+    /// Whether warpgroups that multiply take turns at it, and have subtiles of their own: of tiles of their own (ping-pong), or
+    /// of their halves (staggered epilogues).
+    pub fn ordered(&self) -> bool {
+        self.subtiles().sets > 1
+    }
+
+    /// Whether launches may come before the one before them on the stream has ended (programmatic dependent launch).
+    pub const fn early(&self) -> bool {
+        self.early
+    }
+
+    /// Bytes of shared memory that a plan counts with, barriers included.
+    pub const fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// The tiling of a pipeline: that of all its loops.
+    pub const fn tiling(&self) -> &Tiling {
+        self.tilings
+            .as_slice()
+            .first()
+            .expect("a tile is multiplied")
+    }
+
+    /// The tiling of each loop that multiplies.
+    pub fn tilings(&self) -> &[Tiling] {
+        &self.tilings
+    }
+
+    /// Blocks of 64 of a tile's M side that a warpgroup multiplies.
+    pub fn blocks(&self) -> u32 {
+        let tile = self.tiling().tile();
+        self.tiling().sides(tile.rows, tile.columns).0 / BLOCK_ROWS / self.mode.warpgroups()
+    }
+}

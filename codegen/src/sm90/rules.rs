@@ -1,0 +1,366 @@
+//! What keeps a kernel's tiles from being computed: one table of rules, each with the statement it is about.
+//!
+//! A rule has one of two levels. What does not *fit* the architecture has no plan. What fits may still have no pipeline in
+//! this version: it does not *run*.
+
+use super::asked::Asked;
+use super::wgmma::{ATOM_ROWS, MOST_ACCUMULATORS, Mode, Wgmma};
+use crate::diag::{Diagnostic, Rule as About};
+use crate::kernel::{Block, GemmKind, Kernel, OpKind, RoleKind, visit};
+use crate::program::Loc;
+use crate::shape::Geometry;
+use crate::variant::Arch;
+
+/// CTAs of a cluster, at most: what every GPU of the architecture can place, and CUDA's portable size.
+const MOST_CTAS: u32 = 8;
+/// Accumulators of a thread from which the others have few registers: the loading thread 24.
+const MANY_ACCUMULATORS: u32 = 160;
+
+/// How far a kernel is to get.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Level {
+    /// Its tiles fit the architecture.
+    Fits,
+    /// This version has a pipeline for it.
+    Runs,
+}
+
+/// A rule: what it finds in one loop.
+struct Rule {
+    /// From which level on it is looked at.
+    level: Level,
+    /// Whether nothing after it means anything where it finds something.
+    last: bool,
+    /// What is wrong.
+    finds: fn(&Asked<'_>) -> Vec<Diagnostic>,
+}
+
+const fn fits(last: bool, finds: fn(&Asked<'_>) -> Vec<Diagnostic>) -> Rule {
+    let level = Level::Fits;
+    Rule { level, last, finds }
+}
+
+const fn runs(last: bool, finds: fn(&Asked<'_>) -> Vec<Diagnostic>) -> Rule {
+    let level = Level::Runs;
+    Rule { level, last, finds }
+}
+
+/// Every rule, in the order of what they presuppose. How shared memory is divided comes after them.
+const RULES: [Rule; 9] = [
+    fits(true, multiplied),
+    fits(true, whole_swizzles),
+    fits(false, registers),
+    runs(false, one_product),
+    runs(false, sixteen_bits),
+    runs(true, has_pipeline),
+    runs(false, one_swizzle_atom),
+    runs(false, clusters),
+    runs(false, splits),
+];
+
+/// What the rules of a level find, and whether what comes after them means anything.
+pub(super) fn find(asked: &Asked<'_>, level: Level, found: &mut Vec<Diagnostic>) -> bool {
+    for rule in RULES.iter().filter(|rule| rule.level == level) {
+        let new = (rule.finds)(asked);
+        if rule.last && !new.is_empty() {
+            found.extend(new);
+            return false;
+        }
+        found.extend(new);
+    }
+    true
+}
+
+/// One finding.
+pub(super) fn refuse(
+    at: impl Into<Option<Loc>>,
+    message: impl Into<String>,
+    hint: impl Into<String>,
+) -> Diagnostic {
+    Diagnostic::new(About::Resources, at, message).hint(hint)
+}
+
+/// What this version has no pipeline for, whatever its tiles.
+pub(super) fn unknown(kernel: &Kernel) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    if kernel.variant.arch != Arch::Sm90 {
+        let message = format!("no pipeline for {}", kernel.variant.arch.name());
+        found.push(refuse(None, message, "pipelines are for sm90"));
+    }
+    let spare = kernel.roles.iter();
+    for role in spare.filter(|role| role.kind == RoleKind::SpareWarps) {
+        let at = role.body.iter().find_map(|block| kernel.block_loc(block));
+        let message = format!("a #[{}] loop", role.kind.name());
+        let hint = "#[gemm], #[comm] and #[copy_engine] have pipelines";
+        found.push(refuse(at, message, hint));
+    }
+    found
+}
+
+/// The tensor cores have its shape.
+fn multiplied(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let hint = asked.wgmma.refused();
+    let refused = hint.map(|hint| refuse(asked.at, asked.tiles(), hint));
+    refused.into_iter().collect()
+}
+
+/// A step is whole lines of the swizzle.
+fn whole_swizzles(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let (k, dtype) = (asked.kind.k, asked.dtype);
+    let step = k * dtype.bytes();
+    if step > 0 && step.is_multiple_of(128) {
+        return Vec::new();
+    }
+    vec![refuse(
+        asked.at,
+        format!("a K step of {k} {dtype} is {step} bytes"),
+        "it is a multiple of the 128-byte swizzle: 64 bf16 or f16, 32 f32",
+    )]
+}
+
+/// Accumulators of all products of an item fit: 232 registers a consumer thread, of which some 40 hold addresses and
+/// descriptors.
+fn registers(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let tile = asked.wgmma.tile;
+    let threads = 128 * asked.wgmma.mode.warpgroups();
+    let accumulators = u64::from(asked.products) * u64::from(tile.rows) * u64::from(tile.columns)
+        / u64::from(threads);
+    if accumulators <= u64::from(MOST_ACCUMULATORS) {
+        return Vec::new();
+    }
+    vec![refuse(
+        asked.at,
+        format!("{accumulators} accumulator registers a thread"),
+        format!("at most {MOST_ACCUMULATORS}: use smaller tiles or fewer products an item"),
+    )]
+}
+
+/// All items multiply the same tensors.
+fn one_product(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let [x, w] = asked.tensors;
+    let mut dots = asked.dots.iter();
+    let other = dots.find(|(tensors, _)| *tensors != [x, w]);
+    let refused = other.map(|(_, at)| {
+        refuse(
+            *at,
+            "a second product",
+            "all items of a pipeline multiply the same two tensors",
+        )
+    });
+    refused.into_iter().collect()
+}
+
+/// Operands of a type that has a pipeline.
+fn sixteen_bits(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    if asked.dtype.bytes() == 2 {
+        return Vec::new();
+    }
+    let message = format!("a product of {}", asked.dtype);
+    vec![refuse(asked.at, message, "bf16 or f16")]
+}
+
+/// Accumulators leave a thread registers for the rest.
+fn has_pipeline(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let hint = room(asked.wgmma, asked.company());
+    let refused = hint.map(|hint| refuse(asked.at, asked.tiles(), hint));
+    refused.into_iter().collect()
+}
+
+/// A step is one atom of the swizzle.
+fn one_swizzle_atom(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let k = asked.kind.k;
+    if k == 64 {
+        return Vec::new();
+    }
+    let message = format!("a K step of {k}");
+    vec![refuse(asked.at, message, "64: one 128-byte swizzle atom")]
+}
+
+/// CTAs that load together.
+fn clusters(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    let (down, across) = asked.kind.cluster;
+    let ctas = down.saturating_mul(across);
+    if ctas > 2 {
+        let message = format!("a cluster of {down}x{across}");
+        found.push(refuse(asked.at, message, "1x1, 2x1 or 1x2"));
+    } else if ctas == 2 && !asked.kernel.counters.is_empty() {
+        // A cluster's tiles count as one, and the last may lie outside: no cell of a counter is for it.
+        let message = format!("a cluster of {down}x{across} in a kernel that signals");
+        found.push(refuse(
+            asked.at,
+            message,
+            "1x1: clusters are for GEMMs alone",
+        ));
+    }
+    let rows = asked.wgmma.tile.rows;
+    let [x_rows, _] = asked.kernel.variant.layout.rows_contiguous();
+    if across == 2 && !x_rows && !rows.is_multiple_of(2 * ATOM_ROWS) {
+        found.push(refuse(
+            asked.at,
+            format!("a cluster that shares the rows of tiles of {rows}"),
+            "a multiple of 16 rows: its CTAs load whole swizzle atoms",
+        ));
+    }
+    found
+}
+
+/// CTAs that share the steps of a tile.
+fn splits(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let (kernel, kind, at) = (asked.kernel, asked.kind, asked.at);
+    let split = kind.split;
+    let mut found = Vec::new();
+    if split <= 1 {
+        return found;
+    }
+    if split > MOST_CTAS {
+        let message = format!("{split} CTAs that share the steps of a tile");
+        let hint = format!("at most {MOST_CTAS}: a cluster has no more CTAs");
+        found.push(refuse(at, message, hint));
+    } else if kind.ctas() > MOST_CTAS {
+        let (down, across) = kind.cluster;
+        let message =
+            format!("{split} CTAs that share the steps of a tile, in a cluster of {down}x{across}");
+        let most = MOST_CTAS / (down * across).max(1);
+        let hint = format!("at most {MOST_CTAS} CTAs in all: `split` is at most {most}");
+        found.push(refuse(at, message, hint));
+    }
+    let communicates = (kernel.roles.iter()).any(|role| !matches!(role.kind, RoleKind::Gemm(_)));
+    if communicates || !kernel.counters.is_empty() {
+        let message = format!(
+            "{split} CTAs that share the steps of a tile, in a kernel that moves data or signals"
+        );
+        found.push(refuse(at, message, "split = 1: it is for GEMMs alone"));
+        return found;
+    }
+    let loops = (kernel.roles.iter())
+        .flat_map(|role| &role.body)
+        .filter(|block| !matches!(block, Block::Once { .. } | Block::Join));
+    if loops.clone().count() > 1
+        || loops
+            .clone()
+            .any(|block| !matches!(block, Block::Items { .. }))
+    {
+        // The last tile of a CTA is handed on differently: it must be known in the loop which one that is.
+        let message = format!("{split} CTAs that share the steps of a tile, in several loops");
+        found.push(refuse(at, message, "split = 1, or one loop over tiles"));
+    }
+    found
+}
+
+/// A cluster that a GPU can place, whatever its tiles.
+fn cluster_fits(kind: &GemmKind) -> Option<Diagnostic> {
+    let (ctas, (down, across)) = (kind.ctas(), kind.cluster);
+    if ctas <= MOST_CTAS {
+        return None;
+    }
+    let message = if kind.split > 1 {
+        format!("a cluster of {ctas} CTAs")
+    } else {
+        format!("a cluster of {down}x{across} CTAs")
+    };
+    let hint = format!("a cluster has at most {MOST_CTAS} CTAs");
+    Some(refuse(None, message, hint))
+}
+
+/// What keeps the launches of a shape from the GPU: clusters that it cannot place, and fewer K steps than CTAs that share
+/// them. Each has one.
+pub(crate) fn placed(kernel: &Kernel, geometry: &Geometry) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for role in &kernel.roles {
+        let RoleKind::Gemm(kind) = role.kind else {
+            continue;
+        };
+        found.extend(cluster_fits(&kind));
+        if kind.split <= 1 || kernel.variant.arch == Arch::Cpu {
+            continue;
+        }
+        visit(&role.body, &mut |op| {
+            if let OpKind::Dot { a, .. } = &op.kind {
+                let depth = geometry.size(kernel.buffers[a.buffer.index()].columns);
+                let steps = depth.div_ceil(kind.k.max(1));
+                if steps < kind.split {
+                    let message = format!(
+                        "{} CTAs share {steps} steps of {} of a K of {depth}",
+                        kind.split, kind.k
+                    );
+                    let hint = format!("a step each: `split` is at most {steps}");
+                    found.push(refuse(kernel.loc(op.id), message, hint));
+                }
+            }
+        });
+    }
+    found
+}
+
+/// What a thread needs registers for beside a tile's accumulators.
+#[derive(Clone, Copy)]
+pub(super) enum Company {
+    /// A product that is stored as it is, by a CTA alone.
+    Plain,
+    /// Signals, math, or sums.
+    Little,
+    /// Other CTAs that load: 256x176 and 176x256 spill in clusters. The latter spills with sums, too.
+    Much,
+}
+
+/// What keeps a tile from having a pipeline: a hint at those that have.
+fn room(wgmma: Wgmma, company: Company) -> Option<&'static str> {
+    if wgmma.swapped() {
+        let hint = "rows that are no multiple of 64, by 64 columns in turn or 128 shared up to 248 rows; \
+            by 128 in turn up to 160, 256 shared up to 160 (176 by CTAs alone, 200 of their plain products), 192 and 256 \
+            in turn up to 104 and 80";
+        return (wgmma.refused()).or_else(|| (!has_registers(wgmma, company)).then_some(hint));
+    }
+    let (rows, how): (&[u32], _) = match wgmma.mode {
+        Mode::PingPong => (
+            &[64, 128],
+            "64 or 128 rows in turn by a multiple of 16 columns: at most 256, of 128 rows 160",
+        ),
+        Mode::Cooperative => (
+            &[128, 256],
+            "128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters, \
+            192 of plain products by CTAs alone)",
+        ),
+    };
+    let known = rows.contains(&wgmma.tile.rows)
+        && wgmma.refused().is_none()
+        && has_registers(wgmma, company);
+    (!known).then_some(how)
+}
+
+/// Whether accumulators leave a thread registers for the rest: in ping-pong there is one more ring to keep track of.
+const fn has_registers(wgmma: Wgmma, company: Company) -> bool {
+    let most = match (wgmma.blocks(), wgmma.mode, company) {
+        (0 | 1, ..) => 128,
+        (_, Mode::Cooperative, Company::Plain) => MOST_ACCUMULATORS,
+        (_, Mode::Cooperative, Company::Little) => 176,
+        (_, Mode::Cooperative, Company::Much) | (_, Mode::PingPong, _) => 160,
+    };
+    wgmma.accumulators() <= most
+}
+
+/// Whether the loading thread has registers for how much of each operand's tile exists, so that the rest is not loaded:
+/// beside more accumulators it would spill (256x176 in strips, 200x256 in blocks).
+pub(super) const fn leaves_out(accumulators: u32) -> bool {
+    accumulators <= MANY_ACCUMULATORS
+}
+
+/// Whether a box of so many rows of an operand that is K-major may be loaded in parts of [`super::STRIP_ROWS`]: what each of
+/// several CTAs loads of a tile is whole ones.
+pub(super) const fn in_parts(rows: u32, ctas: u32, accumulators: u32) -> bool {
+    let whole = ctas == 1 || rows.is_multiple_of(super::STRIP_ROWS);
+    rows > super::STRIP_ROWS && whole && leaves_out(accumulators)
+}
+
+/// Registers that a thread of the first warpgroup keeps, and that one of the others takes. What the first gives up, the
+/// others share: at most 504 in all. A fused kernel's loading thread needs more for the schedule's arithmetic, most of all
+/// where it moves data itself; a sum over ranks needs more in the multiplying ones. Measured: other splits spill.
+pub(super) const fn dealt(plain: bool, moves: bool, accumulators: u32) -> (u32, u32) {
+    match (plain, moves) {
+        (true, _) if accumulators > MANY_ACCUMULATORS => (24, 240),
+        (true, _) => (40, 232),
+        (false, true) => (72, 216),
+        (false, false) => (56, 224),
+    }
+}

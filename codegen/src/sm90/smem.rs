@@ -1,0 +1,468 @@
+//! How a CTA's shared memory is divided between stages of operands, epilogue subtiles, and partial sums of other CTAs: the one
+//! place that decides.
+
+use super::wgmma::{ATOM_ROWS, BLOCK_ROWS, CONSUMERS, Mode, Wgmma};
+use crate::kernel::GemmKind;
+use crate::tiling::{Subtile, Tile};
+
+/// What a kernel's tiles need shared memory for, over all of its loops: they pass through the same stages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Needs {
+    /// A tile, and who multiplies it.
+    pub wgmma: Wgmma,
+    /// Bytes of a stage.
+    pub stage: u32,
+    /// Bytes of an operand's element.
+    pub element: u32,
+    /// CTAs that share the K steps of a tile, and send each other their sums of its subtiles.
+    pub split: u32,
+    /// What leaves a tile, and what is read beside its product.
+    pub results: Results,
+    /// Whether CTAs load for themselves alone, and signal nobody.
+    pub alone: bool,
+}
+
+/// What the items of a kernel store, and read beside the operands of their products.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Results {
+    /// Bytes of the widest element that is stored, or read in subtiles.
+    pub widest: u32,
+    /// Stores: so many subtiles for one of the tile's, at most.
+    pub stores: u32,
+    /// Stored tiles that come through the stages behind the last step.
+    pub inputs: u32,
+    /// Whether there is more than products that are stored as they are: then what a subtile becomes is in registers beside
+    /// accumulators.
+    pub computed: bool,
+}
+
+/// A part of a CTA's shared memory: slots of the same size, in places of their own or in others'.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// What a slot is called: `stage`, `panel`, `sum`, `box`.
+    pub name: &'static str,
+    /// Bytes of a slot.
+    pub bytes: u32,
+    /// How many slots a set has.
+    pub slots: u32,
+    /// How many sets: one, or one a consumer.
+    pub sets: u32,
+    /// Where it starts.
+    pub at: u32,
+    /// When its places are its own.
+    pub lifetime: Lifetime,
+}
+
+/// When a region's places are its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lifetime {
+    /// All the time.
+    Launch,
+    /// All the time, for one set after another: a consumer hands each place on to the other one (staggered epilogues).
+    HandedOver,
+    /// From a tile's last step to the first of the next: it lies where the stages are (aliased shared memory).
+    Epilogue,
+    /// Before the CTA's first tile: it lies where the others will be.
+    BeforeTiles,
+}
+
+impl Region {
+    /// Slots of all sets.
+    pub const fn all(&self) -> u32 {
+        self.slots * self.sets
+    }
+
+    /// Places that these have.
+    pub const fn places(&self) -> u32 {
+        match self.lifetime {
+            Lifetime::HandedOver => self.slots,
+            Lifetime::Launch | Lifetime::Epilogue | Lifetime::BeforeTiles => self.all(),
+        }
+    }
+
+    /// Where it ends.
+    pub const fn end(&self) -> u32 {
+        self.at + self.places() * self.bytes
+    }
+}
+
+/// The division of a CTA's shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Division {
+    /// Stages of operands.
+    pub stages: u32,
+    /// Subtiles that are held, for each warpgroup that has some of its own.
+    pub subtiles: u32,
+    /// A subtile.
+    pub subtile: Subtile,
+    /// When their places are theirs.
+    pub lifetime: Lifetime,
+    /// Bytes in all, barriers included.
+    pub bytes: u32,
+}
+
+/// Barriers come last and take less.
+const BARRIERS: u32 = 1024;
+/// Bytes of a stage of which seven fit beside sums and subtiles. Measured, 512x1280x8192 and 256x2560x8192, steps shared by two:
+/// 128x80 (26 KB) takes 22 µs with seven, and 24 with eight where sums wait; 128x96 (28 KB) 22 with six, and 20.5 to 23 with eight.
+const ENOUGH: u32 = 27 << 10;
+/// More stages than this hide nothing that fewer do not.
+const MOST_STAGES: u32 = 16;
+/// Stages where epilogues are staggered. The one that is behind holds one, and the other one needs two for its
+/// last steps. With more it could be two tiles ahead.
+const STAGES_STAGGERED: u32 = 3;
+/// Rows of a subtile of a swapped tile, if it has some of so many: fewer cost more barriers than they are worth.
+const ENOUGH_ROWS: u32 = 24;
+/// Bytes of subtiles of a swapped tile that are written at a time, at most, one for each warpgroup that has some of its own:
+/// of twice that, two leave no room for a third stage.
+const LARGEST: u32 = 32 << 10;
+/// Registers of a thread for accumulators and for what a subtile of them becomes.
+const VALUES: u32 = 192;
+
+/// Staging buffers of a CTA that moves data, at most.
+const MOST_STAGING: u32 = 12;
+
+/// What does not fit, and what would.
+pub(super) type Refusal = (String, String);
+
+impl Needs {
+    const fn in_turn(&self) -> bool {
+        matches!(self.wgmma.mode, Mode::PingPong)
+    }
+
+    /// Sets of subtiles: each warpgroup that has tiles of its own has some.
+    const fn sets(&self) -> u32 {
+        CONSUMERS / self.wgmma.mode.warpgroups()
+    }
+
+    /// How many of a subtile a tile has.
+    const fn whole(&self, subtile: Subtile) -> u32 {
+        let Tile { rows, columns, .. } = self.wgmma.tile;
+        rows / subtile.rows * (columns / subtile.columns)
+    }
+
+    /// What leaves together: a part of the tile's N side.
+    fn subtile(&self) -> Subtile {
+        let Tile { rows, columns, .. } = self.wgmma.tile;
+        if self.wgmma.swapped() {
+            let rows = self.subtile_rows();
+            Subtile { rows, columns }
+        } else {
+            let columns = self.subtile_columns();
+            Subtile { rows, columns }
+        }
+    }
+
+    /// Columns of a subtile: what one TMA box stores. The widest swizzle that divides the tile, since a box beyond the
+    /// tile would overwrite its neighbour's columns. In ping-pong, half of the widest: room for one more stage is worth
+    /// more than fewer stores. CTAs that share a tile's K steps store as many of its subtiles each, where a
+    /// width allows it, and otherwise narrow ones, which differ least.
+    fn subtile_columns(&self) -> u32 {
+        let widths = match self.wgmma.mode {
+            Mode::PingPong => &[64, 32][..],
+            Mode::Cooperative => &[128, 64, 32][..],
+        };
+        let (split, widest) = (self.split, self.results.widest);
+        let columns = widths.iter().map(|bytes| bytes / widest);
+        columns
+            .into_iter()
+            .find(|columns| self.wgmma.tile.columns.is_multiple_of(columns * split))
+            .unwrap_or(if split > 1 { 16 } else { 32 / widest })
+    }
+
+    /// Rows of a subtile of a swapped tile, whole atoms: as many as a thread has registers for what becomes of them, and
+    /// a stage has room for one of each stored tile; two subtiles of a tall tile, so that one is stored while the next is
+    /// written. As many each for CTAs that share steps, where that leaves enough rows, and otherwise low
+    /// ones, which differ least.
+    fn subtile_rows(&self) -> u32 {
+        let (tile, blocks) = (self.wgmma.tile, self.wgmma.blocks());
+        // A product stored as it is becomes nothing else: a few accumulators at a time are rounded and written. Sums that
+        // are exchanged take registers, too: 168x256 by three spills, and more so in subtiles of 56 rows than of 8.
+        let as_it_is = !self.results.computed && self.split == 1;
+        let values = |rows: u32| self.wgmma.accumulators() + blocks * rows / 2;
+        let fits = |subtiles: &u32| {
+            let each = tile.rows / subtiles;
+            tile.rows.is_multiple_of(subtiles * ATOM_ROWS)
+                && subtiles.is_multiple_of(self.split)
+                && each >= ENOUGH_ROWS
+                && each * tile.columns * self.results.widest * self.sets() <= LARGEST
+                && (as_it_is || values(each) <= VALUES)
+                && self.places(each * tile.columns) >= self.results.inputs
+        };
+        let dealt = |least: u32| (least..=tile.rows / ATOM_ROWS).find(fits);
+        let subtiles = if tile.rows > BLOCK_ROWS {
+            dealt(2)
+        } else {
+            None
+        };
+        match subtiles.or_else(|| dealt(1)) {
+            Some(subtiles) => tile.rows / subtiles,
+            None if tile.rows.is_multiple_of(16) && tile.rows / 16 >= self.split => 16,
+            None => ATOM_ROWS,
+        }
+    }
+
+    /// Subtiles of so many elements that a stage has room for, where each operand would be.
+    fn places(&self, elements: u32) -> u32 {
+        let Tile { rows, columns, k } = self.wgmma.tile;
+        let operands = [rows, columns].map(|rows| rows * k * self.element);
+        let each = |bytes: u32| bytes / (elements * self.results.widest);
+        operands.map(each).iter().sum()
+    }
+
+    /// Whether sums and subtiles lie where the stages are: those are idle then, since a CTA whose steps are shared waits
+    /// for the others at the end of each tile. In ping-pong, stages have steps of the other warpgroup's tile meanwhile; and
+    /// a stored tile comes through them. Small stages are enough without: the wait costs more than they bring.
+    const fn aliased(&self) -> bool {
+        self.split > 1 && !self.in_turn() && self.results.inputs == 0 && self.stage > ENOUGH
+    }
+
+    /// Bytes in which the other CTAs' sums of this one's subtiles arrive, for both warpgroups.
+    pub fn sums(&self) -> u32 {
+        if self.split <= 1 {
+            return 0;
+        }
+        let subtile = self.subtile();
+        let each = self.whole(subtile).div_ceil(self.split);
+        each * self.sets() * subtile.elements() * 4 * (self.split - 1)
+    }
+
+    /// Divides `room` bytes, with as many stages and subtiles as the author asks for.
+    ///
+    /// Left open, a tile that both warpgroups share has three quarters of its subtiles before it has another stage, so
+    /// that the next tile starts while the last one is stored; in ping-pong two a warpgroup do, since the other one
+    /// multiplies meanwhile. What stages leave goes to more subtiles, up to the whole tile. (Measured on an H200.)
+    ///
+    /// # Errors
+    /// What does not fit, and what would.
+    pub fn divide(&self, kind: &GemmKind, room: u32) -> Result<Division, Refusal> {
+        self.a_subtile_each()?;
+        if self.aliased() {
+            return self.alias(kind, room);
+        }
+        if let Some(division) = self.stagger(kind, room) {
+            return Ok(division);
+        }
+        let one = self.subtile();
+        let stage = self.stage.max(1);
+        let subtile = (one.elements() * self.results.widest).max(1);
+        let (sets, whole) = (self.sets(), self.whole(one));
+        let wanted = match self.wgmma.mode {
+            Mode::PingPong => whole.min(2),
+            Mode::Cooperative => (whole * 3).div_ceil(4),
+        };
+        let sums = self.sums();
+        let free = room.saturating_sub(BARRIERS + sums);
+        let beside = if sums > 0 {
+            format!(" and {sums} bytes of sums")
+        } else {
+            String::new()
+        };
+        // Two stages hide nothing while one is multiplied: a third comes before more than one subtile.
+        let fits_three = |subtiles: u32| 3 * stage + subtiles * sets * subtile <= free;
+        let wanted = (1..=wanted)
+            .rev()
+            .find(|subtiles| fits_three(*subtiles))
+            .unwrap_or(wanted);
+        let least = kind
+            .panels
+            .unwrap_or(if kind.stages.is_some() { 1 } else { wanted });
+        let most = free.saturating_sub(least.saturating_mul(sets * subtile)) / stage;
+        let beside = format!(" beside {} panels of {subtile} bytes{beside}", least * sets);
+        let stages = self.stages(kind, most, &beside, room)?;
+        let left = (free - stages * stage) / (sets * subtile);
+        let most = match self.wgmma.mode {
+            Mode::PingPong => wanted,
+            Mode::Cooperative => whole,
+        };
+        let subtiles = kind.panels.unwrap_or(left.min(most));
+        if subtiles > whole {
+            return Err((
+                format!("{subtiles} panels of {}", self.part(one)),
+                format!("a tile has {whole}"),
+            ));
+        }
+        Ok(Division {
+            stages,
+            subtiles,
+            subtile: one,
+            lifetime: Lifetime::Launch,
+            bytes: stages * stage + subtiles * sets * subtile + sums + BARRIERS,
+        })
+    }
+
+    /// Staggered epilogues: room for the subtiles of one warpgroup's half of a tile that both share, where three stages leave
+    /// none for the whole tile's. The first one writes all of its half without waiting for a store, and multiplies the next
+    /// tile while the other half follows into the same places.
+    ///
+    /// Measured, 200×256 at 8192³, ten tiles a CTA: with both halves of a subtile at a time, in two places, nothing was
+    /// multiplied for 3400 cycles a tile, 1.7 % of all; stores leave an SM at some 30 bytes a cycle when all SMs store. In all
+    /// it is 1.2 % faster now, and 256×192 at 4096×12288×3072 by 2.5 to 4.4 %. Results in f32, of which a half is more than a stage,
+    /// gained nothing and lost up to 2 %. Low subtiles, each a meeting with the thread that stores, lost 2 to 3 % (of 8 rows).
+    /// Values that are computed, CTAs that load for each other, and kernels that signal were not measured.
+    ///
+    /// All tiles of a launch have as many steps: a turn is waited for in each of them or in none.
+    fn stagger(&self, kind: &GemmKind, room: u32) -> Option<Division> {
+        let Tile { rows, columns, .. } = self.wgmma.tile;
+        let half = rows * columns / CONSUMERS * self.results.widest;
+        let free = room.saturating_sub(BARRIERS);
+        let stages = STAGES_STAGGERED * self.stage;
+        let fits = stages + half <= free && stages + CONSUMERS * half > free;
+        let open = kind.panels.is_none() && kind.stages.is_none_or(|it| it == STAGES_STAGGERED);
+        let shared = !self.in_turn() && self.split == 1 && self.alone;
+        let one_store = !self.results.computed && self.results.stores == 1;
+        let Subtile { rows, columns } = self.subtile();
+        let low = self.wgmma.swapped() && rows < ENOUGH_ROWS;
+        if !(fits && open && shared && one_store && self.results.widest == 2) || low {
+            return None;
+        }
+        let subtile = if self.wgmma.swapped() {
+            let columns = columns / CONSUMERS;
+            Subtile { rows, columns }
+        } else {
+            let rows = rows / CONSUMERS;
+            Subtile { rows, columns }
+        };
+        Some(Division {
+            stages: STAGES_STAGGERED,
+            subtiles: self.whole(subtile) / CONSUMERS,
+            subtile,
+            lifetime: Lifetime::HandedOver,
+            bytes: stages + half + BARRIERS,
+        })
+    }
+
+    /// So many stages as the author asks for, or as hide something: of `most` that fit `beside` the rest.
+    fn stages(&self, kind: &GemmKind, most: u32, beside: &str, room: u32) -> Result<u32, Refusal> {
+        let stage = self.stage;
+        let stages = kind.stages.unwrap_or(most.min(MOST_STAGES));
+        if most < 2 {
+            return Err((
+                format!("not even 2 stages of {stage} bytes fit{beside}"),
+                format!("an SM has {room} bytes: use smaller tiles, or a smaller k"),
+            ));
+        }
+        if stages < 2 || stages > most {
+            return Err((
+                format!("{stages} stages of {stage} bytes{beside}"),
+                format!("an SM has {room} bytes: 2 to {most} stages"),
+            ));
+        }
+        Ok(stages)
+    }
+
+    /// As [`Needs::divide`], with all of it for stages: between two tiles, sums and this CTA's subtiles lie there, each in
+    /// a place of its own.
+    fn alias(&self, kind: &GemmKind, room: u32) -> Result<Division, Refusal> {
+        let (one, split, sums) = (self.subtile(), self.split, self.sums());
+        let (stage, subtile) = (self.stage.max(1), one.elements() * self.results.widest);
+        let subtiles = self.whole(one).div_ceil(split) * self.results.stores.max(1);
+        let over = sums + subtiles * subtile;
+        let most = room.saturating_sub(BARRIERS) / stage;
+        let stages = self.stages(kind, most, "", room)?;
+        if let Some(asked) = kind.panels.filter(|asked| *asked != subtiles) {
+            return Err((
+                format!(
+                    "{asked} panels, where {split} CTAs that share a tile have {subtiles} each"
+                ),
+                "leave `panels` open: sums and panels lie where the stages are".into(),
+            ));
+        }
+        if over > stages * stage {
+            return Err((
+                format!(
+                    "{over} bytes of sums and panels where {stages} stages of {stage} bytes are"
+                ),
+                format!(
+                    "{} stages or more, or a smaller `split`",
+                    over.div_ceil(stage)
+                ),
+            ));
+        }
+        Ok(Division {
+            stages,
+            subtiles,
+            subtile: one,
+            lifetime: Lifetime::Epilogue,
+            bytes: stages * stage + BARRIERS,
+        })
+    }
+
+    /// Refuses CTAs without a subtile of the tile that they share. Nothing would be sent to such a CTA, so that it would wait
+    /// for none of the others before it says that they may send again, or that subtiles have been read: a phase of theirs
+    /// could be over before they look at the one before.
+    fn a_subtile_each(&self) -> Result<(), Refusal> {
+        let (split, one) = (self.split, self.subtile());
+        let whole = self.whole(one);
+        if whole >= split {
+            return Ok(());
+        }
+        Err((
+            format!(
+                "{split} CTAs that share a tile of {whole} panels of {}",
+                self.part(one)
+            ),
+            format!("a panel each: `split` is at most {whole}"),
+        ))
+    }
+
+    /// What part of a tile a subtile is, in words.
+    fn part(&self, subtile: Subtile) -> String {
+        if self.wgmma.swapped() {
+            format!("{} rows", subtile.rows)
+        } else {
+            format!("{} columns", subtile.columns)
+        }
+    }
+
+    /// The regions of a division: one after another, but for those that lie where others are. Staging buffers of CTAs that
+    /// move data first, of so many bytes, lie where the rest will be.
+    pub fn regions(&self, division: &Division, staging: Option<u32>) -> Vec<Region> {
+        let Division {
+            stages, subtiles, ..
+        } = *division;
+        let stages = Region {
+            name: "stage",
+            bytes: self.stage,
+            slots: stages,
+            sets: 1,
+            at: 0,
+            lifetime: Lifetime::Launch,
+        };
+        // Each warpgroup has subtiles of its own where it has tiles, or ends, of its own.
+        let own = self.in_turn() || division.lifetime == Lifetime::HandedOver;
+        let panels = Region {
+            name: "panel",
+            bytes: division.subtile.elements() * self.results.widest,
+            slots: subtiles,
+            sets: if own { CONSUMERS } else { 1 },
+            at: match division.lifetime {
+                Lifetime::Epilogue => stages.at,
+                Lifetime::Launch | Lifetime::HandedOver | Lifetime::BeforeTiles => stages.end(),
+            },
+            lifetime: division.lifetime,
+        };
+        let mut regions = vec![stages, panels];
+        if self.split > 1 {
+            regions.push(Region {
+                name: "sum",
+                bytes: self.sums() / CONSUMERS,
+                slots: 1,
+                sets: CONSUMERS,
+                at: panels.end(),
+                lifetime: division.lifetime,
+            });
+        }
+        if let Some(bytes) = staging {
+            regions.push(Region {
+                name: "box",
+                bytes,
+                slots: (panels.end() / bytes).min(MOST_STAGING),
+                sets: 1,
+                at: 0,
+                lifetime: Lifetime::BeforeTiles,
+            });
+        }
+        regions
+    }
+}

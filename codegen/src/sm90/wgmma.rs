@@ -1,0 +1,110 @@
+//! A tile on the tensor cores: which of its sides is on the instruction's M side, and what each warpgroup has of it.
+//!
+//! The instruction multiplies blocks of 64 on its M side by any multiple of 8, up to 256, on its N side. Where a tile's
+//! rows are whole blocks of 64, they are on the M side. Where they are not, its columns are: the tile is *swapped* (swap AB), and
+//! no row is multiplied that it does not have. Then `w` is the instruction's first operand and `x` its second, and
+//! accumulators hold the tile transposed.
+
+use crate::kernel::GemmKind;
+use crate::tiling::Tile;
+
+/// What one multiply of a warpgroup has on its M side, and a block of an operand that is MN-major: one 128-byte swizzle atom
+/// of 16-bit elements.
+pub const BLOCK_ROWS: u32 = 64;
+/// Warpgroups that multiply.
+pub const CONSUMERS: u32 = 2;
+/// What the N side is a multiple of: rows of an atom of every swizzle.
+pub(super) const ATOM_ROWS: u32 = 8;
+/// Accumulators of a thread, at most: what shares a tile of a product alone has registers for addresses, too.
+pub(super) const MOST_ACCUMULATORS: u32 = 200;
+/// Either side, at most: a box of TMA has no more rows, and the instruction's N side no more.
+const MOST: u32 = 256;
+
+/// Who multiplies a tile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// All warpgroups that multiply share it: half of its M side each.
+    Cooperative,
+    /// They take tiles in turn: one rounds and hands over its tile while the other one multiplies.
+    PingPong,
+}
+
+impl Mode {
+    /// Warpgroups that multiply one tile.
+    pub const fn warpgroups(self) -> u32 {
+        match self {
+            Mode::Cooperative => CONSUMERS,
+            Mode::PingPong => 1,
+        }
+    }
+}
+
+/// A tile, and how warpgroups multiply it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wgmma {
+    /// The tile.
+    pub tile: Tile,
+    /// Whether warpgroups share it.
+    pub mode: Mode,
+}
+
+impl Wgmma {
+    /// The author's tile of so many rows and columns. A warpgroup multiplies blocks of 64: one alone is not shared.
+    pub const fn new(kind: &GemmKind, (rows, columns): (u32, u32)) -> Wgmma {
+        let tile = Tile {
+            rows,
+            columns,
+            k: kind.k,
+        };
+        let shared = Wgmma {
+            tile,
+            mode: Mode::Cooperative,
+        };
+        if kind.ping_pong || shared.sides().0 <= BLOCK_ROWS {
+            Wgmma {
+                tile,
+                mode: Mode::PingPong,
+            }
+        } else {
+            shared
+        }
+    }
+
+    /// Whether the tile's columns are on the instruction's M side, and its rows on the N side.
+    pub const fn swapped(&self) -> bool {
+        !self.tile.rows.is_multiple_of(BLOCK_ROWS)
+    }
+
+    /// What is on the instruction's M side, and what on its N side.
+    pub const fn sides(&self) -> (u32, u32) {
+        if self.swapped() {
+            (self.tile.columns, self.tile.rows)
+        } else {
+            (self.tile.rows, self.tile.columns)
+        }
+    }
+
+    /// Blocks of 64 of the M side that a warpgroup multiplies.
+    pub const fn blocks(&self) -> u32 {
+        self.sides().0 / BLOCK_ROWS / self.mode.warpgroups()
+    }
+
+    /// Accumulators of a thread.
+    pub const fn accumulators(&self) -> u32 {
+        self.blocks() * self.sides().1 / 2
+    }
+
+    /// What keeps a tile from being multiplied at all, whatever room there is for it: a hint.
+    pub fn refused(&self) -> Option<&'static str> {
+        const HINT: &str = "sm90 multiplies 64 (in turn), 128 or 256 rows by a multiple of 16 columns, and any other multiple \
+            of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each";
+        let (m, n) = self.sides();
+        // Columns come by whole lines of the narrowest swizzle, rows by its atoms.
+        let known = if self.swapped() {
+            n.is_multiple_of(ATOM_ROWS) && m.is_multiple_of(self.mode.warpgroups() * BLOCK_ROWS)
+        } else {
+            n.is_multiple_of(16)
+        };
+        (!known || m == 0 || n == 0 || m > MOST || n > MOST).then_some(HINT)
+    }
+}

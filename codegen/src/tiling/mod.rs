@@ -1,0 +1,182 @@
+//! How the tiles of a GEMM loop are computed, without a word of an architecture: a value.
+//!
+//! An architecture's rules make it, once ([`crate::sm90::cta`]). The plan, the model, the warp level, the verifier and the
+//! emitter read it, and decide nothing of it again.
+
+mod operand;
+
+pub use operand::{Boxes, Major, Operand};
+
+use crate::dtype::Dtype;
+use crate::program::{Loc, PartitionId};
+
+/// Bytes of a line of the widest swizzle.
+const LINE: u32 = 128;
+
+/// What is computed at a time: by one CTA, or by all that share its steps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tile {
+    /// Rows.
+    pub rows: u32,
+    /// Columns.
+    pub columns: u32,
+    /// Depth of a step.
+    pub k: u32,
+}
+
+/// An epilogue subtile: what leaves a tile together. It is all of the tile's M side, or of a warpgroup's part of it, by a
+/// part of its N side, so that every thread that multiplies has some of each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Subtile {
+    /// Rows.
+    pub rows: u32,
+    /// Columns.
+    pub columns: u32,
+}
+
+impl Subtile {
+    /// Elements of it.
+    pub const fn elements(&self) -> u32 {
+        self.rows * self.columns
+    }
+}
+
+/// Stored tiles that an item reads beside the operands of its product.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Inputs {
+    /// They come through the stages, behind the product's last step: so many.
+    Stages(u32),
+}
+
+/// What a thread accumulates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Accumulators {
+    /// Registers of a thread, for one product.
+    pub count: u32,
+    /// Products of an item that are in registers at once.
+    pub products: u32,
+}
+
+/// How the tiles of one GEMM loop are computed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tiling(Parts);
+
+/// What a [`Tiling`] is made of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Parts {
+    pub at: Loc,
+    pub partition: PartitionId,
+    pub tile: Tile,
+    pub swapped: bool,
+    pub operands: [Operand; 2],
+    pub accumulators: Accumulators,
+    pub split: u32,
+    pub subtile: Subtile,
+    pub widest: u32,
+    pub inputs: Inputs,
+    pub leaves_out: bool,
+}
+
+impl Tiling {
+    pub(crate) const fn new(parts: Parts) -> Tiling {
+        Tiling(parts)
+    }
+
+    /// Where its first product was written.
+    pub const fn at(&self) -> Loc {
+        self.0.at
+    }
+
+    /// The tiles' partition.
+    pub const fn partition(&self) -> PartitionId {
+        self.0.partition
+    }
+
+    /// The tile.
+    pub const fn tile(&self) -> Tile {
+        self.0.tile
+    }
+
+    /// Whether its columns are on the instruction's M side, and its rows on the N side (swap AB).
+    pub const fn swapped(&self) -> bool {
+        self.0.swapped
+    }
+
+    /// Of what rows and columns have each, the M side's and the N side's.
+    pub fn sides<T>(&self, rows: T, columns: T) -> (T, T) {
+        if self.0.swapped {
+            (columns, rows)
+        } else {
+            (rows, columns)
+        }
+    }
+
+    /// The operand that has the tile's rows, and the one that has its columns.
+    pub const fn operands(&self) -> &[Operand; 2] {
+        &self.0.operands
+    }
+
+    /// The operands' element type.
+    pub const fn element(&self) -> Dtype {
+        self.0.operands[0].element
+    }
+
+    /// What a thread accumulates.
+    pub const fn accumulators(&self) -> Accumulators {
+        self.0.accumulators
+    }
+
+    /// CTAs that share the K steps of a tile; 1: none.
+    pub const fn split(&self) -> u32 {
+        self.0.split
+    }
+
+    /// What leaves a tile together.
+    pub const fn subtile(&self) -> Subtile {
+        self.0.subtile
+    }
+
+    /// Epilogue subtiles of a tile.
+    pub const fn subtiles(&self) -> u32 {
+        let Tile { rows, columns, .. } = self.0.tile;
+        rows / self.0.subtile.rows * (columns / self.0.subtile.columns)
+    }
+
+    /// Bytes of the widest element that a subtile holds: of what is stored, and of what is read beside the product.
+    pub const fn widest(&self) -> u32 {
+        self.0.widest
+    }
+
+    /// Bytes that a subtile has room for.
+    pub const fn subtile_bytes(&self) -> u32 {
+        self.0.subtile.elements() * self.0.widest
+    }
+
+    /// Stored tiles that an item reads.
+    pub const fn inputs(&self) -> Inputs {
+        self.0.inputs
+    }
+
+    /// Whether rows of an operand's tile that do not exist are not loaded.
+    pub const fn leaves_out(&self) -> bool {
+        self.0.leaves_out
+    }
+
+    /// Columns that one box of TMA has of a subtile: all, or where the tile is swapped a line of the widest swizzle of
+    /// elements of so many bytes. Such *slices* lie one after another.
+    pub const fn slice_columns(&self, bytes: u32) -> u32 {
+        if self.0.swapped {
+            LINE / bytes
+        } else {
+            self.0.subtile.columns
+        }
+    }
+}
+
+/// Where the part of the one of `split` CTAs with that number begins among all K steps.
+pub fn first_step<T>(steps: T, share: T, split: T) -> T
+where
+    T: std::ops::Mul<Output = T> + std::ops::Div<Output = T>,
+{
+    steps * share / split
+}

@@ -1,0 +1,43 @@
+//! The operands of a product: how a tile of one lies in a stage, and what brings it there.
+
+use crate::dtype::Dtype;
+use crate::program::TensorId;
+
+/// Which dimension of an operand is contiguous in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Major {
+    /// K.
+    K,
+    /// The rows or columns of the product.
+    Mn,
+}
+
+/// One operand of a product.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Operand {
+    /// The tensor.
+    pub tensor: TensorId,
+    /// Its element type.
+    pub element: Dtype,
+    /// Which of its dimensions is contiguous.
+    pub major: Major,
+    /// What brings a tile of it into a stage.
+    pub boxes: Boxes,
+    /// CTAs of a cluster that load a part of it each, into all of them; 1: each for itself.
+    pub multicast: u32,
+    /// Bytes of a tile of it in a stage.
+    pub bytes: u32,
+}
+
+/// The boxes of TMA that a CTA loads of an operand's tile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Boxes {
+    /// How many.
+    pub count: u32,
+    /// Rows of each.
+    pub rows: u32,
+    /// Depth of each.
+    pub k: u32,
+    /// Whether those of them, or of a box's parts, that have no row which exists are left out.
+    pub partial: bool,
+}
