@@ -1,7 +1,7 @@
 //! Charts of the timelines of some small schedules, and a trace of the last for Perfetto on standard output if
 //! `trace` is given: `cargo run --release --example chart -- trace > ag_gemm.json`.
 
-#[path = "../tests/schedules/mod.rs"]
+#[path = "../tests/fixtures/features.rs"]
 mod schedules;
 
 use counterflow_codegen::lower::lower;

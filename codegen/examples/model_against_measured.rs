@@ -2,7 +2,7 @@
 //!
 //! Every shape takes the best of the tile shapes a tuner would try. Run with `--release`.
 
-#[path = "../tests/schedules/mod.rs"]
+#[path = "../tests/fixtures/features.rs"]
 mod schedules;
 
 use counterflow_codegen::kernel::Kernel;

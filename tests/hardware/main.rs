@@ -12,7 +12,7 @@ mod nvidia;
 #[path = "../common/epilogues.rs"]
 mod epilogues;
 
-#[path = "../common/copies.rs"]
+#[path = "../../codegen/tests/fixtures/copies.rs"]
 mod ways;
 
 mod accumulate;

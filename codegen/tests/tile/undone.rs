@@ -1,0 +1,110 @@
+//! Each fix of the verifier's sums is needed: without it, a schedule is accepted that the emulator shows to be wrong.
+
+use counterflow_codegen::builder::*;
+use counterflow_codegen::dtype::Dtype::Bf16;
+use counterflow_codegen::interp::{self, Options};
+use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::Program;
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::undo::{Fix, undoing};
+use counterflow_codegen::value::Value;
+use counterflow_codegen::variant::{Arch, Variant};
+use counterflow_codegen::verify;
+
+/// A reduce-scatter whose ranks send `term` of their products and a bias.
+fn reduce_scatter(term: fn(Value, Value) -> Value) -> Program {
+    let mut s = ScheduleBuilder::new("reduce_scatter");
+    let (x, w, bias) = (
+        s.local("x", Bf16),
+        s.local("w", Bf16),
+        s.vector("bias", Bf16),
+    );
+    let y = s.scattered("y", Bf16);
+    let tiles = s.tiles("tiles", y, (4, 8));
+    let partial = s.symmetric("partial", Bf16, y, world());
+    let landed = s.counters("landed", [world().into(), tiles.into()]);
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("owner", ranks().after_me(), |s, owner| {
+            s.for_items("t", tiles.of(&owner), |s, t| {
+                let acc = s.dot(x.at(t), w.at(t));
+                let bias = s.load(bias);
+                s.store(partial.on(&owner).at(me()).at(t), term(acc, bias));
+                s.signal(landed.on(&owner).at(me()).at(t), 1);
+            });
+        });
+        s.for_items("t", tiles.of(me()), |s, t| {
+            let mine = s.dot(x.at(t), w.at(t));
+            s.wait(landed.at(others()).at(t));
+            let theirs = s.sum(partial.at(others()).at(t));
+            s.store(y.at(t), mine + theirs);
+        });
+    });
+    s.finish()
+}
+
+/// A gather whose owners send another tensor's rows.
+fn gather() -> Program {
+    let mut s = ScheduleBuilder::new("gather");
+    let (x, z) = (s.gathered("x", Bf16), s.local("z", Bf16));
+    let (w, y) = (s.local("w", Bf16), s.out("y", Bf16));
+    let pieces = s.pieces("pieces", x, 3);
+    let tiles = s.tiles("tiles", y, (4, 8));
+    let arrived = s.counters("arrived", [pieces.into()]);
+    s.comm(2, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(x.on(&peer).at(p), z.at(p));
+                s.signal(arrived.on(&peer).at(p), 1);
+            });
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
+            s.for_items("t", tiles.of(chunk), |s, t| {
+                s.wait(arrived.at(t.rows()));
+                let acc = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), acc);
+            });
+        });
+    });
+    s.finish()
+}
+
+fn accepted(kernel: &Kernel, plan: &Plan) -> bool {
+    verify::kernel_findings(kernel).is_empty()
+        && verify::plan_findings(kernel, plan, None).is_empty()
+}
+
+fn needed(fix: Fix, program: &Program) {
+    let kernel = lower(program, &Variant::new(3).arch(Arch::Cpu)).expect("lowers");
+    let plan = Plan::new(&kernel, &Shape::new(29, 24, 16), &Machine::h200()).expect("has a plan");
+    assert!(!accepted(&kernel, &plan), "{fix:?}");
+    assert!(undoing(fix, || accepted(&kernel, &plan)), "{fix:?}");
+    let options = Options::seed(1).tags_only();
+    let run = interp::provoke(&kernel, &[vec![&plan]], &options, |_, _| {});
+    assert!(run.is_err(), "{fix:?}: runs without a failure");
+}
+
+#[test]
+fn every_term_counts_as_often_as_it_is_added() {
+    needed(
+        Fix::Multiplicity,
+        &reduce_scatter(|mine, _| mine.clone() + mine),
+    );
+}
+
+#[test]
+fn a_bias_is_a_term() {
+    needed(
+        Fix::AddedTerms,
+        &reduce_scatter(|mine, bias| mine.bias(bias)),
+    );
+}
+
+#[test]
+fn a_gather_is_of_its_own_tensor() {
+    needed(Fix::Provenance, &gather());
+}

@@ -1,0 +1,71 @@
+//! The verifier on good schedules: every library schedule, every world, ragged shapes.
+
+use crate::fixtures::library;
+use counterflow_codegen::builder::*;
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::variant::{Arch, Variant};
+use counterflow_codegen::verify;
+
+#[test]
+fn every_library_schedule_is_accepted_for_every_world_and_ragged_shapes() {
+    let machine = Machine::h200();
+    for program in library::all() {
+        for world in 1..=8 {
+            let variant = Variant::new(world).arch(Arch::Cpu);
+            let pieces = program
+                .tunables
+                .iter()
+                .any(|tunable| tunable.name == "pieces");
+            let variant = variant.set("tiles", (4, 8));
+            let variant = if pieces {
+                variant.set("pieces", 3)
+            } else {
+                variant
+            };
+            let kernel =
+                lower(&program, &variant).unwrap_or_else(|e| panic!("{}: {e}", program.name));
+            let kernel = verify::kernel(kernel).unwrap_or_else(|e| panic!("{}: {e}", program.name));
+            for m in [1, 2, 7, 8, 31, 64, 100] {
+                let shape = Shape::new(m, 24, 16);
+                verify::plan(&kernel, &shape, &machine)
+                    .unwrap_or_else(|e| panic!("{} world {world} m {m}: {e}", program.name));
+            }
+        }
+    }
+}
+
+/// What lowering says of a copy from a tensor, or a vector, to a gathered one.
+fn copied(dtype: Dtype, vector: bool) -> String {
+    let mut s = ScheduleBuilder::new("copies");
+    let x = s.gathered("x", Dtype::Bf16);
+    let pieces = s.pieces("pieces", x, 3);
+    let z = if vector {
+        s.vector("z", dtype)
+    } else {
+        s.local("z", dtype)
+    };
+    s.comm(2, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(x.on(&peer).at(p), z.at(p));
+            });
+        });
+    });
+    let refused = lower(&s.finish(), &Variant::new(2).arch(Arch::Cpu)).expect_err("refused");
+    refused.first().text(&|_| String::new())
+}
+
+#[test]
+fn a_copy_moves_bytes_that_mean_the_same_on_both_sides() {
+    insta::assert_snapshot!(copied(Dtype::F32, false), @r"
+    error[language]: `z` is f32, and is copied to `x`, which is bf16
+      help: a copy moves bytes unchanged: both sides have one element type
+    ");
+    insta::assert_snapshot!(copied(Dtype::Bf16, true), @r"
+    error[language]: `z` is a vector, and is copied to rows of `x`
+      help: a copy moves rows and columns as they are
+    ");
+}

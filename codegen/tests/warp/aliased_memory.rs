@@ -1,0 +1,398 @@
+//! CTAs that share the K steps of a tile, with sums and panels where the stages are: what the verifier says when these
+//! come too early, are gone too soon, or lie elsewhere.
+
+use crate::fixtures::left_out::unnoticed;
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
+use counterflow_codegen::dtype::Dtype::{Bf16, F32};
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::pipeline::{self, Expr, Node, Pipeline, Side, Test};
+use counterflow_codegen::variant::{Layout, Variant};
+use counterflow_codegen::verify;
+
+/// What an item has beside its product.
+#[derive(Clone, Copy, PartialEq)]
+enum Beside {
+    Nothing,
+    /// A vector, and results of two types.
+    Math,
+    /// A stored tile.
+    Tile,
+}
+
+fn built(
+    tile: (u32, u32),
+    cluster: (u32, u32),
+    split: u32,
+    beside: Beside,
+    layout: Layout,
+) -> Pipeline {
+    let mut s = ScheduleBuilder::new("gemm");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let bias = s.vector("bias", F32);
+    let wide = (beside == Beside::Math).then(|| s.out("wide", F32));
+    let z = (beside == Beside::Tile).then(|| s.local("z", Bf16));
+    let tiles = s.tiles("tiles", y, tile);
+    let options = GemmOptions {
+        cluster: Some(cluster.into()),
+        split: Some(split.into()),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            match (wide, z) {
+                (Some(wide), _) => {
+                    let sum = acc + s.load(bias);
+                    s.store(y.at(t), sum.clone());
+                    s.store(wide.at(t), sum);
+                }
+                (None, Some(z)) => {
+                    let sum = acc + s.load(z.at(t));
+                    s.store(y.at(t), sum);
+                }
+                (None, None) => s.store(y.at(t), acc),
+            }
+        });
+    });
+    let kernel = lower(&s.finish(), &Variant::new(1).layout(layout)).and_then(verify::kernel);
+    let built = kernel.and_then(|kernel| pipeline::build(&kernel));
+    built.unwrap_or_else(|found| panic!("{tile:?} {cluster:?} by {split}: {found}"))
+}
+
+/// Two CTAs with three panels each.
+fn two() -> Pipeline {
+    built((128, 96), (1, 1), 2, Beside::Nothing, Layout::Nt)
+}
+
+/// The same twice: they load the rows of `x`, where panels lie, together with those that have the tile beside.
+fn four() -> Pipeline {
+    built((128, 96), (1, 2), 2, Beside::Nothing, Layout::Nt)
+}
+
+/// The rings.
+const STAGES: usize = 0;
+const PANELS: usize = 1;
+const SUMS: usize = 2;
+const TILES: usize = 3;
+
+#[test]
+fn every_sort_of_tile_is_accepted() {
+    for (tile, splits) in [
+        ((128, 96), &[2, 3, 4][..]),
+        ((128, 128), &[2, 3, 4]),
+        ((128, 160), &[2, 3, 4, 5]),
+        ((128, 192), &[2, 4]),
+        ((128, 256), &[2, 3]),
+        ((256, 64), &[2, 4]),
+        ((256, 176), &[2]),
+    ] {
+        for split in splits {
+            for beside in [Beside::Nothing, Beside::Math, Beside::Tile] {
+                // f32 beside 16 bits has panels of 16 columns or more.
+                if beside != Beside::Nothing && (*split > 2 || tile.1 % 32 != 0) {
+                    continue;
+                }
+                for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
+                    let pipeline = built(tile, (1, 1), *split, beside, layout);
+                    assert_eq!(pipeline.cta.aliased(), beside != Beside::Tile);
+                    let checked = pipeline::verify(pipeline);
+                    checked.unwrap_or_else(|found| panic!("{tile:?} by {split}: {found}"));
+                }
+            }
+        }
+    }
+    for (tile, cluster) in [
+        ((128, 96), (2, 1)),
+        ((128, 96), (1, 2)),
+        ((128, 192), (2, 1)),
+        ((256, 64), (1, 2)),
+    ] {
+        for beside in [Beside::Nothing, Beside::Math] {
+            let checked = pipeline::verify(built(tile, cluster, 2, beside, Layout::Nt));
+            checked.unwrap_or_else(|found| panic!("{tile:?} in {cluster:?}: {found}"));
+        }
+    }
+}
+
+#[test]
+fn stages_have_all_the_memory() {
+    let stages = |tile, split| {
+        let pipeline = built(tile, (1, 1), split, Beside::Nothing, Layout::Nt);
+        let end = |ring: &pipeline::Ring| ring.at + ring.all() * ring.slot_bytes();
+        let ends = [STAGES, PANELS, SUMS].map(|ring| end(&pipeline.rings[ring]));
+        assert!(ends[0] >= ends[1].max(ends[2]), "{ends:?}");
+        pipeline.rings[STAGES].slots
+    };
+    assert_eq!(stages((128, 128), 2), 7);
+    assert_eq!(stages((128, 160), 2), 6);
+    assert_eq!(stages((128, 192), 4), 5);
+    assert_eq!(stages((128, 256), 2), 4);
+}
+
+#[test]
+fn no_step_can_be_left_out() {
+    // The end of a kernel completes its stores, too.
+    for new in [two, four] {
+        insta::allow_duplicates! { insta::assert_snapshot!(unnoticed(new), @"
+        AwaitStores
+        ") };
+    }
+}
+
+/// What the verifier says after `edit`.
+fn told(mut pipeline: Pipeline, edit: impl FnOnce(&mut Pipeline)) -> String {
+    edit(&mut pipeline);
+    let found = pipeline::verify(pipeline).expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+/// What it says without one of the nodes that `is` finds.
+fn without(pipeline: Pipeline, nth: usize, is: impl Fn(&Node) -> bool) -> String {
+    told(pipeline, |pipeline| {
+        let mut seen = 0;
+        pipeline.lists(&mut |list| {
+            list.retain(|node| {
+                seen += usize::from(is(node));
+                !is(node) || seen != nth + 1
+            });
+        });
+        assert!(seen > nth, "the edit found nothing to remove");
+    })
+}
+
+/// Whether it awaits a side of the tile that lies in the stages.
+fn awaits(node: &Node, wanted: Side) -> bool {
+    matches!(node, Node::Await { ring, side, .. } if (usize::from(ring.0), *side) == (TILES, wanted))
+}
+
+/// Whether it arrives there.
+fn arrives(node: &Node, wanted: Side) -> bool {
+    matches!(node, Node::Arrive { ring, side, .. } if (usize::from(ring.0), *side) == (TILES, wanted))
+}
+
+#[test]
+fn sums_come_before_all_are_done_with_their_steps() {
+    insta::assert_snapshot!(without(two(), 0, |node| awaits(node, Side::Full)), @"
+    error[race]: load of block 1 on rank 0 loads rows 0..128, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+      = multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    // As if they were done when half of them are.
+    insta::assert_snapshot!(told(two(), |pipeline| pipeline.rings[TILES].full -= 8), @"
+    error[race]: load of block 1 on rank 0 loads rows 0..128, columns 576..640 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
+      = multiply of block 0 on rank 0 sends panel 1 of its part to sum 1 of CTA 1 of its cluster
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    // As if each were alone.
+    let alone = told(two(), |pipeline| {
+        let ring = &mut pipeline.rings[TILES];
+        (ring.full, ring.all_full) = (8, None);
+    });
+    insta::assert_snapshot!(alone, @"
+    error[race]: load of block 1 on rank 0 loads rows 0..128, columns 576..640 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
+      = multiply of block 0 on rank 0 sends panel 1 of its part to sum 1 of CTA 1 of its cluster
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    // Before the last multiply has read its stage.
+    let wait = |node: &Node| *node == Node::MmaWait { pending: 0 };
+    insta::assert_snapshot!(without(two(), 0, wait), @"
+    error[race]: multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
+      = multiply of block 1 on rank 0 multiplies x of stage 0 by w of stage 0
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+#[test]
+fn nobody_says_that_steps_are_done() {
+    insta::assert_snapshot!(without(two(), 0, |node| arrives(node, Side::Full)), @"
+    error[progress]: load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0), for ever
+      = load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
+      = multiply of block 0 on rank 0 waits until all are done with the steps of a tile
+      = multiply of block 0 on rank 0 waits until all are done with the steps of a tile
+      = load of block 1 on rank 0 waits until the panels before have been read for tile (2, 0)
+    ");
+    let too_many = told(two(), |pipeline| pipeline.rings[TILES].full += 1);
+    insta::assert_snapshot!(too_many, @"
+    error[progress]: load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0), for ever
+      = load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
+      = multiply of block 0 on rank 0 waits until all are done with the steps of a tile
+      = multiply of block 0 on rank 0 waits until all are done with the steps of a tile
+      = load of block 1 on rank 0 waits until the panels before have been read for tile (2, 0)
+    ");
+}
+
+/// The arrival of the thread that stores, moved behind its first panel.
+fn given_early(pipeline: &mut Pipeline) {
+    let mut given = None;
+    pipeline.lists(&mut |list| {
+        let at = list.iter().position(|node| arrives(node, Side::Empty));
+        given = given.take().or(at.map(|at| list.remove(at)));
+    });
+    pipeline.lists(&mut |list| {
+        if let Some(at) = list.iter().position(|node| *node == Node::Commit) {
+            let given = given.take();
+            let first = Test::Less(Expr::var("part"), 2.into());
+            let body = vec![Node::AwaitRead { pending: 0 }];
+            let body = body.into_iter().chain(given).collect();
+            list.insert(at + 1, Node::If { test: first, body });
+        }
+    });
+}
+
+#[test]
+fn the_next_tile_is_loaded_before_panels_were_read() {
+    insta::assert_snapshot!(without(two(), 0, |node| awaits(node, Side::Empty)), @"
+    error[race]: multiply of block 1 on rank 0 sends panel 0 of its part to sum 1 of CTA 0 of its cluster
+      = load of block 0 on rank 0 loads rows 256..384, columns 64..128 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    let read = |node: &Node| matches!(node, Node::AwaitRead { .. });
+    insta::assert_snapshot!(without(two(), 0, read), @"
+    error[race]: load of block 1 on rank 0 loads rows 256..384, columns 960..1024 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
+      = store of block 1 on rank 0 stores panel 0 to rows 0..128, columns 16..32 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    insta::assert_snapshot!(told(two(), given_early), @"
+    error[race]: load of block 1 on rank 0 loads rows 256..384, columns 960..1024 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
+      = multiply of block 1 on rank 0 writes panel 1
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+/// Each CTA of a pair loads into the other one's stages, too.
+#[test]
+fn the_next_tile_is_loaded_where_the_one_beside_has_panels() {
+    let alone = told(four(), |pipeline| {
+        let ring = &mut pipeline.rings[TILES];
+        (ring.ctas, ring.empty) = (1, 1);
+    });
+    insta::assert_snapshot!(alone, @"
+    error[race]: load of block 2 on rank 0 loads rows 256..320, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
+      = multiply of block 1 on rank 0 sends panel 3 of its part to sum 0 of CTA 3 of its cluster
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    let half = told(four(), |pipeline| pipeline.rings[TILES].empty = 1);
+    insta::assert_snapshot!(half, @"
+    error[race]: load of block 3 on rank 0 loads rows 320..384, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
+      = multiply of block 1 on rank 0 sends panel 1 of its part to sum 1 of CTA 3 of its cluster
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    // To those that share its own tile.
+    let sharing = told(four(), |pipeline| {
+        pipeline.rings[TILES].peer = Expr::var("lane") * 2 + Expr::var("half");
+    });
+    insta::assert_snapshot!(sharing, @"
+    error[race]: load of block 2 on rank 0 loads rows 256..320, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
+      = multiply of block 1 on rank 0 sends panel 3 of its part to sum 0 of CTA 3 of its cluster
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+/// The steps of the tile beside are others.
+#[test]
+fn done_with_the_steps_of_another_tile() {
+    let beside = told(four(), |pipeline| {
+        let other = Expr::from(1) - Expr::var("half");
+        pipeline.rings[TILES].all_full = Some((2, Expr::var("lane") * 2 + other));
+    });
+    insta::assert_snapshot!(beside, @"
+    error[race]: multiply of block 3 on rank 0 sends panel 0 of its part to sum 0 of CTA 1 of its cluster
+      = load of block 1 on rank 0 loads rows 64..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    // To those that have the same steps.
+    let same = told(four(), |pipeline| {
+        let peer = Expr::var("share") * 2 + Expr::var("lane");
+        pipeline.rings[TILES].all_full = Some((2, peer));
+    });
+    insta::assert_snapshot!(same, @"
+    error[race]: multiply of block 0 on rank 0 sends panel 1 of its part to sum 1 of CTA 2 of its cluster
+      = load of block 3 on rank 0 loads rows 64..128, columns 576..640 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+#[test]
+fn nobody_says_that_panels_were_read() {
+    insta::assert_snapshot!(without(two(), 0, |node| arrives(node, Side::Empty)), @"
+    error[progress]: load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0), for ever
+      = load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (2, 0)
+      = multiply of block 0 on rank 0 waits for a stage to be full
+      = multiply of block 0 on rank 0 waits for a stage to be full
+      = load of block 1 on rank 0 waits until the panels before have been read for tile (2, 0)
+    ");
+}
+
+/// What the thread that stores says of the last tile must have come before the CTA beside leaves.
+#[test]
+fn what_is_under_way_at_the_end() {
+    insta::assert_snapshot!(without(four(), 0, |node| awaits(node, Side::Empty)), @"
+    error[race]: store of block 1 on rank 0 ends while its cluster's shared memory may still change
+      = store of block 2 on rank 0 says that its panels have been read for tile (3, 1)
+      = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
+      help: wait for the barrier it completes on, or leave it out if nobody needs it
+    ");
+}
+
+#[test]
+fn sums_and_panels_in_the_same_place() {
+    let together = told(two(), |pipeline| {
+        pipeline.rings[SUMS].at = pipeline.rings[PANELS].at
+    });
+    insta::assert_snapshot!(together, @"
+    error[race]: multiply of block 1 on rank 0 sends panel 0 of its part to sum 0 of CTA 0 of its cluster
+      = multiply of block 0 on rank 0 writes panel 0
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    let panels = told(two(), |pipeline| pipeline.rings[PANELS].slots -= 1);
+    insta::assert_snapshot!(panels, @"
+    error[coverage]: store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..16 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = the panel is of another place
+    ");
+}
+
+/// Who does not go on to the next phase waits for one that is over.
+#[test]
+fn the_phase_of_the_tile_before() {
+    let advances =
+        |node: &Node| matches!(node, Node::Advance { ring, .. } if usize::from(ring.0) == TILES);
+    insta::assert_snapshot!(without(two(), 0, advances), @"
+    error[race]: multiply of block 1 on rank 0 sends panel 0 of its part to sum 1 of CTA 0 of its cluster
+      = load of block 0 on rank 0 loads rows 256..384, columns 64..128 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    insta::assert_snapshot!(without(two(), 1, advances), @"
+    error[race]: multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
+      = load of block 1 on rank 0 loads rows 256..384, columns 960..1024 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+#[test]
+fn accesses_that_are_not_fenced_from_the_next_loads() {
+    let fence = |node: &Node| *node == Node::FenceShared;
+    insta::assert_snapshot!(without(two(), 0, fence), @"
+    error[race]: store of block 1 on rank 0 stores panel 0 to rows 0..128, columns 16..32 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = multiply of block 1 on rank 0 writes panel 0
+      = a barrier or a counter orders them, but no proxy fence
+      help: `fence_async_shared` after ordinary accesses, before the slot is given on
+    ");
+}

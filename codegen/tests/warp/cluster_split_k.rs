@@ -1,0 +1,401 @@
+//! CTAs that load together and share the K steps of their tiles: what the verifier accepts, and what it says when one
+//! thing is changed.
+
+use crate::fixtures::left_out::unnoticed;
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
+use counterflow_codegen::diag::Diagnostics;
+use counterflow_codegen::dtype::Dtype::Bf16;
+use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::pipeline::{self, Expr, Node, Pipeline, Test};
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::variant::{Layout, Variant};
+use counterflow_codegen::verify::{self, Checked};
+
+/// A tile and whether it is taken in turn.
+type Kind = ((u32, u32), bool);
+
+fn kernel(kind: Kind, cluster: (u32, u32), split: u32, layout: Layout) -> Checked<Kernel> {
+    let (tile, in_turn) = kind;
+    let mut s = ScheduleBuilder::new("gemm");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, tile);
+    let options = GemmOptions {
+        cluster: Some(cluster.into()),
+        split: Some(split.into()),
+        ping_pong: Some(in_turn.into()),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), acc);
+        });
+    });
+    let kernel = lower(&s.finish(), &Variant::new(1).layout(layout)).and_then(verify::kernel);
+    kernel.unwrap_or_else(|found| panic!("{found}"))
+}
+
+fn good(kind: Kind, cluster: (u32, u32), split: u32) -> Pipeline {
+    let built = pipeline::build(&kernel(kind, cluster, split, Layout::Nt));
+    built.unwrap_or_else(|found| panic!("{found}"))
+}
+
+/// Clusters of four whose warpgroups share tiles.
+fn four() -> Pipeline {
+    good(((128, 128), false), (2, 1), 2)
+}
+
+/// The same in turn: sums lie beside the stages, and are given back.
+fn in_turn() -> Pipeline {
+    good(((64, 64), true), (2, 1), 2)
+}
+
+fn accepted(kind: Kind, cluster: (u32, u32), split: u32, layout: Layout) {
+    let built = pipeline::build(&kernel(kind, cluster, split, layout));
+    let checked = built.and_then(pipeline::verify);
+    checked.unwrap_or_else(|found| panic!("{kind:?} {cluster:?} by {split} {layout:?}: {found}"));
+}
+
+#[test]
+fn every_sort_of_tile_is_accepted() {
+    for (kind, splits) in [
+        (((128, 192), false), &[2][..]),
+        (((128, 128), false), &[2, 3, 4]),
+        (((128, 96), false), &[2, 3]),
+        (((256, 64), false), &[2]),
+        (((128, 96), true), &[2]),
+        (((64, 64), true), &[2, 3, 4]),
+        (((64, 128), true), &[2, 3]),
+    ] {
+        for split in splits {
+            for (cluster, layout) in [(2, 1), (1, 2)]
+                .into_iter()
+                .flat_map(|cluster| Layout::ALL.map(|layout| (cluster, layout)))
+            {
+                accepted(kind, cluster, *split, layout);
+            }
+        }
+    }
+    // Tiles of so few rows share only their columns.
+    accepted(((16, 64), true), (2, 1), 2, Layout::Nt);
+    accepted(((32, 64), true), (2, 1), 4, Layout::Nt);
+}
+
+fn told(pipeline: Pipeline) -> String {
+    let found = pipeline::verify(pipeline).expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+/// What the verifier says after `edit` has changed nodes of a good pipeline.
+fn story(mut pipeline: Pipeline, mut edit: impl FnMut(&mut Node) -> bool) -> String {
+    let mut edited = false;
+    pipeline.lists(&mut |list| {
+        for node in list {
+            edited |= edit(node);
+        }
+    });
+    assert!(edited, "the edit found nothing to change");
+    told(pipeline)
+}
+
+/// The rank in its cluster of a CTA of four.
+fn rank(share: Expr, half: Expr) -> Expr {
+    share * 2 + half
+}
+
+fn other(name: &str) -> Expr {
+    Expr::from(1) - Expr::var(name)
+}
+
+fn loaded_into(first: &Expr) -> String {
+    story(four(), |node| {
+        let Node::Load {
+            multicast: Some(to),
+            ..
+        } = node
+        else {
+            return false;
+        };
+        *to = first.clone();
+        true
+    })
+}
+
+#[test]
+fn loads_into_ctas_that_have_other_steps() {
+    insta::assert_snapshot!(loaded_into(&rank(other("share"), 0.into())), @"
+    error[coverage]: multiply of block 2 on rank 0 multiplies x of stage 0 by w of stage 0
+      = its operands are not the next of its tile's along K
+    ");
+    // All into the first two.
+    insta::assert_snapshot!(loaded_into(&0.into()), @"
+    error[race]: load of block 2 on rank 0 loads rows 0..64, columns 448..512 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
+      = load of block 0 on rank 0 loads rows 0..64, columns 0..64 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    // Into one of its own and one beyond.
+    insta::assert_snapshot!(loaded_into(&rank(Expr::var("share"), Expr::from(1))), @"
+    error[coverage]: load of block 2 on rank 0 loads rows 0..64, columns 448..512 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
+      = its cluster has no CTA 4
+    ");
+}
+
+fn emptied_at(peer: Expr) -> String {
+    let mut pipeline = four();
+    pipeline.rings[0].peer = peer;
+    told(pipeline)
+}
+
+#[test]
+fn stages_that_are_given_back_to_others() {
+    insta::assert_snapshot!(emptied_at(rank(other("share"), Expr::var("lane"))), @"
+    error[progress]: load of block 2 on rank 0 waits for a stage to be empty for tile (0, 0)
+      = multiply of block 0 on rank 0 gives a slot on
+      = the next phase may be over before all its warps have looked: by its parity, the one they wait for is not
+      help: what ends the next phase must come after the wait in each warp: an arrival of all of them, not of one
+    ");
+    // To the first two, whoever loaded.
+    insta::assert_snapshot!(emptied_at(Expr::var("lane")), @"
+    error[progress]: load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0), for ever
+      = load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
+      = multiply of block 0 on rank 0 waits until all are done with the steps of a tile
+      = multiply of block 0 on rank 0 waits until all are done with the steps of a tile
+      = load of block 1 on rank 0 waits until the panels before have been read for tile (2, 0)
+    ");
+    // To those of its half, as sums are.
+    insta::assert_snapshot!(emptied_at(rank(Expr::var("lane"), Expr::var("half"))), @"
+    error[race]: load of block 3 on rank 0 loads rows 64..128, columns 896..904 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
+      = load of block 3 on rank 0 loads rows 64..128, columns 448..512 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+#[test]
+fn a_stage_is_loaded_again_before_all_who_have_it_are_done() {
+    let mut pipeline = four();
+    pipeline.rings[0].empty /= 2;
+    insta::assert_snapshot!(told(pipeline), @"
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 896..904 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+      = load of block 2 on rank 0 loads rows 0..128, columns 448..512 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+fn sent_to(cta: impl Fn(Expr) -> Expr) -> String {
+    story(four(), |node| {
+        let Node::SendSum { to, .. } = node else {
+            return false;
+        };
+        *to = cta(Expr::var("part") % 2);
+        true
+    })
+}
+
+#[test]
+fn sums_that_are_sent_to_a_cta_with_another_tile() {
+    insta::assert_snapshot!(sent_to(|owner| rank(owner, other("half"))), @"
+    error[race]: multiply of block 2 on rank 0 sends panel 0 of its part to sum 1 of CTA 1 of its cluster
+      = load of block 1 on rank 0 loads rows 128..256, columns 128..192 of x (chunk or slot 0) on rank 0 into x of stage 2 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    // As if there were no halves.
+    insta::assert_snapshot!(sent_to(|owner| owner), @"
+    error[race]: multiply of block 3 on rank 0 sends panel 0 of its part to sum 1 of CTA 0 of its cluster
+      = multiply of block 2 on rank 0 sends panel 0 of its part to sum 1 of CTA 0 of its cluster
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    // Beyond the cluster.
+    insta::assert_snapshot!(sent_to(|owner| rank(owner + 2, Expr::var("half"))), @"
+    error[coverage]: multiply of block 2 on rank 0 sends panel 0 of its part to sum 1 of CTA 4 of its cluster
+      = its cluster has no CTA 4
+    ");
+}
+
+fn sums_given_back_to(peer: Expr) -> String {
+    let mut pipeline = in_turn();
+    pipeline.rings[2].peer = peer;
+    told(pipeline)
+}
+
+#[test]
+fn sums_that_are_given_back_to_others() {
+    insta::assert_snapshot!(sums_given_back_to(rank(Expr::var("lane"), other("half"))), @"
+    error[progress]: multiply of block 1 on rank 0 waits for a sum to be empty
+      = multiply of block 2 on rank 0 gives a slot on
+      = the next phase may be over before all its warps have looked: by its parity, the one they wait for is not
+      help: what ends the next phase must come after the wait in each warp: an arrival of all of them, not of one
+    ");
+    insta::assert_snapshot!(sums_given_back_to(Expr::var("lane")), @"
+    error[progress]: multiply of block 1 on rank 0 waits for a sum to be empty
+      = multiply of block 0 on rank 0 gives a slot on
+      = the next phase may be over before all its warps have looked: by its parity, the one they wait for is not
+      help: what ends the next phase must come after the wait in each warp: an arrival of all of them, not of one
+    ");
+}
+
+#[test]
+fn both_load_the_same_half() {
+    let found = story(good(((128, 128), false), (1, 2), 2), |node| {
+        let Node::Load { part: 0, at, .. } = node else {
+            return false;
+        };
+        at.row = 0.into();
+        true
+    });
+    insta::assert_snapshot!(found, @"
+    error[coverage]: multiply of block 1 on rank 0 multiplies x of stage 0 by w of stage 0
+      = a stage does not hold one tile of each operand
+    ");
+}
+
+/// Nothing that one CTA did to another may be under way when it leaves: neither loads and what gives stages back, nor
+/// what gives sums back.
+#[test]
+fn what_is_under_way_at_the_end() {
+    let mut pipeline = four();
+    pipeline.end.clear();
+    insta::assert_snapshot!(told(pipeline), @"
+    error[race]: multiply of block 4 on rank 0 ends while another CTA of its cluster may still write its shared memory
+      help: wait for the whole cluster at the end
+    ");
+    let mut pipeline = four();
+    let mut edited = false;
+    pipeline.lists(&mut |list| {
+        let before = list.len();
+        list.retain(|node| !matches!(node, Node::For { var, .. } if var == "i"));
+        edited |= list.len() < before;
+    });
+    assert!(edited);
+    insta::assert_snapshot!(told(pipeline), @"
+    error[race]: load of block 5 on rank 0 ends while its cluster's shared memory may still change
+      = multiply of block 7 on rank 0 gives a slot on
+      = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
+      help: wait for the barrier it completes on, or leave it out if nobody needs it
+    ");
+    let gives = |node: &Node| matches!(node, Node::Arrive { ring, .. } if ring.0 == 2);
+    let always = story(in_turn(), |node| match node {
+        Node::If { test, body } if body.iter().any(gives) => {
+            *test = Test::Equal(0.into(), 0.into());
+            true
+        }
+        _ => false,
+    });
+    insta::assert_snapshot!(always, @"
+    error[race]: store of block 4 on rank 0 ends while its cluster's shared memory may still change
+      = multiply of block 6 on rank 0 gives a slot on
+      = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
+      help: wait for the barrier it completes on, or leave it out if nobody needs it
+    ");
+}
+
+/// What is said if a sum is given back as if the next tile of its warpgroup were so many on.
+fn given_back_among(tiles_on: &Expr) -> String {
+    let gives = |node: &Node| matches!(node, Node::Arrive { ring, .. } if ring.0 == 2);
+    story(in_turn(), |node| match node {
+        Node::If { test, body } if body.iter().any(gives) => {
+            let (_, tiles) = test.sides();
+            *test = Test::Less(Expr::Within + tiles_on.clone(), tiles.clone());
+            true
+        }
+        _ => false,
+    })
+}
+
+#[test]
+fn a_cluster_has_ctas_beside_each_other_and_ctas_that_share() {
+    insta::assert_snapshot!(given_back_among(&Expr::Blocks), @"
+    error[progress]: load of block 0 on rank 0 waits for all warps of its cluster, for ever
+      = load of block 0 on rank 0 waits for all warps of its cluster
+      = store of block 0 on rank 0 waits for a panel to be full for tile (2, 2)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 2)
+      = multiply of block 0 on rank 0 waits for a sum to be empty
+      = multiply of block 0 on rank 0 waits for a sum to be empty
+    ");
+    insta::assert_snapshot!(given_back_among(&(Expr::Blocks * 2)), @"
+    error[progress]: load of block 0 on rank 0 waits for a stage to be empty, for ever
+      = load of block 0 on rank 0 waits for a stage to be empty
+      = store of block 0 on rank 0 waits for a panel to be full for tile (1, 1)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 2)
+      = multiply of block 0 on rank 0 waits for a sum to be empty
+      = multiply of block 0 on rank 0 waits for a sum to be empty
+    ");
+}
+
+#[test]
+fn no_step_can_be_left_out() {
+    // The end of a kernel completes its stores, too.
+    for (kind, cluster) in [
+        (((128, 96), false), (2, 1)),
+        (((64, 64), true), (2, 1)),
+        (((64, 64), true), (1, 2)),
+    ] {
+        insta::allow_duplicates! { insta::assert_snapshot!(unnoticed(|| good(kind, cluster, 2)), @"
+        AwaitStores
+        ") };
+    }
+}
+
+fn refused<T: std::fmt::Debug>(result: Result<T, Diagnostics>) -> String {
+    let found = result.expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+#[test]
+fn clusters_that_cannot_be_are_refused_with_the_numbers() {
+    let build = |kind, cluster, split, layout| {
+        refused(pipeline::build(&kernel(kind, cluster, split, layout)))
+    };
+    let small = ((64, 64), true);
+    insta::assert_snapshot!(build(small, (2, 1), 5, Layout::Nt), @"
+    error[resources]: 5 CTAs that share the steps of a tile, in a cluster of 2x1
+      help: at most 8 CTAs in all: `split` is at most 4
+    ");
+    insta::assert_snapshot!(build(small, (2, 2), 2, Layout::Nt), @"
+    error[resources]: a cluster of 2x2
+      help: 1x1, 2x1 or 1x2
+    ");
+    // With sums, 176 accumulators a thread spill where columns are on the M side, and do not where rows are.
+    accepted(((256, 176), false), (1, 1), 2, Layout::Nt);
+    insta::assert_snapshot!(build(((176, 256), false), (1, 1), 2, Layout::Nt), @"
+    error[resources]: tiles of 176x256
+      help: rows that are no multiple of 64, by 64 columns in turn or 128 shared up to 248 rows; by 128 in turn up to 160, 256 shared up to 160 (176 by CTAs alone, 200 of their plain products), 192 and 256 in turn up to 104 and 80
+    ");
+    insta::assert_snapshot!(build(((24, 64), true), (1, 2), 2, Layout::Nt), @"
+    error[resources]: a cluster that shares the rows of tiles of 24
+      help: a multiple of 16 rows: its CTAs load whole swizzle atoms
+    ");
+    let large = kernel(small, (1, 2), 8, Layout::Nt);
+    let plan = Plan::new(&large, &Shape::new(64, 64, 8192), &Machine::h200());
+    insta::assert_snapshot!(refused(plan), @"
+    error[resources]: a cluster of 16 CTAs
+      help: a cluster has at most 8 CTAs
+    ");
+}
+
+/// A cluster has tiles beside each other, of which some may be outside, and all its CTAs have each.
+#[test]
+fn a_cluster_has_several_tiles_and_several_ctas_for_each() {
+    let grid = |tile, cluster, split, [m, n]: [u32; 2]| {
+        let kernel = kernel((tile, false), cluster, split, Layout::Nt);
+        let plan = Plan::new(&kernel, &Shape::new(m, n, 8192), &Machine::h200());
+        plan.unwrap_or_else(|found| panic!("{found}")).grid
+    };
+    let deep = grid((128, 192), (2, 1), 2, [512, 2560]);
+    assert_eq!((deep.tiles, deep.gemm), (56, 28 * 4));
+    // Three rows of tiles are two of pairs.
+    let ragged = grid((128, 192), (2, 1), 2, [384, 768]);
+    assert_eq!((ragged.tiles, ragged.gemm), (12, 8 * 4));
+    assert_eq!(grid((128, 192), (1, 2), 2, [384, 576]).gemm, 6 * 4);
+    assert_eq!(grid((128, 192), (2, 1), 1, [384, 768]).gemm, 8 * 2);
+    // No more than run at once.
+    assert_eq!(grid((128, 128), (2, 1), 4, [4096, 4096]).gemm, 15 * 8);
+}

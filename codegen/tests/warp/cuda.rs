@@ -1,0 +1,191 @@
+//! What a Hopper pipeline refuses, and what the host is told.
+
+use crate::fixtures::library;
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
+use counterflow_codegen::cuda::{self, Param};
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::pipeline::{self, Field, Pipeline};
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::CounterId;
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::variant::{Layout, Variant};
+use counterflow_codegen::verify::{self, Checked};
+
+fn variant(dtype: Dtype, tile: (u32, u32)) -> Variant {
+    Variant::new(4).dtype(dtype).set("tiles", tile)
+}
+
+fn build(
+    name: &str,
+    variant: &Variant,
+) -> Result<Pipeline, counterflow_codegen::diag::Diagnostics> {
+    let program = library::all()
+        .into_iter()
+        .find(|program| program.name == name)
+        .expect("a schedule");
+    let kernel = lower(&program, variant)
+        .and_then(verify::kernel)
+        .expect("a kernel");
+    pipeline::build(&kernel)
+}
+
+fn pipeline(name: &str) -> Checked<Pipeline> {
+    build(name, &variant(Dtype::Bf16, (128, 256)))
+        .and_then(pipeline::verify)
+        .unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+#[test]
+fn what_hopper_cannot_do_is_refused_with_the_numbers() {
+    let refused = |variant: Variant| {
+        build("gemm", &variant)
+            .expect_err("refused")
+            .first()
+            .text(&|_| String::new())
+    };
+    insta::assert_snapshot!(refused(variant(Dtype::Bf16, (256, 208))), @"
+    error[resources]: tiles of 256x208
+      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters, 192 of plain products by CTAs alone)
+    ");
+    insta::assert_snapshot!(refused(variant(Dtype::F32, (128, 256))), @"
+    error[resources]: a product of f32
+      help: bf16 or f16
+    ");
+    let wgrad = variant(Dtype::Bf16, (128, 256)).layout(Layout::Tn);
+    let found = build("ag_gemm", &wgrad).expect_err("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[resources]: #[comm] moves `x`, whose rows are contiguous
+      help: tensors whose columns are: layout nt, or nn where it is `a` of the dot
+    ");
+}
+
+/// A GEMM with tiles and clusters of those shapes.
+fn refused_cluster(tile: (u32, u32), cluster: (u32, u32)) -> String {
+    let mut s = ScheduleBuilder::new("gemm");
+    let (x, w) = (s.local("x", Dtype::Bf16), s.local("w", Dtype::Bf16));
+    let y = s.out("y", Dtype::Bf16);
+    let tiles = s.tiles("tiles", y, tile);
+    let options = GemmOptions {
+        cluster: Some(cluster.into()),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), acc);
+        });
+    });
+    let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
+    let found = pipeline::build(&kernel.expect("a kernel")).expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+#[test]
+fn clusters_that_hopper_does_not_have_are_refused() {
+    insta::assert_snapshot!(refused_cluster((128, 128), (2, 2)), @"
+    error[resources]: a cluster of 2x2
+      help: 1x1, 2x1 or 1x2
+    ");
+    insta::assert_snapshot!(refused_cluster((256, 176), (2, 1)), @"
+    error[resources]: tiles of 256x176
+      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters, 192 of plain products by CTAs alone)
+    ");
+    insta::assert_snapshot!(refused_cluster((24, 64), (1, 2)), @"
+    error[resources]: a cluster that shares the rows of tiles of 24
+      help: a multiple of 16 rows: its CTAs load whole swizzle atoms
+    ");
+}
+
+#[test]
+fn operands_may_have_their_rows_contiguous() {
+    for (name, layouts) in [
+        ("gemm", &Layout::ALL[..]),
+        ("ag_gemm", &[Layout::Nn]),
+        ("gemm_rs", &Layout::ALL),
+        ("gemm_ar", &Layout::ALL),
+    ] {
+        for layout in layouts {
+            let variant = variant(Dtype::F16, (128, 256)).layout(*layout);
+            let pipeline = build(name, &variant)
+                .and_then(pipeline::verify)
+                .unwrap_or_else(|e| panic!("{name} {layout:?}: {e}"));
+            let text = cuda::emit(&pipeline).text;
+            assert_eq!(
+                *layout != Layout::Nt,
+                text.contains("wgmma_descriptor_rows")
+            );
+        }
+    }
+}
+
+#[test]
+fn the_host_is_told_every_number() {
+    let pipeline = pipeline("ag_gemm");
+    let source = cuda::emit(&pipeline);
+    let (shape, machine) = (Shape::new(1000, 512, 2048), Machine::h200());
+    let plan = Plan::new(&pipeline.kernel, &shape, &machine).expect("a plan");
+    let mut told = String::new();
+    for param in &source.params {
+        match param {
+            Param::Map { map, tail } => {
+                let shape = pipeline.map_shape(*map, *tail, &plan, 1);
+                told += &format!(
+                    "{}{}: dims {:?} strides {:?} box {:?} offset {}\n",
+                    pipeline.map(*map).name,
+                    if *tail { "_tail" } else { "" },
+                    shape.dims,
+                    shape.strides,
+                    shape.boxed,
+                    shape.offset
+                );
+            }
+            Param::Plan { bytes, fields } => {
+                told += &format!("plan: {bytes} bytes\n");
+                for at in fields {
+                    let value = pipeline.value(at.field, &plan, &machine, 1);
+                    told += &format!(
+                        "  {} at {}: {}\n",
+                        at.name,
+                        at.offset,
+                        value.map_or("an address".into(), |value| value.to_string())
+                    );
+                }
+            }
+            Param::Watch => told += "watch\n",
+        }
+    }
+    insta::assert_snapshot!(told, @"
+    x: dims [2048, 250, 4, 4] strides [4096, 1024000] box [64, 128, 1, 1] offset 0
+    x_strip: dims [2048, 250, 4, 4] strides [4096, 1024000] box [64, 32, 1, 1] offset 0
+    w: dims [2048, 512, 1, 1] strides [4096, 2097152] box [64, 256, 1, 1] offset 0
+    w_strip: dims [2048, 512, 1, 1] strides [4096, 2097152] box [64, 32, 1, 1] offset 0
+    y: dims [512, 250, 4, 1] strides [1024, 256000] box [64, 128, 1, 1] offset 0
+    y_tail: dims [512, 250, 4, 1] strides [1024, 256000] box [64, 128, 1, 1] offset 0
+    plan: 88 bytes
+      heap at 0: an address
+      stride at 8: an address
+      offset at 16: an address
+      arrivals at 24: an address
+      finished at 32: an address
+      m at 40: 1000
+      k at 44: 2048
+      n at 48: 512
+      rows at 52: 250
+      tail at 56: 4
+      me at 60: 1
+      world at 64: 4
+      arrived at 68: 0
+      ready_x at 72: 8
+      pieces_m at 76: 2
+      join at 80: 2
+    watch
+    ");
+    // Two units a piece: 2048 columns are 32 boxes, and a CTA signals every 16.
+    let arrivals = pipeline.arrivals(&plan, 1);
+    let first = pipeline
+        .value(Field::First(CounterId(0)), &plan, &machine, 1)
+        .expect("a number") as usize;
+    assert_eq!(&arrivals[first..first + 8], [2, 2, 0, 0, 2, 2, 2, 2]);
+}

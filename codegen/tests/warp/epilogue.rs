@@ -1,0 +1,173 @@
+//! The math after the dot at the warp level: what is emitted, and what the verifier says when an operand is missing.
+
+use crate::fixtures::features as schedules;
+use counterflow_codegen::builder::*;
+use counterflow_codegen::cuda;
+use counterflow_codegen::dtype::Dtype::{self, Bf16, F32};
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::pipeline::{self, Node, Pipeline};
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::Program;
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::value::{Binary, Compare, ScalarFn, Unary, Value};
+use counterflow_codegen::variant::Variant;
+use counterflow_codegen::verify;
+
+/// What stays of the activation's input for the way back, and the activation times a gate.
+fn gated(gate_type: Dtype) -> Program {
+    let leaky = ScalarFn {
+        name: "leaky",
+        params: &["x"],
+        body: Box::new(Value::select(
+            Compare::Lt,
+            0.0.into(),
+            Value::Arg(0),
+            Value::Arg(0),
+            Value::from(0.1).combine(Binary::Mul, Value::Arg(0)),
+        )),
+    };
+    let mut s = ScheduleBuilder::new("gated");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let (bias, slope) = (s.vector("bias", Bf16), s.vector("slope", F32));
+    let gate = s.local("gate", gate_type);
+    let (before, y) = (s.out("before", Bf16), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 256));
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            let (bias, slope, gate) = (s.load(bias), s.load(slope), s.load(gate.at(t)));
+            let sum = product.bias(bias);
+            s.store(before.at(t), sum.clone());
+            let squared = sum.clone() * sum.clone() * slope;
+            let value = sum.call(leaky.clone(), []) * gate + squared.apply(Unary::Tanh);
+            s.store(y.at(t), value);
+        });
+    });
+    s.finish()
+}
+
+fn build(program: &Program) -> Result<Pipeline, String> {
+    let kernel = lower(program, &Variant::new(4)).and_then(verify::kernel);
+    let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
+    pipeline::build(&kernel).map_err(|error| error.first().text(&|_| String::new()))
+}
+
+fn good(program: &Program) -> Pipeline {
+    build(program).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn values_are_functions_and_operands_come_by_panels() {
+    let pipeline = pipeline::verify(good(&gated(Bf16))).unwrap_or_else(|error| panic!("{error}"));
+    let text = cuda::emit(&pipeline).text;
+    let functions = text
+        .find("// The schedule's #[epilogue]")
+        .expect("functions");
+    let kernel = text.find("extern \"C\"").expect("a kernel");
+    let panels = text.rfind("// before[t]").expect("the stores");
+    insta::assert_snapshot!(format!("{}{}", &text[functions..kernel], &text[panels..]));
+}
+
+#[test]
+fn a_sum_over_ranks_goes_through_its_epilogue_whole() {
+    let pipeline = pipeline::verify(good(&schedules::slots_sum()));
+    let pipeline = pipeline.unwrap_or_else(|error| panic!("{error}"));
+    let [epilogue] = pipeline.epilogues.as_slice() else {
+        panic!("{:?}", pipeline.epilogues);
+    };
+    assert_eq!(
+        epilogue.value.text(&|acc| format!("acc{}", acc.0)),
+        "gelu(acc1 + acc3)"
+    );
+}
+
+#[test]
+fn panels_are_as_wide_as_the_widest_type_allows() {
+    let pipeline = pipeline::verify(good(&gated(F32))).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(pipeline.tiling().subtile().columns, 32);
+    let text = cuda::emit(&pipeline).text;
+    assert!(text.contains("panel_read<float, PANEL_N>(gate,"));
+    assert!(text.contains("panel_store<T, PANEL_N>(y_values,"));
+}
+
+/// What the verifier says when the first node of a kind is gone from the multiplying warps.
+fn without(gone: impl Fn(&Node) -> bool) -> String {
+    after(|_| true, gone)
+}
+
+/// As [`without`], of the nodes after one of another kind in its list.
+fn after(first: impl Fn(&Node) -> bool, gone: impl Fn(&Node) -> bool) -> String {
+    let mut pipeline = good(&gated(Bf16));
+    let mut warps = std::mem::take(&mut pipeline.warps);
+    let multiply = warps.pop().expect("a role");
+    pipeline.warps.push(multiply);
+    let mut done = false;
+    pipeline.lists(&mut |list| {
+        let start = list.iter().position(&first).unwrap_or(list.len());
+        let at = list[start..].iter().position(&gone).map(|at| start + at);
+        if let Some(at) = at.filter(|_| !done) {
+            list.remove(at);
+            done = true;
+        }
+    });
+    assert!(done);
+    warps.append(&mut pipeline.warps);
+    pipeline.warps = warps;
+    let found = pipeline::verify(pipeline).expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+#[test]
+fn an_operand_or_an_epilogue_left_out() {
+    insta::assert_snapshot!(without(|node| matches!(node, Node::ReadVector { .. })), @"
+    error[coverage]: multiply of block 0 on rank 0 applies before_value to panel 0 for tile (0, 0)
+      = `bias` is not there for these rows and columns
+    ");
+    insta::assert_snapshot!(without(|node| matches!(node, Node::ReadPanel { .. })), @"
+    error[coverage]: multiply of block 0 on rank 0 applies y_value to panel 0 for tile (0, 0)
+      = `gate` is not there for these rows and columns
+    ");
+    insta::assert_snapshot!(without(|node| matches!(node, Node::Apply { .. })), @"
+    error[coverage]: multiply of block 0 on rank 0 writes panel 0 for tile (0, 0)
+      = its epilogue was not applied to this panel
+    ");
+    insta::assert_snapshot!(after(|node| matches!(node, Node::ReadPanel { .. }), |node| matches!(node, Node::FenceShared)), @"
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 192..256 of gate (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
+      = multiply of block 0 on rank 0 reads x of stage 1 for tile (0, 0)
+      = a barrier or a counter orders them, but no proxy fence
+      help: `fence_async_shared` after ordinary accesses, before the slot is given on
+    ");
+}
+
+#[test]
+fn an_operand_of_other_columns() {
+    let mut pipeline = good(&gated(Bf16));
+    pipeline.lists(&mut |list| {
+        for node in list {
+            if let Node::ReadVector { column, .. } = node {
+                *column = 0.into();
+            }
+        }
+    });
+    let found = pipeline::verify(pipeline).expect_err("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[coverage]: multiply of block 0 on rank 0 applies before_value to panel 1 for tile (0, 0)
+      = `bias` is not there for these rows and columns
+    ");
+}
+
+/// What is read beside a product widens subtiles as what is stored does: stages are divided once, for plan and kernel.
+#[test]
+fn a_plan_counts_with_what_its_kernel_has() {
+    for gate in [Bf16, F32] {
+        let pipeline = good(&gated(gate));
+        let machine = Machine::h200();
+        let plan = Plan::new(&pipeline.kernel, &Shape::new(512, 512, 512), &machine);
+        let plan = plan.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(plan.grid.stages, pipeline.rings[0].slots);
+        let (counted, has) = (plan.grid.shared_memory, pipeline.shared_bytes());
+        assert!(counted >= has, "{gate}: {counted} bytes of {has}");
+        assert_eq!(plan.cta.as_ref(), Some(&pipeline.cta));
+    }
+}

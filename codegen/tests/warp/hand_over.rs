@@ -1,0 +1,494 @@
+//! The warp-level verifier: each test takes a good pipeline, changes one thing, and shows the story that follows.
+
+use crate::fixtures::left_out::unnoticed;
+use crate::fixtures::library;
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
+use counterflow_codegen::dtype::Dtype::Bf16;
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::pipeline::{self, Node, Phase, Pipeline, Side};
+use counterflow_codegen::variant::{Layout, Variant};
+use counterflow_codegen::verify;
+
+fn good(name: &str) -> Pipeline {
+    let tiles = if name == IN_TURN {
+        (64, 48)
+    } else {
+        (128, 128)
+    };
+    let name = name.trim_end_matches(IN_TURN_END);
+    let program = library::all()
+        .into_iter()
+        .find(|program| program.name == name)
+        .expect("a schedule");
+    let variant = Variant::new(4).set("tiles", tiles);
+    let kernel = lower(&program, &variant)
+        .and_then(verify::kernel)
+        .expect("a kernel");
+    pipeline::build(&kernel).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A GEMM whose warpgroups take tiles in turn.
+const IN_TURN: &str = "gemm in turn";
+const IN_TURN_END: &str = " in turn";
+
+/// What the verifier says after `edit` has changed the first node of the role that it can, or removed it (`true`).
+fn story(name: &str, role: &str, edit: impl Fn(&mut Node) -> Option<Edit>) -> String {
+    let mut pipeline = good(name);
+    let mut done = false;
+    let warp = pipeline
+        .warps
+        .iter()
+        .position(|warp| warp.name == role)
+        .expect("a role");
+    let mut others: Vec<_> = Vec::new();
+    for (index, warp_) in pipeline.warps.iter_mut().enumerate() {
+        others.push(if index == warp {
+            Vec::new()
+        } else {
+            std::mem::take(&mut warp_.body)
+        });
+    }
+    pipeline.lists(&mut |list| {
+        let found = list
+            .iter_mut()
+            .position(|node| !done && edit(node).is_some());
+        if let Some(at) = found {
+            done = true;
+            if edit(&mut list[at]).is_none_or(|edit| edit == Edit::Remove) {
+                list.remove(at);
+            }
+        }
+    });
+    for (warp, body) in pipeline
+        .warps
+        .iter_mut()
+        .zip(others)
+        .filter(|(_, body)| !body.is_empty())
+    {
+        warp.body = body;
+    }
+    assert!(done, "the edit found nothing to change");
+    let found = pipeline::verify(pipeline).expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+#[derive(PartialEq)]
+enum Edit {
+    Change,
+    Remove,
+}
+
+fn remove(is: impl Fn(&Node) -> bool) -> impl Fn(&mut Node) -> Option<Edit> {
+    move |node| is(node).then_some(Edit::Remove)
+}
+
+#[test]
+fn blocks_of_an_operand_that_are_all_the_same() {
+    let variant = Variant::new(4).layout(Layout::Nn).set("tiles", (128, 128));
+    let mut pipeline = library::all()
+        .iter()
+        .find(|program| program.name == "gemm")
+        .map(|program| lower(program, &variant).and_then(verify::kernel))
+        .and_then(|kernel| pipeline::build(&kernel.expect("a kernel")).ok())
+        .expect("a pipeline");
+    pipeline.lists(&mut |list| {
+        for node in list {
+            if let Node::Load { part: 1, at, .. } = node {
+                at.row = 0.into();
+            }
+        }
+    });
+    let found = pipeline::verify(pipeline).expect_err("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[coverage]: multiply of block 0 on rank 0 multiplies x of stage 0 by w of stage 0
+      = a stage does not hold one tile of each operand
+    ");
+}
+
+#[test]
+fn a_wrong_phase() {
+    let found = story("gemm", "multiply", |node| match node {
+        Node::Await {
+            side: Side::Full,
+            phase,
+            ..
+        } => {
+            *phase = Phase::LapBefore;
+            Some(Edit::Change)
+        }
+        _ => None,
+    });
+    insta::assert_snapshot!(found, @"
+    error[progress]: multiply of block 0 on rank 0 waits for a stage to be full
+      = the next phase is over, too: by its parity, the one it waits for is not
+      help: wait for the phase of its own lap, and before anyone can end the next one
+    ");
+    let found = story("gemm", "load", |node| match node {
+        Node::Await {
+            side: Side::Empty,
+            phase,
+            ..
+        } => {
+            *phase = Phase::ThisLap;
+            Some(Edit::Change)
+        }
+        _ => None,
+    });
+    insta::assert_snapshot!(found, @"
+    error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0), for ever
+      = load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
+      = multiply of block 0 on rank 0 waits for a stage to be full
+      = multiply of block 0 on rank 0 waits for a stage to be full
+      = load of block 1 on rank 0 waits for a stage to be empty for tile (1, 0)
+    ");
+}
+
+#[test]
+fn a_missing_proxy_fence() {
+    let found = story(
+        "gemm",
+        "multiply",
+        remove(|node| matches!(node, Node::FenceShared)),
+    );
+    insta::assert_snapshot!(found, @"
+    error[race]: store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = multiply of block 0 on rank 0 writes panel 0
+      = a barrier or a counter orders them, but no proxy fence
+      help: `fence_async_shared` after ordinary accesses, before the slot is given on
+    ");
+    let found = story(
+        "gemm_rs",
+        "load",
+        remove(|node| matches!(node, Node::FenceGlobal)),
+    );
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 into w of stage 5 for tile (0, 0)
+      = store of block 0 on rank 1 stores panel 0 to rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (0, 0)
+      = a barrier or a counter orders them, but no proxy fence
+      help: `fence_async_global` after the wait on a counter, before TMA touches the data
+    ");
+    let found = story(
+        "ag_gemm",
+        "load",
+        remove(|node| matches!(node, Node::FenceGlobal)),
+    );
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 5 for tile (0, 0)
+      = store of block 0 on rank 1 stores box 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0
+      = a barrier or a counter orders them, but no proxy fence
+      help: `fence_async_global` after the wait on a counter, before TMA touches the data
+    ");
+}
+
+#[test]
+fn a_stage_released_too_early() {
+    let found = story("gemm", "multiply", |node| match node {
+        Node::MmaWait {
+            pending: pending @ 1,
+        } => {
+            *pending = 2;
+            Some(Edit::Change)
+        }
+        Node::MmaWait { pending: 2 } => Some(Edit::Change),
+        _ => None,
+    });
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 384..392 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+      = multiply of block 0 on rank 0 multiplies x of stage 0 by w of stage 0
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+#[test]
+fn a_signal_after_read_only() {
+    let found = story("gemm_rs", "store", |node| match node {
+        Node::AwaitStores { pending } if *pending > 0 => {
+            *node = Node::AwaitRead { pending: *pending };
+            Some(Edit::Change)
+        }
+        Node::AwaitRead { pending } if *pending > 0 => Some(Edit::Change),
+        _ => None,
+    });
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 into w of stage 5 for tile (0, 0)
+      = store of block 0 on rank 1 stores panel 0 to rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+#[test]
+fn a_lagged_signal_held_across_a_wait() {
+    let last = |node: &Node| matches!(node, Node::AwaitStores { pending: 0 });
+    let mut pipeline = good("gemm_rs");
+    pipeline.lists(&mut |list| {
+        // The flush behind the loop over an owner's tiles.
+        if let Some(at) = list
+            .iter()
+            .position(|node| matches!(node, Node::Items { .. }))
+            && matches!(list.get(at + 1), Some(Node::Note(_)))
+            && list.get(at + 2).is_some_and(last)
+            && matches!(list.get(at + 3), Some(Node::Flush { .. }))
+        {
+            list.remove(at + 3);
+        }
+    });
+    let found = pipeline::verify(pipeline).expect_err("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[progress]: store of block 0 on rank 0 holds back a signal of landed[6] on rank 1
+      = store of block 0 on rank 0 waits for free_partial[2]
+      = what it waits for may wait for that signal
+      help: complete the stores and flush the signal before a wait that another rank must answer
+    ");
+}
+
+#[test]
+fn a_box_that_spills_over_a_chunks_end() {
+    let found = story(
+        "ag_gemm",
+        "store",
+        remove(|node| matches!(node, Node::Tail { .. })),
+    );
+    insta::assert_snapshot!(found, @"
+    error[bounds]: store of block 3 on rank 2 stores panel 0 to rows 128..192, columns 0..64 of y (chunk or slot 2) on rank 2 for tile (1, 0)
+      = chunk 2 ends after 190 rows, and the map does not clip the box there
+      help: a map of its own for the chunk that is not full
+    ");
+}
+
+#[test]
+fn a_counter_that_forgets_its_base() {
+    let found = story(
+        "gemm_rs",
+        "load",
+        remove(|node| matches!(node, Node::CounterAdvance { .. })),
+    );
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 0 on rank 0 in the next launch loads rows 0..2, columns 0..64 of partial (chunk or slot 1) on rank 0 into w of stage 2 for tile (0, 0)
+      = not all that the schedule puts before it has come before it
+      = conflicting accesses of 0 elements came before it in its launch, where 128 should
+      help: the thread that makes the access, or one that it waits for, waits first for all that the schedule waits for
+    ");
+    let mut pipeline = good("ag_gemm");
+    pipeline.lists(&mut |list| {
+        for node in list {
+            if let Node::LastCta { advance, .. } = node {
+                advance.remove(0);
+            }
+        }
+    });
+    let found = pipeline::verify(pipeline).expect_err("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[race]: load of block 0 on rank 2 in the next launch loads rows 0..2, columns 0..64 of x (chunk or slot 1) on rank 2 into x of stage 0 for tile (0, 0)
+      = not all that the schedule puts before it has come before it
+      = conflicting accesses of 0 elements came before it in its launch, where 128 should
+      help: the thread that makes the access, or one that it waits for, waits first for all that the schedule waits for
+    ");
+}
+
+#[test]
+fn a_missing_credit() {
+    let found = story(
+        "gemm_rs",
+        "store",
+        remove(|node| matches!(node, Node::CounterWait { .. })),
+    );
+    insta::assert_snapshot!(found, @"
+    error[race]: store of block 0 on rank 0 in the next launch stores panel 0 to rows 0..2, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+      = load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into w of stage 5 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    let found = story(
+        "ag_gemm",
+        "store",
+        remove(|node| matches!(node, Node::CounterWait { .. })),
+    );
+    insta::assert_snapshot!(found, @"
+    error[race]: store of block 0 on rank 0 stores box 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 2
+      = the caller fills or takes rows 0..192, columns 0..1088 of x (chunk or slot 0) on rank 2 between launches
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+#[test]
+fn other_edits() {
+    // The memory of boxes becomes that of stages before the last box has left it.
+    let found = story("ag_gemm", "load", |node| match node {
+        Node::For { body, .. }
+            if matches!(body.as_slice(), [Node::Await { .. }, Node::Advance { .. }]) =>
+        {
+            Some(Edit::Remove)
+        }
+        _ => None,
+    });
+    insta::assert_snapshot!(found, @"
+    error[race]: load of block 0 on rank 0 loads rows 128..136, columns 0..64 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 1)
+      = store of block 0 on rank 0 stores box 6 to rows 128..192, columns 384..448 of x (chunk or slot 0) on rank 1
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    // A thread ends while its stores read shared memory.
+    let found = story(
+        "gemm",
+        "store",
+        remove(|node| matches!(node, Node::AwaitRead { .. })),
+    );
+    insta::assert_snapshot!(found, @"
+    error[race]: multiply of block 0 on rank 0 writes panel 0
+      = store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    let mut pipeline = good("gemm_rs");
+    pipeline.end.clear();
+    let found = pipeline::verify(pipeline).expect_err("refused");
+    insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
+    error[race]: store of block 0 on rank 0 in the next launch stores panel 0 to rows 0..2, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+      = load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into w of stage 5 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+#[test]
+fn no_step_can_be_left_out() {
+    let mut told = String::new();
+    for name in [
+        "gemm",
+        "ag_gemm",
+        "ag_gemm_ring",
+        "gemm_rs",
+        "gemm_rs_add",
+        "gemm_ar",
+        "bulk",
+    ] {
+        told += &format!("{name}: {}\n", unnoticed(|| good(name)));
+    }
+    // The end of a kernel completes its stores, too. A barrier of the CTA says again what a schedule's own waits may
+    // say already; so does a credit to a rank that must have signalled in this launch anyway.
+    insta::assert_snapshot!(told, @"
+    gemm: AwaitStores
+    ag_gemm: AwaitStores, SyncCta
+    ag_gemm_ring: AwaitStores, SyncCta
+    gemm_rs: AwaitStores
+    gemm_rs_add: FenceGlobal, AwaitStores, CounterWait, FenceGlobal, LastCta
+    gemm_ar: FenceGlobal, AwaitStores, CounterWait, FenceGlobal, FenceGlobal, CounterWait, SyncCta
+    bulk: FenceGlobal, AwaitStores, AwaitStores, SyncCta
+    ");
+}
+
+/// A GEMM in clusters of that shape, its last rows and columns beyond the last whole cluster.
+fn clustered(cluster: (u32, u32)) -> Pipeline {
+    let mut s = ScheduleBuilder::new("gemm");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let options = GemmOptions {
+        cluster: Some(cluster.into()),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), acc);
+        });
+    });
+    let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
+    pipeline::build(&kernel.expect("a kernel")).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn a_cluster_that_does_not_wait_for_all_of_itself() {
+    for cluster in [(2, 1), (1, 2)] {
+        pipeline::verify(clustered(cluster)).unwrap_or_else(|e| panic!("{cluster:?}: {e}"));
+    }
+    let told = |pipeline| {
+        let found = pipeline::verify(pipeline).expect_err("refused");
+        found.first().text(&|_| String::new())
+    };
+    let mut pipeline = clustered((2, 1));
+    pipeline.end.clear();
+    insta::assert_snapshot!(told(pipeline), @"
+    error[race]: multiply of block 2 on rank 0 ends while another CTA of its cluster may still write its shared memory
+      help: wait for the whole cluster at the end
+    ");
+    // Meeting at the end completes nothing: what the other CTA loads and arrives at must have been waited for.
+    for cluster in [(2, 1), (1, 2)] {
+        let mut pipeline = clustered(cluster);
+        let all_empty = |node: &Node| matches!(node, Node::For { var, .. } if var == "i");
+        let mut edited = false;
+        pipeline.lists(&mut |list| {
+            let before = list.len();
+            list.retain(|node| !all_empty(node));
+            edited |= list.len() < before;
+        });
+        assert!(edited);
+        // Which CTA is first to end is the interpreter's luck.
+        let told = ["0", "1", "2", "3"]
+            .iter()
+            .fold(told(pipeline), |told, block| {
+                told.replace(&format!("block {block}"), "block _")
+            });
+        insta::allow_duplicates! { insta::assert_snapshot!(told, @"
+        error[race]: store of block _ on rank 0 ends while its cluster's shared memory may still change
+          = multiply of block _ on rank 0 gives a slot on
+          = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
+          help: wait for the barrier it completes on, or leave it out if nobody needs it
+        ") };
+    }
+    // The consumers of one CTA alone say that a stage is free, but the other one writes it, too.
+    let mut pipeline = clustered((2, 1));
+    pipeline.rings[0].empty /= 2;
+    insta::assert_snapshot!(told(pipeline), @"
+    error[race]: load of block 0 on rank 0 loads rows 0..128, columns 384..392 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+      = load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+    // Both CTAs load the first half.
+    let mut pipeline = clustered((1, 2));
+    pipeline.lists(&mut |list| {
+        for node in list {
+            if let Node::Load { part: 0, at, .. } = node {
+                at.row = 0.into();
+            }
+        }
+    });
+    insta::assert_snapshot!(told(pipeline), @"
+    error[coverage]: multiply of block 1 on rank 0 multiplies x of stage 0 by w of stage 0
+      = a stage does not hold one tile of each operand
+    ");
+}
+
+#[test]
+fn a_turn_that_is_not_awaited_or_not_passed() {
+    pipeline::verify(good(IN_TURN)).unwrap_or_else(|e| panic!("{e}"));
+    let found = story(IN_TURN, "multiply", remove(|node| *node == Node::AwaitTurn));
+    insta::assert_snapshot!(found, @"
+    error[race]: multiply of block 0 on rank 0 waits for a stage to be full
+      = nothing says that the phase before is over, and its parity is that of an earlier one
+      help: a parity names a phase only within a lap around the ring: wait for a turn first
+    ");
+    let found = story(IN_TURN, "multiply", remove(|node| *node == Node::PassTurn));
+    insta::assert_snapshot!(found, @"
+    error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (2, 0), for ever
+      = load of block 0 on rank 0 waits for a stage to be empty for tile (2, 0)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (4, 0)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (2, 0)
+      = multiply of block 0 on rank 0 waits for its turn
+      = multiply of block 0 on rank 0 waits for its turn
+    ");
+    let found = story(
+        IN_TURN,
+        "multiply",
+        remove(|node| matches!(node, Node::Skip { .. })),
+    );
+    insta::assert_snapshot!(found, @"
+    error[progress]: multiply of block 0 on rank 0 waits for a stage to be full
+      = the next phase is over, too: by its parity, the one it waits for is not
+      help: wait for the phase of its own lap, and before anyone can end the next one
+    ");
+}

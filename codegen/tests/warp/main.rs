@@ -1,0 +1,20 @@
+//! The warp level: what is built and emitted for each schedule, and what its verifier says when one thing is changed.
+
+mod accumulated;
+mod aliased_memory;
+mod cluster_split_k;
+mod copies;
+mod cuda;
+mod dependent_launch;
+mod epilogue;
+#[path = "../fixtures/mod.rs"]
+mod fixtures;
+mod hand_over;
+mod mn_major;
+mod partial_tiles;
+mod queues;
+mod slices;
+mod split_k;
+mod staggered_epilogues;
+mod swapped_operands;
+mod worlds;

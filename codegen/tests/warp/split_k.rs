@@ -1,0 +1,471 @@
+//! CTAs that share the K steps of a tile: what the verifier accepts, and what it says when one thing is changed.
+
+use crate::fixtures::left_out::unnoticed;
+use crate::fixtures::library;
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, Tune};
+use counterflow_codegen::diag::Diagnostics;
+use counterflow_codegen::dtype::Dtype::{Bf16, F32};
+use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::pipeline::{self, Expr, Node, Pipeline, Scope, Side, Test};
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::{Choice, Program, RoleKind, Setting};
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::variant::{Layout, Variant};
+use counterflow_codegen::verify::{self, Checked};
+
+fn kernel(options: GemmOptions, tile: (u32, u32), layout: Layout) -> Checked<Kernel> {
+    let variant = Variant::new(1).layout(layout);
+    let kernel = lower(&gemm(options, tile), &variant).and_then(verify::kernel);
+    kernel.unwrap_or_else(|found| panic!("{found}"))
+}
+
+fn gemm(options: GemmOptions, tile: (u32, u32)) -> Program {
+    let mut s = ScheduleBuilder::new("gemm");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, tile);
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), acc);
+        });
+    });
+    s.finish()
+}
+
+fn shared(split: u32) -> GemmOptions {
+    GemmOptions {
+        split: Some(Tune::from(split)),
+        ..GemmOptions::default()
+    }
+}
+
+fn good(split: u32, tile: (u32, u32), layout: Layout) -> Pipeline {
+    let kernel = kernel(shared(split), tile, layout);
+    pipeline::build(&kernel).unwrap_or_else(|found| panic!("{found}"))
+}
+
+#[test]
+fn every_sort_of_tile_shares_its_steps() {
+    for (tile, splits) in [
+        ((128, 128), &[2, 3, 4][..]),
+        ((128, 160), &[2, 4]),
+        ((128, 256), &[2, 3, 4]),
+        ((128, 64), &[2, 3, 4]),
+        ((256, 64), &[2]),
+        ((64, 64), &[2, 3, 4]),
+        ((64, 128), &[2, 3, 4]),
+        ((16, 64), &[2]),
+        ((32, 64), &[3, 4]),
+        ((48, 128), &[5, 6]),
+    ] {
+        for split in splits {
+            for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
+                let checked = pipeline::verify(good(*split, tile, layout));
+                checked.unwrap_or_else(|found| panic!("{tile:?} by {split}: {found}"));
+            }
+        }
+    }
+}
+
+/// What comes after the product is shared, too: vectors and stored tiles by panels, several types of results.
+#[test]
+fn every_cta_applies_the_math_to_its_own_panels() {
+    for split in [2, 3, 4] {
+        let mut s = ScheduleBuilder::new("linear");
+        let (x, w, z) = (s.local("x", Bf16), s.local("w", Bf16), s.local("z", Bf16));
+        let bias = s.vector("bias", F32);
+        let (y, wide) = (s.out("y", Bf16), s.out("wide", F32));
+        let tiles = s.tiles("tiles", y, (128, 128));
+        s.gemm(shared(split), |s| {
+            s.for_items("t", tiles.grouped(8), |s, t| {
+                let acc = s.dot(x.at(t), w.at(t));
+                let (bias, residual) = (s.load(bias), s.load(z.at(t)));
+                let sum = acc + bias + residual;
+                s.store(y.at(t), sum.clone());
+                s.store(wide.at(t), sum);
+            });
+        });
+        let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
+        let built = kernel.and_then(|kernel| pipeline::build(&kernel));
+        let checked = built.and_then(pipeline::verify);
+        checked.unwrap_or_else(|found| panic!("by {split}: {found}"));
+    }
+}
+
+/// What the verifier says after `edit` has changed the first nodes that it can.
+fn story(tile: (u32, u32), edit: impl Fn(&mut Vec<Node>) -> bool) -> String {
+    let mut pipeline = good(3, tile, Layout::Nt);
+    let mut done = false;
+    pipeline.lists(&mut |list| done = done || edit(list));
+    assert!(done, "the edit found nothing to change");
+    told(pipeline)
+}
+
+fn told(pipeline: Pipeline) -> String {
+    let found = pipeline::verify(pipeline).expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+fn remove(list: &mut Vec<Node>, is: impl Fn(&Node) -> bool) -> bool {
+    let at = list.iter().position(is);
+    if let Some(at) = at {
+        list.remove(at);
+    }
+    at.is_some()
+}
+
+fn awaits(node: &Node, wanted: Side) -> bool {
+    matches!(node, Node::Await { ring, side, .. } if ring.0 == 2 && *side == wanted)
+}
+
+#[test]
+fn a_slot_is_written_before_it_was_read() {
+    let found = story((64, 64), |list| {
+        remove(list, |node| awaits(node, Side::Empty))
+    });
+    insta::assert_snapshot!(found, @"
+    error[race]: multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
+      = multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+#[test]
+fn a_sum_is_read_before_it_came() {
+    let found = story((128, 128), |list| {
+        remove(list, |node| awaits(node, Side::Full))
+    });
+    insta::assert_snapshot!(found, @"
+    error[coverage]: multiply of block 2 on rank 0 adds sum 1 to panel 2
+      = no sum of this panel of its tile lies there
+    ");
+}
+
+#[test]
+fn bytes_that_nobody_announced() {
+    let found = story((64, 64), |list| {
+        remove(
+            list,
+            |node| matches!(node, Node::Expect { ring, .. } if ring.0 == 2),
+        )
+    });
+    insta::assert_snapshot!(found, @"
+    error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (1, 1), for ever
+      = load of block 0 on rank 0 waits for a stage to be empty for tile (1, 1)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (2, 0)
+      = multiply of block 0 on rank 0 waits for a sum to be full
+      = multiply of block 0 on rank 0 waits for a sum to be full
+    ");
+}
+
+#[test]
+fn a_slot_is_not_given_back() {
+    let found = story((64, 64), |list| {
+        remove(
+            list,
+            |node| matches!(node, Node::Arrive { ring, .. } if ring.0 == 2),
+        )
+    });
+    insta::assert_snapshot!(found, @"
+    error[progress]: load of block 0 on rank 0 waits for all warps of its cluster, for ever
+      = load of block 0 on rank 0 waits for all warps of its cluster
+      = store of block 0 on rank 0 waits for a panel to be full for tile (4, 0)
+      = store of block 0 on rank 0 waits for a panel to be full for tile (1, 1)
+      = multiply of block 0 on rank 0 waits for a sum to be empty
+      = multiply of block 0 on rank 0 waits for a sum to be empty
+    ");
+}
+
+#[test]
+fn reads_that_are_not_fenced_from_the_next_sums() {
+    let mut pipeline = good(2, (64, 64), Layout::Nt);
+    let fence = |node: &Node| *node == Node::FenceShared;
+    pipeline.lists(&mut |list| {
+        while remove(list, fence) {}
+    });
+    insta::assert_snapshot!(told(pipeline), @"
+    error[race]: multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
+      = multiply of block 1 on rank 0 adds sum 0 to panel 1
+      = a barrier or a counter orders them, but no proxy fence
+      help: `fence_async_shared` after ordinary accesses, before the slot is given on
+    ");
+}
+
+#[test]
+fn arrivals_that_order_nothing_beyond_their_cta() {
+    let mut pipeline = good(2, (64, 64), Layout::Nt);
+    pipeline.rings[2].exchange = Some(Scope::Cta);
+    insta::assert_snapshot!(told(pipeline), @"
+    error[race]: multiply of block 1 on rank 0 adds sum 0 to panel 1
+      = multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+fn steps(change: impl Fn(&str, Expr) -> Expr) -> Pipeline {
+    let mut pipeline = good(3, (64, 64), Layout::Nt);
+    for (name, value) in &mut pipeline.lets {
+        *value = change(name, value.clone());
+    }
+    pipeline
+}
+
+#[test]
+fn steps_that_are_skipped_or_repeated() {
+    // The second and third begin a step late.
+    let skipped = steps(|name, value| match name {
+        "first_step" => (Expr::var("all_steps") * Expr::var("share") + 2) / 3,
+        _ => value,
+    });
+    insta::assert_snapshot!(told(skipped), @"
+    error[coverage]: store of block 2 on rank 0 stores panel 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = the product does not have all of K
+    ");
+    let repeated = steps(|name, value| match name {
+        "steps" => value + 1,
+        _ => value,
+    });
+    insta::assert_snapshot!(told(repeated), @"
+    error[coverage]: store of block 2 on rank 0 stores panel 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = the product does not have all of K
+    ");
+    let all = steps(|name, value| match name {
+        "first_step" => 0.into(),
+        _ => value,
+    });
+    insta::assert_snapshot!(told(all), @"
+    error[coverage]: store of block 2 on rank 0 stores panel 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = the product does not have all of K
+    ");
+}
+
+#[test]
+fn a_part_that_is_added_twice_or_left_out() {
+    let index = |to: Expr| {
+        let mut pipeline = good(3, (64, 64), Layout::Nt);
+        pipeline.lists(&mut |list| {
+            for node in list {
+                if let Node::AddSum { index, .. } = node {
+                    *index = to.clone();
+                }
+            }
+        });
+        told(pipeline)
+    };
+    insta::assert_snapshot!(index(Expr::var("part") / 3), @"
+    error[coverage]: store of block 2 on rank 0 stores panel 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = the product does not have all of K
+    ");
+    insta::assert_snapshot!(index(Expr::var("from") * 2 + 1), @"
+    error[coverage]: multiply of block 2 on rank 0 adds sum 0 to panel 2
+      = no sum of this panel of its tile lies there
+    ");
+    let left_out = story((64, 64), |list| {
+        remove(list, |node| matches!(node, Node::AddSum { .. }))
+    });
+    insta::assert_snapshot!(left_out, @"
+    error[coverage]: store of block 2 on rank 0 stores panel 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = the product does not have all of K
+    ");
+}
+
+#[test]
+fn no_step_can_be_left_out() {
+    // The end of a kernel completes its stores, too.
+    insta::assert_snapshot!(unnoticed(|| good(2, (128, 96), Layout::Nt)), @"
+    AwaitStores
+    ");
+    insta::assert_snapshot!(unnoticed(|| good(2, (64, 64), Layout::Nt)), @"
+    AwaitStores
+    ");
+}
+
+/// A CTA that does not go on to the next phase takes the slot of the tile before for full, and for free.
+#[test]
+fn the_sums_of_the_tile_before() {
+    let advances = |node: &Node| matches!(node, Node::Advance { ring, .. } if ring.0 == 2);
+    let found = story((64, 64), |list| remove(list, advances));
+    insta::assert_snapshot!(found, @"
+    error[race]: multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
+      = multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
+      = nothing orders these two
+      help: wait for what says that the first is complete
+    ");
+}
+
+#[test]
+fn a_cluster_that_ends_before_all_have_sent() {
+    let mut pipeline = good(2, (64, 64), Layout::Nt);
+    pipeline.end.clear();
+    insta::assert_snapshot!(told(pipeline), @"
+    error[race]: load of block 0 on rank 0 ends while another CTA of its cluster may still write its shared memory
+      help: wait for the whole cluster at the end
+    ");
+}
+
+/// What is said if a sum is given back under another condition.
+fn given_back_if(to: impl Fn(Expr, Expr) -> Test) -> String {
+    let gives = |node: &Node| matches!(node, Node::Arrive { ring, .. } if ring.0 == 2);
+    story((64, 64), |list| {
+        let mut found = list.iter_mut().filter_map(|node| match node {
+            Node::If { test, body } if body.iter().any(gives) => Some(test),
+            _ => None,
+        });
+        let Some(test) = found.next() else {
+            return false;
+        };
+        let (next, tiles) = test.sides();
+        *test = to(next.clone(), tiles.clone());
+        true
+    })
+}
+
+#[test]
+fn an_arrival_that_nobody_waits_for_is_under_way_at_the_end() {
+    let always = |_, _| Test::Equal(0.into(), 0.into());
+    insta::assert_snapshot!(given_back_if(always), @"
+    error[race]: store of block 1 on rank 0 ends while its cluster's shared memory may still change
+      = multiply of block 2 on rank 0 gives a slot on
+      = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
+      help: wait for the barrier it completes on, or leave it out if nobody needs it
+    ");
+}
+
+#[test]
+fn a_slot_that_is_not_given_back_though_there_is_a_next_tile() {
+    let late = |next: Expr, tiles| Test::Less(next + Expr::Blocks / 3, tiles);
+    insta::assert_snapshot!(given_back_if(late), @"
+    error[progress]: load of block 0 on rank 0 waits for all warps of its cluster, for ever
+      = load of block 0 on rank 0 waits for all warps of its cluster
+      = store of block 0 on rank 0 waits for a panel to be full for tile (3, 1)
+      = store of block 0 on rank 0 waits for all warps of its cluster
+      = multiply of block 0 on rank 0 waits for a sum to be empty
+      = multiply of block 0 on rank 0 waits for all warps of its cluster
+    ");
+}
+
+#[test]
+fn several_loops_do_not_share_steps() {
+    let mut s = ScheduleBuilder::new("gemm");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let outs = [s.out("y", Bf16), s.out("z", Bf16)];
+    let tiles = outs.map(|out| s.tiles("tiles", out, (64, 64)));
+    s.gemm(shared(2), |s| {
+        for (out, tiles) in outs.into_iter().zip(tiles) {
+            s.for_items("t", tiles.grouped(8), |s, t| {
+                let acc = s.dot(x.at(t), w.at(t));
+                s.store(out.at(t), acc);
+            });
+        }
+    });
+    let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
+    insta::assert_snapshot!(refused(kernel.and_then(|kernel| pipeline::build(&kernel))), @"
+    error[resources]: 2 CTAs that share the steps of a tile, in several loops
+      help: split = 1, or one loop over tiles
+    ");
+}
+
+fn refused<T: std::fmt::Debug>(result: Result<T, Diagnostics>) -> String {
+    let found = result.expect_err("refused");
+    found.first().text(&|_| String::new())
+}
+
+#[test]
+fn what_cannot_be_shared_is_refused_with_the_numbers() {
+    let build =
+        |options: GemmOptions, tile| refused(pipeline::build(&kernel(options, tile, Layout::Nt)));
+    insta::assert_snapshot!(build(shared(9), (64, 64)), @"
+    error[resources]: 9 CTAs that share the steps of a tile
+      help: at most 8: a cluster has no more CTAs
+    ");
+    let clustered = GemmOptions {
+        cluster: Some((2, 1).into()),
+        ..shared(5)
+    };
+    insta::assert_snapshot!(build(clustered, (64, 64)), @"
+    error[resources]: 5 CTAs that share the steps of a tile, in a cluster of 2x1
+      help: at most 8 CTAs in all: `split` is at most 4
+    ");
+    let in_turn = GemmOptions {
+        ping_pong: Some(true.into()),
+        ..shared(4)
+    };
+    insta::assert_snapshot!(build(in_turn, (128, 160)), @"
+    error[resources]: not even 2 stages of 36864 bytes fit beside 4 panels of 4096 bytes and 147456 bytes of sums
+      help: an SM has 232448 bytes: use smaller tiles, or a smaller k
+    ");
+    let few = |stages: u32| GemmOptions {
+        stages: Some(stages.into()),
+        ..shared(4)
+    };
+    insta::assert_snapshot!(build(few(2), (128, 256)), @"
+    error[resources]: 114688 bytes of sums and panels where 2 stages of 49152 bytes are
+      help: 3 stages or more, or a smaller `split`
+    ");
+    insta::assert_snapshot!(build(few(5), (128, 256)), @"
+    error[resources]: 5 stages of 49152 bytes
+      help: an SM has 232448 bytes: 2 to 4 stages
+    ");
+    let panels = GemmOptions {
+        panels: Some(2.into()),
+        ..shared(4)
+    };
+    insta::assert_snapshot!(build(panels, (128, 256)), @"
+    error[resources]: 2 panels, where 4 CTAs that share a tile have 1 each
+      help: leave `panels` open: sums and panels lie where the stages are
+    ");
+    insta::assert_snapshot!(build(shared(7), (128, 96)), @"
+    error[resources]: 7 CTAs that share a tile of 6 panels of 16 columns
+      help: a panel each: `split` is at most 6
+    ");
+    let few = kernel(shared(4), (64, 64), Layout::Nt);
+    let plan = Plan::new(&few, &Shape::new(64, 64, 152), &Machine::h200());
+    insta::assert_snapshot!(refused(plan), @"
+    error[resources]: 4 CTAs share 3 steps of 64 of a K of 152
+      help: a step each: `split` is at most 3
+    ");
+}
+
+#[test]
+fn kernels_that_communicate_do_not_share_steps() {
+    let all = library::all();
+    let named = |name: &str| all.iter().find(|program| program.name == name);
+    for name in ["ag_gemm", "gemm_rs"] {
+        let mut program = named(name).expect("a schedule").clone();
+        for role in &mut program.roles {
+            if let RoleKind::Gemm { split, .. } = &mut role.kind {
+                *split = Some(Choice::Fixed(Setting::One(2)));
+            }
+        }
+        let variant = Variant::new(4).set("tiles", (128, 128));
+        let kernel = lower(&program, &variant).and_then(verify::kernel);
+        let kernel = kernel.unwrap_or_else(|found| panic!("{found}"));
+        let told = refused(pipeline::build(&kernel));
+        assert!(
+            told.contains(
+                "2 CTAs that share the steps of a tile, in a kernel that moves data or signals"
+            ),
+            "{name}: {told}"
+        );
+    }
+}
+
+#[test]
+fn a_cluster_is_a_worker() {
+    let grid_of = |tile, m, n, split| {
+        let kernel = kernel(shared(split), tile, Layout::Nt);
+        let plan = Plan::new(&kernel, &Shape::new(m, n, 8192), &Machine::h200());
+        plan.unwrap_or_else(|found| panic!("{found}")).grid.gemm
+    };
+    let grid = |m, n, split| grid_of((64, 64), m, n, split);
+    assert_eq!(grid(64, 2560, 1), 40);
+    assert_eq!(grid(64, 1280, 3), 60);
+    // 39 clusters of 3, and 22 of 5, run at once.
+    assert_eq!(grid(256, 2560, 3), 39 * 3);
+    assert_eq!(grid_of((64, 128), 256, 5120, 5), 22 * 5);
+}
