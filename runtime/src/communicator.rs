@@ -3,27 +3,16 @@
 //! What all ranks must do together (reserve, allocate, meet) compares what they ask for: a difference is an error on
 //! every rank, a rank that does not come is [`Error::Stalled`] after the limit. Neither hangs.
 
-mod group;
-
-use crate::cuda::{
-    self, Address, CudaStream, Element, Gpu, Record, Slots, Watch, is_done, read_words,
-};
-use crate::error::{Error, Stall};
+use crate::cuda::{Address, CudaStream, Element, Gpu, is_done, read_words};
+use crate::error::Error;
+use crate::group::{Allocation, Group, Names, Request};
 use crate::launch::CopyStream;
-use crate::user_buffer::{Allocation, UserBuffer};
+use crate::user_buffer::UserBuffer;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::pipeline::Queues;
-use range_alloc::RangeAllocator;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Bytes at the start of every slot for the abort flag (at 0) and the claim on the stall record (at 128).
-const CONTROL: u64 = 4096;
-const ABORT: u64 = 0;
-const CLAIM: u64 = 128;
-/// Allocations start on this: the swizzle's period, and a multiple of the lines that keep counters apart.
-const ALIGN: u64 = 1024;
 /// Seconds a rank waits for another, unless `UB_TIMEOUT` says otherwise.
 const TIMEOUT: u64 = 110;
 
@@ -37,88 +26,10 @@ pub struct Communicator {
     group: Arc<Group>,
 }
 
-/// What the ranks of a process share.
-#[derive(Debug)]
-pub(crate) struct Group {
-    gpus: Vec<Arc<Gpu>>,
-    records: Vec<Record>,
-    /// Names of what each rank runs, for stall records.
-    running: Vec<Mutex<Arc<Names>>>,
-    /// How many launches each rank has enqueued.
-    launched: Vec<AtomicU64>,
-    heap: Mutex<Heap>,
-    meeting: Mutex<Meeting>,
-    turn: Condvar,
-    timeout: Duration,
-    queues: Queues,
-}
-
-/// What a kernel's roles and waits are called, by their numbers in stall records.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Names {
-    pub roles: Vec<String>,
-    pub waits: Vec<Awaited>,
-}
-
-/// What a role can wait for.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Awaited {
-    pub name: String,
-    /// What a record's index counts from.
-    pub first: u32,
-    /// Where the schedule waits for it.
-    pub at: Option<String>,
-}
-
-#[derive(Debug)]
-struct Heap {
-    slots: Slots,
-    free: RangeAllocator<u64>,
-}
-
-/// What a rank asks for; all must ask the same.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Request {
-    Meet,
-    Reserve(u64),
-    Allocate(u64),
-    Launch { plan: u64, m: u32 },
-}
-
-type Answer = Result<Option<Arc<Allocation>>, Refusal>;
-
-/// An error that every rank gets.
-#[derive(Clone, Debug)]
-enum Refusal {
-    Mismatch(String),
-    Full {
-        what: String,
-        help: String,
-    },
-    Driver {
-        what: String,
-        code: String,
-        help: String,
-    },
-}
-
-#[derive(Debug, Default)]
-struct Meeting {
-    asked: Vec<Option<Request>>,
-    answers: Vec<Option<Answer>>,
-    dead: Option<Stall>,
-    /// Until when others leave the story to who knows the cause.
-    telling: Option<Instant>,
-}
-
 /// What [`Communicator::sms`] is on a GPU of so many SMs that so many ranks share, where the host copies or not: what to
 /// choose a variant for before there are ranks.
 pub fn share(sms: u32, sharing: u32, copied: bool) -> u32 {
     (sms - u32::from(copied && sharing > 1)) / sharing
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Communicator {
@@ -159,37 +70,9 @@ impl Communicator {
             .iter()
             .map(|ordinal| Gpu::open(*ordinal).map(Arc::new))
             .collect::<Result<_, _>>()?;
-        let most = gpus.iter().map(|gpu| gpu.memory()).max().unwrap_or(0);
-        let mut slots = Slots::new(gpus.clone(), slot.unwrap_or(most).max(CONTROL))?;
-        slots.grow(CONTROL)?;
-        let world = gpus.len();
-        let group = Arc::new(Group {
-            records: gpus
-                .iter()
-                .map(|gpu| Record::new(gpu))
-                .collect::<Result<_, _>>()?,
-            running: gpus.iter().map(|_| Mutex::default()).collect(),
-            launched: gpus.iter().map(|_| AtomicU64::new(0)).collect(),
-            heap: Mutex::new(Heap {
-                free: RangeAllocator::new(CONTROL..slots.backed()),
-                slots,
-            }),
-            meeting: Mutex::new(Meeting {
-                asked: vec![None; world],
-                answers: vec![None; world],
-                dead: None,
-                telling: None,
-            }),
-            turn: Condvar::new(),
-            timeout,
-            queues: Queues {
-                count: cuda::queues()?,
-                gpus: gpus.iter().map(|gpu| gpu.ordinal()).collect(),
-            },
-            gpus,
-        });
+        let group = Arc::new(Group::new(gpus, slot, timeout)?);
         group
-            .gpus
+            .gpus()
             .iter()
             .enumerate()
             .map(|(rank, gpu)| {
@@ -232,12 +115,12 @@ impl Communicator {
 
     /// How many ranks there are.
     pub fn world(&self) -> u32 {
-        self.group.gpus.len() as u32
+        self.group.gpus().len() as u32
     }
 
     /// This rank's GPU.
     pub fn gpu(&self) -> &Arc<Gpu> {
-        &self.group.gpus[self.rank as usize]
+        &self.group.gpus()[self.rank as usize]
     }
 
     /// SMs that the CTAs of a kernel on this rank may take, all at once: the GPU's, shared with the other ranks on it.
@@ -246,7 +129,7 @@ impl Communicator {
     /// Copies within a GPU are kernels of the driver, whatever one asks for: one SM is left to them, since the kernels
     /// that wait for the copies leave theirs only afterwards.
     pub fn sms(&self, kernel: &Kernel) -> u32 {
-        let gpus = self.group.gpus.iter();
+        let gpus = self.group.gpus().iter();
         let sharing = gpus
             .filter(|gpu| gpu.ordinal() == self.gpu().ordinal())
             .count() as u32;
@@ -339,7 +222,7 @@ impl Communicator {
             }
             if let Err(stalled) = self.alive() {
                 let since = *dead.get_or_insert_with(Instant::now);
-                if since.elapsed() > self.group.timeout {
+                if since.elapsed() > self.group.timeout() {
                     return Err(stalled);
                 }
             }
@@ -350,7 +233,7 @@ impl Communicator {
 
     /// Bytes from a rank's slot to the next.
     pub fn stride(&self) -> u64 {
-        lock(&self.group.heap).slots.stride()
+        self.group.stride()
     }
 
     /// Where slot 0 of the heap starts.
@@ -369,33 +252,22 @@ impl Communicator {
 
     /// What a kernel of this rank takes to give up when it waits too long: longer than `limit`.
     pub(crate) fn watch(&self, limit: Duration) -> [u8; 48] {
-        let group = &self.group;
-        let watch = Watch {
-            claim: group.address(self.rank, CLAIM),
-            abort: group.address(0, ABORT),
-            abort_stride: self.stride(),
-            timeout_ns: u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX / 4),
-            rank: self.rank,
-            world: self.world(),
-        };
-        watch.bytes(&group.records[self.rank as usize])
+        self.group.watch(self.rank, limit)
     }
 
     /// The hardware queues of each rank's GPU.
     pub(crate) fn queues(&self) -> &Queues {
-        &self.group.queues
+        self.group.queues()
     }
 
     /// How long a rank waits for another.
     pub(crate) fn timeout(&self) -> Duration {
-        self.group.timeout
+        self.group.timeout()
     }
 
     /// Counts a launch of this rank, with the names for its next stall record.
     pub(crate) fn launches(&self, names: &Arc<Names>) {
-        let launched = &self.group.launched[self.rank as usize];
-        launched.fetch_add(1, Ordering::Relaxed);
-        *lock(&self.group.running[self.rank as usize]) = names.clone();
+        self.group.launches(self.rank, names);
     }
 
     /// Refuses if a rank gave up before.
@@ -409,45 +281,7 @@ impl Communicator {
     }
 
     fn meet(&self, request: Request) -> Result<Option<Arc<Allocation>>, Error> {
-        let group = &self.group;
-        let me = self.rank as usize;
-        let mut meeting = lock(&group.meeting);
-        meeting.asked[me] = Some(request);
-        if meeting.asked.iter().all(Option::is_some) {
-            let asked: Vec<Request> = meeting.asked.iter_mut().filter_map(Option::take).collect();
-            let answer = group.act(&asked);
-            meeting.answers = vec![Some(answer); asked.len()];
-            group.turn.notify_all();
-        }
-        let end = Instant::now() + group.timeout;
-        loop {
-            if let Some(answer) = meeting.answers[me].take() {
-                return answer.map_err(Error::from);
-            }
-            if let Some(stall) = &meeting.dead {
-                return Err(Error::Stalled(Box::new(stall.clone())));
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let here = meeting.asked.iter().filter(|asked| asked.is_some()).count();
-                let stall = Stall {
-                    rank: self.rank,
-                    role: "the host".into(),
-                    waited_on: format!("ranks: this one {request}; ranks that came"),
-                    seen: Some(here as u64),
-                    wanted: meeting.asked.len() as u64,
-                    ..Stall::default()
-                };
-                meeting.dead = Some(stall);
-                group.turn.notify_all();
-                continue;
-            }
-            meeting = group
-                .turn
-                .wait_timeout(meeting, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
+        self.group.meet(self.rank, request)
     }
 }
 

@@ -1,8 +1,5 @@
 //! What a plan can run on.
 
-use crate::cuda::Gpu;
-use crate::error::Error;
-
 /// One kind of device. An enum, since there are two and no generic parameter should spread through the API.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
@@ -29,16 +26,5 @@ impl Device {
     /// The device of that name.
     pub fn from_name(name: &str) -> Option<Device> {
         Device::ALL.into_iter().find(|device| device.name() == name)
-    }
-
-    /// Whether this machine has it.
-    ///
-    /// # Errors
-    /// [`Error::NoDevice`], with what to do instead.
-    pub fn open(self) -> Result<Device, Error> {
-        match self {
-            Device::Cpu => Ok(self),
-            Device::Cuda => Gpu::open(0)?.must_be_hopper().map(|()| self),
-        }
     }
 }

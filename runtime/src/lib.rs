@@ -10,6 +10,7 @@ pub mod cuda;
 pub mod device;
 pub mod error;
 pub mod gpus;
+mod group;
 pub mod jit;
 pub mod launch;
 pub mod tuned;

@@ -1,10 +1,9 @@
 //! Memory of the symmetric heap: the same offset on every rank, addressed by every GPU.
 
-use crate::communicator::Group;
 use crate::cuda::{self, Address, CudaStream, Element, Local};
 use crate::error::Error;
+use crate::group::Allocation;
 use std::marker::PhantomData;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// `len` elements on each rank, at one offset of the heap. The memory is free again when every rank has dropped its
@@ -16,25 +15,6 @@ pub struct UserBuffer<T> {
     rank: u32,
     stream: Arc<CudaStream>,
     elements: PhantomData<T>,
-}
-
-/// A range of offsets; given back when the last rank lets go.
-#[derive(Debug)]
-pub(crate) struct Allocation {
-    range: Range<u64>,
-    group: Arc<Group>,
-}
-
-impl Allocation {
-    pub(crate) fn new(range: Range<u64>, group: Arc<Group>) -> Allocation {
-        Allocation { range, group }
-    }
-}
-
-impl Drop for Allocation {
-    fn drop(&mut self) {
-        self.group.free(self.range.clone());
-    }
 }
 
 impl<T: Element> UserBuffer<T> {
@@ -65,12 +45,12 @@ impl<T: Element> UserBuffer<T> {
 
     /// Bytes from the start of a rank's slot: the same on every rank.
     pub fn offset(&self) -> u64 {
-        self.allocation.range.start
+        self.allocation.offset()
     }
 
     /// Where rank `rank` has it. Every GPU of the group can use the address.
     pub fn on(&self, rank: u32) -> Address {
-        self.allocation.group.address(rank, self.offset())
+        self.allocation.on(rank)
     }
 
     /// Where this rank has it.

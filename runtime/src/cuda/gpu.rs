@@ -1,6 +1,8 @@
 //! One GPU of this process.
 
 use super::driver::{self, check, checked};
+use super::start;
+use crate::device::Device;
 use crate::error::Error;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, sys};
 use std::sync::Arc;
@@ -21,7 +23,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::NoDevice`] where there is no driver, one that is too old, or no GPU.
     pub fn count() -> Result<u32, Error> {
-        driver::open()
+        start::open()
     }
 
     /// That GPU, counted from 0 as CUDA counts.
@@ -29,7 +31,7 @@ impl Gpu {
     /// # Errors
     /// As [`Gpu::count`]; and if there are not so many.
     pub fn open(ordinal: u32) -> Result<Gpu, Error> {
-        let count = driver::open()?;
+        let count = start::open()?;
         if ordinal >= count {
             return Err(driver::none(
                 &format!("GPU {ordinal} of {count}"),
@@ -165,5 +167,18 @@ impl Gpu {
         };
         check("ask whether two GPUs reach each other", code)?;
         Ok(can != 0)
+    }
+}
+
+impl Device {
+    /// Whether this machine has it.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`], with what to do instead.
+    pub fn open(self) -> Result<Device, Error> {
+        match self {
+            Device::Cpu => Ok(self),
+            Device::Cuda => Gpu::open(0)?.must_be_hopper().map(|()| self),
+        }
     }
 }

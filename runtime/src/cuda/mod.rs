@@ -14,6 +14,7 @@ mod map;
 mod memory;
 mod module;
 mod queues;
+mod start;
 mod trace;
 mod vmm;
 mod watch;

@@ -4,8 +4,8 @@
 //! program is a miss. Entries are written beside their place and renamed, so readers see all or nothing; two processes
 //! that compile the same both write the same bytes.
 
-use super::Source;
 use super::libraries::NVRTC;
+use super::source::Source;
 use crate::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};

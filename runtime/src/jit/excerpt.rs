@@ -4,7 +4,7 @@
 //! such a place are found again by counting lines the way the compiler does; they are shown without the directives,
 //! numbered as in the text that people read.
 
-use super::Source;
+use super::source::Source;
 use std::fmt;
 
 /// Generated lines shown on each side.

@@ -4,70 +4,15 @@
 //! launch before read) and before all that it gets afterwards, but beside the kernel. In which order the host submits
 //! both is the pipeline's: what is enqueued here is what was proven to get through the hardware queues.
 
-use super::waits::{Wait, Waits};
+use super::stream::{Copies, CopyStream};
+use super::waits::Wait;
 use super::{Loaded, Tensors};
-use crate::communicator::{Communicator, Group};
-use crate::cuda::{CudaEvent, CudaStream, Gpu, Lines2d, MemoryOp, copy_lines, memory_ops};
+use crate::communicator::Communicator;
+use crate::cuda::{Lines2d, MemoryOp, copy_lines, memory_ops};
 use crate::error::Error;
 use counterflow_codegen::pipeline::{HostOpKind, Lines, Submission};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::CounterId;
-use std::sync::Arc;
-
-/// A rank's stream of copies.
-#[derive(Debug)]
-pub(crate) struct CopyStream {
-    pub(super) stream: Arc<CudaStream>,
-    /// Of the rank's stream: what copies come after; and of this: what comes after the copies.
-    before: CudaEvent,
-    after: CudaEvent,
-    pub(super) waits: Arc<Waits>,
-}
-
-impl CopyStream {
-    pub(crate) fn new(gpu: &Gpu, rank: u32, group: &Arc<Group>) -> Result<CopyStream, Error> {
-        let stream = gpu.copy_stream()?;
-        Ok(CopyStream {
-            before: gpu.event()?,
-            after: gpu.event()?,
-            waits: Waits::watched(stream.clone(), gpu, rank, group)?,
-            stream,
-        })
-    }
-}
-
-/// What the host knows of a kernel's copies between launches.
-#[derive(Debug, Default)]
-pub(super) struct Copies {
-    /// What every cell of every rank counts when all that was launched is done.
-    counts: Vec<u64>,
-    /// What one launch of a plan submits: of the latest plan.
-    program: Option<(u64, Vec<Submission>)>,
-    names: Vec<Arc<str>>,
-    /// Whether a launch was enqueued in part: peers may have had signals that the counts do not know.
-    broken: bool,
-}
-
-impl Copies {
-    /// For that kernel, with so many cells on all ranks together.
-    pub fn new(kernel: &counterflow_codegen::kernel::Kernel, cells: usize) -> Copies {
-        let names = kernel.counters.iter();
-        Copies {
-            counts: vec![0; cells],
-            program: None,
-            names: names.map(|counter| counter.name.as_str().into()).collect(),
-            broken: false,
-        }
-    }
-
-    /// Moves the counts on by a launch: what arrives at every cell of every rank.
-    pub fn launched(&mut self, arrivals: &[u32]) {
-        for (count, arrivals) in self.counts.iter_mut().zip(arrivals) {
-            *count += u64::from(*arrivals);
-        }
-        self.broken = false;
-    }
-}
 
 impl Loaded {
     /// Submits a launch: its copies, and by `kernel` the kernel, each in its turn.

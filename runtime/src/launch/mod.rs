@@ -2,19 +2,21 @@
 
 mod admit;
 mod copies;
+mod maps;
+mod stream;
 mod tables;
 mod tensors;
 mod waits;
 
-pub(crate) use copies::CopyStream;
+pub(crate) use stream::CopyStream;
 pub use tensors::Tensors;
 
-use crate::communicator::{Awaited, Communicator, Names};
+use crate::communicator::Communicator;
 use crate::cuda::{Address, Arguments, Function, Grid, Local, Module};
 use crate::error::Error;
+use crate::group::{Awaited, Names};
 use crate::jit::{Compiled, Compiler, Source, Target};
 use crate::user_buffer::UserBuffer;
-use copies::Copies;
 use counterflow_codegen::cuda::{self as text, CudaSource, Param};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::{OpKind, visit};
@@ -28,6 +30,7 @@ use cudarc::driver::sys::CUstreamCaptureStatus;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use stream::Copies;
 use tables::Tables;
 
 /// Bytes of a kernel's numbers, at most: a parameter block has 4 KiB, and tensor maps take a part of it.

@@ -8,11 +8,11 @@
 //! something that runs: a kernel of ours, which gives up by the GPU's clock, or work of others, which ends. A time limit
 //! thus ends whatever stands behind, too.
 
-use crate::communicator::Group;
 use crate::cuda::{
     Address, Aside, CudaStream, Gpu, MemoryOp, Pinned, is_done, memory_ops, read_words,
 };
 use crate::error::{Error, Stall};
+use crate::group::Group;
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -1,15 +1,16 @@
 //! The variant for a shape: what was measured there, what was measured nearby as far as the model agrees, or the
 //! model's favourite.
 
+use super::choices::{combinations, moves};
 use super::rank::{Ranking, predicted};
-use super::{Key, Tuned, Winner, moves};
+use super::table::{Key, Tuned, Winner};
 use crate::error::Error;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::pipeline;
 use counterflow_codegen::plan::Plan;
-use counterflow_codegen::program::{PartitionId, Program, Setting};
+use counterflow_codegen::program::{PartitionId, Program};
 use counterflow_codegen::shape::{Geometry, Shape};
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
@@ -26,46 +27,6 @@ pub struct Choice {
     pub variant: Variant,
     /// Whether it won a measurement, there or nearby; otherwise the model says so.
     pub measured: bool,
-}
-
-/// What a schedule leaves open: names and options. Loops over variables of one name share their choices.
-pub fn choices(program: &Program) -> BTreeMap<&str, &[Setting]> {
-    let tunables = program.tunables.iter().rev();
-    tunables
-        .map(|tunable| (&tunable.name[..], &tunable.options[..]))
-        .collect()
-}
-
-/// How many variants a schedule offers.
-pub fn offered(program: &Program) -> usize {
-    choices(program)
-        .values()
-        .map(|options| options.len())
-        .product()
-}
-
-/// Every combination of the choices that `base` leaves open, the first options first. `open` replaces a choice's
-/// options.
-pub fn combinations(
-    program: &Program,
-    base: &Variant,
-    open: &BTreeMap<String, Vec<Setting>>,
-) -> Vec<Variant> {
-    let mut found = vec![base.clone()];
-    for (name, options) in choices(program) {
-        if base.choices.contains_key(name) {
-            continue;
-        }
-        let options = open.get(name).map_or(options, Vec::as_slice);
-        let set = |variant: &Variant| {
-            let variant = variant.clone();
-            options
-                .iter()
-                .map(move |option| variant.clone().set(name, *option))
-        };
-        found = found.iter().flat_map(set).collect();
-    }
-    found
 }
 
 /// The variant of `program` for that shape on a GPU of that name: what `base` settles stays. What it leaves open is as

@@ -1,0 +1,78 @@
+//! Whether the driver is there, and starting it.
+
+use super::driver::{check, name_of, none};
+use super::queues;
+use crate::error::Error;
+use cudarc::driver::sys::{self, CUresult};
+use std::ffi::CStr;
+use std::sync::OnceLock;
+
+/// What we call, beyond what every driver has: a missing one would be a panic at its first use.
+const NEEDED: [&CStr; 16] = [
+    c"cuMemAddressReserve",
+    c"cuMemCreate",
+    c"cuMemMap",
+    c"cuMemSetAccess",
+    c"cuTensorMapEncodeTiled",
+    c"cuLaunchKernelEx",
+    c"cuFuncGetParamInfo",
+    c"cuFuncLoad",
+    c"cuDeviceGetDefaultMemPool",
+    c"cuMemPoolSetAttribute",
+    c"cuDevicePrimaryCtxRetain",
+    c"cuDevicePrimaryCtxGetState",
+    c"cuCtxCreate_v4",
+    c"cuStreamBatchMemOp_v2",
+    c"cuMemcpyBatchAsync_v2",
+    c"cuMemcpy3DBatchAsync_v2",
+];
+
+/// How many GPUs there are, with a driver that can do what we need.
+///
+/// # Errors
+/// [`Error::NoDevice`], with what is missing and what to do.
+pub(super) fn open() -> Result<u32, Error> {
+    static PRESENT: OnceLock<bool> = OnceLock::new();
+    // SAFETY: it loads the driver's library, which runs no code of ours, and looks whether that worked.
+    if !PRESENT.get_or_init(|| unsafe { sys::is_culib_present() }) {
+        return Err(none(
+            "no NVIDIA driver: libcuda.so.1 does not load",
+            "install driver 580 or later, or use --device cpu: the emulator runs the same checked plan",
+        ));
+    }
+    for name in NEEDED {
+        // SAFETY: the library is there, and the symbol is only asked for, not called.
+        let found = unsafe { sys::culib().get::<*const ()>(name.to_bytes_with_nul()) };
+        if found.is_err() {
+            return Err(none(
+                &format!(
+                    "the NVIDIA driver is too old: it has no {}",
+                    name.to_string_lossy()
+                ),
+                "install driver 580 (CUDA 13.0) or later",
+            ));
+        }
+    }
+    let said = queues::choose();
+    // SAFETY: any thread may initialise the driver, any number of times.
+    let started = unsafe { sys::cuInit(0) };
+    if started != CUresult::CUDA_SUCCESS {
+        return Err(none(
+            &format!("the NVIDIA driver does not start: {}", name_of(started)),
+            "nvidia-smi shows what it sees; --device cpu needs no GPU",
+        ));
+    }
+    let mut count = 0;
+    // SAFETY: the count's place is ours.
+    check("count the GPUs", unsafe {
+        sys::cuDeviceGetCount(&raw mut count)
+    })?;
+    queues::count(said, count)?;
+    match u32::try_from(count) {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(none(
+            "the NVIDIA driver sees no GPU",
+            "CUDA_VISIBLE_DEVICES may hide them; --device cpu needs none",
+        )),
+    }
+}

@@ -1,0 +1,385 @@
+//! What the ranks of a process share and do together: the heap, their meetings, and how a stall is told.
+
+mod request;
+
+pub(crate) use request::Request;
+
+use crate::cuda::{Address, Gpu, Record, Slots, Watch, fill, queues};
+use crate::error::{Error, Stall};
+use counterflow_codegen::pipeline::Queues;
+use range_alloc::RangeAllocator;
+use request::Refusal;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes at the start of every slot for the abort flag (at 0) and the claim on the stall record (at 128).
+const CONTROL: u64 = 4096;
+const ABORT: u64 = 0;
+const CLAIM: u64 = 128;
+/// Allocations start on this: the swizzle's period, and a multiple of the lines that keep counters apart.
+const ALIGN: u64 = 1024;
+
+/// What the ranks of a process share.
+#[derive(Debug)]
+pub(crate) struct Group {
+    gpus: Vec<Arc<Gpu>>,
+    records: Vec<Record>,
+    /// Names of what each rank runs, for stall records.
+    running: Vec<Mutex<Arc<Names>>>,
+    /// How many launches each rank has enqueued.
+    launched: Vec<AtomicU64>,
+    heap: Mutex<Heap>,
+    meeting: Mutex<Meeting>,
+    turn: Condvar,
+    timeout: Duration,
+    queues: Queues,
+}
+
+/// What a kernel's roles and waits are called, by their numbers in stall records.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Names {
+    pub roles: Vec<String>,
+    pub waits: Vec<Awaited>,
+}
+
+/// What a role can wait for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Awaited {
+    pub name: String,
+    /// What a record's index counts from.
+    pub first: u32,
+    /// Where the schedule waits for it.
+    pub at: Option<String>,
+}
+
+#[derive(Debug)]
+struct Heap {
+    slots: Slots,
+    free: RangeAllocator<u64>,
+}
+
+type Answer = Result<Option<Arc<Allocation>>, Refusal>;
+
+#[derive(Debug, Default)]
+struct Meeting {
+    asked: Vec<Option<Request>>,
+    answers: Vec<Option<Answer>>,
+    dead: Option<Stall>,
+    /// Until when others leave the story to who knows the cause.
+    telling: Option<Instant>,
+}
+
+/// A range of offsets; given back when the last rank lets go.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    range: Range<u64>,
+    group: Arc<Group>,
+}
+
+impl Allocation {
+    /// Where a rank has it.
+    pub(crate) fn on(&self, rank: u32) -> Address {
+        self.group.address(rank, self.range.start)
+    }
+
+    /// Where it starts in each rank's slot.
+    pub(crate) fn offset(&self) -> u64 {
+        self.range.start
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        self.group.free(self.range.clone());
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Group {
+    /// Of ranks on those GPUs, with slots of so many bytes of addresses: as much as the largest GPU has, if not said.
+    pub(crate) fn new(
+        gpus: Vec<Arc<Gpu>>,
+        slot: Option<u64>,
+        timeout: Duration,
+    ) -> Result<Group, Error> {
+        let most = gpus.iter().map(|gpu| gpu.memory()).max().unwrap_or(0);
+        let mut slots = Slots::new(gpus.clone(), slot.unwrap_or(most).max(CONTROL))?;
+        slots.grow(CONTROL)?;
+        let world = gpus.len();
+        Ok(Group {
+            records: gpus
+                .iter()
+                .map(|gpu| Record::new(gpu))
+                .collect::<Result<_, _>>()?,
+            running: gpus.iter().map(|_| Mutex::default()).collect(),
+            launched: gpus.iter().map(|_| AtomicU64::new(0)).collect(),
+            heap: Mutex::new(Heap {
+                free: RangeAllocator::new(CONTROL..slots.backed()),
+                slots,
+            }),
+            meeting: Mutex::new(Meeting {
+                asked: vec![None; world],
+                answers: vec![None; world],
+                dead: None,
+                telling: None,
+            }),
+            turn: Condvar::new(),
+            timeout,
+            queues: Queues {
+                count: queues()?,
+                gpus: gpus.iter().map(|gpu| gpu.ordinal()).collect(),
+            },
+            gpus,
+        })
+    }
+
+    /// The GPU of each rank.
+    pub(crate) fn gpus(&self) -> &[Arc<Gpu>] {
+        &self.gpus
+    }
+
+    /// The hardware queues of each rank's GPU.
+    pub(crate) fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    /// Bytes from a rank's slot to the next.
+    pub(crate) fn stride(&self) -> u64 {
+        lock(&self.heap).slots.stride()
+    }
+
+    /// What a kernel of that rank takes to give up when it waits too long: longer than `limit`.
+    pub(crate) fn watch(&self, rank: u32, limit: Duration) -> [u8; 48] {
+        let watch = Watch {
+            claim: self.address(rank, CLAIM),
+            abort: self.address(0, ABORT),
+            abort_stride: self.stride(),
+            timeout_ns: u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX / 4),
+            rank,
+            world: self.gpus.len() as u32,
+        };
+        watch.bytes(&self.records[rank as usize])
+    }
+
+    /// Counts a launch of that rank, with the names for its next stall record.
+    pub(crate) fn launches(&self, rank: u32, names: &Arc<Names>) {
+        self.launched[rank as usize].fetch_add(1, Ordering::Relaxed);
+        *lock(&self.running[rank as usize]) = names.clone();
+    }
+
+    /// A place in a rank's slot of the heap.
+    pub(crate) fn address(&self, rank: u32, offset: u64) -> Address {
+        lock(&self.heap).slots.address(rank, offset)
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Refuses if a rank gave up before.
+    pub(crate) fn alive(&self) -> Result<(), Error> {
+        match &lock(&self.meeting).dead {
+            Some(stall) => Err(Error::Stalled(Box::new(stall.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Nothing goes on after this: every rank is told at its next call. The first story stays. Who was about to tell one
+    /// comes first: what gave up meanwhile did so because of it.
+    pub(crate) fn die(&self, stall: Stall) -> Stall {
+        let mut meeting = lock(&self.meeting);
+        while let (None, Some(end)) = (&meeting.dead, meeting.telling) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.turn.wait_timeout(meeting, left);
+            meeting = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let first = meeting.dead.get_or_insert(stall).clone();
+        drop(meeting);
+        self.turn.notify_all();
+        first
+    }
+
+    /// Makes [`Group::die`] wait for the story of who calls this, which takes so long to tell at most.
+    pub(crate) fn about_to_tell(&self, most: Duration) {
+        let mut meeting = lock(&self.meeting);
+        meeting.telling.get_or_insert_with(|| Instant::now() + most);
+    }
+
+    /// The story that was announced, unless there is one already.
+    pub(crate) fn tell(&self, stall: Stall) {
+        lock(&self.meeting).dead.get_or_insert(stall);
+        self.turn.notify_all();
+    }
+
+    /// Whether a further stream of each rank on that rank's GPU has a hardware queue, beside its own and its copies'.
+    pub(crate) fn has_room(&self, rank: u32) -> bool {
+        self.queues.have_room(self.queues.gpus[rank as usize], 3)
+    }
+
+    /// The flags that every spinning kernel watches.
+    pub(crate) fn abort_flags(&self) -> impl Iterator<Item = Address> {
+        (0..self.gpus.len()).map(|rank| self.address(rank as u32, ABORT))
+    }
+
+    /// How many launches a rank has enqueued.
+    pub(crate) fn launched(&self, rank: u32) -> u64 {
+        self.launched[rank as usize].load(Ordering::Relaxed)
+    }
+
+    /// The same of each.
+    pub(crate) fn all_launched(&self) -> Vec<u64> {
+        let ranks = 0..self.gpus.len() as u32;
+        ranks.map(|rank| self.launched(rank)).collect()
+    }
+
+    fn free(&self, range: Range<u64>) {
+        lock(&self.heap).free.free_range(range);
+    }
+
+    /// Waits for all ranks to ask the same as this one, and gives what comes of it.
+    pub(crate) fn meet(
+        self: &Arc<Group>,
+        rank: u32,
+        request: Request,
+    ) -> Result<Option<Arc<Allocation>>, Error> {
+        let me = rank as usize;
+        let mut meeting = lock(&self.meeting);
+        meeting.asked[me] = Some(request);
+        if meeting.asked.iter().all(Option::is_some) {
+            let asked: Vec<Request> = meeting.asked.iter_mut().filter_map(Option::take).collect();
+            let answer = self.act(&asked);
+            meeting.answers = vec![Some(answer); asked.len()];
+            self.turn.notify_all();
+        }
+        let end = Instant::now() + self.timeout;
+        loop {
+            if let Some(answer) = meeting.answers[me].take() {
+                return answer.map_err(Error::from);
+            }
+            if let Some(stall) = &meeting.dead {
+                return Err(Error::Stalled(Box::new(stall.clone())));
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let here = meeting.asked.iter().filter(|asked| asked.is_some()).count();
+                let stall = Stall {
+                    rank,
+                    role: "the host".into(),
+                    waited_on: format!("ranks: this one {request}; ranks that came"),
+                    seen: Some(here as u64),
+                    wanted: meeting.asked.len() as u64,
+                    ..Stall::default()
+                };
+                meeting.dead = Some(stall);
+                self.turn.notify_all();
+                continue;
+            }
+            meeting = self
+                .turn
+                .wait_timeout(meeting, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    /// Does what all asked for, in the thread of the last.
+    fn act(self: &Arc<Group>, asked: &[Request]) -> Answer {
+        let request = asked[0];
+        if asked.iter().any(|other| *other != request) {
+            let each: Vec<String> = asked
+                .iter()
+                .enumerate()
+                .map(|(rank, asked)| format!("rank {rank} {asked}"))
+                .collect();
+            return Err(Refusal::Mismatch(format!(
+                "the ranks do different things: {}",
+                each.join(", ")
+            )));
+        }
+        match request {
+            Request::Meet | Request::Launch { .. } => Ok(None),
+            Request::Reserve(bytes) => {
+                let mut heap = lock(&self.heap);
+                let before = heap.slots.backed();
+                heap.slots.grow(bytes).map_err(Refusal::from)?;
+                let now = heap.slots.backed();
+                if now > before {
+                    heap.free.grow_to(now);
+                }
+                Ok(None)
+            }
+            Request::Allocate(bytes) => {
+                let length = bytes.max(1).next_multiple_of(ALIGN);
+                let range = {
+                    let mut heap = lock(&self.heap);
+                    let backed = heap.slots.backed();
+                    heap.free
+                        .allocate_range(length)
+                        .map_err(|_| Refusal::Full {
+                            what: format!(
+                                "no room for {bytes} bytes in the {backed} that are reserved"
+                            ),
+                            help: format!("`reserve` at least {} first", backed + length),
+                        })?
+                };
+                let allocation = Arc::new(Allocation {
+                    range: range.clone(),
+                    group: self.clone(),
+                });
+                for (rank, gpu) in self.gpus.iter().enumerate() {
+                    let zero = || {
+                        let stream = gpu.stream()?;
+                        fill(&stream, self.address(rank as u32, range.start), 0, length)?;
+                        stream.synchronize().map_err(|error| Error::Driver {
+                            what: "clear the memory".into(),
+                            code: format!("{:?}", error.0),
+                            help: "an earlier kernel died: start a new process".into(),
+                        })
+                    };
+                    zero().map_err(Refusal::from)?;
+                }
+                Ok(Some(allocation))
+            }
+        }
+    }
+
+    /// The story of a kernel that gave up: this rank's own, or a peer's.
+    pub(crate) fn stall(&self, rank: u32) -> Option<Stall> {
+        let own = std::iter::once(rank as usize);
+        let (told, names) = own.chain(0..self.records.len()).find_map(|rank| {
+            Some((
+                self.records[rank].told()?,
+                lock(&self.running[rank]).clone(),
+            ))
+        })?;
+        let role = names.roles.get(told.role as usize).cloned();
+        let awaited = names
+            .waits
+            .get(told.what as usize)
+            .cloned()
+            .unwrap_or_else(|| Awaited {
+                name: format!("number {}", told.what),
+                ..Awaited::default()
+            });
+        Some(Stall {
+            rank: told.rank,
+            role: role.unwrap_or_else(|| format!("role {}", told.role)),
+            block: Some(told.block),
+            waited_on: awaited.name,
+            index: told.index.saturating_sub(awaited.first),
+            seen: Some(told.seen),
+            wanted: told.wanted,
+            at: awaited.at,
+            stands_in: None,
+            enqueued: self.all_launched(),
+        })
+    }
+}

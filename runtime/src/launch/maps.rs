@@ -1,0 +1,94 @@
+//! How a kernel sees its tensors: their sizes, addresses, and TMA's maps.
+
+use super::Loaded;
+use super::tensors::{Place, Tensors, alone};
+use crate::communicator::Communicator;
+use crate::cuda::{MapSpec, TensorMap};
+use crate::error::Error;
+use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::pipeline::{MapId, View};
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::TensorId;
+
+impl Loaded {
+    /// Bytes a tensor needs on a rank, with what pads its last chunk in the heap; and whether it is in the heap.
+    pub fn needs(kernel: &Kernel, plan: &Plan, tensor: TensorId) -> (u64, bool) {
+        let symmetric = kernel.buffers[tensor.index()].kind.symmetric();
+        (plan.bytes(kernel, tensor), symmetric)
+    }
+
+    /// Where a tensor is, if it is as large as the plan needs.
+    pub(super) fn place(
+        &self,
+        tensors: &Tensors,
+        plan: &Plan,
+        tensor: TensorId,
+    ) -> Result<Place, Error> {
+        let place = tensors.place(tensor);
+        let (needs, _) = Loaded::needs(&self.pipeline.kernel, plan, tensor);
+        place
+            .filter(|place| place.bytes >= needs)
+            .ok_or_else(|| Error::Usage {
+                what: format!(
+                    "{} has {} bytes",
+                    self.name(tensor),
+                    place.map_or(0, |place| place.bytes)
+                ),
+                legal: format!("{needs} bytes for {}", plan.shape),
+            })
+    }
+
+    /// The address of a vector, for a kernel that reads it by ordinary loads.
+    pub(super) fn vector(
+        &self,
+        tensor: TensorId,
+        plan: &Plan,
+        tensors: &Tensors,
+    ) -> Result<[u8; 8], Error> {
+        let bytes = self.place(tensors, plan, tensor)?.own.to_bytes();
+        if u64::from_le_bytes(bytes).is_multiple_of(16) {
+            return Ok(bytes);
+        }
+        Err(Error::Usage {
+            what: format!(
+                "{} is at an address that is no multiple of 16",
+                self.name(tensor)
+            ),
+            legal: "vectors start on 16 bytes".into(),
+        })
+    }
+
+    pub(super) fn name(&self, tensor: TensorId) -> &str {
+        &self.pipeline.kernel.buffers[tensor.index()].name
+    }
+
+    /// A tensor as boxes are cut from it.
+    pub(super) fn map(
+        &self,
+        id: MapId,
+        short: bool,
+        rank: &Communicator,
+        plan: &Plan,
+        tensors: &Tensors,
+    ) -> Result<TensorMap, Error> {
+        let map = self.pipeline.map(id);
+        let place = self.place(tensors, plan, map.tensor)?;
+        let shape = self.pipeline.map_shape(id, short, plan, rank.rank());
+        let (base, stride) = match (map.view, place.shared) {
+            (View::Flat | View::Chunks, _) => (place.own, shape.strides[1]),
+            (View::SharedChunks | View::SharedSlots | View::SharedChunk, Some(base)) => {
+                (base, self.stride)
+            }
+            (View::SharedChunks | View::SharedSlots | View::SharedChunk, None) => {
+                return Err(alone(self.name(map.tensor)));
+            }
+        };
+        let spec = MapSpec {
+            dtype: self.pipeline.kernel.buffers[map.tensor.index()].dtype,
+            size: shape.dims,
+            stride: [shape.strides[0], shape.strides[1], stride],
+            tile: [shape.boxed[0], shape.boxed[1]],
+        };
+        spec.encode(base.plus(shape.offset))
+    }
+}

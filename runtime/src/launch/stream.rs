@@ -1,0 +1,64 @@
+//! The stream that a rank's copies are on, and what the host knows of them from launch to launch.
+
+use super::waits::Waits;
+use crate::cuda::{CudaEvent, CudaStream, Gpu};
+use crate::error::Error;
+use crate::group::Group;
+use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::pipeline::Submission;
+use std::sync::Arc;
+
+/// A rank's stream of copies.
+#[derive(Debug)]
+pub(crate) struct CopyStream {
+    pub(super) stream: Arc<CudaStream>,
+    /// Of the rank's stream: what copies come after; and of this: what comes after the copies.
+    pub(super) before: CudaEvent,
+    pub(super) after: CudaEvent,
+    pub(super) waits: Arc<Waits>,
+}
+
+impl CopyStream {
+    pub(crate) fn new(gpu: &Gpu, rank: u32, group: &Arc<Group>) -> Result<CopyStream, Error> {
+        let stream = gpu.copy_stream()?;
+        Ok(CopyStream {
+            before: gpu.event()?,
+            after: gpu.event()?,
+            waits: Waits::watched(stream.clone(), gpu, rank, group)?,
+            stream,
+        })
+    }
+}
+
+/// What the host knows of a kernel's copies between launches.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    /// What every cell of every rank counts when all that was launched is done.
+    pub(super) counts: Vec<u64>,
+    /// What one launch of a plan submits: of the latest plan.
+    pub(super) program: Option<(u64, Vec<Submission>)>,
+    pub(super) names: Vec<Arc<str>>,
+    /// Whether a launch was enqueued in part: peers may have had signals that the counts do not know.
+    pub(super) broken: bool,
+}
+
+impl Copies {
+    /// For that kernel, with so many cells on all ranks together.
+    pub fn new(kernel: &Kernel, cells: usize) -> Copies {
+        let names = kernel.counters.iter();
+        Copies {
+            counts: vec![0; cells],
+            program: None,
+            names: names.map(|counter| counter.name.as_str().into()).collect(),
+            broken: false,
+        }
+    }
+
+    /// Moves the counts on by a launch: what arrives at every cell of every rank.
+    pub fn launched(&mut self, arrivals: &[u32]) {
+        for (count, arrivals) in self.counts.iter_mut().zip(arrivals) {
+            *count += u64::from(*arrivals);
+        }
+        self.broken = false;
+    }
+}

@@ -1,0 +1,50 @@
+//! What a schedule leaves open.
+
+use counterflow_codegen::program::{Program, Setting};
+use counterflow_codegen::variant::Variant;
+use std::collections::BTreeMap;
+
+/// What a schedule leaves open: names and options. Loops over variables of one name share their choices.
+pub fn choices(program: &Program) -> BTreeMap<&str, &[Setting]> {
+    let tunables = program.tunables.iter().rev();
+    tunables
+        .map(|tunable| (&tunable.name[..], &tunable.options[..]))
+        .collect()
+}
+
+/// How many variants a schedule offers.
+pub fn offered(program: &Program) -> usize {
+    choices(program)
+        .values()
+        .map(|options| options.len())
+        .product()
+}
+
+/// Every combination of the choices that `base` leaves open, the first options first. `open` replaces a choice's
+/// options.
+pub fn combinations(
+    program: &Program,
+    base: &Variant,
+    open: &BTreeMap<String, Vec<Setting>>,
+) -> Vec<Variant> {
+    let mut found = vec![base.clone()];
+    for (name, options) in choices(program) {
+        if base.choices.contains_key(name) {
+            continue;
+        }
+        let options = open.get(name).map_or(options, Vec::as_slice);
+        let set = |variant: &Variant| {
+            let variant = variant.clone();
+            options
+                .iter()
+                .map(move |option| variant.clone().set(name, *option))
+        };
+        found = found.iter().flat_map(set).collect();
+    }
+    found
+}
+
+/// Whether ranks have something to do with each other.
+pub(super) fn moves(program: &Program) -> bool {
+    program.tensors.iter().any(|tensor| tensor.kind.symmetric())
+}

@@ -1,0 +1,314 @@
+//! What was measured, kept as data: the package's and the user's.
+
+use super::choices::{choices, moves, offered};
+use crate::error::Error;
+use crate::jit::Cache;
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::program::{Program, Setting};
+use counterflow_codegen::variant::Variant;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What is measured on H200s and comes with the package, in the form that `bench --sweep` writes.
+const H200: &str = include_str!("../../tuned/h200.toml");
+/// In the folder of the user's cache.
+const FILE: &str = "tuned.toml";
+/// How far a shape may be from the one that was measured, in each dimension.
+const NEAR: f64 = std::f64::consts::SQRT_2;
+
+/// What a winner is for, the shape aside.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Key {
+    /// The GPU, as its driver names it.
+    pub gpu: String,
+    /// The schedule's name.
+    pub op: String,
+    /// Ranks.
+    pub world: u32,
+    /// The element type's name.
+    pub dtype: String,
+    /// The operands' layout's name.
+    pub layout: String,
+}
+
+/// What was found best for one shape.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Winner {
+    /// What for.
+    #[serde(flatten)]
+    pub key: Key,
+    /// Rows over all ranks.
+    pub m: u32,
+    /// Columns on one rank.
+    pub n: u32,
+    /// Depth on one rank.
+    pub k: u32,
+    /// Median time of a launch in microseconds.
+    pub microseconds: f64,
+    /// Its 10th percentile.
+    pub p10: f64,
+    /// Its 90th percentile.
+    pub p90: f64,
+    /// cuBLASLt's median for the product alone, in the same run.
+    pub cublaslt: f64,
+    /// How many variants the schedule offered then. Once it offers others, this winner says nothing any more; only a
+    /// choice that it does not name may have come since, which is as it was before there was one: its first option.
+    pub among: usize,
+    /// The choices, as `--set` takes them.
+    pub choices: BTreeMap<String, String>,
+}
+
+/// Winners by key and shape.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Tuned {
+    #[serde(default)]
+    winner: Vec<Winner>,
+}
+
+impl Key {
+    /// Of that variant of a schedule on that GPU. `dtype` is what its first tensor has in the end.
+    pub fn new(gpu: &str, program: &Program, variant: &Variant) -> Key {
+        let first = program.tensors.first().map(|tensor| tensor.dtype);
+        let dtype = variant.dtype.or(first).map_or("", |dtype| dtype.name());
+        Key {
+            gpu: gpu.into(),
+            op: program.name.clone(),
+            // Who moves nothing does not care how many others do the same.
+            world: if moves(program) { variant.world } else { 1 },
+            dtype: dtype.into(),
+            layout: variant.layout.name().into(),
+        }
+    }
+
+    /// The same for the other 16-bit type, of which bytes and multiplies are as many.
+    pub(super) fn twin(&self) -> Option<Key> {
+        let [bf16, f16] = [Dtype::Bf16, Dtype::F16].map(Dtype::name);
+        let other = [(bf16, f16), (f16, bf16)].into_iter();
+        let (_, other) = other.into_iter().find(|(own, _)| *own == self.dtype)?;
+        Some(Key {
+            dtype: other.into(),
+            ..self.clone()
+        })
+    }
+}
+
+impl Winner {
+    /// Its choices, if the schedule offers what it did.
+    pub fn settings(&self, program: &Program) -> Option<BTreeMap<String, Setting>> {
+        let offers = offered(program);
+        let offered = choices(program);
+        let named = offered
+            .iter()
+            .filter(|(name, _)| self.choices.contains_key(**name));
+        let named: usize = named.map(|(_, options)| options.len()).product();
+        if self.among != offers && self.among != named {
+            return None;
+        }
+        let offers = |name: &str, setting: &Setting| {
+            let options = offered.get(name);
+            options.is_some_and(|options| options.contains(setting))
+        };
+        let named = self.choices.iter().map(|(name, text)| {
+            let setting = Setting::parse(text).filter(|setting| offers(name, setting))?;
+            Some((name.clone(), setting))
+        });
+        let named: BTreeMap<_, _> = named.collect::<Option<_>>()?;
+        let since = offered.iter();
+        let since =
+            since.filter_map(|(name, options)| Some(((*name).to_owned(), *options.first()?)));
+        Some(since.chain(named).collect())
+    }
+
+    /// How far a shape is from the measured one: the sum of its dimensions' distances; none if one is too far.
+    fn distance(&self, size: [u32; 3]) -> Option<f64> {
+        let own = [self.m, self.n, self.k];
+        let each = own.into_iter().zip(size).map(|(own, other)| {
+            let ratio = f64::from(own.max(other)) / f64::from(own.min(other).max(1));
+            (ratio <= NEAR).then(|| ratio.ln())
+        });
+        each.sum()
+    }
+}
+
+impl Tuned {
+    /// What comes with the package.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] never, unless the package is broken: a test reads it.
+    pub fn embedded() -> Result<Tuned, Error> {
+        Tuned::parse(H200, Path::new("h200.toml"))
+    }
+
+    /// The user's file, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where it is no such file.
+    pub fn of_user() -> Result<Tuned, Error> {
+        match Tuned::place() {
+            Some(path) => Tuned::read(&path),
+            None => Ok(Tuned::default()),
+        }
+    }
+
+    /// Where the user's file is: beside the compiled kernels.
+    pub fn place() -> Option<PathBuf> {
+        Cache::of_user().dir().map(|dir| dir.join(FILE))
+    }
+
+    /// That file; where there is none, no winners.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where it is no such file; [`Error::File`].
+    pub fn read(path: &Path) -> Result<Tuned, Error> {
+        match std::fs::read_to_string(path) {
+            Ok(text) => Tuned::parse(&text, path),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Tuned::default()),
+            Err(source) => Err(Error::File {
+                path: path.into(),
+                source,
+            }),
+        }
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<Tuned, Error> {
+        toml::from_str(text).map_err(|error| Error::Usage {
+            what: format!("{}: {}", path.display(), error.message()),
+            legal: "a file that `bench --sweep` wrote; delete it to measure anew".into(),
+        })
+    }
+
+    /// Writes the file whole or not at all, its folder too where there is none.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        let failed = |source| Error::File {
+            path: path.into(),
+            source,
+        };
+        let text = self
+            .text()
+            .map_err(|error| failed(std::io::Error::other(error)))?;
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir).map_err(failed)?;
+        }
+        let beside = path.with_extension(format!("{}.new", std::process::id()));
+        std::fs::write(&beside, text).map_err(failed)?;
+        std::fs::rename(&beside, path).map_err(failed)
+    }
+
+    /// The file's text: a row for each winner.
+    fn text(&self) -> Result<String, toml::ser::Error> {
+        let mut text = String::from("winner = [\n");
+        for winner in &self.winner {
+            text.push_str("    ");
+            winner.serialize(toml::ser::ValueSerializer::new(&mut text))?;
+            text.push_str(",\n");
+        }
+        text.push_str("]\n");
+        Ok(text)
+    }
+
+    /// Adds a winner, in place of what was known for its key and shape.
+    pub fn put(&mut self, winner: Winner) {
+        let place = |winner: &Winner| (winner.key.clone(), winner.n, winner.k, winner.m);
+        self.winner.retain(|known| place(known) != place(&winner));
+        self.winner.push(winner);
+        self.winner.sort_by_key(place);
+    }
+
+    /// The winners near that shape, the nearest first.
+    pub fn near(&self, key: &Key, size: [u32; 3]) -> Vec<&Winner> {
+        let known = self.winner.iter().filter(|winner| winner.key == *key);
+        let mut near: Vec<_> = known
+            .filter_map(|winner| Some((winner.distance(size)?, winner)))
+            .collect();
+        near.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        near.into_iter().map(|(_, winner)| winner).collect()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.winner.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.winner.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn winner(m: u32, n: u32, tiles: &str) -> Winner {
+        Winner {
+            key: Key {
+                gpu: "a GPU".into(),
+                op: "gemm".into(),
+                world: 1,
+                dtype: "bf16".into(),
+                layout: "nt".into(),
+            },
+            m,
+            n,
+            k: 8192,
+            microseconds: 100.0,
+            p10: 99.0,
+            p90: 102.0,
+            cublaslt: 101.0,
+            among: 9,
+            choices: BTreeMap::from([("tiles".into(), tiles.into())]),
+        }
+    }
+
+    #[test]
+    fn what_comes_with_the_package_can_be_read() {
+        let embedded = Tuned::embedded().unwrap_or_else(|error| panic!("{error}"));
+        // It is what `bench --sweep` writes, below a comment.
+        let rows = H200.lines().filter(|line| !line.starts_with('#'));
+        assert_eq!(
+            embedded.text().expect("text").lines().collect::<Vec<_>>(),
+            rows.collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn the_nearest_within_half_an_octave_is_found() {
+        let mut tuned = Tuned::default();
+        tuned.put(winner(2048, 4096, "128x256"));
+        tuned.put(winner(4096, 4096, "128x128"));
+        let key = winner(1, 1, "").key;
+        let tiles = |size| Some(tuned.near(&key, size).first()?.choices["tiles"].clone());
+        assert_eq!(tiles([2300, 4096, 8192]).as_deref(), Some("128x256"));
+        assert_eq!(tiles([3000, 4096, 8192]).as_deref(), Some("128x128"));
+        assert_eq!(tiles([1000, 4096, 8192]), None, "rows are too far");
+        assert_eq!(tiles([2048, 4096, 2048]), None, "depth is too far");
+        let other = Key {
+            world: 4,
+            ..key.clone()
+        };
+        assert!(tuned.near(&other, [2048, 4096, 8192]).is_empty());
+    }
+
+    #[test]
+    fn a_new_measurement_replaces_the_old_one() {
+        let mut tuned = Tuned::default();
+        tuned.put(winner(2048, 4096, "128x256"));
+        tuned.put(winner(2048, 4096, "128x128"));
+        assert_eq!(tuned.len(), 1);
+        let dir = std::env::temp_dir().join(format!("counterflow-tuned-{}", std::process::id()));
+        let path = dir.join("deep/tuned.toml");
+        tuned.write(&path).expect("written");
+        assert_eq!(Tuned::read(&path).expect("read"), tuned);
+        std::fs::write(&path, "winner = 3").expect("written");
+        assert_eq!(
+            Tuned::read(&path).expect_err("no such file").kind(),
+            "usage"
+        );
+        let _ = std::fs::remove_dir_all(&dir);
+        assert!(Tuned::read(&path).expect("none").is_empty());
+    }
+}
