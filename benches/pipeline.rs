@@ -112,7 +112,7 @@ fn built(name: &str) -> Checked<Pipeline> {
     let kernel = lower::lower(&program, &variant).and_then(verify::kernel);
     kernel
         .and_then(|kernel| pipeline::build(&kernel))
-        .and_then(pipeline::verify)
+        .and_then(verify::pipeline)
         .expect("is safe")
 }
 
@@ -127,7 +127,7 @@ fn emit(bencher: Bencher, name: &str) {
 #[divan::bench(args = KERNELS, sample_count = 20)]
 fn warp_level(bencher: Bencher, name: &str) {
     let kernel = built(name).kernel.clone();
-    bencher.bench(|| pipeline::build(black_box(&kernel)).and_then(pipeline::verify));
+    bencher.bench(|| pipeline::build(black_box(&kernel)).and_then(verify::pipeline));
 }
 
 /// That text to machine code, nothing cached. Nothing where NVRTC is not there.

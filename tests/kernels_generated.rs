@@ -25,7 +25,7 @@ fn pipeline(
     let kernel = lower(program, &variant).and_then(verify::kernel);
     let pipeline = kernel
         .and_then(|kernel| pipeline::build(&kernel))
-        .and_then(pipeline::verify);
+        .and_then(verify::pipeline);
     pipeline.unwrap_or_else(|found| panic!("{}: {found}", program.name))
 }
 

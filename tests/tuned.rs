@@ -453,7 +453,7 @@ proptest! {
         let table = [won(size, &winner.variant.choices)];
         let legal = verify::plan(winner, &shape, &machine).is_ok()
             && counterflow::codegen::pipeline::build(winner)
-                .and_then(counterflow::codegen::pipeline::verify)
+                .and_then(counterflow::codegen::verify::pipeline)
                 .is_ok();
         let choice = choose(&table, &base, size);
         prop_assert_eq!(choice.measured, legal, "illegal winners are passed over");

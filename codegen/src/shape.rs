@@ -445,6 +445,21 @@ impl Geometry {
         &self.counters[counter.index()]
     }
 
+    /// `arrived[3]`, with the index along every axis.
+    pub(crate) fn cell_name(&self, kernel: &Kernel, counter: CounterId, cell: u32) -> String {
+        let mut index = Vec::new();
+        let mut rest = cell;
+        for size in self.counter_axes(counter).iter().rev() {
+            index.push((rest % size).to_string());
+            rest /= size;
+        }
+        index.reverse();
+        let name = &kernel.counters[counter.index()].name;
+        index
+            .iter()
+            .fold(name.clone(), |text, at| format!("{text}[{at}]"))
+    }
+
     /// Cells of a counter on each rank.
     pub fn counter_cells(&self, counter: CounterId) -> u32 {
         self.counters[counter.index()].iter().product()

@@ -14,7 +14,7 @@ pub fn checked(program: &Program, variant: &Variant) -> Checked<Pipeline> {
     let kernel = lower(program, variant).and_then(verify::kernel);
     let pipeline = kernel
         .and_then(|kernel| pipeline::build(&kernel))
-        .and_then(pipeline::verify);
+        .and_then(verify::pipeline);
     pipeline.unwrap_or_else(|error| panic!("{} {variant}: {error}", program.name))
 }
 

@@ -116,7 +116,7 @@ pub fn checked(program: &Program, variant: &Variant) -> (Checked<Kernel>, Checke
         .and_then(verify::kernel)
         .unwrap_or_else(|error| panic!("{name}: {error}"));
     let pipeline = pipeline::build(&kernel)
-        .and_then(pipeline::verify)
+        .and_then(verify::pipeline)
         .unwrap_or_else(|error| panic!("{name}: {error}"));
     (kernel, pipeline)
 }

@@ -9,8 +9,8 @@ use super::ready::{self, Ready};
 use super::render::{self, Console};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::model::{self, Volume};
-use counterflow_codegen::pipeline;
 use counterflow_codegen::program::{Program, Setting};
+use counterflow_codegen::verify;
 use counterflow_runtime::Error;
 use serde_json::{Map, Value as Json, json};
 
@@ -21,7 +21,7 @@ pub(super) fn check(request: &Request, console: &mut Console<'_>) -> Result<Outc
     let ready = ready::ready(request, &request.shape, console)?;
     let fields = proven(request, &ready, console);
     if request.emit {
-        pipeline::checked(&ready.kernel)?;
+        verify::warps(&ready.kernel)?;
     }
     Ok(Outcome::good(fields))
 }

@@ -5,7 +5,7 @@ use super::outcome::Outcome;
 use super::ready;
 use super::render::{self, Console};
 use counterflow_codegen::cuda::{self, expected};
-use counterflow_codegen::pipeline;
+use counterflow_codegen::verify;
 use counterflow_runtime::Error;
 use counterflow_runtime::jit::sass::Sass;
 use counterflow_runtime::jit::{Cached, Compiler, gates};
@@ -17,7 +17,7 @@ const LOCAL: [&str; 2] = ["LDL", "STL"];
 
 pub(super) fn compile(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
     let ready = ready::ready(request, &request.shape, console)?;
-    let pipeline = pipeline::checked(&ready.kernel)?;
+    let pipeline = verify::warps(&ready.kernel)?;
     let source = cuda::emit(&pipeline);
     let mut wanted = expected::instructions(&pipeline);
     let bar = console.bar(1, "compiling");

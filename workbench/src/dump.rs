@@ -3,10 +3,9 @@
 use super::render::Console;
 use counterflow_codegen::cuda;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::pipeline;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
-use counterflow_codegen::verify::Checked;
+use counterflow_codegen::verify::{self, Checked};
 use counterflow_runtime::Error;
 
 /// Which stages are wanted for one schedule.
@@ -83,7 +82,7 @@ impl Dump {
     /// The warp level, or why there is none: what Hopper cannot do may still be checked.
     pub(super) fn pipeline(self, console: &mut Console<'_>, kernel: &Checked<Kernel>) {
         if self.pipeline {
-            match pipeline::checked(kernel) {
+            match verify::warps(kernel) {
                 Ok(pipeline) => console.aside(&pipeline.text()),
                 Err(error) => console.aside(&error.to_string()),
             }
@@ -99,7 +98,7 @@ impl Dump {
     /// The kernel's text, or why there is none: what cannot be emitted may still be checked.
     pub(super) fn cuda(self, console: &mut Console<'_>, kernel: &Checked<Kernel>) {
         if self.cuda {
-            match pipeline::checked(kernel) {
+            match verify::warps(kernel) {
                 Ok(pipeline) => console.aside(&cuda::emit(&pipeline).text),
                 Err(error) => console.aside(&error.to_string()),
             }

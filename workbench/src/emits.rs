@@ -3,9 +3,9 @@
 use super::render;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::pipeline::{self, Pipeline};
+use counterflow_codegen::pipeline::Pipeline;
 use counterflow_codegen::variant::Arch;
-use counterflow_codegen::verify::Checked;
+use counterflow_codegen::verify::{self, Checked};
 use serde_json::{Value as Json, json};
 
 /// A kernel's warp level, or why it has none.
@@ -22,7 +22,7 @@ impl Emits {
     pub(super) fn of(kernel: &Checked<Kernel>) -> Emits {
         match kernel.variant.arch {
             Arch::Cpu => Emits::NotAsked,
-            Arch::Sm90 => match pipeline::checked(kernel) {
+            Arch::Sm90 => match verify::warps(kernel) {
                 Ok(pipeline) => Emits::Yes(Box::new(pipeline)),
                 Err(found) => Emits::No(found),
             },

@@ -7,7 +7,6 @@ use super::ready::Ready;
 use super::render::{self, Console};
 use counterflow_codegen::cuda;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::pipeline;
 use counterflow_codegen::verify;
 use counterflow_runtime::Error;
 use counterflow_runtime::jit::{Cached, Compiler};
@@ -22,7 +21,7 @@ pub(super) fn run(
     console: &mut Console<'_>,
 ) -> Result<Outcome, Error> {
     let kernel = &ready.kernel;
-    let pipeline = pipeline::checked(kernel)?;
+    let pipeline = verify::warps(kernel)?;
     let ranks = gpus::ranks(kernel.variant.world)?;
     let gpu = ranks[0].gpu().clone();
     gpu.must_be_hopper()?;

@@ -1,7 +1,7 @@
 //! The warp level: how the warps of a CTA do what a checked kernel says, with every barrier, group, fence, release and
 //! acquire spelled out.
 //!
-//! [`build`] makes a [`Pipeline`] from a checked kernel or refuses with the numbers, [`verify`] runs all warps of all
+//! [`build`] makes a [`Pipeline`] from a checked kernel or refuses with the numbers, [`crate::verify::pipeline`] runs all warps of all
 //! CTAs of a few ranks on a small case and accepts it, and [`crate::cuda::emit`] prints what was accepted. Both read
 //! the same nodes; a number is written once, as an [`Expr`].
 //!
@@ -24,12 +24,10 @@ mod expr;
 mod host;
 mod node;
 mod queues;
-mod run;
 mod visit;
 
 pub use crate::sm90::{BLOCK_ROWS, BOX_COLUMNS, CONSUMERS, Place, STRIP_ROWS};
 pub use crate::tiling::{Subtile, Tile};
-pub use crate::verify::{pipeline as verify, warps as checked};
 pub use build::build;
 pub use enqueue::{HostOp, HostOpKind, Lines};
 pub use expr::{Expr, Field, Op, Test, Values};
@@ -39,7 +37,6 @@ pub use node::{
     Slot, Source, Strips, View,
 };
 pub use queues::{Queues, Submission};
-pub(crate) use run::{Refused, run};
 
 use crate::dtype::Dtype;
 use crate::kernel::Kernel;

@@ -67,53 +67,31 @@
 //! as part of no sum. (Items of a partition do the same throughout a chunk, so that takes loops over different
 //! partitions.)
 
-mod columns;
-mod contribution;
-mod coverage;
-mod credits;
-mod facts;
-mod happens;
-mod launches;
-mod order;
-mod progress;
-mod race;
+mod checked;
 mod range;
-mod reuse;
 mod series;
-mod story;
+mod tile;
+mod warp;
 
-use crate::diag::{Diagnostic, Diagnostics, Rule};
+use crate::diag::Diagnostics;
 use crate::kernel::Kernel;
 use crate::model::Machine;
-use crate::pipeline::{Pipeline, Refused};
+use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::shape::Shape;
-use crate::undo::{Fix, undone};
-use std::ops::Deref;
-use std::sync::Arc;
+use warp::Refused;
 
-pub(crate) use order::{Accessor, Before, before};
+pub use checked::Checked;
 pub use range::{Class, Decided, range};
 pub use series::Series;
-pub(crate) use story::cell_name;
-
-/// A value that this module accepted. Nothing else makes one.
-#[derive(Clone, Debug)]
-pub struct Checked<T>(Arc<T>);
-
-impl<T> Deref for Checked<T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
+pub use tile::{kernel_findings, plan_findings};
 
 /// Checks what does not depend on the shape.
 ///
 /// # Errors
 /// Everything that is wrong.
 pub fn kernel(kernel: Kernel) -> Result<Checked<Kernel>, Diagnostics> {
-    Diagnostics::check(kernel_findings(&kernel), ()).map(|()| Checked(Arc::new(kernel)))
+    Diagnostics::check(kernel_findings(&kernel), ()).map(|()| Checked::new(kernel))
 }
 
 /// The launches of a kernel of up to [`Shape::most`] of `most`, whose largest is checked now.
@@ -165,62 +143,5 @@ pub fn warps(kernel: &Checked<Kernel>) -> Result<Checked<Pipeline>, Diagnostics>
 }
 
 fn ran(pipeline: Pipeline) -> Result<Checked<Pipeline>, Refused> {
-    crate::pipeline::run(&pipeline).map(|()| Checked(Arc::new(pipeline)))
-}
-
-/// What is wrong with a kernel whatever its shape.
-pub fn kernel_findings(kernel: &Kernel) -> Vec<Diagnostic> {
-    credits::check(kernel)
-}
-
-/// What is wrong with a plan: a finding of the first guarantee that does not hold, in the order of the table above.
-/// Each presupposes the ones before it (what was not run cannot be covered, what races has no content), so later
-/// ones are not judged. `without` leaves a rule out, to test that it is needed.
-pub fn plan_findings(kernel: &Kernel, plan: &Plan, without: Option<Rule>) -> Vec<Diagnostic> {
-    let on = |rule: Rule| without != Some(rule);
-    let facts = facts::Facts::new(kernel, plan);
-    let mut coverage = coverage::Coverage::new(&facts);
-    if let Some(stuck) = progress::run(&facts, |at, kind| coverage.step(at, kind)) {
-        return if on(Rule::Progress) {
-            vec![stuck]
-        } else {
-            Vec::new()
-        };
-    }
-    let mut happens = happens::Happens::new(&facts);
-    let race = if on(Rule::Race) {
-        race::check(&facts, &mut happens)
-    } else {
-        None
-    };
-    let found = race
-        .or_else(|| {
-            if on(Rule::Coverage) {
-                coverage.end()
-            } else {
-                None
-            }
-        })
-        .or_else(|| {
-            if on(Rule::Reuse) {
-                reuse::check(&facts, &mut happens)
-            } else {
-                None
-            }
-        })
-        .or_else(|| {
-            if on(Rule::Reuse) && !undone(Fix::Dimensions) {
-                launches::check(&facts, &mut happens)
-            } else {
-                None
-            }
-        })
-        .or_else(|| {
-            if on(Rule::Attribution) {
-                reuse::check_attribution(&facts)
-            } else {
-                None
-            }
-        });
-    found.into_iter().collect()
+    warp::run(&pipeline).map(|()| Checked::new(pipeline))
 }

@@ -4,7 +4,8 @@
 //! of each is planned and checked as it would be alone. A class may come and go while rows grow, so every number of
 //! rows is looked up; that takes no planning.
 
-use super::Checked;
+use super::checked::Checked;
+use super::series::Series;
 use crate::diag::Diagnostics;
 use crate::kernel::Kernel;
 use crate::model::Machine;
@@ -68,8 +69,8 @@ impl Decided {
     }
 }
 
-/// Decides `shape` with every number of rows in `rows`, as [`super::plan`] would each of them, and then launches of all
-/// of them in one [`super::series`], until that has taken `most` steps.
+/// Decides `shape` with every number of rows in `rows`, as [`crate::verify::plan`] would each of them, and then launches of all
+/// of them in one [`crate::verify::series`], until that has taken `most` steps.
 pub fn range(
     kernel: &Checked<Kernel>,
     shape: &Shape,
@@ -98,7 +99,7 @@ pub fn range(
             return decided;
         }
         let verdict = geometry
-            .and_then(|_| super::plan(kernel, &shape, machine))
+            .and_then(|_| Series::new(kernel, &shape, machine)?.plan(&shape))
             .map(|plan| {
                 plan.agents
                     .iter()
@@ -114,7 +115,7 @@ pub fn range(
         });
     }
     if decided.refused().next().is_none() {
-        decided.between = super::series(kernel, &largest, machine).err();
+        decided.between = Series::new(kernel, &largest, machine).err();
     }
     decided
 }

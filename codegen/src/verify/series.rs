@@ -1,6 +1,7 @@
 //! Every launch of one kernel up to a largest one: what holds between launches is decided over all of them.
 
-use super::{Checked, columns, facts, plan_findings, reuse};
+use super::checked::Checked;
+use super::tile;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{DimId, Kernel};
 use crate::model::Machine;
@@ -11,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A checked kernel on a machine, and the most that each dimension may be: whatever launches of it follow each other
-/// in whatever order, none fails. Nothing but [`super::series`] makes one, every plan is of one, and what runs plans
+/// in whatever order, none fails. Nothing but [`crate::verify::series`] makes one, every plan is of one, and what runs plans
 /// takes those of one series only.
 ///
 /// A shape of a known class (the same items in every chunk, the same columns and K) costs only its numbers.
@@ -40,7 +41,7 @@ impl Series {
         let largest = Geometry::largest(kernel, &most)?;
         let series = Series(Arc::new(Inner {
             identity: identity(kernel, &most),
-            repeated: columns::repeated(kernel),
+            repeated: tile::repeated(kernel),
             kernel: kernel.clone(),
             machine: machine.clone(),
             good: Mutex::default(),
@@ -81,7 +82,7 @@ impl Series {
         let geometry = Geometry::within(&self.0.kernel, shape, &self.0.most)?;
         let known = self.arrivals(&geometry, shape)?;
         let plan = self.numbers(geometry, shape, Some(known))?;
-        Ok(Checked(Arc::new(plan)))
+        Ok(Checked::new(plan))
     }
 
     /// Refuses plans of another series.
@@ -150,12 +151,15 @@ impl Series {
         let kernel = &self.0.kernel;
         let judge = |geometry: Geometry| {
             let plan = self.numbers(geometry, shape, None)?;
-            Diagnostics::check(plan_findings(kernel, &plan, None), plan.arrivals.clone())
+            Diagnostics::check(
+                tile::plan_findings(kernel, &plan, None),
+                plan.arrivals.clone(),
+            )
         };
         if let Some((columns, block)) = self.0.repeated
             && let Ok(arrivals) = judge(geometry.resized(kernel, columns, block))
         {
-            let columned = |counter| columns::is_columned_counter(kernel, counter);
+            let columned = |counter| tile::is_columned_counter(kernel, counter);
             return Ok(Arc::new(arrivals.widened(geometry, columned)));
         }
         // Also where one column was refused: the story is to speak of the columns there are.
@@ -167,8 +171,7 @@ impl Series {
         let kernel = &self.0.kernel;
         let judge = |geometry: Geometry| {
             let plan = self.numbers(geometry, &self.0.most, None)?;
-            let found = reuse::check_attribution(&facts::Facts::of_signals(kernel, &plan));
-            Diagnostics::check(found.into_iter().collect(), ())
+            Diagnostics::check(tile::attribution_findings(kernel, &plan), ())
         };
         if let Some((columns, block)) = self.0.repeated
             && judge(together.resized(kernel, columns, block)).is_ok()

@@ -148,7 +148,7 @@ fn adding_is_a_reduction_where_it_lies() {
         for (layout, loads) in [(Layout::Nt, 4), (Layout::Tn, 2)] {
             let variant = Variant::new(1).layout(layout);
             let variant = variant.set("tiles", tile).set("gemm.ping_pong", in_turn);
-            let pipeline = pipeline::verify(built(&wgrad(), &variant));
+            let pipeline = verify::pipeline(built(&wgrad(), &variant));
             let pipeline = pipeline.unwrap_or_else(|error| panic!("{error}"));
             let text = cuda::emit(&pipeline).text;
             assert_eq!(text.matches("tma_reduce_add(grad").count(), 1);
@@ -172,7 +172,7 @@ fn ctas_that_load_together_or_share_steps_add_their_own() {
             .set("gemm.split", 2)
             .set("gemm.cluster", (2, 1)),
     ] {
-        let pipeline = pipeline::verify(built(&wgrad(), &variant));
+        let pipeline = verify::pipeline(built(&wgrad(), &variant));
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{variant}: {error}"));
         assert!(expected::instructions(&pipeline).contains(&("UTMAREDG", 1)));
     }
@@ -188,7 +188,7 @@ fn sixteen_bits_are_added_to_as_well() {
             .set("tiles", (4, 8));
         agrees(&checked(&program, &variant), [29, 3]);
         let variant = Variant::new(2).dtype(dtype);
-        let pipeline = pipeline::verify(built(&program, &variant));
+        let pipeline = verify::pipeline(built(&program, &variant));
         assert!(
             cuda::emit(&pipeline.expect("good"))
                 .text
@@ -211,7 +211,7 @@ fn chunks_that_arrive_are_added_to() {
         let map = map.expect("what is added to");
         assert_eq!(map.tail, program.name != "gemm", "{}", program.name);
         assert!(!map.tail || map.view == View::Chunks);
-        pipeline::verify(pipeline).unwrap_or_else(|error| panic!("{}: {error}", program.name));
+        verify::pipeline(pipeline).unwrap_or_else(|error| panic!("{}: {error}", program.name));
         let variant = variant.arch(Arch::Cpu).set("tiles", (4, 8));
         let variant = if program.name == "gemm" {
             variant
@@ -323,7 +323,7 @@ fn story(edit: impl Fn(&mut Vec<Node>, usize)) -> String {
             edit(list, at);
         }
     });
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     found.first().text(&|_| String::new())
 }
 

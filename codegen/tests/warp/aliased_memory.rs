@@ -95,7 +95,7 @@ fn every_sort_of_tile_is_accepted() {
                 for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
                     let pipeline = built(tile, (1, 1), *split, beside, layout);
                     assert_eq!(pipeline.cta.aliased(), beside != Beside::Tile);
-                    let checked = pipeline::verify(pipeline);
+                    let checked = verify::pipeline(pipeline);
                     checked.unwrap_or_else(|found| panic!("{tile:?} by {split}: {found}"));
                 }
             }
@@ -108,7 +108,7 @@ fn every_sort_of_tile_is_accepted() {
         ((256, 64), (1, 2)),
     ] {
         for beside in [Beside::Nothing, Beside::Math] {
-            let checked = pipeline::verify(built(tile, cluster, 2, beside, Layout::Nt));
+            let checked = verify::pipeline(built(tile, cluster, 2, beside, Layout::Nt));
             checked.unwrap_or_else(|found| panic!("{tile:?} in {cluster:?}: {found}"));
         }
     }
@@ -142,7 +142,7 @@ fn no_step_can_be_left_out() {
 /// What the verifier says after `edit`.
 fn told(mut pipeline: Pipeline, edit: impl FnOnce(&mut Pipeline)) -> String {
     edit(&mut pipeline);
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     found.first().text(&|_| String::new())
 }
 

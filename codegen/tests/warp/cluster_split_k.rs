@@ -55,7 +55,7 @@ fn in_turn() -> Pipeline {
 
 fn accepted(kind: Kind, cluster: (u32, u32), split: u32, layout: Layout) {
     let built = pipeline::build(&kernel(kind, cluster, split, layout));
-    let checked = built.and_then(pipeline::verify);
+    let checked = built.and_then(verify::pipeline);
     checked.unwrap_or_else(|found| panic!("{kind:?} {cluster:?} by {split} {layout:?}: {found}"));
 }
 
@@ -85,7 +85,7 @@ fn every_sort_of_tile_is_accepted() {
 }
 
 fn told(pipeline: Pipeline) -> String {
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     found.first().text(&|_| String::new())
 }
 

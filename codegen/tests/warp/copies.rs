@@ -66,7 +66,7 @@ fn right(mover: Mover, way: Way) {
         }
         if ways::all().any(|of| of == (mover, way)) {
             pipeline::build(&kernel)
-                .and_then(pipeline::verify)
+                .and_then(verify::pipeline)
                 .unwrap_or_else(|error| panic!("{mover:?} {way:?}, world {world}: {error}"));
         }
     }
@@ -124,7 +124,7 @@ fn without(mover: Mover, way: Way, role: &str, after: usize, is: impl Fn(&Node) 
     for (at, warp) in others {
         pipeline.warps.insert(at, warp);
     }
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     found.first().text(&|_| String::new())
 }
 
@@ -147,7 +147,7 @@ fn a_wait_in_the_other_thread() {
         }
     });
     assert!(moved.is_none(), "it is somewhere");
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()));
 }
 
@@ -165,7 +165,7 @@ fn a_launch_that_ends_while_a_peer_reads() {
             body.retain(|node| !matches!(node, Node::Others { .. }));
         }
     }
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()));
 }
 
@@ -175,7 +175,7 @@ fn a_number_without_a_value_is_our_bug() {
     pipeline.lists(&mut |list| {
         list.retain(|node| !matches!(node, Node::Let { name, .. } if name == "unit"));
     });
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()));
 }
 
@@ -185,8 +185,8 @@ fn a_number_without_a_value_is_our_bug() {
 fn without_the_fix_a_wrong_pull_is_accepted() {
     use codegen::undo::{Fix, undoing};
     let wrong = undoing(Fix::WarpOrder, || built(Mover::Ctas, Way::Pull));
-    undoing(Fix::WarpOrder, || pipeline::verify(wrong.clone())).expect("accepted");
-    pipeline::verify(wrong).expect_err("refused");
+    undoing(Fix::WarpOrder, || verify::pipeline(wrong.clone())).expect("accepted");
+    verify::pipeline(wrong).expect_err("refused");
 }
 
 /// Whatever else is left out is missed, but for what the end of a kernel, or another wait, sees to as well.

@@ -33,7 +33,7 @@ fn build(
 
 fn pipeline(name: &str) -> Checked<Pipeline> {
     build(name, &variant(Dtype::Bf16, (128, 256)))
-        .and_then(pipeline::verify)
+        .and_then(verify::pipeline)
         .unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
@@ -109,7 +109,7 @@ fn operands_may_have_their_rows_contiguous() {
         for layout in layouts {
             let variant = variant(Dtype::F16, (128, 256)).layout(*layout);
             let pipeline = build(name, &variant)
-                .and_then(pipeline::verify)
+                .and_then(verify::pipeline)
                 .unwrap_or_else(|e| panic!("{name} {layout:?}: {e}"));
             let text = cuda::emit(&pipeline).text;
             assert_eq!(

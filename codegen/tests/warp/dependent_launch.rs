@@ -51,7 +51,7 @@ fn named(name: &str) -> Pipeline {
 }
 
 fn refused(pipeline: Pipeline) -> String {
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     found.first().text(&|_| String::new())
 }
 
@@ -93,7 +93,7 @@ fn kernels_without_communication_come_early_and_no_others() {
 #[test]
 fn the_text_lets_the_next_launch_come_at_once_and_waits_before_any_role() {
     for pipeline in built() {
-        let Ok(pipeline) = pipeline::verify(pipeline) else {
+        let Ok(pipeline) = verify::pipeline(pipeline) else {
             continue;
         };
         let text = text(&pipeline);
@@ -205,7 +205,7 @@ fn a_warp_that_ends_without_the_wait() {
 /// Its roles may wait one by one: the rule is about each of them.
 #[test]
 fn a_wait_in_each_role_will_do() {
-    pipeline::verify(waits(named("gemm"), |_| Some(true))).unwrap_or_else(|e| panic!("{e}"));
+    verify::pipeline(waits(named("gemm"), |_| Some(true))).unwrap_or_else(|e| panic!("{e}"));
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn good(program: &Program) -> Pipeline {
 
 #[test]
 fn values_are_functions_and_operands_come_by_panels() {
-    let pipeline = pipeline::verify(good(&gated(Bf16))).unwrap_or_else(|error| panic!("{error}"));
+    let pipeline = verify::pipeline(good(&gated(Bf16))).unwrap_or_else(|error| panic!("{error}"));
     let text = cuda::emit(&pipeline).text;
     let functions = text
         .find("// The schedule's #[epilogue]")
@@ -71,7 +71,7 @@ fn values_are_functions_and_operands_come_by_panels() {
 
 #[test]
 fn a_sum_over_ranks_goes_through_its_epilogue_whole() {
-    let pipeline = pipeline::verify(good(&schedules::slots_sum()));
+    let pipeline = verify::pipeline(good(&schedules::slots_sum()));
     let pipeline = pipeline.unwrap_or_else(|error| panic!("{error}"));
     let [epilogue] = pipeline.epilogues.as_slice() else {
         panic!("{:?}", pipeline.epilogues);
@@ -84,7 +84,7 @@ fn a_sum_over_ranks_goes_through_its_epilogue_whole() {
 
 #[test]
 fn panels_are_as_wide_as_the_widest_type_allows() {
-    let pipeline = pipeline::verify(good(&gated(F32))).unwrap_or_else(|error| panic!("{error}"));
+    let pipeline = verify::pipeline(good(&gated(F32))).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(pipeline.tiling().subtile().columns, 32);
     let text = cuda::emit(&pipeline).text;
     assert!(text.contains("panel_read<float, PANEL_N>(gate,"));
@@ -114,7 +114,7 @@ fn after(first: impl Fn(&Node) -> bool, gone: impl Fn(&Node) -> bool) -> String 
     assert!(done);
     warps.append(&mut pipeline.warps);
     pipeline.warps = warps;
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     found.first().text(&|_| String::new())
 }
 
@@ -150,7 +150,7 @@ fn an_operand_of_other_columns() {
             }
         }
     });
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[coverage]: multiply of block 0 on rank 0 applies before_value to panel 1 for tile (0, 0)
       = `bias` is not there for these rows and columns

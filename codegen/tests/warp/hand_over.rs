@@ -68,7 +68,7 @@ fn story(name: &str, role: &str, edit: impl Fn(&mut Node) -> Option<Edit>) -> St
         warp.body = body;
     }
     assert!(done, "the edit found nothing to change");
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     found.first().text(&|_| String::new())
 }
 
@@ -98,7 +98,7 @@ fn blocks_of_an_operand_that_are_all_the_same() {
             }
         }
     });
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[coverage]: multiply of block 0 on rank 0 multiplies x of stage 0 by w of stage 0
       = a stage does not hold one tile of each operand
@@ -235,7 +235,7 @@ fn a_lagged_signal_held_across_a_wait() {
             list.remove(at + 3);
         }
     });
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[progress]: store of block 0 on rank 0 holds back a signal of landed[6] on rank 1
       = store of block 0 on rank 0 waits for free_partial[2]
@@ -279,7 +279,7 @@ fn a_counter_that_forgets_its_base() {
             }
         }
     });
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[race]: load of block 0 on rank 2 in the next launch loads rows 0..2, columns 0..64 of x (chunk or slot 1) on rank 2 into x of stage 0 for tile (0, 0)
       = not all that the schedule puts before it has come before it
@@ -345,7 +345,7 @@ fn other_edits() {
     ");
     let mut pipeline = good("gemm_rs");
     pipeline.end.clear();
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[race]: store of block 0 on rank 0 in the next launch stores panel 0 to rows 0..2, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
       = load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into w of stage 5 for tile (0, 0)
@@ -403,10 +403,10 @@ fn clustered(cluster: (u32, u32)) -> Pipeline {
 #[test]
 fn a_cluster_that_does_not_wait_for_all_of_itself() {
     for cluster in [(2, 1), (1, 2)] {
-        pipeline::verify(clustered(cluster)).unwrap_or_else(|e| panic!("{cluster:?}: {e}"));
+        verify::pipeline(clustered(cluster)).unwrap_or_else(|e| panic!("{cluster:?}: {e}"));
     }
     let told = |pipeline| {
-        let found = pipeline::verify(pipeline).expect_err("refused");
+        let found = verify::pipeline(pipeline).expect_err("refused");
         found.first().text(&|_| String::new())
     };
     let mut pipeline = clustered((2, 1));
@@ -465,7 +465,7 @@ fn a_cluster_that_does_not_wait_for_all_of_itself() {
 
 #[test]
 fn a_turn_that_is_not_awaited_or_not_passed() {
-    pipeline::verify(good(IN_TURN)).unwrap_or_else(|e| panic!("{e}"));
+    verify::pipeline(good(IN_TURN)).unwrap_or_else(|e| panic!("{e}"));
     let found = story(IN_TURN, "multiply", remove(|node| *node == Node::AwaitTurn));
     insta::assert_snapshot!(found, @"
     error[race]: multiply of block 0 on rank 0 waits for a stage to be full

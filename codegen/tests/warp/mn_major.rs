@@ -45,7 +45,7 @@ fn story(mut pipeline: Pipeline, mut edit: impl FnMut(&mut Node) -> bool) -> Str
         }
     });
     assert!(edited, "the edit found nothing to change");
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     found.first().text(&|_| String::new())
 }
 

@@ -303,7 +303,7 @@ proptest! {
 }
 
 fn told(pipeline: Pipeline) -> String {
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     found.first().text(&|_| String::new())
 }
 

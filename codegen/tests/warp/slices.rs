@@ -54,7 +54,7 @@ fn slice(program: &Program, shape: &Shape) {
 fn warp_level(kernel: &Kernel) -> (String, String) {
     let pipeline = verify::kernel(kernel.clone())
         .and_then(|kernel| pipeline::build(&kernel))
-        .and_then(pipeline::verify);
+        .and_then(verify::pipeline);
     let pipeline = match pipeline {
         Ok(pipeline) => pipeline,
         Err(found) => {

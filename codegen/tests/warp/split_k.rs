@@ -62,7 +62,7 @@ fn every_sort_of_tile_shares_its_steps() {
     ] {
         for split in splits {
             for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
-                let checked = pipeline::verify(good(*split, tile, layout));
+                let checked = verify::pipeline(good(*split, tile, layout));
                 checked.unwrap_or_else(|found| panic!("{tile:?} by {split}: {found}"));
             }
         }
@@ -89,7 +89,7 @@ fn every_cta_applies_the_math_to_its_own_panels() {
         });
         let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
         let built = kernel.and_then(|kernel| pipeline::build(&kernel));
-        let checked = built.and_then(pipeline::verify);
+        let checked = built.and_then(verify::pipeline);
         checked.unwrap_or_else(|found| panic!("by {split}: {found}"));
     }
 }
@@ -104,7 +104,7 @@ fn story(tile: (u32, u32), edit: impl Fn(&mut Vec<Node>) -> bool) -> String {
 }
 
 fn told(pipeline: Pipeline) -> String {
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     found.first().text(&|_| String::new())
 }
 

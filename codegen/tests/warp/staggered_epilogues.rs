@@ -99,7 +99,7 @@ fn where_three_stages_leave_no_room_for_a_tile() {
         let pipeline = built(tile, stages, result, layout);
         let got = pipeline.cta.staggered();
         assert_eq!(got, wanted, "{tile:?} {stages:?} {result:?} {layout:?}");
-        pipeline::verify(pipeline)
+        verify::pipeline(pipeline)
             .unwrap_or_else(|e| panic!("{tile:?} {result:?} {layout:?}: {e}"));
     }
 }
@@ -169,7 +169,7 @@ fn story(edit: impl Fn(&mut Node) -> bool) -> String {
         }
     });
     assert!(edited > 0, "the edit found nothing to change");
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     found.first().text(&|_| String::new())
 }
 
@@ -237,7 +237,7 @@ fn places_that_each_consumer_takes_for_its_own() {
             }
         }
     });
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[race]: multiply of block 0 on rank 0 writes panel 0
       = multiply of block 0 on rank 0 writes panel 0
@@ -268,7 +268,7 @@ fn a_turn_that_is_passed_before_the_one_before_was_seen() {
     let mut pipeline = good();
     pipeline.rings[0].slots += 1;
     pipeline.rings[1].at += pipeline.rings[0].slot_bytes();
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[progress]: multiply of block 0 on rank 0 waits for its turn
       = the next phase is over, too: by its parity, the one it waits for is not
@@ -301,7 +301,7 @@ fn a_consumer_that_falls_too_far_behind() {
 fn a_panel_that_counts_both_consumers() {
     let mut pipeline = good();
     pipeline.rings[1].full = 8;
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     let told = found.first().text(&|_| String::new());
     assert!(told.starts_with("error[progress]"), "{told}");
 }

@@ -104,7 +104,7 @@ fn good(knobs: Knobs, after: After) -> Pipeline {
 }
 
 fn accepted(knobs: Knobs, after: After) {
-    let checked = pipeline::verify(good(knobs, after));
+    let checked = verify::pipeline(good(knobs, after));
     checked.unwrap_or_else(|found| panic!("{knobs:?} {after:?}: {found}"));
 }
 
@@ -174,7 +174,7 @@ fn kernels_that_communicate_have_such_tiles() {
             let variant = Variant::new(4).set("tiles", tile);
             let kernel = lower(&program, &variant).and_then(verify::kernel);
             let built = kernel.and_then(|kernel| pipeline::build(&kernel));
-            let checked = built.and_then(pipeline::verify);
+            let checked = built.and_then(verify::pipeline);
             checked.unwrap_or_else(|found| panic!("{} {tile:?}: {found}", program.name));
         }
     }
@@ -224,7 +224,7 @@ proptest! {
         let plain = after == After::Nothing && knobs.split == 1 && knobs.cluster == (1, 1);
         let most = if plain { 200 } else { 176 };
         prop_assert!(tiling.accumulators().count <= most);
-        let checked = pipeline::verify(pipeline);
+        let checked = verify::pipeline(pipeline);
         prop_assert!(checked.is_ok(), "{}", checked.expect_err("refused"));
     }
 
@@ -250,7 +250,7 @@ fn told(knobs: Knobs, after: After, edit: impl Fn(&mut Node) -> bool) -> String 
         }
     });
     assert!(done, "the edit found nothing to change");
-    let found = pipeline::verify(pipeline).expect_err("refused");
+    let found = verify::pipeline(pipeline).expect_err("refused");
     found.first().text(&|_| String::new())
 }
 

@@ -8,7 +8,6 @@ use crate::error::Error;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::pipeline;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{PartitionId, Program};
 use counterflow_codegen::shape::{Geometry, Shape};
@@ -71,7 +70,7 @@ pub fn select(
     let won: Vec<_> = won.collect();
     let proven = |variant: &Variant| {
         let (kernel, _) = planned(program, variant, shape, machine)?;
-        pipeline::checked(&kernel)?;
+        verify::warps(&kernel)?;
         Ok::<_, Error>(())
     };
     for (winner, variant, kernel, _) in &won {

@@ -8,7 +8,7 @@ use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::{Buffer, Kernel};
 use counterflow_codegen::lower;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::pipeline::{self, Pipeline};
+use counterflow_codegen::pipeline::Pipeline;
 use counterflow_codegen::plan::{Grid, Plan};
 use counterflow_codegen::program::{Program, Setting, TensorId, TensorKind};
 use counterflow_codegen::shape::Shape;
@@ -160,7 +160,7 @@ impl Built {
 
     /// Its warp level.
     pub(super) fn pipeline(&self) -> Result<&Checked<Pipeline>, Error> {
-        let make = || pipeline::checked(&self.kernel);
+        let make = || verify::warps(&self.kernel);
         let pipeline = self.pipeline.get_or_init(make).as_ref();
         Ok(pipeline.map_err(Clone::clone)?)
     }

@@ -5,7 +5,6 @@ use super::Queues;
 use super::run::{Run, Step, Told, What};
 use crate::diag::{Diagnostic, Rule};
 use crate::program::Loc;
-use crate::verify::cell_name;
 use std::collections::BTreeSet;
 
 impl Run<'_> {
@@ -31,7 +30,8 @@ impl Run<'_> {
 
     fn cell(&self, cell: usize) -> String {
         let (home, counter, at) = self.cells[cell];
-        let name = cell_name(&self.pipeline.kernel, &self.plan.geometry, counter, at);
+        let geometry = &self.plan.geometry;
+        let name = geometry.cell_name(&self.pipeline.kernel, counter, at);
         format!("{name} of rank {home}")
     }
 

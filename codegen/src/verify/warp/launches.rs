@@ -1,15 +1,15 @@
 //! How many ranks the small case has, and the shapes of its launches.
 
-use super::super::{BOX_COLUMNS, Pipeline, UNIT};
 use super::Refused;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::Kernel;
 use crate::model::Machine;
+use crate::pipeline::{BOX_COLUMNS, Pipeline, UNIT};
 use crate::plan::Plan;
 use crate::shape::Shape;
 use crate::undo::{Fix, undone};
 use crate::variant::Variant;
-use crate::verify::plan_findings;
+use crate::verify::tile::plan_findings;
 
 /// Ranks of the case, if the schedule is legal for so many.
 const RANKS: u32 = 3;

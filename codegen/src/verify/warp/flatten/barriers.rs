@@ -1,8 +1,7 @@
 //! Which barriers of which CTAs a step is about.
 
-use super::super::super::{Ring, RingId, Side, Slot};
 use super::Flattener;
-use crate::pipeline::Values;
+use crate::pipeline::{Ring, RingId, Side, Slot, Values};
 
 impl Flattener<'_> {
     /// A barrier's number in its CTA.

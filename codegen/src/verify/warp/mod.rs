@@ -38,8 +38,8 @@ mod step;
 mod story;
 mod values;
 
-use super::Pipeline;
 use crate::diag::Diagnostics;
+use crate::pipeline::Pipeline;
 use crate::sm90::early;
 use crate::undo::{Fix, undone};
 use case::Case;

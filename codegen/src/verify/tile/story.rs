@@ -1,31 +1,9 @@
 //! The words of a verdict: which role of which rank did what, where.
 
 use super::facts::{At, Facts};
-use crate::kernel::Kernel;
 use crate::program::{CounterId, Loc};
-use crate::shape::{Extent, Geometry};
+use crate::shape::Extent;
 use crate::unroll::{EVERYWHERE, Span, StepKind};
-
-/// `arrived[3]`, with the index along every axis.
-pub(crate) fn cell_name(
-    kernel: &Kernel,
-    geometry: &Geometry,
-    counter: CounterId,
-    cell: u32,
-) -> String {
-    let axes = geometry.counter_axes(counter);
-    let mut index = Vec::new();
-    let mut rest = cell;
-    for size in axes.iter().rev() {
-        index.push((rest % size).to_string());
-        rest /= size;
-    }
-    index.reverse();
-    let name = &kernel.counters[counter.index()].name;
-    index
-        .iter()
-        .fold(name.clone(), |text, at| format!("{text}[{at}]"))
-}
 
 impl Facts<'_> {
     /// `comm of rank 2`.
@@ -45,7 +23,7 @@ impl Facts<'_> {
 
     /// `arrived[3]`, with the index along every axis.
     pub fn cell_name(&self, counter: CounterId, cell: u32) -> String {
-        cell_name(self.kernel, &self.plan.geometry, counter, cell)
+        self.plan.geometry.cell_name(self.kernel, counter, cell)
     }
 
     /// `rows 0..128 of x`, with columns where they are not all.

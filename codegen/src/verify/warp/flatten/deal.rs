@@ -1,9 +1,8 @@
 //! Which items are a CTA's.
 
-use super::super::super::Deal;
 use super::super::case::comm_ctas;
 use super::Flattener;
-use crate::pipeline::Values;
+use crate::pipeline::{Deal, Values};
 
 impl Flattener<'_> {
     pub(super) fn start(&self) -> u32 {

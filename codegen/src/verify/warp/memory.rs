@@ -10,7 +10,7 @@ use crate::diag::Diagnostic;
 use crate::pipeline::View;
 use crate::program::TensorKind;
 use crate::undo::{Fix, undone};
-use crate::verify::Accessor;
+use crate::verify::tile::Accessor;
 
 impl Machine<'_> {
     pub(super) fn touch_shared(

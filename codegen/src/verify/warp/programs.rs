@@ -1,11 +1,11 @@
 //! What the agents of a rank do, worked out once for each shape: all its launches, at each pace, run the same steps.
 
-use super::super::Pipeline;
 use super::case::Case;
 use super::flatten::flatten;
 use super::host;
 use super::step::Step;
 use crate::diag::Diagnostic;
+use crate::pipeline::Pipeline;
 
 /// What an agent does in a launch.
 pub(super) struct Program<'a> {

@@ -1,10 +1,9 @@
 //! Which bytes of shared memory and which part of a tensor a step touches.
 
-use super::super::super::{At, BLOCK_ROWS, CONSUMERS, Expr, Map, MapId, RingId};
 use super::super::step::{Area, Box4};
 use super::Flattener;
 use crate::dtype::Dtype;
-use crate::pipeline::View;
+use crate::pipeline::{At, BLOCK_ROWS, CONSUMERS, Expr, Map, MapId, RingId, View};
 use crate::sm90::Mode;
 
 impl Flattener<'_> {

@@ -31,7 +31,7 @@ use crate::order::TileOrder;
 use crate::program::{CellIndex, CounterDim, CounterId, PartitionId};
 
 /// The dimension that tiles divide into columns, and the columns of one tile, if one column decides for all.
-pub(super) fn repeated(kernel: &Kernel) -> Option<(DimId, u32)> {
+pub(crate) fn repeated(kernel: &Kernel) -> Option<(DimId, u32)> {
     let all = || (0..kernel.partitions.len() as u16).map(PartitionId);
     let mut found = all().filter_map(|id| divided(kernel, id));
     let first = found.next()?;

@@ -6,7 +6,7 @@ use crate::undo::{Fix, undone};
 
 /// How a sum is not what its tensor's type promises.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::verify) enum Wrong {
+pub(crate) enum Wrong {
     /// It holds a term that is part of no sum: [`Term::Elsewhere`], [`Term::Uneven`], or a function of a part.
     NoTerm(TermId),
     /// It holds what is no contribution, added to a part of the sum, or by several ranks.

@@ -1,15 +1,15 @@
 //! The small case that all warps run: a few ranks, ragged chunks, and launches of one series.
 
-use super::super::{CONSUMERS, Field, Pipeline, Values, View};
 use super::launches::Launches;
 use super::step::Box4;
 use super::story;
 use crate::diag::Diagnostic;
 use crate::kernel::{DimId, OpKind, RoleKind, visit};
+use crate::pipeline::{CONSUMERS, Field, Pipeline, Values, View};
 use crate::plan::Plan;
 use crate::program::{CounterId, StoreMode, TensorId};
 use crate::shape::{Extent, Geometry};
-use crate::verify::{Accessor, Before, before};
+use crate::verify::tile::{Accessor, Before, before};
 use std::cell::RefCell;
 use std::collections::HashMap;
 

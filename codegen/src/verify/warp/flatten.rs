@@ -4,11 +4,10 @@ mod areas;
 mod barriers;
 mod deal;
 
-use super::super::{Deal, Expr, MapId, Node, Phase, Place, RingId, Side};
 use super::case::{Case, Env};
 use super::step::{Area, Kind, Step};
 use crate::diag::Diagnostic;
-use crate::pipeline::Values;
+use crate::pipeline::{Deal, Expr, MapId, Node, Phase, Place, RingId, Side, Values};
 
 /// Where a role stands in a ring.
 #[derive(Clone, Copy, Default)]

@@ -1,0 +1,85 @@
+//! The tile level: what each guarantee asks of a kernel and of the plan of a launch.
+
+mod columns;
+mod contribution;
+mod coverage;
+mod credits;
+mod facts;
+mod happens;
+mod launches;
+mod order;
+mod progress;
+mod race;
+mod reuse;
+mod story;
+
+use crate::diag::{Diagnostic, Rule};
+use crate::kernel::Kernel;
+use crate::plan::Plan;
+use crate::undo::{Fix, undone};
+
+pub(super) use columns::{is_columned_counter, repeated};
+pub(super) use order::{Accessor, Before, before};
+
+/// What is wrong with a kernel whatever its shape.
+pub fn kernel_findings(kernel: &Kernel) -> Vec<Diagnostic> {
+    credits::check(kernel)
+}
+
+/// What is wrong with a plan: a finding of the first guarantee that does not hold, in the order of the table of [`crate::verify`].
+/// Each presupposes the ones before it (what was not run cannot be covered, what races has no content), so later
+/// ones are not judged. `without` leaves a rule out, to test that it is needed.
+pub fn plan_findings(kernel: &Kernel, plan: &Plan, without: Option<Rule>) -> Vec<Diagnostic> {
+    let on = |rule: Rule| without != Some(rule);
+    let facts = facts::Facts::new(kernel, plan);
+    let mut coverage = coverage::Coverage::new(&facts);
+    if let Some(stuck) = progress::run(&facts, |at, kind| coverage.step(at, kind)) {
+        return if on(Rule::Progress) {
+            vec![stuck]
+        } else {
+            Vec::new()
+        };
+    }
+    let mut happens = happens::Happens::new(&facts);
+    let race = if on(Rule::Race) {
+        race::check(&facts, &mut happens)
+    } else {
+        None
+    };
+    let found = race
+        .or_else(|| {
+            if on(Rule::Coverage) {
+                coverage.end()
+            } else {
+                None
+            }
+        })
+        .or_else(|| {
+            if on(Rule::Reuse) {
+                reuse::check(&facts, &mut happens)
+            } else {
+                None
+            }
+        })
+        .or_else(|| {
+            if on(Rule::Reuse) && !undone(Fix::Dimensions) {
+                launches::check(&facts, &mut happens)
+            } else {
+                None
+            }
+        })
+        .or_else(|| {
+            if on(Rule::Attribution) {
+                reuse::check_attribution(&facts)
+            } else {
+                None
+            }
+        });
+    found.into_iter().collect()
+}
+
+/// What is wrong with the signals of a plan alone: two launches may take each other's.
+pub(super) fn attribution_findings(kernel: &Kernel, plan: &Plan) -> Vec<Diagnostic> {
+    let found = reuse::check_attribution(&facts::Facts::of_signals(kernel, plan));
+    found.into_iter().collect()
+}
