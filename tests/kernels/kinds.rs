@@ -1,0 +1,196 @@
+//! What is emitted, compiled for Hopper, one kernel of each kind: no spill, no slow code, and as many instructions of
+//! each sort as the tile asks for. The whole matrix is compiled by the ignored test.
+
+use crate::epilogues;
+use crate::gates::{all_pass, checked, nvidia};
+use counterflow::codegen::cuda;
+use counterflow::jit::gates::findings;
+use counterflow::jit::{Compiled, Probes, Source, Target};
+use counterflow::{Dtype, Error, Layout, Variant, launch, schedules};
+
+#[test]
+fn one_of_each_kind_passes_the_gates() {
+    let variant = Variant::new(4).set("tiles", (128, 256));
+    all_pass(&[
+        (schedules::gemm(), variant.clone()),
+        (schedules::gemm(), variant.clone().layout(Layout::Nn)),
+        (schedules::gemm(), variant.clone().layout(Layout::Tn)),
+        (schedules::ag_gemm(), variant.clone()),
+        (schedules::gemm_rs(), variant.clone()),
+        (schedules::gemm_ar(), variant),
+    ]);
+}
+
+/// 128x256 leaves the fewest registers: no word for the math after the dot may spill there.
+#[test]
+fn every_epilogue_passes_the_gates() {
+    let library = [schedules::linear_gelu, schedules::linear_residual];
+    let all = library.iter().chain(&epilogues::ALL);
+    let mut cases: Vec<_> = all.map(|program| (program(), Variant::new(4))).collect();
+    cases.push((schedules::wgrad(), Variant::new(4).layout(Layout::Tn)));
+    // In turn, and with two blocks of rows a warpgroup.
+    let tall = Variant::new(4).set("tiles", (256, 128));
+    let in_turn = Variant::new(4)
+        .set("tiles", (128, 128))
+        .set("gemm.ping_pong", 1);
+    cases.push((schedules::linear_gelu(), in_turn));
+    // With columns on the instruction's M side: one block of them, and two.
+    for tile in [(208, 128), (240, 128), (104, 128), (176, 256), (80, 256)] {
+        let swapped = Variant::new(4).set("tiles", tile);
+        cases.push((schedules::linear_gelu(), swapped.clone()));
+        cases.push((schedules::linear_residual(), swapped.clone()));
+        cases.push((schedules::wgrad(), swapped.layout(Layout::Tn)));
+    }
+    for tile in [(208, 128), (80, 256)] {
+        let swapped = Variant::new(4).set("tiles", tile);
+        cases.extend(epilogues::ALL.map(|program| (program(), swapped.clone())));
+    }
+    cases.push((schedules::linear_gelu(), tall.clone()));
+    cases.push((schedules::linear_residual(), tall));
+    all_pass(&cases);
+}
+
+/// What tests add to a kernel is not in others: the same instructions as from a prelude without a word of it.
+#[test]
+fn probes_leave_no_instruction_where_they_are_off() {
+    let Some(compiler) = nvidia::compiler() else {
+        return;
+    };
+    let source = cuda::emit(&checked(
+        &schedules::gemm_rs(),
+        &Variant::new(4).set("tiles", (128, 256)),
+    ));
+    let prelude = cuda::prelude();
+    let probe = |line: &&str| {
+        ["jitter();", "trace_store(", "trace_read<", "trace_late("]
+            .iter()
+            .any(|call| line.trim_start().starts_with(call))
+    };
+    let (probes, rest): (Vec<&str>, Vec<&str>) = prelude.lines().partition(probe);
+    assert!(probes.len() > 10, "{probes:?}");
+    let bare = rest.join("\n");
+    let headers = [(cuda::PRELUDE, bare.as_str())];
+    let bare = Source::new(&source.entry, &source.text).with(&headers);
+    let bare = compiler.compile(&bare, Target::Sm90a);
+    let sass = |compiled: Result<Compiled, Error>| {
+        nvidia::sass(&compiled.unwrap_or_else(|error| panic!("{error}")).cubin)
+    };
+    let with = |probes| launch::compile(&compiler.clone().with_probes(probes), &source);
+    let jitter = Probes {
+        jitter: Some(1),
+        trace: false,
+    };
+    let (Some(bare), Some(off), Some(on)) = (
+        sass(bare),
+        sass(with(Probes::default())),
+        sass(with(jitter)),
+    ) else {
+        return;
+    };
+    assert!(bare == off, "probes cost instructions");
+    let pauses = [&off, &on].map(|sass| sass.count("NANOSLEEP"));
+    println!("{pauses:?} pauses");
+    assert!(pauses[1] > pauses[0] + 30, "{pauses:?} pauses");
+}
+
+#[test]
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
+fn every_schedule_type_and_tile_passes_the_gates() {
+    let mut cases = Vec::new();
+    for schedule in schedules::ALL {
+        for dtype in [Dtype::Bf16, Dtype::F16] {
+            for tile in [(128, 128), (128, 256), (208, 128)] {
+                // The world is a parameter of the text.
+                let variant = Variant::new(4).dtype(dtype).set("tiles", tile);
+                cases.push((schedule(), variant.clone()));
+                cases.push((schedule(), variant.clone().layout(Layout::Nn)));
+                if !schedule().name.starts_with("ag_") {
+                    cases.push((schedule(), variant.layout(Layout::Tn)));
+                }
+            }
+        }
+    }
+    all_pass(&cases);
+}
+
+/// A kernel as people read it, in `kernels_generated`.
+fn checked_in() -> Vec<(String, String)> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels_generated/sm90");
+    let mut all: Vec<_> = std::fs::read_dir(folder)
+        .expect("a folder")
+        .map(|entry| {
+            let path = entry.expect("readable").path();
+            let name = path.file_stem().expect("a name").to_string_lossy();
+            (name.into(), std::fs::read_to_string(&path).expect("text"))
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn the_kernels_people_read_compile_as_they_stand() {
+    let Some(compiler) = nvidia::compiler() else {
+        return;
+    };
+    let prelude = cuda::prelude();
+    let headers = [(cuda::PRELUDE, prelude.as_str())];
+    let all = checked_in();
+    let sources: Vec<_> = all
+        .iter()
+        .map(|(name, text)| (Source::new(name, text).with(&headers), Target::Sm90a))
+        .collect();
+    for ((name, text), compiled) in all.iter().zip(compiler.compile_all(&sources)) {
+        let compiled = compiled.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let Some(sass) = nvidia::sass(&compiled.cubin) else {
+            return;
+        };
+        assert_eq!(findings(&compiled, Some(&sass)), [] as [&str; 0]);
+        assert!(!text.contains("#line"), "{name}");
+        // What names the schedule's lines changes no instruction.
+        if name == "ag_gemm.bf16-128x256" {
+            let variant = Variant::new(4).set("tiles", (128, 256));
+            let source = cuda::emit(&checked(&schedules::ag_gemm(), &variant));
+            assert!(source.with_lines().contains("ag_gemm.rs\"\n"));
+            let traced = launch::compile(&compiler, &source).expect("compiles");
+            assert!(
+                nvidia::sass(&traced.cubin) == Some(sass),
+                "other instructions"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_broken_statement_names_the_schedules_line() {
+    let Some(compiler) = nvidia::compiler() else {
+        return;
+    };
+    let variant = Variant::new(4).set("tiles", (128, 256));
+    let mut source = cuda::emit(&checked(&schedules::ag_gemm(), &variant));
+    let whole = "counter_wait(plan.cells, me, plan.arrived ";
+    assert!(source.text.contains(whole));
+    let broken = whole.replace("arrived", "nowhere");
+    source.text = source.text.replace(whole, &broken);
+    let error = launch::compile(&compiler, &source).expect_err("refused");
+    let schedule = include_str!("../../src/schedules/ag_gemm.rs").lines();
+    let line = 1 + schedule
+        .clone()
+        .position(|line| line.contains(".wait()"))
+        .expect("a wait");
+    let told = error.to_string();
+    assert!(
+        told.contains(&format!("src/schedules/ag_gemm.rs:{line}: ")),
+        "{told}"
+    );
+    // The generated lines as the text has them, and the log.
+    let at = 1 + source
+        .text
+        .lines()
+        .position(|line| line.contains("nowhere"))
+        .expect("broken");
+    assert!(told.contains(&format!(">{at:5} | ")), "{told}");
+    assert!(told.contains("// wait arrived[t.rows]"), "{told}");
+    assert!(told.contains("1 error detected"), "{told}");
+    assert!(!told.contains("#line"), "{told}");
+}

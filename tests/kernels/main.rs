@@ -1,0 +1,7 @@
+//! What is emitted, compiled for Hopper: no spill, no slow code, and as many instructions of each sort as the tile asks for.
+
+#[path = "../common/epilogues.rs"]
+mod epilogues;
+mod gates;
+mod kinds;
+mod tiles;

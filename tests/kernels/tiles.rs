@@ -1,0 +1,311 @@
+//! The knobs of the GEMM itself, compiled: tiles of every width, shared and in turn, pass the gates.
+
+use crate::gates::all_pass;
+use counterflow::codegen::builder::{GemmOptions, ScheduleBuilder, Tune};
+use counterflow::codegen::pipeline::Tile;
+use counterflow::codegen::program::Setting;
+use counterflow::codegen::sm90::{Mode, Wgmma};
+use counterflow::{Dtype, Layout, Program, Variant, schedules};
+
+/// A tile and whether it is taken in turn.
+type Kind = ((u32, u32), bool);
+
+/// Rows that are no multiple of 64: the columns are on the instruction's M side.
+const SWAPPED: [Kind; 9] = [
+    ((200, 256), false),
+    ((208, 128), false),
+    ((176, 256), false),
+    ((104, 128), false),
+    ((80, 128), false),
+    ((144, 128), true),
+    ((200, 64), true),
+    ((16, 64), true),
+    ((96, 192), true),
+];
+
+fn variant((tile, ping_pong): Kind) -> Variant {
+    Variant::new(1)
+        .set("tiles", tile)
+        .set("gemm.ping_pong", ping_pong)
+}
+
+fn clustered(kind: Kind, cluster: (u32, u32)) -> (Program, Variant) {
+    (
+        schedules::gemm(),
+        variant(kind).set("gemm.cluster", cluster),
+    )
+}
+
+fn gemm(kinds: &[Kind]) -> Vec<(Program, Variant)> {
+    let case = |kind: &Kind| (schedules::gemm(), variant(*kind));
+    kinds.iter().map(case).collect()
+}
+
+#[test]
+fn one_tile_of_each_sort_passes_the_gates() {
+    all_pass(&gemm(&[
+        ((128, 224), false),
+        ((128, 144), false),
+        ((128, 96), false),
+        ((256, 128), false),
+        ((256, 144), false),
+        ((256, 192), false),
+        ((128, 160), true),
+        ((64, 64), true),
+        ((8, 64), true),
+    ]));
+    all_pass(&gemm(&SWAPPED));
+    all_pass(&[
+        clustered(((128, 256), false), (2, 1)),
+        clustered(((128, 144), true), (1, 2)),
+    ]);
+    let laid_out = |kind, layout| (schedules::gemm(), variant(kind).layout(layout));
+    all_pass(&[
+        laid_out(((128, 160), true), Layout::Nn),
+        laid_out(((256, 144), false), Layout::Tn),
+        laid_out(((8, 64), true), Layout::Tn),
+        laid_out(((208, 128), false), Layout::Nn),
+        laid_out(((200, 128), false), Layout::Tn),
+        laid_out(((80, 256), false), Layout::Tn),
+        laid_out(((144, 128), true), Layout::Nn),
+        laid_out(((96, 192), true), Layout::Nn),
+    ]);
+    let each = |kind, cluster, layout| {
+        let (program, variant) = clustered(kind, cluster);
+        (program, variant.layout(layout))
+    };
+    all_pass(&[
+        each(((128, 144), false), (2, 1), Layout::Nn),
+        each(((128, 128), true), (2, 1), Layout::Nn),
+        each(((128, 192), false), (2, 1), Layout::Tn),
+        each(((256, 144), false), (1, 2), Layout::Tn),
+        each(((8, 64), true), (1, 2), Layout::Tn),
+    ]);
+}
+
+#[test]
+#[ignore = "minutes of compiling: `.ci/run` runs it"]
+fn every_tile_passes_the_gates() {
+    let mut kinds = Vec::new();
+    for columns in (16..=256).step_by(16) {
+        kinds.push(((64, columns), true));
+        kinds.push(((128, columns), false));
+        if columns <= 160 {
+            kinds.push(((128, columns), true));
+        }
+        if columns <= 176 {
+            kinds.push(((256, columns), false));
+        }
+    }
+    for rows in (8..256).step_by(8).filter(|rows| rows % 64 != 0) {
+        kinds.push(((rows, 64), true));
+        kinds.push(((rows, 128), false));
+        let more = [
+            ((rows, 128), true, 160),
+            ((rows, 192), true, 104),
+            ((rows, 256), true, 80),
+            ((rows, 256), false, 200),
+        ];
+        let fits = more.into_iter().filter(|(.., most)| rows <= *most);
+        kinds.extend(fits.map(|(tile, in_turn, _)| (tile, in_turn)));
+    }
+    let mut cases = gemm(&kinds);
+    // The types differ in few instructions: of swapped tiles, every third height will do.
+    kinds.retain(|((rows, _), _)| rows % 64 == 0 || rows % 24 == 0);
+    let halves = gemm(&kinds).into_iter();
+    cases.extend(halves.map(|(program, variant)| (program, variant.dtype(Dtype::F16))));
+    // The most accumulators that there are.
+    for tile in [(200, 256), (184, 256), (256, 192)] {
+        let (program, variant) = (schedules::gemm(), variant((tile, false)));
+        cases.push((program.clone(), variant.clone().dtype(Dtype::F16)));
+        for layout in [Layout::Nn, Layout::Tn] {
+            cases.push((program.clone(), variant.clone().layout(layout)));
+        }
+    }
+    all_pass(&cases);
+}
+
+#[test]
+#[ignore = "minutes of compiling: `.ci/run` runs it"]
+fn every_tile_that_the_library_offers_passes_the_gates() {
+    let mut cases = Vec::new();
+    for program in schedules::ALL.map(|schedule| schedule()) {
+        let tiles = &program
+            .tunables
+            .iter()
+            .find(|choice| choice.name == "tiles");
+        let tiles = tiles.expect("tiles are a choice").options.clone();
+        let in_turn = program
+            .tunables
+            .iter()
+            .any(|choice| choice.name == "gemm.ping_pong");
+        for dtype in [Dtype::Bf16, Dtype::F16] {
+            let variant = Variant::new(4).dtype(dtype);
+            let tiles = tiles.iter().map(|tile| {
+                let variant = variant.clone().set("tiles", *tile);
+                if only_in_turn(*tile) {
+                    variant.set("gemm.ping_pong", true)
+                } else {
+                    variant
+                }
+            });
+            cases.extend(tiles.map(|variant| (program.clone(), variant)));
+            for tile in [(128, 160), (128, 144), (128, 128)]
+                .iter()
+                .filter(|_| in_turn)
+            {
+                let variant = variant
+                    .clone()
+                    .set("tiles", *tile)
+                    .set("gemm.ping_pong", true);
+                cases.push((program.clone(), variant));
+            }
+        }
+    }
+    all_pass(&cases);
+}
+
+/// Whether two warpgroups cannot share such a tile.
+fn only_in_turn(tile: Setting) -> bool {
+    let Setting::Pair(rows, columns) = tile else {
+        panic!("a tile is a pair");
+    };
+    let k = 64;
+    let tile = Tile { rows, columns, k };
+    let mode = Mode::Cooperative;
+    Wgmma { tile, mode }.refused().is_some()
+}
+
+/// Panels of f32, which TMA adds to what is there: one reduction where a tile would be stored.
+#[test]
+fn what_a_launch_adds_to_passes_the_gates() {
+    let kinds = [
+        ((128, 256), false),
+        ((128, 192), false),
+        ((256, 128), false),
+        ((128, 160), true),
+        ((128, 144), true),
+        ((128, 128), true),
+    ];
+    let wgrad = kinds.map(|kind| (schedules::wgrad(), variant(kind).layout(Layout::Tn)));
+    all_pass(&wgrad);
+}
+
+/// CTAs that load together, and share the steps of their tiles.
+fn both(kind: Kind, cluster: (u32, u32), by: u32) -> (Program, Variant) {
+    let (program, variant) = split(kind, by);
+    (program, variant.set("gemm.cluster", cluster))
+}
+
+fn split(kind: Kind, split: u32) -> (Program, Variant) {
+    (schedules::gemm(), variant(kind).set("gemm.split", split))
+}
+
+#[test]
+fn tiles_whose_steps_are_shared_pass_the_gates() {
+    let kinds = [
+        ((32, 64), true),
+        ((64, 64), true),
+        ((64, 128), true),
+        ((128, 64), false),
+        ((128, 128), false),
+    ];
+    let all = kinds.map(|kind| [2, 3, 4].map(|by| split(kind, by)));
+    all_pass(all.as_flattened());
+    let laid_out = |kind, by, layout| {
+        let (program, variant) = split(kind, by);
+        (program, variant.layout(layout))
+    };
+    // Two blocks of rows a warpgroup, rows that a warp does not have, panels that are not dealt out evenly.
+    all_pass(&[
+        split(((256, 64), false), 2),
+        split(((128, 96), true), 2),
+        split(((128, 96), false), 2),
+        split(((128, 96), false), 3),
+        split(((32, 64), true), 4),
+        split(((16, 64), true), 2),
+        split(((208, 128), false), 2),
+        split(((208, 128), false), 4),
+        split(((176, 128), false), 3),
+        split(((144, 256), false), 2),
+        split(((80, 128), false), 2),
+        split(((96, 128), true), 2),
+        split(((40, 64), true), 2),
+        split(((128, 144), false), 2),
+        split(((128, 160), false), 2),
+        split(((128, 160), false), 4),
+        split(((128, 192), false), 2),
+        split(((128, 192), false), 4),
+        split(((128, 224), false), 2),
+        split(((128, 256), false), 2),
+        laid_out(((64, 64), true), 3, Layout::Nn),
+        laid_out(((128, 160), false), 2, Layout::Nn),
+        laid_out(((128, 256), false), 2, Layout::Nn),
+        laid_out(((128, 128), false), 2, Layout::Nn),
+        laid_out(((208, 128), false), 2, Layout::Nn),
+        laid_out(((80, 128), false), 4, Layout::Tn),
+        laid_out(((64, 128), true), 2, Layout::Tn),
+        laid_out(((128, 64), false), 3, Layout::Tn),
+    ]);
+}
+
+/// A vector, results of two types, and perhaps a stored tile beside the product: it keeps sums out of the stages.
+fn linear(by: u32, tile: bool) -> Program {
+    let mut s = ScheduleBuilder::new("linear");
+    let [x, w] = ["x", "w"].map(|name| s.local(name, Dtype::Bf16));
+    let z = tile.then(|| s.local("z", Dtype::Bf16));
+    let bias = s.vector("bias", Dtype::F32);
+    let (y, wide) = (s.out("y", Dtype::Bf16), s.out("wide", Dtype::F32));
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let options = GemmOptions {
+        split: Some(Tune::from(by)),
+        ..GemmOptions::default()
+    };
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.grouped(8), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            let mut sum = acc + s.load(bias);
+            if let Some(z) = z {
+                sum = sum + s.load(z.at(t));
+            }
+            s.store(y.at(t), sum.clone());
+            s.store(wide.at(t), sum);
+        });
+    });
+    s.finish()
+}
+
+#[test]
+fn what_comes_after_a_shared_product_passes_the_gates() {
+    let all = [2, 3, 4].map(|by| [true, false].map(|tile| (linear(by, tile), Variant::new(1))));
+    all_pass(all.as_flattened());
+}
+
+#[test]
+fn tiles_whose_steps_are_shared_in_clusters_pass_the_gates() {
+    all_pass(&[
+        both(((128, 192), false), (2, 1), 2),
+        both(((128, 96), false), (1, 2), 2),
+        both(((128, 256), false), (2, 1), 2),
+        both(((64, 64), true), (2, 1), 2),
+        both(((128, 128), false), (2, 1), 4),
+        both(((256, 64), false), (2, 1), 2),
+        both(((128, 144), false), (1, 2), 2),
+        both(((128, 96), true), (2, 1), 2),
+        both(((64, 128), true), (1, 2), 3),
+        both(((32, 64), true), (2, 1), 4),
+    ]);
+    let (program, variant) = both(((128, 192), false), (2, 1), 2);
+    all_pass(&[(program, variant.dtype(Dtype::F16))]);
+    let laid_out = [
+        (((128, 128), false), (1, 2), Layout::Nn),
+        (((64, 64), true), (1, 2), Layout::Nn),
+        (((128, 160), false), (2, 1), Layout::Nn),
+        (((128, 192), false), (2, 1), Layout::Tn),
+        (((176, 128), false), (1, 2), Layout::Tn),
+    ];
+    all_pass(&laid_out.map(|(kind, cluster, layout)| {
+        let (program, variant) = both(kind, cluster, 2);
+        (program, variant.layout(layout))
+    }));
+}

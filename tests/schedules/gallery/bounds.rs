@@ -1,0 +1,92 @@
+//! Ranks and slots that do not exist. Each is one edit away from a schedule of the library: `EDIT` marks it, `was` says what stood
+//! there.
+
+use counterflow::prelude::*;
+
+/// The last rank has no next one.
+#[schedule]
+pub fn ring_no_wrap(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let pieces = x.pieces(rows = 3);
+    let tiles = y.tiles((4, 8));
+    let arrived = counters(pieces);
+    let next = me() + 1; // EDIT, was: (me() + 1) % world()
+    #[comm(ctas = 2)]
+    for chunk in ring(1).but_last(1) {
+        for p in pieces.of(chunk) {
+            arrived[p].wait();
+            x.on(next)[p] = x[p];
+            arrived.on(next)[p].add(1);
+        }
+    }
+    #[gemm]
+    for chunk in ring(1) {
+        for t in tiles.of(chunk).grouped(8) {
+            arrived[t.rows()].wait();
+            y[t] = dot(x[t], w[t]);
+        }
+    }
+}
+
+/// A partner that an odd world does not have.
+#[schedule]
+pub fn no_partner(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let pieces = x.pieces(rows = 3);
+    let tiles = y.tiles((4, 8));
+    let arrived = counters(pieces);
+    #[comm(ctas = 2)]
+    for peer in ranks().before_me() {
+        for p in pieces.of(me()) {
+            x.on(peer)[p] = x[p];
+            arrived.on(me() ^ 1)[p].add(1); // EDIT, was: on(peer)
+        }
+    }
+    #[gemm]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk).grouped(8) {
+            arrived[t.rows()].wait();
+            y[t] = dot(x[t], w[t]);
+        }
+    }
+}
+
+/// An order that leaves the world.
+#[schedule]
+pub fn order_outside(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let pieces = x.pieces(rows = 3);
+    let tiles = y.tiles((4, 8));
+    let arrived = counters(pieces);
+    #[comm(ctas = 2)]
+    for peer in ranks().before_me() {
+        for p in pieces.of(me()) {
+            x.on(peer)[p] = x[p];
+            arrived.on(peer)[p].add(1);
+        }
+    }
+    #[gemm]
+    for chunk in ranks().by(|me, step, _world| me + step) {
+        // EDIT, was: from_me()
+        for t in tiles.of(chunk).grouped(8) {
+            arrived[t.rows()].wait();
+            y[t] = dot(x[t], w[t]);
+        }
+    }
+}
+
+/// A partial is stored at home, where only my own chunk has room.
+#[schedule]
+pub fn partial_at_home(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
+    let tiles = y.tiles((4, 8));
+    let partial = symmetric::<bf16>(y, slots = world());
+    let landed = counters(world(), tiles);
+    #[gemm]
+    for owner in ranks().after_me() {
+        for t in tiles.of(owner) {
+            partial[me()][t] = dot(x[t], w[t]); // EDIT, was: partial.on(owner)[me()][t]
+            landed.on(owner)[me()][t].add(1);
+        }
+    }
+    #[gemm]
+    for t in tiles.of(me()) {
+        y[t] = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum();
+    }
+}

@@ -1,0 +1,8 @@
+//! Schedules as users write them: what the macros and the builder make of them, the library, its neighbours that break a
+//! rule, and the variants they run in.
+
+mod builder;
+mod gallery;
+mod library;
+mod macros;
+mod tuned;
