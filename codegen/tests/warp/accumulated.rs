@@ -362,7 +362,10 @@ fn an_add_costs_a_read_and_a_write() {
         assert_eq!(Volume::of(&kernel, &plan).total(), 0);
         seconds(&kernel, &plan, &slow).expect("it ends")
     };
-    let (written, added) = (of(&library::gemm()), of(&adding(library::gemm())));
+    let (written, added) = (
+        of(&library::gemm(&library::real())),
+        of(&adding(library::gemm(&library::real()))),
+    );
     let more = (added - written) * slow.memory;
     let bytes = 2.0 * 1024.0 * 1024.0;
     assert!((more / bytes - 1.0).abs() < 0.1, "{more} bytes more");

@@ -84,7 +84,7 @@ fn ranks_that_share_a_gpu_need_a_queue_for_each_stream() {
 /// Two of four GPUs have a rank each, and two ranks share a third: that one alone needs the queues.
 #[test]
 fn each_gpu_is_counted_for_itself() {
-    let program = library::ag_gemm();
+    let program = library::ag_gemm(&library::real());
     let (pipeline, plan) = of(&program, 4);
     let gpus = vec![0, 1, 2, 2];
     for (count, fits) in [(1, false), (2, true)] {
@@ -98,7 +98,7 @@ fn each_gpu_is_counted_for_itself() {
 /// GPU, also if some orders get through.
 #[test]
 fn an_order_of_hosts_is_not_taken_for_granted() {
-    let (pipeline, plan) = of(&library::ag_gemm(), 4);
+    let (pipeline, plan) = of(&library::ag_gemm(&library::real()), 4);
     let (count, gpus) = (1, vec![0, 1, 0, 1]);
     let found = pipeline.queued(&plan, &Queues { count, gpus });
     assert!(found.is_err());
@@ -138,7 +138,7 @@ fn copies_first(pipeline: &Pipeline, plan: &Plan, rank: u32) -> Vec<Submission> 
 /// `ag_gemm_pull` of two GPUs as it hung with `CUDA_DEVICE_MAX_CONNECTIONS=1`.
 #[test]
 fn a_kernel_that_grants_what_the_copies_before_it_wait_for_hangs_with_one_queue() {
-    let before = granted_by_the_kernel(kernel(&library::ag_gemm_pull(), 2));
+    let before = granted_by_the_kernel(kernel(&library::ag_gemm_pull(&library::real()), 2));
     let (pipeline, plan) = built(before, &Shape::new(1111, 512, 512));
     let programs = [0, 1].map(|rank| copies_first(&pipeline, &plan, rank));
     let stuck = |count| pipeline.stuck(&plan, &programs, &a_gpu_each(2, count));
@@ -151,7 +151,7 @@ fn a_kernel_that_grants_what_the_copies_before_it_wait_for_hangs_with_one_queue(
 /// The same programs with one thing out of its order.
 #[test]
 fn an_order_that_puts_a_wait_before_what_it_needs_is_refused() {
-    let (pipeline, plan) = of(&library::ag_gemm_pull(), 3);
+    let (pipeline, plan) = of(&library::ag_gemm_pull(&library::real()), 3);
     let queues = a_gpu_each(3, 1);
     let programs = |edit: &dyn Fn(&mut Vec<Submission>)| -> Vec<Vec<Submission>> {
         let all = (0..3).map(|rank| pipeline.submissions(&plan, rank).expect("a program"));
@@ -238,7 +238,7 @@ fn copies_that_need_the_kernel_are_submitted_after_it() {
 
 #[test]
 fn ranks_that_share_a_queue_stand_behind_each_others_next_launch() {
-    let (pipeline, plan) = of(&library::gemm_rs(), 2);
+    let (pipeline, plan) = of(&library::gemm_rs(&library::real()), 2);
     let story = pipeline.queued(&plan, &one_gpu(2, 1)).expect_err("a hang");
     let story = story.iter().next().cloned();
     insta::assert_snapshot!(story.expect("a finding").text(&|_| String::new()));

@@ -548,7 +548,7 @@ fn step_limit() {
 fn every_interleaving_of_small_cases() {
     for (schedule, m) in [
         (schedules::ag_gemm as schedules::Schedule, 4),
-        (schedules::ring_gemm, 4),
+        (schedules::ag_gemm_ring, 4),
         (schedules::pull, 4),
         (schedules::gemm_rs, 4),
         (schedules::gemm_rs_add, 2),

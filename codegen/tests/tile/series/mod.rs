@@ -4,7 +4,7 @@ mod random;
 mod scratch;
 mod shared;
 
-use crate::emulator::schedules as library;
+use crate::fixtures::small;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::Bf16;
@@ -64,7 +64,7 @@ fn rows(m: u32) -> Shape {
 
 /// Plans of `gemm_rs_add`, each of a series of its own, and the series of the first.
 fn apart() -> (Series, Vec<Checked<Plan>>) {
-    let of = |m| series(&library::gemm_rs_add(), 4, &rows(m));
+    let of = |m| series(&small::gemm_rs_add(), 4, &rows(m));
     let plans = [1024, 512, 3, 1000].map(|m| of(m).plan(&rows(m)).expect("a plan"));
     (of(1024), plans.into())
 }
@@ -88,7 +88,7 @@ fn launches_of_several_series_are_refused() {
 
 #[test]
 fn a_launch_above_the_most_is_refused() {
-    let series = series(&library::gemm_rs_add(), 4, &rows(64));
+    let series = series(&small::gemm_rs_add(), 4, &rows(64));
     let told = series.plan(&rows(65)).expect_err("too large").to_string();
     insta::assert_snapshot!(told, @"
     error[shape]: m is 65 in a series of up to 64
