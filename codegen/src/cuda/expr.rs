@@ -3,7 +3,7 @@
 use super::{Text, params};
 use crate::kernel::DimId;
 use crate::pipeline::{Expr, Field, Test};
-use crate::print::{Spelling, number, test};
+use crate::pipeline::{Spelling, number, test};
 
 impl Text<'_> {
     /// A number.

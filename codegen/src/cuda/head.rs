@@ -1,7 +1,6 @@
 //! The text above the role bodies: constants, the plan's struct, orders, the signature, barriers.
 
-use super::node::next_block;
-use super::words::{meaning, view};
+use super::words::{meaning, next_block, order_name, view};
 use super::{PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
 use crate::pipeline::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Part, Pipeline, Place, cluster};
@@ -527,15 +526,6 @@ impl Text<'_> {
             self.depth -= 1;
         }
         self.line("}");
-    }
-}
-
-/// The function of an order.
-pub(super) fn order_name(order: TileOrder) -> String {
-    match order {
-        TileOrder::RowMajor => "row_major".into(),
-        TileOrder::ColumnMajor => "column_major".into(),
-        TileOrder::Grouped(group) => format!("grouped_{group}"),
     }
 }
 

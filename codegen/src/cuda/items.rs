@@ -1,7 +1,7 @@
 //! Loops over items: which of them a CTA does, and the places in rings that go with it.
 
 use super::Text;
-use super::rings::slots;
+use super::words::slots;
 use crate::pipeline::{Deal, Expr, Node, cluster};
 use std::borrow::Cow;
 

@@ -1,16 +1,11 @@
 //! Nodes as statements.
 
 use super::Text;
-use super::head::order_name;
-use super::rings::slots;
+use super::words::{ONCE, next_block, order_name, slots};
 use crate::pipeline::{Expr, Field, Node, Phase, RingId, Scope, Side, Slot};
-use crate::print::{Spelling, factor};
+use crate::pipeline::{Spelling, factor};
 use crate::program::{CounterId, StoreMode};
 use crate::sm90::Mode;
-
-/// Before a loop whose body is to stand once in the machine code: a copy would only cost compile time and
-/// instruction cache, and tests count instructions.
-pub(super) const ONCE: &str = "#pragma unroll 1";
 
 impl Text<'_> {
     /// All that one role does.
@@ -586,13 +581,4 @@ fn uses(node: &Node, var: &str) -> bool {
         }
     });
     found
-}
-
-/// How far an operand's descriptor goes on for the next 64 rows.
-pub(super) fn next_block(rows_contiguous: bool) -> &'static str {
-    if rows_contiguous {
-        "(BLOCK_BYTES >> 4)"
-    } else {
-        "WGMMA_64_ROWS"
-    }
 }

@@ -1,7 +1,7 @@
 //! Rings in the text: their barriers, places in slots, and arrivals.
 
 use super::Text;
-use super::node::ONCE;
+use super::words::{ONCE, slots};
 use crate::pipeline::{Expr, Ring, RingId, Side, Slot};
 
 impl Text<'_> {
@@ -161,12 +161,6 @@ impl Text<'_> {
         }
         text
     }
-}
-
-/// The constant that says how many slots a ring has.
-pub(super) fn slots(name: &str) -> String {
-    let es = if name.ends_with('x') { "ES" } else { "S" };
-    format!("{}{es}", name.to_uppercase())
 }
 
 /// So many from each of the CTAs.

@@ -1,6 +1,11 @@
-//! What the text says of maps and constants, in words.
+//! What the text calls things, and says of maps and constants in words.
 
+use crate::order::TileOrder;
 use crate::pipeline::View;
+
+/// Before a loop whose body is to stand once in the machine code: a copy would only cost compile time and
+/// instruction cache, and tests count instructions.
+pub(super) const ONCE: &str = "#pragma unroll 1";
 
 /// Whose tensor a map is of, and in how many pieces.
 pub(super) fn view(view: View) -> &'static str {
@@ -37,4 +42,28 @@ pub(super) fn meaning(name: &str) -> &'static str {
         "CARRIED" => "  // stored panels that one stage holds",
         _ => "",
     }
+}
+
+/// How far an operand's descriptor goes on for the next 64 rows.
+pub(super) fn next_block(rows_contiguous: bool) -> &'static str {
+    if rows_contiguous {
+        "(BLOCK_BYTES >> 4)"
+    } else {
+        "WGMMA_64_ROWS"
+    }
+}
+
+/// The function of an order.
+pub(super) fn order_name(order: TileOrder) -> String {
+    match order {
+        TileOrder::RowMajor => "row_major".into(),
+        TileOrder::ColumnMajor => "column_major".into(),
+        TileOrder::Grouped(group) => format!("grouped_{group}"),
+    }
+}
+
+/// The constant that says how many slots a ring has.
+pub(super) fn slots(name: &str) -> String {
+    let es = if name.ends_with('x') { "ES" } else { "S" };
+    format!("{}{es}", name.to_uppercase())
 }

@@ -7,7 +7,7 @@
 //!
 //! On Hopper a CTA has three warpgroups. In the first, warp 0's elected thread loads (*load*) and warp 1's stores
 //! (*store*); on CTAs that move data the same two threads first fetch and send. The other two warpgroups multiply
-//! (*multiply*): they share a tile, half of its rows each (of its columns, if it is [swapped](Tile::swapped)), or take
+//! (*multiply*): they share a tile, half of its rows each (of its columns, if it is [swapped](Tiling::swapped)), or take
 //! tiles in turn, so that one rounds and hands over its tile while the other multiplies; then each has panels of its own
 //! and a thread that stores them. Where they share a tile that is too large for all of its panels to have room beside three
 //! stages, they end it one after another: each has panels of its own half and a thread that stores them, in places that go from
@@ -24,6 +24,8 @@ mod expr;
 mod host;
 mod node;
 mod queues;
+mod spelling;
+mod text;
 mod visit;
 
 pub use crate::sm90::{BLOCK_ROWS, BOX_COLUMNS, CONSUMERS, Place, STRIP_ROWS};
@@ -37,6 +39,7 @@ pub use node::{
     Slot, Source, Strips, View,
 };
 pub use queues::{Queues, Submission};
+pub(crate) use spelling::{Spelling, factor, field_name, number, test};
 
 use crate::dtype::Dtype;
 use crate::kernel::Kernel;

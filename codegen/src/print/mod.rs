@@ -6,13 +6,10 @@
 #[cfg(test)]
 mod crumbs;
 mod kernel;
-mod number;
-mod pipeline;
 mod plan;
 mod program;
 
 pub(crate) use kernel::statement;
-pub(crate) use number::{Spelling, factor, field_name, number, test};
 
 use crate::program::{CellIndex, CounterDim, CounterId, Home, PartitionId, Pick, TensorId, Var};
 use crate::rank::{Cond, RankExpr};
@@ -20,13 +17,13 @@ use crate::value::AccId;
 
 /// Lines under indentation of two spaces a level.
 #[derive(Default)]
-struct Page {
-    text: String,
-    depth: usize,
+pub(crate) struct Page {
+    pub(crate) text: String,
+    pub(crate) depth: usize,
 }
 
 impl Page {
-    fn line(&mut self, line: impl AsRef<str>) {
+    pub(crate) fn line(&mut self, line: impl AsRef<str>) {
         let line = line.as_ref();
         if !line.is_empty() {
             self.text.extend(std::iter::repeat_n("  ", self.depth));
@@ -35,14 +32,14 @@ impl Page {
         self.text.push('\n');
     }
 
-    fn nested(&mut self, body: impl FnOnce(&mut Self)) {
+    pub(crate) fn nested(&mut self, body: impl FnOnce(&mut Self)) {
         self.depth += 1;
         body(self);
         self.depth -= 1;
     }
 
     /// Rows of columns, each column as wide as its widest cell.
-    fn table(&mut self, rows: &[Vec<String>]) {
+    pub(crate) fn table(&mut self, rows: &[Vec<String>]) {
         let count = rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
             let cells = rows.iter().filter_map(|row| row.get(column));

@@ -1,10 +1,10 @@
 //! What a kernel asks of a CTA: its loops, products and results, before anything is decided.
 
-use super::rules::{Company, in_parts, leaves_out};
+use super::registers::{Company, in_parts, leaves_out};
 use super::smem::{Division, Needs, Results};
 use super::wgmma::{BLOCK_ROWS, Wgmma};
 use crate::dtype::Dtype;
-use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, Role, visit, visit_ops};
+use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, Region, Role, visit, visit_ops};
 use crate::program::{Loc, PartitionId, TensorId, TensorKind};
 use crate::tiling::{Accumulators, Boxes, Inputs, Major, Operand, Parts, Tiling};
 use crate::value::{AccId, Value};
@@ -25,8 +25,50 @@ pub(super) struct Asked<'a> {
     pub dots: &'a [([TensorId; 2], Loc)],
     /// Products of an item that are in registers at once.
     pub products: u32,
-    /// What all loops store and read.
+    /// What its items store, and read beside their products.
+    pub item: Item,
+    /// What the items of all loops do.
     pub results: Results,
+}
+
+/// Where the items of a loop store, and read beside their products.
+#[derive(Default)]
+pub(super) struct Item {
+    /// Stored tiles that are read.
+    pub inputs: Vec<Loc>,
+    /// Sums of stored tiles.
+    pub sums: Vec<Loc>,
+    /// The first store of 16-bit elements.
+    pub halves: Option<Loc>,
+}
+
+impl Item {
+    pub fn of(kernel: &Kernel, body: &[Op]) -> Item {
+        let mut item = Item::default();
+        visit_ops(body, &mut |op| {
+            let (at, buffer) = (kernel.loc(op.id), |region: &Region| {
+                &kernel.buffers[region.buffer.index()]
+            });
+            match &op.kind {
+                OpKind::Store { dst, .. } if buffer(dst).dtype.bytes() == 2 => {
+                    item.halves.get_or_insert(at);
+                }
+                OpKind::Load { from, .. } if buffer(from).kind != TensorKind::Vector => {
+                    item.inputs.push(at);
+                }
+                OpKind::Reduce { .. } => item.sums.push(at),
+                OpKind::Store { .. }
+                | OpKind::Load { .. }
+                | OpKind::Dot { .. }
+                | OpKind::Copy { .. }
+                | OpKind::Wait { .. }
+                | OpKind::Signal { .. }
+                | OpKind::ForRanks { .. }
+                | OpKind::If { .. } => {}
+            }
+        });
+        item
+    }
 }
 
 impl Asked<'_> {

@@ -1,8 +1,9 @@
 //! How a CTA computes a kernel's tiles: who its warps are, what registers and shared memory each has, and the tiling of each
 //! loop.
 
-use super::asked::{Asked, dots, first_dot, loops, products, results};
-use super::rules::{self, Level, dealt, refuse};
+use super::asked::{Asked, Item, dots, first_dot, loops, products, results};
+use super::registers::dealt;
+use super::rules::{self, Level, refuse};
 use super::smem::{Division, Lifetime, Needs, Region};
 use super::wgmma::{BLOCK_ROWS, Mode, Wgmma};
 use super::{BOX_COLUMNS, early};
@@ -114,6 +115,7 @@ pub fn cta(kernel: &Kernel, level: Level) -> Result<Option<Cta>, Diagnostics> {
             tensors,
             dots: &dots,
             products: products(body),
+            item: Item::of(kernel, body),
             results,
         };
         // A pipeline is of one tile: that of its first loop. The others are compared with it where they are built.
@@ -139,6 +141,11 @@ pub fn cta(kernel: &Kernel, level: Level) -> Result<Option<Cta>, Diagnostics> {
                     break;
                 }
             }
+        }
+    }
+    if level == Level::Runs {
+        for (asked, _, division) in &divided {
+            found.extend(rules::of_items(asked, &asked.tiling(division)));
         }
     }
     // Where loops have tiles of several sizes, stages are those of the one that has the fewest.

@@ -4,6 +4,7 @@
 mod asked;
 mod cta;
 pub mod early;
+mod registers;
 mod rules;
 mod smem;
 mod wgmma;

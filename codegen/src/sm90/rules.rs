@@ -4,17 +4,17 @@
 //! this version: it does not *run*.
 
 use super::asked::Asked;
+use super::registers::{Company, has_registers};
 use super::wgmma::{ATOM_ROWS, MOST_ACCUMULATORS, Mode, Wgmma};
 use crate::diag::{Diagnostic, Rule as About};
 use crate::kernel::{Block, GemmKind, Kernel, OpKind, RoleKind, visit};
 use crate::program::Loc;
 use crate::shape::Geometry;
+use crate::tiling::Tiling;
 use crate::variant::Arch;
 
 /// CTAs of a cluster, at most: what every GPU of the architecture can place, and CUDA's portable size.
 const MOST_CTAS: u32 = 8;
-/// Accumulators of a thread from which the others have few registers: the loading thread 24.
-const MANY_ACCUMULATORS: u32 = 160;
 
 /// How far a kernel is to get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,6 +57,20 @@ const RULES: [Rule; 9] = [
     runs(false, clusters),
     runs(false, splits),
 ];
+
+/// What comes after the division of shared memory: of what an item stores, and reads beside its product.
+const ITEMS: [fn(&Asked<'_>, &Tiling) -> Option<Diagnostic>; 4] = [
+    shared_with_inputs,
+    alone_with_inputs,
+    whole_lines,
+    inputs_fit,
+];
+
+/// What the rules for items find.
+pub(super) fn of_items(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
+    let found = ITEMS.iter().filter_map(|rule| rule(asked, tiling));
+    found.chain(shared_with_sums(asked)).collect()
+}
 
 /// What the rules of a level find, and whether what comes after them means anything.
 pub(super) fn find(asked: &Asked<'_>, level: Level, found: &mut Vec<Diagnostic>) -> bool {
@@ -248,6 +262,54 @@ fn splits(asked: &Asked<'_>) -> Vec<Diagnostic> {
     found
 }
 
+/// Stored tiles come through the stages after the turn has passed.
+fn shared_with_inputs(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
+    let at = *asked.item.inputs.first()?;
+    let message = "a stored tile beside the product, with tiles taken in turn";
+    let hint = "it goes through the stages, after the turn has passed: tiles that are shared";
+    (asked.wgmma.mode == Mode::PingPong).then(|| refuse(at, message, hint))
+}
+
+/// Stored tiles are read by ordinary loads, which a relaxed arrival in the other CTA does not order.
+fn alone_with_inputs(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
+    let at = *asked.item.inputs.first()?;
+    let (down, across) = asked.kind.cluster;
+    let message = "a stored tile beside the product, in a cluster";
+    let hint = "1x1: a cluster's stages are handed back for multiplies alone";
+    (down * across > 1).then(|| refuse(at, message, hint))
+}
+
+/// A row of a subtile of 16-bit elements is a line of the narrowest swizzle, at least.
+fn whole_lines(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
+    let at = asked.item.halves?;
+    let columns = tiling.subtile().columns;
+    let bytes = columns * 4;
+    let message = format!("16-bit panels of {columns} columns, beside f32 of {bytes} bytes a row");
+    let hint = "tiles that are shared, of a multiple of 32 columns";
+    (columns < 16).then(|| refuse(at, message, hint))
+}
+
+/// A slot holds a subtile of each stored tile.
+fn inputs_fit(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
+    let inputs = &asked.item.inputs;
+    let most: u32 = tiling.input_places().iter().sum();
+    let at = *inputs.get(most as usize)?;
+    let message = format!("{} stored tiles in one item", inputs.len());
+    let hint = format!("at most {most}: as many panels as a stage has room for");
+    Some(refuse(at, message, hint))
+}
+
+/// As stored tiles do, those of a sum come through the stages.
+fn shared_with_sums(asked: &Asked<'_>) -> impl Iterator<Item = Diagnostic> {
+    let in_turn = asked.wgmma.mode == Mode::PingPong;
+    let sums = asked.item.sums.iter().filter(move |_| in_turn);
+    sums.map(|at| {
+        let message = "a sum of stored tiles, with tiles taken in turn";
+        let hint = "it goes through the stages, after the turn has passed: tiles that are shared";
+        refuse(*at, message, hint)
+    })
+}
+
 /// A cluster that a GPU can place, whatever its tiles.
 fn cluster_fits(kind: &GemmKind) -> Option<Diagnostic> {
     let (ctas, (down, across)) = (kind.ctas(), kind.cluster);
@@ -293,17 +355,6 @@ pub(crate) fn placed(kernel: &Kernel, geometry: &Geometry) -> Vec<Diagnostic> {
     found
 }
 
-/// What a thread needs registers for beside a tile's accumulators.
-#[derive(Clone, Copy)]
-pub(super) enum Company {
-    /// A product that is stored as it is, by a CTA alone.
-    Plain,
-    /// Signals, math, or sums.
-    Little,
-    /// Other CTAs that load: 256x176 and 176x256 spill in clusters. The latter spills with sums, too.
-    Much,
-}
-
 /// What keeps a tile from having a pipeline: a hint at those that have.
 fn room(wgmma: Wgmma, company: Company) -> Option<&'static str> {
     if wgmma.swapped() {
@@ -327,40 +378,4 @@ fn room(wgmma: Wgmma, company: Company) -> Option<&'static str> {
         && wgmma.refused().is_none()
         && has_registers(wgmma, company);
     (!known).then_some(how)
-}
-
-/// Whether accumulators leave a thread registers for the rest: in ping-pong there is one more ring to keep track of.
-const fn has_registers(wgmma: Wgmma, company: Company) -> bool {
-    let most = match (wgmma.blocks(), wgmma.mode, company) {
-        (0 | 1, ..) => 128,
-        (_, Mode::Cooperative, Company::Plain) => MOST_ACCUMULATORS,
-        (_, Mode::Cooperative, Company::Little) => 176,
-        (_, Mode::Cooperative, Company::Much) | (_, Mode::PingPong, _) => 160,
-    };
-    wgmma.accumulators() <= most
-}
-
-/// Whether the loading thread has registers for how much of each operand's tile exists, so that the rest is not loaded:
-/// beside more accumulators it would spill (256x176 in strips, 200x256 in blocks).
-pub(super) const fn leaves_out(accumulators: u32) -> bool {
-    accumulators <= MANY_ACCUMULATORS
-}
-
-/// Whether a box of so many rows of an operand that is K-major may be loaded in parts of [`super::STRIP_ROWS`]: what each of
-/// several CTAs loads of a tile is whole ones.
-pub(super) const fn in_parts(rows: u32, ctas: u32, accumulators: u32) -> bool {
-    let whole = ctas == 1 || rows.is_multiple_of(super::STRIP_ROWS);
-    rows > super::STRIP_ROWS && whole && leaves_out(accumulators)
-}
-
-/// Registers that a thread of the first warpgroup keeps, and that one of the others takes. What the first gives up, the
-/// others share: at most 504 in all. A fused kernel's loading thread needs more for the schedule's arithmetic, most of all
-/// where it moves data itself; a sum over ranks needs more in the multiplying ones. Measured: other splits spill.
-pub(super) const fn dealt(plain: bool, moves: bool, accumulators: u32) -> (u32, u32) {
-    match (plain, moves) {
-        (true, _) if accumulators > MANY_ACCUMULATORS => (24, 240),
-        (true, _) => (40, 232),
-        (false, true) => (72, 216),
-        (false, false) => (56, 224),
-    }
 }

@@ -157,6 +157,33 @@ impl Tiling {
         self.0.inputs
     }
 
+    /// Subtiles of stored tiles that a stage has room for where each operand would be.
+    pub fn input_places(&self) -> [u32; 2] {
+        let Tile { rows, columns, k } = self.0.tile;
+        let element = self.element().bytes();
+        [rows, columns].map(|rows| rows * k * element / self.subtile_bytes())
+    }
+
+    /// Where in a slot a subtile of the n-th stored tile lies: at which operand's, and the how manieth there.
+    pub fn input_place(&self, index: u32) -> (usize, u32) {
+        let [first, _] = self.input_places();
+        if index < first {
+            (0, index)
+        } else {
+            (1, index - first)
+        }
+    }
+
+    /// What carries the terms of a sum of stored tiles: the larger operand's part of a slot, and how many subtiles at a time,
+    /// as many as fit there and divide the tile.
+    pub fn carrier(&self) -> (usize, u32) {
+        let Tile { rows, columns, .. } = self.0.tile;
+        let part = usize::from(columns >= rows);
+        let (fits, all) = (self.input_places()[part], self.subtiles());
+        let divides = (1..=fits.max(1)).rfind(|few| all.is_multiple_of(*few));
+        (part, divides.unwrap_or(1))
+    }
+
     /// Whether rows of an operand's tile that do not exist are not loaded.
     pub const fn leaves_out(&self) -> bool {
         self.0.leaves_out

@@ -3,8 +3,8 @@
 //! A piece travels in units of [`UNIT`] boxes, each sent and signalled by one CTA; units go round the CTAs.
 
 use super::super::{At, BOX_COLUMNS, Expr, Field, Node, Phase, SENDING, Side, UNIT};
-use super::gemm::{all_empty, count};
-use super::item::{Leaf, common, leaves, why};
+use super::item::{Leaf, common, leaves};
+use super::nodes::{all_empty, count, why};
 use super::walk::{Bound, Walk, Which};
 use super::{BOXES, refuse};
 use crate::kernel::{Kernel, Op, OpKind, Purpose};

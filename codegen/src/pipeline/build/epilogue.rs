@@ -4,14 +4,13 @@
 //! one slot holds a panel of each, the first where `x` would be, the others where `w` would be.
 
 use super::super::{At, Epilogue, Expr, Node, Param, Phase, Side, Slot, Source, Test};
-use super::gemm::side;
 use super::item::{Leaf, Sorted};
+use super::nodes::side;
 use super::walk::{Walk, identifier};
 use super::{PANELS, STAGES, refuse};
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
-use crate::program::{TensorKind, Var};
-use crate::sm90::Mode;
+use crate::program::Var;
 use crate::value::{AccId, Binary, Value};
 
 impl Walk<'_, '_> {
@@ -110,62 +109,7 @@ impl Walk<'_, '_> {
                 from,
             });
         }
-        if self.b.cta.mode() == Mode::PingPong
-            && let Some((_, leaf)) = sorted.loads.first()
-        {
-            let at = Some(self.b.kernel.loc(leaf.op.id));
-            let message = "a stored tile beside the product, with tiles taken in turn";
-            let hint =
-                "it goes through the stages, after the turn has passed: tiles that are shared";
-            self.b.found.push(refuse(at, message, hint));
-        }
-        if self.b.cta.beside() > 1
-            && let Some((_, leaf)) = sorted.loads.first()
-        {
-            let at = Some(self.b.kernel.loc(leaf.op.id));
-            let message = "a stored tile beside the product, in a cluster";
-            // Its panels are read by ordinary loads, which a relaxed arrival in the other CTA does not order.
-            let hint = "1x1: a cluster's stages are handed back for multiplies alone";
-            self.b.found.push(refuse(at, message, hint));
-        }
-        let columns = self.b.tiling().subtile().columns;
-        let halves = |leaf: &Leaf<'_>| self.stored(leaf).bytes() == 2;
-        if columns < 16
-            && let Some(leaf) = sorted.stores.iter().find(|leaf| halves(leaf))
-        {
-            let at = Some(self.b.kernel.loc(leaf.op.id));
-            let message = format!(
-                "16-bit panels of {columns} columns, beside f32 of {} bytes a row",
-                columns * 4
-            );
-            let hint = "tiles that are shared, of a multiple of 32 columns";
-            self.b.found.push(refuse(at, message, hint));
-        }
-        let most = self.places()[0] + self.places()[1];
-        if sorted.loads.len() > most as usize {
-            let message = format!("{} stored tiles in one item", sorted.loads.len());
-            let hint = format!("at most {most}: as many panels as a stage has room for");
-            let at = sorted.loads.get(most as usize);
-            let at = at.map(|(_, leaf)| self.b.kernel.loc(leaf.op.id));
-            self.b.found.push(refuse(at, message, hint));
-        }
         operands
-    }
-
-    /// Panels that fit in a stage where each operand would be.
-    fn places(&self) -> [u32; 2] {
-        let (tile, bytes) = (self.b.tiling().tile(), self.b.tiling().subtile_bytes());
-        [tile.rows, tile.columns].map(|rows| rows * tile.k * 2 / bytes)
-    }
-
-    /// Where in a slot the panel of the n-th stored tile lies: part and place.
-    fn operand_place(&self, index: usize) -> (usize, Expr) {
-        let (index, first) = (index as u32, self.places()[0]);
-        if index < first {
-            (0, index.into())
-        } else {
-            (1, (index - first).into())
-        }
     }
 
     /// Loads the stored tiles, a panel of each at a time.
@@ -179,7 +123,7 @@ impl Walk<'_, '_> {
             };
             nodes.push(self.note(leaf.op));
             nodes.extend(self.waits(waits));
-            let (part, place) = self.operand_place(index);
+            let (part, place) = self.b.tiling().input_place(index as u32);
             let dtype = self.b.kernel.buffers[from.buffer.index()].dtype;
             bytes = bytes + self.panel_elements() * dtype.bytes();
             loads.extend(self.stored_panel(from).map(|(map, at)| {
@@ -188,7 +132,7 @@ impl Walk<'_, '_> {
                     part,
                     multicast: None,
                     strips: None,
-                    index: place.clone(),
+                    index: place.into(),
                     slice,
                     map,
                     at: At {
@@ -316,14 +260,14 @@ impl Walk<'_, '_> {
         }];
         for (index, (_, leaf)) in sorted.loads.iter().enumerate() {
             if let OpKind::Load { acc, from } = &leaf.op.kind {
-                let (slot_part, place) = self.operand_place(index);
+                let (slot_part, place) = self.b.tiling().input_place(index as u32);
                 nodes.push(Node::ReadPanel {
                     ring: STAGES,
                     acc: *acc,
                     name: self.operand_name(*acc),
                     dtype: self.b.kernel.buffers[from.buffer.index()].dtype,
                     slot_part,
-                    index: place,
+                    index: place.into(),
                 });
             }
         }
@@ -458,9 +402,4 @@ fn folded(value: &Value, terms: &[AccId]) -> Option<Value> {
             Value::Call(function.clone(), values.collect::<Option<_>>()?)
         }
     })
-}
-
-/// Whether a load is of a vector along the columns.
-pub(super) fn is_vector(kernel: &crate::kernel::Kernel, region: &Region) -> bool {
-    kernel.buffers[region.buffer.index()].kind == TensorKind::Vector
 }

@@ -1,15 +1,15 @@
 //! A loop over tiles, as each of the three GEMM roles runs it.
 
-use super::super::{At, CONSUMERS, Expr, Node, Phase, RingId, Side, Slot, Test};
+use super::super::{At, Expr, Node, Phase, Side, Slot, Test};
 use super::epilogue::groups;
-use super::item::{Leaf, Sorted, leaves, sort, why};
+use super::item::{Leaf, Sorted, leaves, sort};
+use super::nodes::{all_empty, count, read, side, steps, why};
 use super::walk::{Bound, Walk, Which};
 use super::{PANELS, STAGES, TILES, clustered, refuse};
 use crate::kernel::{Op, OpKind, Region};
 use crate::order::TileOrder;
 use crate::program::{PartitionId, Pick, StoreMode, Var};
 use crate::rank::RankExpr;
-use crate::sm90::Mode;
 
 impl Walk<'_, '_> {
     /// A loop over tiles.
@@ -210,13 +210,6 @@ impl Walk<'_, '_> {
             return Vec::new();
         };
         let at = self.b.kernel.loc(sum.op.id);
-        if self.b.cta.mode() == Mode::PingPong {
-            self.b.found.push(refuse(
-                Some(at),
-                "a sum of stored tiles, with tiles taken in turn",
-                "it goes through the stages, after the turn has passed: tiles that are shared",
-            ));
-        }
         let buffer = &self.b.kernel.buffers[from.buffer.index()];
         let dtype = buffer.dtype;
         if !matches!(from.slot, Some(Pick::Others)) || from.home.is_remote() {
@@ -246,7 +239,7 @@ impl Walk<'_, '_> {
         let (row, column) = self.panel_at(row, column, Expr::var("part") + Expr::var("i"));
         let (row, chunk, rank) = self.place(from, map, var, row, Some(slot));
         let panel = Expr::symbol("PANEL_BYTES", self.b.tiling().subtile_bytes());
-        let part = self.carrier();
+        let (part, _) = self.b.tiling().carrier();
         let load = self.each_slice(dtype, column, |slice, column| Node::Load {
             ring: STAGES,
             part,
@@ -409,34 +402,9 @@ impl Walk<'_, '_> {
         })]
     }
 
-    /// Which part of a stage carries stored panels: the larger operand's.
-    pub(super) fn carrier(&self) -> usize {
-        let tile = self.b.tiling().tile();
-        usize::from(tile.columns >= tile.rows)
-    }
-
-    /// Panels that a stage carries: as many as fit there and divide the tile.
+    /// Subtiles that a stage carries of a stored tile.
     pub(super) fn carried(&self) -> Expr {
-        let tiling = self.b.tiling();
-        let (tile, panels) = (tiling.tile(), tiling.subtiles());
-        let fits = tile.columns.max(tile.rows) * tile.k * 2 / tiling.subtile_bytes();
-        let divides = (1..=fits.max(1)).rfind(|few| panels.is_multiple_of(*few));
-        Expr::symbol("CARRIED", divides.unwrap_or(1))
-    }
-}
-
-/// Which way an operand lies: its rows are the tile's rows or the tile's columns.
-pub(super) enum Operand {
-    Rows,
-    Columns,
-}
-
-pub(super) fn side(region: &Region) -> Option<(Operand, Var)> {
-    use crate::kernel::Axis;
-    match region.rows {
-        Axis::RowsOf(var) => Some((Operand::Rows, var)),
-        Axis::ColumnsOf(var) => Some((Operand::Columns, var)),
-        Axis::All => None,
+        Expr::symbol("CARRIED", self.b.tiling().carrier().1)
     }
 }
 
@@ -447,45 +415,3 @@ fn amount(leaf: &Leaf<'_>) -> u32 {
         1
     }
 }
-
-/// Gives a slot back whose stores have read it, or hands it on.
-pub(super) fn read(ring: RingId, slot: Slot) -> [Node; 2] {
-    [
-        Node::AwaitRead { pending: 0 },
-        Node::Arrive {
-            ring,
-            side: Side::Empty,
-            slot,
-        },
-    ]
-}
-
-/// Waits for each slot of a ring in turn to be empty.
-pub(super) fn all_empty(ring: RingId, slots: Expr) -> Node {
-    let body = vec![
-        Node::Await {
-            ring,
-            side: Side::Empty,
-            phase: Phase::LapBefore,
-        },
-        Node::Advance { ring, keep: false },
-    ];
-    count("i", slots, 1.into(), false, body)
-}
-
-pub(super) fn steps(body: Vec<Node>) -> Node {
-    count("step", Expr::var("steps"), 1.into(), false, body)
-}
-
-pub(super) fn count(var: &str, to: Expr, by: Expr, unrolled: bool, body: Vec<Node>) -> Node {
-    Node::For {
-        var: var.into(),
-        from: 0.into(),
-        to,
-        by,
-        unrolled,
-        body,
-    }
-}
-
-const _: () = assert!(CONSUMERS == 2);

@@ -1,12 +1,12 @@
 //! What one item does, sorted by the warp that does it; and the waits and signals all warps share.
 
 use super::super::{Expr, Field, Node, Note, Test};
-use super::epilogue::is_vector;
+use super::nodes::why;
 use super::walk::{Bound, Walk};
 use super::{names_an_item, refuse};
-use crate::kernel::{Block, Cells, Kernel, Op, OpId, OpKind, visit, visit_ops};
+use crate::kernel::{Block, Cells, Kernel, Op, OpId, OpKind, Region, visit, visit_ops};
 use crate::order::RankOrder;
-use crate::program::{CellIndex, CounterId, Loc, PartitionId, Pick, Var};
+use crate::program::{CellIndex, CounterId, Loc, PartitionId, Pick, TensorKind, Var};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who waits for which counter.
@@ -431,14 +431,6 @@ pub(super) fn common(leaf: &Leaf<'_>) -> bool {
     matches!(&leaf.op.kind, OpKind::Wait { cells, .. } if leaf.loops.is_empty() && cells.index.iter().all(one))
 }
 
-/// A note that no statement of the schedule asks for.
-pub(super) fn why(words: &str) -> Node {
-    Node::Note(Note {
-        words: words.into(),
-        loc: None,
-    })
-}
-
 /// A name for the cell, unless it is simple.
 fn named(name: &str, cell: Expr) -> (Vec<Node>, Expr) {
     match cell {
@@ -455,4 +447,9 @@ fn named(name: &str, cell: Expr) -> (Vec<Node>, Expr) {
         }
         simple => (Vec::new(), simple),
     }
+}
+
+/// Whether a load is of a vector along the columns.
+pub(super) fn is_vector(kernel: &Kernel, region: &Region) -> bool {
+    kernel.buffers[region.buffer.index()].kind == TensorKind::Vector
 }

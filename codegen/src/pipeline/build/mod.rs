@@ -8,6 +8,7 @@ mod epilogue;
 mod gemm;
 mod item;
 mod multiply;
+mod nodes;
 mod operand;
 mod panel;
 mod rings;
@@ -22,7 +23,8 @@ use crate::program::{CellIndex, CounterId, Loc};
 use crate::sm90::{self, Cta, Level};
 use crate::tiling::{Tiling, first_step};
 use crate::verify::Checked;
-use item::{Counters, why};
+use item::Counters;
+use nodes::why;
 use std::collections::BTreeSet;
 use walk::{Walk, Which};
 

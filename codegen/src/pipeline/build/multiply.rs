@@ -2,20 +2,12 @@
 
 use super::super::{Expr, Node, Phase, Side, Slot, Test};
 use super::STAGES;
-use super::gemm::count;
 use super::item::Sorted;
+use super::nodes::{count, skip};
 use super::walk::Walk;
 use crate::kernel::OpKind;
 use crate::program::Var;
 use crate::sm90::Mode;
-
-/// Past the other consumer's next tile.
-pub(super) fn skip() -> Node {
-    Node::Skip {
-        ring: STAGES,
-        by: Expr::var("steps"),
-    }
-}
 
 impl Walk<'_, '_> {
     pub(super) fn multiply(&mut self, sorted: &Sorted<'_>, var: Var, tiles: Expr) -> Vec<Node> {
@@ -62,7 +54,7 @@ impl Walk<'_, '_> {
             };
             let add = Node::AddPanel {
                 ring: STAGES,
-                slot_part: self.carrier(),
+                slot_part: self.b.tiling().carrier().0,
                 index: Expr::var("i"),
                 part: Expr::var("part") + Expr::var("i"),
                 dtype: self.b.kernel.buffers[from.buffer.index()].dtype,

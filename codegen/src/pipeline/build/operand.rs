@@ -9,8 +9,7 @@
 
 use super::super::{At, BLOCK_ROWS, Expr, Field, Node, STRIP_ROWS, Strips};
 use super::STAGES;
-use super::gemm::{Operand, count, side};
-use super::item::why;
+use super::nodes::{Operand, count, side, why};
 use super::walk::{Walk, identifier};
 use crate::kernel::Region;
 use crate::tiling::Major;

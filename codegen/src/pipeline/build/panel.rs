@@ -1,7 +1,7 @@
 //! Panels of a tile, as the roles number them: where each lies, and the boxes that carry it.
 
 use super::super::{Expr, MapId, Node};
-use super::gemm::count;
+use super::nodes::count;
 use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::program::TensorId;

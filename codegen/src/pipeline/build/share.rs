@@ -10,8 +10,7 @@
 //! through the stages, and where stages are small, sums and panels lie beside them.
 
 use super::super::{CONSUMERS, Expr, Node, Phase, Side, Slot, Test, cluster};
-use super::gemm::count;
-use super::item::why;
+use super::nodes::{count, why};
 use super::walk::Walk;
 use super::{SUMS, TILES};
 use crate::sm90::Mode;

@@ -7,8 +7,7 @@
 
 use super::super::{Expr, Node, Phase, Side, Slot, Test};
 use super::PANELS;
-use super::gemm::{read, steps};
-use super::item::why;
+use super::nodes::{read, steps, why};
 use super::walk::Walk;
 
 /// Steps that the second consumer begins when all of the first one's are under way. There can be no more: while it waits it

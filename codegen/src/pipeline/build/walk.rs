@@ -120,7 +120,7 @@ impl<'b, 'a> Walk<'b, 'a> {
             nodes.insert(0, Node::Deal { deal, in_turn });
             if in_turn && self.which == Which::Multiply {
                 let test = Test::Differ(Expr::var("consumer"), 0.into());
-                let body = vec![super::multiply::skip()];
+                let body = vec![super::nodes::skip()];
                 nodes.insert(1, Node::If { test, body });
             }
         }

@@ -1,7 +1,7 @@
 //! The numbers of a pipeline as text: parentheses by precedence. CUDA and people differ in a few words only.
 
+use super::{Expr, Field, Op, Pipeline, Test};
 use crate::kernel::DimId;
-use crate::pipeline::{Expr, Field, Op, Pipeline, Test};
 
 /// What the parts of a number are called.
 pub(crate) trait Spelling {

@@ -1,11 +1,12 @@
 //! A pipeline as text: what each warp of a CTA does, one line a node.
 
-use super::{Page, Spelling, factor, field_name, number, test};
+use super::spelling::{Spelling, factor, field_name, number, test};
 use crate::kernel::DimId;
 use crate::pipeline::{
     At, Deal, Expr, Field, Map, Node, Phase, Pipeline, Place, Ring, RingId, Side, Slot, Source,
     View,
 };
+use crate::print::Page;
 use crate::program::{CounterId, StoreMode};
 use std::fmt;
 

@@ -1,0 +1,77 @@
+//! Nodes that several roles are made of.
+
+use super::super::{Expr, Node, Note, Phase, RingId, Side, Slot};
+use super::STAGES;
+use crate::kernel::Region;
+use crate::program::Var;
+
+/// A note that no statement of the schedule asks for.
+pub(super) fn why(words: &str) -> Node {
+    Node::Note(Note {
+        words: words.into(),
+        loc: None,
+    })
+}
+
+/// Past the other consumer's next tile.
+pub(super) fn skip() -> Node {
+    Node::Skip {
+        ring: STAGES,
+        by: Expr::var("steps"),
+    }
+}
+
+/// Which way an operand lies: its rows are the tile's rows or the tile's columns.
+pub(super) enum Operand {
+    Rows,
+    Columns,
+}
+
+pub(super) fn side(region: &Region) -> Option<(Operand, Var)> {
+    use crate::kernel::Axis;
+    match region.rows {
+        Axis::RowsOf(var) => Some((Operand::Rows, var)),
+        Axis::ColumnsOf(var) => Some((Operand::Columns, var)),
+        Axis::All => None,
+    }
+}
+
+/// Gives a slot back whose stores have read it, or hands it on.
+pub(super) fn read(ring: RingId, slot: Slot) -> [Node; 2] {
+    [
+        Node::AwaitRead { pending: 0 },
+        Node::Arrive {
+            ring,
+            side: Side::Empty,
+            slot,
+        },
+    ]
+}
+
+/// Waits for each slot of a ring in turn to be empty.
+pub(super) fn all_empty(ring: RingId, slots: Expr) -> Node {
+    let body = vec![
+        Node::Await {
+            ring,
+            side: Side::Empty,
+            phase: Phase::LapBefore,
+        },
+        Node::Advance { ring, keep: false },
+    ];
+    count("i", slots, 1.into(), false, body)
+}
+
+pub(super) fn steps(body: Vec<Node>) -> Node {
+    count("step", Expr::var("steps"), 1.into(), false, body)
+}
+
+pub(super) fn count(var: &str, to: Expr, by: Expr, unrolled: bool, body: Vec<Node>) -> Node {
+    Node::For {
+        var: var.into(),
+        from: 0.into(),
+        to,
+        by,
+        unrolled,
+        body,
+    }
+}

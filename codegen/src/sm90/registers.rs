@@ -1,0 +1,54 @@
+//! Who has how many registers, and what that leaves room for. All of it is measured: other choices spill.
+
+use super::STRIP_ROWS;
+use super::wgmma::{MOST_ACCUMULATORS, Mode, Wgmma};
+
+/// Accumulators of a thread from which the others have few registers: the loading thread 24.
+const MANY_ACCUMULATORS: u32 = 160;
+
+/// What a thread needs registers for beside a tile's accumulators.
+#[derive(Clone, Copy)]
+pub(super) enum Company {
+    /// A product that is stored as it is, by a CTA alone.
+    Plain,
+    /// Signals, math, or sums.
+    Little,
+    /// Other CTAs that load: 256x176 and 176x256 spill in clusters. The latter spills with sums, too.
+    Much,
+}
+
+/// Whether accumulators leave a thread registers for the rest: in ping-pong there is one more ring to keep track of.
+pub(super) const fn has_registers(wgmma: Wgmma, company: Company) -> bool {
+    let most = match (wgmma.blocks(), wgmma.mode, company) {
+        (0 | 1, ..) => 128,
+        (_, Mode::Cooperative, Company::Plain) => MOST_ACCUMULATORS,
+        (_, Mode::Cooperative, Company::Little) => 176,
+        (_, Mode::Cooperative, Company::Much) | (_, Mode::PingPong, _) => 160,
+    };
+    wgmma.accumulators() <= most
+}
+
+/// Whether the loading thread has registers for how much of each operand's tile exists, so that the rest is not loaded:
+/// beside more accumulators it would spill (256x176 in strips, 200x256 in blocks).
+pub(super) const fn leaves_out(accumulators: u32) -> bool {
+    accumulators <= MANY_ACCUMULATORS
+}
+
+/// Whether a box of so many rows of an operand that is K-major may be loaded in parts of [`STRIP_ROWS`]: what each of
+/// several CTAs loads of a tile is whole ones.
+pub(super) const fn in_parts(rows: u32, ctas: u32, accumulators: u32) -> bool {
+    let whole = ctas == 1 || rows.is_multiple_of(STRIP_ROWS);
+    rows > STRIP_ROWS && whole && leaves_out(accumulators)
+}
+
+/// Registers that a thread of the first warpgroup keeps, and that one of the others takes. What the first gives up, the
+/// others share: at most 504 in all. A fused kernel's loading thread needs more for the schedule's arithmetic, most of all
+/// where it moves data itself; a sum over ranks needs more in the multiplying ones. Measured: other splits spill.
+pub(super) const fn dealt(plain: bool, moves: bool, accumulators: u32) -> (u32, u32) {
+    match (plain, moves) {
+        (true, _) if accumulators > MANY_ACCUMULATORS => (24, 240),
+        (true, _) => (40, 232),
+        (false, true) => (72, 216),
+        (false, false) => (56, 224),
+    }
+}
