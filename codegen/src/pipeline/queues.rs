@@ -29,25 +29,14 @@
 mod run;
 mod story;
 
-use super::{HostOp, Pipeline};
+use super::Pipeline;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{OpKind, visit};
 use crate::plan::Plan;
 use run::Run;
 use std::collections::BTreeSet;
 
-/// One thing that the host of a rank submits in a launch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Submission {
-    /// The copies' stream goes on when the rank's stream has come here.
-    CopiesFollow,
-    /// To the copies' stream.
-    Copies(HostOp),
-    /// The kernel, to the rank's stream.
-    Kernel,
-    /// The rank's stream goes on when the copies' stream has come here.
-    RankFollows,
-}
+pub use run::Submission;
 
 /// What ranks have to submit to.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,11 +1,23 @@
 //! One run of what ranks submitted, as far as it gets.
 
 use super::super::{HostOp, HostOpKind, Pipeline};
-use super::Submission;
 use crate::plan::Plan;
 use crate::program::{CounterId, Loc};
 use crate::unroll::{self, StepKind};
 use std::collections::BTreeMap;
+
+/// One thing that the host of a rank submits in a launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Submission {
+    /// The copies' stream goes on when the rank's stream has come here.
+    CopiesFollow,
+    /// To the copies' stream.
+    Copies(HostOp),
+    /// The kernel, to the rank's stream.
+    Kernel,
+    /// The rank's stream goes on when the copies' stream has come here.
+    RankFollows,
+}
 
 /// What stands in a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

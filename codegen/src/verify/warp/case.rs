@@ -2,8 +2,7 @@
 
 use super::launches::Launches;
 use super::step::Box4;
-use super::story;
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{DimId, OpKind, RoleKind, visit};
 use crate::pipeline::{CONSUMERS, Field, Pipeline, Values, View};
 use crate::plan::Plan;
@@ -350,7 +349,7 @@ impl<'a> Env<'a> {
     /// What went wrong in working out its numbers.
     pub fn fault(&self, who: &str) -> Option<Diagnostic> {
         let name = self.unknown.borrow_mut().take()?;
-        Some(story::unknown(who, &name))
+        Some(unknown(who, &name))
     }
 }
 
@@ -414,6 +413,17 @@ impl Values for Env<'_> {
 /// CTAs of the case that move data: at most two, so that each has several units in turn.
 pub(super) fn comm_ctas(pipeline: &Pipeline) -> u32 {
     pipeline.comm.map_or(0, |comm| comm.ctas.min(2))
+}
+
+/// A number that has no value where it is used.
+fn unknown(who: &str, name: &str) -> Diagnostic {
+    Diagnostic::new(
+        Rule::Bounds,
+        None,
+        format!("{who} uses `{name}` before it has a value"),
+    )
+    .note(None, "this is a bug of the compiler, not of the schedule")
+    .hint("report it with the schedule's text, the variant and this message")
 }
 
 const _: () = assert!(CONSUMERS == 2);

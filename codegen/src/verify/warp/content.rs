@@ -3,73 +3,14 @@
 //! No numbers are computed. A slot holds a box of a tensor or a panel of a product; a product knows its rows, its
 //! columns, how far along K it is and whose partial sums it has.
 
-use super::execute::{Agent, Machine, Touch};
-use super::memory::CALLER;
+use super::held::{Content, Phase, Product};
+use super::machine::{Agent, CALLER, Machine, Touch, Verdict};
 use super::step::{Area, Box4};
 use super::story;
-use crate::diag::Diagnostic;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, visit};
 use crate::pipeline::{BLOCK_ROWS, Node};
 use crate::program::{StoreMode, TensorId, TensorKind};
-use crate::value::AccId;
-
-/// A tile product so far.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Product {
-    /// Its tile's first row among all rows, and its first column; `None` where nothing of them was loaded, since none
-    /// exists.
-    pub(super) at: (Option<u32>, Option<u32>),
-    /// Of its rows and its columns, counted from the tile's first, those that are products of garbage: from one to
-    /// below another.
-    lacks: [(u32, u32); 2],
-    /// Which part of K it has.
-    pub(super) depth: (u32, u32),
-    /// The parts of K that other CTAs of the cluster summed, by the panel they were added to.
-    pub(super) sums: Vec<(u32, (u32, u32))>,
-    /// Whose partial tiles it has.
-    pub(super) added: Vec<u32>,
-    /// Operands read for its epilogue: what was loaded, the row (of tiles) and the first column.
-    pub(super) read: Vec<(AccId, Option<u32>, u32)>,
-    /// Epilogues applied to the panel at hand, and which one that is.
-    pub(super) applied: Vec<(usize, u32)>,
-}
-
-impl Product {
-    /// Another CTA's part of a panel is added.
-    pub(super) fn add(&mut self, other: &Product, part: u32) {
-        self.sums.push((part, other.depth));
-        self.lacks_also(other.lacks);
-    }
-
-    fn lacks_also(&mut self, lacks: [(u32, u32); 2]) {
-        for (known, lacks) in self.lacks.iter_mut().zip(lacks) {
-            known.0 = known.0.min(lacks.0);
-        }
-    }
-
-    /// Whether a panel has each part of K once, up to `k`.
-    fn has_all(&self, part: u32, k: u32) -> bool {
-        let sums = self.sums.iter().filter(|(of, _)| *of == part);
-        let mut parts: Vec<_> = sums.map(|(_, depth)| *depth).chain([self.depth]).collect();
-        parts.sort_unstable();
-        let end = parts
-            .iter()
-            .try_fold(0, |end, (from, to)| (*from == end).then_some(*to));
-        end == Some(k)
-    }
-}
-
-/// What a piece of shared memory holds.
-#[derive(Clone, Debug)]
-pub(super) enum Content {
-    /// A box of a tensor, and the phase that its load completes on.
-    Box(Box4, Phase),
-    /// A panel of a product, after an epilogue.
-    Panel(Product, u32, Option<usize>),
-    /// What another CTA has of a product, and which panel of it.
-    Sum(Product, u32),
-}
 
 /// Part of an operand's tile.
 struct Operand {
@@ -81,19 +22,8 @@ struct Operand {
     loaded: u32,
 }
 
-/// A phase of a CTA's barrier.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Phase {
-    /// The barrier's number.
-    pub(super) barrier: usize,
-    /// How many were over when it began.
-    pub(super) before: u32,
-}
-
 /// Boxes in a stage that do not make a tile.
 struct NoTile;
-
-pub(super) type Verdict = Result<(), Box<Diagnostic>>;
 
 impl Machine<'_> {
     /// The first row of a box among all rows of its tensor.

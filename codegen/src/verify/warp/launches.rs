@@ -1,6 +1,5 @@
 //! How many ranks the small case has, and the shapes of its launches.
 
-use super::Refused;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::Kernel;
 use crate::model::Machine;
@@ -17,6 +16,14 @@ const RANKS: u32 = 3;
 const EVEN: u32 = 4;
 /// Otherwise as many as the schedule is compiled for, up to so many.
 const MOST: u32 = 8;
+
+/// Why a pipeline is refused.
+pub(crate) enum Refused {
+    /// It is legal in none of the worlds that the case may have: nothing was tried.
+    NoCase(Diagnostics),
+    /// What goes wrong first.
+    Wrong(Diagnostics),
+}
 
 /// The launches of a case.
 pub(super) struct Launches {

@@ -1,8 +1,7 @@
 //! Accesses of shared and global memory: each must come after all it conflicts with.
 
 use super::case::common;
-use super::content::Verdict;
-use super::execute::{Machine, Touch, Who};
+use super::machine::{CALLER, Machine, Touch, Verdict, Who};
 use super::seen::Seen;
 use super::step::{Area, Box4};
 use super::story;
@@ -222,6 +221,3 @@ impl Machine<'_> {
         Ok(())
     }
 }
-
-/// The step of an access by the caller.
-pub(super) const CALLER: (usize, usize) = (0, usize::MAX);

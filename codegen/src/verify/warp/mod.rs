@@ -23,16 +23,24 @@
 //! Not modelled: lanes of a warp (`SyncWarp`), values and registers (`MmaFence`), swizzles and descriptors, bank
 //! conflicts, and time.
 //!
+//! Files, each of which needs only those before it: `launches` and `case` are what is tried; `step`, `flatten`, `host` and
+//! `programs` what each agent does; `held`, `seen` and `machine` the state of a run; `story` the words; `memory`, `content`,
+//! `values` and `execute` what a step does and must keep to; `ranks` and `pace` when it is taken.
+//!
 //! [`Case::before`]: case::Case::before
 
 mod case;
 mod content;
 mod execute;
 mod flatten;
+mod held;
 mod host;
 mod launches;
+mod machine;
 mod memory;
+mod pace;
 mod programs;
+mod ranks;
 mod seen;
 mod step;
 mod story;
@@ -43,17 +51,11 @@ use crate::pipeline::Pipeline;
 use crate::sm90::early;
 use crate::undo::{Fix, undone};
 use case::Case;
-use execute::Pace;
 use launches::Launches;
+use pace::Pace;
 use programs::Programs;
 
-/// Why a pipeline is refused.
-pub(crate) enum Refused {
-    /// It is legal in none of the worlds that the case may have: nothing was tried.
-    NoCase(Diagnostics),
-    /// What goes wrong first.
-    Wrong(Diagnostics),
-}
+pub(crate) use launches::Refused;
 
 /// Runs a pipeline.
 ///
@@ -93,6 +95,6 @@ fn one_case(case: &Case<'_>) -> Result<(), Diagnostics> {
     let programs = Programs::new(case).map_err(|found| *found)?;
     paces
         .iter()
-        .try_for_each(|pace| execute::run(case, &programs, *pace).map_err(|found| *found))?;
+        .try_for_each(|pace| pace::run(case, &programs, *pace).map_err(|found| *found))?;
     Ok(())
 }

@@ -1,7 +1,6 @@
 //! The words of a verdict: which role of which CTA of which rank did what.
 
-use super::execute::{Machine, Touch, Who};
-use super::memory::CALLER;
+use super::machine::{CALLER, Machine, Touch, Who};
 use super::step::{Area, Box4, Kind, Step};
 use crate::diag::{Diagnostic, Rule};
 use crate::pipeline::{Node, Side};
@@ -491,15 +490,4 @@ pub(super) fn out_of_order(
             format!("conflicting accesses of {came} elements came before it in its launch, where {should} should"),
         )
         .hint("the thread that makes the access, or one that it waits for, waits first for all that the schedule waits for")
-}
-
-/// A number that has no value where it is used.
-pub(super) fn unknown(who: &str, name: &str) -> Diagnostic {
-    Diagnostic::new(
-        Rule::Bounds,
-        None,
-        format!("{who} uses `{name}` before it has a value"),
-    )
-    .note(None, "this is a bug of the compiler, not of the schedule")
-    .hint("report it with the schedule's text, the variant and this message")
 }

@@ -1,7 +1,6 @@
 //! The math after the dot: that each panel gets the value the schedule stores, from operands of its own rows and columns.
 
-use super::content::Verdict;
-use super::execute::Machine;
+use super::machine::{Machine, Verdict};
 use super::step::Area;
 use super::story;
 use crate::kernel::{OpKind, visit};

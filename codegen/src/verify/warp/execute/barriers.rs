@@ -8,9 +8,8 @@
 //! Which phase an arrival counts for is as in the one order that is run. That all lanes of a warp have looked when one of
 //! them arrives is by the text: a `__syncwarp` or an instruction of the whole warp stands between.
 
-use super::super::content::Verdict;
+use super::super::machine::{Machine, Verdict};
 use super::super::story;
-use super::Machine;
 use crate::pipeline::Place;
 
 impl Machine<'_> {

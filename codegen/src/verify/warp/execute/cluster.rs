@@ -1,8 +1,7 @@
 //! CTAs of a cluster: who they are, where they meet, and when one may leave.
 
-use super::super::content::Verdict;
+use super::super::machine::{Machine, Verdict};
 use super::super::story;
-use super::Machine;
 use crate::diag::Diagnostic;
 use std::ops::Range;
 

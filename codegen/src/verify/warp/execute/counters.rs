@@ -1,6 +1,6 @@
 //! Counters between ranks: waits that join with the signals they cannot have missed.
 
-use super::Machine;
+use super::super::machine::Machine;
 
 impl Machine<'_> {
     /// Whether a wait is over.

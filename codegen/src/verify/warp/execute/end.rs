@@ -1,7 +1,7 @@
 //! What nobody may leave behind at its end.
 
+use super::super::machine::Machine;
 use super::super::story;
-use super::Machine;
 use crate::diag::Diagnostic;
 
 impl Machine<'_> {

@@ -1,9 +1,9 @@
 //! Sums that CTAs which share the steps of a tile send each other.
 
-use super::super::content::{Content, Verdict};
+use super::super::held::Content;
+use super::super::machine::{Agent, Machine, Verdict};
 use super::super::step::Area;
 use super::super::story;
-use super::{Agent, Machine};
 
 impl Machine<'_> {
     /// Asynchronous stores into a CTA of the cluster, which complete on its barrier.

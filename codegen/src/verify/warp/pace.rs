@@ -3,19 +3,35 @@
 //! What is seen of a missing order does not depend on it, but for two things: what must not be held back while a rank waits
 //! for another one, and signals of a launch that come before those of the one before.
 
-use super::super::content::Verdict;
-use super::super::story;
-use super::{Agent, Did, Machine};
+use super::case::Case;
+use super::execute::Did;
+use super::machine::{Agent, Machine, Verdict};
+use super::programs::Programs;
+use super::story;
 use crate::diag::Diagnostic;
 
 /// Which steps are taken first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) enum Pace {
+pub(super) enum Pace {
     /// Waits on counters as late as possible: only when no agent can do anything else, and one at a time. So whatever must
     /// not be held back while a rank waits for another one, is seen to be held back.
     Late,
     /// Each rank before those after it: the first as far ahead as it can, launches included, and the last far behind.
     Ahead,
+}
+
+/// Runs all agents of the case.
+///
+/// # Errors
+/// The first thing that goes wrong.
+pub(super) fn run(case: &Case<'_>, programs: &Programs<'_>, pace: Pace) -> Verdict {
+    let mut machine = Machine::new(case, programs);
+    machine.begin()?;
+    match pace {
+        Pace::Late => machine.late()?,
+        Pace::Ahead => machine.ahead()?,
+    }
+    machine.covered()
 }
 
 impl Machine<'_> {

@@ -1,0 +1,71 @@
+//! What registers and shared memory hold: no numbers, but of which tensor, rows, columns and depth they are.
+
+use super::step::Box4;
+use crate::value::AccId;
+
+/// A tile product so far.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Product {
+    /// Its tile's first row among all rows, and its first column; `None` where nothing of them was loaded, since none
+    /// exists.
+    pub at: (Option<u32>, Option<u32>),
+    /// Of its rows and its columns, counted from the tile's first, those that are products of garbage: from one to
+    /// below another.
+    pub lacks: [(u32, u32); 2],
+    /// Which part of K it has.
+    pub depth: (u32, u32),
+    /// The parts of K that other CTAs of the cluster summed, by the panel they were added to.
+    pub sums: Vec<(u32, (u32, u32))>,
+    /// Whose partial tiles it has.
+    pub added: Vec<u32>,
+    /// Operands read for its epilogue: what was loaded, the row (of tiles) and the first column.
+    pub read: Vec<(AccId, Option<u32>, u32)>,
+    /// Epilogues applied to the panel at hand, and which one that is.
+    pub applied: Vec<(usize, u32)>,
+}
+
+impl Product {
+    /// Another CTA's part of a panel is added.
+    pub fn add(&mut self, other: &Product, part: u32) {
+        self.sums.push((part, other.depth));
+        self.lacks_also(other.lacks);
+    }
+
+    /// What it lacks of its rows and columns, it lacks since an operand does.
+    pub fn lacks_also(&mut self, lacks: [(u32, u32); 2]) {
+        for (known, lacks) in self.lacks.iter_mut().zip(lacks) {
+            known.0 = known.0.min(lacks.0);
+        }
+    }
+
+    /// Whether a panel has each part of K once, up to `k`.
+    pub fn has_all(&self, part: u32, k: u32) -> bool {
+        let sums = self.sums.iter().filter(|(of, _)| *of == part);
+        let mut parts: Vec<_> = sums.map(|(_, depth)| *depth).chain([self.depth]).collect();
+        parts.sort_unstable();
+        let end = parts
+            .iter()
+            .try_fold(0, |end, (from, to)| (*from == end).then_some(*to));
+        end == Some(k)
+    }
+}
+
+/// What a piece of shared memory holds.
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    /// A box of a tensor, and the phase that its load completes on.
+    Box(Box4, Phase),
+    /// A panel of a product, after an epilogue.
+    Panel(Product, u32, Option<usize>),
+    /// What another CTA has of a product, and which panel of it.
+    Sum(Product, u32),
+}
+
+/// A phase of a CTA's barrier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Phase {
+    /// The barrier's number.
+    pub barrier: usize,
+    /// How many were over when it began.
+    pub before: u32,
+}

@@ -1,0 +1,118 @@
+//! When a rank's launches begin and end, and what agents know then.
+
+use super::machine::{Agent, Barrier, Cta, Machine, Verdict, Who};
+use super::seen::{Knows, Seen};
+use crate::diag::Diagnostic;
+use crate::pipeline::Scope;
+
+impl Machine<'_> {
+    /// Starts the next launch of a rank.
+    fn start(&mut self, rank: u32) {
+        let launch = self.launch[rank as usize] + 1;
+        self.launch[rank as usize] = launch;
+        self.came[rank as usize] = 0;
+        let mut knows = Knows::default();
+        knows.global.plain = self.ended[rank as usize].global.plain.clone();
+        knows.global.proxy = knows.global.plain.clone();
+        self.finishing[rank as usize] = Knows::default();
+        let pipeline = self.case.pipeline;
+        for _ in 0..self.case.blocks {
+            let barriers = pipeline.rings.iter().flat_map(|ring| {
+                // A ring that CTAs fill together orders what tensor cores read; see `Ring::ctas`.
+                let hands_over = ring.exchange != Some(Scope::Cta);
+                let some = move |expected| Barrier {
+                    expected,
+                    hands_over,
+                    ..Barrier::default()
+                };
+                let sides = (0..ring.barriers()).map(|index| index < ring.all());
+                sides.map(move |full| some(if full { ring.full } else { ring.empty }))
+            });
+            // The turns: four warps of the other consumer arrive.
+            let turns = (0..pipeline.turns()).map(|_| Barrier {
+                expected: 4,
+                ..Barrier::default()
+            });
+            let barriers = barriers.chain(turns);
+            self.ctas.push(Cta::new(barriers.collect()));
+        }
+        let first = self.ctas.len() - self.case.blocks as usize;
+        for program in self.programs.of(self.case.plan_of(launch), rank) {
+            let who = Who {
+                rank,
+                launch,
+                block: program.block,
+                warp: program.warp,
+            };
+            let mut agent = Agent::new(who, &program.steps, &knows, first + program.block as usize);
+            if program.warp < pipeline.warps.len() {
+                agent.awaited = !pipeline.early;
+                self.ctas[agent.cta].agents += 1;
+            } else {
+                // Its stream is no warp of any CTA.
+                agent.cta = self.ctas.len();
+                self.ctas.push(Cta::new(Vec::new()));
+            }
+            self.agents.push(agent);
+        }
+    }
+
+    /// Ends launches whose agents are done and starts the next ones.
+    pub(super) fn next_launches(&mut self) -> Result<bool, Box<Diagnostic>> {
+        let mut moved = false;
+        for rank in 0..self.case.world {
+            let launch = self.launch[rank as usize];
+            if launch > self.case.last() {
+                continue;
+            }
+            let mine = |agent: &&Agent<'_>| agent.who.rank == rank && agent.who.launch == launch;
+            if self
+                .agents
+                .iter()
+                .filter(mine)
+                .all(|agent| agent.at >= agent.steps.len())
+            {
+                // The end of a launch completes what it started.
+                let mut all = self.ended[rank as usize].clone();
+                for agent in self.agents.iter().filter(mine) {
+                    all.join(&agent.knows);
+                    agent
+                        .groups
+                        .iter()
+                        .chain([&agent.open])
+                        .flatten()
+                        .filter_map(|(_, to)| *to)
+                        .for_each(|to| all.global.both(to));
+                }
+                self.ends[launch as usize][rank as usize] = all.global.plain.clone();
+                self.caller(rank, launch, &mut all.global)?;
+                self.ended[rank as usize] = all;
+                if launch < self.case.last() {
+                    self.start(rank);
+                } else {
+                    self.launch[rank as usize] += 1;
+                }
+                moved = true;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Fills the tensors of all ranks and launches.
+    pub(super) fn begin(&mut self) -> Verdict {
+        for rank in 0..self.case.world {
+            let mut seen = Seen::default();
+            self.caller(rank, 0, &mut seen)?;
+            self.ended[rank as usize].global = seen;
+            self.start(rank);
+        }
+        Ok(())
+    }
+
+    /// Whether all agents are at their end.
+    pub(super) fn done(&self) -> bool {
+        self.agents
+            .iter()
+            .all(|agent| agent.at >= agent.steps.len())
+    }
+}
