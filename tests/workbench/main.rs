@@ -2,6 +2,8 @@
 
 mod bench;
 mod check;
+#[path = "../../codegen/tests/fixtures/mod.rs"]
+mod fixtures;
 mod run;
 mod schedules;
 mod show;

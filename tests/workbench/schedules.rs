@@ -2,6 +2,7 @@
 //!
 //! What is absent here on purpose: the macro language. A schedule made at run time must reach the same verifier.
 
+use crate::fixtures::library::{self, Sizes};
 use counterflow::codegen::builder::*;
 use counterflow::codegen::dtype::Dtype::Bf16;
 use counterflow::codegen::program::Program;
@@ -14,23 +15,18 @@ fn k64() -> GemmOptions {
     }
 }
 
-fn next() -> RankExpr {
-    (me() + 1) % world()
+macro_rules! of_the_library {
+    ($($name:ident),*) => {$(
+        pub fn $name() -> Program {
+            library::$name(&Sizes {
+                ctas: tune([4, 2, 8]),
+                k: Some(64.into()),
+                ..library::real()
+            })
+        }
+    )*};
 }
-
-/// y = x · wᵀ on each rank.
-pub fn gemm() -> Program {
-    let mut s = ScheduleBuilder::new("gemm");
-    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
-    s.gemm(k64(), |s| {
-        s.for_items("t", tiles.grouped(8), |s, t| {
-            let acc = s.dot(x.at(t), w.at(t));
-            s.store(y.at(t), acc);
-        });
-    });
-    s.finish()
-}
+of_the_library!(gemm, ag_gemm, ag_gemm_ring, gemm_rs, gemm_ar, bulk);
 
 /// y = ln(x · wᵀ), of which half is not a number.
 pub fn logarithm() -> Program {
@@ -41,154 +37,6 @@ pub fn logarithm() -> Program {
         s.for_items("t", tiles.grouped(8), |s, t| {
             let acc = s.dot(x.at(t), w.at(t));
             s.store(y.at(t), acc.apply(Unary::Ln));
-        });
-    });
-    s.finish()
-}
-
-/// y = all_gather(x) · wᵀ, pushed.
-pub fn ag_gemm() -> Program {
-    let mut s = ScheduleBuilder::new("ag_gemm");
-    let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let pieces = s.pieces("pieces", x, tune([128, 256]));
-    let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
-    let arrived = s.counters("arrived", [pieces.into()]);
-    s.comm(tune([4, 2, 8]), |s| {
-        s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
-            });
-        });
-    });
-    s.gemm(k64(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk).grouped(8), |s, t| {
-                s.wait(arrived.at(t.rows()));
-                let acc = s.dot(x.at(t), w.at(t));
-                s.store(y.at(t), acc);
-            });
-        });
-    });
-    s.finish()
-}
-
-/// As [`ag_gemm`], each rank passing on what it got.
-pub fn ag_gemm_ring() -> Program {
-    let mut s = ScheduleBuilder::new("ag_gemm_ring");
-    let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let pieces = s.pieces("pieces", x, tune([128, 256]));
-    let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
-    let arrived = s.counters("arrived", [pieces.into()]);
-    s.comm(tune([4, 2, 8]), |s| {
-        s.for_ranks("chunk", ring(1).but_last(1), |s, chunk| {
-            s.for_items("p", pieces.of(&chunk), |s, p| {
-                s.wait(arrived.at(p));
-                s.copy(x.on(next()).at(p), x.at(p));
-                s.signal(arrived.on(next()).at(p), 1);
-            });
-        });
-    });
-    s.gemm(k64(), |s| {
-        s.for_ranks("chunk", ring(1), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk).grouped(8), |s, t| {
-                s.wait(arrived.at(t.rows()));
-                let acc = s.dot(x.at(t), w.at(t));
-                s.store(y.at(t), acc);
-            });
-        });
-    });
-    s.finish()
-}
-
-/// y = reduce_scatter(x · wᵀ).
-pub fn gemm_rs() -> Program {
-    let mut s = ScheduleBuilder::new("gemm_rs");
-    let (x, w, y) = (
-        s.local("x", Bf16),
-        s.local("w", Bf16),
-        s.scattered("y", Bf16),
-    );
-    let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
-    let partial = s.symmetric("partial", Bf16, y, world());
-    let landed = s.counters("landed", [world().into(), tiles.into()]);
-    s.gemm(k64(), |s| {
-        s.for_ranks("owner", ranks().after_me(), |s, owner| {
-            s.for_items("t", tiles.of(&owner), |s, t| {
-                let acc = s.dot(x.at(t), w.at(t));
-                s.store(partial.on(&owner).at(me()).at(t), acc);
-                s.signal(landed.on(&owner).at(me()).at(t), 1);
-            });
-        });
-    });
-    s.gemm(k64(), |s| {
-        s.for_items("t", tiles.of(me()), |s, t| {
-            let mine = s.dot(x.at(t), w.at(t));
-            s.wait(landed.at(others()).at(t));
-            let theirs = s.sum(partial.at(others()).at(t));
-            s.store(y.at(t), mine + theirs);
-        });
-    });
-    s.finish()
-}
-
-/// y = all_reduce(x · wᵀ) in two steps: sums at the owner, then the result to everyone.
-pub fn gemm_ar() -> Program {
-    let mut s = ScheduleBuilder::new("gemm_ar");
-    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.reduced("y", Bf16));
-    let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
-    let partial = s.symmetric("partial", Bf16, y.chunk(), world());
-    let landed = s.counters("landed", [world().into(), tiles.into()]);
-    let done = s.counters("done", [tiles.into()]);
-    s.gemm(k64(), |s| {
-        s.for_ranks("owner", ranks().after_me(), |s, owner| {
-            s.for_items("t", tiles.of(&owner), |s, t| {
-                let acc = s.dot(x.at(t), w.at(t));
-                s.store(partial.on(&owner).at(me()).at(t), acc);
-                s.signal(landed.on(&owner).at(me()).at(t), 1);
-            });
-        });
-        s.for_items("t", tiles.of(me()), |s, t| {
-            let mine = s.dot(x.at(t), w.at(t));
-            s.wait(landed.at(others()).at(t));
-            let theirs = s.sum(partial.at(others()).at(t));
-            let total = mine + theirs;
-            s.store(y.at(t), total.clone());
-            s.for_ranks("peer", ranks().after_me(), |s, peer| {
-                s.store(y.on(&peer).at(t), total.clone());
-                s.signal(done.on(&peer).at(t), 1);
-            });
-        });
-        s.for_ranks("owner", ranks().after_me(), |s, owner| {
-            s.for_items("t", tiles.of(&owner), |s, t| s.wait(done.at(t)));
-        });
-    });
-    s.finish()
-}
-
-/// A GEMM and an independent all-gather of z beside it.
-pub fn bulk() -> Program {
-    let mut s = ScheduleBuilder::new("bulk");
-    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let z = s.gathered("z", Bf16);
-    let pieces = s.pieces("pieces", z, tune([128, 256]));
-    let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
-    let arrived = s.counters("arrived", [pieces.into()]);
-    s.comm(tune([4, 2, 8]), |s| {
-        s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(z.on(&peer).at(p), z.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
-            });
-        });
-        s.for_ranks("peer", ranks().after_me(), |s, peer| {
-            s.for_items("p", pieces.of(&peer), |s, p| s.wait(arrived.at(p)));
-        });
-    });
-    s.gemm(k64(), |s| {
-        s.for_items("t", tiles.grouped(8), |s, t| {
-            let acc = s.dot(x.at(t), w.at(t));
-            s.store(y.at(t), acc);
         });
     });
     s.finish()
