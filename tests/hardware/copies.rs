@@ -1,6 +1,6 @@
 //! What the host does in a launch: how long that takes, and how a stream that waits for a rank that never comes ends.
 
-use crate::case::{self, Case};
+use crate::case::{self, Case, Fill};
 use crate::fine;
 use crate::gpus::{World, here, loopback, world};
 use crate::right::KINDS;
@@ -8,6 +8,9 @@ use counterflow::cuda::MapSpec;
 use counterflow::jit::Compiler;
 use counterflow::{Checked, Dtype, Plan, Program, Shape, gpus, schedules};
 use std::time::Instant;
+
+/// New communicators that each launch once.
+const FIRST: u32 = 60;
 
 /// Ends the GPU's context, so it has a process of its own: `--ignored --exact`, with UB_TIMEOUT of a second.
 #[test]
@@ -70,6 +73,27 @@ fn rows_that_lie_apart_are_copied_too() {
             world.told(),
             plans.len()
         );
+    }
+}
+
+/// A stream gets its hardware queue with its first work: that may not be a launch's, in which others wait already.
+#[test]
+fn first_launches_of_ranks_that_share_one_of_several_gpus_end() {
+    let Some(count) = here() else { return };
+    for ranks in [count + 1, 2 * count + 1] {
+        let variant = case::variant(ranks, KINDS[0]);
+        let shape = [Shape::new(1000, 264, 1096)];
+        let compiler = fine(Compiler::find());
+        let mut told = String::new();
+        for again in 0..FIRST {
+            let Some(world) = world(ranks) else { return };
+            let case = Case::new(&schedules::ag_gemm_pull(), &variant, &shape, world.sharing);
+            let fill = Fill::Uniform(u64::from(again));
+            let outcome = fine(case.attempt(&world.ranks, &compiler, fill, 0));
+            told = world.told();
+            case.compare(&outcome, 0, fill);
+        }
+        println!("  ag_gemm_pull  {told:32} {FIRST:5} first launches right");
     }
 }
 

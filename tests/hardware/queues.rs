@@ -78,10 +78,15 @@ fn in_this_setting() {
         let variant = case::variant(ranks, KINDS[1]);
         let case = Case::new(&program, &variant, &shapes, world.sharing);
         let waits = ranks > 1 && !case.kernel.counters.is_empty();
-        let streams = world.sharing * case.pipeline.streams();
+        let streams = case.pipeline.streams();
+        let taken = match (world.sharing, streams) {
+            (1, _) => streams,
+            (sharing, 1) => sharing,
+            (sharing, _) => 2 * sharing * streams,
+        };
         let expected = match waits {
             true if blocking => Some(BLOCKING),
-            true if world.sharing > 1 && streams > queues => Some(QUEUES),
+            true if world.sharing > 1 && taken > queues => Some(QUEUES),
             true | false => None,
         };
         let outcome = case.attempt(&world.ranks, &compiler, Fill::Uniform(10), 200);

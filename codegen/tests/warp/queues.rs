@@ -59,7 +59,8 @@ fn the_library_is_right_with_any_number_of_queues_at_a_rank_a_gpu() {
     }
 }
 
-/// Ranks that share a GPU are refused exactly where they have more streams than queues, unless no rank waits for another.
+/// Ranks that share a GPU are refused exactly where they may take more queues than there are (one, and four where copy
+/// engines move data), unless no rank waits for another.
 #[test]
 fn ranks_that_share_a_gpu_need_a_queue_for_each_stream() {
     for program in library::all() {
@@ -68,7 +69,8 @@ fn ranks_that_share_a_gpu_need_a_queue_for_each_stream() {
             let streams = if program.name == "ag_gemm_pull" { 2 } else { 1 };
             assert_eq!(pipeline.streams(), streams);
             for count in [1, 2, 8, 32] {
-                let fits = program.name == "gemm" || world * streams <= count;
+                let queues = if streams == 2 { 4 } else { 1 };
+                let fits = program.name == "gemm" || world * queues <= count;
                 let verdict = pipeline.queued(&plan, &one_gpu(world, count));
                 assert_eq!(
                     verdict.is_ok(),

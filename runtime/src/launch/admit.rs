@@ -31,7 +31,8 @@ fn judge(queues: &Queues, blocking: bool, pipeline: &Pipeline, plan: &Plan) -> R
     };
     let ranks = |gpu: u32| queues.gpus.iter().filter(|on| **on == gpu).count() as u32;
     let most = queues.gpus.iter().map(|gpu| ranks(*gpu)).max().unwrap_or(1);
-    let needs = most * pipeline.streams();
+    let taken = |gpu: &u32| queues.taken(*gpu, pipeline.streams());
+    let needs = queues.gpus.iter().map(taken).max().unwrap_or(1);
     let help = if needs <= MOST_QUEUES {
         format!(
             "set {QUEUES} to {needs} or more before the process starts (at most {MOST_QUEUES}, which it is where nobody sets it and no context was made before), or share a GPU among fewer ranks"
@@ -43,8 +44,9 @@ fn judge(queues: &Queues, blocking: bool, pipeline: &Pipeline, plan: &Plan) -> R
     Err(Error::Environment {
         variable: QUEUES,
         what: format!(
-            "{QUEUES}={}: {most} ranks on a GPU wait in {needs} streams. {}",
+            "{QUEUES}={}: {most} ranks on a GPU wait in {} streams. {}",
             queues.count,
+            most * pipeline.streams(),
             first.map_or("", |found| &found.message)
         ),
         help,
@@ -129,7 +131,7 @@ mod tests {
     #[test]
     fn ranks_that_share_a_gpu_are_told_the_variable_and_the_number() {
         assert_eq!(told(8, 1, 8, false, false), "fine");
-        assert_eq!(told(8, 1, 16, false, true), "fine");
+        assert_eq!(told(8, 1, 32, false, true), "fine");
         let eight = told(5, 1, 8, false, true);
         assert!(
             eight.starts_with(
@@ -138,7 +140,7 @@ mod tests {
             "{eight}"
         );
         assert!(
-            eight.contains("set CUDA_DEVICE_MAX_CONNECTIONS to 10 or more"),
+            eight.contains("set CUDA_DEVICE_MAX_CONNECTIONS to 20 or more"),
             "{eight}"
         );
         let none = told(17, 1, 32, false, true);

@@ -4,7 +4,7 @@
 //! launch before read) and before all that it gets afterwards, but beside the kernel. In which order the host submits
 //! both is the pipeline's: what is enqueued here is what was proven to get through the hardware queues.
 
-use super::stream::{Copies, CopyStream};
+use super::stream::{Copies, CopyStream, enqueued};
 use super::waits::Wait;
 use super::{Loaded, Tensors};
 use crate::communicator::Communicator;
@@ -143,12 +143,4 @@ impl Loaded {
     fn index(&self, home: u32, counter: CounterId, cell: u32) -> usize {
         (home * self.count + self.first[counter.index()] + cell) as usize
     }
-}
-
-fn enqueued(result: Result<(), cudarc::driver::DriverError>) -> Result<(), Error> {
-    result.map_err(|error| Error::Driver {
-        what: "order two streams".into(),
-        code: format!("{:?}", error.0),
-        help: "an earlier kernel died: start a new process".into(),
-    })
 }

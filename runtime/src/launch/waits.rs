@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// How often the thread looks, at least.
 const TICK: Duration = Duration::from_millis(100);
 /// How many launches the host is ahead of the stream, at most. A stream takes a thousand operations or so; beyond that
-/// the driver would wait in the middle of a call, and ranks that share a context could not go on meanwhile.
+/// the driver waits in the middle of a call, where this thread does not see that a peer gave up.
 const AHEAD: usize = 8;
 /// What releases any wait: the largest number that the comparison, which is of signed differences, takes for more.
 const RELEASE: u64 = i64::MAX as u64;
