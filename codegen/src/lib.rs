@@ -8,6 +8,7 @@ pub mod cuda;
 pub mod diag;
 pub mod dtype;
 pub mod given;
+pub mod host;
 pub mod interp;
 pub mod kernel;
 pub mod lower;

@@ -8,8 +8,8 @@ use crate::error::Error;
 use crate::group::{Allocation, Group, Names, Request};
 use crate::launch::CopyStream;
 use crate::user_buffer::UserBuffer;
+use counterflow_codegen::host::Queues;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::pipeline::Queues;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 

@@ -19,11 +19,8 @@
 //! cluster: they lie on a pair of SMs.
 
 mod build;
-mod enqueue;
 mod expr;
-mod host;
 mod node;
-mod queues;
 mod spelling;
 mod text;
 mod visit;
@@ -31,14 +28,11 @@ mod visit;
 pub use crate::sm90::{BLOCK_ROWS, BOX_COLUMNS, CONSUMERS, Place, STRIP_ROWS};
 pub use crate::tiling::{Subtile, Tile};
 pub use build::build;
-pub use enqueue::{HostOp, HostOpKind, Lines};
 pub use expr::{Expr, Field, Op, Test, Values};
-pub use host::MapShape;
 pub use node::{
     At, Deal, Epilogue, Map, MapId, Node, Note, Param, Part, Phase, Ring, RingId, Scope, Side,
     Slot, Source, Strips, View,
 };
-pub use queues::{Queues, Submission};
 pub(crate) use spelling::{Spelling, factor, field_name, number, test};
 
 use crate::dtype::Dtype;

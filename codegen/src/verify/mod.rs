@@ -2,14 +2,14 @@
 //!
 //! | guarantee | rule | decided once a variant | decided for a shape |
 //! |---|---|---|---|
-//! | 1 progress | [`Rule::Progress`] | | one greedy run |
-//! | 2 no race | [`Rule::Race`] | | every conflicting pair of accesses |
-//! | 3 coverage | [`Rule::Coverage`] | | every block of every output |
-//! | 4 reuse | [`Rule::Reuse`] | every remote access waits for a credit; every rank grants it | every conflicting pair of accesses of two launches; every access of scratch, against the credit of the next |
-//! | 4 reuse | [`Rule::Attribution`] | | every cell that several ranks signal, be it in different launches of the series |
-//! | 5 bounds | [`Rule::Bounds`] | | every rank, slot and row range |
-//! | 5 resources | [`Rule::Resources`] | | grid and shared memory |
-//! | 6 volume | [`Rule::Volume`] | | bytes per link ([`crate::model`]) |
+//! | 1 progress | [`Rule::Progress`](crate::diag::Rule::Progress) | | one greedy run |
+//! | 2 no race | [`Rule::Race`](crate::diag::Rule::Race) | | every conflicting pair of accesses |
+//! | 3 coverage | [`Rule::Coverage`](crate::diag::Rule::Coverage) | | every block of every output |
+//! | 4 reuse | [`Rule::Reuse`](crate::diag::Rule::Reuse) | every remote access waits for a credit; every rank grants it | every conflicting pair of accesses of two launches; every access of scratch, against the credit of the next |
+//! | 4 reuse | [`Rule::Attribution`](crate::diag::Rule::Attribution) | | every cell that several ranks signal, be it in different launches of the series |
+//! | 5 bounds | [`Rule::Bounds`](crate::diag::Rule::Bounds) | | every rank, slot and row range |
+//! | 5 resources | [`Rule::Resources`](crate::diag::Rule::Resources) | | grid and shared memory |
+//! | 6 volume | [`Rule::Volume`](crate::diag::Rule::Volume) | | bytes per link ([`crate::model`]) |
 //!
 //! What must hold between launches of different shapes is decided for all launches of a [`Series`]: `launches` says how.
 //!

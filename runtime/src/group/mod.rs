@@ -6,7 +6,7 @@ pub(crate) use request::Request;
 
 use crate::cuda::{Address, Gpu, Record, Slots, Watch, fill, queues};
 use crate::error::{Error, Stall};
-use counterflow_codegen::pipeline::Queues;
+use counterflow_codegen::host::Queues;
 use range_alloc::RangeAllocator;
 use request::Refusal;
 use std::ops::Range;

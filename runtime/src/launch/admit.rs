@@ -3,7 +3,8 @@
 use crate::communicator::Communicator;
 use crate::cuda::{BLOCKING, MOST_QUEUES, QUEUES, blocking};
 use crate::error::Error;
-use counterflow_codegen::pipeline::{Pipeline, Queues};
+use counterflow_codegen::host::Queues;
+use counterflow_codegen::pipeline::Pipeline;
 use counterflow_codegen::plan::Plan;
 
 /// Whether launches of that plan get through the hardware queues there are, in launches that do not block.

@@ -10,7 +10,7 @@ use super::{Loaded, Tensors};
 use crate::communicator::Communicator;
 use crate::cuda::{Lines2d, MemoryOp, copy_lines, memory_ops};
 use crate::error::Error;
-use counterflow_codegen::pipeline::{HostOpKind, Lines, Submission};
+use counterflow_codegen::host::{HostOpKind, Lines, Submission};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::CounterId;
 

@@ -4,8 +4,8 @@ use super::waits::Waits;
 use crate::cuda::{CudaEvent, CudaStream, Gpu, memory_ops};
 use crate::error::Error;
 use crate::group::Group;
+use counterflow_codegen::host::Submission;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::pipeline::Submission;
 use std::sync::Arc;
 
 /// A rank's stream of copies.

@@ -1,6 +1,7 @@
 //! One run of what ranks submitted, as far as it gets.
 
-use super::super::{HostOp, HostOpKind, Pipeline};
+use super::super::enqueue::{HostOp, HostOpKind};
+use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::program::{CounterId, Loc};
 use crate::unroll::{self, StepKind};

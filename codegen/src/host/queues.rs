@@ -30,9 +30,9 @@
 mod run;
 mod story;
 
-use super::Pipeline;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{OpKind, visit};
+use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use run::Run;
 use std::collections::BTreeSet;

@@ -7,9 +7,9 @@
 //! in the GPU's memory could hold the sum of a signal, but not what a wait compares with: where a captured graph is
 //! replayed, both are to be set before each replay.
 
-use super::Pipeline;
 use crate::diag::Diagnostics;
 use crate::kernel::OpId;
+use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::program::{CounterId, TensorId};
 use crate::unroll::{self, EVERYWHERE, Span, StepKind};

@@ -1,6 +1,6 @@
 //! The words of a run that stopped: who stands behind what.
 
-use super::super::{HostOp, HostOpKind};
+use super::super::enqueue::{HostOp, HostOpKind};
 use super::Queues;
 use super::run::{Run, Step, Told, What};
 use crate::diag::{Diagnostic, Rule};

@@ -1,11 +1,10 @@
-//! What the host passes at launch, worked out from a plan: numbers, arrivals and tensor maps. Addresses are the
-//! host's own.
+//! What the host passes at launch, worked out from a plan: numbers, arrivals and tensor maps.
 
-use super::{Expr, Field, MapId, Pipeline, Values, View};
-use crate::kernel::{DimId, Kernel, OpKind, visit};
+use crate::kernel::{DimId, OpKind, visit};
 use crate::model::Machine;
+use crate::pipeline::{Expr, Field, MapId, Pipeline, Values, View};
 use crate::plan::Plan;
-use crate::program::{CounterId, TensorId, TensorKind};
+use crate::program::CounterId;
 
 /// The numbers of a tensor map, in elements and bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -165,41 +164,6 @@ impl Pipeline {
         )]
         let waves = waves.ceil().clamp(0.0, 65535.0) as u32;
         waves
-    }
-}
-
-impl Plan {
-    /// Bytes from a row of a tensor to the next, or from a column where rows are contiguous.
-    pub fn pitch(&self, kernel: &Kernel, tensor: TensorId) -> u64 {
-        let buffer = &kernel.buffers[tensor.index()];
-        let given = match self.shape.ld.is_empty() {
-            true => None,
-            false => self.shape.ld.get(&buffer.name).copied(),
-        };
-        let elements = given.unwrap_or_else(|| self.geometry.contiguous(buffer));
-        u64::from(elements) * u64::from(buffer.dtype.bytes())
-    }
-
-    /// Bytes that a tensor needs on every rank, with what pads its last chunk where peers address it.
-    pub fn bytes(&self, kernel: &Kernel, tensor: TensorId) -> u64 {
-        let buffer = &kernel.buffers[tensor.index()];
-        let geometry = &self.geometry;
-        let chunk = u64::from(geometry.chunk_rows(buffer.rows));
-        let lines = match buffer.kind {
-            // Every chunk is a matrix of its own, a line for each column.
-            _ if buffer.rows_contiguous => {
-                u64::from(geometry.size(buffer.columns)) * u64::from(geometry.chunks(buffer.rows))
-            }
-            _ if buffer.chunk_only() => chunk,
-            TensorKind::Scratch { .. }
-            | TensorKind::Gathered
-            | TensorKind::Reduced
-            | TensorKind::Scattered => chunk * u64::from(geometry.chunks(buffer.rows)),
-            TensorKind::Local | TensorKind::Vector | TensorKind::Out | TensorKind::Accumulated => {
-                u64::from(geometry.size(buffer.rows))
-            }
-        };
-        lines * self.pitch(kernel, tensor) * u64::from(buffer.slots(geometry.world))
     }
 }
 
