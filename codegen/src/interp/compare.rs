@@ -1,6 +1,7 @@
 //! Outputs beside their reference.
 
-use super::{Expected, ExpectedTensor, Outcome};
+use super::expected::{Expected, ExpectedTensor};
+use super::outcome::Outcome;
 use crate::program::TensorId;
 use std::fmt;
 

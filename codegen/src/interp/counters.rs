@@ -4,8 +4,8 @@
 //! joins with those it cannot have missed. Both hold only if no signal of a later launch can be counted in the place
 //! of an earlier one, so that is checked too wherever several ranks signal one cell.
 
-use super::Check;
 use super::clocks::{Clock, Epoch, join};
+use super::failure::Check;
 use super::failure::FailureKind;
 use super::memory::Who;
 use super::setup::Setup;

@@ -4,9 +4,12 @@
 
 mod evaluate;
 mod layout;
+mod tile;
 
 pub(super) use evaluate::evaluate;
+pub(super) use tile::Tile;
 
+use super::outcome::Input;
 use super::setup::Setup;
 use crate::dtype::Dtype;
 use crate::program::{TensorId, TensorKind};
@@ -15,26 +18,6 @@ use crate::unroll::Span;
 use layout::Layout;
 use ndarray::{ArrayView2, ArrayViewMut2, Axis, ShapeBuilder, Slice, linalg::general_mat_mul};
 use std::ops::Range;
-
-/// A tile of f32 registers.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Tile {
-    pub rows: usize,
-    pub columns: usize,
-    pub values: Vec<f32>,
-}
-
-impl Tile {
-    fn shaped(&mut self, rows: usize, columns: usize) {
-        if (self.rows, self.columns) != (rows, columns) {
-            *self = Tile {
-                rows,
-                columns,
-                values: vec![0.0; rows * columns],
-            };
-        }
-    }
-}
 
 #[derive(Clone, Debug)]
 struct Store {
@@ -91,7 +74,7 @@ impl Data {
         setup: &Setup<'_>,
         rank: u16,
         launch: u32,
-        inputs: &mut dyn FnMut(super::Input<'_>, &mut [f32]),
+        inputs: &mut dyn FnMut(Input<'_>, &mut [f32]),
     ) {
         let mut values = Vec::new();
         for (index, buffer) in setup.kernel.buffers.iter().enumerate() {
@@ -124,7 +107,7 @@ impl Data {
             if let Some(left) = left.filter(|left| (left.0, left.1.len()) == (rows, values.len())) {
                 values.copy_from_slice(&left.1);
             }
-            let input = super::Input {
+            let input = Input {
                 launch: launch as usize,
                 rank: u32::from(rank),
                 tensor: id,

@@ -9,9 +9,9 @@
 //! There is no partial-order reduction on purpose. By the argument of DESIGN §3.1 one run decides progress, and clocks
 //! decide races whatever the order was; this walk does not rely on either, so it can put them to the test.
 
-use super::failure::Failure;
+use super::failure::{Failure, FailureKind};
 use super::machine::Machine;
-use super::setup::Setup;
+use super::setup::{Setup, of_series};
 use crate::kernel::Kernel;
 use crate::plan::Plan;
 use crate::verify::{Checked, Series};
@@ -37,17 +37,17 @@ pub fn explore(
     workers: u32,
     limit: u64,
 ) -> Result<Explored, Failure> {
-    let plans = super::of_series(series, launches)?;
+    let plans = of_series(series, launches)?;
     provoke_all(series.kernel(), &plans, workers, limit)
 }
 
-/// As [`explore`], for what nothing has checked; see [`super::provoke`].
+/// As [`explore`], for what nothing has checked; see [`crate::interp::provoke`].
 ///
 /// # Errors
 /// The first failure, with the schedule that leads to it.
 ///
 /// # Panics
-/// As [`super::provoke`].
+/// As [`crate::interp::provoke`].
 pub fn provoke_all(
     kernel: &Kernel,
     launches: &[Vec<&Plan>],
@@ -88,7 +88,7 @@ pub fn provoke_all(
     })
 }
 
-fn failed(kind: Box<super::FailureKind>, path: &[(Machine<'_>, usize)]) -> Failure {
+fn failed(kind: Box<FailureKind>, path: &[(Machine<'_>, usize)]) -> Failure {
     let taken = path.iter().filter(|(_, tried)| *tried > 0);
     let schedule = taken.map(|(machine, tried)| {
         let at = machine.ready.get(tried - 1).or(machine.ready.last());

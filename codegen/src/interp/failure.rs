@@ -7,6 +7,9 @@ use crate::kernel::OpId;
 use crate::program::Loc;
 use crate::shape::Extent;
 
+/// A check's result. Boxed, because failures carry their whole story.
+pub(super) type Check<T> = Result<T, Box<FailureKind>>;
+
 /// Why a run stopped. The seed reproduces it.
 #[derive(Clone, Debug)]
 pub struct Failure {

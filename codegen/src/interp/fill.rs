@@ -1,7 +1,7 @@
 //! Inputs for tests and benches, the same on every machine.
 
-use super::Input;
-use super::sched::Numbers;
+use super::outcome::Input;
+use super::policy::Numbers;
 
 fn numbers(seed: u64, input: &Input<'_>) -> Numbers {
     let name = input.name.bytes().fold(seed, |hash, byte| {

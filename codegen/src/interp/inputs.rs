@@ -1,6 +1,6 @@
 //! What every rank has before a launch, in f64, rounded to its type.
 
-use super::Input;
+use super::outcome::Input;
 use super::sizes::Sizes;
 use crate::program::{Program, TensorId, TensorKind};
 use crate::shape::Extent;

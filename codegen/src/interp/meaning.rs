@@ -14,10 +14,11 @@ pub(super) mod walk;
 
 pub(super) use memory::{part, part_mut, parts};
 
+use super::expected::{Expected, ExpectedTensor, NoReference, Says};
 use super::inputs::Inputs;
 use super::known::{Known, apply};
+use super::outcome::Input;
 use super::sizes::Sizes;
-use super::{Expected, ExpectedTensor, Input, NoReference, Says};
 use crate::program::{Program, RoleKind, StoreMode, TensorId, TensorKind};
 use crate::shape::{Extent, Shape};
 use crate::value::{AccId, Value};
@@ -28,7 +29,7 @@ use std::collections::HashMap;
 use walk::{Act, Names, Rect, Walk};
 
 /// What every rank's gathered tensors and outputs hold after launch `launch` of `program`, for the same `inputs` as
-/// [`super::run`] was given.
+/// [`crate::interp::run`] was given.
 ///
 /// # Errors
 /// A statement that has no meaning where it stands, or a wait for what nobody signals: nothing that a verifier accepted.

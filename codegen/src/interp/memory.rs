@@ -7,10 +7,10 @@
 mod bounds;
 mod cell;
 mod launch;
+mod who;
 
-use super::Check;
-use super::clocks::{Clock, Epoch, HOST};
-use super::failure::{FailureKind, Rect};
+use super::clocks::{Epoch, HOST};
+use super::failure::{Check, FailureKind, Rect};
 use super::setup::{Grid, Setup};
 use super::tags::{Tag, Tags};
 use crate::program::{TensorId, TensorKind};
@@ -19,38 +19,9 @@ use crate::unroll::Span;
 use bounds::bounds;
 use cell::{Cell, EMPTY, unordered};
 use std::rc::Rc;
+use who::NEVER;
 
-/// The launch of memory that nothing was written to.
-const NEVER: u32 = u32::MAX;
-
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Mode {
-    Read,
-    Write,
-    Add,
-}
-
-impl Mode {
-    const fn verb(self) -> &'static str {
-        match self {
-            Mode::Read => "reads",
-            Mode::Write => "writes",
-            Mode::Add => "adds to",
-        }
-    }
-}
-
-/// Who touches memory, and what it knows.
-pub(super) struct Who<'c> {
-    pub at: Epoch,
-    pub clock: &'c Clock,
-}
-
-impl Who<'_> {
-    fn knows(&self, other: &Epoch) -> bool {
-        other.same_item(&self.at) || self.clock.covers(other)
-    }
-}
+pub(super) use who::{Mode, Who};
 
 /// One rank's buffer.
 #[derive(Clone, Debug)]

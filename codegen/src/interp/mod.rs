@@ -65,6 +65,7 @@ mod clocks;
 mod compare;
 mod counters;
 mod data;
+mod expected;
 mod explore;
 mod failure;
 mod fill;
@@ -73,6 +74,8 @@ mod known;
 mod machine;
 mod meaning;
 mod memory;
+mod outcome;
+mod policy;
 mod reference;
 mod sched;
 mod setup;
@@ -81,24 +84,21 @@ mod step;
 mod tags;
 
 pub use compare::{Agreement, Disagreement, compare, compare_exactly};
+pub use expected::{Expected, ExpectedTensor, NoReference, Says};
 pub use explore::{Explored, explore, provoke_all};
 pub use failure::{CellName, Failure, FailureKind, Rect, Site, Stuck};
 pub use fill::{integers, uniform};
 pub use meaning::meaning;
-pub use reference::{Expected, ExpectedTensor, NoReference, Says, reference};
-pub use sched::{Numbers, Policy};
+pub use outcome::{Input, Outcome, Output};
+pub use policy::{Numbers, Policy};
+pub use reference::reference;
 
 use crate::kernel::Kernel;
 use crate::plan::Plan;
-use crate::program::TensorId;
-use crate::shape::Extent;
 use crate::verify::{Checked, Series};
 use machine::{Fill, Machine};
 use sched::Scheduler;
-use setup::Setup;
-
-/// A check's result. Boxed, because failures carry their whole story.
-type Check<T> = Result<T, Box<FailureKind>>;
+use setup::{Setup, of_series};
 
 /// How to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -146,58 +146,6 @@ impl Options {
     }
 }
 
-/// An input that is to be filled, row by row.
-#[derive(Clone, Copy, Debug)]
-pub struct Input<'a> {
-    /// For which launch.
-    pub launch: usize,
-    /// On which rank.
-    pub rank: u32,
-    /// Which tensor.
-    pub tensor: TensorId,
-    /// Its name.
-    pub name: &'a str,
-    /// The rows: the rank's own chunk of a gathered tensor, all of another.
-    pub rows: Extent,
-    /// How many columns.
-    pub columns: u32,
-}
-
-/// A tensor as it was at the end of a launch.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Output {
-    /// Which launch.
-    pub launch: usize,
-    /// On which rank.
-    pub rank: u32,
-    /// Which tensor.
-    pub tensor: TensorId,
-    /// The rows the rank holds.
-    pub rows: Extent,
-    /// Row by row.
-    pub values: Vec<f32>,
-}
-
-/// What a run came to.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Outcome {
-    /// Every gathered tensor and output of every rank and launch, in the order launches ended; none without numbers.
-    pub outputs: Vec<Output>,
-    /// Steps taken.
-    pub steps: u64,
-    /// The policy that chose them.
-    pub policy: Policy,
-}
-
-impl Outcome {
-    /// One tensor of one rank after one launch.
-    pub fn output(&self, launch: usize, rank: u32, tensor: TensorId) -> Option<&Output> {
-        self.outputs
-            .iter()
-            .find(|o| (o.launch, o.rank, o.tensor) == (launch, rank, tensor))
-    }
-}
-
 /// Runs launches of a series one after another on every rank. `inputs` fills an input before a launch; values are
 /// rounded to the tensor's type.
 ///
@@ -211,22 +159,6 @@ pub fn run(
 ) -> Result<Outcome, Failure> {
     let plans = of_series(series, launches)?;
     execute(series.kernel(), &plans, options, &mut inputs)
-}
-
-/// The plans, a launch each, if the series made all of them.
-fn of_series<'a>(
-    series: &Series,
-    launches: &[&'a Checked<Plan>],
-) -> Result<Vec<Vec<&'a Plan>>, Failure> {
-    match series.owns(launches.iter().copied()) {
-        Ok(()) => Ok(launches.iter().map(|plan| vec![&***plan]).collect()),
-        Err(refused) => Err(Failure {
-            kind: Box::new(FailureKind::OtherSeries { refused }),
-            seed: 0,
-            steps: 0,
-            schedule: Vec::new(),
-        }),
-    }
 }
 
 /// As [`run`], but takes what nothing has checked: the door for testing the verifier, and this emulator, on broken

@@ -11,99 +11,19 @@ mod held;
 mod terms;
 mod whole;
 
-use super::Input;
+use super::expected::{Expected, ExpectedTensor, NoReference, Says};
 use super::inputs::Inputs;
 use super::meaning::evaluate;
+use super::outcome::Input;
 use super::sizes::Sizes;
-use crate::dtype::Dtype;
 use crate::given::{Given, Matrix, Reference};
 use crate::kernel::Kernel;
 use crate::plan::Plan;
-use crate::program::{Program, TensorId, TensorKind};
-use crate::shape::Extent;
+use crate::program::{Program, TensorKind};
 use ndarray::Array2;
-use std::fmt;
 use whole::Wholes;
 
-/// Expected outputs of one launch.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Expected {
-    /// Which launch.
-    pub launch: usize,
-    /// Every gathered tensor and output of every rank.
-    pub tensors: Vec<ExpectedTensor>,
-}
-
-/// One rank's expected tensor.
-#[derive(Clone, PartialEq, Debug)]
-pub struct ExpectedTensor {
-    /// The rank.
-    pub rank: u32,
-    /// Which tensor.
-    pub tensor: TensorId,
-    /// Its element type.
-    pub dtype: Dtype,
-    /// Who says so.
-    pub says: Says,
-    /// The rows the rank holds.
-    pub rows: Extent,
-    /// How many columns.
-    pub columns: u32,
-    /// Row by row.
-    pub values: Vec<f64>,
-    /// How far off each may be.
-    pub bounds: Vec<f64>,
-}
-
-/// Who says what an output is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Says {
-    /// The user's own reference.
-    User,
-    /// The tensor's type: whatever the schedule does on the way, this is what it promises.
-    Type,
-    /// The statements of the schedule, one after another.
-    Schedule,
-}
-
-impl Says {
-    /// Its name in what a machine reads.
-    pub const fn key(self) -> &'static str {
-        match self {
-            Says::User => "reference",
-            Says::Type => "type",
-            Says::Schedule => "statements",
-        }
-    }
-
-    /// What an output is compared with, in words.
-    pub const fn phrase(self) -> &'static str {
-        match self {
-            Says::User => "your reference",
-            Says::Type => "what its type promises",
-            Says::Schedule => "the schedule's statements, executed one after another",
-        }
-    }
-}
-
-/// Why there is nothing to compare an output with.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NoReference {
-    /// The tensor, or the schedule.
-    pub of: String,
-    /// Why.
-    pub why: String,
-}
-
-impl fmt::Display for NoReference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no reference for {}: {}", self.of, self.why)
-    }
-}
-
-impl std::error::Error for NoReference {}
-
-/// Expected outputs of launch `launch` of `plan`, for the same `inputs` as [`super::run`] was given.
+/// Expected outputs of launch `launch` of `plan`, for the same `inputs` as [`crate::interp::run`] was given.
 ///
 /// # Errors
 /// The first tensor of which nothing can be said.

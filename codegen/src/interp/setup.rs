@@ -6,15 +6,32 @@ mod partial;
 pub(super) use grid::{Grid, homes};
 
 use super::clocks::{Epoch, HOST};
-use super::failure::{CellName, Rect, Site};
+use super::failure::{CellName, Failure, FailureKind, Rect, Site};
 use crate::kernel::Kernel;
 use crate::plan::Plan;
 use crate::program::{CounterId, TensorId};
 use crate::shape::Extent;
 use crate::unroll::{Span, StepKind};
+use crate::verify::{Checked, Series};
 use grid::grids;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+
+/// The plans, a launch each, if the series made all of them.
+pub(super) fn of_series<'a>(
+    series: &Series,
+    launches: &[&'a Checked<Plan>],
+) -> Result<Vec<Vec<&'a Plan>>, Failure> {
+    match series.owns(launches.iter().copied()) {
+        Ok(()) => Ok(launches.iter().map(|plan| vec![&***plan]).collect()),
+        Err(refused) => Err(Failure {
+            kind: Box::new(FailureKind::OtherSeries { refused }),
+            seed: 0,
+            steps: 0,
+            schedule: Vec::new(),
+        }),
+    }
+}
 
 /// A signal that a wait for less than all cannot have missed: rank, role and step.
 pub(super) type Needed = (u16, u16, u32);

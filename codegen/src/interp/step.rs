@@ -1,8 +1,8 @@
 //! One step of one worker: what it does to counters, to the record of memory, and to the numbers.
 
-use super::Check;
 use super::counters::At;
 use super::data::evaluate;
+use super::failure::Check;
 use super::failure::FailureKind;
 use super::machine::{Machine, Turn};
 use super::memory::{Memory, Mode, Who};

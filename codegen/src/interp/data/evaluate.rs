@@ -1,6 +1,6 @@
 //! The expression of a store, over tiles.
 
-use super::Tile;
+use super::tile::Tile;
 use crate::value::{AccId, Value};
 
 /// What a store writes, row by row: the expression in f64, rounded to f32.

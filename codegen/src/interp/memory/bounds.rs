@@ -1,7 +1,7 @@
 //! Whether a rectangle is where a rank holds memory at all.
 
-use super::{Mode, Who};
-use crate::interp::Check;
+use super::who::{Mode, Who};
+use crate::interp::failure::Check;
 use crate::interp::failure::FailureKind;
 use crate::interp::setup::Setup;
 use crate::shape::Extent;

@@ -1,9 +1,8 @@
 //! The history of one grid cell, and what may follow it.
 
-use super::{Mode, NEVER, Who};
-use crate::interp::Check;
+use super::who::{Mode, NEVER, Who};
 use crate::interp::clocks::{Epoch, HOST};
-use crate::interp::failure::{FailureKind, Rect};
+use crate::interp::failure::{Check, FailureKind, Rect};
 use crate::interp::setup::Setup;
 use crate::interp::tags::Tags;
 

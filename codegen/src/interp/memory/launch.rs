@@ -1,9 +1,8 @@
 //! What the caller does to a rank's parameters before and after a launch.
 
 use super::{Memory, NEVER, Window, shadow};
-use crate::interp::Check;
 use crate::interp::clocks::{Clock, Epoch};
-use crate::interp::failure::{FailureKind, Rect};
+use crate::interp::failure::{Check, FailureKind, Rect};
 use crate::interp::setup::Setup;
 use crate::interp::tags::{Tag, Tags};
 use crate::program::{TensorId, TensorKind};

@@ -7,7 +7,7 @@
 
 use super::held::Held;
 use super::terms::{Operands, SumId, Term};
-use crate::interp::NoReference;
+use crate::interp::expected::NoReference;
 use crate::interp::inputs::Inputs;
 use crate::interp::known::{Known, apply};
 use crate::interp::meaning::{Products, in_turns, part, part_mut};

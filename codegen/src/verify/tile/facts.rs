@@ -30,6 +30,19 @@ pub(super) enum Access {
     Add,
 }
 
+impl Access {
+    /// Whether the order of two accesses says what is read, or what stays.
+    pub fn conflicts(self, other: Access) -> bool {
+        match (self, other) {
+            (Access::Read, Access::Read) | (Access::Add, Access::Add) => false,
+            (
+                Access::Read | Access::Write | Access::Add,
+                Access::Read | Access::Write | Access::Add,
+            ) => true,
+        }
+    }
+}
+
 /// One access to one block of memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Touch {

@@ -3,6 +3,10 @@
 //! Before a step are: the steps before it in its item; the items of earlier phases of its agent (and with them what
 //! they waited for); and, for every wait before it in its item, the signals that wait cannot have missed. Other items
 //! of the same phase are *not* before it: they may run on another CTA.
+//!
+//! This is a relation of a plan, whatever runs. The emulator has clocks of its own, of one run: it is what this is held to,
+//! so the two share nothing. The warp level's verifier goes by single accesses ([`crate::verify::pipeline`]): what a thread
+//! does there is complete only when it has waited for that, not when its next step begins.
 
 use super::facts::{At, Facts};
 use crate::unroll::StepKind;

@@ -53,7 +53,7 @@ pub(crate) fn before(kernel: &Kernel, plan: &Plan) -> HashMap<Accessor, Vec<Befo
             for touch in touches {
                 let conflicts = touches
                     .iter()
-                    .filter(|other| other.at != touch.at && conflict(other.access, touch.access));
+                    .filter(|other| other.at != touch.at && other.access.conflicts(touch.access));
                 let is_before = |other: At| u32::from(happens.before(other, touch.at));
                 let count: u32 = conflicts.map(|other| other.at).map(is_before).sum();
                 let accessor = Accessor {
@@ -77,15 +77,4 @@ pub(crate) fn before(kernel: &Kernel, plan: &Plan) -> HashMap<Accessor, Vec<Befo
         }
     }
     all
-}
-
-/// Whether the order of two accesses says what is read, or what stays.
-fn conflict(a: Access, b: Access) -> bool {
-    match (a, b) {
-        (Access::Read, Access::Read) | (Access::Add, Access::Add) => false,
-        (
-            Access::Read | Access::Write | Access::Add,
-            Access::Read | Access::Write | Access::Add,
-        ) => true,
-    }
 }

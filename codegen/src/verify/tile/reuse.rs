@@ -49,15 +49,8 @@ fn check_block(
     }
     for (index, a) in touches.iter().enumerate() {
         for b in touches {
-            let conflict = match (a.access, b.access) {
-                (Access::Read, Access::Read) | (Access::Add, Access::Add) => false,
-                (
-                    Access::Read | Access::Write | Access::Add,
-                    Access::Read | Access::Write | Access::Add,
-                ) => true,
-            };
             let quiet_at = quiet[index].then_some(home);
-            if conflict && !happens.before_next(a.at, b.at, quiet_at) {
+            if a.access.conflicts(b.access) && !happens.before_next(a.at, b.at, quiet_at) {
                 return Some(overtaken(facts, area, block, *a, *b));
             }
         }

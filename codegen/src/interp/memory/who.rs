@@ -1,0 +1,35 @@
+//! Who touches memory, and how.
+
+use crate::interp::clocks::{Clock, Epoch};
+
+/// The launch of memory that nothing was written to.
+pub(super) const NEVER: u32 = u32::MAX;
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(in crate::interp) enum Mode {
+    Read,
+    Write,
+    Add,
+}
+
+impl Mode {
+    pub const fn verb(self) -> &'static str {
+        match self {
+            Mode::Read => "reads",
+            Mode::Write => "writes",
+            Mode::Add => "adds to",
+        }
+    }
+}
+
+/// Who touches memory, and what it knows.
+pub(in crate::interp) struct Who<'c> {
+    pub at: Epoch,
+    pub clock: &'c Clock,
+}
+
+impl Who<'_> {
+    pub fn knows(&self, other: &Epoch) -> bool {
+        other.same_item(&self.at) || self.clock.covers(other)
+    }
+}
