@@ -142,6 +142,18 @@ pub fn warps(kernel: &Checked<Kernel>) -> Result<Checked<Pipeline>, Diagnostics>
     })
 }
 
+/// For tests that switch [`Fix::WarpOrder`] off: the first rows that a run takes of another rank as the launch before left
+/// them, since that rank has not begun.
+///
+/// # Errors
+/// No case to run, or a run that does not come to its end.
+#[cfg(feature = "undo")]
+pub fn outdated(pipeline: &Pipeline) -> Result<Option<String>, Diagnostics> {
+    warp::outdated(pipeline).map_err(|refused| match refused {
+        Refused::NoCase(found) | Refused::Wrong(found) => found,
+    })
+}
+
 fn ran(pipeline: Pipeline) -> Result<Checked<Pipeline>, Refused> {
     warp::run(&pipeline).map(|()| Checked::new(pipeline))
 }

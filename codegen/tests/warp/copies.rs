@@ -185,6 +185,12 @@ fn a_number_without_a_value_is_our_bug() {
 fn without_the_fix_a_wrong_pull_is_accepted() {
     use codegen::undo::{Fix, undoing};
     let wrong = undoing(Fix::WarpOrder, || built(Mover::Ctas, Way::Pull));
+    let taken = verify::outdated(&wrong).expect("it runs");
+    insta::assert_snapshot!(taken.expect("rows of the launch before"), @"load of block 0 on rank 0 in the next launch takes rows of x on rank 1, which has not begun that launch");
+    assert_eq!(
+        verify::outdated(&built(Mover::Ctas, Way::Pull)).expect("it runs"),
+        None
+    );
     undoing(Fix::WarpOrder, || verify::pipeline(wrong.clone())).expect("accepted");
     verify::pipeline(wrong).expect_err("refused");
 }

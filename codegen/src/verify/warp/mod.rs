@@ -25,7 +25,7 @@
 //!
 //! Files, each of which needs only those before it: `launches` and `case` are what is tried; `step`, `flatten`, `host` and
 //! `programs` what each agent does; `held`, `seen` and `machine` the state of a run; `story` the words; `memory`, `content`,
-//! `values` and `execute` what a step does and must keep to; `ranks` and `pace` when it is taken.
+//! `values` and `execute` what a step does and must keep to; `ranks` and `pace` when it is taken; `outdated` a run for tests.
 //!
 //! [`Case::before`]: case::Case::before
 
@@ -38,6 +38,8 @@ mod host;
 mod launches;
 mod machine;
 mod memory;
+#[cfg(feature = "undo")]
+mod outdated;
 mod pace;
 mod programs;
 mod ranks;
@@ -56,6 +58,8 @@ use pace::Pace;
 use programs::Programs;
 
 pub(crate) use launches::Refused;
+#[cfg(feature = "undo")]
+pub(crate) use outdated::outdated;
 
 /// Runs a pipeline.
 ///

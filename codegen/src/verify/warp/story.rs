@@ -7,7 +7,7 @@ use crate::pipeline::{Node, Side};
 
 impl Machine<'_> {
     /// `store of block 1 on rank 2`.
-    fn who(&self, who: Who) -> String {
+    pub(super) fn who(&self, who: Who) -> String {
         let again = if who.launch > 1 {
             " in the next launch"
         } else {
