@@ -1,4 +1,4 @@
-//! How long planning, checking, predicting, emitting, compiling and emulating take. The limits are in the README.
+//! How long planning, checking, predicting, emitting, compiling and emulating take. The limits are in `notes/checks`.
 
 use counterflow::codegen::pipeline::{self, Pipeline};
 use counterflow::codegen::verify;
