@@ -1,6 +1,6 @@
-//! The verifier's honesty, on random schedules: what it accepts never fails in the emulator, under any interleaving,
-//! and has the numbers that its outputs' types promise, as the references have them; what it rejects fails under some, or is counted as
-//! conservative under the rule's name.
+//! The verifier's honesty, on random schedules: what it accepts never fails in the emulator, under any interleaving, and
+//! has the numbers that its outputs' types promise, as the references have them; what it rejects fails under some, or is
+//! counted as conservative under the rule's name.
 //!
 //! `RANDOM_CASES` and `RANDOM_SEEDS` widen the test, `RANDOM_SHOW` prints what is conservative.
 
