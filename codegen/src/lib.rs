@@ -12,6 +12,7 @@ pub mod host;
 pub mod interp;
 pub mod kernel;
 pub mod lower;
+mod machine;
 pub mod model;
 pub mod order;
 pub mod pipeline;

@@ -1,12 +1,13 @@
 //! The numbers of one launch: geometry, steps, counter targets, grid, shared memory, heap.
 
 mod arrivals;
+mod heap;
 mod identity;
 mod memory;
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Block, Kernel, OpKind, RoleKind, visit_ops};
-use crate::model::Machine;
+use crate::machine::Machine;
 use crate::shape::{Geometry, Shape};
 use crate::sm90::{self, Cta, Level, early};
 use crate::unroll::{Agent, unroll};
@@ -15,10 +16,10 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 pub use arrivals::Arrivals;
+use heap::heap;
+pub use heap::{COUNTER_LINE, Heap};
 use identity::fnv1a;
 pub(crate) use identity::identity;
-use memory::heap;
-pub use memory::{COUNTER_LINE, Heap};
 
 /// A kernel's numbers for one shape on one machine.
 #[derive(Clone, Debug)]

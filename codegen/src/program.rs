@@ -6,6 +6,7 @@
 use crate::dtype::Dtype;
 use crate::given::Reference;
 use crate::order::{RankOrder, TileOrder};
+pub use crate::rank::Var;
 use crate::rank::{Cond, RankExpr};
 use crate::value::{AccId, Value};
 use std::panic::Location;
@@ -34,8 +35,6 @@ id! {
     PartitionId,
     /// A set of counters.
     CounterId,
-    /// A loop variable: a rank or an item.
-    Var,
 }
 
 /// A schedule as written.

@@ -3,9 +3,19 @@
 //! Deliberately absent: anything read from data or from a counter. Control that depends only on ranks is what makes
 //! a schedule confluent (see [`crate::verify`]).
 
-use crate::program::Var;
 use std::fmt;
 use std::ops::{Add, BitXor, Div, Mul, Rem, Sub};
+
+/// A loop variable: a rank or an item.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Var(pub u16);
+
+impl Var {
+    /// Its index in the table it belongs to.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// A number computed from this rank, the world size, loop variables and constants.
 #[derive(Clone, PartialEq, Debug)]

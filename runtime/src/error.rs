@@ -1,7 +1,6 @@
 //! What can go wrong outside the pure stages, and how it is told.
 
 use crate::device::Device;
-use crate::jit::CompileError;
 use counterflow_codegen::diag::Diagnostics;
 use std::fmt;
 use std::path::PathBuf;
@@ -169,6 +168,50 @@ impl std::error::Error for Error {
             | Error::Environment { .. }
             | Error::Stalled(_) => None,
         }
+    }
+}
+
+/// The compiler refused a text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CompileError {
+    /// What the source is called.
+    pub name: String,
+    /// The first errors, with their places.
+    pub excerpts: Vec<Excerpt>,
+    /// All the compiler said.
+    pub log: String,
+}
+
+/// One error with its place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Excerpt {
+    /// The file the error is in: the schedule's, or the generated text where that names no other.
+    pub file: String,
+    /// The line in that file.
+    pub line: u32,
+    /// What is wrong.
+    pub message: String,
+    /// The generated lines around it, with their numbers in the generated text.
+    pub generated: Vec<(usize, String)>,
+    /// Which of them it is.
+    pub at: Option<usize>,
+}
+
+impl fmt::Display for CompileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "the compiler refuses the CUDA text of {}", self.name)?;
+        for excerpt in &self.excerpts {
+            writeln!(f, "{}:{}: {}", excerpt.file, excerpt.line, excerpt.message)?;
+            for (number, line) in &excerpt.generated {
+                let mark = if excerpt.at == Some(*number) {
+                    '>'
+                } else {
+                    ' '
+                };
+                writeln!(f, "{mark}{number:5} | {line}")?;
+            }
+        }
+        write!(f, "the compiler's log:\n{}", self.log.trim_end())
     }
 }
 

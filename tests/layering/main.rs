@@ -51,7 +51,12 @@ fn short(path: &Path) -> String {
 /// Code without comments and without unit tests, which stand last in a file.
 fn code(path: &Path) -> String {
     let text = text(path);
-    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    // A module of tests in a file of its own is declared among the others.
+    let own = text.match_indices("#[cfg(test)]").find(|(at, _)| {
+        let ends = text[*at..].find(['{', ';']);
+        ends.is_some_and(|end| text[at + end..].starts_with('{'))
+    });
+    let code = own.map_or(&text[..], |(at, _)| &text[..at]);
     let lines = code
         .lines()
         .map(|line| line.split("//").next().unwrap_or(""));

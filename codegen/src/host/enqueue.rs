@@ -215,7 +215,7 @@ mod tests {
     use crate::builder::{GemmOptions, ScheduleBuilder, me, ranks};
     use crate::dtype::Dtype::Bf16;
     use crate::lower::lower;
-    use crate::model::Machine;
+    use crate::machine::Machine;
     use crate::pipeline;
     use crate::program::Program;
     use crate::shape::Shape;

@@ -1,7 +1,7 @@
 //! What the host passes at launch, worked out from a plan: numbers, arrivals and tensor maps.
 
 use crate::kernel::{DimId, OpKind, visit};
-use crate::model::Machine;
+use crate::machine::Machine;
 use crate::pipeline::{Expr, Field, MapId, Pipeline, Values, View};
 use crate::plan::Plan;
 use crate::program::CounterId;

@@ -1,25 +1,16 @@
 //! Statements find their place: control outside items, one unit of work inside, every index resolved.
 
-use super::Comm;
 use super::choices::{Choices, same_ctas};
 use super::dims::Matched;
-use super::mistake;
-use super::places::Use;
+use super::mistake::mistake;
+use super::placer::{Bound, Comm, Placed, Placer, Use};
 use crate::diag::Diagnostic;
 use crate::kernel::{Block, GemmKind, Op, OpId, OpKind, Role, RoleKind, ValueId};
 use crate::order::{RankOrder, TileOrder};
-use crate::program::{self, Home, ItemOrder, Loc, PartitionId, Program, Stmt, StmtKind, Var};
-use crate::rank::RankExpr;
+use crate::program::{self, Home, ItemOrder, Loc, Program, Stmt, StmtKind, Var};
 use crate::shape::MAX_WORLD;
 use crate::value::{AccId, Value};
 use std::collections::HashSet;
-
-/// The roles of a kernel with their tables.
-pub(super) struct Placed {
-    pub roles: Vec<Role>,
-    pub values: Vec<Value>,
-    pub locs: Vec<Loc>,
-}
 
 pub(super) fn place(
     program: &Program,
@@ -72,28 +63,6 @@ pub(super) fn place(
         }
     }
     placer.placed
-}
-
-/// What a loop variable is, inside its loop.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Bound {
-    Rank,
-    Item(PartitionId),
-}
-
-pub(super) struct Placer<'a> {
-    pub(super) program: &'a Program,
-    choices: &'a Choices<'a>,
-    pub(super) matched: &'a Matched,
-    comm: Comm,
-    pub(super) found: &'a mut Vec<Diagnostic>,
-    pub(super) scope: Vec<(Var, Bound)>,
-    /// Accumulators that something has been added to in the current item.
-    filled: HashSet<AccId>,
-    signalled: Vec<Option<Loc>>,
-    waited: Vec<Option<Loc>>,
-    kind: RoleKind,
-    placed: Placed,
 }
 
 impl<'a> Placer<'a> {
@@ -477,61 +446,5 @@ impl<'a> Placer<'a> {
         let id = ValueId(u16::try_from(self.placed.values.len()).unwrap_or(u16::MAX));
         self.placed.values.push(value.clone());
         id
-    }
-
-    pub(super) fn rank_expr(&mut self, expr: &RankExpr, at: Loc) {
-        for var in expr.vars() {
-            match self.bound(var) {
-                Some(Bound::Rank) => {}
-                Some(Bound::Item(_)) => {
-                    let name = self.name(var);
-                    self.found.push(mistake(
-                        at,
-                        format!("`{name}` is an item where a rank is needed"),
-                    ));
-                }
-                None => self.unbound(var, at),
-            }
-        }
-    }
-
-    pub(super) fn bound(&self, var: Var) -> Option<Bound> {
-        self.scope
-            .iter()
-            .rev()
-            .find(|(bound, _)| *bound == var)
-            .map(|(_, bound)| *bound)
-    }
-
-    pub(super) fn name(&self, var: Var) -> String {
-        self.program
-            .vars
-            .get(var.index())
-            .map_or_else(|| "a loop variable".into(), |var| var.name.clone())
-    }
-
-    pub(super) fn unbound(&mut self, var: Var, at: Loc) {
-        let name = self.name(var);
-        self.found
-            .push(mistake(at, format!("`{name}` is used outside its loop")));
-    }
-
-    /// The partition of the item that `var` stands at.
-    pub(super) fn item(&mut self, var: Var, at: Loc) -> Option<PartitionId> {
-        match self.bound(var) {
-            Some(Bound::Item(partition)) => Some(partition),
-            Some(Bound::Rank) => {
-                let name = self.name(var);
-                self.found.push(mistake(
-                    at,
-                    format!("`{name}` is a rank where an item is needed"),
-                ));
-                None
-            }
-            None => {
-                self.unbound(var, at);
-                None
-            }
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! Open choices become numbers.
 
-use super::mistake;
+use super::mistake::mistake;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{GemmKind, RoleKind};
 use crate::program::{Choice, Loc, Program, Setting};

@@ -1,7 +1,7 @@
 //! Dimensions are matched across tensors: what a dot, a copy or a store brings together is one size.
 
 use super::choices::Choices;
-use super::mistake;
+use super::mistake::mistake;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Buffer, Dim, DimId, Partition};
 use crate::program::{

@@ -6,6 +6,8 @@ mod body;
 mod choices;
 mod credits;
 mod dims;
+mod mistake;
+mod placer;
 mod places;
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
@@ -13,6 +15,8 @@ use crate::kernel::{Counter, Kernel, Purpose};
 use crate::program::Program;
 use crate::shape::MAX_WORLD;
 use crate::variant::Variant;
+use mistake::mistake;
+use placer::Comm;
 use std::sync::Arc;
 
 /// The kernel of `program` with the decisions of `variant`.
@@ -30,15 +34,6 @@ pub fn lower(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics
 /// As [`lower`].
 pub(crate) fn apart(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics> {
     lower_with(program, variant, Comm::Apart)
-}
-
-/// What becomes of several `#[comm]` loops.
-#[derive(Clone, Copy, PartialEq)]
-enum Comm {
-    /// One role, whose CTAs do one loop after another.
-    Joined,
-    /// A role each.
-    Apart,
 }
 
 fn lower_with(program: &Program, variant: &Variant, comm: Comm) -> Result<Kernel, Diagnostics> {
@@ -119,9 +114,4 @@ fn oversized(program: &Program, found: &mut Vec<Diagnostic>) {
             .hint(format!("at most {MOST}")),
         );
     }
-}
-
-/// A mistake in the program's text.
-fn mistake(at: crate::program::Loc, message: impl Into<String>) -> Diagnostic {
-    Diagnostic::new(Rule::Language, at, message)
 }

@@ -1,31 +1,11 @@
 //! What statements name: cells of counters and places of data, resolved and checked.
 
-use super::body::{Bound, Placer};
-use super::mistake;
+use super::mistake::mistake;
+use super::placer::{Bound, Placer, Use};
 use crate::kernel::{Axis, Buffer, Cells, Region};
 use crate::program::{
-    self, CellIndex, CounterDim, Home, Loc, PartitionId, Pick, Place, StoreMode, TensorKind,
+    self, CellIndex, CounterDim, Home, Loc, PartitionId, Pick, Place, TensorKind,
 };
-
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Use {
-    Read,
-    /// What a copy writes.
-    Copy,
-    /// What is computed.
-    Store,
-    /// What is computed and added to what is there.
-    Add,
-}
-
-impl Use {
-    pub(super) fn of(mode: StoreMode) -> Use {
-        match mode {
-            StoreMode::Write => Use::Store,
-            StoreMode::Add => Use::Add,
-        }
-    }
-}
 
 impl<'a> Placer<'a> {
     fn home(&mut self, home: &Home, at: Loc) {

@@ -1,7 +1,7 @@
 //! How long the steps take that use no link.
 
-use super::Machine;
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind};
+use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::sm90::{BLOCK_ROWS, Cta, Mode, STRIP_ROWS};
 use crate::tiling::Tiling;

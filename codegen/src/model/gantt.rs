@@ -1,6 +1,7 @@
 //! A timeline as a chart for a terminal: for each rank how busy its CTAs, its waits and its links are over time.
 
-use super::timeline::{Event, EventKind, Timeline};
+use super::event::{Event, EventKind};
+use super::timeline::Timeline;
 use crate::unroll::EVERYWHERE;
 use std::ops::Range;
 

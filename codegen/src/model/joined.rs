@@ -1,9 +1,10 @@
 //! What `#[comm]` loops cost that follow each other on the same CTAs.
 
-use super::{Machine, predict, seconds};
+use super::timeline::{predict, seconds};
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::Kernel;
 use crate::lower;
+use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::program::{Loc, RoleKind};
 

@@ -4,21 +4,24 @@
 //! knows and what it does not is written at the head of [`timeline`].
 
 mod cost;
+mod event;
 pub mod gantt;
 mod joined;
 mod links;
-pub mod machine;
 mod map;
 mod outline;
 mod sim;
+mod start;
+mod state;
 mod stores;
 pub mod timeline;
 pub mod trace;
 pub mod volume;
 mod workers;
 
+pub use crate::machine::Machine;
+pub use event::{Event, EventKind, Flow};
 pub use joined::joined;
-pub use machine::Machine;
 pub use outline::{Outline, outline};
-pub use timeline::{Event, EventKind, Flow, Lane, Timeline, predict, seconds};
+pub use timeline::{Lane, Timeline, predict, seconds};
 pub use volume::Volume;

@@ -5,11 +5,12 @@
 //! whole tiles. Chunks count as the smallest of them, branches as the cheaper one and tiles that are not whole as the
 //! last: the figure may be too small, and is never too large.
 
-use super::Machine;
 use super::cost::{Costs, Ps, ps, seconds};
-use super::timeline::lane_count;
+use super::start::launch;
+use super::state::lane_count;
 use crate::diag::Diagnostics;
 use crate::kernel::{Axis, Block, Kernel, Op, OpKind, Region, RoleKind};
+use crate::machine::Machine;
 use crate::plan::{Arrivals, Grid, Plan};
 use crate::program::PartitionId;
 use crate::shape::{Extent, Geometry, Shape};
@@ -56,7 +57,7 @@ pub fn outline(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Outl
     });
     let longest = each.max().unwrap_or(0);
     Ok(Outline {
-        least: seconds(ps(machine.launch(kernel, plan.grid)) + longest),
+        least: seconds(ps(launch(machine, kernel, plan.grid)) + longest),
         grid: plan.grid,
     })
 }

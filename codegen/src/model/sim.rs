@@ -1,13 +1,14 @@
 //! The clock of the simulation: what happens next, and what it leads to.
 
-use super::Machine;
 use super::cost::{Costs, Ps, ps, seconds};
+use super::event::{Event, EventKind, Flow};
 use super::links::{PACKET, Path, Servers, Transfer};
 use super::map::Map;
-use super::timeline::{Event, EventKind, Flow};
-use super::workers::{AgentState, Worker};
+use super::start::launch;
+use super::state::{AgentState, Mode, Worker, workers};
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Kernel, OpId, RoleKind};
+use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::program::CounterId;
 use std::cmp::Reverse;
@@ -36,15 +37,6 @@ pub(super) struct Waiting {
     pub worker: u32,
     pub counter: CounterId,
     pub target: u32,
-}
-
-/// What is being timed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mode {
-    /// The whole kernel.
-    Whole,
-    /// Its GEMM with every wait met and nothing sent.
-    GemmAlone,
 }
 
 /// What a simulation found.
@@ -104,7 +96,7 @@ impl<'a> Sim<'a> {
                 machine.memory_of(plan.grid.gemm + plan.grid.comm),
             ),
             agents: vec![AgentState::default(); plan.agents.len()],
-            workers: super::workers::workers(kernel, plan, mode),
+            workers: workers(kernel, plan, mode),
             cells: vec![0; cells],
             waiting: Map::default(),
             touched: Map::default(),
@@ -127,7 +119,7 @@ impl<'a> Sim<'a> {
 
     /// Runs until nothing happens any more.
     pub(super) fn run_all(mut self) -> Result<Outcome, Diagnostic> {
-        let start = ps(self.machine.launch(self.kernel, self.plan.grid));
+        let start = ps(launch(self.machine, self.kernel, self.plan.grid));
         for worker in 0..self.workers.len() as u32 {
             self.at(start, Action::Run(worker));
         }

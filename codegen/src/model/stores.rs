@@ -1,25 +1,10 @@
 //! Store lanes: a GEMM CTA hands its finished tile to the lane beside it, which stores the tile and then sends the
 //! signals that follow, while the CTA starts on its next item. The lane holds one tile at a time.
 
-use super::sim::{Action, Mode, Sim};
-use super::timeline::EventKind;
-use super::workers::Did;
+use super::event::EventKind;
+use super::sim::{Action, Sim};
+use super::state::{Did, Mode, Store};
 use crate::unroll::StepKind;
-
-/// A worker's store lane.
-#[derive(Clone, Default)]
-pub(super) struct Store {
-    /// The agent and the item whose stores it has.
-    of: Option<(u32, u32)>,
-    cursor: u32,
-    /// How far the worker has handed over.
-    limit: u32,
-    /// The worker has handed over all of the item.
-    closed: bool,
-    pub busy: bool,
-    /// The worker waits for the lane.
-    awaited: bool,
-}
 
 impl Sim<'_> {
     /// Gives a store its worker's lane, once that has stored the item before.

@@ -17,13 +17,14 @@
 //! with the GEMM for memory, operands evicted from L2 and read again, acknowledgements of stores, claiming by
 //! cluster, ranks that start at different times, and anything else that runs on the GPUs.
 
-use super::Machine;
-use super::sim::{Mode, Sim};
+use super::event::{Event, Flow};
+use super::sim::Sim;
+use super::state::{Mode, lane_count};
 use super::volume::Volume;
 use crate::diag::Diagnostic;
-use crate::kernel::{Kernel, OpId, RoleKind};
+use crate::kernel::{Kernel, RoleKind};
+use crate::machine::Machine;
 use crate::plan::Plan;
-use crate::program::CounterId;
 
 /// What happened when, on every rank. Times are in seconds from the moment the kernels were enqueued.
 #[derive(Clone, PartialEq, Debug)]
@@ -38,9 +39,9 @@ pub struct Timeline {
     pub events: Vec<Event>,
     /// Signals that somebody was waiting for.
     pub flows: Vec<Flow>,
-    /// The statement of each op, by [`OpId`].
+    /// The statement of each op, by [`OpId`](crate::kernel::OpId).
     pub statements: Vec<String>,
-    /// The name of each counter, by [`CounterId`].
+    /// The name of each counter, by [`CounterId`](crate::program::CounterId).
     pub counters: Vec<String>,
     /// From enqueueing to the end of the slowest rank.
     pub total: f64,
@@ -63,100 +64,6 @@ pub struct Lane {
     pub cta: bool,
     /// What it is, and which of its kind.
     pub name: String,
-}
-
-/// Something that took time.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Event {
-    /// On which rank.
-    pub rank: u16,
-    /// In which role.
-    pub role: u16,
-    /// By which of [`Timeline::lanes`].
-    pub lane: u16,
-    /// Whether it ran beside what the lane did meanwhile, as stores of tiles do.
-    pub beside: bool,
-    /// What it was.
-    pub kind: EventKind,
-    /// For which op of the kernel.
-    pub op: OpId,
-    /// The other rank of a transfer, or [`crate::unroll::EVERYWHERE`]; otherwise the rank itself.
-    pub peer: u16,
-    /// When it began.
-    pub start: f64,
-    /// When it ended.
-    pub end: f64,
-    /// Bytes that crossed links.
-    pub bytes: u64,
-}
-
-/// What an event was.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum EventKind {
-    /// Multiplying.
-    Dot,
-    /// Adding stored tiles.
-    Reduce,
-    /// Loading an operand of the epilogue.
-    Load,
-    /// Copying within the rank.
-    Local,
-    /// Moving bytes to a peer.
-    Push,
-    /// Fetching bytes from a peer.
-    Pull,
-    /// Waiting for a counter.
-    Wait,
-    /// Waiting for earlier items of the role.
-    Join,
-    /// Waiting until the tile before is stored.
-    Drain,
-}
-
-impl EventKind {
-    /// Its name in traces.
-    pub const fn name(self) -> &'static str {
-        match self {
-            EventKind::Dot => "dot",
-            EventKind::Reduce => "sum",
-            EventKind::Load => "load",
-            EventKind::Local => "copy",
-            EventKind::Push => "push",
-            EventKind::Pull => "pull",
-            EventKind::Wait => "wait",
-            EventKind::Join => "join",
-            EventKind::Drain => "drain",
-        }
-    }
-
-    /// Whether bytes cross links.
-    pub const fn crosses(self) -> bool {
-        matches!(self, EventKind::Push | EventKind::Pull)
-    }
-
-    /// Whether its lane does nothing meanwhile.
-    pub const fn idle(self) -> bool {
-        matches!(self, EventKind::Wait | EventKind::Join | EventKind::Drain)
-    }
-}
-
-/// A signal that ended a wait.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Flow {
-    /// Of which counter.
-    pub counter: CounterId,
-    /// Whether lowering inferred that counter.
-    pub credit: bool,
-    /// From which rank and lane.
-    pub from: (u16, u16),
-    /// Whether the sender did something else meanwhile ([`Event::beside`]).
-    pub beside: bool,
-    /// When it was sent.
-    pub sent: f64,
-    /// To which rank and lane.
-    pub to: (u16, u16),
-    /// When the wait was met.
-    pub met: f64,
 }
 
 /// How long `plan` takes on `machine`.
@@ -244,23 +151,4 @@ fn lanes(kernel: &Kernel, plan: &Plan) -> Vec<Lane> {
         }
     }
     lanes
-}
-
-/// How many lanes of a rank start in a role.
-pub(super) fn lane_count(role: RoleKind, plan: &Plan) -> u32 {
-    match role {
-        // CTAs that share the steps of each tile are one worker. Where a cluster has a tile outside, fewer have any.
-        RoleKind::Gemm(kind) => {
-            let workers = plan.grid.gemm / kind.split;
-            let busy = plan.grid.tiles.div_ceil(plan.grid.rounds.max(1));
-            if kind.cluster == (1, 1) {
-                workers
-            } else {
-                workers.min(busy as u32)
-            }
-        }
-        RoleKind::Comm { ctas } => ctas,
-        RoleKind::SpareWarps => plan.grid.gemm.max(1),
-        RoleKind::CopyEngine => 1,
-    }
 }

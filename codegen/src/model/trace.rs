@@ -5,7 +5,8 @@
 //! stays below about 20 MB: tiles that follow each other are drawn as one, and if that is not enough, only the first
 //! ranks are drawn.
 
-use super::timeline::{EventKind, Timeline};
+use super::event::EventKind;
+use super::timeline::Timeline;
 use crate::kernel::OpId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::{self, Write};

@@ -1,100 +1,13 @@
 //! Workers: the CTAs, spare warps and copy engines that claim items and do their steps in order.
 
 use super::cost::Ps;
+use super::event::EventKind;
 use super::links::Transfer;
-use super::sim::{Action, Mode, Sim, Waiting};
-use super::stores::Store;
-use super::timeline::{EventKind, lane_count};
-use crate::kernel::{Kernel, OpId, RoleKind};
-use crate::plan::Plan;
+use super::sim::{Action, Sim, Waiting};
+use super::state::{Did, Mode};
+use crate::kernel::{OpId, RoleKind};
 use crate::program::StoreMode;
 use crate::unroll::{EVERYWHERE, Span, StepKind};
-
-/// Which items of an agent have been claimed and done.
-#[derive(Clone, Default)]
-pub(super) struct AgentState {
-    next: u32,
-    done: u32,
-    /// The phase of the last claimed item, and the first item of that phase.
-    phase: (u32, u32),
-    /// Workers that wait for items of earlier phases.
-    joining: Vec<u32>,
-}
-
-/// One CTA, one CTA's spare warps, or one copy engine.
-#[derive(Clone)]
-pub(super) struct Worker {
-    pub rank: u16,
-    pub lane: u16,
-    /// Whose items it claims.
-    pub agent: u32,
-    /// Whose items it claims afterwards.
-    then: Option<u32>,
-    pub cursor: u32,
-    end: u32,
-    /// The item it has, and how many items must be done before it may start.
-    pub item: Option<(u32, u32)>,
-    /// No dot of the item has run yet.
-    fresh: bool,
-    /// Since when it cannot go on, and why.
-    blocked: Option<(Ps, EventKind)>,
-    pub done: bool,
-    pub store: Store,
-}
-
-/// What doing a step led to.
-pub(super) enum Did {
-    /// It is done.
-    Step,
-    /// It takes until a later action.
-    Started,
-    /// It cannot start yet.
-    Blocked(EventKind),
-}
-
-pub(super) fn workers(kernel: &Kernel, plan: &Plan, mode: Mode) -> Vec<Worker> {
-    let roles = kernel.roles.len() as u32;
-    let gemm = (0..)
-        .zip(&kernel.roles)
-        .find(|(_, role)| matches!(role.kind, RoleKind::Gemm(_)))
-        .map(|(index, _)| index);
-    let mut workers = Vec::new();
-    for rank in 0..plan.geometry.world {
-        let mut lane = 0;
-        for (index, role) in (0..roles).zip(&kernel.roles) {
-            let own = rank * roles + index;
-            let joins = gemm.map(|gemm| rank * roles + gemm);
-            let count = lane_count(role.kind, plan);
-            let (count, agent, then) = match (role.kind, mode) {
-                (RoleKind::Gemm(_), _) => (count, own, None),
-                (RoleKind::Comm { .. }, Mode::Whole) => (count, own, joins),
-                (RoleKind::Comm { .. }, Mode::GemmAlone) => match joins {
-                    Some(gemm) => (count, gemm, None),
-                    None => (0, own, None),
-                },
-                (RoleKind::SpareWarps | RoleKind::CopyEngine, Mode::Whole) => (count, own, None),
-                (RoleKind::SpareWarps | RoleKind::CopyEngine, Mode::GemmAlone) => (0, own, None),
-            };
-            for _ in 0..count {
-                workers.push(Worker {
-                    rank: rank as u16,
-                    lane,
-                    agent,
-                    then,
-                    cursor: 0,
-                    end: 0,
-                    item: None,
-                    fresh: true,
-                    blocked: None,
-                    done: false,
-                    store: Store::default(),
-                });
-                lane += 1;
-            }
-        }
-    }
-    workers
-}
 
 impl Sim<'_> {
     /// Does steps of a worker until one takes time or cannot start.

@@ -1,18 +1,8 @@
-//! Where a plan's tensors and counters lie, and how many bytes they take.
+//! How many bytes a plan's tensors take.
 
 use super::Plan;
 use crate::kernel::Kernel;
-use crate::program::{CounterId, TensorId, TensorKind};
-use crate::shape::{Geometry, Shape};
-
-/// Where buffers and counters lie in the symmetric heap, the same on every rank.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Heap {
-    /// Name, offset and bytes of each, in order.
-    pub entries: Vec<(String, u64, u64)>,
-    /// Bytes in all.
-    pub bytes: u64,
-}
+use crate::program::{TensorId, TensorKind};
 
 impl Plan {
     /// Bytes from a row of a tensor to the next, or from a column where rows are contiguous.
@@ -47,51 +37,4 @@ impl Plan {
         };
         lines * self.pitch(kernel, tensor) * u64::from(buffer.slots(geometry.world))
     }
-}
-
-/// Bytes of a counter cell: its count and its base, on a line of their own that peers write while others are polled.
-pub const COUNTER_LINE: u64 = 128;
-
-/// Counters, then symmetric buffers, one after another, sized for the largest launch of the series: nothing moves
-/// while m changes. Every entry starts on a 1024-byte boundary: TMA's swizzle atom, and a multiple of a counter's line.
-pub(super) fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap {
-    let mut heap = Heap::default();
-    let mut add = |name: &str, sizes: &[u64]| {
-        let bytes = sizes
-            .iter()
-            .fold(1u64, |bytes, size| bytes.saturating_mul(*size));
-        heap.entries.push((name.into(), heap.bytes, bytes));
-        let room = bytes.checked_next_multiple_of(1024).unwrap_or(bytes);
-        heap.bytes = heap.bytes.saturating_add(room);
-    };
-    for (index, counter) in kernel.counters.iter().enumerate() {
-        let cells = geometry.counter_cells(CounterId(index as u16));
-        add(&counter.name, &[u64::from(cells), COUNTER_LINE]);
-    }
-    for buffer in kernel
-        .buffers
-        .iter()
-        .filter(|buffer| buffer.kind.symmetric())
-    {
-        let chunks = if buffer.chunk_only() {
-            1
-        } else {
-            geometry.chunks(buffer.rows)
-        };
-        let (rows, columns) = (
-            geometry.most_chunk_rows(buffer.rows),
-            geometry.most(buffer.columns),
-        );
-        // Where rows are contiguous, every chunk is a matrix of its own.
-        let (lines, contiguous) = if buffer.rows_contiguous {
-            (columns, rows)
-        } else {
-            (rows, columns)
-        };
-        let contiguous = shape.ld.get(&buffer.name).copied().unwrap_or(contiguous);
-        let slots = buffer.slots(geometry.world);
-        let sizes = [slots, chunks, lines, contiguous, buffer.dtype.bytes()];
-        add(&buffer.name, &sizes.map(u64::from));
-    }
-    heap
 }

@@ -1,6 +1,6 @@
 //! One agent's walk: loops are run, orders evaluated, regions and cells turned into numbers.
 
-use super::{Agent, EVERYWHERE, Item, Span, Step, StepKind};
+use super::step::{Agent, EVERYWHERE, Item, Span, Step, StepKind};
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Axis, Block, Cells, DimId, Kernel, Op, OpId, OpKind, Region};
 use crate::order::RankOrder;

@@ -75,7 +75,7 @@ mod warp;
 
 use crate::diag::Diagnostics;
 use crate::kernel::Kernel;
-use crate::model::Machine;
+use crate::machine::Machine;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::shape::Shape;

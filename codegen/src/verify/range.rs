@@ -8,7 +8,7 @@ use super::checked::Checked;
 use super::series::Series;
 use crate::diag::Diagnostics;
 use crate::kernel::Kernel;
-use crate::model::Machine;
+use crate::machine::Machine;
 use crate::shape::{Geometry, Shape};
 use std::collections::HashMap;
 use std::ops::RangeInclusive;

@@ -4,7 +4,7 @@ use super::checked::Checked;
 use super::tile;
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{DimId, Kernel};
-use crate::model::Machine;
+use crate::machine::Machine;
 use crate::plan::{Arrivals, Plan, identity};
 use crate::shape::{Geometry, Shape};
 use crate::undo::{Fix, undone};

@@ -1,6 +1,6 @@
 //! Orders, ranks, places and cells.
 
-use super::{constant, private, word};
+use super::words::{constant, private, word};
 use crate::model::{Cells, Cond, Home, Index, IndexKind, Items, Order, Pick, Place, Rank};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};

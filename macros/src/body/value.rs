@@ -1,7 +1,7 @@
 //! Values: what must be called first is called in the user's order, the rest is one expression.
 
 use super::place::{cell_ref, index, place};
-use super::{builder, dtype, private};
+use super::words::{builder, dtype, private};
 use crate::model::{Read, Value, WaitCells};
 use crate::names;
 use proc_macro2::{Ident, Span, TokenStream};

@@ -2,6 +2,7 @@
 //! and whether everything declared has a use. Rules about orders, ranks and shapes are the verifier's.
 
 mod place;
+mod uses;
 
 use crate::errors::Errors;
 use crate::mistakes::Mistake;
@@ -11,9 +12,10 @@ use crate::model::{
 };
 use crate::names;
 use place::Access;
-use proc_macro2::{Ident, TokenStream};
+use proc_macro2::Ident;
 use quote::ToTokens;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use uses::{Checker, Uses};
 
 /// Reports every rule that the schedule breaks.
 pub fn schedule(schedule: &Schedule, errors: &Errors) {
@@ -43,33 +45,7 @@ pub fn schedule(schedule: &Schedule, errors: &Errors) {
     }
 }
 
-struct Checker<'a> {
-    errors: &'a Errors,
-    uses: HashMap<String, Uses>,
-    /// The slots of each scratch tensor.
-    slots: HashMap<String, Axis>,
-    unsure: &'a HashSet<String>,
-}
-
-/// Where a name is first read (waited on, looped over) and first written (signalled, added to).
-#[derive(Default)]
-struct Uses {
-    read: Option<TokenStream>,
-    written: Option<TokenStream>,
-}
-
 impl Checker<'_> {
-    fn reads(&mut self, name: &Ident, tokens: impl ToTokens) {
-        let uses = self.uses.entry(names::text(name)).or_default();
-        uses.read.get_or_insert_with(|| tokens.into_token_stream());
-    }
-
-    fn writes(&mut self, name: &Ident, tokens: impl ToTokens) {
-        let uses = self.uses.entry(names::text(name)).or_default();
-        uses.written
-            .get_or_insert_with(|| tokens.into_token_stream());
-    }
-
     fn top(&mut self, top: &Top) {
         match top {
             Top::Rust(_) | Top::Rank(..) => {}

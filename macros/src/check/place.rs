@@ -1,6 +1,6 @@
 //! Rules about one place or one cell: its home, its indices, and how it is used.
 
-use super::Checker;
+use super::uses::Checker;
 use crate::mistakes::Mistake;
 use crate::model::{Axis, Home, Index, IndexKind, Pick, Place, TensorKind};
 use crate::names;

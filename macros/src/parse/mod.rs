@@ -7,6 +7,7 @@ mod chain;
 mod constant;
 mod declare;
 mod order;
+mod parser;
 mod place;
 mod rank;
 mod role;
@@ -20,6 +21,7 @@ use crate::names::{self, Kind, Scope};
 use chain::{
     Chain, Link, ident, identifiers, in_capitals, plain_name, without_receiver, word_call,
 };
+use parser::{NOTHING, Parser, Takes};
 use proc_macro2::{Ident, TokenStream};
 use quote::ToTokens;
 pub use role::GEMM_OPTIONS;
@@ -48,17 +50,6 @@ pub fn schedule(item: &ItemFn, errors: &Errors) -> Schedule {
         body,
         unsure: parser.unsure,
     }
-}
-
-/// What a call takes, and how that is written.
-type Takes = (&'static str, &'static str);
-
-const NOTHING: Takes = ("nothing", "");
-
-struct Parser<'e> {
-    errors: &'e Errors,
-    scope: Scope,
-    unsure: HashSet<String>,
 }
 
 impl Parser<'_> {

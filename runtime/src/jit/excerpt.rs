@@ -5,38 +5,12 @@
 //! numbered as in the text that people read.
 
 use super::source::Source;
-use std::fmt;
+use crate::error::{CompileError, Excerpt};
 
 /// Generated lines shown on each side.
 const AROUND: usize = 3;
 /// Errors shown with their lines; the log has all.
 const SHOWN: usize = 4;
-
-/// The compiler refused a text.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CompileError {
-    /// What the source is called.
-    pub name: String,
-    /// The first errors, with their places.
-    pub excerpts: Vec<Excerpt>,
-    /// All the compiler said.
-    pub log: String,
-}
-
-/// One error with its place.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Excerpt {
-    /// The file the error is in: the schedule's, or the generated text where that names no other.
-    pub file: String,
-    /// The line in that file.
-    pub line: u32,
-    /// What is wrong.
-    pub message: String,
-    /// The generated lines around it, with their numbers in the generated text.
-    pub generated: Vec<(usize, String)>,
-    /// Which of them it is.
-    pub at: Option<usize>,
-}
 
 impl CompileError {
     pub(super) fn new(source: &Source<'_>, log: String) -> CompileError {
@@ -144,24 +118,6 @@ fn directive(text: &str) -> Option<(u32, Option<String>)> {
         name.replace("\\\"", "\"").replace("\\\\", "\\")
     });
     Some((number.parse().ok().filter(|number| *number > 0)?, name))
-}
-
-impl fmt::Display for CompileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "the compiler refuses the CUDA text of {}", self.name)?;
-        for excerpt in &self.excerpts {
-            writeln!(f, "{}:{}: {}", excerpt.file, excerpt.line, excerpt.message)?;
-            for (number, line) in &excerpt.generated {
-                let mark = if excerpt.at == Some(*number) {
-                    '>'
-                } else {
-                    ' '
-                };
-                writeln!(f, "{mark}{number:5} | {line}")?;
-            }
-        }
-        write!(f, "the compiler's log:\n{}", self.log.trim_end())
-    }
 }
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ mod options;
 pub mod sass;
 mod source;
 
+pub use crate::error::{CompileError, Excerpt};
 pub use cache::{Cache, Cached};
-pub use excerpt::{CompileError, Excerpt};
 pub use facts::Facts;
 pub use nvrtc::preload;
 pub use options::{Probes, Target};

@@ -4,10 +4,9 @@
 //! the one whose version is in the cache's key, and a missing library must be an error, not a panic.
 #![allow(unsafe_code)]
 
-use super::excerpt::CompileError;
 use super::libraries::{self, Libraries};
 use super::source::Source;
-use crate::error::Error;
+use crate::error::{CompileError, Error};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;

@@ -2,7 +2,7 @@
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::Kernel;
-use crate::model::Machine;
+use crate::machine::Machine;
 use crate::pipeline::{BOX_COLUMNS, Pipeline, UNIT};
 use crate::plan::Plan;
 use crate::shape::Shape;

@@ -1,9 +1,6 @@
 //! What a GPU and its links can do.
 
 use crate::dtype::Dtype;
-use crate::kernel::Kernel;
-use crate::plan::Grid;
-use crate::sm90::early;
 
 /// A machine profile: measured once, stored as data. Rates are per GPU, in bytes or FLOP a second; times in seconds.
 #[derive(Clone, PartialEq, Debug)]
@@ -177,20 +174,6 @@ impl Machine {
             l2: 11.4e12,
             ..Machine::h200()
         }
-    }
-
-    /// Seconds from enqueueing a launch of that grid to its first instruction, behind another of its kind.
-    pub fn launch(&self, kernel: &Kernel, grid: Grid) -> f64 {
-        let early = early::possible(kernel) && early::pays(grid.gemm + grid.comm, self.sms);
-        let doublings = kernel
-            .gemm()
-            .map_or(0.0, |kind| f64::from(kind.ctas()).log2());
-        let latency = if early {
-            self.early_launch_latency
-        } else {
-            self.launch_latency
-        };
-        latency + doublings * self.cluster_launch
     }
 
     /// Bytes a second that so many CTAs read from device memory.

@@ -1,0 +1,98 @@
+//! What a simulation writes down: events, and the signals that ended waits.
+
+use crate::kernel::OpId;
+use crate::program::CounterId;
+
+/// Something that took time.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Event {
+    /// On which rank.
+    pub rank: u16,
+    /// In which role.
+    pub role: u16,
+    /// By which of [`Timeline::lanes`](super::Timeline::lanes).
+    pub lane: u16,
+    /// Whether it ran beside what the lane did meanwhile, as stores of tiles do.
+    pub beside: bool,
+    /// What it was.
+    pub kind: EventKind,
+    /// For which op of the kernel.
+    pub op: OpId,
+    /// The other rank of a transfer, or [`crate::unroll::EVERYWHERE`]; otherwise the rank itself.
+    pub peer: u16,
+    /// When it began.
+    pub start: f64,
+    /// When it ended.
+    pub end: f64,
+    /// Bytes that crossed links.
+    pub bytes: u64,
+}
+
+/// What an event was.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum EventKind {
+    /// Multiplying.
+    Dot,
+    /// Adding stored tiles.
+    Reduce,
+    /// Loading an operand of the epilogue.
+    Load,
+    /// Copying within the rank.
+    Local,
+    /// Moving bytes to a peer.
+    Push,
+    /// Fetching bytes from a peer.
+    Pull,
+    /// Waiting for a counter.
+    Wait,
+    /// Waiting for earlier items of the role.
+    Join,
+    /// Waiting until the tile before is stored.
+    Drain,
+}
+
+impl EventKind {
+    /// Its name in traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            EventKind::Dot => "dot",
+            EventKind::Reduce => "sum",
+            EventKind::Load => "load",
+            EventKind::Local => "copy",
+            EventKind::Push => "push",
+            EventKind::Pull => "pull",
+            EventKind::Wait => "wait",
+            EventKind::Join => "join",
+            EventKind::Drain => "drain",
+        }
+    }
+
+    /// Whether bytes cross links.
+    pub const fn crosses(self) -> bool {
+        matches!(self, EventKind::Push | EventKind::Pull)
+    }
+
+    /// Whether its lane does nothing meanwhile.
+    pub const fn idle(self) -> bool {
+        matches!(self, EventKind::Wait | EventKind::Join | EventKind::Drain)
+    }
+}
+
+/// A signal that ended a wait.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Flow {
+    /// Of which counter.
+    pub counter: CounterId,
+    /// Whether lowering inferred that counter.
+    pub credit: bool,
+    /// From which rank and lane.
+    pub from: (u16, u16),
+    /// Whether the sender did something else meanwhile ([`Event::beside`]).
+    pub beside: bool,
+    /// When it was sent.
+    pub sent: f64,
+    /// To which rank and lane.
+    pub to: (u16, u16),
+    /// When the wait was met.
+    pub met: f64,
+}

@@ -1,0 +1,135 @@
+//! What a simulation knows of its workers: the CTAs, spare warps and copy engines, and their store lanes.
+
+use super::cost::Ps;
+use super::event::EventKind;
+use crate::kernel::{Kernel, RoleKind};
+use crate::plan::Plan;
+
+/// What is being timed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// The whole kernel.
+    Whole,
+    /// Its GEMM with every wait met and nothing sent.
+    GemmAlone,
+}
+
+/// Which items of an agent have been claimed and done.
+#[derive(Clone, Default)]
+pub(super) struct AgentState {
+    pub next: u32,
+    pub done: u32,
+    /// The phase of the last claimed item, and the first item of that phase.
+    pub phase: (u32, u32),
+    /// Workers that wait for items of earlier phases.
+    pub joining: Vec<u32>,
+}
+
+/// One CTA, one CTA's spare warps, or one copy engine.
+#[derive(Clone)]
+pub(super) struct Worker {
+    pub rank: u16,
+    pub lane: u16,
+    /// Whose items it claims.
+    pub agent: u32,
+    /// Whose items it claims afterwards.
+    pub then: Option<u32>,
+    pub cursor: u32,
+    pub end: u32,
+    /// The item it has, and how many items must be done before it may start.
+    pub item: Option<(u32, u32)>,
+    /// No dot of the item has run yet.
+    pub fresh: bool,
+    /// Since when it cannot go on, and why.
+    pub blocked: Option<(Ps, EventKind)>,
+    pub done: bool,
+    pub store: Store,
+}
+
+/// What doing a step led to.
+pub(super) enum Did {
+    /// It is done.
+    Step,
+    /// It takes until a later action.
+    Started,
+    /// It cannot start yet.
+    Blocked(EventKind),
+}
+
+pub(super) fn workers(kernel: &Kernel, plan: &Plan, mode: Mode) -> Vec<Worker> {
+    let roles = kernel.roles.len() as u32;
+    let gemm = (0..)
+        .zip(&kernel.roles)
+        .find(|(_, role)| matches!(role.kind, RoleKind::Gemm(_)))
+        .map(|(index, _)| index);
+    let mut workers = Vec::new();
+    for rank in 0..plan.geometry.world {
+        let mut lane = 0;
+        for (index, role) in (0..roles).zip(&kernel.roles) {
+            let own = rank * roles + index;
+            let joins = gemm.map(|gemm| rank * roles + gemm);
+            let count = lane_count(role.kind, plan);
+            let (count, agent, then) = match (role.kind, mode) {
+                (RoleKind::Gemm(_), _) => (count, own, None),
+                (RoleKind::Comm { .. }, Mode::Whole) => (count, own, joins),
+                (RoleKind::Comm { .. }, Mode::GemmAlone) => match joins {
+                    Some(gemm) => (count, gemm, None),
+                    None => (0, own, None),
+                },
+                (RoleKind::SpareWarps | RoleKind::CopyEngine, Mode::Whole) => (count, own, None),
+                (RoleKind::SpareWarps | RoleKind::CopyEngine, Mode::GemmAlone) => (0, own, None),
+            };
+            for _ in 0..count {
+                workers.push(Worker {
+                    rank: rank as u16,
+                    lane,
+                    agent,
+                    then,
+                    cursor: 0,
+                    end: 0,
+                    item: None,
+                    fresh: true,
+                    blocked: None,
+                    done: false,
+                    store: Store::default(),
+                });
+                lane += 1;
+            }
+        }
+    }
+    workers
+}
+
+/// A worker's store lane.
+#[derive(Clone, Default)]
+pub(super) struct Store {
+    /// The agent and the item whose stores it has.
+    pub of: Option<(u32, u32)>,
+    pub cursor: u32,
+    /// How far the worker has handed over.
+    pub limit: u32,
+    /// The worker has handed over all of the item.
+    pub closed: bool,
+    pub busy: bool,
+    /// The worker waits for the lane.
+    pub awaited: bool,
+}
+
+/// How many lanes of a rank start in a role.
+pub(super) fn lane_count(role: RoleKind, plan: &Plan) -> u32 {
+    match role {
+        // CTAs that share the steps of each tile are one worker. Where a cluster has a tile outside, fewer have any.
+        RoleKind::Gemm(kind) => {
+            let workers = plan.grid.gemm / kind.split;
+            let busy = plan.grid.tiles.div_ceil(plan.grid.rounds.max(1));
+            if kind.cluster == (1, 1) {
+                workers
+            } else {
+                workers.min(busy as u32)
+            }
+        }
+        RoleKind::Comm { ctas } => ctas,
+        RoleKind::SpareWarps => plan.grid.gemm.max(1),
+        RoleKind::CopyEngine => 1,
+    }
+}

@@ -1,0 +1,16 @@
+//! Who reads a schedule, and what it knows so far.
+
+use crate::errors::Errors;
+use crate::names::Scope;
+use std::collections::HashSet;
+
+/// What a call takes, and how that is written.
+pub(super) type Takes = (&'static str, &'static str);
+
+pub(super) const NOTHING: Takes = ("nothing", "");
+
+pub(super) struct Parser<'e> {
+    pub errors: &'e Errors,
+    pub scope: Scope,
+    pub unsure: HashSet<String>,
+}
