@@ -108,7 +108,7 @@ impl Text<'_> {
                 .collect::<Vec<_>>()
                 .join(" and ");
             let es = if ring.name.ends_with('x') { "ES" } else { "S" };
-            let meaning = if ring.exchange.is_some() {
+            let meaning = if ring.exchange {
                 "sums of others that a CTA holds, for each consumer".into()
             } else if ring.parts.len() > 1 {
                 format!("stages of {what} in flight")
@@ -192,7 +192,7 @@ impl Text<'_> {
         let mut at = pipeline.barriers_at();
         for ring in &pipeline.rings {
             let upper = ring.name.to_uppercase();
-            let empty = if ring.empty > 0 {
+            let empty = if ring.empty.is_some() {
                 format!(", {upper}_EMPTY_AT = {}", at + ring.all() * 8)
             } else {
                 String::new()

@@ -163,7 +163,7 @@ impl Text<'_> {
         let rings = self.pipeline.rings.iter();
         let mut names: Vec<String> = rings
             .flat_map(|ring| {
-                let empty = (ring.empty > 0).then(|| format!("{}_empty", ring.name));
+                let empty = ring.empty.is_some().then(|| format!("{}_empty", ring.name));
                 [format!("{}_full", ring.name)].into_iter().chain(empty)
             })
             .collect();

@@ -2,7 +2,7 @@
 
 use super::Text;
 use super::words::{ONCE, next_block, order_name, slots};
-use crate::pipeline::{Expr, Field, Node, Phase, RingId, Scope, Side, Slot};
+use crate::pipeline::{Expr, Field, Node, Order, Phase, RingId, Side, Slot};
 use crate::pipeline::{Spelling, factor};
 use crate::program::{CounterId, StoreMode};
 use crate::sm90::Mode;
@@ -123,11 +123,10 @@ impl Text<'_> {
                 );
                 let role = self.role.to_uppercase();
                 let of = self.pipeline.ring(*ring);
-                let verb = match (of.exchange, side) {
-                    (Some(Scope::Cluster), _) => "mbarrier_wait_cluster",
-                    // What other CTAs say was read by tensor cores alone, or is complete already.
-                    (None, side) if of.told(*side).is_some() => "mbarrier_wait_relaxed",
-                    (None | Some(Scope::Cta), _) => "mbarrier_wait",
+                let verb = match of.barrier(*side).map(|barrier| barrier.order) {
+                    Some(Order::Cluster) => "mbarrier_wait_cluster",
+                    Some(Order::Complete) => "mbarrier_wait_relaxed",
+                    Some(Order::Cta) | None => "mbarrier_wait",
                 };
                 let slot = if of.is_shared() { "0" } else { name };
                 self.line(format!(
@@ -286,7 +285,9 @@ impl Text<'_> {
                 self.line(format!(
                     "{verb}({to}, {shared}, {column}, {row}, {chunk}, {rank});"
                 ));
-                if self.pipeline.ring(*ring).empty == 1 && self.pipeline.ring(*ring).full == 1 {
+                let of = self.pipeline.ring(*ring);
+                let single = of.empty.iter().all(|empty| empty.arrivals == 1);
+                if single && of.full.arrivals == 1 {
                     self.line("++held;");
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::Text;
 use super::words::{ONCE, slots};
-use crate::pipeline::{Expr, Ring, RingId, Side, Slot};
+use crate::pipeline::{Expr, Order, Ring, RingId, Side, Slot};
 
 impl Text<'_> {
     pub(super) fn give_back(&mut self, ring: RingId, held: u32) {
@@ -49,37 +49,38 @@ impl Text<'_> {
     pub(super) fn arrive(&self, ring: RingId, side: Side, slot: Slot) -> (&'static str, String) {
         let barrier = self.barrier(ring, side, slot);
         let ring = self.pipeline.ring(ring);
-        let Some((_, peer)) = ring.told(side) else {
+        let Some(told) = ring.told(side) else {
             let whose = match slot {
                 Slot::Current | Slot::Previous => "",
                 Slot::NextSet => "  // the other consumer has the place next",
             };
             return ("lane == 0", format!("mbarrier_arrive({barrier});{whose}"));
         };
-        let peer = self.expr(peer);
-        let relaxed = format!("mbarrier_arrive_cluster({barrier}, {peer});");
-        match side {
-            Side::Full => ("lane < SPLIT", relaxed),
-            Side::Empty if ring.exchange.is_some() => (
-                "lane < SPLIT && lane != share",
-                format!("mbarrier_arrive_release_cluster({barrier}, {peer});"),
-            ),
-            Side::Empty => ("lane < CLUSTER", relaxed),
-        }
+        let verb = match ring.barrier(side).map(|barrier| barrier.order) {
+            Some(Order::Cluster) => "mbarrier_arrive_release_cluster",
+            Some(Order::Complete | Order::Cta) | None => "mbarrier_arrive_cluster",
+        };
+        let arrive = format!("{verb}({barrier}, {});", self.expr(&told.peer));
+        let lanes = match (side, told.others) {
+            (_, true) => "lane < SPLIT && lane != share",
+            (Side::Full, false) => "lane < SPLIT",
+            (Side::Empty, false) => "lane < CLUSTER",
+        };
+        (lanes, arrive)
     }
 
     /// Initialises a ring's barriers.
     pub(super) fn ring_barriers(&mut self, ring: &Ring) {
         let (name, upper) = (ring.name, ring.name.to_uppercase());
-        let full = match ring.all_full {
-            None => arrivals(ring.full, 1),
-            Some((ctas, _)) => format!("SPLIT * {}", arrivals(ring.full / ctas, 1)),
+        let full = match &ring.full.told {
+            None => arrivals(ring.full.arrivals, 1),
+            Some(told) => format!("SPLIT * {}", arrivals(ring.full.arrivals / told.ctas, 1)),
         };
-        let empty = if ring.exchange.is_some() {
-            "(SPLIT - 1) * 4".into()
-        } else {
-            arrivals(ring.empty / ring.ctas, ring.ctas)
-        };
+        let empty = ring.empty.as_ref().map(|empty| match &empty.told {
+            None => arrivals(empty.arrivals, 1),
+            Some(told) if told.others => "(SPLIT - 1) * 4".into(),
+            Some(told) => arrivals(empty.arrivals / told.ctas, told.ctas),
+        });
         let slot = if ring.is_shared() {
             String::new()
         } else {
@@ -88,7 +89,7 @@ impl Text<'_> {
         let mut all = vec![format!(
             "mbarrier_init(base + {upper}_FULL_AT{slot}, {full});"
         )];
-        if ring.empty > 0 {
+        if let Some(empty) = empty {
             all.push(format!(
                 "mbarrier_init(base + {upper}_EMPTY_AT{slot}, {empty});"
             ));

@@ -21,6 +21,7 @@
 mod build;
 mod expr;
 mod node;
+mod ring;
 mod spelling;
 mod text;
 mod visit;
@@ -30,15 +31,16 @@ pub use crate::tiling::{Subtile, Tile};
 pub use build::build;
 pub use expr::{Expr, Field, Op, Test, Values};
 pub use node::{
-    At, Deal, Epilogue, Map, MapId, Node, Note, Param, Part, Phase, Ring, RingId, Scope, Side,
-    Slot, Source, Strips, View,
+    At, Deal, Epilogue, Map, MapId, Node, Note, Param, Phase, RingId, Side, Slot, Source, Strips,
+    View,
 };
+pub use ring::{Barrier, Order, Part, Ring, Told};
 pub(crate) use spelling::{Spelling, factor, field_name, number, test};
 
 use crate::dtype::Dtype;
 use crate::kernel::Kernel;
 use crate::program::CounterId;
-use crate::sm90::{Cta, Lifetime};
+use crate::sm90::Cta;
 use crate::tiling::Tiling;
 use crate::verify::Checked;
 
@@ -221,56 +223,5 @@ pub(crate) fn cluster(beside: u32, split: u32) -> Expr {
         (1, _) => shares,
         (_, 1) => together,
         (_, _) => together * shares,
-    }
-}
-
-impl Ring {
-    /// Slots of all sets.
-    pub const fn all(&self) -> u32 {
-        self.slots * self.sets
-    }
-
-    /// Places in shared memory that these have.
-    pub const fn places(&self) -> u32 {
-        match self.lifetime {
-            Lifetime::HandedOver => self.slots,
-            Lifetime::Launch | Lifetime::Epilogue | Lifetime::BeforeTiles => self.all(),
-        }
-    }
-
-    /// Whether consumers hand its places on to each other.
-    pub fn is_handed_over(&self) -> bool {
-        self.lifetime == Lifetime::HandedOver
-    }
-
-    /// Whether its one slot is what other rings share: it has barriers alone.
-    pub const fn is_shared(&self) -> bool {
-        self.parts.is_empty()
-    }
-
-    /// Barriers of all slots.
-    pub const fn barriers(&self) -> u32 {
-        self.all() * if self.empty > 0 { 2 } else { 1 }
-    }
-
-    /// The CTAs at whose barrier of that side an arrival is: how many, and the rank in the cluster of the `lane`-th;
-    /// `None`: at this CTA's alone.
-    pub fn told(&self, side: Side) -> Option<(u32, &Expr)> {
-        match side {
-            Side::Full => self.all_full.as_ref().map(|(ctas, peer)| (*ctas, peer)),
-            Side::Empty => (self.ctas > 1).then_some((self.ctas, &self.peer)),
-        }
-    }
-
-    /// Bytes of a slot.
-    pub fn slot_bytes(&self) -> u32 {
-        self.parts.iter().map(|part| part.bytes).sum()
-    }
-
-    /// Where in shared memory a part of a slot is.
-    pub fn part_at(&self, part: usize, slot: u32) -> u32 {
-        let before: u32 = self.parts[..part].iter().map(|part| part.bytes).sum();
-        let places = self.places();
-        self.at + places * before + slot % places * self.parts[part].bytes
     }
 }

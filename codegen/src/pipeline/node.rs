@@ -8,7 +8,6 @@ use crate::dtype::Dtype;
 use crate::kernel::ValueId;
 use crate::order::TileOrder;
 use crate::program::{CounterId, Loc, StoreMode, TensorId};
-use crate::sm90::Lifetime;
 use crate::value::{AccId, Value};
 
 /// An index into [`super::Pipeline::maps`].
@@ -427,15 +426,6 @@ pub enum Side {
     Empty,
 }
 
-/// Which CTAs a wait and an arrival at a barrier order accesses of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Scope {
-    /// Those of this CTA alone.
-    Cta,
-    /// Those of its cluster.
-    Cluster,
-}
-
 /// Which phase of a barrier: the parity of the role's lap around the ring, or the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
@@ -518,48 +508,6 @@ pub struct Strips {
     pub rows: Expr,
     /// How many rows the box has.
     pub all: Expr,
-}
-
-/// What a ring's slot consists of, for the tensors it stages.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Part {
-    /// Its name: `x`, `w`, `panel`.
-    pub name: String,
-    /// Bytes in a slot.
-    pub bytes: u32,
-}
-
-/// Slots of shared memory with a full and an empty barrier each.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Ring {
-    /// What a slot is called: `stage`, `panel`, `box`.
-    pub name: &'static str,
-    /// How many slots.
-    pub slots: u32,
-    /// How many sets of so many slots: one, or one a consumer.
-    pub sets: u32,
-    /// When its places are its own. Where consumers hand places over, whoever is done with a slot hands it on to the set after,
-    /// and the last one's to the first. Full and empty barriers are each set's own, so a phase is a lap of one role.
-    pub lifetime: Lifetime,
-    /// What a slot holds: part after part, each as an array over slots.
-    pub parts: Vec<Part>,
-    /// Where in shared memory its first part starts.
-    pub at: u32,
-    /// CTAs that fill and empty the slots together: an arrival at an empty barrier is at that of each. It orders what is
-    /// complete by then, as what tensor cores and TMA have read, not ordinary accesses.
-    pub ctas: u32,
-    /// The rank in the cluster of the `lane`-th of them.
-    pub peer: Expr,
-    /// Where each of them sends into the slots of the others, and an arrival at an empty barrier is at that of each other
-    /// one: how far waits and arrivals order ordinary accesses.
-    pub exchange: Option<Scope>,
-    /// Arrivals that end a phase of the full barriers.
-    pub full: u32,
-    /// Where an arrival at a full barrier is at that of several CTAs: how many, and the rank in the cluster of the
-    /// `lane`-th of them. It orders as much.
-    pub all_full: Option<(u32, Expr)>,
-    /// Arrivals that end a phase of the empty barriers; 0: there are none, and another ring says when slots are empty.
-    pub empty: u32,
 }
 
 /// A tensor map: 4-D {columns, rows in a chunk, chunk or slot, rank}, swizzled by a box's width: 128, 64 or 32 bytes.

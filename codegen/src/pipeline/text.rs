@@ -253,11 +253,11 @@ impl Printer<'_> {
                     Slot::NextSet => " of the next set",
                 };
                 let of = self.pipeline.ring(*ring);
-                let everywhere = of.told(*side).map_or(String::new(), |(_, peer)| {
-                    let all = if of.exchange.is_some() {
-                        "the others"
+                let everywhere = of.told(*side).map_or(String::new(), |told| {
+                    let (all, peer) = if told.others {
+                        ("the others", &told.peer)
                     } else {
-                        "all"
+                        ("all", &told.peer)
                     };
                     if *peer == Expr::var("lane") {
                         format!(", in {all} of the cluster")
@@ -545,10 +545,9 @@ fn ring(ring: &Ring) -> Vec<String> {
         ring.name.into(),
         format!("{} slots at {}", ring.slots, ring.at),
         parts.join(" and "),
-        if ring.empty > 0 {
-            format!("{} fill, {} empty", ring.full, ring.empty)
-        } else {
-            format!("{} fill", ring.full)
+        match &ring.empty {
+            Some(empty) => format!("{} fill, {} empty", ring.full.arrivals, empty.arrivals),
+            None => format!("{} fill", ring.full.arrivals),
         },
     ]
 }

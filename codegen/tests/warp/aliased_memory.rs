@@ -179,7 +179,7 @@ fn sums_come_before_all_are_done_with_their_steps() {
       help: wait for what says that the first is complete
     ");
     // As if they were done when half of them are.
-    insta::assert_snapshot!(told(two(), |pipeline| pipeline.rings[TILES].full -= 8), @"
+    insta::assert_snapshot!(told(two(), |pipeline| pipeline.rings[TILES].full.arrivals -= 8), @"
     error[race]: load of block 1 on rank 0 loads rows 0..128, columns 576..640 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
       = multiply of block 0 on rank 0 sends panel 1 of its part to sum 1 of CTA 1 of its cluster
       = nothing orders these two
@@ -188,7 +188,7 @@ fn sums_come_before_all_are_done_with_their_steps() {
     // As if each were alone.
     let alone = told(two(), |pipeline| {
         let ring = &mut pipeline.rings[TILES];
-        (ring.full, ring.all_full) = (8, None);
+        (ring.full.arrivals, ring.full.told) = (8, None);
     });
     insta::assert_snapshot!(alone, @"
     error[race]: load of block 1 on rank 0 loads rows 0..128, columns 576..640 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
@@ -216,7 +216,7 @@ fn nobody_says_that_steps_are_done() {
       = multiply of block 0 on rank 0 waits until all are done with the steps of a tile
       = load of block 1 on rank 0 waits until the panels before have been read for tile (2, 0)
     ");
-    let too_many = told(two(), |pipeline| pipeline.rings[TILES].full += 1);
+    let too_many = told(two(), |pipeline| pipeline.rings[TILES].full.arrivals += 1);
     insta::assert_snapshot!(too_many, @"
     error[progress]: load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0), for ever
       = load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0)
@@ -273,7 +273,8 @@ fn the_next_tile_is_loaded_before_panels_were_read() {
 fn the_next_tile_is_loaded_where_the_one_beside_has_panels() {
     let alone = told(four(), |pipeline| {
         let ring = &mut pipeline.rings[TILES];
-        (ring.ctas, ring.empty) = (1, 1);
+        let empty = ring.empty.as_mut().expect("a barrier");
+        (empty.told, empty.arrivals) = (None, 1);
     });
     insta::assert_snapshot!(alone, @"
     error[race]: load of block 2 on rank 0 loads rows 256..320, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
@@ -281,7 +282,10 @@ fn the_next_tile_is_loaded_where_the_one_beside_has_panels() {
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
-    let half = told(four(), |pipeline| pipeline.rings[TILES].empty = 1);
+    let half = told(four(), |pipeline| {
+        let empty = pipeline.rings[TILES].empty.as_mut();
+        empty.expect("a barrier").arrivals = 1;
+    });
     insta::assert_snapshot!(half, @"
     error[race]: load of block 3 on rank 0 loads rows 320..384, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
       = multiply of block 1 on rank 0 sends panel 1 of its part to sum 1 of CTA 3 of its cluster
@@ -290,7 +294,9 @@ fn the_next_tile_is_loaded_where_the_one_beside_has_panels() {
     ");
     // To those that share its own tile.
     let sharing = told(four(), |pipeline| {
-        pipeline.rings[TILES].peer = Expr::var("lane") * 2 + Expr::var("half");
+        let empty = pipeline.rings[TILES].empty.as_mut().expect("a barrier");
+        let told = empty.told.as_mut().expect("several");
+        told.peer = Expr::var("lane") * 2 + Expr::var("half");
     });
     insta::assert_snapshot!(sharing, @"
     error[race]: load of block 2 on rank 0 loads rows 256..320, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
@@ -305,7 +311,8 @@ fn the_next_tile_is_loaded_where_the_one_beside_has_panels() {
 fn done_with_the_steps_of_another_tile() {
     let beside = told(four(), |pipeline| {
         let other = Expr::from(1) - Expr::var("half");
-        pipeline.rings[TILES].all_full = Some((2, Expr::var("lane") * 2 + other));
+        let told = pipeline.rings[TILES].full.told.as_mut();
+        told.expect("several").peer = Expr::var("lane") * 2 + other;
     });
     insta::assert_snapshot!(beside, @"
     error[race]: multiply of block 3 on rank 0 sends panel 0 of its part to sum 0 of CTA 1 of its cluster
@@ -316,7 +323,8 @@ fn done_with_the_steps_of_another_tile() {
     // To those that have the same steps.
     let same = told(four(), |pipeline| {
         let peer = Expr::var("share") * 2 + Expr::var("lane");
-        pipeline.rings[TILES].all_full = Some((2, peer));
+        let told = pipeline.rings[TILES].full.told.as_mut();
+        told.expect("several").peer = peer;
     });
     insta::assert_snapshot!(same, @"
     error[race]: multiply of block 0 on rank 0 sends panel 1 of its part to sum 1 of CTA 2 of its cluster

@@ -8,7 +8,7 @@ use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::pipeline::{self, Expr, Node, Pipeline, Test};
+use counterflow_codegen::pipeline::{self, Barrier, Expr, Node, Pipeline, Test};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Layout, Variant};
@@ -144,9 +144,17 @@ fn loads_into_ctas_that_have_other_steps() {
     ");
 }
 
+fn emptied(pipeline: &mut Pipeline, ring: usize) -> &mut Barrier {
+    pipeline.rings[ring].empty.as_mut().expect("a barrier")
+}
+
 fn emptied_at(peer: Expr) -> String {
     let mut pipeline = four();
-    pipeline.rings[0].peer = peer;
+    emptied(&mut pipeline, 0)
+        .told
+        .as_mut()
+        .expect("several")
+        .peer = peer;
     told(pipeline)
 }
 
@@ -179,7 +187,7 @@ fn stages_that_are_given_back_to_others() {
 #[test]
 fn a_stage_is_loaded_again_before_all_who_have_it_are_done() {
     let mut pipeline = four();
-    pipeline.rings[0].empty /= 2;
+    emptied(&mut pipeline, 0).arrivals /= 2;
     insta::assert_snapshot!(told(pipeline), @"
     error[race]: load of block 2 on rank 0 loads rows 0..128, columns 896..904 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = load of block 2 on rank 0 loads rows 0..128, columns 448..512 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
@@ -222,7 +230,11 @@ fn sums_that_are_sent_to_a_cta_with_another_tile() {
 
 fn sums_given_back_to(peer: Expr) -> String {
     let mut pipeline = in_turn();
-    pipeline.rings[2].peer = peer;
+    emptied(&mut pipeline, 2)
+        .told
+        .as_mut()
+        .expect("several")
+        .peer = peer;
     told(pipeline)
 }
 

@@ -8,7 +8,7 @@ use counterflow_codegen::dtype::Dtype::{Bf16, F32};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::pipeline::{self, Expr, Node, Pipeline, Scope, Side, Test};
+use counterflow_codegen::pipeline::{self, Expr, Node, Order, Pipeline, Side, Test};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Choice, Program, RoleKind, Setting};
 use counterflow_codegen::shape::Shape;
@@ -198,7 +198,10 @@ fn reads_that_are_not_fenced_from_the_next_sums() {
 #[test]
 fn arrivals_that_order_nothing_beyond_their_cta() {
     let mut pipeline = good(2, (64, 64), Layout::Nt);
-    pipeline.rings[2].exchange = Some(Scope::Cta);
+    let sums = &mut pipeline.rings[2];
+    for barrier in [Some(&mut sums.full), sums.empty.as_mut()] {
+        barrier.expect("both").order = Order::Cta;
+    }
     insta::assert_snapshot!(told(pipeline), @"
     error[race]: multiply of block 1 on rank 0 adds sum 0 to panel 1
       = multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster

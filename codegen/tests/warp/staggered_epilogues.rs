@@ -300,7 +300,7 @@ fn a_consumer_that_falls_too_far_behind() {
 #[test]
 fn a_panel_that_counts_both_consumers() {
     let mut pipeline = good();
-    pipeline.rings[1].full = 8;
+    pipeline.rings[1].full.arrivals = 8;
     let found = verify::pipeline(pipeline).expect_err("refused");
     let told = found.first().text(&|_| String::new());
     assert!(told.starts_with("error[progress]"), "{told}");

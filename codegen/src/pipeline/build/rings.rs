@@ -1,6 +1,6 @@
 //! The rings of a pipeline: what their slots hold, and whose arrivals they count. Where they lie is the CTA's to say.
 
-use super::super::{CONSUMERS, Expr, Part, Ring, Scope};
+use super::super::{Barrier, CONSUMERS, Expr, Order, Part, Ring, Told};
 use super::Builder;
 
 /// The rings, one a region of shared memory, and the one that says whose the stages are where others lie in them.
@@ -18,14 +18,18 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
             lifetime: region.lifetime,
             parts,
             at: region.at,
-            ctas: 1,
-            peer: lane(),
-            exchange: None,
-            full: 1,
-            all_full: None,
-            empty: 1,
+            exchange: false,
+            full: alone(1),
+            empty: Some(alone(1)),
         }
     };
+    // To those that load into each other's stages.
+    let beside = |arrivals| match cta.beside() {
+        1 => alone(arrivals),
+        ctas => told(arrivals, ctas, b.rank(Expr::var("share"), lane())),
+    };
+    // To those that share the tile.
+    let sharing = || b.rank(lane(), Expr::var("half"));
     let one = |name: &str| {
         let bytes = cta.region(name).map_or(0, |region| region.bytes);
         vec![Part {
@@ -38,28 +42,32 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
         bytes: operand.bytes,
     });
     let stages = Ring {
-        ctas: cta.beside(),
-        peer: b.rank(Expr::var("share"), lane()),
-        empty: warps * cta.beside(),
+        empty: Some(beside(warps * cta.beside())),
         ..ring("stage", operands.collect())
     };
     let panels = Ring {
-        full: if cta.ordered() { 4 } else { warps },
-        empty: u32::from(!cta.aliased()),
+        full: alone(if cta.ordered() { 4 } else { warps }),
+        empty: (!cta.aliased()).then(|| alone(1)),
         ..ring("panel", one("panel"))
     };
     let mut rings = vec![stages, panels];
     if tiling.split() > 1 {
         rings.push(Ring {
-            ctas: tiling.split(),
-            peer: b.rank(lane(), Expr::var("half")),
-            exchange: Some(Scope::Cluster),
+            exchange: true,
             // The thread that says how many bytes come; a lane of each warp of the others that read theirs.
-            empty: if cta.aliased() {
-                0
-            } else {
-                (tiling.split() - 1) * 4
+            full: Barrier {
+                order: Order::Cluster,
+                ..alone(1)
             },
+            empty: (!cta.aliased()).then(|| Barrier {
+                arrivals: (tiling.split() - 1) * 4,
+                told: Some(Told {
+                    ctas: tiling.split(),
+                    peer: sharing(),
+                    others: true,
+                }),
+                order: Order::Cluster,
+            }),
             ..ring("sum", one("sum"))
         });
     }
@@ -68,13 +76,10 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
             name: "tile",
             slots: 1,
             sets: 1,
-            ctas: cta.beside(),
-            peer: b.rank(Expr::var("share"), lane()),
             // A lane of each warp that multiplies, of all that share the tile; the thread that stores, of all that load
             // into each other's stages.
-            full: warps * tiling.split(),
-            all_full: Some((tiling.split(), b.rank(lane(), Expr::var("half")))),
-            empty: cta.beside(),
+            full: told(warps * tiling.split(), tiling.split(), sharing()),
+            empty: Some(beside(cta.beside())),
             ..ring("stage", Vec::new())
         });
     }
@@ -82,6 +87,28 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
         rings.push(ring("box", one("box")));
     }
     rings
+}
+
+/// A barrier of this CTA alone.
+const fn alone(arrivals: u32) -> Barrier {
+    Barrier {
+        arrivals,
+        told: None,
+        order: Order::Cta,
+    }
+}
+
+/// A barrier whose arrivals are at that of each of several CTAs: they order what is complete by then.
+const fn told(arrivals: u32, ctas: u32, peer: Expr) -> Barrier {
+    Barrier {
+        arrivals,
+        told: Some(Told {
+            ctas,
+            peer,
+            others: false,
+        }),
+        order: Order::Complete,
+    }
 }
 
 const _: () = assert!(CONSUMERS == 2);

@@ -316,7 +316,7 @@ impl<'a> Flattener<'a> {
                     None => vec![self.rank()],
                     Some(first) => {
                         let first = self.value(first);
-                        (first..first + self.case.pipeline.ring(*ring).ctas).collect()
+                        (first..first + self.case.pipeline.cta.beside()).collect()
                     }
                 };
                 // The box, or those of its strips.

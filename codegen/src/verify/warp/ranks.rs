@@ -3,7 +3,7 @@
 use super::machine::{Agent, Barrier, Cta, Machine, Verdict, Who};
 use super::seen::{Knows, Seen};
 use crate::diag::Diagnostic;
-use crate::pipeline::Scope;
+use crate::pipeline::{Barrier as Ordered, Order};
 
 impl Machine<'_> {
     /// Starts the next launch of a rank.
@@ -18,15 +18,17 @@ impl Machine<'_> {
         let pipeline = self.case.pipeline;
         for _ in 0..self.case.blocks {
             let barriers = pipeline.rings.iter().flat_map(|ring| {
-                // A ring that CTAs fill together orders what tensor cores read; see `Ring::ctas`.
-                let hands_over = ring.exchange != Some(Scope::Cta);
-                let some = move |expected| Barrier {
-                    expected,
-                    hands_over,
+                let some = move |barrier: &Ordered| Barrier {
+                    expected: barrier.arrivals,
+                    // What comes from another CTA is ordered by no scope of this one.
+                    hands_over: !(ring.exchange && barrier.order == Order::Cta),
                     ..Barrier::default()
                 };
                 let sides = (0..ring.barriers()).map(|index| index < ring.all());
-                sides.map(move |full| some(if full { ring.full } else { ring.empty }))
+                sides.map(move |full| match &ring.empty {
+                    Some(empty) if !full => some(empty),
+                    Some(_) | None => some(&ring.full),
+                })
             });
             // The turns: four warps of the other consumer arrive.
             let turns = (0..pipeline.turns()).map(|_| Barrier {

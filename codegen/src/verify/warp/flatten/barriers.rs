@@ -41,15 +41,15 @@ impl Flattener<'_> {
     /// The CTAs that this one tells of a slot: all that fill or empty it, or where each sends into the others' those.
     pub(super) fn told(&mut self, ring: RingId, side: Side) -> Vec<u32> {
         let ring = self.case.pipeline.ring(ring);
-        let Some((ctas, peer)) = ring.told(side) else {
+        let Some(told) = ring.told(side) else {
             return vec![self.rank()];
         };
-        let mine = ring.exchange.map(|_| self.env.var("share"));
-        let lanes = (0..ctas).filter(|lane| Some(*lane) != mine);
+        let mine = told.others.then(|| self.env.var("share"));
+        let lanes = (0..told.ctas).filter(|lane| Some(*lane) != mine);
         lanes
             .map(|lane| {
                 self.set("lane", lane);
-                self.value(peer)
+                self.value(&told.peer)
             })
             .collect()
     }
