@@ -2,7 +2,8 @@
 
 use crate::case::{self, Case, Fill};
 use crate::fine;
-use crate::gpus::{World, here, loopback, world};
+use crate::gpus::{World, here, loopback, turn, world};
+use crate::queues::{QUEUES, apart};
 use crate::right::KINDS;
 use counterflow::cuda::MapSpec;
 use counterflow::jit::Compiler;
@@ -10,7 +11,7 @@ use counterflow::{Checked, Dtype, Plan, Program, Shape, gpus, schedules};
 use std::time::Instant;
 
 /// New communicators that each launch once.
-const FIRST: u32 = 60;
+const FIRST: u32 = 40;
 
 /// Ends the GPU's context, so it has a process of its own: `--ignored --exact`, with UB_TIMEOUT of a second.
 #[test]
@@ -76,11 +77,27 @@ fn rows_that_lie_apart_are_copied_too() {
     }
 }
 
-/// A stream gets its hardware queue with its first work: that may not be a launch's, in which others wait already.
+/// A stream gets its hardware queue with its first work: that may not be a launch's, in which others wait already. Where
+/// streams did nothing before, the second setting stood after at most 36 launches in each of six runs on two GPUs.
 #[test]
-fn first_launches_of_ranks_that_share_one_of_several_gpus_end() {
+fn first_launches_of_ranks_that_share_a_gpu_end() {
+    if here().is_none() {
+        return;
+    }
+    let _turn = turn();
+    for set in [&[][..], &[(QUEUES, "8")]] {
+        apart("copies::first_launches_in_this_setting", set);
+    }
+}
+
+#[test]
+#[ignore = "one setting, in a process of its own: the test before runs it"]
+fn first_launches_in_this_setting() {
+    let chosen = std::env::var_os(QUEUES).is_some();
     let Some(count) = here() else { return };
-    for ranks in [count + 1, 2 * count + 1] {
+    // Of three ranks on a GPU, eight queues would be too few.
+    let worlds = if chosen { 1 } else { 2 };
+    for ranks in [count + 1, 2 * count + 1].into_iter().take(worlds) {
         let variant = case::variant(ranks, KINDS[0]);
         let shape = [Shape::new(1000, 264, 1096)];
         let compiler = fine(Compiler::find());

@@ -11,7 +11,7 @@ use counterflow::{Shape, gpus};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const QUEUES: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+pub const QUEUES: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 const BLOCKING: &str = "CUDA_LAUNCH_BLOCKING";
 /// How many ranks share a GPU; 0: each has its own.
 const SHARING: &str = "COUNTERFLOW_TEST_SHARING";
@@ -20,8 +20,8 @@ const ONLY: &str = "COUNTERFLOW_TEST_SCHEDULE";
 /// The longest that a process may take; a wait in it gives up long before.
 const MOST: Duration = Duration::from_secs(60);
 
-/// Runs a test of this file in a process of its own, with some variables set and the others unset.
-fn apart(test: &str, set: &[(&str, &str)]) {
+/// Runs a test in a process of its own, with some variables set and the others unset.
+pub fn apart(test: &str, set: &[(&str, &str)]) {
     let binary = std::env::current_exe().expect("this binary");
     let mut command = Command::new(binary);
     command

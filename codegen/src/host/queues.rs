@@ -22,9 +22,9 @@
 //! # What is decided
 //!
 //! Where each stream has a queue of its own nothing stands behind what it does not follow, and the tile level's run
-//! ([`crate::verify`]) is the proof. Ranks that share a GPU and have fewer queues than streams are refused if any of
-//! them waits: in which order their hosts submit is not known. What is left is a rank a GPU whose two streams share a
-//! queue: two launches of each rank are put into its one queue and run as far as they get. That run is confluent, as the
+//! ([`crate::verify`]) is the proof. Ranks that share a GPU and may take more queues than there are ([`Queues::taken`]) are
+//! refused if any of them waits: in which order their hosts submit is not known. What is left is a rank a GPU whose two
+//! streams share a queue: two launches of each rank are put into its one queue and run as far as they get. That run is confluent, as the
 //! tile level's is, and a rank's own program is in one order.
 
 mod run;
@@ -54,14 +54,14 @@ impl Queues {
         self.gpus.iter().filter(|on| **on == gpu).count() as u32
     }
 
-    /// Whether a GPU has a queue for so many streams of each of its ranks.
+    /// Whether a GPU has queues for so many streams of each of its ranks.
     pub fn have_room(&self, gpu: u32, streams: u32) -> bool {
-        self.ranks(gpu) * streams <= self.count
+        self.taken(gpu, streams) <= self.count
     }
 
     /// Queues that a GPU's ranks may take, if each has so many streams in which something waits: one a stream. Where ranks
-    /// share it and copy engines move data, it is two: three ranks whose six streams had eight queues stood once in about
-    /// thirty first launches, and never with 32.
+    /// share it and copy engines move data, it is two. That is a margin, not a proof: of five ranks on two GPUs, three on one
+    /// of them, whose six streams there had eight queues, one stood once in about thirty first launches, and none with 32.
     pub fn taken(&self, gpu: u32, streams: u32) -> u32 {
         let ranks = self.ranks(gpu);
         let a_stream = if ranks > 1 && streams > 1 { 2 } else { 1 };
@@ -72,7 +72,7 @@ impl Queues {
     fn crowded(&self, streams: u32) -> BTreeSet<u32> {
         let all: BTreeSet<u32> = self.gpus.iter().copied().collect();
         all.into_iter()
-            .filter(|gpu| self.taken(*gpu, streams) > self.count)
+            .filter(|gpu| !self.have_room(*gpu, streams))
             .collect()
     }
 

@@ -1,7 +1,7 @@
 //! The stream that a rank's copies are on, and what the host knows of them from launch to launch.
 
 use super::waits::Waits;
-use crate::cuda::{CudaEvent, CudaStream, Gpu, memory_ops};
+use crate::cuda::{CudaEvent, CudaStream, Gpu};
 use crate::error::Error;
 use crate::group::Group;
 use counterflow_codegen::host::Submission;
@@ -21,15 +21,10 @@ pub(crate) struct CopyStream {
 impl CopyStream {
     pub(crate) fn new(gpu: &Gpu, rank: u32, group: &Arc<Group>) -> Result<CopyStream, Error> {
         let stream = gpu.copy_stream()?;
-        let waits = Waits::watched(stream.clone(), gpu, rank, group)?;
-        // A stream's first work may be put into a queue in which another rank's stream waits, however many queues are
-        // free; what comes after it is not. So the first work is done before anything can wait.
-        memory_ops(&stream, &[waits.begin()?])?;
-        enqueued(stream.synchronize())?;
         Ok(CopyStream {
             before: gpu.event()?,
             after: gpu.event()?,
-            waits,
+            waits: Waits::watched(stream.clone(), gpu, rank, group)?,
             stream,
         })
     }
@@ -66,12 +61,4 @@ impl Copies {
         }
         self.broken = false;
     }
-}
-
-pub(super) fn enqueued(result: Result<(), cudarc::driver::DriverError>) -> Result<(), Error> {
-    result.map_err(|error| Error::Driver {
-        what: "order streams".into(),
-        code: format!("{:?}", error.0),
-        help: "an earlier kernel died: start a new process".into(),
-    })
 }

@@ -51,6 +51,8 @@ pub(super) struct Waits {
     group: Weak<Group>,
     gpu: Gpu,
     stream: Arc<CudaStream>,
+    /// Ends a wait that stands; nothing where it may have no hardware queue.
+    rescue: Option<Arc<CudaStream>>,
 }
 
 #[derive(Debug, Default)]
@@ -71,13 +73,26 @@ impl Waits {
         rank: u32,
         group: &Arc<Group>,
     ) -> Result<Arc<Waits>, Error> {
+        let passed = Pinned::new(gpu)?;
+        let rescue = group.has_room(rank).then(|| gpu.stream()).transpose()?;
+        // A stream's first work may be put into a queue in which another rank's stream waits, however many queues are
+        // free; what comes after it is not. So the first work is done here: kernels are loaded before any is launched.
+        for stream in [Some(&stream), rescue.as_ref()].into_iter().flatten() {
+            let first = MemoryOp::Store {
+                cell: passed.address(),
+                value: 0,
+            };
+            memory_ops(stream, &[first])?;
+            enqueued(stream.synchronize())?;
+        }
         let waits = Arc::new(Waits {
             rank,
-            passed: Pinned::new(gpu)?,
+            passed,
             queue: Mutex::default(),
             group: Arc::downgrade(group),
             gpu: gpu.clone(),
             stream,
+            rescue,
         });
         let (watched, limit) = (Arc::downgrade(&waits), group.timeout());
         let thread = std::thread::Builder::new().name(format!("waits of rank {rank}"));
@@ -173,8 +188,8 @@ impl Waits {
         let cells = queue.pending.iter().map(|(.., wait)| (wait.cell, RELEASE));
         // A context of its own comes only once the kernels have left: those that wait for this one give up first.
         group.about_to_tell(Rescue::PATIENCE);
-        let room = group.has_room(self.rank);
-        let rescue = Rescue::new(&self.gpu, room, wait.cell, flags.chain(cells).collect());
+        let beside = self.rescue.clone();
+        let rescue = Rescue::new(&self.gpu, beside, wait.cell, flags.chain(cells).collect());
         group.tell(Stall {
             rank: self.rank,
             role: "copy_engine".into(),
@@ -202,8 +217,13 @@ impl Rescue {
     /// How long the driver may take for a context or for some stores: a fraction of a second, as a rule.
     const PATIENCE: Duration = Duration::from_secs(5);
 
-    /// That looks into a cell at once, and stores later; by a stream beside the kernels where there is `room` for it.
-    fn new(gpu: &Gpu, room: bool, cell: Address, stores: Vec<(Address, u64)>) -> Rescue {
+    /// That looks into a cell at once, and stores later; by a stream `beside` the kernels where there is one.
+    fn new(
+        gpu: &Gpu,
+        beside: Option<Arc<CudaStream>>,
+        cell: Address,
+        stores: Vec<(Address, u64)>,
+    ) -> Rescue {
         let (tell, seen) = sync_channel(1);
         let (go, gone) = sync_channel(1);
         let (end, done) = sync_channel(1);
@@ -211,7 +231,7 @@ impl Rescue {
         // Without a thread the channels are closed, which is as if it had not answered.
         let _ = std::thread::Builder::new().spawn(move || {
             // A context that is dead refuses this, and has ended what was to be ended.
-            let door = Door::new(&gpu, room).ok();
+            let door = Door::new(&gpu, beside).ok();
             let _ = tell.send(door.as_ref().and_then(|door| door.read(cell)));
             if gone.recv().is_ok()
                 && let Some(door) = door
@@ -237,17 +257,17 @@ impl Rescue {
 
 /// What reaches the GPU's memory while a wait stands.
 enum Door {
-    /// With a hardware queue of its own.
+    /// With a hardware queue of its own, which its first work got while nothing waited.
     Beside(Arc<CudaStream>),
     /// Behind nobody's queue.
     Aside(Aside),
 }
 
 impl Door {
-    fn new(gpu: &Gpu, room: bool) -> Result<Door, Error> {
-        match room {
-            true => gpu.stream().map(Door::Beside),
-            false => Aside::new(gpu).map(Door::Aside),
+    fn new(gpu: &Gpu, beside: Option<Arc<CudaStream>>) -> Result<Door, Error> {
+        match beside {
+            Some(stream) => Ok(Door::Beside(stream)),
+            None => Aside::new(gpu).map(Door::Aside),
         }
     }
 
@@ -271,6 +291,14 @@ impl Door {
             Door::Aside(aside) => aside.run(&ops),
         }
     }
+}
+
+pub(super) fn enqueued(result: Result<(), cudarc::driver::DriverError>) -> Result<(), Error> {
+    result.map_err(|error| Error::Driver {
+        what: "order streams".into(),
+        code: format!("{:?}", error.0),
+        help: "an earlier kernel died: start a new process".into(),
+    })
 }
 
 /// Looks until the waits are dropped, or one of them stood still for longer than the limit.
