@@ -6,7 +6,7 @@
 use crate::cuda::{Address, CudaStream, Element, Gpu, is_done, read_words};
 use crate::error::Error;
 use crate::group::{Allocation, Group, Names, Request};
-use crate::launch::CopyStream;
+use crate::streams::CopyStream;
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::host::Queues;
 use counterflow_codegen::kernel::Kernel;

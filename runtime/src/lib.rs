@@ -13,6 +13,7 @@ pub mod gpus;
 mod group;
 pub mod jit;
 pub mod launch;
+mod streams;
 pub mod tuned;
 pub mod user_buffer;
 

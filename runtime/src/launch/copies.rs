@@ -4,12 +4,12 @@
 //! launch before read) and before all that it gets afterwards, but beside the kernel. In which order the host submits
 //! both is the pipeline's: what is enqueued here is what was proven to get through the hardware queues.
 
-use super::stream::{Copies, CopyStream};
-use super::waits::{Wait, enqueued};
+use super::counts::Copies;
 use super::{Loaded, Tensors};
 use crate::communicator::Communicator;
 use crate::cuda::{Lines2d, MemoryOp, copy_lines, memory_ops};
 use crate::error::Error;
+use crate::streams::{CopyStream, Wait, enqueued};
 use counterflow_codegen::host::{HostOpKind, Lines, Submission};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::CounterId;

@@ -2,13 +2,11 @@
 
 mod admit;
 mod copies;
+mod counts;
 mod maps;
-mod stream;
 mod tables;
 mod tensors;
-mod waits;
 
-pub(crate) use stream::CopyStream;
 pub use tensors::Tensors;
 
 use crate::communicator::Communicator;
@@ -26,11 +24,11 @@ use counterflow_codegen::plan::{COUNTER_LINE, Plan};
 use counterflow_codegen::program::CounterId;
 use counterflow_codegen::sm90::early;
 use counterflow_codegen::verify::{Checked, Series};
+use counts::Copies;
 use cudarc::driver::sys::CUstreamCaptureStatus;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use stream::Copies;
 use tables::Tables;
 
 /// Bytes of a kernel's numbers, at most: a parameter block has 4 KiB, and tensor maps take a part of it.

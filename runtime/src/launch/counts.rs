@@ -1,34 +1,8 @@
-//! The stream that a rank's copies are on, and what the host knows of them from launch to launch.
+//! What the host knows of a kernel's copies from launch to launch.
 
-use super::waits::Waits;
-use crate::cuda::{CudaEvent, CudaStream, Gpu};
-use crate::error::Error;
-use crate::group::Group;
 use counterflow_codegen::host::Submission;
 use counterflow_codegen::kernel::Kernel;
 use std::sync::Arc;
-
-/// A rank's stream of copies.
-#[derive(Debug)]
-pub(crate) struct CopyStream {
-    pub(super) stream: Arc<CudaStream>,
-    /// Of the rank's stream: what copies come after; and of this: what comes after the copies.
-    pub(super) before: CudaEvent,
-    pub(super) after: CudaEvent,
-    pub(super) waits: Arc<Waits>,
-}
-
-impl CopyStream {
-    pub(crate) fn new(gpu: &Gpu, rank: u32, group: &Arc<Group>) -> Result<CopyStream, Error> {
-        let stream = gpu.copy_stream()?;
-        Ok(CopyStream {
-            before: gpu.event()?,
-            after: gpu.event()?,
-            waits: Waits::watched(stream.clone(), gpu, rank, group)?,
-            stream,
-        })
-    }
-}
 
 /// What the host knows of a kernel's copies between launches.
 #[derive(Debug, Default)]

@@ -28,7 +28,7 @@ const RELEASE: u64 = i64::MAX as u64;
 
 /// A wait that was enqueued.
 #[derive(Clone, Debug)]
-pub(super) struct Wait {
+pub(crate) struct Wait {
     /// The cell.
     pub cell: Address,
     /// What it is waited to count.
@@ -43,7 +43,7 @@ pub(super) struct Wait {
 
 /// The waits of one rank's copy stream.
 #[derive(Debug)]
-pub(super) struct Waits {
+pub(crate) struct Waits {
     rank: u32,
     /// The last mark that the stream left.
     passed: Pinned<u64>,
@@ -293,7 +293,11 @@ impl Door {
     }
 }
 
-pub(super) fn enqueued(result: Result<(), cudarc::driver::DriverError>) -> Result<(), Error> {
+/// The error of a call that orders streams, if it is one.
+///
+/// # Errors
+/// What the driver said.
+pub(crate) fn enqueued(result: Result<(), cudarc::driver::DriverError>) -> Result<(), Error> {
     result.map_err(|error| Error::Driver {
         what: "order streams".into(),
         code: format!("{:?}", error.0),
