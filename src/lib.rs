@@ -7,6 +7,42 @@
 //!
 //! Start with `use counterflow::prelude::*;` and [`schedule`](macro@schedule), look at [`schedules`], and give yours to
 //! `counterflow_workbench::main`, the command-line tool, which is a crate of its own.
+//!
+//! # Embedding
+//!
+//! Every rank is a thread of one process today. [`launch::Tensors`] trusts the addresses and lengths that it is given,
+//! and buffers must outlive their launches.
+//!
+//! ```rust,no_run
+//! use counterflow::codegen::{lower::lower, pipeline, program::TensorId, verify};
+//! use counterflow::cuda::Local;
+//! use counterflow::launch::{Loaded, Tensors};
+//! use counterflow::{Communicator, Error, Machine, Shape, Variant, jit::Compiler, prelude::bf16, schedules};
+//!
+//! fn main() -> Result<(), Error> {
+//!     let (m, n, k) = (8192, 8192, 8192);
+//!     let kernel = verify::kernel(lower(&schedules::ag_gemm(), &Variant::new(4))?)?;
+//!     let warps = verify::pipeline(pipeline::build(&kernel)?)?;
+//!     let series = verify::series(&kernel, &Shape::new(m, n, k), &Machine::h200())?; // the largest shape
+//!     let plan = series.plan(&Shape::new(m, n, k))?; // one for each M that is launched
+//!     let compiler = Compiler::find()?;
+//!     let (m, n, k) = (m as usize, n as usize, k as usize);
+//!     Communicator::each(&Communicator::local(4)?, |rank| {
+//!         rank.reserve((2 * m * k + (4 << 20)) as u64)?;
+//!         let x = rank.allocate::<bf16>(m * k)?; // symmetric: fill this rank's rows, peers push theirs
+//!         let w = Local::<bf16>::zeros(rank.stream(), n * k)?;
+//!         let y = Local::<bf16>::zeros(rank.stream(), m * n)?;
+//!         let loaded = Loaded::load(rank, &compiler, &warps, &series)?;
+//!         let mut tensors = Tensors::new();
+//!         tensors.shared(TensorId(0), &x);
+//!         tensors.local(TensorId(1), w.address(), (2 * n * k) as u64);
+//!         tensors.local(TensorId(2), y.address(), (2 * m * n) as u64);
+//!         loaded.launch(rank, &plan, &tensors)?; // on the rank's stream; returns at once
+//!         rank.synchronize()
+//!     })?;
+//!     Ok(())
+//! }
+//! ```
 #![forbid(unsafe_code)]
 
 // `#[schedule]` writes paths that start with `::counterflow`, and this package holds schedules too.

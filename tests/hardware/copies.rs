@@ -78,7 +78,7 @@ fn rows_that_lie_apart_are_copied_too() {
 }
 
 /// A stream gets its hardware queue with its first work: that may not be a launch's, in which others wait already. Where
-/// streams did nothing before, the second setting stood after at most 36 launches in each of six runs on two GPUs.
+/// streams did nothing before, the second setting stood after at most 22 right launches in each of four runs on two GPUs.
 #[test]
 fn first_launches_of_ranks_that_share_a_gpu_end() {
     if here().is_none() {

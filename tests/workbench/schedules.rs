@@ -2,7 +2,7 @@
 //!
 //! What is absent here on purpose: the macro language. A schedule made at run time must reach the same verifier.
 
-use crate::fixtures::library::{self, Sizes};
+use crate::fixtures::library::{self, Sizes, real};
 use counterflow::codegen::builder::*;
 use counterflow::codegen::dtype::Dtype::Bf16;
 use counterflow::codegen::program::Program;
@@ -21,7 +21,7 @@ macro_rules! of_the_library {
             library::$name(&Sizes {
                 ctas: tune([4, 2, 8]),
                 k: Some(64.into()),
-                ..library::real()
+                ..real()
             })
         }
     )*};

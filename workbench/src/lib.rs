@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! # use counterflow_codegen::program::Program;
-//! # fn ag_gemm() -> Program { unimplemented!() }
+//! # fn ag_gemm() -> Program { counterflow_codegen::builder::ScheduleBuilder::new("ag_gemm").finish() }
 //! fn main() -> std::process::ExitCode {
 //!     counterflow_workbench::main(&[ag_gemm])
 //! }

@@ -61,7 +61,7 @@ impl Queues {
 
     /// Queues that a GPU's ranks may take, if each has so many streams in which something waits: one a stream. Where ranks
     /// share it and copy engines move data, it is two. That is a margin, not a proof: of five ranks on two GPUs, three on one
-    /// of them, whose six streams there had eight queues, one stood once in about thirty first launches, and none with 32.
+    /// of them, whose six streams there had eight queues, one stood within sixty first launches, and none in sixty with 32.
     pub fn taken(&self, gpu: u32, streams: u32) -> u32 {
         let ranks = self.ranks(gpu);
         let a_stream = if ranks > 1 && streams > 1 { 2 } else { 1 };
