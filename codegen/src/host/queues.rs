@@ -54,9 +54,9 @@ impl Queues {
         self.gpus.iter().filter(|on| **on == gpu).count() as u32
     }
 
-    /// Whether a GPU has queues for so many streams of each of its ranks.
-    pub fn have_room(&self, gpu: u32, streams: u32) -> bool {
-        self.taken(gpu, streams) <= self.count
+    /// Whether a GPU has a queue for each of so many streams of each of its ranks.
+    pub fn one_each(&self, gpu: u32, streams: u32) -> bool {
+        self.ranks(gpu) * streams <= self.count
     }
 
     /// Queues that a GPU's ranks may take, if each has so many streams in which something waits: one a stream. Where ranks
@@ -72,7 +72,7 @@ impl Queues {
     fn crowded(&self, streams: u32) -> BTreeSet<u32> {
         let all: BTreeSet<u32> = self.gpus.iter().copied().collect();
         all.into_iter()
-            .filter(|gpu| !self.have_room(*gpu, streams))
+            .filter(|gpu| self.taken(*gpu, streams) > self.count)
             .collect()
     }
 

@@ -99,6 +99,23 @@ fn each_gpu_is_counted_for_itself() {
 
 /// Whose launches are submitted first is the hosts' business: fewer queues than streams are refused where ranks share a
 /// GPU, also if some orders get through.
+/// What ends a wait that stands is a third stream: where copies of several ranks on a GPU are accepted, it has a queue.
+#[test]
+fn what_ends_a_wait_has_a_queue_wherever_copies_share_a_gpu() {
+    let mut accepted = 0;
+    for world in 2..=8 {
+        let (pipeline, plan) = of(&library::ag_gemm_pull(&library::real()), world);
+        for count in 1..=32 {
+            let queues = one_gpu(world, count);
+            if pipeline.queued(&plan, &queues).is_ok() {
+                accepted += 1;
+                assert!(queues.one_each(0, 3), "{world} ranks, {count} queues");
+            }
+        }
+    }
+    assert!(accepted > 0);
+}
+
 #[test]
 fn an_order_of_hosts_is_not_taken_for_granted() {
     let (pipeline, plan) = of(&library::ag_gemm(&library::real()), 4);

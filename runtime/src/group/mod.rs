@@ -221,7 +221,7 @@ impl Group {
 
     /// Whether a further stream of each rank on that rank's GPU has a hardware queue, beside its own and its copies'.
     pub(crate) fn has_room(&self, rank: u32) -> bool {
-        self.queues.have_room(self.queues.gpus[rank as usize], 3)
+        self.queues.one_each(self.queues.gpus[rank as usize], 3)
     }
 
     /// The flags that every spinning kernel watches.
