@@ -1,7 +1,8 @@
 //! How long planning, checking, predicting, emitting, compiling and emulating take. The limits are in `notes/checks`.
 
-use counterflow::codegen::pipeline::{self, Pipeline};
+use counterflow::codegen::sm90;
 use counterflow::codegen::verify;
+use counterflow::codegen::warp::Pipeline;
 use counterflow::codegen::{cuda, lower, model};
 use counterflow::jit::{Cache, Compiler};
 use counterflow::{
@@ -111,7 +112,7 @@ fn built(name: &str) -> Checked<Pipeline> {
     let variant = Variant::new(4).set("tiles", (128, 256));
     let kernel = lower::lower(&program, &variant).and_then(verify::kernel);
     kernel
-        .and_then(|kernel| pipeline::build(&kernel))
+        .and_then(|kernel| sm90::build(&kernel))
         .and_then(verify::pipeline)
         .expect("is safe")
 }
@@ -127,7 +128,7 @@ fn emit(bencher: Bencher, name: &str) {
 #[divan::bench(args = KERNELS, sample_count = 20)]
 fn warp_level(bencher: Bencher, name: &str) {
     let kernel = built(name).kernel.clone();
-    bencher.bench(|| pipeline::build(black_box(&kernel)).and_then(verify::pipeline));
+    bencher.bench(|| sm90::build(black_box(&kernel)).and_then(verify::pipeline));
 }
 
 /// That text to machine code, nothing cached. Nothing where NVRTC is not there.

@@ -14,7 +14,7 @@
 //! and buffers must outlive their launches.
 //!
 //! ```rust,no_run
-//! use counterflow::codegen::{lower::lower, pipeline, program::TensorId, verify};
+//! use counterflow::codegen::{lower::lower, program::TensorId, sm90, verify};
 //! use counterflow::cuda::Local;
 //! use counterflow::launch::{Loaded, Tensors};
 //! use counterflow::{Communicator, Error, Machine, Shape, Variant, jit::Compiler, prelude::bf16, schedules};
@@ -22,7 +22,7 @@
 //! fn main() -> Result<(), Error> {
 //!     let (m, n, k) = (8192, 8192, 8192);
 //!     let kernel = verify::kernel(lower(&schedules::ag_gemm(), &Variant::new(4))?)?;
-//!     let warps = verify::pipeline(pipeline::build(&kernel)?)?;
+//!     let warps = verify::pipeline(sm90::build(&kernel)?)?;
 //!     let series = verify::series(&kernel, &Shape::new(m, n, k), &Machine::h200())?; // the largest shape
 //!     let plan = series.plan(&Shape::new(m, n, k))?; // one for each M that is launched
 //!     let compiler = Compiler::find()?;

@@ -4,9 +4,10 @@ use Dtype::{Bf16, F16};
 use Layout::{Nn, Nt, Tn};
 use counterflow::codegen::cuda::{self, CudaSource};
 use counterflow::codegen::lower::lower;
-use counterflow::codegen::pipeline::{self, Pipeline};
 use counterflow::codegen::program::Setting;
+use counterflow::codegen::sm90;
 use counterflow::codegen::verify;
+use counterflow::codegen::warp::Pipeline;
 use counterflow::{Checked, Dtype, Layout, Program, Variant, schedules};
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +25,7 @@ fn pipeline(
     let variant = choices.iter().fold(variant.set("tiles", tile), set);
     let kernel = lower(program, &variant).and_then(verify::kernel);
     let pipeline = kernel
-        .and_then(|kernel| pipeline::build(&kernel))
+        .and_then(|kernel| sm90::build(&kernel))
         .and_then(verify::pipeline);
     pipeline.unwrap_or_else(|found| panic!("{}: {found}", program.name))
 }

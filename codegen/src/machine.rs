@@ -69,7 +69,7 @@ pub struct Machine {
     pub copy_engine_latency: f64,
     /// Seconds from enqueueing a kernel to its first instruction.
     pub launch_latency: f64,
-    /// The same where its CTAs come early ([`crate::sm90::early`]), behind a launch that lets them.
+    /// The same where its CTAs come early ([`crate::sm90::cta::early`]), behind a launch that lets them.
     pub early_launch_latency: f64,
     /// Seconds that a kernel of clusters needs more, to be placed and to meet, for each doubling of their CTAs.
     pub cluster_launch: f64,

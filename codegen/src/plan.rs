@@ -9,7 +9,7 @@ use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Block, Kernel, OpKind, RoleKind, visit_ops};
 use crate::machine::Machine;
 use crate::shape::{Geometry, Shape};
-use crate::sm90::{self, Cta, Level, early};
+use crate::sm90::cta::{self, Cta, Level, early};
 use crate::unroll::{Agent, unroll};
 use crate::variant::Arch;
 use std::ops::Deref;
@@ -129,8 +129,8 @@ impl Plan {
         known: Option<Arc<Arrivals>>,
     ) -> Result<Plan, Diagnostics> {
         let mut found = Vec::new();
-        found.extend(sm90::placed(kernel, &geometry));
-        let cta = sm90::cta(kernel, Level::Fits).unwrap_or_else(|refused| {
+        found.extend(cta::placed(kernel, &geometry));
+        let cta = cta::cta(kernel, Level::Fits).unwrap_or_else(|refused| {
             found.extend(refused.iter().cloned());
             None
         });

@@ -10,10 +10,10 @@ use crate::user_buffer::UserBuffer;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::interp::{self, Input, Outcome, Output, Policy};
 use counterflow_codegen::kernel::Buffer;
-use counterflow_codegen::pipeline::Pipeline;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{TensorId, TensorKind};
 use counterflow_codegen::verify::{Checked, Series};
+use counterflow_codegen::warp::Pipeline;
 use half::{bf16, f16};
 use std::time::{Duration, Instant};
 

@@ -7,8 +7,9 @@ use counterflow::codegen::interp::{
     self, Disagreement, Expected, Input, Numbers, Options, Outcome, Output, Policy,
 };
 use counterflow::codegen::lower::lower;
-use counterflow::codegen::pipeline::{self, Pipeline};
+use counterflow::codegen::sm90;
 use counterflow::codegen::verify;
+use counterflow::codegen::warp::Pipeline;
 use counterflow::jit::{Compiler, Probes};
 use counterflow::launch::Loaded;
 use counterflow::{
@@ -115,7 +116,7 @@ pub fn checked(program: &Program, variant: &Variant) -> (Checked<Kernel>, Checke
     let kernel = lower(program, variant)
         .and_then(verify::kernel)
         .unwrap_or_else(|error| panic!("{name}: {error}"));
-    let pipeline = pipeline::build(&kernel)
+    let pipeline = sm90::build(&kernel)
         .and_then(verify::pipeline)
         .unwrap_or_else(|error| panic!("{name}: {error}"));
     (kernel, pipeline)

@@ -10,7 +10,7 @@ use crate::gpus::{self, World};
 use crate::right::JITTER;
 use counterflow::codegen::interp::{self, Options};
 use counterflow::codegen::program::{Setting, TensorId};
-use counterflow::codegen::sm90::early;
+use counterflow::codegen::sm90::cta::early;
 use counterflow::cuda::{Address, Enqueued, Local, enqueued};
 use counterflow::jit::{Compiler, Probes};
 use counterflow::launch::{Loaded, Tensors};

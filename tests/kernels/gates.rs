@@ -5,15 +5,16 @@ pub mod nvidia;
 
 use counterflow::codegen::cuda::{self, expected};
 use counterflow::codegen::lower::lower;
-use counterflow::codegen::pipeline::{self, Pipeline};
+use counterflow::codegen::sm90;
 use counterflow::codegen::verify;
+use counterflow::codegen::warp::Pipeline;
 use counterflow::jit::gates;
 use counterflow::{Checked, Program, Variant, launch};
 
 pub fn checked(program: &Program, variant: &Variant) -> Checked<Pipeline> {
     let kernel = lower(program, variant).and_then(verify::kernel);
     let pipeline = kernel
-        .and_then(|kernel| pipeline::build(&kernel))
+        .and_then(|kernel| sm90::build(&kernel))
         .and_then(verify::pipeline);
     pipeline.unwrap_or_else(|error| panic!("{} {variant}: {error}", program.name))
 }

@@ -2,9 +2,9 @@
 
 use crate::gates::all_pass;
 use counterflow::codegen::builder::{GemmOptions, ScheduleBuilder, Tune};
-use counterflow::codegen::pipeline::Tile;
 use counterflow::codegen::program::Setting;
-use counterflow::codegen::sm90::{Mode, Wgmma};
+use counterflow::codegen::sm90::cta::{Mode, Wgmma};
+use counterflow::codegen::warp::Tile;
 use counterflow::{Dtype, Layout, Program, Variant, schedules};
 
 /// A tile and whether it is taken in turn.

@@ -452,7 +452,7 @@ proptest! {
         let winner = &kernels[which.index(kernels.len())];
         let table = [won(size, &winner.variant.choices)];
         let legal = verify::plan(winner, &shape, &machine).is_ok()
-            && counterflow::codegen::pipeline::build(winner)
+            && counterflow::codegen::sm90::build(winner)
                 .and_then(counterflow::codegen::verify::pipeline)
                 .is_ok();
         let choice = choose(&table, &base, size);

@@ -3,9 +3,9 @@
 use super::render;
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::pipeline::Pipeline;
 use counterflow_codegen::variant::Arch;
 use counterflow_codegen::verify::{self, Checked};
+use counterflow_codegen::warp::Pipeline;
 use serde_json::{Value as Json, json};
 
 /// A kernel's warp level, or why it has none.

@@ -2,9 +2,9 @@
 //! schedule's statements, not from the text. Loops say whether they are unrolled, so the counts are exact.
 
 use crate::kernel::{Block, Op, OpKind, Region, RoleKind, visit, visit_ops};
-use crate::pipeline::Pipeline;
 use crate::program::{StoreMode, TensorKind};
 use crate::tiling::Major;
+use crate::warp::Pipeline;
 
 /// (SASS mnemonic, how many).
 pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {

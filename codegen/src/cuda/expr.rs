@@ -2,8 +2,8 @@
 
 use super::{Text, params};
 use crate::kernel::DimId;
-use crate::pipeline::{Expr, Field, Test};
-use crate::pipeline::{Spelling, number, test};
+use crate::warp::{Expr, Field, Test};
+use crate::warp::{Spelling, number, test};
 
 impl Text<'_> {
     /// A number.

@@ -3,8 +3,8 @@
 use super::words::{meaning, next_block, order_name, view};
 use super::{PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
-use crate::pipeline::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Part, Pipeline, Place, cluster};
-use crate::sm90::Mode;
+use crate::sm90::cta::Mode;
+use crate::warp::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Part, Pipeline, Place, cluster};
 use std::collections::BTreeSet;
 
 impl Text<'_> {

@@ -2,7 +2,7 @@
 
 use super::Text;
 use super::words::slots;
-use crate::pipeline::{Deal, Expr, Node, cluster};
+use crate::warp::{Deal, Expr, Node, cluster};
 use std::borrow::Cow;
 
 impl Text<'_> {

@@ -16,10 +16,10 @@ mod words;
 pub use params::{FieldAt, Param};
 
 use crate::kernel::DimId;
-use crate::pipeline::{Field, Pipeline};
 use crate::program::Loc;
 use crate::variant::Arch;
 use crate::verify::Checked;
+use crate::warp::{Field, Pipeline};
 
 /// The name under which the text includes the prelude.
 pub const PRELUDE: &str = "prelude.cuh";

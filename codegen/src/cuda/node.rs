@@ -2,10 +2,10 @@
 
 use super::Text;
 use super::words::{ONCE, next_block, order_name, slots};
-use crate::pipeline::{Expr, Field, Node, Order, Phase, RingId, Side, Slot};
-use crate::pipeline::{Spelling, factor};
 use crate::program::{CounterId, StoreMode};
-use crate::sm90::Mode;
+use crate::sm90::cta::Mode;
+use crate::warp::{Expr, Field, Node, Order, Phase, RingId, Side, Slot};
+use crate::warp::{Spelling, factor};
 
 impl Text<'_> {
     /// All that one role does.

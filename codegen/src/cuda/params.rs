@@ -1,7 +1,7 @@
 //! What the host passes: tensor maps, the numbers of one launch, and where to report a stall.
 
-pub(super) use crate::pipeline::field_name as name;
-use crate::pipeline::{Deal, Expr, Field, MapId, Node, Pipeline};
+pub(super) use crate::warp::field_name as name;
+use crate::warp::{Deal, Expr, Field, MapId, Node, Pipeline};
 use std::collections::BTreeSet;
 
 /// A kernel parameter.

@@ -2,7 +2,7 @@
 
 use super::Text;
 use super::words::{ONCE, slots};
-use crate::pipeline::{Expr, Order, Ring, RingId, Side, Slot};
+use crate::warp::{Expr, Order, Ring, RingId, Side, Slot};
 
 impl Text<'_> {
     pub(super) fn give_back(&mut self, ring: RingId, held: u32) {

@@ -2,8 +2,8 @@
 
 use super::Text;
 use crate::dtype::Dtype;
-use crate::pipeline::{Epilogue, Source};
 use crate::value::{Binary, Compare, ScalarFn, Unary, Value};
+use crate::warp::{Epilogue, Source};
 
 impl Text<'_> {
     pub(super) fn epilogue_functions(&mut self) {

@@ -1,7 +1,7 @@
 //! What the text calls things, and says of maps and constants in words.
 
 use crate::order::TileOrder;
-use crate::pipeline::View;
+use crate::warp::View;
 
 /// Before a loop whose body is to stand once in the machine code: a copy would only cost compile time and
 /// instruction cache, and tests count instructions.

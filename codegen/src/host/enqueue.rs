@@ -9,10 +9,10 @@
 
 use crate::diag::Diagnostics;
 use crate::kernel::OpId;
-use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::program::{CounterId, TensorId};
 use crate::unroll::{self, EVERYWHERE, Span, StepKind};
+use crate::warp::Pipeline;
 use std::collections::BTreeMap;
 
 /// One operation of a copy engine's stream.
@@ -216,9 +216,9 @@ mod tests {
     use crate::dtype::Dtype::Bf16;
     use crate::lower::lower;
     use crate::machine::Machine;
-    use crate::pipeline;
     use crate::program::Program;
     use crate::shape::Shape;
+    use crate::sm90;
     use crate::variant::Variant;
     use crate::verify;
 
@@ -259,7 +259,7 @@ mod tests {
         let kernel = lower(program, &Variant::new(3))
             .and_then(verify::kernel)
             .expect("a kernel");
-        let pipeline = pipeline::build(&kernel).expect("a pipeline");
+        let pipeline = sm90::build(&kernel).expect("a pipeline");
         let plan = verify::plan(&kernel, shape, &Machine::h200()).expect("a plan");
         let name = |tensor: TensorId| &kernel.buffers[tensor.index()].name;
         let counter = |counter: CounterId| &kernel.counters[counter.index()].name;

@@ -32,8 +32,8 @@ mod story;
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{OpKind, visit};
-use crate::pipeline::Pipeline;
 use crate::plan::Plan;
+use crate::warp::Pipeline;
 use run::Run;
 use std::collections::BTreeSet;
 

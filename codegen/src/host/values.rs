@@ -2,9 +2,9 @@
 
 use crate::kernel::{DimId, OpKind, visit};
 use crate::machine::Machine;
-use crate::pipeline::{Expr, Field, MapId, Pipeline, Values, View};
 use crate::plan::Plan;
 use crate::program::CounterId;
+use crate::warp::{Expr, Field, MapId, Pipeline, Values, View};
 
 /// The numbers of a tensor map, in elements and bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

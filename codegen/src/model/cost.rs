@@ -3,7 +3,7 @@
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind};
 use crate::machine::Machine;
 use crate::plan::Plan;
-use crate::sm90::{BLOCK_ROWS, Cta, Mode, STRIP_ROWS};
+use crate::sm90::cta::{BLOCK_ROWS, Cta, Mode, STRIP_ROWS};
 use crate::tiling::Tiling;
 use crate::unroll::Span;
 

@@ -3,7 +3,7 @@
 use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::plan::Grid;
-use crate::sm90::early;
+use crate::sm90::cta::early;
 
 /// Seconds from enqueueing a launch of that grid to its first instruction, behind another of its kind.
 pub(super) fn launch(machine: &Machine, kernel: &Kernel, grid: Grid) -> f64 {

@@ -37,7 +37,7 @@
 //! Conditions, and who sees to them: a cluster is one agent (its CTAs take the same waits); lagging signals are
 //! flushed before any blocking wait (the warp level); all CTAs of roles that wait for each other are resident at once
 //! (the grid never exceeds the SMs: [`crate::plan`]); copies that the host enqueues are agents like any other, and what the
-//! host submits gets through the hardware queues ([`crate::pipeline::Pipeline::queued`]); launches of one device are in one
+//! host submits gets through the hardware queues ([`crate::warp::Pipeline::queued`]); launches of one device are in one
 //! agreed order; abort is outside the model.
 //!
 //! A launch begins on a rank when that rank's previous one has ended. A lagging wait (scratch credits) asks for
@@ -76,9 +76,9 @@ mod warp;
 use crate::diag::Diagnostics;
 use crate::kernel::Kernel;
 use crate::machine::Machine;
-use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::shape::Shape;
+use crate::warp::Pipeline;
 use warp::Refused;
 
 pub use checked::Checked;
@@ -132,11 +132,11 @@ pub fn pipeline(pipeline: Pipeline) -> Result<Checked<Pipeline>, Diagnostics> {
 /// The warp level of a kernel, built and checked.
 ///
 /// # Errors
-/// What [`crate::pipeline::build`] refuses, each with its statement, and a schedule that is legal in no world in which its
+/// What [`crate::sm90::build`] refuses, each with its statement, and a schedule that is legal in no world in which its
 /// warps can be tried. Where the warp level does not do what the tile level says, that is the compiler's mistake, and the
 /// findings say so.
 pub fn warps(kernel: &Checked<Kernel>) -> Result<Checked<Pipeline>, Diagnostics> {
-    ran(crate::pipeline::build(kernel)?).map_err(|refused| match refused {
+    ran(crate::sm90::build(kernel)?).map_err(|refused| match refused {
         Refused::NoCase(found) => found,
         Refused::Wrong(found) => found.ours(&format!("`{}` {}", kernel.name, kernel.variant)),
     })

@@ -9,12 +9,13 @@ use counterflow_codegen::interp::{self, Input, Options, Outcome};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::{Machine, Volume, seconds};
-use counterflow_codegen::pipeline::{self, Node, Pipeline, View};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Program, Stmt, StmtKind, StoreMode, TensorKind};
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Arch, Layout, Variant};
 use counterflow_codegen::verify::{self, Checked, Series};
+use counterflow_codegen::warp::{Node, Pipeline, View};
 
 /// What a schedule says of each tile of `grad`.
 type Body = fn(&mut ScheduleBuilder, [TensorRef; 4], Item);
@@ -76,7 +77,7 @@ fn checked(program: &Program, variant: &Variant) -> Checked<Kernel> {
 }
 
 fn built(program: &Program, variant: &Variant) -> Pipeline {
-    pipeline::build(&checked(program, variant)).unwrap_or_else(|error| panic!("{error}"))
+    sm90::build(&checked(program, variant)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn told(body: Body) -> String {

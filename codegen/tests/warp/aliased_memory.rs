@@ -5,9 +5,10 @@ use crate::fixtures::left_out::unnoticed;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::dtype::Dtype::{Bf16, F32};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::pipeline::{self, Expr, Node, Pipeline, Side, Test};
+use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
+use counterflow_codegen::warp::{self, Expr, Node, Pipeline, Side, Test};
 
 /// What an item has beside its product.
 #[derive(Clone, Copy, PartialEq)]
@@ -55,7 +56,7 @@ fn built(
         });
     });
     let kernel = lower(&s.finish(), &Variant::new(1).layout(layout)).and_then(verify::kernel);
-    let built = kernel.and_then(|kernel| pipeline::build(&kernel));
+    let built = kernel.and_then(|kernel| sm90::build(&kernel));
     built.unwrap_or_else(|found| panic!("{tile:?} {cluster:?} by {split}: {found}"))
 }
 
@@ -118,7 +119,7 @@ fn every_sort_of_tile_is_accepted() {
 fn stages_have_all_the_memory() {
     let stages = |tile, split| {
         let pipeline = built(tile, (1, 1), split, Beside::Nothing, Layout::Nt);
-        let end = |ring: &pipeline::Ring| ring.at + ring.all() * ring.slot_bytes();
+        let end = |ring: &warp::Ring| ring.at + ring.all() * ring.slot_bytes();
         let ends = [STAGES, PANELS, SUMS].map(|ring| end(&pipeline.rings[ring]));
         assert!(ends[0] >= ends[1].max(ends[2]), "{ends:?}");
         pipeline.rings[STAGES].slots

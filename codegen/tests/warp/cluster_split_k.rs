@@ -8,11 +8,12 @@ use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::pipeline::{self, Barrier, Expr, Node, Pipeline, Test};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify::{self, Checked};
+use counterflow_codegen::warp::{Barrier, Expr, Node, Pipeline, Test};
 
 /// A tile and whether it is taken in turn.
 type Kind = ((u32, u32), bool);
@@ -39,7 +40,7 @@ fn kernel(kind: Kind, cluster: (u32, u32), split: u32, layout: Layout) -> Checke
 }
 
 fn good(kind: Kind, cluster: (u32, u32), split: u32) -> Pipeline {
-    let built = pipeline::build(&kernel(kind, cluster, split, Layout::Nt));
+    let built = sm90::build(&kernel(kind, cluster, split, Layout::Nt));
     built.unwrap_or_else(|found| panic!("{found}"))
 }
 
@@ -54,7 +55,7 @@ fn in_turn() -> Pipeline {
 }
 
 fn accepted(kind: Kind, cluster: (u32, u32), split: u32, layout: Layout) {
-    let built = pipeline::build(&kernel(kind, cluster, split, layout));
+    let built = sm90::build(&kernel(kind, cluster, split, layout));
     let checked = built.and_then(verify::pipeline);
     checked.unwrap_or_else(|found| panic!("{kind:?} {cluster:?} by {split} {layout:?}: {found}"));
 }
@@ -363,9 +364,8 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Diagnostics>) -> String {
 
 #[test]
 fn clusters_that_cannot_be_are_refused_with_the_numbers() {
-    let build = |kind, cluster, split, layout| {
-        refused(pipeline::build(&kernel(kind, cluster, split, layout)))
-    };
+    let build =
+        |kind, cluster, split, layout| refused(sm90::build(&kernel(kind, cluster, split, layout)));
     let small = ((64, 64), true);
     insta::assert_snapshot!(build(small, (2, 1), 5, Layout::Nt), @"
     error[resources]: 5 CTAs that share the steps of a tile, in a cluster of 2x1

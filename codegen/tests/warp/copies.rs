@@ -9,10 +9,11 @@ use codegen::interp::{self, Options};
 use codegen::kernel::Kernel;
 use codegen::lower::lower;
 use codegen::model::Machine;
-use codegen::pipeline::{self, Node, Pipeline};
 use codegen::shape::Shape;
+use codegen::sm90;
 use codegen::variant::Variant;
 use codegen::verify::{self, Checked};
+use codegen::warp::{Node, Pipeline};
 use ways::{Mover, Way, gather};
 
 fn kernel(mover: Mover, way: Way, world: u32) -> Checked<Kernel> {
@@ -22,8 +23,7 @@ fn kernel(mover: Mover, way: Way, world: u32) -> Checked<Kernel> {
 }
 
 fn built(mover: Mover, way: Way) -> Pipeline {
-    pipeline::build(&kernel(mover, way, 4))
-        .unwrap_or_else(|error| panic!("{mover:?} {way:?}: {error}"))
+    sm90::build(&kernel(mover, way, 4)).unwrap_or_else(|error| panic!("{mover:?} {way:?}: {error}"))
 }
 
 /// Several launches of which each has another M, from some schedules of the ranks: what is gathered and multiplied is right.
@@ -65,7 +65,7 @@ fn right(mover: Mover, way: Way) {
             emulated(&kernel, &[1111, 741], 0..1);
         }
         if ways::all().any(|of| of == (mover, way)) {
-            pipeline::build(&kernel)
+            sm90::build(&kernel)
                 .and_then(verify::pipeline)
                 .unwrap_or_else(|error| panic!("{mover:?} {way:?}, world {world}: {error}"));
         }
@@ -76,7 +76,7 @@ fn right(mover: Mover, way: Way) {
 #[test]
 fn a_copy_engine_does_not_copy_between_two_other_ranks() {
     let kernel = kernel(Mover::Engine, Way::Relay, 4);
-    let found = pipeline::build(&kernel).expect_err("refused");
+    let found = sm90::build(&kernel).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()));
 }
 

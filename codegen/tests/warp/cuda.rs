@@ -6,12 +6,13 @@ use counterflow_codegen::cuda::{self, Param};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::pipeline::{self, Field, Pipeline};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::CounterId;
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify::{self, Checked};
+use counterflow_codegen::warp::{Field, Pipeline};
 
 fn variant(dtype: Dtype, tile: (u32, u32)) -> Variant {
     Variant::new(4).dtype(dtype).set("tiles", tile)
@@ -28,7 +29,7 @@ fn build(
     let kernel = lower(&program, variant)
         .and_then(verify::kernel)
         .expect("a kernel");
-    pipeline::build(&kernel)
+    sm90::build(&kernel)
 }
 
 fn pipeline(name: &str) -> Checked<Pipeline> {
@@ -78,7 +79,7 @@ fn refused_cluster(tile: (u32, u32), cluster: (u32, u32)) -> String {
         });
     });
     let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
-    let found = pipeline::build(&kernel.expect("a kernel")).expect_err("refused");
+    let found = sm90::build(&kernel.expect("a kernel")).expect_err("refused");
     found.first().text(&|_| String::new())
 }
 

@@ -7,12 +7,13 @@ use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::{Machine, outline, seconds};
-use counterflow_codegen::pipeline::{self, Node, Pipeline};
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::sm90::early;
+use counterflow_codegen::sm90;
+use counterflow_codegen::sm90::cta::early;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
+use counterflow_codegen::warp::{Node, Pipeline};
 
 /// A product with a vector added to each row.
 fn biased() -> Program {
@@ -38,7 +39,7 @@ fn built() -> Vec<Pipeline> {
             Variant::new(4).set("tiles", (128, 128))
         };
         let kernel = lower(&program, &variant).and_then(verify::kernel).ok()?;
-        pipeline::build(&kernel).ok()
+        sm90::build(&kernel).ok()
     };
     let all = library::all().into_iter().chain([biased()]);
     all.filter_map(build).collect()

@@ -6,13 +6,14 @@ use counterflow_codegen::cuda;
 use counterflow_codegen::dtype::Dtype::{self, Bf16, F32};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::pipeline::{self, Node, Pipeline};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::sm90;
 use counterflow_codegen::value::{Binary, Compare, ScalarFn, Unary, Value};
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify;
+use counterflow_codegen::warp::{Node, Pipeline};
 
 /// What stays of the activation's input for the way back, and the activation times a gate.
 fn gated(gate_type: Dtype) -> Program {
@@ -50,7 +51,7 @@ fn gated(gate_type: Dtype) -> Program {
 fn build(program: &Program) -> Result<Pipeline, String> {
     let kernel = lower(program, &Variant::new(4)).and_then(verify::kernel);
     let kernel = kernel.unwrap_or_else(|error| panic!("{error}"));
-    pipeline::build(&kernel).map_err(|error| error.first().text(&|_| String::new()))
+    sm90::build(&kernel).map_err(|error| error.first().text(&|_| String::new()))
 }
 
 fn good(program: &Program) -> Pipeline {

@@ -5,9 +5,10 @@ use crate::fixtures::library;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::pipeline::{self, Node, Phase, Pipeline, Side};
+use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
+use counterflow_codegen::warp::{Node, Phase, Pipeline, Side};
 
 fn good(name: &str) -> Pipeline {
     let tiles = if name == IN_TURN {
@@ -24,7 +25,7 @@ fn good(name: &str) -> Pipeline {
     let kernel = lower(&program, &variant)
         .and_then(verify::kernel)
         .expect("a kernel");
-    pipeline::build(&kernel).unwrap_or_else(|e| panic!("{e}"))
+    sm90::build(&kernel).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// A GEMM whose warpgroups take tiles in turn.
@@ -89,7 +90,7 @@ fn blocks_of_an_operand_that_are_all_the_same() {
         .iter()
         .find(|program| program.name == "gemm")
         .map(|program| lower(program, &variant).and_then(verify::kernel))
-        .and_then(|kernel| pipeline::build(&kernel.expect("a kernel")).ok())
+        .and_then(|kernel| sm90::build(&kernel.expect("a kernel")).ok())
         .expect("a pipeline");
     pipeline.lists(&mut |list| {
         for node in list {
@@ -397,7 +398,7 @@ fn clustered(cluster: (u32, u32)) -> Pipeline {
         });
     });
     let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
-    pipeline::build(&kernel.expect("a kernel")).unwrap_or_else(|e| panic!("{e}"))
+    sm90::build(&kernel.expect("a kernel")).unwrap_or_else(|e| panic!("{e}"))
 }
 
 #[test]

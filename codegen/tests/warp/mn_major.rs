@@ -5,9 +5,10 @@ use crate::fixtures::left_out::unnoticed;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::pipeline::{self, Expr, Node, Pipeline};
+use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
+use counterflow_codegen::warp::{Expr, Node, Pipeline};
 
 /// A tile, and whether it is taken in turn.
 type Kind = ((u32, u32), bool);
@@ -32,7 +33,7 @@ fn good((tile, in_turn): Kind, cluster: (u32, u32), split: u32, layout: Layout) 
         });
     });
     let kernel = lower(&s.finish(), &Variant::new(1).layout(layout)).and_then(verify::kernel);
-    let built = kernel.and_then(|kernel| pipeline::build(&kernel));
+    let built = kernel.and_then(|kernel| sm90::build(&kernel));
     built.unwrap_or_else(|found| panic!("{found}"))
 }
 

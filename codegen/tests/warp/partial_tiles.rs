@@ -5,11 +5,12 @@ use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::kernel::DimId;
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::pipeline::{
-    self, BLOCK_ROWS, Expr, Field, Node, Pipeline, STRIP_ROWS, Values,
-};
+use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
+use counterflow_codegen::warp::{
+    self, BLOCK_ROWS, Expr, Field, Node, Pipeline, STRIP_ROWS, Values,
+};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -51,7 +52,7 @@ fn shared((tile, in_turn, cluster, layout): Kind, split: u32) -> Pipeline {
         });
     });
     let kernel = lower(&s.finish(), &Variant::new(1).layout(layout)).and_then(verify::kernel);
-    let built = kernel.and_then(|kernel| pipeline::build(&kernel));
+    let built = kernel.and_then(|kernel| sm90::build(&kernel));
     built.unwrap_or_else(|found| panic!("{found}"))
 }
 
@@ -63,7 +64,7 @@ fn chunked() -> Pipeline {
         .expect("a schedule");
     let variant = Variant::new(4).set("tiles", (128, 128));
     let kernel = lower(&program, &variant).and_then(verify::kernel);
-    let built = kernel.and_then(|kernel| pipeline::build(&kernel));
+    let built = kernel.and_then(|kernel| sm90::build(&kernel));
     built.unwrap_or_else(|found| panic!("{found}"))
 }
 
@@ -482,7 +483,7 @@ fn strips_of_something_else() {
     let map = |pipeline: &Pipeline, name| {
         let maps = &pipeline.maps;
         let at = maps.iter().position(|map| map.name == name);
-        pipeline::MapId(at.expect("a map") as u16)
+        warp::MapId(at.expect("a map") as u16)
     };
     let w = map(&good(ALONE), "w_strip");
     let found = story(good(ALONE), |node| match node {
@@ -558,7 +559,7 @@ fn names_stay_apart() {
         });
     });
     let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
-    let built = kernel.and_then(|kernel| pipeline::build(&kernel));
+    let built = kernel.and_then(|kernel| sm90::build(&kernel));
     let built = built.unwrap_or_else(|found| panic!("{found}"));
     let names: Vec<_> = built.maps.iter().map(|map| &map.name[..]).collect();
     let mut apart = names.clone();

@@ -8,12 +8,13 @@ use counterflow_codegen::host::{HostOpKind, Queues, Submission};
 use counterflow_codegen::kernel::{Block, Kernel, OpKind, visit};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::pipeline::{self, Pipeline};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::sm90;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
+use counterflow_codegen::warp::Pipeline;
 
 fn kernel(program: &Program, world: u32) -> Kernel {
     let variant = match program.tunables.is_empty() {
@@ -27,7 +28,7 @@ fn built(kernel: Kernel, shape: &Shape) -> (Pipeline, Checked<Plan>) {
     let kernel = verify::kernel(kernel).unwrap_or_else(|error| panic!("{error}"));
     let plan = verify::plan(&kernel, shape, &Machine::h200());
     let plan = plan.unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
-    let pipeline = pipeline::build(&kernel).unwrap_or_else(|error| panic!("{error}"));
+    let pipeline = sm90::build(&kernel).unwrap_or_else(|error| panic!("{error}"));
     (pipeline, plan)
 }
 

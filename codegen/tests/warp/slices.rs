@@ -5,12 +5,13 @@ use counterflow_codegen::cuda;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::pipeline::{self, Node};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::sm90;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify;
+use counterflow_codegen::warp::Node;
 use std::collections::BTreeSet;
 
 /// The most lines a slice may have; most have fewer than 60.
@@ -53,7 +54,7 @@ fn slice(program: &Program, shape: &Shape) {
 /// cannot do says so instead.
 fn warp_level(kernel: &Kernel) -> (String, String) {
     let pipeline = verify::kernel(kernel.clone())
-        .and_then(|kernel| pipeline::build(&kernel))
+        .and_then(|kernel| sm90::build(&kernel))
         .and_then(verify::pipeline);
     let pipeline = match pipeline {
         Ok(pipeline) => pipeline,

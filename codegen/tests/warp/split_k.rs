@@ -8,12 +8,13 @@ use counterflow_codegen::dtype::Dtype::{Bf16, F32};
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::pipeline::{self, Expr, Node, Order, Pipeline, Side, Test};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{Choice, Program, RoleKind, Setting};
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify::{self, Checked};
+use counterflow_codegen::warp::{Expr, Node, Order, Pipeline, Side, Test};
 
 fn kernel(options: GemmOptions, tile: (u32, u32), layout: Layout) -> Checked<Kernel> {
     let variant = Variant::new(1).layout(layout);
@@ -43,7 +44,7 @@ fn shared(split: u32) -> GemmOptions {
 
 fn good(split: u32, tile: (u32, u32), layout: Layout) -> Pipeline {
     let kernel = kernel(shared(split), tile, layout);
-    pipeline::build(&kernel).unwrap_or_else(|found| panic!("{found}"))
+    sm90::build(&kernel).unwrap_or_else(|found| panic!("{found}"))
 }
 
 #[test]
@@ -88,7 +89,7 @@ fn every_cta_applies_the_math_to_its_own_panels() {
             });
         });
         let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
-        let built = kernel.and_then(|kernel| pipeline::build(&kernel));
+        let built = kernel.and_then(|kernel| sm90::build(&kernel));
         let checked = built.and_then(verify::pipeline);
         checked.unwrap_or_else(|found| panic!("by {split}: {found}"));
     }
@@ -367,7 +368,7 @@ fn several_loops_do_not_share_steps() {
         }
     });
     let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
-    insta::assert_snapshot!(refused(kernel.and_then(|kernel| pipeline::build(&kernel))), @"
+    insta::assert_snapshot!(refused(kernel.and_then(|kernel| sm90::build(&kernel))), @"
     error[resources]: 2 CTAs that share the steps of a tile, in several loops
       help: split = 1, or one loop over tiles
     ");
@@ -381,7 +382,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Diagnostics>) -> String {
 #[test]
 fn what_cannot_be_shared_is_refused_with_the_numbers() {
     let build =
-        |options: GemmOptions, tile| refused(pipeline::build(&kernel(options, tile, Layout::Nt)));
+        |options: GemmOptions, tile| refused(sm90::build(&kernel(options, tile, Layout::Nt)));
     insta::assert_snapshot!(build(shared(9), (64, 64)), @"
     error[resources]: 9 CTAs that share the steps of a tile
       help: at most 8: a cluster has no more CTAs
@@ -448,7 +449,7 @@ fn kernels_that_communicate_do_not_share_steps() {
         let variant = Variant::new(4).set("tiles", (128, 128));
         let kernel = lower(&program, &variant).and_then(verify::kernel);
         let kernel = kernel.unwrap_or_else(|found| panic!("{found}"));
-        let told = refused(pipeline::build(&kernel));
+        let told = refused(sm90::build(&kernel));
         assert!(
             told.contains(
                 "2 CTAs that share the steps of a tile, in a kernel that moves data or signals"

@@ -6,10 +6,11 @@ use crate::fixtures::library;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
 use counterflow_codegen::dtype::Dtype::{Bf16, F32};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::pipeline::{self, Expr, Node, Phase, Pipeline, Slot, Test};
 use counterflow_codegen::program::Program;
+use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
+use counterflow_codegen::warp::{Expr, Node, Phase, Pipeline, Slot, Test};
 
 /// What becomes of a tile's product.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +60,7 @@ fn built(tile: (u32, u32), stages: Option<u32>, result: After, layout: Layout) -
 
 fn made(program: &Program, variant: &Variant) -> Pipeline {
     let kernel = lower(program, variant).and_then(verify::kernel);
-    pipeline::build(&kernel.unwrap_or_else(|e| panic!("{variant}: {e}")))
+    sm90::build(&kernel.unwrap_or_else(|e| panic!("{variant}: {e}")))
         .unwrap_or_else(|e| panic!("{variant}: {e}"))
 }
 

@@ -7,13 +7,14 @@ use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, Tune};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::dtype::Dtype::{self, Bf16, F32};
 use counterflow_codegen::lower::lower;
-use counterflow_codegen::pipeline::{self, Expr, Node, Pipeline, Subtile, Tile};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
-use counterflow_codegen::sm90::{Mode, Wgmma};
+use counterflow_codegen::sm90;
+use counterflow_codegen::sm90::cta::{Mode, Wgmma};
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
+use counterflow_codegen::warp::{Expr, Node, Pipeline, Subtile, Tile};
 use proptest::prelude::*;
 
 /// What is chosen beside the tile.
@@ -96,7 +97,7 @@ fn program(knobs: Knobs, after: After) -> Program {
 fn built(knobs: Knobs, after: After) -> Result<Pipeline, Diagnostics> {
     let variant = Variant::new(1).layout(knobs.layout);
     let kernel = lower(&program(knobs, after), &variant).and_then(verify::kernel);
-    kernel.and_then(|kernel| pipeline::build(&kernel))
+    kernel.and_then(|kernel| sm90::build(&kernel))
 }
 
 fn good(knobs: Knobs, after: After) -> Pipeline {
@@ -173,7 +174,7 @@ fn kernels_that_communicate_have_such_tiles() {
         for tile in [(208, 128), (48, 128)] {
             let variant = Variant::new(4).set("tiles", tile);
             let kernel = lower(&program, &variant).and_then(verify::kernel);
-            let built = kernel.and_then(|kernel| pipeline::build(&kernel));
+            let built = kernel.and_then(|kernel| sm90::build(&kernel));
             let checked = built.and_then(verify::pipeline);
             checked.unwrap_or_else(|found| panic!("{} {tile:?}: {found}", program.name));
         }

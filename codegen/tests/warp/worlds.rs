@@ -6,10 +6,11 @@ use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
-use counterflow_codegen::pipeline::{self, Node, Pipeline};
 use counterflow_codegen::shape::Shape;
+use counterflow_codegen::sm90;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
+use counterflow_codegen::warp::{Node, Pipeline};
 
 /// Partners swap their rows, in the order of `me ^ step`: legal for `world` ranks, a power of two, and no others.
 fn exchange(world: u32) -> Checked<Kernel> {
@@ -60,7 +61,7 @@ fn warps_are_tried_in_a_world_in_which_the_schedule_is_legal() {
 #[test]
 fn what_is_wrong_with_the_warps_is_found_in_that_world() {
     for world in [2, 4, 8] {
-        let mut pipeline = pipeline::build(&exchange(world)).expect("a pipeline");
+        let mut pipeline = sm90::build(&exchange(world)).expect("a pipeline");
         let mut done = false;
         pipeline.lists(&mut |list| {
             let wait = |node: &Node| matches!(node, Node::CounterWait { .. });

@@ -4,8 +4,8 @@ use crate::communicator::Communicator;
 use crate::cuda::{BLOCKING, MOST_QUEUES, QUEUES, blocking};
 use crate::error::Error;
 use counterflow_codegen::host::Queues;
-use counterflow_codegen::pipeline::Pipeline;
 use counterflow_codegen::plan::Plan;
+use counterflow_codegen::warp::Pipeline;
 
 /// Whether launches of that plan get through the hardware queues there are, in launches that do not block.
 pub(super) fn admit(rank: &Communicator, pipeline: &Pipeline, plan: &Plan) -> Result<(), Error> {
@@ -61,9 +61,9 @@ mod tests {
     use counterflow_codegen::dtype::Dtype::Bf16;
     use counterflow_codegen::lower::lower;
     use counterflow_codegen::model::Machine;
-    use counterflow_codegen::pipeline;
     use counterflow_codegen::program::Program;
     use counterflow_codegen::shape::Shape;
+    use counterflow_codegen::sm90;
     use counterflow_codegen::variant::Variant;
     use counterflow_codegen::verify::{self, Checked};
 
@@ -103,7 +103,7 @@ mod tests {
             .expect("a kernel");
         let plan = verify::plan(&kernel, &Shape::new(1111, 256, 128), &Machine::h200());
         (
-            pipeline::build(&kernel).expect("a pipeline"),
+            sm90::build(&kernel).expect("a pipeline"),
             plan.expect("a plan"),
         )
     }

@@ -6,9 +6,9 @@ use crate::communicator::Communicator;
 use crate::cuda::{MapSpec, TensorMap};
 use crate::error::Error;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::pipeline::{MapId, View};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::TensorId;
+use counterflow_codegen::warp::{MapId, View};
 
 impl Loaded {
     /// Bytes a tensor needs on a rank, with what pads its last chunk in the heap; and whether it is in the heap.

@@ -4,9 +4,9 @@
 use crate::communicator::Communicator;
 use crate::cuda::{Address, Local, write};
 use crate::error::Error;
-use counterflow_codegen::pipeline::Pipeline;
 use counterflow_codegen::plan::{Arrivals, Plan};
 use counterflow_codegen::program::CounterId;
+use counterflow_codegen::warp::Pipeline;
 use std::sync::Arc;
 
 /// Classes that are remembered: a serving engine has a handful of batch sizes.

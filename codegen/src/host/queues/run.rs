@@ -1,10 +1,10 @@
 //! One run of what ranks submitted, as far as it gets.
 
 use super::super::enqueue::{HostOp, HostOpKind};
-use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::program::{CounterId, Loc};
 use crate::unroll::{self, StepKind};
+use crate::warp::Pipeline;
 use std::collections::BTreeMap;
 
 /// One thing that the host of a rank submits in a launch.

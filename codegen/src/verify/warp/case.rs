@@ -4,11 +4,11 @@ use super::launches::Launches;
 use super::step::Box4;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{DimId, OpKind, RoleKind, visit};
-use crate::pipeline::{CONSUMERS, Field, Pipeline, Values, View};
 use crate::plan::Plan;
 use crate::program::{CounterId, StoreMode, TensorId};
 use crate::shape::{Extent, Geometry};
 use crate::verify::tile::{Accessor, Before, before};
+use crate::warp::{CONSUMERS, Field, Pipeline, Values, View};
 use std::cell::RefCell;
 use std::collections::HashMap;
 

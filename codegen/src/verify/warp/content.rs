@@ -9,8 +9,8 @@ use super::step::{Area, Box4};
 use super::story;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, visit};
-use crate::pipeline::{BLOCK_ROWS, Node};
 use crate::program::{StoreMode, TensorId, TensorKind};
+use crate::warp::{BLOCK_ROWS, Node};
 
 /// Part of an operand's tile.
 struct Operand {

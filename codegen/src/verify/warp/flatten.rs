@@ -7,7 +7,7 @@ mod deal;
 use super::case::{Case, Env};
 use super::step::{Area, Kind, Step};
 use crate::diag::Diagnostic;
-use crate::pipeline::{Deal, Expr, MapId, Node, Phase, Place, RingId, Side, Values};
+use crate::warp::{Deal, Expr, MapId, Node, Phase, Place, RingId, Side, Values};
 
 /// Where a role stands in a ring.
 #[derive(Clone, Copy, Default)]

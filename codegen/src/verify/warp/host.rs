@@ -3,9 +3,9 @@
 use super::case::Case;
 use super::step::{Box4, Kind, Step};
 use crate::diag::Diagnostic;
-use crate::pipeline::{Node, View};
 use crate::program::TensorKind;
 use crate::unroll::{self, Span, StepKind};
+use crate::warp::{Node, View};
 
 /// A stream's operation stands for no node of a warp's.
 static NONE: Node = Node::SyncWarp;

@@ -3,12 +3,12 @@
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::Kernel;
 use crate::machine::Machine;
-use crate::pipeline::{BOX_COLUMNS, Pipeline, UNIT};
 use crate::plan::Plan;
 use crate::shape::Shape;
 use crate::undo::{Fix, undone};
 use crate::variant::Variant;
 use crate::verify::tile::plan_findings;
+use crate::warp::{BOX_COLUMNS, Pipeline, UNIT};
 
 /// Ranks of the case, if the schedule is legal for so many.
 const RANKS: u32 = 3;

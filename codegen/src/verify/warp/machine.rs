@@ -7,8 +7,8 @@ use super::seen::{Bits, Knows};
 use super::step::{Area, Box4, Step};
 use crate::diag::Diagnostic;
 use crate::kernel::Buffer;
-use crate::pipeline::Node;
 use crate::undo::{Fix, undone};
+use crate::warp::Node;
 
 /// Nothing, or what goes wrong.
 pub(super) type Verdict = Result<(), Box<Diagnostic>>;

@@ -6,10 +6,10 @@ use super::seen::Seen;
 use super::step::{Area, Box4};
 use super::story;
 use crate::diag::Diagnostic;
-use crate::pipeline::View;
 use crate::program::TensorKind;
 use crate::undo::{Fix, undone};
 use crate::verify::tile::Accessor;
+use crate::warp::View;
 
 impl Machine<'_> {
     pub(super) fn touch_shared(

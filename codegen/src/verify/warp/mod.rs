@@ -49,9 +49,9 @@ mod story;
 mod values;
 
 use crate::diag::Diagnostics;
-use crate::pipeline::Pipeline;
-use crate::sm90::early;
+use crate::sm90::cta::early;
 use crate::undo::{Fix, undone};
+use crate::warp::Pipeline;
 use case::Case;
 use launches::Launches;
 use pace::Pace;

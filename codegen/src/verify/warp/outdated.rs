@@ -11,8 +11,8 @@ use super::programs::Programs;
 use super::step::{Box4, Kind};
 use super::story;
 use crate::diag::{Diagnostic, Diagnostics};
-use crate::pipeline::Pipeline;
 use crate::undo::{Fix, undoing};
+use crate::warp::Pipeline;
 
 /// The first rows that a step takes of another rank before that rank's caller has filled them for the launch: those of the
 /// launch before. Each rank goes as far as it can before the ones after it do anything.

@@ -5,7 +5,7 @@ use super::flatten::flatten;
 use super::host;
 use super::step::Step;
 use crate::diag::Diagnostic;
-use crate::pipeline::Pipeline;
+use crate::warp::Pipeline;
 
 /// What an agent does in a launch.
 pub(super) struct Program<'a> {

@@ -3,7 +3,7 @@
 use super::machine::{Agent, Barrier, Cta, Machine, Verdict, Who};
 use super::seen::{Knows, Seen};
 use crate::diag::Diagnostic;
-use crate::pipeline::{Barrier as Ordered, Order};
+use crate::warp::{Barrier as Ordered, Order};
 
 impl Machine<'_> {
     /// Starts the next launch of a rank.

@@ -1,8 +1,8 @@
 //! What a role of a CTA does, step by step: nodes with their numbers worked out.
 
-use crate::pipeline::{Node, View};
 use crate::program::TensorId;
 use crate::value::AccId;
+use crate::warp::{Node, View};
 
 /// One concrete step, with the node it is an instance of.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use super::machine::{CALLER, Machine, Touch, Who};
 use super::step::{Area, Box4, Kind, Step};
 use crate::diag::{Diagnostic, Rule};
-use crate::pipeline::{Node, Side};
+use crate::warp::{Node, Side};
 
 impl Machine<'_> {
     /// `store of block 1 on rank 2`.

@@ -4,9 +4,9 @@ use super::machine::{Machine, Verdict};
 use super::step::Area;
 use super::story;
 use crate::kernel::{OpKind, visit};
-use crate::pipeline::Source;
 use crate::program::TensorId;
 use crate::value::{AccId, Value};
+use crate::warp::Source;
 
 impl Machine<'_> {
     /// The tensor that fills an accumulator.

@@ -10,7 +10,7 @@
 
 use super::super::machine::{Machine, Verdict};
 use super::super::story;
-use crate::pipeline::Place;
+use crate::warp::Place;
 
 impl Machine<'_> {
     /// Whether an agent is the four warps of a group.

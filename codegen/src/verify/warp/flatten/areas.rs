@@ -3,8 +3,8 @@
 use super::super::step::{Area, Box4};
 use super::Flattener;
 use crate::dtype::Dtype;
-use crate::pipeline::{At, BLOCK_ROWS, CONSUMERS, Expr, Map, MapId, RingId, View};
-use crate::sm90::Mode;
+use crate::sm90::cta::Mode;
+use crate::warp::{At, BLOCK_ROWS, CONSUMERS, Expr, Map, MapId, RingId, View};
 
 impl Flattener<'_> {
     pub(super) fn box_bytes(&self, map: &Map) -> u32 {

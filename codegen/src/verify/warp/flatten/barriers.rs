@@ -1,7 +1,7 @@
 //! Which barriers of which CTAs a step is about.
 
 use super::Flattener;
-use crate::pipeline::{Ring, RingId, Side, Slot, Values};
+use crate::warp::{Ring, RingId, Side, Slot, Values};
 
 impl Flattener<'_> {
     /// A barrier's number in its CTA.

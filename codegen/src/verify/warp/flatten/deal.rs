@@ -2,7 +2,7 @@
 
 use super::super::case::comm_ctas;
 use super::Flattener;
-use crate::pipeline::{Deal, Values};
+use crate::warp::{Deal, Values};
 
 impl Flattener<'_> {
     pub(super) fn start(&self) -> u32 {

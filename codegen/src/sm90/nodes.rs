@@ -1,9 +1,9 @@
 //! Nodes that several roles are made of.
 
-use super::super::{Expr, Node, Note, Phase, RingId, Side, Slot};
-use super::STAGES;
+use super::rings::STAGES;
 use crate::kernel::Region;
 use crate::program::Var;
+use crate::warp::{Expr, Node, Note, Phase, RingId, Side, Slot};
 
 /// A note that no statement of the schedule asks for.
 pub(super) fn why(words: &str) -> Node {

@@ -5,10 +5,10 @@
 //! are free by then. It goes on to the next tile while the second consumer's half goes into the same places, each as soon as
 //! what lay there was stored.
 
-use super::super::{Expr, Node, Phase, Side, Slot, Test};
-use super::PANELS;
 use super::nodes::{read, steps, why};
+use super::rings::PANELS;
 use super::walk::Walk;
+use crate::warp::{Expr, Node, Phase, Side, Slot, Test};
 
 /// Steps that the second consumer begins when all of the first one's are under way. There can be no more: while it waits it
 /// holds the stage of the step before, and the last two have one each. Measured, 200×256 at 8192³: 1.2 % faster than without

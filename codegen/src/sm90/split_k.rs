@@ -9,11 +9,11 @@
 //! [`TILES`]); nothing is loaded ahead for the next one. Where warpgroups take tiles in turn, where stored tiles come
 //! through the stages, and where stages are small, sums and panels lie beside them.
 
-use super::super::{CONSUMERS, Expr, Node, Phase, Side, Slot, Test, cluster};
+use super::cta::Mode;
 use super::nodes::{count, why};
+use super::rings::{SUMS, TILES};
 use super::walk::Walk;
-use super::{SUMS, TILES};
-use crate::sm90::Mode;
+use crate::warp::{CONSUMERS, Expr, Node, Phase, Side, Slot, Test, cluster};
 
 /// Which of them a panel belongs to.
 fn owner(shares: Expr) -> Expr {

@@ -7,12 +7,15 @@
 //! What the CTAs of a cluster have in common, each loads a part of, into all of them: of one box some of its rows, of every
 //! block those lines that some of the step's K have. Either part is whole swizzle atoms.
 
-use super::super::{At, BLOCK_ROWS, Expr, Field, Node, STRIP_ROWS, Strips};
-use super::STAGES;
-use super::nodes::{Operand, count, side, why};
+use super::builder::refuse;
+use super::item::{Leaf, Sorted};
+use super::nodes::{Operand, count, side, steps, why};
+use super::rings::STAGES;
 use super::walk::{Walk, identifier};
-use crate::kernel::Region;
+use crate::kernel::{OpKind, Region};
+use crate::program::Pick;
 use crate::tiling::Major;
+use crate::warp::{At, BLOCK_ROWS, Expr, Field, Node, Phase, STRIP_ROWS, Side, Strips, Test};
 
 /// How a tile of an operand comes into a stage.
 pub(super) struct Staged {
@@ -38,6 +41,158 @@ struct Extent {
 }
 
 impl Walk<'_, '_> {
+    /// A tile's loads: its product's operands, then what is added to it or read beside it.
+    pub(super) fn load(&mut self, sorted: &Sorted<'_>) -> Vec<Node> {
+        let Some(dot) = &sorted.dot else {
+            return self.waits(&sorted.load_waits);
+        };
+        let OpKind::Dot { a, b, .. } = &dot.op.kind else {
+            return Vec::new();
+        };
+        let names = self.declared.len();
+        let note = self.note(dot.op);
+        let (Some(x), Some(w)) = (self.operand(0, a), self.operand(1, b)) else {
+            return Vec::new();
+        };
+        self.declared.truncate(names);
+        let mut body = vec![
+            Node::Await {
+                ring: STAGES,
+                side: Side::Empty,
+                phase: Phase::LapBefore,
+            },
+            Node::Expect {
+                ring: STAGES,
+                bytes: x.bytes + w.bytes,
+            },
+        ];
+        let waits = self.waits(&sorted.load_waits);
+        let first = Test::Equal(Expr::var("step"), 0.into());
+        if waits.is_empty() {
+            body.extend(x.loads.into_iter().chain(w.loads));
+        } else if self.b.kernel.is_handed_over(b) {
+            // The waits may be for it.
+            body.push(Node::If {
+                test: first,
+                body: waits,
+            });
+            body.extend(x.loads.into_iter().chain(w.loads));
+        } else {
+            body.extend(w.loads);
+            body.push(Node::If {
+                test: first,
+                body: waits,
+            });
+            body.extend(x.loads);
+        }
+        body.push(Node::Advance {
+            ring: STAGES,
+            keep: false,
+        });
+        let mut nodes = self.stages_free();
+        nodes.push(note);
+        // A remark that is of both is made once.
+        let others = w.sizes.into_iter().filter(|node| !x.sizes.contains(node));
+        nodes.extend(x.sizes.iter().cloned().chain(others));
+        nodes.push(steps(body));
+        for (waits, sum) in &sorted.sums {
+            nodes.push(self.note(sum.op));
+            nodes.extend(self.others(sum, waits));
+        }
+        nodes.extend(self.load_operands(sorted));
+        nodes
+    }
+
+    /// Loads stored tiles through the stages: as many panels as fit where the larger operand would be.
+    fn others(&mut self, sum: &Leaf<'_>, waits: &[Leaf<'_>]) -> Vec<Node> {
+        let OpKind::Reduce { from, .. } = &sum.op.kind else {
+            return Vec::new();
+        };
+        let at = self.b.kernel.loc(sum.op.id);
+        let buffer = &self.b.kernel.buffers[from.buffer.index()];
+        let dtype = buffer.dtype;
+        if !matches!(from.slot, Some(Pick::Others)) || from.home.is_remote() {
+            self.b.found.push(refuse(
+                Some(at),
+                "a sum of one slot, or of another rank's",
+                "the slots of all others: `partial[others()][t].sum()`",
+            ));
+            return Vec::new();
+        }
+        if dtype.bytes() != self.b.tiling().widest() {
+            self.b.found.push(refuse(
+                Some(at),
+                format!("a sum of stored tiles of {dtype} into f32"),
+                "outputs of the operands' type, or tiles that are added one by one: `dot(x[t], w[t]) + z[t]`",
+            ));
+            return Vec::new();
+        }
+        let Some((_, var)) = side(from) else {
+            return Vec::new();
+        };
+        let Some((_, _, row, column)) = self.item(var) else {
+            return Vec::new();
+        };
+        let map = self.panel_map(from.buffer);
+        let slot = Expr::var("from");
+        let (row, column) = self.panel_at(row, column, Expr::var("part") + Expr::var("i"));
+        let (row, chunk, rank) = self.place(from, map, var, row, Some(slot));
+        let panel = Expr::symbol("PANEL_BYTES", self.b.tiling().subtile_bytes());
+        let (part, _) = self.b.tiling().carrier();
+        let load = self.each_slice(dtype, column, |slice, column| Node::Load {
+            ring: STAGES,
+            part,
+            index: Expr::var("i"),
+            slice,
+            map,
+            at: At {
+                column,
+                row: row.clone(),
+                chunk: chunk.clone(),
+                rank: rank.clone(),
+            },
+            multicast: None,
+            strips: None,
+        });
+        let part = vec![
+            Node::Await {
+                ring: STAGES,
+                side: Side::Empty,
+                phase: Phase::LapBefore,
+            },
+            Node::Expect {
+                ring: STAGES,
+                bytes: self.carried() * panel,
+            },
+            count("i", self.carried(), 1.into(), false, vec![load]),
+            Node::Advance {
+                ring: STAGES,
+                keep: false,
+            },
+        ];
+        let mut body = Vec::new();
+        for leaf in waits {
+            if let OpKind::Wait { cells, .. } = &leaf.op.kind {
+                // The same `others` as the sum's: one at a time, so that the first to arrive is loaded first.
+                body.extend(self.wait(cells).into_iter().flat_map(|node| match node {
+                    Node::Others { body, .. } => body,
+                    other => vec![other],
+                }));
+            }
+        }
+        body.push(Node::FenceGlobal);
+        body.push(count("part", self.panels(), self.carried(), false, part));
+        vec![Node::Others {
+            var: "from".into(),
+            body,
+        }]
+    }
+
+    /// Subtiles that a stage carries of a stored tile.
+    pub(super) fn carried(&self) -> Expr {
+        Expr::symbol("CARRIED", self.b.tiling().carrier().1)
+    }
+
     /// Which of all K steps this is.
     fn step(&self) -> Expr {
         if self.b.cta.split() > 1 {

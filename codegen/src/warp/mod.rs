@@ -1,7 +1,7 @@
 //! The warp level: how the warps of a CTA do what a checked kernel says, with every barrier, group, fence, release and
 //! acquire spelled out.
 //!
-//! [`build`] makes a [`Pipeline`] from a checked kernel or refuses with the numbers, [`crate::verify::pipeline`] runs all warps of all
+//! [`crate::sm90::build`] makes a [`Pipeline`] from a checked kernel or refuses with the numbers, [`crate::verify::pipeline`] runs all warps of all
 //! CTAs of a few ranks on a small case and accepts it, and [`crate::cuda::emit`] prints what was accepted. Both read
 //! the same nodes; a number is written once, as an [`Expr`].
 //!
@@ -18,7 +18,6 @@
 //! each other their sums, which may lie where the stages are; `share` is which. The first follow each other in the
 //! cluster: they lie on a pair of SMs.
 
-mod build;
 mod expr;
 mod node;
 mod ring;
@@ -26,9 +25,8 @@ mod spelling;
 mod text;
 mod visit;
 
-pub use crate::sm90::{BLOCK_ROWS, BOX_COLUMNS, CONSUMERS, Place, STRIP_ROWS};
+pub use crate::sm90::cta::{BLOCK_ROWS, BOX_COLUMNS, CONSUMERS, Place, STRIP_ROWS};
 pub use crate::tiling::{Subtile, Tile};
-pub use build::build;
 pub use expr::{Expr, Field, Op, Test, Values};
 pub use node::{
     At, Deal, Epilogue, Map, MapId, Node, Note, Param, Phase, RingId, Side, Slot, Source, Strips,
@@ -40,7 +38,7 @@ pub(crate) use spelling::{Spelling, factor, field_name, number, test};
 use crate::dtype::Dtype;
 use crate::kernel::Kernel;
 use crate::program::CounterId;
-use crate::sm90::Cta;
+use crate::sm90::cta::Cta;
 use crate::tiling::Tiling;
 use crate::verify::Checked;
 
@@ -64,7 +62,7 @@ pub struct Pipeline {
     /// Counters whose cells get several arrivals for each the kernel counts: by how many.
     pub scale: Vec<(CounterId, Expr)>,
     /// Whether its CTAs may come while the launch before on the stream still runs, and let those of the next launch come
-    /// as soon as all of its own are there ([`crate::sm90::early`]).
+    /// as soon as all of its own are there ([`crate::sm90::cta::early`]).
     pub early: bool,
     /// What all warps do first, once the CTA's barriers are there: empty, or the wait of those that come early.
     pub start: Vec<Node>,

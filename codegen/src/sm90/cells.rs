@@ -1,9 +1,9 @@
 //! Which cells of a counter an index names, as numbers and loops.
 
-use super::super::{Expr, Field, Node};
 use super::walk::Walk;
 use crate::kernel::Cells;
 use crate::program::{CellIndex, CounterDim, CounterId, PartitionId, Pick};
+use crate::warp::{Expr, Field, Node};
 
 impl Walk<'_, '_> {
     fn axis(&self, dim: CounterDim) -> Expr {

@@ -1,7 +1,19 @@
 //! The rings of a pipeline: what their slots hold, and whose arrivals they count. Where they lie is the CTA's to say.
 
-use super::super::{Barrier, CONSUMERS, Expr, Order, Part, Ring, Told};
-use super::Builder;
+use super::builder::Builder;
+use crate::warp::{Barrier, CONSUMERS, Expr, Order, Part, Ring, RingId, Told};
+
+/// The ring of operands.
+pub(super) const STAGES: RingId = RingId(0);
+/// The ring of output panels.
+pub(super) const PANELS: RingId = RingId(1);
+/// The ring of sums that CTAs which share a tile's steps send each other. Such a kernel moves no boxes.
+pub(super) const SUMS: RingId = RingId(2);
+/// The stages together, where sums and panels lie in them: a tile in between is full when all CTAs that share it are
+/// done with its steps, and empty when all its panels were read.
+pub(super) const TILES: RingId = RingId(3);
+/// The ring of boxes on their way to a peer.
+pub(super) const BOXES: RingId = RingId(2);
 
 /// The rings, one a region of shared memory, and the one that says whose the stages are where others lie in them.
 pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {

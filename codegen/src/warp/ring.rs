@@ -2,7 +2,7 @@
 
 use super::expr::Expr;
 use super::node::Side;
-use crate::sm90::Lifetime;
+use crate::sm90::cta::Lifetime;
 
 /// What a ring's slot consists of, for the tensors it stages.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -3,15 +3,16 @@
 //! Vectors are read by ordinary loads. Stored tiles come through the stages behind the item's last step, panel by panel:
 //! one slot holds a panel of each, the first where `x` would be, the others where `w` would be.
 
-use super::super::{At, Epilogue, Expr, Node, Param, Phase, Side, Slot, Source, Test};
+use super::builder::refuse;
 use super::item::{Leaf, Sorted};
 use super::nodes::side;
+use super::rings::{PANELS, STAGES};
 use super::walk::{Walk, identifier};
-use super::{PANELS, STAGES, refuse};
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
 use crate::program::Var;
 use crate::value::{AccId, Binary, Value};
+use crate::warp::{At, Epilogue, Expr, MapId, Node, Param, Phase, Side, Slot, Source, Test};
 
 impl Walk<'_, '_> {
     /// What each store of an item writes: an [`Epilogue`], or the sum of what the item added up.
@@ -166,7 +167,7 @@ impl Walk<'_, '_> {
     }
 
     /// Where a panel of a stored tile lies.
-    fn stored_panel(&mut self, from: &Region) -> Option<(super::super::MapId, At)> {
+    fn stored_panel(&mut self, from: &Region) -> Option<(MapId, At)> {
         let (_, var) = side(from)?;
         let (_, _, row, column) = self.item(var)?;
         let map = self.panel_map(from.buffer);

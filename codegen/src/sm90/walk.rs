@@ -1,12 +1,12 @@
 //! One warp's walk over a role: loops, names, ranks and cells.
 
-use super::super::{Deal, Expr, Field, Map, MapId, Node, Test, View};
-use super::{Builder, refuse};
+use super::builder::{Builder, refuse};
+use super::cta::Mode;
 use crate::kernel::{Block, Region};
 use crate::order::{RankOrder, affine};
 use crate::program::{Home, Loc, PartitionId, TensorId, TensorKind, Var};
 use crate::rank::{RankExpr, RankOp};
-use crate::sm90::Mode;
+use crate::warp::{Deal, Expr, Field, Map, MapId, Node, Test, View};
 
 /// Which warp walks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -279,7 +279,7 @@ impl<'b, 'a> Walk<'b, 'a> {
                     RankOp::Mul => a * b,
                     RankOp::Div => a / b,
                     RankOp::Rem => a % b,
-                    RankOp::Xor => Expr::Binary(super::super::Op::Xor, Box::new(a), Box::new(b)),
+                    RankOp::Xor => Expr::Binary(crate::warp::Op::Xor, Box::new(a), Box::new(b)),
                     RankOp::Sub => {
                         self.refuse(
                             "a difference of ranks",

@@ -2,16 +2,17 @@
 //!
 //! A piece travels in units of [`UNIT`] boxes, each sent and signalled by one CTA; units go round the CTAs.
 
-use super::super::{At, BOX_COLUMNS, Expr, Field, Node, Phase, SENDING, Side, UNIT};
+use super::builder::refuse;
+use super::cta::staging_rows;
 use super::item::{Leaf, common, leaves};
 use super::nodes::{all_empty, count, why};
+use super::rings::BOXES;
 use super::walk::{Bound, Walk, Which};
-use super::{BOXES, refuse};
 use crate::kernel::{Kernel, Op, OpKind, Purpose};
 use crate::program::{PartitionId, Pick, StoreMode, Var};
 use crate::rank::RankExpr;
-use crate::sm90::staging_rows;
 use crate::undo::{Fix, undone};
+use crate::warp::{At, BOX_COLUMNS, Expr, Field, MapId, Node, Phase, SENDING, Side, UNIT};
 
 /// Rows of a box.
 fn box_rows(kernel: &Kernel) -> u32 {
@@ -281,7 +282,7 @@ impl Walk<'_, '_> {
     }
 
     /// The box of the current unit, `i`-th of it.
-    fn box_at(&mut self, var: Var, region: &crate::kernel::Region) -> (super::super::MapId, At) {
+    fn box_at(&mut self, var: Var, region: &crate::kernel::Region) -> (MapId, At) {
         let rows = box_rows(self.b.kernel);
         let map = self.map(region.buffer, rows, BOX_COLUMNS);
         let start = self.item(var).map_or(Expr::Const(0), |(_, _, row, _)| {

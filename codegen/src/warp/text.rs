@@ -2,12 +2,12 @@
 
 use super::spelling::{Spelling, factor, field_name, number, test};
 use crate::kernel::DimId;
-use crate::pipeline::{
+use crate::print::Page;
+use crate::program::{CounterId, StoreMode};
+use crate::warp::{
     At, Deal, Expr, Field, Map, Node, Phase, Pipeline, Place, Ring, RingId, Side, Slot, Source,
     View,
 };
-use crate::print::Page;
-use crate::program::{CounterId, StoreMode};
 use std::fmt;
 
 impl Pipeline {

@@ -1,13 +1,13 @@
 //! A tile as the multiplying warpgroups compute it.
 
-use super::super::{Expr, Node, Phase, Side, Slot, Test};
-use super::STAGES;
+use super::cta::Mode;
 use super::item::Sorted;
 use super::nodes::{count, skip};
+use super::rings::STAGES;
 use super::walk::Walk;
 use crate::kernel::OpKind;
 use crate::program::Var;
-use crate::sm90::Mode;
+use crate::warp::{Expr, Node, Phase, Side, Slot, Test};
 
 impl Walk<'_, '_> {
     pub(super) fn multiply(&mut self, sorted: &Sorted<'_>, var: Var, tiles: Expr) -> Vec<Node> {

@@ -1,12 +1,12 @@
 //! What one item does, sorted by the warp that does it; and the waits and signals all warps share.
 
-use super::super::{Expr, Field, Node, Note, Test};
+use super::builder::{names_an_item, refuse};
 use super::nodes::why;
 use super::walk::{Bound, Walk};
-use super::{names_an_item, refuse};
 use crate::kernel::{Block, Cells, Kernel, Op, OpId, OpKind, Region, visit, visit_ops};
 use crate::order::RankOrder;
 use crate::program::{CellIndex, CounterId, Loc, PartitionId, Pick, TensorKind, Var};
+use crate::warp::{Expr, Field, Node, Note, Test};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who waits for which counter.

@@ -2,49 +2,25 @@
 //!
 //! What a Hopper pipeline cannot do yet is refused here, with the numbers, before any text is made.
 
-mod cells;
-mod comm;
-mod epilogue;
-mod gemm;
-mod item;
-mod multiply;
-mod nodes;
-mod operand;
-mod panel;
-mod rings;
-mod share;
-mod stagger;
-mod walk;
-
-use super::{Comm, Epilogue, Expr, Map, Node, Pipeline, Place, RingId, Test, UNIT, Warp};
-use crate::diag::{Diagnostic, Diagnostics, Rule};
+use super::builder::{Builder, clustered, refuse};
+use super::cta::{self, Cta, Level};
+use super::item::Counters;
+use super::nodes::why;
+use super::walk::{Walk, Which};
+use crate::diag::{Diagnostic, Diagnostics};
 use crate::kernel::{Block, Kernel, OpKind, Role, RoleKind, visit};
-use crate::program::{CellIndex, CounterId, Loc};
-use crate::sm90::{self, Cta, Level};
-use crate::tiling::{Tiling, first_step};
+use crate::program::Loc;
+use crate::tiling::first_step;
 use crate::verify::Checked;
-use item::Counters;
-use nodes::why;
+use crate::warp::{Comm, Expr, Node, Pipeline, Place, Test, UNIT, Warp};
 use std::collections::BTreeSet;
-use walk::{Walk, Which};
 
-/// The ring of operands.
-const STAGES: RingId = RingId(0);
-/// The ring of output panels.
-const PANELS: RingId = RingId(1);
-/// The ring of sums that CTAs which share a tile's steps send each other. Such a kernel moves no boxes.
-const SUMS: RingId = RingId(2);
-/// The stages together, where sums and panels lie in them: a tile in between is full when all CTAs that share it are
-/// done with its steps, and empty when all its panels were read.
-const TILES: RingId = RingId(3);
-/// The ring of boxes on their way to a peer.
-const BOXES: RingId = RingId(2);
 /// The pipeline of `kernel` on its architecture.
 ///
 /// # Errors
 /// What the architecture, or this version, cannot do: a tile, type, layout, role or epilogue, each with what it can.
 pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
-    let Some(cta) = sm90::cta(kernel, Level::Runs)? else {
+    let Some(cta) = cta::cta(kernel, Level::Runs)? else {
         let at = kernel.roles.first().and_then(|role| first(kernel, role));
         return Err(refuse(at, "it has no dot", "a pipeline feeds tensor cores").into());
     };
@@ -67,9 +43,9 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     for warp in cta.warps() {
         let place = warp.place;
         let (name, which, before) = match warp.role {
-            sm90::Role::Load => ("load", Which::Load, Some(Which::Fetch)),
-            sm90::Role::Store => ("store", Which::Store, Some(Which::Send)),
-            sm90::Role::Multiply => ("multiply", Which::Multiply, None),
+            cta::Role::Load => ("load", Which::Load, Some(Which::Fetch)),
+            cta::Role::Store => ("store", Which::Store, Some(Which::Send)),
+            cta::Role::Multiply => ("multiply", Which::Multiply, None),
         };
         let mut body = Vec::new();
         if let (Some(mover), Some(which), Some(comm)) = (mover, before, comm) {
@@ -101,7 +77,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     if cta.ctas() > 1 {
         end.push(Node::SyncCluster);
     }
-    let rings = rings::lay_out(&builder);
+    let rings = super::rings::lay_out(&builder);
     let Builder {
         maps,
         epilogues,
@@ -133,54 +109,6 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         return Err(refuse(at, message, format!("an SM has {has}")).into());
     }
     Ok(pipeline)
-}
-
-/// What every step of lowering needs.
-struct Builder<'a> {
-    kernel: &'a Kernel,
-    cta: &'a Cta,
-    comm: Option<Comm>,
-    counters: Counters,
-    maps: Vec<Map>,
-    epilogues: Vec<Epilogue>,
-    scale: Vec<(CounterId, Expr)>,
-    found: Vec<Diagnostic>,
-}
-
-impl Builder<'_> {
-    /// How the tiles of all loops are computed.
-    const fn tiling(&self) -> &Tiling {
-        self.cta.tiling()
-    }
-
-    /// How many share the steps of a tile.
-    fn shares(&self) -> Expr {
-        Expr::symbol("SPLIT", self.cta.split())
-    }
-
-    /// The rank of a CTA in its cluster: those that load together, `half` by `half`, follow each other, so that a pair of
-    /// SMs does; each such group has a share of the steps.
-    fn rank(&self, share: Expr, half: Expr) -> Expr {
-        match (self.cta.split(), self.cta.beside()) {
-            (1, _) => half,
-            (_, 1) => share,
-            (_, beside) => share * Expr::symbol("CLUSTER", beside) + half,
-        }
-    }
-}
-
-/// Rows or columns of the tiles of a cluster.
-fn clustered(name: &str, size: u32, ctas: u32) -> Expr {
-    let size = Expr::symbol(name, size);
-    if ctas > 1 {
-        size * Expr::symbol("CLUSTER", ctas)
-    } else {
-        size
-    }
-}
-
-fn refuse(at: Option<Loc>, message: impl Into<String>, hint: impl Into<String>) -> Diagnostic {
-    Diagnostic::new(Rule::Resources, at, message).hint(hint)
 }
 
 /// Copies of a copy engine between the memory of two other ranks. Their driver may put them into queues of a GPU that is
@@ -262,7 +190,7 @@ fn comm(kernel: &Kernel) -> Option<Comm> {
 
 /// Numbers all warps use.
 fn lets(kernel: &Kernel, cta: &Cta) -> Vec<(String, Expr)> {
-    use super::Field;
+    use crate::warp::Field;
     let tiling = cta.tiling();
     let (tile, [_, w]) = (tiling.tile(), tiling.operands());
     let columns = kernel.partitions[tiling.partition().index()].columns;
@@ -288,13 +216,6 @@ fn lets(kernel: &Kernel, cta: &Cta) -> Vec<(String, Expr)> {
         lets.push(("steps".into(), steps));
     }
     lets
-}
-
-/// Whether a cell index names one item, and thus one waiter.
-fn names_an_item(index: &[CellIndex]) -> bool {
-    index
-        .iter()
-        .any(|index| matches!(index, CellIndex::Item(_)))
 }
 
 const _: () = assert!(UNIT > 0);

@@ -1,0 +1,68 @@
+//! What every step of building a pipeline has at hand.
+
+use super::cta::Cta;
+use super::item::Counters;
+use crate::diag::{Diagnostic, Rule};
+use crate::kernel::Kernel;
+use crate::program::{CellIndex, CounterId, Loc};
+use crate::tiling::Tiling;
+use crate::warp::{Comm, Epilogue, Expr, Map};
+
+/// What every step of lowering needs.
+pub(super) struct Builder<'a> {
+    pub kernel: &'a Kernel,
+    pub cta: &'a Cta,
+    pub comm: Option<Comm>,
+    pub counters: Counters,
+    pub maps: Vec<Map>,
+    pub epilogues: Vec<Epilogue>,
+    pub scale: Vec<(CounterId, Expr)>,
+    pub found: Vec<Diagnostic>,
+}
+
+impl Builder<'_> {
+    /// How the tiles of all loops are computed.
+    pub const fn tiling(&self) -> &Tiling {
+        self.cta.tiling()
+    }
+
+    /// How many share the steps of a tile.
+    pub fn shares(&self) -> Expr {
+        Expr::symbol("SPLIT", self.cta.split())
+    }
+
+    /// The rank of a CTA in its cluster: those that load together, `half` by `half`, follow each other, so that a pair of
+    /// SMs does; each such group has a share of the steps.
+    pub fn rank(&self, share: Expr, half: Expr) -> Expr {
+        match (self.cta.split(), self.cta.beside()) {
+            (1, _) => half,
+            (_, 1) => share,
+            (_, beside) => share * Expr::symbol("CLUSTER", beside) + half,
+        }
+    }
+}
+
+/// Rows or columns of the tiles of a cluster.
+pub(super) fn clustered(name: &str, size: u32, ctas: u32) -> Expr {
+    let size = Expr::symbol(name, size);
+    if ctas > 1 {
+        size * Expr::symbol("CLUSTER", ctas)
+    } else {
+        size
+    }
+}
+
+pub(super) fn refuse(
+    at: Option<Loc>,
+    message: impl Into<String>,
+    hint: impl Into<String>,
+) -> Diagnostic {
+    Diagnostic::new(Rule::Resources, at, message).hint(hint)
+}
+
+/// Whether a cell index names one item, and thus one waiter.
+pub(super) fn names_an_item(index: &[CellIndex]) -> bool {
+    index
+        .iter()
+        .any(|index| matches!(index, CellIndex::Item(_)))
+}

@@ -1,0 +1,222 @@
+//! Panels of a tile, as the roles number them: where each lies, and the boxes that carry it.
+
+use super::epilogue::groups;
+use super::item::{Leaf, Sorted};
+use super::nodes::{count, read, side, why};
+use super::rings::{PANELS, TILES};
+use super::walk::Walk;
+use crate::dtype::Dtype;
+use crate::kernel::{OpKind, Region};
+use crate::program::{Pick, StoreMode, TensorId};
+use crate::warp::{At, Expr, MapId, Node, Phase, Side, Slot};
+
+impl Walk<'_, '_> {
+    /// A tile's stores, and its signals.
+    pub(super) fn store(
+        &mut self,
+        sorted: &Sorted<'_>,
+        lag: bool,
+        before: &mut Vec<Node>,
+        chunk: Option<&Expr>,
+    ) -> Vec<Node> {
+        if sorted.stores.is_empty() {
+            return Vec::new();
+        }
+        let mut nodes = self.waits(&sorted.store_waits);
+        let mut part = Vec::new();
+        let groups = groups(self, sorted);
+        let per_panel = groups.len() as u32;
+        for (_, stores) in groups {
+            part.push(Node::Await {
+                ring: PANELS,
+                side: Side::Full,
+                phase: Phase::ThisLap,
+            });
+            for leaf in stores {
+                nodes.push(self.note(leaf.op));
+                let OpKind::Store { dst, mode, .. } = &leaf.op.kind else {
+                    continue;
+                };
+                let (dst, mode) = (dst.clone(), *mode);
+                part.extend(self.in_loops(&leaf.loops, &mut |walk| {
+                    walk.panel_to(&dst, mode, before, chunk)
+                }));
+            }
+            part.push(Node::Commit);
+            if !self.b.cta.aliased() {
+                part.extend(self.panel_read());
+            }
+            part.push(Node::Advance {
+                ring: PANELS,
+                keep: false,
+            });
+        }
+        nodes.push(self.each_own_panel(part));
+        if self.b.cta.aliased() {
+            nodes.push(why("Then stages may be loaded again where they lay."));
+            nodes.extend(read(TILES, Slot::Current));
+        }
+        if sorted.signals.is_empty() {
+            return nodes;
+        }
+        if lag {
+            // All but this tile's stores are complete: the tile before can be announced.
+            nodes.push(Node::AwaitStores {
+                pending: self.b.tiling().subtiles() * per_panel,
+            });
+            nodes.push(Node::Flush {
+                amount: amount(&sorted.signals[0]),
+            });
+        } else {
+            nodes.push(Node::AwaitStores { pending: 0 });
+        }
+        for leaf in &sorted.signals {
+            if let OpKind::Signal { cells, amount } = &leaf.op.kind {
+                nodes.push(self.note(leaf.op));
+                nodes.extend(
+                    self.in_loops(&leaf.loops, &mut |walk| walk.signal(cells, *amount, lag)),
+                );
+            }
+        }
+        nodes
+    }
+
+    /// One panel of a tile to one destination.
+    fn panel_to(
+        &mut self,
+        dst: &Region,
+        mode: StoreMode,
+        before: &mut Vec<Node>,
+        chunk: Option<&Expr>,
+    ) -> Vec<Node> {
+        let map = self.panel_map(dst.buffer);
+        let Some((_, var)) = side(dst) else {
+            return Vec::new();
+        };
+        let Some((_, _, row, column)) = self.item(var) else {
+            return Vec::new();
+        };
+        let slot = match &dst.slot {
+            Some(Pick::One(slot)) => Some(self.rank(slot)),
+            Some(Pick::All | Pick::Others) | None => None,
+        };
+        let (row, column) = self.panel_at(row, column, Expr::var("part"));
+        let (row, at_chunk, rank) = self.place(dst, map, var, row, slot);
+        if self.b.maps[usize::from(map.0)].tail
+            && let Some(chunk) = chunk
+        {
+            before.push(Node::Tail {
+                map,
+                chunk: chunk.clone(),
+            });
+        }
+        let dtype = self.b.kernel.buffers[dst.buffer.index()].dtype;
+        vec![self.each_slice(dtype, column, |slice, column| Node::Store {
+            ring: PANELS,
+            slice,
+            map,
+            at: At {
+                column,
+                row: row.clone(),
+                chunk: at_chunk.clone(),
+                rank: rank.clone(),
+            },
+            mode,
+        })]
+    }
+
+    /// How many a tile has.
+    pub(super) fn panels(&self) -> Expr {
+        let tile = self.b.tiling().tile();
+        if self.b.tiling().swapped() {
+            Expr::symbol("TILE_M", tile.rows) / self.panel_rows()
+        } else {
+            Expr::symbol("TILE_N", tile.columns) / self.panel_columns()
+        }
+    }
+
+    /// Elements of one.
+    pub(super) fn panel_elements(&self) -> Expr {
+        let tile = self.b.tiling().tile();
+        if self.b.tiling().swapped() {
+            self.panel_rows() * Expr::symbol("TILE_N", tile.columns)
+        } else {
+            Expr::symbol("TILE_M", tile.rows) * self.panel_columns()
+        }
+    }
+
+    /// The first row and column of panel `part` of the tile in a row and column of tiles, or of a warpgroup's own half of it.
+    pub(super) fn panel_at(&self, row: Expr, column: Expr, part: Expr) -> (Expr, Expr) {
+        let tile = self.b.tiling().tile();
+        let row = row * Expr::symbol("TILE_M", tile.rows);
+        let column = column * Expr::symbol("TILE_N", tile.columns);
+        let half = |side: Expr, one: Expr| {
+            if self.b.cta.staggered() {
+                side + Expr::var("consumer") * one
+            } else {
+                side
+            }
+        };
+        if self.b.tiling().swapped() {
+            let column = half(column, self.panel_columns());
+            (row + part * self.panel_rows(), column)
+        } else {
+            let row = half(row, self.panel_rows());
+            (row, column + part * self.panel_columns())
+        }
+    }
+
+    /// The map of a tensor that panels are stored in or loaded from.
+    pub(super) fn panel_map(&mut self, tensor: TensorId) -> MapId {
+        let (tiling, dtype) = (self.b.tiling(), self.b.kernel.buffers[tensor.index()].dtype);
+        let (rows, columns) = (tiling.subtile().rows, tiling.slice_columns(dtype.bytes()));
+        self.map(tensor, rows, columns)
+    }
+
+    /// What moves a panel of some type from its first column on: once, or slice by slice where it has several.
+    pub(super) fn each_slice(
+        &self,
+        dtype: Dtype,
+        column: Expr,
+        moves: impl Fn(Expr, Expr) -> Node,
+    ) -> Node {
+        let tiling = self.b.tiling();
+        let (tile, panel) = (tiling.tile(), tiling.subtile());
+        let columns = tiling.slice_columns(dtype.bytes());
+        if columns == panel.columns {
+            return moves(0.into(), column);
+        }
+        let name = if dtype == Dtype::F32 {
+            "SLICE_N_F32"
+        } else {
+            "SLICE_N"
+        };
+        let columns = Expr::symbol(name, columns);
+        let of = if panel.columns == tile.columns {
+            Expr::symbol("TILE_N", tile.columns)
+        } else {
+            self.panel_columns()
+        };
+        let slices = of / columns.clone();
+        let slice = || Expr::var("slice");
+        let node = moves(slice(), column + slice() * columns);
+        count("slice", slices, 1.into(), false, vec![node])
+    }
+
+    fn panel_columns(&self) -> Expr {
+        Expr::symbol("PANEL_N", self.b.tiling().subtile().columns)
+    }
+
+    fn panel_rows(&self) -> Expr {
+        Expr::symbol("PANEL_M", self.b.tiling().subtile().rows)
+    }
+}
+
+/// How much a signal adds.
+pub(super) fn amount(leaf: &Leaf<'_>) -> u32 {
+    if let OpKind::Signal { amount, .. } = leaf.op.kind {
+        amount
+    } else {
+        1
+    }
+}

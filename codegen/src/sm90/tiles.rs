@@ -1,0 +1,146 @@
+//! A loop over tiles, as each of the three GEMM roles runs it.
+
+use super::builder::clustered;
+use super::item::{leaves, sort};
+use super::nodes::{all_empty, why};
+use super::rings::{STAGES, TILES};
+use super::stores::amount;
+use super::walk::{Bound, Walk, Which};
+use crate::kernel::Op;
+use crate::order::TileOrder;
+use crate::program::{PartitionId, Var};
+use crate::rank::RankExpr;
+use crate::warp::{Expr, Node, Phase, Side};
+
+impl Walk<'_, '_> {
+    /// A loop over tiles.
+    pub fn tiles(
+        &mut self,
+        var: Var,
+        partition: PartitionId,
+        chunk: Option<&RankExpr>,
+        order: TileOrder,
+        body: &[Op],
+    ) -> Vec<Node> {
+        let mine = chunk == Some(&RankExpr::Me);
+        let chunk = chunk.map(|chunk| self.rank(chunk));
+        let tile = self.b.tiling().tile();
+        let (down, across) = self.b.cta.cluster();
+        let block = &self.b.kernel.partitions[partition.index()];
+        if (block.row_block, block.column_block) != (Some(tile.rows), Some(tile.columns)) {
+            let message = format!(
+                "items of `{}` beside tiles of {}x{}",
+                block.name, tile.rows, tile.columns
+            );
+            self.refuse(message, "all loops of #[gemm] visit tiles of one shape");
+        }
+        let leaves = leaves(self, body);
+        let mut sorted = sort(self, &leaves);
+        self.epilogues(&mut sorted);
+        let mut nodes = Vec::new();
+        let rows = self
+            .rows(partition, chunk.as_ref())
+            .ceil_div(clustered("TILE_M", tile.rows, down));
+        let of = if mine { "my_" } else { "" };
+        let tiles_m = self.name(&mut nodes, &format!("{of}tiles_m"), rows);
+        let tiles = self.name(
+            &mut nodes,
+            &format!("{of}tiles"),
+            tiles_m.clone() * Expr::var("tiles_n"),
+        );
+        let name = self.ident(var);
+        let (row, column) = (
+            self.of_cta(format!("{name}.row"), down),
+            self.of_cta(format!("{name}.column"), across),
+        );
+        self.bind(
+            var,
+            Bound::Item {
+                partition,
+                chunk: chunk.clone(),
+                row: row.clone(),
+                column: column.clone(),
+            },
+        );
+        let lag = sorted.signals.len() == 1
+            && !sorted.stores.is_empty()
+            && sorted.load_waits.is_empty()
+            && sorted.sums.is_empty()
+            && sorted.signals[0].loops.is_empty();
+        let before = match self.which {
+            Which::Store if !sorted.stores.is_empty() => {
+                let mut waits = std::mem::take(&mut sorted.store_waits);
+                let before = self.hoisted(&mut waits, &tiles);
+                sorted.store_waits = waits;
+                before
+            }
+            _ => Vec::new(),
+        };
+        let lag = lag && sorted.store_waits.is_empty();
+        nodes.extend(before);
+        let mut item = match self.which {
+            Which::Load => self.load(&sorted),
+            Which::Store => self.store(&sorted, lag, &mut nodes, chunk.as_ref()),
+            Which::Multiply => self.multiply(&sorted, var, tiles.clone()),
+            Which::Fetch | Which::Send | Which::End => Vec::new(),
+        };
+        let placed = self.which != Which::Multiply || !sorted.vectors.is_empty();
+        if placed && !item.is_empty() {
+            let place = Node::Place {
+                var: name,
+                order,
+                index: Expr::Within,
+                rows: tiles_m,
+                columns: Expr::var("tiles_n"),
+            };
+            item.insert(0, place);
+        }
+        self.scope.pop();
+        nodes.push(Node::Items {
+            count: tiles,
+            body: item,
+        });
+        if self.which == Which::Store && lag {
+            nodes.push(why(
+                "Nothing stays unsignalled past the loop: what comes next may wait for a peer that waits for this.",
+            ));
+            nodes.push(Node::AwaitStores { pending: 0 });
+            nodes.push(Node::Flush {
+                amount: amount(&sorted.signals[0]),
+            });
+        }
+        nodes
+    }
+
+    /// At the end of loading, where CTAs load into each other: then none of that is under way, nor are the consumers'
+    /// arrivals, and the CTA may leave.
+    pub fn all_stages_empty(&self) -> Vec<Node> {
+        let cta = self.b.cta;
+        if cta.beside() == 1 {
+            return Vec::new();
+        }
+        let mut nodes = vec![
+            why(
+                "All of the cluster is done with what was loaded here: nothing of it is still on its way to this CTA.",
+            ),
+            all_empty(STAGES, Expr::symbol("STAGES", cta.stages())),
+        ];
+        if cta.aliased() {
+            nodes.push(Node::Await {
+                ring: TILES,
+                side: Side::Empty,
+                phase: Phase::LapBefore,
+            });
+        }
+        nodes
+    }
+
+    /// A tile's row or column among all: with `ctas` of a cluster along it, a place is theirs together.
+    fn of_cta(&self, place: String, ctas: u32) -> Expr {
+        if ctas > 1 {
+            Expr::var(place) * Expr::symbol("CLUSTER", ctas) + Expr::var("half")
+        } else {
+            Expr::var(place)
+        }
+    }
+}
