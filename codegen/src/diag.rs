@@ -1,16 +1,16 @@
-//! Diagnostics: what is wrong, where, why, and what would be right. The only place that formats errors.
+//! Diagnostics: what is wrong, where, why, and how to correct it. The only place that formats errors.
 
 use crate::program::Loc;
 use std::fmt;
 
-/// The rule a diagnostic is about. Each is decided in one place; [`crate::verify`] documents when.
+/// The rule that a diagnostic is about. Each is checked in one place; [`crate::verify`] documents when.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Rule {
-    /// The program is not a schedule: a name, a place or a loop that has no meaning where it stands.
+    /// The program is not a schedule: a name, place or loop has no meaning where it is.
     Language,
-    /// A shape, world size, dtype, layout or choice that is not legal.
+    /// A shape, world size, dtype, layout or choice is illegal.
     Shape,
-    /// Every wait is met (DESIGN guarantee 1).
+    /// Every wait ends (guarantee 1).
     Progress,
     /// Every access is ordered after the ones it conflicts with (guarantee 2).
     Race,
@@ -20,13 +20,13 @@ pub enum Rule {
     Reuse,
     /// A counter cell's signals can be told apart by launch (guarantee 4).
     Attribution,
-    /// Ranks, slots, cells and tiles stay inside (guarantee 5).
+    /// Ranks, slots, cells and tiles stay within bounds (guarantee 5).
     Bounds,
     /// Shared memory, barriers and CTAs fit (guarantee 5).
     Resources,
-    /// More bytes cross a link than need to: a warning (guarantee 6).
+    /// More bytes cross a link than necessary: a warning (guarantee 6).
     Volume,
-    /// A launch is predicted to take longer than it would if loops ran apart: a warning.
+    /// A launch is predicted to be slower than with its loops on separate CTAs: a warning.
     Time,
 }
 
@@ -73,13 +73,13 @@ pub struct Diagnostic {
     pub message: String,
     /// Where.
     pub at: Option<Loc>,
-    /// The story: what happened, in order, each with its place.
+    /// The trace: what happened, in order, each with its place.
     pub notes: Vec<Note>,
-    /// What would be right.
+    /// How to correct it.
     pub hint: Option<String>,
 }
 
-/// A step of a diagnostic's story.
+/// A step of a diagnostic's trace.
 #[derive(Clone, Debug)]
 pub struct Note {
     /// What happened.
@@ -100,7 +100,7 @@ impl Diagnostic {
         }
     }
 
-    /// With one more step of the story.
+    /// With one more step of the trace.
     #[must_use]
     pub fn note(mut self, at: impl Into<Option<Loc>>, text: impl Into<String>) -> Self {
         self.notes.push(Note {
@@ -110,20 +110,20 @@ impl Diagnostic {
         self
     }
 
-    /// With what would be right.
+    /// With how to correct it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Its message with its file and line: for a table, where the story has no room.
+    /// Its message with its file and line, for a table that cannot show the trace.
     pub fn brief(&self) -> String {
         let at = self.at.map(|at| format!(", {}:{}", at.file(), at.line()));
         self.message.clone() + &at.unwrap_or_default()
     }
 
-    /// Its text; `place` says how a location is shown (a snapshot shows none).
+    /// Its text. `place` formats a location (a snapshot shows none).
     pub fn text(&self, place: &impl Fn(Loc) -> String) -> String {
         let mut text = format!("error[{}]: {}\n", self.rule.name(), self.message);
         if matches!(self.rule, Rule::Volume | Rule::Time) {
@@ -156,7 +156,7 @@ impl fmt::Display for Diagnostic {
 
 impl std::error::Error for Diagnostic {}
 
-/// Findings, at least one. What a stage returns when it refuses.
+/// One or more findings: what a stage returns when it rejects its input.
 #[derive(Clone, Debug)]
 pub struct Diagnostics(Vec<Diagnostic>);
 
@@ -173,21 +173,20 @@ impl Diagnostics {
         }
     }
 
-    /// As findings about what the compiler made of a schedule that keeps every rule: `what` failed, and the schedule is
-    /// not to blame.
+    /// The same findings as a compiler bug: `what` failed, although the schedule keeps every rule.
     #[must_use]
     pub fn ours(self, what: &str) -> Diagnostics {
         let ours = |mut found: Diagnostic| {
             found.message = format!("this is our bug: {}", found.message);
             let mended = found.hint.take();
-            let mended = mended.map(|hint| format!("for whoever mends it: {hint}"));
+            let mended = mended.map(|hint| format!("for the maintainers: {hint}"));
             found
                 .notes
                 .extend(mended.map(|text| Note { text, at: None }));
             found
                 .note(
                     None,
-                    "the schedule keeps every rule; what we made of it for the warps of a CTA does not",
+                    "the schedule keeps every rule, but the warp program compiled from it does not",
                 )
                 .hint(format!(
                     "please report this text with the schedule's source, for {what}; other choices (`--set`) may have a kernel"

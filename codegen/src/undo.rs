@@ -1,25 +1,25 @@
-//! Fixes that a test can switch off, so that it can show that without each of them a wrong schedule is accepted.
+//! Fixes that a test can switch off, to show that a wrong schedule is accepted without each of them.
 //!
-//! Only the feature `undo` compiles the switches in, and optimised builds refuse it; without it `undone` is `false`
-//! and costs nothing.
+//! Only the feature `undo` compiles the switches, and optimised builds reject it. Without it `undone` is `false` and
+//! costs nothing.
 
 #[cfg(all(feature = "undo", not(debug_assertions)))]
 compile_error!(
     "the feature `undo` switches the verifier's rules off: it is for this crate's own tests"
 );
 
-/// A rule of the verifier that closed a hole.
+/// A rule that closed a hole in the verifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fix {
-    /// The warp level keeps every order of the tile level, whichever thread makes the access.
+    /// The warp level keeps every order of the tile level, whichever threads make the accesses.
     WarpOrder,
     /// A term counts as often as it was added.
     Multiplicity,
     /// A bias or residual is a term like a product.
     AddedTerms,
-    /// A Gathered tensor holds rows of the tensor that it gathers.
+    /// A Gathered tensor holds its own rows, not those of another tensor.
     Provenance,
-    /// What holds between launches is decided over every shape of the series.
+    /// What holds between launches is checked over every shape of the series.
     Dimensions,
     /// Launches of one kernel belong to one checked series.
     Series,
@@ -30,7 +30,7 @@ thread_local! {
     static UNDONE: std::cell::Cell<Option<Fix>> = const { std::cell::Cell::new(None) };
 }
 
-/// Runs `body` on this thread as if `fix` had never been made.
+/// Runs `body` on this thread without `fix`.
 #[cfg(feature = "undo")]
 pub fn undoing<T>(fix: Fix, body: impl FnOnce() -> T) -> T {
     let before = UNDONE.replace(Some(fix));

@@ -108,11 +108,11 @@ fn launches_of_several_series_are_refused() {
         assert_eq!(refused.kind(), "rejected");
         let told = refused.to_string();
         assert!(
-            told.contains("the plan of 512x512x64 is not of this series"),
+            told.contains("the plan of 512x512x64 does not belong to this series"),
             "{told}"
         );
         assert!(
-            told.contains("make one series with the most of every dimension"),
+            told.contains("make one series with the largest size of every dimension"),
             "{told}"
         );
     }

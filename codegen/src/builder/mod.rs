@@ -1,7 +1,7 @@
-//! The builder that `#[schedule]` targets, and that makes schedules at run time.
+//! The builder behind `#[schedule]`. It also makes schedules at run time.
 //!
-//! One call records one statement together with the caller's source location. Nothing is judged here: [`crate::lower`]
-//! reports every mistake at once, each at the call that made it.
+//! Each call records one statement and the caller's source location. The builder checks nothing: [`crate::lower`]
+//! reports all mistakes together, each at the call that made it.
 //!
 //! ```
 //! use counterflow_codegen::builder::*;
@@ -46,7 +46,7 @@ pub struct ScheduleBuilder {
 }
 
 impl ScheduleBuilder {
-    /// An empty schedule of that name.
+    /// An empty schedule called `name`.
     #[track_caller]
     pub fn new(name: &str) -> Self {
         let program = Program {
@@ -67,7 +67,7 @@ impl ScheduleBuilder {
         }
     }
 
-    /// The schedule as recorded.
+    /// The recorded schedule.
     pub fn finish(self) -> Program {
         self.program
     }
@@ -84,12 +84,12 @@ impl ScheduleBuilder {
         TensorRef { id, extent: None }
     }
 
-    /// An input in row chunks that every rank must hold all of at the end ([`TensorKind::Gathered`]).
+    /// An input in row chunks, one per rank. At the end every rank holds all of it ([`TensorKind::Gathered`]).
     #[track_caller]
     pub fn gathered(&mut self, name: &str, dtype: Dtype) -> TensorRef {
         self.tensor(name, TensorKind::Gathered, dtype)
     }
-    /// An input whole on each rank ([`TensorKind::Local`]).
+    /// An input that each rank holds whole ([`TensorKind::Local`]).
     #[track_caller]
     pub fn local(&mut self, name: &str, dtype: Dtype) -> TensorRef {
         self.tensor(name, TensorKind::Local, dtype)
@@ -99,7 +99,7 @@ impl ScheduleBuilder {
     pub fn vector(&mut self, name: &str, dtype: Dtype) -> TensorRef {
         self.tensor(name, TensorKind::Vector, dtype)
     }
-    /// An output whole on each rank ([`TensorKind::Out`]).
+    /// An output that each rank holds whole ([`TensorKind::Out`]).
     #[track_caller]
     pub fn out(&mut self, name: &str, dtype: Dtype) -> TensorRef {
         self.tensor(name, TensorKind::Out, dtype)
@@ -109,21 +109,21 @@ impl ScheduleBuilder {
     pub fn accumulated(&mut self, name: &str, dtype: Dtype) -> TensorRef {
         self.tensor(name, TensorKind::Accumulated, dtype)
     }
-    /// An output summed over ranks, each keeping its chunk ([`TensorKind::Scattered`]).
+    /// An output summed over ranks. Each rank keeps its chunk ([`TensorKind::Scattered`]).
     #[track_caller]
     pub fn scattered(&mut self, name: &str, dtype: Dtype) -> TensorRef {
         self.tensor(name, TensorKind::Scattered, dtype)
     }
-    /// An output summed over ranks, whole on every rank ([`TensorKind::Reduced`]).
+    /// An output summed over ranks. Every rank holds it whole ([`TensorKind::Reduced`]).
     #[track_caller]
     pub fn reduced(&mut self, name: &str, dtype: Dtype) -> TensorRef {
         self.tensor(name, TensorKind::Reduced, dtype)
     }
 
-    /// Scratch in symmetric memory, shaped like `like`, in `slots` copies.
+    /// Scratch in symmetric memory: `slots` copies of the shape of `like`.
     ///
-    /// Holds the chunk each rank owns if `like` is [`TensorKind::Scattered`], all rows otherwise;
-    /// [`TensorRef::chunk`] and [`TensorRef::whole`] say it explicitly.
+    /// Each slot holds the chunk that its rank owns if `like` is [`TensorKind::Scattered`], all rows otherwise.
+    /// [`TensorRef::chunk`] and [`TensorRef::whole`] choose explicitly.
     #[track_caller]
     pub fn symmetric(
         &mut self,
@@ -185,13 +185,13 @@ impl ScheduleBuilder {
         PartitionRef(id)
     }
 
-    /// Blocks of `rows` rows and all columns.
+    /// A partition into blocks of `rows` rows and all columns.
     #[track_caller]
     pub fn pieces(&mut self, name: &str, tensor: TensorRef, rows: impl Into<Tune>) -> PartitionRef {
         let rows = self.choice(name.into(), rows.into());
         self.partition(name, tensor, Block::Pieces { rows })
     }
-    /// Blocks of `columns` columns and all rows of a chunk.
+    /// A partition into blocks of `columns` columns and all rows of a chunk.
     #[track_caller]
     pub fn panels(
         &mut self,
@@ -202,14 +202,14 @@ impl ScheduleBuilder {
         let columns = self.choice(name.into(), columns.into());
         self.partition(name, tensor, Block::Panels { columns })
     }
-    /// Blocks of rows and columns.
+    /// A partition into blocks of rows and columns.
     #[track_caller]
     pub fn tiles(&mut self, name: &str, tensor: TensorRef, shape: impl Into<Tune>) -> PartitionRef {
         let shape = self.choice(name.into(), shape.into());
         self.partition(name, tensor, Block::Tiles { shape })
     }
 
-    /// Counters with an index space of `axes`, outermost first; none for a single cell.
+    /// Counters indexed by `axes`, outermost first. No axes make a single cell.
     #[track_caller]
     pub fn counters(&mut self, name: &str, axes: impl IntoIterator<Item = Axis>) -> CountersRef {
         let id = CounterId(small(self.program.counters.len()));
@@ -246,7 +246,7 @@ impl ScheduleBuilder {
             panels,
             ping_pong,
         } = options;
-        // A closure has a location of its own, so the caller's is taken here.
+        // A closure has its own location, so the caller's is taken here.
         let at = Location::caller();
         let mut choice = |name: &str, tune: Option<Tune>| {
             tune.map(|tune| self.choice_at(format!("gemm.{name}"), tune, at))
@@ -261,13 +261,13 @@ impl ScheduleBuilder {
         };
         self.role(kind, body);
     }
-    /// A loop of `ctas` CTAs that only move data.
+    /// A loop that `ctas` CTAs run. They only move data.
     #[track_caller]
     pub fn comm(&mut self, ctas: impl Into<Tune>, body: impl FnOnce(&mut Self)) {
         let ctas = self.choice("comm.ctas".into(), ctas.into());
         self.role(RoleKind::Comm { ctas }, body);
     }
-    /// A loop of the warps that the GEMM leaves idle.
+    /// A loop that the GEMM's idle warps run.
     #[track_caller]
     pub fn spare_warps(&mut self, body: impl FnOnce(&mut Self)) {
         self.role(RoleKind::SpareWarps, body);
@@ -286,7 +286,7 @@ impl ScheduleBuilder {
         };
         match self.open.last_mut() {
             Some(block) => block.push(stmt),
-            // Outside every role: kept where lowering finds and reports it.
+            // Outside every role: kept for lowering to find and report.
             None => self.program.roles.push(Role {
                 kind: RoleKind::SpareWarps,
                 at: stmt.at,
@@ -360,7 +360,7 @@ impl ScheduleBuilder {
         });
     }
 
-    /// Runs `then` where the condition holds, `otherwise` where not.
+    /// Runs `then` where the condition holds, `otherwise` elsewhere.
     #[track_caller]
     pub fn when_else(
         &mut self,
@@ -377,7 +377,7 @@ impl ScheduleBuilder {
         });
     }
 
-    /// Blocks until the cells were signalled as often as the schedule signals them in this launch.
+    /// Blocks until the cells got every signal that the schedule gives them in this launch.
     #[track_caller]
     pub fn wait(&mut self, cells: impl Into<CellsRef>) {
         self.push(StmtKind::Wait {
@@ -426,7 +426,7 @@ impl ScheduleBuilder {
         Value::Acc(self.acc(Some(name)))
     }
 
-    /// Names the accumulator that `value` is; anything computed from accumulators has no name to take.
+    /// Names the accumulator `value`. A value that is computed from accumulators takes no name.
     pub fn name(&mut self, value: &Value, name: &str) {
         if let Value::Acc(acc) = value
             && let Some(declared) = self.program.accs.get_mut(usize::from(acc.0))
@@ -447,8 +447,8 @@ impl ScheduleBuilder {
         Value::Acc(acc)
     }
 
-    /// Adds a tile product to a named accumulator. `into` must be one ([`ScheduleBuilder::accumulator`]); any other
-    /// value is taken as a new accumulator, which lowering reports as never stored.
+    /// Adds a tile product to the accumulator `into`, made by [`ScheduleBuilder::accumulator`]. Any other value counts
+    /// as a new accumulator, which lowering reports as never stored.
     #[track_caller]
     pub fn accumulate(&mut self, into: &Value, a: impl Into<PlaceRef>, b: impl Into<PlaceRef>) {
         let acc = match into {
@@ -462,7 +462,7 @@ impl ScheduleBuilder {
         });
     }
 
-    /// The sum of stored tiles: one slot, [`others`], [`everyone`], or every rank's copy by `everywhere()`.
+    /// The sum of stored tiles: of one slot, of [`others`], of [`everyone`], or of every rank's copy (`everywhere()`).
     #[track_caller]
     pub fn sum(&mut self, from: impl Into<PlaceRef>) -> Value {
         let acc = self.acc(None);
@@ -505,7 +505,7 @@ impl ScheduleBuilder {
     }
 }
 
-/// Tables are indexed by 16 bits; a schedule beyond that is refused by lowering, which sees the table's length.
+/// An id of 16 bits. Lowering rejects a longer table by its length.
 fn small(index: usize) -> u16 {
     u16::try_from(index).unwrap_or(u16::MAX)
 }

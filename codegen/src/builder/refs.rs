@@ -1,4 +1,4 @@
-//! What a schedule names: tensors, partitions, counters, items, and how they are indexed.
+//! What a schedule names: tensors, partitions, counters, items and their indices.
 
 use super::words::Tune;
 use crate::order::TileOrder;
@@ -23,22 +23,22 @@ pub struct PartitionRef(pub(super) PartitionId);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CountersRef(pub(super) CounterId);
 
-/// The item a loop stands at.
+/// The item that a loop visits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Item(pub(super) Var);
 
-/// The rows of an item, as an index: the items of another partition that hold them.
+/// An item's rows as an index: the items of another partition that hold them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ItemRows(Var);
 
 impl Item {
-    /// The rows this item covers, to index counters of another partition.
+    /// This item's rows, to index counters of another partition.
     pub fn rows(self) -> ItemRows {
         ItemRows(self.0)
     }
 }
 
-/// What may stand in a tensor's brackets.
+/// What a tensor may be indexed by.
 #[derive(Clone, Debug)]
 pub enum TensorIndex {
     /// A slot of scratch.
@@ -121,7 +121,7 @@ impl TensorRef {
     pub fn everywhere(self) -> PlaceRef {
         self.place(Home::Everywhere)
     }
-    /// An item or a slot of it, in my memory.
+    /// An item or slot of it, in my memory.
     pub fn at(self, index: impl Into<TensorIndex>) -> PlaceRef {
         self.place(Home::Me).at(index)
     }
@@ -143,7 +143,7 @@ impl TensorRef {
     }
 }
 
-/// A place of data, as it is being indexed.
+/// A place of data that is being indexed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlaceRef(pub(super) Place);
 
@@ -165,7 +165,7 @@ impl From<TensorRef> for PlaceRef {
     }
 }
 
-/// Counter cells, as they are being indexed.
+/// Counter cells that are being indexed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CellsRef(pub(super) Cells);
 
@@ -206,7 +206,7 @@ impl From<CountersRef> for CellsRef {
     }
 }
 
-/// The items a loop visits: made by [`PartitionRef::of`] or [`PartitionRef::all`].
+/// The items that a loop visits, made by [`PartitionRef::of`] or [`PartitionRef::all`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct ItemsRef {
     pub(super) partition: PartitionId,
@@ -244,7 +244,7 @@ impl PartitionRef {
 }
 
 impl ItemsRef {
-    /// In groups of `group` rows, each column by column.
+    /// In groups of `group` rows of items, column by column within a group.
     #[must_use]
     pub fn grouped(self, group: impl Into<Tune>) -> ItemsRef {
         ItemsRef {
@@ -286,7 +286,7 @@ impl From<PartitionRef> for Axis {
     }
 }
 impl From<RankExpr> for Axis {
-    /// [`world`](super::world); any other rank expression is not an axis and counts as one cell, which lowering reports on use.
+    /// [`world`](super::world). Any other rank expression is no axis: it counts as one cell, and lowering reports its use.
     fn from(expr: RankExpr) -> Self {
         match expr {
             RankExpr::World => Axis(CounterDim::World),
@@ -302,7 +302,7 @@ impl From<u32> for Axis {
 }
 
 impl From<RankExpr> for Slots {
-    /// [`world`](super::world) or a constant; anything else is no number of slots and counts as none, which lowering reports.
+    /// [`world`](super::world) or a constant. Anything else counts as no slots, which lowering reports.
     fn from(expr: RankExpr) -> Self {
         match expr {
             RankExpr::World => Slots::World,

@@ -1,4 +1,4 @@
-//! The words of a schedule: ranks and orders over them, indices of several, choices left open.
+//! The words of a schedule: ranks and orders of them, indices of several ranks, open choices.
 
 use crate::order::{OrderFn, RankOrder};
 use crate::program::{Pick, Setting};
@@ -24,13 +24,13 @@ pub fn everyone() -> Pick {
     Pick::All
 }
 
-/// The ranks, to be visited in an order. By itself ascending, the same order on every rank.
+/// The ranks in ascending order, the same on every rank. Methods make other orders.
 pub fn ranks() -> Ranks {
     Ranks(RankOrder::Ascending)
 }
 
-/// The chunks in the order in which they come by when every rank passes what it has to rank `me + step`:
-/// mine, then the one from `me - step`, and so on. Visits every rank if `step` and the world have no common factor.
+/// The chunks in ring order: every rank forwards what it has to rank `me + step`, so mine comes first, then that of
+/// `me - step`, and so on. Visits every rank if `step` and the world have no common factor.
 pub fn ring(step: i32) -> Ranks {
     Ranks(RankOrder::FromMe {
         start: 0,
@@ -76,18 +76,18 @@ impl Ranks {
     pub fn but_last(self, n: u32) -> Ranks {
         Ranks(self.0.but_last(n))
     }
-    /// `order(me, step, world)` for each step below `world`. Becomes a table in the plan.
+    /// `order(me, step, world)` for each step below `world`. The plan holds it as a table.
     #[must_use]
     pub fn by(self, order: OrderFn) -> Ranks {
         Ranks(RankOrder::Table(order))
     }
 }
 
-/// A number or pair that may be left open: a constant, or [`tune`] of several.
+/// A number or pair: a constant, or an open choice made by [`tune`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct Tune(pub(super) Vec<Setting>);
 
-/// A choice left open: the first option is the default. All options must be of one kind.
+/// An open choice. The first option is the default. All options must be numbers, or all pairs.
 pub fn tune<T: Into<Setting>>(options: impl IntoIterator<Item = T>) -> Tune {
     Tune(options.into_iter().map(Into::into).collect())
 }
@@ -123,21 +123,21 @@ impl From<(u32, u32)> for Tune {
     }
 }
 
-/// What a `#[gemm]` loop may leave to the tuner or set: absent entries have the kernel's defaults.
+/// The options of a `#[gemm]` loop. Absent ones have the kernel's defaults.
 #[derive(Clone, Default, Debug)]
 pub struct GemmOptions {
     /// Depth of one step of the K loop, in elements.
     pub k: Option<Tune>,
-    /// CTAs of a cluster along rows and columns of tiles, which load together what their tiles have in common.
+    /// CTAs of a cluster along rows and columns of tiles. They load what their tiles share by multicast.
     pub cluster: Option<Tune>,
-    /// CTAs of a cluster that share the K steps of each tile, and then add up what they have: for few tiles and a
-    /// deep K. With a `cluster` of two, it has so many for each of them: at most 8 in all.
+    /// CTAs of a cluster that divide the K steps of each tile and then add up their sums: for few tiles and a deep K.
+    /// With a `cluster` of two, each of the two has so many: at most 8 CTAs in all.
     pub split: Option<Tune>,
     /// Stages of the shared-memory ring.
     pub stages: Option<Tune>,
-    /// Panels through which results leave shared memory.
+    /// Shared-memory buffers through which results are stored.
     pub panels: Option<Tune>,
-    /// Whether the warpgroups that multiply take tiles in turn, instead of sharing each. Those of 64 rows
-    /// always are, and of 64 columns where rows are no multiple of 64.
+    /// Whether the warpgroups that multiply take whole tiles in turn (ping-pong) instead of sharing each. Tiles of 64
+    /// rows always do, and tiles of 64 columns whose rows are no multiple of 64.
     pub ping_pong: Option<Tune>,
 }

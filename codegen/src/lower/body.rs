@@ -1,4 +1,4 @@
-//! Statements find their place: control outside items, one unit of work inside, every index resolved.
+//! Places statements: control flow outside items, one unit of work inside each item, every index resolved.
 
 use super::choices::{Choices, same_ctas};
 use super::dims::Matched;
@@ -40,7 +40,7 @@ pub(super) fn place(
         placer.found.push(
             mistake(
                 program.at,
-                format!("{} has no role: nobody does anything", program.name),
+                format!("{} has no role, so nothing runs", program.name),
             )
             .hint("put #[gemm], #[comm(ctas = 4)], #[spare_warps] or #[copy_engine] on a loop"),
         );
@@ -125,8 +125,8 @@ impl<'a> Placer<'a> {
                     other.kind = kind;
                 } else {
                     self.found.push(
-                        mistake(at, format!("this #[{}] loop asks for other settings than an earlier one", kind.name()))
-                            .hint("loops of one role run on the same CTAs: give the settings once, or the same"),
+                        mistake(at, format!("this #[{}] loop has other settings than an earlier one", kind.name()))
+                            .hint("loops of one role run on the same CTAs: give the settings once, or repeat them unchanged"),
                     );
                 }
                 other.body.extend(body);
@@ -134,7 +134,7 @@ impl<'a> Placer<'a> {
         }
     }
 
-    /// The K step of a schedule that names none: a row of the 128-byte swizzle.
+    /// The K step if a schedule names none: one row of the 128-byte swizzle.
     fn whole_row(&self) -> u32 {
         self.matched
             .buffers
@@ -142,7 +142,7 @@ impl<'a> Placer<'a> {
             .map_or(64, |buffer| 128 / buffer.dtype.bytes())
     }
 
-    /// Statements outside items. Leaf statements that stand together are one unit of work.
+    /// Statements outside items. Consecutive leaf statements form one unit of work.
     fn blocks(&mut self, body: &[Stmt]) -> Vec<Block> {
         let mut blocks = Vec::new();
         for stmt in body {
@@ -179,7 +179,7 @@ impl<'a> Placer<'a> {
                 | StmtKind::Sum { .. }
                 | StmtKind::Load { .. }
                 | StmtKind::Store { .. } => self.found.push(
-                    mistake(stmt.at, "data is touched outside a loop over items")
+                    mistake(stmt.at, "data is accessed outside a loop over items")
                         .hint("a CTA works on one item at a time: put this inside `for p in pieces…` or `for t in tiles…`"),
                 ),
             }
@@ -191,7 +191,7 @@ impl<'a> Placer<'a> {
         let Some(partition) = self.matched.partitions.get(items.partition.index()) else {
             self.found.push(mistake(
                 at,
-                "the loop is over a partition of another schedule",
+                "the loop visits a partition of another schedule",
             ));
             return None;
         };
@@ -244,7 +244,7 @@ impl<'a> Placer<'a> {
         let kind = match &stmt.kind {
             StmtKind::ForItems { .. } => {
                 self.found
-                    .push(mistake(at, "a loop over items stands inside an item").hint(
+                    .push(mistake(at, "a loop over items is inside another one").hint(
                     "one item is one unit of work; loop over ranks inside it, or split the loops",
                 ));
                 return None;
@@ -277,7 +277,7 @@ impl<'a> Placer<'a> {
             StmtKind::Wait { cells, at_least } => {
                 if cells.home != Home::Me {
                     self.found.push(
-                        mistake(at, "a wait is on another rank's counter")
+                        mistake(at, "a wait names another rank's counter")
                             .hint("counters live in the waiter's memory: signal `.on(rank)`, wait on your own"),
                     );
                 }
@@ -292,7 +292,8 @@ impl<'a> Placer<'a> {
                 let cells = self.cells(cells, at)?;
                 if *amount == 0 || *amount > u32::from(u16::MAX) {
                     self.found.push(
-                        mistake(at, format!("a signal adds {amount}")).hint("it adds 1 to 65535"),
+                        mistake(at, format!("a signal adds {amount}"))
+                            .hint("a signal adds 1 to 65535"),
                     );
                 }
                 self.signalled[cells.counter.index()].get_or_insert(at);
@@ -308,7 +309,7 @@ impl<'a> Placer<'a> {
                 );
                 if src.home == Home::Everywhere {
                     self.found.push(
-                        mistake(at, "a copy reads from everywhere")
+                        mistake(at, "a copy reads from every rank at once")
                             .hint("name one rank: `x.on(rank)[p]`"),
                     );
                 }
@@ -321,11 +322,8 @@ impl<'a> Placer<'a> {
             StmtKind::Dot { acc, a, b } => {
                 if !matches!(self.kind, RoleKind::Gemm(_)) {
                     self.found.push(
-                        mistake(
-                            at,
-                            format!("a dot stands in a #[{}] loop", self.kind.name()),
-                        )
-                        .hint("only #[gemm] loops have tensor cores"),
+                        mistake(at, format!("a dot is in a #[{}] loop", self.kind.name()))
+                            .hint("only #[gemm] loops have tensor cores"),
                     );
                 }
                 self.fill(*acc, at);
@@ -370,7 +368,7 @@ impl<'a> Placer<'a> {
         Some(Op { id, kind })
     }
 
-    /// Strides and starts beyond a world's size say nothing new, and would overflow when they are multiplied.
+    /// A stride or start beyond a world's size adds nothing, and would overflow when it is multiplied.
     fn order(&mut self, order: RankOrder, at: Loc) {
         if let RankOrder::FromMe { start, stride, .. } = order
             && start.unsigned_abs().max(stride.unsigned_abs()) > MAX_WORLD
@@ -378,9 +376,9 @@ impl<'a> Placer<'a> {
             self.found.push(
                 mistake(
                     at,
-                    format!("an order goes {} ranks at a time", stride.unsigned_abs()),
+                    format!("an order has a stride of {} ranks", stride.unsigned_abs()),
                 )
-                .hint(format!("a world has at most {MAX_WORLD}")),
+                .hint(format!("a world has at most {MAX_WORLD} ranks")),
             );
         }
     }
@@ -388,7 +386,7 @@ impl<'a> Placer<'a> {
     fn not_copy_engine(&mut self, what: &str, at: Loc) {
         if self.kind == RoleKind::CopyEngine {
             self.found.push(
-                mistake(at, format!("{what} stands in a #[copy_engine] loop")).hint(
+                mistake(at, format!("{what} is in a #[copy_engine] loop")).hint(
                     "copy engines copy, signal and wait; compute in #[gemm] or #[spare_warps]",
                 ),
             );
@@ -398,7 +396,7 @@ impl<'a> Placer<'a> {
     fn fill(&mut self, acc: AccId, at: Loc) {
         if usize::from(acc.0) >= self.program.accs.len() {
             self.found
-                .push(mistake(at, "the accumulator is of another schedule"));
+                .push(mistake(at, "the accumulator belongs to another schedule"));
         }
         self.filled.insert(acc);
     }
@@ -417,12 +415,12 @@ impl<'a> Placer<'a> {
                         at,
                         format!("{name} is stored, but nothing was added to it in this item"),
                     )
-                    .hint("dots, sums and loads belong to the item they stand in"),
+                    .hint("dots, sums and loads belong to the item that contains them"),
                 );
             }
             Value::Arg(_) => self.found.push(mistake(
                 at,
-                "an argument stands outside an #[epilogue] function",
+                "an argument is used outside an #[epilogue] function",
             )),
             Value::Call(function, values) if values.len() != function.params.len() => {
                 self.found.push(mistake(

@@ -1,4 +1,4 @@
-//! Open choices become numbers.
+//! Turns open choices into numbers.
 
 use super::mistake::mistake;
 use crate::diag::{Diagnostic, Rule};
@@ -25,7 +25,7 @@ pub(super) fn settle<'a>(
                 .map(|tunable| tunable.name.as_str())
                 .collect();
             let hint = if names.is_empty() {
-                "it leaves none open".into()
+                "it has no open choices".into()
             } else {
                 format!("it has {}", names.join(", "))
             };
@@ -46,7 +46,7 @@ pub(super) fn settle<'a>(
             let Some(default) = tunable.options.first().copied() else {
                 found.push(mistake(
                     tunable.at,
-                    format!("`{}` offers no option", tunable.name),
+                    format!("`{}` has no options", tunable.name),
                 ));
                 return Setting::One(1);
             };
@@ -58,9 +58,12 @@ pub(super) fn settle<'a>(
                 found.push(
                     mistake(
                         tunable.at,
-                        format!("`{}` offers both {default} and {other}", tunable.name),
+                        format!(
+                            "`{}` has both {default} and {other} as options",
+                            tunable.name
+                        ),
                     )
-                    .hint("all options are numbers, or all are pairs"),
+                    .hint("make all options numbers, or all pairs"),
                 );
             }
             let chosen = variant
@@ -75,7 +78,7 @@ pub(super) fn settle<'a>(
                         tunable.at,
                         format!("`{}` is set to {chosen}", tunable.name),
                     )
-                    .hint(format!("it is a {}, such as {default}", kind(default))),
+                    .hint(format!("set it to a {}, such as {default}", kind(default))),
                 );
                 return default;
             }
@@ -108,7 +111,7 @@ impl Choices<'_> {
         }
     }
 
-    /// Where the choice was left open.
+    /// Where the open choice was declared.
     pub(super) fn at(&self, choice: Choice, otherwise: Loc) -> Loc {
         match choice {
             Choice::Fixed(_) => otherwise,
@@ -133,7 +136,7 @@ impl Choices<'_> {
             other => {
                 found.push(
                     Diagnostic::new(Rule::Shape, at, format!("{what} is {other}"))
-                        .hint(format!("it is a number from 1 to {MOST}")),
+                        .hint(format!("give a number from 1 to {MOST}")),
                 );
                 1
             }
@@ -152,7 +155,7 @@ impl Choices<'_> {
         if !matches!(setting, Setting::One(0 | 1)) {
             found.push(
                 Diagnostic::new(Rule::Shape, at, format!("{what} is {setting}"))
-                    .hint("it is true (1) or false (0)"),
+                    .hint("give true (1) or false (0)"),
             );
         }
         setting == Setting::One(1)
@@ -171,7 +174,7 @@ impl Choices<'_> {
             other => {
                 found.push(
                     Diagnostic::new(Rule::Shape, at, format!("{what} is {other}")).hint(format!(
-                        "it is a pair of numbers from 1 to {MOST}, such as 128x256"
+                        "give a pair of numbers from 1 to {MOST}, such as 128x256"
                     )),
                 );
                 (1, 1)
@@ -180,10 +183,10 @@ impl Choices<'_> {
     }
 }
 
-/// Blocks beyond this are no blocks; the bound keeps products of two of them within 32 bits.
+/// The largest number of a choice. Larger blocks have no use, and products of two numbers fit in 32 bits.
 const MOST: u32 = 1 << 16;
 
-/// The settings of two loops of one role, if they agree; defaults yield to what is given.
+/// The settings of two loops of one role, if they agree. What is given replaces a default.
 pub(super) fn same_ctas(a: RoleKind, b: RoleKind, whole_row: u32) -> Option<RoleKind> {
     match (a, b) {
         (RoleKind::Gemm(a), RoleKind::Gemm(b)) => Some(RoleKind::Gemm(GemmKind {

@@ -1,11 +1,11 @@
-//! Credits: what makes it safe to launch again, inferred from who touches whose memory.
+//! Credits: signals between launches that make it safe to launch again. They are inferred from the accesses.
 //!
-//! - A parameter that others write or read remotely: its owner says *ready* at the start of its own launch; whoever
-//!   touches it waits for that first. If others read it, they say *returned* after their last read, and the owner's
-//!   launch ends only then.
-//! - Scratch: whoever reads it says *free* after its last read of the launch; whoever writes what they read waits for
-//!   that in the next launch. Written remotely and read at home, a writer waits for the owner; read remotely, the
-//!   writer waits for every rank.
+//! - A parameter that other ranks access: its owner grants *ready* at the start of its launch, and the others wait for
+//!   it before their first access. If they read it, they grant *returned* after their last read, and the owner's
+//!   launch does not end before that.
+//! - Scratch: its readers grant *free* after their last read of the launch, and its writers wait for that in the next
+//!   launch. If the owner reads it, a writer waits for the owner; if other ranks read it remotely, the writer waits for
+//!   every rank.
 //!
 //! Every rank grants to every other rank in every launch, whatever the shape, so a launch with fewer rows (or none
 //! on some rank) keeps the count. The verifier does not trust this file: it checks every access across two launches.
@@ -22,12 +22,12 @@ const AFTER_ME: RankOrder = RankOrder::FromMe {
     skipped: 1,
 };
 
-/// Who touches a buffer, and from which roles.
+/// Which roles access a buffer.
 #[derive(Default)]
 struct Touched {
     remote_write: Option<OpId>,
     remote_read: Option<OpId>,
-    /// Roles that read it, at home or remotely.
+    /// Roles that read it, locally or remotely.
     readers: BTreeSet<usize>,
     /// Roles that read it remotely.
     remote_readers: BTreeSet<usize>,
@@ -58,8 +58,8 @@ pub(super) fn infer(mut kernel: Kernel) -> Kernel {
         });
     }
 
-    // A kernel may stand behind its rank's copies in a hardware queue: then what lets peers begin comes from the copies'
-    // stream, ahead of all that waits there. Who waits for the peers to be done is the kernel, which stands behind both.
+    // A kernel may be queued behind its rank's copies in a hardware queue. So the copies' stream grants what lets peers
+    // begin, before anything waits there. The kernel, which comes after both, waits for the peers to finish.
     let of = |copies: bool| {
         let mut roles = kernel.roles.iter();
         roles.position(|role| role.kind.sequential() == copies)

@@ -1,4 +1,4 @@
-//! Dimensions are matched across tensors: what a dot, a copy or a store brings together is one size.
+//! Matches dimensions across tensors: sides that meet in a dot, copy or store have one size.
 
 use super::choices::Choices;
 use super::mistake::mistake;
@@ -43,7 +43,7 @@ impl Classes {
     }
 }
 
-/// More copies than any schedule has use for; keeps sizes within their types.
+/// The most slots of a tensor. More have no use, and sizes stay within their types.
 const MOST_SLOTS: u32 = 1024;
 
 /// A product: which tensors' sides are its m, n and k.
@@ -68,7 +68,7 @@ pub(super) fn match_dims(
                 found.push(mistake(
                     tensor.at,
                     format!(
-                        "`{}` is shaped like a tensor that does not exist",
+                        "`{}` has the shape of a tensor that does not exist",
                         tensor.name
                     ),
                 ));
@@ -81,7 +81,7 @@ pub(super) fn match_dims(
                         format!("`{}` has {} slots", tensor.name, slots.count(0)),
                     )
                     .hint(format!(
-                        "`slots = world()` or a number from 1 to {MOST_SLOTS}"
+                        "write `slots = world()` or a number from 1 to {MOST_SLOTS}"
                     )),
                 );
             }
@@ -311,7 +311,7 @@ fn layouts(
 struct Scan<'a> {
     program: &'a Program,
     classes: Classes,
-    /// The tensor whose items each loop variable stands at.
+    /// The tensor whose items each loop variable visits.
     items: HashMap<Var, TensorId>,
     /// The item loop around the statement.
     current: Option<Var>,
@@ -353,8 +353,8 @@ impl Scan<'_> {
         (place.tensor.index() < self.program.tensors.len()).then_some(place.tensor)
     }
 
-    /// A place that an item covers in both directions has the dimensions of the item's tensor. A vector has only
-    /// columns, and needs no index: it takes them from the item loop around it.
+    /// A place that an item covers in rows and columns has the dimensions of the item's tensor. A vector has only
+    /// columns and needs no index: it takes the columns of the enclosing item loop.
     fn whole(&mut self, place: &Place) {
         let over = place
             .item

@@ -1,6 +1,6 @@
-//! Program × Variant → Kernel: choices are settled, dimensions matched, statements placed, credits inferred.
+//! Program × Variant → Kernel: settles choices, matches dimensions, places statements and infers credits.
 //!
-//! Every mistake of a program is reported at once, each at the statement that made it.
+//! It reports all mistakes of a program together, each at its statement.
 
 mod body;
 mod choices;
@@ -22,8 +22,8 @@ use std::sync::Arc;
 /// The kernel of `program` with the decisions of `variant`.
 ///
 /// # Errors
-/// Everything in the program that has no meaning where it stands ([`Rule::Language`]), and every choice, world size
-/// or type that is not legal ([`Rule::Shape`]).
+/// Everything in the program that has no meaning in its place ([`Rule::Language`]), and every illegal choice, world
+/// size or type ([`Rule::Shape`]).
 pub fn lower(program: &Program, variant: &Variant) -> Result<Kernel, Diagnostics> {
     lower_with(program, variant, Comm::Joined)
 }
@@ -50,7 +50,7 @@ fn lower_with(program: &Program, variant: &Variant, comm: Comm) -> Result<Kernel
     let written = Arc::new(program.clone());
     let choices = choices::settle(program, variant, &mut found);
     let matched = dims::match_dims(program, variant, &choices, &mut found);
-    // Bodies refer to tensors and partitions, so they are only looked at once those are sound.
+    // Bodies refer to tensors and partitions, so those must be valid first.
     Diagnostics::check(std::mem::take(&mut found), ())?;
 
     let placed = body::place(program, &choices, &matched, comm, &mut found);
@@ -90,10 +90,10 @@ fn lower_with(program: &Program, variant: &Variant, comm: Comm) -> Result<Kernel
     Ok(credits::infer(kernel))
 }
 
-/// Leaves the inferred credits room within 16-bit ids.
+/// The most entries of a table. Ids have 16 bits, and inferred credits take some of them.
 const MOST_STATEMENTS: usize = 8192;
 
-/// Ids are 16 bits wide; a program that does not fit is refused before any of them is used.
+/// Ids are 16 bits wide. A program that does not fit is rejected before any of them is used.
 fn oversized(program: &Program, found: &mut Vec<Diagnostic>) {
     let tables = [
         ("tensors", program.tensors.len()),

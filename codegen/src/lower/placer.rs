@@ -1,4 +1,4 @@
-//! Who places a program's statements: what is known of them so far, and what their names mean.
+//! The state while statements are placed: what is known so far, and what names mean.
 
 use super::choices::Choices;
 use super::dims::Matched;
@@ -10,12 +10,12 @@ use crate::rank::RankExpr;
 use crate::value::{AccId, Value};
 use std::collections::HashSet;
 
-/// What becomes of several `#[comm]` loops.
+/// How several `#[comm]` loops become roles.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Comm {
-    /// One role, whose CTAs do one loop after another.
+    /// One role, whose CTAs run one loop after another.
     Joined,
-    /// A role each.
+    /// One role for each loop.
     Apart,
 }
 
@@ -86,7 +86,7 @@ impl Placer<'_> {
             .push(mistake(at, format!("`{name}` is used outside its loop")));
     }
 
-    /// The partition of the item that `var` stands at.
+    /// The partition whose items `var` visits.
     pub(super) fn item(&mut self, var: Var, at: Loc) -> Option<PartitionId> {
         match self.bound(var) {
             Some(Bound::Item(partition)) => Some(partition),
@@ -106,7 +106,7 @@ impl Placer<'_> {
     }
 }
 
-/// What a statement does with a place of data.
+/// How a statement uses a place of data.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Use {
     Read,

@@ -1,4 +1,4 @@
-//! What statements name: cells of counters and places of data, resolved and checked.
+//! Resolves and checks what statements name: counter cells and places of data.
 
 use super::mistake::mistake;
 use super::placer::{Bound, Placer, Use};
@@ -18,7 +18,7 @@ impl<'a> Placer<'a> {
         self.home(&cells.home, at);
         let Some(set) = self.program.counters.get(cells.counter.index()) else {
             self.found
-                .push(mistake(at, "the counter is of another schedule"));
+                .push(mistake(at, "the counter belongs to another schedule"));
             return None;
         };
         if cells.index.len() != set.dims.len() {
@@ -64,7 +64,7 @@ impl<'a> Placer<'a> {
             (CellIndex::Rank(Pick::Others), CounterDim::Count(_)) => {
                 self.found.push(mistake(
                     at,
-                    format!("`others()` indexes an axis of `{set}` that is not over ranks"),
+                    format!("`others()` indexes an axis of `{set}` that does not count ranks"),
                 ));
             }
             (CellIndex::Item(var), CounterDim::Items(counted)) => {
@@ -109,13 +109,13 @@ impl<'a> Placer<'a> {
                 let item = self.name(*var);
                 self.found.push(mistake(
                     at,
-                    format!("`{set}` has one cell a rank, but is indexed by the item `{item}`"),
+                    format!("`{set}` has one cell per rank, but is indexed by the item `{item}`"),
                 ));
             }
         }
     }
 
-    /// A place that an item covers in both directions.
+    /// A place that an item covers in rows and columns.
     pub(super) fn region(&mut self, place: &Place, at: Loc, access: Use) -> Option<Region> {
         let buffer = self.buffer(place, at)?;
         let (is_vector, name) = (buffer.kind == TensorKind::Vector, buffer.name.clone());
@@ -154,7 +154,7 @@ impl<'a> Placer<'a> {
         })
     }
 
-    /// An operand of a dot: the tile's rows (or columns, for the second one), over K.
+    /// An operand of a dot: the tile's rows (columns for the second operand) over all of K.
     pub(super) fn operand(&mut self, place: &Place, first: bool, at: Loc) -> Option<Region> {
         let buffer = self.buffer(place, at)?;
         self.readable(buffer, at);
@@ -176,7 +176,7 @@ impl<'a> Placer<'a> {
         if place.home != Home::Me {
             self.found.push(
                 mistake(at, format!("a dot reads `{name}` from another rank"))
-                    .hint("remote tiles are not cached where they are read: copy the piece first, and wait for it"),
+                    .hint("remote tiles are not cached on the rank that reads them: copy the piece first, and wait for it"),
             );
         }
         Some(Region {
@@ -196,7 +196,7 @@ impl<'a> Placer<'a> {
         let matched = self.matched;
         let Some(buffer) = matched.buffers.get(place.tensor.index()) else {
             self.found
-                .push(mistake(at, "the tensor is of another schedule"));
+                .push(mistake(at, "the tensor belongs to another schedule"));
             return None;
         };
         self.home(&place.home, at);
@@ -212,7 +212,7 @@ impl<'a> Placer<'a> {
         }
         if place.home == Home::Everywhere && buffer.chunk_only() {
             self.found.push(
-                mistake(at, format!("each rank holds another chunk of `{name}`: the same rows are not everywhere"))
+                mistake(at, format!("each rank holds a different chunk of `{name}`, so its rows are not on every rank"))
                     .hint("address the owner with `.on(rank)`, or use memory that is whole on each rank"),
             );
         }
@@ -232,12 +232,12 @@ impl<'a> Placer<'a> {
         Some(buffer)
     }
 
-    /// What a launch adds to is neither what it held before nor the sum while the launch runs.
+    /// While a launch adds to a tensor, it holds neither its old contents nor the finished sum.
     fn readable(&mut self, buffer: &Buffer, at: Loc) {
         if buffer.kind == TensorKind::Accumulated {
             let name = &buffer.name;
             self.found.push(
-                mistake(at, format!("`{name}` is Accumulated: this launch adds to it, and cannot read it"))
+                mistake(at, format!("`{name}` is Accumulated: the launch that adds to it cannot read it"))
                     .hint(format!("read `{name}` in a later launch, or pass what it held before as a Local tensor of its own")),
             );
         }
@@ -247,8 +247,15 @@ impl<'a> Placer<'a> {
         let name = &buffer.name;
         if buffer.kind == TensorKind::Accumulated && access != Use::Add {
             self.found.push(
-                mistake(at, format!("`{name}` is Accumulated: what it holds before the launch counts, and this overwrites it"))
-                    .hint(format!("add to it: `{name}[t] += …`; what is written plainly is Out")),
+                mistake(
+                    at,
+                    format!(
+                        "`{name}` is Accumulated: this overwrites what it held before the launch"
+                    ),
+                )
+                .hint(format!(
+                    "add to it: `{name}[t] += …`; to overwrite it, make it Out"
+                )),
             );
         }
         let computed = access != Use::Copy && buffer.kind == TensorKind::Gathered;
@@ -260,7 +267,7 @@ impl<'a> Placer<'a> {
         }
     }
 
-    /// A copy moves bytes: they must mean the same on both sides.
+    /// A copy moves bytes, so they must have one meaning on both sides.
     pub(super) fn same_bytes(&mut self, dst: &Region, src: &Region, at: Loc) {
         let [to, from] = [dst, src].map(|region| &self.matched.buffers[region.buffer.index()]);
         let (name, other) = (&from.name, &to.name);
@@ -268,13 +275,13 @@ impl<'a> Placer<'a> {
             self.found.push(
                 mistake(
                     at,
-                    format!("`{name}` is a vector, and is copied to rows of `{other}`"),
+                    format!("`{name}` is a vector, but is copied to rows of `{other}`"),
                 )
-                .hint("a copy moves rows and columns as they are"),
+                .hint("a copy moves rows and columns unchanged"),
             );
         } else if from.dtype != to.dtype {
             let message = format!(
-                "`{name}` is {}, and is copied to `{other}`, which is {}",
+                "`{name}` is {}, but is copied to `{other}`, which is {}",
                 from.dtype, to.dtype
             );
             self.found.push(
@@ -283,12 +290,11 @@ impl<'a> Placer<'a> {
             );
         } else if from.rows_contiguous != to.rows_contiguous {
             let message = format!(
-                "`{name}` is copied to `{other}`, and one of them lies with its columns contiguous, the other with its rows"
+                "`{name}` is copied to `{other}`, but one has contiguous columns and the other contiguous rows"
             );
-            self.found.push(
-                mistake(at, message)
-                    .hint("a copy moves bytes unchanged: in layout nt all tensors lie alike"),
-            );
+            self.found.push(mistake(at, message).hint(
+                "a copy moves bytes unchanged: in layout nt all tensors have one order in memory",
+            ));
         }
     }
 
@@ -296,8 +302,11 @@ impl<'a> Placer<'a> {
         if matches!(place.slot, Some(Pick::All | Pick::Others)) {
             let name = &self.matched.buffers[region.buffer.index()].name;
             self.found.push(
-                mistake(at, format!("several slots of `{name}` where one is needed"))
-                    .hint("only `.sum()` takes several"),
+                mistake(
+                    at,
+                    format!("several slots of `{name}` are named where one is needed"),
+                )
+                .hint("only `.sum()` takes several"),
             );
         }
     }

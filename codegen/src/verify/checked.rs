@@ -1,4 +1,4 @@
-//! What was accepted.
+//! Accepted values.
 
 use std::ops::Deref;
 use std::sync::Arc;

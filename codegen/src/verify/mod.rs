@@ -1,40 +1,39 @@
-//! Kernel → `Checked<Kernel>` and Plan → `Checked<Plan>`: the guarantees, and when each is decided.
+//! Kernel → `Checked<Kernel>` and Plan → `Checked<Plan>`: the guarantees, and when each is checked.
 //!
-//! | guarantee | rule | decided once a variant | decided for a shape |
+//! | guarantee | rule | checked once per variant | checked for a shape |
 //! |---|---|---|---|
 //! | 1 progress | [`Rule::Progress`](crate::diag::Rule::Progress) | | one greedy run |
 //! | 2 no race | [`Rule::Race`](crate::diag::Rule::Race) | | every conflicting pair of accesses |
 //! | 3 coverage | [`Rule::Coverage`](crate::diag::Rule::Coverage) | | every block of every output |
 //! | 4 reuse | [`Rule::Reuse`](crate::diag::Rule::Reuse) | every remote access waits for a credit; every rank grants it | every conflicting pair of accesses of two launches; every access of scratch, against the credit of the next |
-//! | 4 reuse | [`Rule::Attribution`](crate::diag::Rule::Attribution) | | every cell that several ranks signal, be it in different launches of the series |
+//! | 4 reuse | [`Rule::Attribution`](crate::diag::Rule::Attribution) | | every cell that several ranks signal, also in different launches of the series |
 //! | 5 bounds | [`Rule::Bounds`](crate::diag::Rule::Bounds) | | every rank, slot and row range |
 //! | 5 resources | [`Rule::Resources`](crate::diag::Rule::Resources) | | grid and shared memory |
 //! | 6 volume | [`Rule::Volume`](crate::diag::Rule::Volume) | | bytes per link ([`crate::model`]) |
 //!
-//! What must hold between launches of different shapes is decided for all launches of a [`Series`]: `launches` says how.
+//! What must hold between launches of different shapes is checked for all launches of a [`Series`]; see `launches`.
 //!
-//! A shape is decided by its counts: two shapes with the same number of items in every chunk, the same overlaps
-//! between partitions and the same empty chunks have the same steps up to the extents of edge items, which no rule
-//! but bounds looks at. [`Series`] keeps the verdict of each such class. Where tiles of a row differ only in the
-//! columns they write (every gather), it is decided on one column of them: `columns` says when and why.
+//! Shapes fall into classes. Two shapes of one class have the same number of items in every chunk, the same overlaps
+//! between partitions and the same empty chunks. Their steps differ only in the extents of edge items, which only the
+//! bounds rule looks at. [`Series`] keeps the verdict of each class. If tiles of a row differ only in the columns they
+//! write (in every gather), one column of them is checked for all: `columns` says when and why.
 //!
 //! # Why one greedy run decides progress
 //!
-//! Let the state of a run be how far each agent is. Counters only grow, a wait asks for "at least", and no control
-//! depends on data or on whether a wait would block. So a step that can be taken stays possible until it is taken:
-//! taking another step only adds to counters. Two steps that are possible can be taken in either order and lead to
-//! the same state. The system is confluent, and has no infinite run (loops are bounded); therefore all maximal runs
+//! The state of a run is how far each agent is. Counters only grow, a wait asks for "at least", and control depends
+//! neither on data nor on whether a wait would block. So a step that is enabled stays enabled until it is taken: any
+//! other step only adds to counters. Two enabled steps can be taken in either order and lead to the same state. The system is confluent, and has no infinite run (loops are bounded); therefore all maximal runs
 //! end in the same state. If one run ends with every agent done, every fair run does; if one ends blocked, every run
 //! does. Hence one run, in time linear in the steps.
 //!
-//! Real roles are many CTAs that claim items in order. Checking a role as *one* sequence is sound for them: suppose
-//! the sequential run finishes, and some run with many CTAs is stuck. Take the step, among those the stuck run has
-//! not taken, that the sequential run took first. Everything before it in its item was taken earlier by the
+//! A real role is many CTAs that claim items in order. Checking a role as *one* sequence is sound for them. Suppose
+//! the sequential run finishes and some run with many CTAs is stuck. Of the steps that the stuck run has not taken,
+//! pick the one that the sequential run took first. Everything before it in its item was taken earlier by the
 //! sequential run, hence also by the stuck run; so were all earlier items of its role, so every CTA that took those
 //! is free, and the item is claimed or can be claimed (by ticket or by static assignment in order). The signals it
 //! waits for came earlier in the sequential run as well. So it can be taken: a contradiction.
 //!
-//! Conditions, and who sees to them: a cluster is one agent (its CTAs take the same waits); lagging signals are
+//! Conditions, and who ensures them: a cluster is one agent (its CTAs take the same waits); lagging signals are
 //! flushed before any blocking wait (the warp level); all CTAs of roles that wait for each other are resident at once
 //! (the grid never exceeds the SMs: [`crate::plan`]); copies that the host enqueues are agents like any other, and what the
 //! host submits gets through the hardware queues ([`crate::warp::Pipeline::queued`]); launches of one device are in one
@@ -45,27 +44,27 @@
 //!
 //! # What orders two accesses
 //!
-//! Program order inside an item; the joins of a role; a wait and the signals it *cannot have missed*: those without
-//! which the target is out of reach. Other items of the same role do not order anything, since another CTA may run
-//! them. Across launches, additionally: the end of a rank's launch and the beginning of its next.
+//! Program order inside an item; the joins of a role; a wait and the signals that *must precede it*: those without
+//! which the count cannot reach its target. Other items of the same role order nothing, since another CTA may run
+//! them. Across launches also the end of a rank's launch and the beginning of its next.
 //!
 //! # What a sum is of
 //!
-//! Coverage follows, for every block of memory, which terms it is the sum of and how often each of them is there:
-//! products (of a rank, of two tensors), inputs, constants, and results of functions. Copies carry them, `+`, `.sum()`
+//! Coverage tracks, for every block of memory, which terms it is the sum of and how often it holds each of them:
+//! products (of a rank, of two tensors), inputs, constants, and results of functions. Copies carry terms, `+`, `.sum()`
 //! and `+=` add their counts, `-` subtracts them. At the end
 //!
-//! - `Scattered` and `Reduced` hold every rank's products once, the same of every rank (where nothing is multiplied,
-//!   every rank's input), or functions of that sum. A bias, residual or constant is there from one rank, once: from the
-//!   one that completes the sum or the one that owns the rows. A rank that adds it to its part of the sum is refused,
-//!   as is one that applies a function to it, were it only a factor;
-//! - `Accumulated` got every product of its expression once, and nothing beside products;
-//! - `Gathered` holds the rows that their owner had of that very tensor, moved by copies or stored unchanged;
+//! - `Scattered` and `Reduced` hold every rank's products once, the same of every rank (if nothing is multiplied,
+//!   every rank's input), or functions of that sum. One rank adds a bias, residual or constant, once: the rank that
+//!   completes the sum or the one that owns the rows. A rank may not add it to its part of the sum, nor apply a
+//!   function to that part, not even a factor;
+//! - `Accumulated` gets every product of its expression once, and nothing but products;
+//! - `Gathered` holds its owners' rows of that same tensor, copied or stored unchanged;
 //! - `Out` may be any expression.
 //!
-//! It is exact but for this: where rows or columns that one item reads hold different sums, what is made of them counts
-//! as part of no sum. (Items of a partition do the same throughout a chunk, so that takes loops over different
-//! partitions.)
+//! This is exact but for one case: if rows or columns that one item reads hold different sums, what is computed from
+//! them counts as part of no sum. (All items of a partition do the same throughout a chunk, so this needs loops over
+//! different partitions.)
 
 mod checked;
 mod range;
@@ -89,16 +88,16 @@ pub use tile::{kernel_findings, plan_findings};
 /// Checks what does not depend on the shape.
 ///
 /// # Errors
-/// Everything that is wrong.
+/// All findings.
 pub fn kernel(kernel: Kernel) -> Result<Checked<Kernel>, Diagnostics> {
     Diagnostics::check(kernel_findings(&kernel), ()).map(|()| Checked::new(kernel))
 }
 
-/// The launches of a kernel of up to [`Shape::most`] of `most`, whose largest is checked now.
+/// The series of a kernel's launches of up to [`Shape::most`] of `most`. The largest is checked now.
 ///
 /// # Errors
-/// What [`Plan::new`] refuses of the largest launch, a finding of the first guarantee that does not hold in it, or
-/// what may go wrong between launches.
+/// What [`Plan::new`] rejects in the largest launch, a finding of the first guarantee that it breaks, or what may go
+/// wrong between launches.
 pub fn series(
     kernel: &Checked<Kernel>,
     most: &Shape,
@@ -107,7 +106,7 @@ pub fn series(
     Series::new(kernel, most, machine)
 }
 
-/// The plan of a launch, in the series for its shape.
+/// The plan of a launch, in a series of its own shape.
 ///
 /// # Errors
 /// As [`series`] and [`Series::plan`].
@@ -119,10 +118,10 @@ pub fn plan(
     Series::new(kernel, shape, machine)?.plan(shape)
 }
 
-/// Checks the warps of a CTA by running a few of them ([`crate::pipeline`]).
+/// Checks the warps of a CTA by running a few of them ([`crate::warp`]).
 ///
 /// # Errors
-/// The first thing that goes wrong, with its story, or why they could not be run.
+/// The first thing that goes wrong, with its trace, or why no case could be run.
 pub fn pipeline(pipeline: Pipeline) -> Result<Checked<Pipeline>, Diagnostics> {
     ran(pipeline).map_err(|refused| match refused {
         Refused::NoCase(found) | Refused::Wrong(found) => found,
@@ -132,8 +131,8 @@ pub fn pipeline(pipeline: Pipeline) -> Result<Checked<Pipeline>, Diagnostics> {
 /// The warp level of a kernel, built and checked.
 ///
 /// # Errors
-/// What [`crate::sm90::build`] refuses, each with its statement, and a schedule that is legal in no world in which its
-/// warps can be tried. Where the warp level does not do what the tile level says, that is the compiler's mistake, and the
+/// What [`crate::sm90::build`] rejects, each with its statement, and a schedule that is legal in no world in which its
+/// warps can be run. If the warp level does not do what the tile level says, that is the compiler's bug, and the
 /// findings say so.
 pub fn warps(kernel: &Checked<Kernel>) -> Result<Checked<Pipeline>, Diagnostics> {
     ran(crate::sm90::build(kernel)?).map_err(|refused| match refused {
@@ -142,11 +141,11 @@ pub fn warps(kernel: &Checked<Kernel>) -> Result<Checked<Pipeline>, Diagnostics>
     })
 }
 
-/// For tests that switch [`Fix::WarpOrder`] off: the first rows that a run takes of another rank as the launch before left
-/// them, since that rank has not begun.
+/// For tests that switch [`Fix::WarpOrder`] off: the first rows of another rank that a run reads as the launch before
+/// left them, because that rank has not begun.
 ///
 /// # Errors
-/// No case to run, or a run that does not come to its end.
+/// No case to run, or a run that does not end.
 #[cfg(feature = "undo")]
 pub fn outdated(pipeline: &Pipeline) -> Result<Option<String>, Diagnostics> {
     warp::outdated(pipeline).map_err(|refused| match refused {

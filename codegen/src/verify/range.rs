@@ -1,8 +1,8 @@
-//! Every shape of a range of rows, decided class by class.
+//! Checks every shape of a range of rows, class by class.
 //!
-//! Two shapes of one [class](Geometry::class) have one verdict, so a range is decided by its classes: the first shape
-//! of each is planned and checked as it would be alone. A class may come and go while rows grow, so every number of
-//! rows is looked up; that takes no planning.
+//! Two shapes of one [class](Geometry::class) have one verdict, so the first shape of each class is planned and checked
+//! for all. A class may appear and disappear while rows grow, so every number of rows is looked up; that takes no
+//! planning.
 
 use super::checked::Checked;
 use super::series::Series;
@@ -13,26 +13,25 @@ use crate::shape::{Geometry, Shape};
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
-/// What was decided of a range of rows.
+/// The verdicts on a range of rows.
 #[derive(Clone, Debug, Default)]
 pub struct Decided {
     /// The classes, in the order of their first shapes.
     pub classes: Vec<Class>,
-    /// What may go wrong between launches of different rows, where each of them is good.
+    /// What may go wrong between launches of different rows, if each of them alone is accepted.
     pub between: Option<Diagnostics>,
-    /// The first number of rows that was not looked at any more: to decide its class would have taken more steps than
-    /// were given.
+    /// The first number of rows that was not checked, because its class would have exceeded the limit of steps.
     pub undecided: Option<u32>,
 }
 
 /// Shapes with one verdict.
 #[derive(Clone, Debug)]
 pub struct Class {
-    /// The one that was decided: the one of fewest rows.
+    /// The shape that was checked: the one with the fewest rows.
     pub first: Shape,
     /// The numbers of rows that are of this class, ascending.
     pub rows: Vec<RangeInclusive<u32>>,
-    /// How many steps all its agents take, or why it is refused.
+    /// How many steps all its agents take, or why it is rejected.
     pub verdict: Result<u64, Diagnostics>,
 }
 
@@ -52,7 +51,7 @@ impl Class {
 }
 
 impl Decided {
-    /// How many shapes were decided.
+    /// How many shapes have a verdict.
     pub fn shapes(&self) -> u64 {
         self.classes.iter().map(Class::shapes).sum()
     }
@@ -63,14 +62,14 @@ impl Decided {
         self.classes.iter().filter_map(steps).sum()
     }
 
-    /// The classes that are refused.
+    /// The rejected classes.
     pub fn refused(&self) -> impl Iterator<Item = &Class> {
         self.classes.iter().filter(|class| class.verdict.is_err())
     }
 }
 
-/// Decides `shape` with every number of rows in `rows`, as [`crate::verify::plan`] would each of them, and then launches of all
-/// of them in one [`crate::verify::series`], until that has taken `most` steps.
+/// Checks `shape` with every number of rows in `rows`, each as [`crate::verify::plan`] does, and then launches of all of
+/// them in one [`crate::verify::series`]. Stops after `most` steps.
 pub fn range(
     kernel: &Checked<Kernel>,
     shape: &Shape,
@@ -87,7 +86,7 @@ pub fn range(
     };
     for m in rows {
         let shape = Shape { m, ..shape.clone() };
-        // What has no geometry is refused for its numbers alone.
+        // A shape without a geometry is rejected for its sizes alone.
         let geometry = Geometry::new(kernel, &shape);
         let class = geometry.as_ref().ok().map(Geometry::class);
         if let Some(index) = known.get(&class) {

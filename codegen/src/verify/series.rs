@@ -1,4 +1,4 @@
-//! Every launch of one kernel up to a largest one: what holds between launches is decided over all of them.
+//! All launches of one kernel up to a largest one: what holds between launches is checked over all of them.
 
 use super::checked::Checked;
 use super::tile;
@@ -11,11 +11,11 @@ use crate::undo::{Fix, undone};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A checked kernel on a machine, and the most that each dimension may be: whatever launches of it follow each other
-/// in whatever order, none fails. Nothing but [`crate::verify::series`] makes one, every plan is of one, and what runs plans
-/// takes those of one series only.
+/// A checked kernel on a machine, with the largest size of each dimension. Its launches may follow each other in any
+/// order, and none fails. Only [`crate::verify::series`] makes one. Every plan belongs to one, and what runs plans takes
+/// plans of one series only.
 ///
-/// A shape of a known class (the same items in every chunk, the same columns and K) costs only its numbers.
+/// A shape of a known class (the same items in every chunk, the same columns and K) is cheap: only its numbers are computed.
 #[derive(Clone, Debug)]
 pub struct Series(Arc<Inner>);
 
@@ -26,7 +26,7 @@ struct Inner {
     most: Shape,
     largest: Geometry,
     good: Mutex<HashMap<Vec<u32>, Arc<Arrivals>>>,
-    /// Columns of which one decides for all.
+    /// Columns of tiles, if one column is checked for all.
     repeated: Option<(DimId, u32)>,
     identity: u64,
 }
@@ -64,20 +64,20 @@ impl Series {
         &self.0.kernel
     }
 
-    /// The largest launch: every dimension, and the most that it may be.
+    /// The largest launch: every dimension at its largest size.
     pub fn most(&self) -> &Shape {
         &self.0.most
     }
 
-    /// The geometry of the largest launch: counter cells lie in every launch as they do there.
+    /// The geometry of the largest launch. All launches place counter cells as it does.
     pub fn largest(&self) -> &Geometry {
         &self.0.largest
     }
 
-    /// The plan of a launch, checked now or known to be good.
+    /// The plan of a launch. It is checked now, unless its class is known.
     ///
     /// # Errors
-    /// What [`Plan::new`] refuses, a dimension above the most, or a finding of the first guarantee that does not hold.
+    /// What [`Plan::new`] rejects, a dimension above its largest size, or a finding of the first guarantee that is broken.
     pub fn plan(&self, shape: &Shape) -> Result<Checked<Plan>, Diagnostics> {
         let geometry = Geometry::within(&self.0.kernel, shape, &self.0.most)?;
         let known = self.arrivals(&geometry, shape)?;
@@ -85,7 +85,7 @@ impl Series {
         Ok(Checked::new(plan))
     }
 
-    /// Refuses plans of another series.
+    /// Rejects plans of another series.
     ///
     /// # Errors
     /// The first such plan, and what to do.
@@ -101,22 +101,22 @@ impl Series {
                 Rule::Shape,
                 None,
                 format!(
-                    "the plan of {} is not of this series: {} of up to {}",
+                    "the plan of {} does not belong to this series: {} of up to {}",
                     plan.shape, self.0.kernel.name, self.0.most
                 ),
             )
             .note(
                 None,
-                "launches share counters, whose cells lie where their series has them",
+                "launches share counters, and each series places their cells",
             )
             .hint(
-                "make one series with the most of every dimension, and all plans with its `plan`",
+                "make one series with the largest size of every dimension, and make all plans with its `plan`",
             )),
             Some(_) | None => Ok(()),
         }
     }
 
-    /// Refuses a kernel that is not this series'.
+    /// Rejects a kernel of another series.
     ///
     /// # Errors
     /// What to do instead.
@@ -129,10 +129,10 @@ impl Series {
             kernel.name, kernel.variant
         );
         Err(Diagnostic::new(Rule::Shape, None, message)
-            .hint("make the series of the kernel that the pipeline was built of"))
+            .hint("make the series from the kernel that the pipeline was built from"))
     }
 
-    /// What arrives in a launch of that geometry, if the rules hold for it or are known to.
+    /// The arrivals of a launch of that geometry, if the rules hold for it.
     fn arrivals(&self, geometry: &Geometry, shape: &Shape) -> Result<Arc<Arrivals>, Diagnostics> {
         let class = geometry.class();
         if let Some(known) = self.good().get(&class) {
@@ -162,11 +162,11 @@ impl Series {
             let columned = |counter| tile::is_columned_counter(kernel, counter);
             return Ok(Arc::new(arrivals.widened(geometry, columned)));
         }
-        // Also where one column was refused: the story is to speak of the columns there are.
+        // Also if the check of one column failed: the trace must name the real columns.
         judge(geometry.clone())
     }
 
-    /// What must hold between launches of any two shapes, decided where all their items are together.
+    /// What must hold between launches of any two shapes, checked where all their items are present.
     fn check_launches(&self, together: Geometry) -> Result<(), Diagnostics> {
         let kernel = &self.0.kernel;
         let judge = |geometry: Geometry| {

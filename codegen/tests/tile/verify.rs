@@ -61,11 +61,11 @@ fn copied(dtype: Dtype, vector: bool) -> String {
 #[test]
 fn a_copy_moves_bytes_that_mean_the_same_on_both_sides() {
     insta::assert_snapshot!(copied(Dtype::F32, false), @r"
-    error[language]: `z` is f32, and is copied to `x`, which is bf16
+    error[language]: `z` is f32, but is copied to `x`, which is bf16
       help: a copy moves bytes unchanged: both sides have one element type
     ");
     insta::assert_snapshot!(copied(Dtype::Bf16, true), @r"
-    error[language]: `z` is a vector, and is copied to rows of `x`
-      help: a copy moves rows and columns as they are
+    error[language]: `z` is a vector, but is copied to rows of `x`
+      help: a copy moves rows and columns unchanged
     ");
 }

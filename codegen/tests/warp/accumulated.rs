@@ -92,11 +92,11 @@ fn what_counts_before_is_not_overwritten() {
         s.store(grad.at(t), product);
     });
     insta::assert_snapshot!(story, @"
-    error[language]: `grad` is Accumulated: what it holds before the launch counts, and this overwrites it
-      help: add to it: `grad[t] += …`; what is written plainly is Out
+    error[language]: `grad` is Accumulated: this overwrites what it held before the launch
+      help: add to it: `grad[t] += …`; to overwrite it, make it Out
     ");
     let copied = told(|s, [_, _, z, grad], t| s.copy(grad.at(t), z.at(t)));
-    assert!(copied.contains("this overwrites it"), "{copied}");
+    assert!(copied.contains("this overwrites what it held before the launch"), "{copied}");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn what_is_added_to_is_not_read() {
         s.store_add(grad.at(t), product + before);
     });
     insta::assert_snapshot!(story, @"
-    error[language]: `grad` is Accumulated: this launch adds to it, and cannot read it
+    error[language]: `grad` is Accumulated: the launch that adds to it cannot read it
       help: read `grad` in a later launch, or pass what it held before as a Local tensor of its own
     ");
     let mut s = ScheduleBuilder::new("of_gradients");

@@ -1,42 +1,42 @@
-//! When one column of tiles decides for all.
+//! When checking one column of tiles is enough for all.
 //!
 //! Tiles of one row mostly do the same: in a gather they wait for the same pieces, read the same rows and write
-//! columns of their own; in a reduce-scatter each hands its own column on. Only their number grows with N. Call a
-//! counter *columned* if its last axis is over tiles. If all tiles divide one dimension alike, and a loop over tiles
-//! signals only columned counters, at its own tile, then the kernel with a single column is what the full one does
-//! in each column, beside what has no columns in both:
+//! their own columns; in a reduce-scatter each passes its own column on. Only their number grows with N. Call a
+//! counter *columned* if its last axis is over tiles. Suppose that all tiles divide one dimension alike, and that a
+//! loop over tiles signals only columned counters, at its own tile. Then the kernel with a single column does what the
+//! full kernel does in each column and in everything without columns:
 //!
 //! - race, coverage, reuse, attribution: two accesses, or a signal and a wait, meet only within one column or where
-//!   there are no columns. What orders them in the narrow kernel orders them in that column of the full one; and an
-//!   order in the full one, through whatever columns, is one in the narrow one with the columns forgotten.
-//! - coverage counts terms that name ranks and tensors and lie where they are read or written: no term says in which
-//!   column it is, so a block of the narrow kernel is the same sum as that block is in every column of the full one.
-//! - progress, if tiles signal nothing: a tile's waits are over once they were over for another tile of its row, and
-//!   rows are first met in the same order, so repeated tiles never block.
+//!   there are no columns. What orders them in the narrow kernel orders them in that column of the full one. An order
+//!   in the full kernel, through any columns, is also an order in the narrow one, with the columns dropped.
+//! - coverage counts terms that name ranks and tensors, not columns. So a block of the narrow kernel holds the same sum
+//!   as that block in every column of the full one.
+//! - progress, if tiles signal nothing: a tile's waits end once they ended for another tile of its row, and rows are
+//!   first met in the same order, so repeated tiles never block.
 //! - progress, if they signal and every loop over tiles goes row by row: in no tile does a wait follow a signal.
-//!   Say the narrow kernel finishes, the full one is stuck in a circle of waits, and look at the times their steps
+//!   Suppose the narrow kernel finishes and the full one is stuck in a cycle of waits. Take the times that their steps
 //!   have in the narrow run. Where `a` waits for a signal of `b`, the signal is earlier than the wait. `b` is stuck in
 //!   an earlier row, hence earlier; or earlier in the same tile; or in the same row at an earlier column, at a wait,
-//!   which precedes the signal in that tile. So times fall all along the circle, which cannot be. (A wait for what
-//!   roles signal before anything else, such as a parameter's credit, is never part of a circle and may come late.)
-//! - progress, if they signal and go in another order, but are *staged*: what tiles wait for of tiles was signalled by
-//!   earlier loops of the same role, and what they wait for besides is never signalled by that role, but for what it
-//!   gives at its start. Then the other roles run as in the narrow kernel, and loop after loop no tile waits for one
-//!   of the same loop or of a later one, in whatever order a loop has them. (Without that an order counts: where a
-//!   column's first row must be done before its last one can start, no second column may come between them.)
-//! - arrivals: what a column's cell gets, all columns' cells get.
+//!   which precedes the signal in that tile. So times fall all along the cycle, a contradiction. (A wait for what
+//!   roles signal before anything else, such as a parameter's credit, is never part of a cycle and may come late.)
+//! - progress, if they signal and go in another order, but are *staged*: tiles wait only for tiles of earlier loops of
+//!   the same role, and for signals that this role never makes, except at its start. Then the other roles run as in the
+//!   narrow kernel, and no tile waits for one of the same loop or of a later one, in whatever order a loop visits them.
+//!   (Otherwise the order matters: if a column's first row must be done before its last one can start, no second column
+//!   may come between them.)
+//! - arrivals: every column's cell gets the same signals.
 
 use crate::kernel::{Block, Cells, DimId, Kernel, Op, OpKind, visit, visit_ops};
 use crate::order::TileOrder;
 use crate::program::{CellIndex, CounterDim, CounterId, PartitionId};
 
-/// The dimension that tiles divide into columns, and the columns of one tile, if one column decides for all.
+/// The dimension that tiles divide into columns, and the columns of one tile, if one column is enough.
 pub(crate) fn repeated(kernel: &Kernel) -> Option<(DimId, u32)> {
     let all = || (0..kernel.partitions.len() as u16).map(PartitionId);
     let mut found = all().filter_map(|id| divided(kernel, id));
     let first = found.next()?;
     let alike = found.all(|other| other == first);
-    // Pieces that take these columns whole would meet every tile's, and so would their chunks.
+    // Pieces that hold all of these columns would meet every tile, and so would their chunks.
     let whole = all().any(|id| {
         let partition = &kernel.partitions[id.index()];
         partition.rows == first.0
@@ -85,8 +85,8 @@ fn divided(kernel: &Kernel, id: PartitionId) -> Option<(DimId, u32)> {
         .map(|block| (partition.columns, block))
 }
 
-/// Whether loops over tiles wait for tiles of earlier loops of their role only, and for nothing else that their role
-/// signals after its start. What is granted for the next launch makes nobody wait in this one.
+/// Whether loops over tiles wait only for tiles of earlier loops of their role, and for nothing else that their role
+/// signals after its start. Nobody waits in this launch for what is granted for the next.
 fn staged(kernel: &Kernel) -> bool {
     let counters = (0..kernel.counters.len()).map(|index| CounterId(index as u16));
     let tiled: Vec<bool> = kernel
@@ -149,7 +149,7 @@ struct Tiles<'a> {
     columns: DimId,
     signals: bool,
     row_major: bool,
-    /// They signal only their own columned cells, after all waits, and sum over other dimensions only.
+    /// They signal only their own columned cells, after all waits, and sum only over other dimensions.
     sound: bool,
 }
 
@@ -203,7 +203,7 @@ impl Tiles<'_> {
     }
 }
 
-/// Whether every signal of a counter is made before anything can block its role.
+/// Whether a role makes every signal of a counter before anything can block it.
 fn is_given(kernel: &Kernel, counter: CounterId) -> bool {
     let of_counter =
         |op: &Op| matches!(&op.kind, OpKind::Signal { cells, .. } if cells.counter == counter);
@@ -227,7 +227,7 @@ fn is_given(kernel: &Kernel, counter: CounterId) -> bool {
     })
 }
 
-/// Whether no wait comes after a signal, but for what is `given`.
+/// Whether no wait comes after a signal, except for what is `given`.
 fn waits_first(body: &[Op], given: &impl Fn(&Cells) -> bool, signalled: &mut bool) -> bool {
     body.iter().all(|op| match &op.kind {
         OpKind::ForRanks { body, .. } => {

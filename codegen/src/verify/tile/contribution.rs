@@ -1,17 +1,17 @@
-//! What an element is a sum of: which terms, and how often each of them.
+//! The sum that an element holds: which terms, and each how often.
 //!
 //! A term is a product of one rank, an element of an input, a constant that is added, or the result of a function. It
-//! lies at the element's own row and column, so it needs no place of its own, and all elements of an item hold the same
-//! sum. What is brought there from another row or column is [`Term::Elsewhere`].
+//! belongs to the element's own row and column, so it records no position, and all elements of an item hold the same
+//! sum. A value from another row or column is [`Term::Elsewhere`].
 //!
 //! `+`, `-` and casts keep count: every term has an integer multiplicity, through scratch, copies and rings. Any other
-//! function of a complete sum makes a new term of it; of a part of a sum, or of sums that cancel out, it makes what is
-//! part of no sum. Of constants it makes a constant.
+//! function of a complete sum makes a new term. A function of a part of a sum, or of sums that cancel out, makes a term
+//! that is part of no sum. A function of constants makes a constant.
 //!
-//! A sum over ranks is *complete* if every rank's products are in it exactly once, and the same ones of every rank;
-//! where nothing is multiplied, every rank's inputs. What is added beside (a bias, a residual, a constant) is added by
-//! one rank, once: where the sum is complete, or by the rank that owns the rows. It may be subtracted; a contribution may not. Ranks that each add it to their part
-//! of the sum add it once a rank.
+//! A sum over ranks is *complete* if it holds every rank's products exactly once, and the same ones of every rank; if
+//! nothing is multiplied, every rank's inputs. One rank adds a bias, residual or constant, once: when the sum is
+//! complete, or as the rank that owns the rows. Those may be subtracted; a contribution may not. If every rank added
+//! one to its part of the sum, it would be added once per rank.
 
 mod expression;
 mod promise;
@@ -31,11 +31,11 @@ pub(super) enum Term {
         rank: u16,
         operands: (TensorId, TensorId),
     },
-    /// An input as that rank holds it; of a gathered tensor, the rank whose rows they are.
+    /// An input as that rank holds it. For a gathered tensor, the rank that owns the rows.
     Input { rank: u16, tensor: TensorId },
     /// A constant that a rank adds.
     Constant { rank: u16 },
-    /// What a function of a rank's expression came to: which part of which expression, of what.
+    /// The result of a function in a rank's expression: which part of which expression, of what.
     Function {
         rank: u16,
         value: ValueId,
@@ -43,18 +43,18 @@ pub(super) enum Term {
         of: SumId,
         kind: Of,
     },
-    /// What is no contribution, added to a part of a sum by a rank that does not own the rows.
+    /// A bias, residual or constant that a rank without the rows adds to a part of a sum.
     Early(TermId),
-    /// Other rows or columns than those it is stored to.
+    /// A value of other rows or columns than those it is stored to.
     Elsewhere,
-    /// Rows and columns of one item that hold different sums.
+    /// A value of an item whose rows or columns hold different sums.
     Uneven,
 }
 
-/// What a function is of.
+/// What a function is applied to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Of {
-    /// Complete sums, perhaps with inputs beside them.
+    /// Complete sums, perhaps with inputs.
     Whole,
     /// Inputs alone.
     Inputs,
@@ -63,7 +63,7 @@ pub(super) enum Of {
 }
 
 impl Term {
-    /// Whose it is.
+    /// The rank it belongs to.
     pub fn rank(self) -> Option<u16> {
         match self {
             Term::Product { rank, .. }
@@ -74,7 +74,7 @@ impl Term {
         }
     }
 
-    /// The same of any rank.
+    /// The same term without its rank.
     fn alike(self) -> Term {
         match self {
             Term::Product { operands, .. } => Term::Product { rank: 0, operands },
@@ -98,14 +98,14 @@ impl Term {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(super) struct TermId(u32);
 
-/// An index into [`Sums`]: equal sums have equal ones.
+/// An index into [`Sums`]. Equal sums have equal indices.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub(super) struct SumId(u32);
 
 /// The sum of nothing.
 pub(super) const NOTHING: SumId = SumId(0);
 
-/// What an expression can do with a sum.
+/// What an expression may do with a sum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Nothing,
@@ -117,11 +117,11 @@ enum State {
 struct Sum {
     /// Terms and how often, none of them zero times, by id.
     parts: Rc<[(TermId, i32)]>,
-    /// Found out when first asked for.
+    /// Computed on first use.
     state: Option<State>,
 }
 
-/// Every sum that is met, each once.
+/// Every sum that occurs, each once.
 pub(super) struct Sums<'a> {
     kernel: &'a Kernel,
     everyone: u128,
@@ -133,7 +133,7 @@ pub(super) struct Sums<'a> {
 }
 
 impl<'a> Sums<'a> {
-    /// Only nothing.
+    /// Only the empty sum.
     pub fn new(kernel: &'a Kernel, world: u32) -> Self {
         let mut sums = Sums {
             kernel,
@@ -230,7 +230,7 @@ impl<'a> Sums<'a> {
         self.sum(&parts)
     }
 
-    /// Whether a term may stand beside contributions: it is of inputs alone.
+    /// Whether a term may be added to contributions: it is made of inputs alone.
     fn is_beside(&self, term: Term) -> bool {
         match term {
             Term::Input { .. } | Term::Constant { .. } => true,
@@ -262,7 +262,7 @@ impl<'a> Sums<'a> {
         state
     }
 
-    /// A sum as it is stored to rows of `owner`: what is beside a part of a sum of products is then early.
+    /// A sum as it is stored to rows of `owner`. Inputs and constants added to a part of a sum of products become early.
     pub fn stored(&mut self, sum: SumId, owner: Option<u32>) -> SumId {
         let alone = self.parts(sum).len() < 2;
         if alone || owner.is_none() || !self.multiplies(sum) || self.state(sum) != State::Part {
@@ -279,7 +279,7 @@ impl<'a> Sums<'a> {
         self.sum(&parts)
     }
 
-    /// Terms that a sum over ranks may not have: whoever makes such a sum is to blame.
+    /// Terms that a sum over ranks may not have. The statement that makes such a sum is reported.
     pub fn suspects(&self, sum: SumId) -> impl Iterator<Item = TermId> + '_ {
         let suspect = |(id, times): &(TermId, i32)| {
             *times != 1 || !matches!(self.term(*id), Term::Product { .. })

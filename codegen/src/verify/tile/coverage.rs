@@ -2,13 +2,13 @@
 //!
 //! - [`TensorKind::Scattered`], [`TensorKind::Reduced`]: every rank's contribution exactly once, or a function of that
 //!   sum and of inputs ([`Sums::complete`]).
-//! - [`TensorKind::Accumulated`]: what it held before and every product of the launch exactly once: it is added to once
-//!   in each launch and never written.
+//! - [`TensorKind::Accumulated`]: its old contents plus every product of the launch exactly once. Each launch adds to it
+//!   once and never overwrites it.
 //! - [`TensorKind::Gathered`]: its own rows, from the rank that owns them, unchanged.
 //! - [`TensorKind::Out`]: any expression of complete products and of inputs, at the element's own row and column.
 //!
-//! Follows, in the order of the greedy run, what each block of memory is a sum of. Where guarantee 2 holds, every other
-//! order gives the same.
+//! Tracks the sum that each block of memory holds, in the order of the greedy run. If guarantee 2 holds, every other
+//! order gives the same sums.
 
 mod told;
 
@@ -24,18 +24,18 @@ use crate::unroll::{Span, StepKind};
 use crate::value::AccId;
 use std::collections::HashMap;
 
-/// An accumulator of the item an agent is at.
+/// An accumulator of an agent's current item.
 #[derive(Clone, Default)]
 struct Acc {
-    /// The item it belongs to, plus one.
+    /// Its item's number, plus one.
     item: u32,
     sum: SumId,
-    /// Of which rows and columns; a vector has all rows.
+    /// Its rows and columns. A vector has all rows.
     rows: Option<Extent>,
     columns: Option<Extent>,
 }
 
-/// Follows sums through a run.
+/// Tracks sums through a run.
 pub(super) struct Coverage<'a, 'b> {
     facts: &'b Facts<'a>,
     sums: Sums<'a>,
@@ -43,7 +43,7 @@ pub(super) struct Coverage<'a, 'b> {
     writes: Vec<u8>,
     adds: Vec<u8>,
     accs: Vec<Vec<Acc>>,
-    /// Who first stored what no sum over ranks may have.
+    /// Where a term was first stored that no sum over ranks may have.
     blame: HashMap<TermId, At>,
 }
 
@@ -100,7 +100,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                         operands: (a.buffer, b.buffer),
                     }
                 } else {
-                    // Schedules multiply over all of K; a kernel made by hand may not.
+                    // Schedules multiply over all of K. A kernel made by hand may not.
                     Term::Elsewhere
                 };
                 let product = self.sums.one(product);
@@ -159,7 +159,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         self.acc(at, acc).sum = all;
     }
 
-    /// What an expression is that is stored there.
+    /// The sum of an expression that is stored there.
     fn value(&mut self, at: At, value: ValueId, dst: &Span) -> SumId {
         let facts = self.facts;
         let accs = &self.accs[at.agent as usize];
@@ -181,7 +181,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         self.sums.plus(sum, elsewhere)
     }
 
-    /// Who owns the rows of a span, if rows are divided over ranks.
+    /// The rank that owns the rows of a span, if rows are divided over ranks.
     fn owner(&self, span: &Span) -> Option<u32> {
         let (geometry, rows) = (
             &self.facts.plan.geometry,
@@ -190,8 +190,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
         (geometry.chunks(rows) > 1).then(|| span.rows.start / geometry.chunk_rows(rows).max(1))
     }
 
-    /// What a span holds for `rank`, which reads it. Rows and columns that one item reads hold the same, since items of
-    /// a partition do the same in every chunk; where they do not, what is made of them is part of no sum.
+    /// The sum that `rank` reads from a span. All rows and columns that one item reads hold the same sum, since items of
+    /// a partition do the same in every chunk. If they do not, what is computed from them is part of no sum.
     fn read(&mut self, rank: u16, span: &Span) -> SumId {
         let tensor = span.buffer;
         let kind = self.facts.kernel.buffers[tensor.index()].kind;
@@ -206,7 +206,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         match found {
             _ if !even => self.sums.one(Term::Uneven),
             Some(sum) => sum,
-            // Nobody writes it: it holds what it held at the start.
+            // Nobody writes it: it still has its initial contents.
             None if kind == TensorKind::Gathered => {
                 let rank = self.owner(span).unwrap_or(0) as u16;
                 self.sums.one(Term::Input { rank, tensor })
@@ -243,7 +243,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         });
     }
 
-    /// The first output block that is not as it must be at the end.
+    /// The first output block that is wrong at the end.
     pub fn end(self) -> Option<Diagnostic> {
         let facts = self.facts;
         self.untouched().or_else(|| {
@@ -298,7 +298,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
             })
     }
 
-    /// What is not as it must be with a block that is written.
+    /// What is wrong with a block that is written.
     fn written(&self, area: &Area, block: u32) -> Option<Diagnostic> {
         let at = block as usize;
         let (writes, adds) = (self.writes[at], self.adds[at]);
@@ -314,10 +314,10 @@ impl<'a, 'b> Coverage<'a, 'b> {
             (0, _) => {
                 return tell(
                     format!(
-                        "{} is added to, and nobody writes it",
+                        "{} is added to, but nobody writes it",
                         self.name(area, block)
                     ),
-                    "write it first, or make it Accumulated: then the launch adds to what it held before",
+                    "write it first, or make it Accumulated: the launch then adds to what it held before",
                 );
             }
             (2.., _) => {
@@ -345,7 +345,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         }
     }
 
-    /// What is not as it must be with a block that the launch adds to.
+    /// What is wrong with a block that the launch adds to.
     fn accumulates(&self, area: &Area, block: u32) -> Option<Diagnostic> {
         let at = block as usize;
         let (writes, adds) = (self.writes[at], self.adds[at]);
@@ -353,8 +353,8 @@ impl<'a, 'b> Coverage<'a, 'b> {
         let tell = |message, hint| Some(self.tell(block, message, hint));
         if writes > 0 {
             return tell(
-                format!("{} is written, and what it held before is lost", name()),
-                "add to it: `+=`; an output that is written is Out",
+                format!("{} is overwritten, so what it held before is lost", name()),
+                "add to it: `+=`; to overwrite it, make it Out",
             );
         }
         if adds != 1 {
@@ -364,14 +364,14 @@ impl<'a, 'b> Coverage<'a, 'b> {
             };
             return tell(
                 message,
-                "every element that is accumulated is added to once a launch: so its bits do not depend on who comes first",
+                "add to every element once per launch, so that its bits do not depend on the order of the adds",
             );
         }
         let wrong = self.sums.accumulates(self.blocks[at]).err()?;
         Some(self.wrong(area, block, wrong))
     }
 
-    /// What is not as it must be with a block of a gathered tensor.
+    /// What is wrong with a block of a gathered tensor.
     fn gathered(&self, area: &Area, block: u32) -> Option<Diagnostic> {
         let facts = self.facts;
         let tensor = TensorId(area.buffer);
@@ -393,7 +393,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
                     facts.kernel.buffers[tensor.index()].name
                 )
             }
-            _ => "what was computed".into(),
+            _ => "computed values".into(),
         };
         let blame = parts
             .first()

@@ -1,8 +1,8 @@
-//! What of guarantee 4 does not depend on the shape: every remote access waits for a credit, and every rank grants
-//! every credit in every launch.
+//! The part of guarantee 4 that does not depend on the shape: every remote access waits for a credit, and every rank
+//! grants every credit in every launch.
 //!
 //! This is why sizes may change from launch to launch. The rule of [`super::reuse`] compares a launch with the next one
-//! of the *same* shape; a credit is per buffer and pair of ranks, not per row. [`super::launches`] holds every access
+//! of the *same* shape; a credit is per buffer and pair of ranks, not per row. [`super::launches`] checks every access
 //! against it.
 
 use crate::diag::{Diagnostic, Rule};
@@ -12,7 +12,7 @@ use crate::program::{CellIndex, CounterId, Home, Pick, TensorId};
 use crate::rank::RankExpr;
 use std::collections::BTreeSet;
 
-/// The remote accesses that no credit guards, and the credits that some rank may not grant.
+/// Finds remote accesses that no credit guards, and credits that some rank may not grant.
 pub(super) fn check(kernel: &Kernel) -> Vec<Diagnostic> {
     let mut walk = Walk {
         kernel,
@@ -31,14 +31,14 @@ pub(super) fn check(kernel: &Kernel) -> Vec<Diagnostic> {
         if counter.purpose.is_credit() && !granted {
             found.push(
                 Diagnostic::new(Rule::Reuse, counter.at, format!("the credit {} is not granted by every rank in every launch", counter.name))
-                    .hint("a grant stands outside loops and conditions, so that every launch makes it whatever its shape"),
+                    .hint("grant it outside loops and conditions, so that every launch does, whatever its shape"),
             );
         }
     }
     found
 }
 
-/// Scratch that others read from where it is written.
+/// Scratch that other ranks read in its writer's memory.
 pub(super) fn pulled(kernel: &Kernel) -> BTreeSet<TensorId> {
     let mut pulled = BTreeSet::new();
     for role in &kernel.roles {
@@ -73,7 +73,7 @@ fn grants(body: &[Block], credit: CounterId) -> bool {
 /// Walks items with the credits each has waited for.
 struct Walk<'a> {
     kernel: &'a Kernel,
-    /// Scratch that others read from where it is written: its writer waits for all of them.
+    /// Scratch that other ranks read in its writer's memory: its writer waits for all of them.
     pulled: BTreeSet<TensorId>,
     found: Vec<Diagnostic>,
 }
@@ -131,7 +131,7 @@ impl Walk<'_> {
 
     fn guarded(&mut self, op: &Op, region: &Region, writes: bool, held: &[(TensorId, Pick)]) {
         let buffer = &self.kernel.buffers[region.buffer.index()];
-        // A remote read of scratch is of data this launch wrote: its own hand-off orders it.
+        // A remote read of scratch reads data of this launch: its own signal and wait order it.
         if !writes && buffer.is_scratch() {
             return;
         }
@@ -148,19 +148,19 @@ impl Walk<'_> {
             let (name, at) = (&buffer.name, self.kernel.loc(op.id));
             let message = match (writes, region.home.is_remote()) {
                 (true, true) => {
-                    format!("{name} is written on another rank without a credit from it")
+                    format!("{name} is written on another rank without that rank's credit")
                 }
                 (true, false) => {
-                    format!("{name} is written here without a credit from those who read it")
+                    format!("{name} is written here without the credits of the ranks that read it")
                 }
-                (false, _) => format!("{name} is read on another rank without a credit from it"),
+                (false, _) => format!("{name} is read on another rank without that rank's credit"),
             };
             self.found.push(
                 Diagnostic::new(Rule::Reuse, at, message)
                     .note(
                         None,
-                        "a faster rank would reach into a launch that the owner has not begun, \
-                         or has not finished reading",
+                        "a faster rank would access memory for a launch that its owner has not begun, \
+                         or while its owner still reads it",
                     )
                     .hint("wait for the owner's credit first, in the same item"),
             );

@@ -1,4 +1,4 @@
-//! What the rules ask of a plan: who signals a cell, who touches a piece of memory, who is before whom.
+//! What the rules ask of a plan: who signals a cell, who accesses a block of memory, what precedes what.
 
 use crate::kernel::Kernel;
 use crate::plan::Plan;
@@ -31,7 +31,7 @@ pub(super) enum Access {
 }
 
 impl Access {
-    /// Whether the order of two accesses says what is read, or what stays.
+    /// Whether the order of two accesses decides what is read, or what remains.
     pub fn conflicts(self, other: Access) -> bool {
         match (self, other) {
             (Access::Read, Access::Read) | (Access::Add, Access::Add) => false,
@@ -52,15 +52,15 @@ pub(super) struct Touch {
 
 /// A plan with its signals by cell and its accesses by block of memory.
 ///
-/// A block is a rectangle of one slot of one rank's buffer that no access cuts: the finest common grid of all items
-/// that touch the buffer.
+/// A block is a rectangle of one slot of one rank's buffer that no access divides: the finest common grid of all items
+/// that access the buffer.
 pub(super) struct Facts<'a> {
     pub kernel: &'a Kernel,
     pub plan: &'a Plan,
     roles: u32,
     signal_start: Vec<u32>,
     signals: Vec<Signal>,
-    /// The most that a wait of this launch asks of each cell.
+    /// The largest count that a wait of this launch wants of each cell.
     waited: Vec<u32>,
     cuts: Vec<Cuts>,
     /// First block of each (buffer, home, slot); one more at the end.
@@ -69,14 +69,14 @@ pub(super) struct Facts<'a> {
     touches: Vec<Touch>,
 }
 
-/// Where accesses cut a buffer, and which cut each row or column lies behind.
+/// Where accesses divide a buffer, and the division before each row or column.
 #[derive(Default)]
 struct Cuts {
     rows: Vec<u32>,
     columns: Vec<u32>,
     row_index: Vec<u32>,
     column_index: Vec<u32>,
-    /// Whether anybody writes it, or reads it though it starts empty. An input that nobody writes cannot be raced for.
+    /// Whether anybody writes it, or reads it although it starts empty. An input that nobody writes has no races.
     written: bool,
     first_area: u32,
 }
@@ -102,7 +102,7 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    /// Without who touches what.
+    /// Without the accesses.
     pub fn of_signals(kernel: &'a Kernel, plan: &'a Plan) -> Facts<'a> {
         let mut facts = Facts {
             kernel,
@@ -140,13 +140,13 @@ impl<'a> Facts<'a> {
         self.plan.agents[at.agent as usize].steps[at.step as usize].kind
     }
 
-    /// The signals into a cell, by its place among all cells.
+    /// The signals into a cell, by its index among all cells.
     pub fn signals(&self, cell: usize) -> &[Signal] {
         &self.signals[self.signal_start[cell] as usize..self.signal_start[cell + 1] as usize]
     }
 
-    /// The signals that must have happened when a wait of `at` is over: those without which the target is out of
-    /// reach. A wait joins with no other.
+    /// The signals that must precede the end of the wait `at`: those without which the count cannot reach its target.
+    /// A wait joins no others.
     pub fn joined(&self, at: At) -> impl Iterator<Item = At> + '_ {
         let (signals, spare) = if let StepKind::Wait {
             counter,
@@ -168,7 +168,7 @@ impl<'a> Facts<'a> {
             .map(|signal| signal.at)
     }
 
-    /// Whether a step is a signal to `rank` that some wait there cannot have missed.
+    /// Whether a step is a signal to `rank` that must precede the end of some wait there.
     pub fn is_waited_for(&self, at: At, rank: u32) -> bool {
         if let StepKind::Signal {
             counter,
@@ -269,7 +269,7 @@ impl<'a> Facts<'a> {
             .collect();
         self.each_step(|at, kind| {
             for_spans(kind, self.rank(at.agent), geometry.world, |span, access| {
-                // Scratch holds nothing at the start: a read of what nobody writes must be seen.
+                // Scratch starts empty: a read of what nobody writes must be found.
                 let empty = self.kernel.buffers[span.buffer.index()].is_scratch();
                 cuts[span.buffer.index()].written |= empty || access != Access::Read;
             });
@@ -291,7 +291,7 @@ impl<'a> Facts<'a> {
             if !cut.written {
                 continue;
             }
-            // The end state is judged chunk by chunk, and what nobody touches must be seen too.
+            // The end state is checked chunk by chunk, and what nobody accesses must be found too.
             for chunk in 0..geometry.chunks(buffer.rows) {
                 mark(geometry.chunk(buffer.rows, chunk), &mut cut.row_index);
             }
@@ -407,13 +407,13 @@ impl<'a> Facts<'a> {
         )
     }
 
-    /// Who touches a block.
+    /// The accesses to a block.
     pub fn touches(&self, block: u32) -> &[Touch] {
         let block = block as usize;
         &self.touches[self.touch_start[block] as usize..self.touch_start[block + 1] as usize]
     }
 
-    /// Calls `f` with every block of one rank's span; of a multicast, with those that rank holds.
+    /// Calls `f` with every block of one rank's span; for a multicast, with those on that rank.
     pub fn each_block(&self, span: &Span, mut f: impl FnMut(u32)) {
         let cut = &self.cuts[span.buffer.index()];
         if !cut.written || span.rows.is_empty() || span.columns.is_empty() {
@@ -433,7 +433,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Turns marks into cut positions, and each marked position into the number of its cut.
+/// Turns marks into positions of divisions, and each marked position into the number of its division.
 fn number(index: &mut [u32]) -> Vec<u32> {
     let mut cuts = Vec::new();
     for (position, mark) in index.iter_mut().enumerate() {
@@ -445,7 +445,7 @@ fn number(index: &mut [u32]) -> Vec<u32> {
     cuts
 }
 
-/// The memory a step of rank `me` touches, in the order it does, rank by rank where it is a multicast.
+/// The memory that a step of rank `me` accesses, in order, rank by rank for a multicast.
 pub(super) fn for_spans(kind: StepKind, me: u32, world: u32, mut f: impl FnMut(Span, Access)) {
     let mut each = |span: Span, access: Access, but: Option<u32>| {
         if span.home == EVERYWHERE {
@@ -467,7 +467,7 @@ pub(super) fn for_spans(kind: StepKind, me: u32, world: u32, mut f: impl FnMut(S
         StepKind::Wait { .. } | StepKind::Signal { .. } => {}
         StepKind::Copy { dst, src } => {
             each(src, Access::Read, None);
-            // A multicast of my rows also stores them where they are: the same bytes, to the same place.
+            // A multicast of my rows also stores them onto themselves: the same bytes to the same place.
             let same = Span {
                 home: dst.home,
                 ..src

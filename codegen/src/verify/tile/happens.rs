@@ -1,12 +1,12 @@
-//! Who happens before whom, answered by walking backwards from the later step.
+//! The happens-before relation, answered by a walk backwards from the later step.
 //!
-//! Before a step are: the steps before it in its item; the items of earlier phases of its agent (and with them what
-//! they waited for); and, for every wait before it in its item, the signals that wait cannot have missed. Other items
-//! of the same phase are *not* before it: they may run on another CTA.
+//! These precede a step: the steps before it in its item; the items of earlier phases of its agent, with what they
+//! waited for; and, for every wait before it in its item, the signals that must precede the end of that wait. Other
+//! items of the same phase do *not* precede it: they may run on another CTA.
 //!
-//! This is a relation of a plan, whatever runs. The emulator has clocks of its own, of one run: it is what this is held to,
-//! so the two share nothing. The warp level's verifier goes by single accesses ([`crate::verify::pipeline`]): what a thread
-//! does there is complete only when it has waited for that, not when its next step begins.
+//! This relation belongs to a plan, not to a run. The emulator has its own clocks, of one run. Tests compare the two, so
+//! they share nothing. The warp level's verifier orders single accesses ([`crate::verify::pipeline`]): there, an access is
+//! complete only when its thread has waited for it, not when the next step begins.
 
 use super::facts::{At, Facts};
 use crate::unroll::StepKind;
@@ -16,11 +16,11 @@ pub(super) struct Happens<'a, 'b> {
     facts: &'b Facts<'a>,
     /// The walk that last saw each item, and up to which step.
     seen: Vec<Vec<(u32, u32)>>,
-    /// The walk that last was at each agent's items of earlier phases, and below which phase it was at all of them.
+    /// The walk that last visited each agent's items of earlier phases, and the phase below which it visited all of them.
     whole: Vec<(u32, u32)>,
     walk: u32,
     open: Vec<At>,
-    /// What is before the end of the launch of the rank last asked about.
+    /// What precedes the end of the launch of the rank last asked about.
     ended: Option<(u32, Vec<Vec<u32>>)>,
 }
 
@@ -47,7 +47,7 @@ impl<'a, 'b> Happens<'a, 'b> {
         if self.directly(a, b) {
             return true;
         }
-        // Nearly every hand-off is one wait away.
+        // Nearly always one signal and wait order the two.
         let first = self.facts.plan.agents[b.agent as usize].items[b.item as usize].start;
         for step in first..b.step {
             let wait = At { step, ..b };
@@ -64,9 +64,9 @@ impl<'a, 'b> Happens<'a, 'b> {
         self.walk_back(b, |at| facts_directly(facts, a, at))
     }
 
-    /// Whether `a` of one launch is before `b` of the next: the same rank; or `b` waited for something that `a`'s
-    /// rank did in the next launch, or for something of the same launch (a lagging credit) that `a` is before, or,
-    /// if `quiet_at` says that `a` is before the end of that rank's launch, for something that rank did in the next.
+    /// Whether `a` of one launch is before `b` of the next. It is if both are of one rank; if `b` waited for something
+    /// that `a`'s rank did in the next launch, or for something of the same launch (a lagging credit) that `a`
+    /// precedes; or, if `a` precedes the end of the launch of `quiet_at`, for something that rank did in the next.
     pub fn before_next(&mut self, a: At, b: At, quiet_at: Option<u32>) -> bool {
         let facts = self.facts;
         let done = |rank: u32| rank == facts.rank(a.agent) || Some(rank) == quiet_at;
@@ -161,8 +161,8 @@ impl<'a, 'b> Happens<'a, 'b> {
         facts_directly(self.facts, a, b)
     }
 
-    /// Visits what is before `from` in its launch, nearest first, until `found` says so. Lagging waits join with
-    /// signals of an earlier launch and lead nowhere in this one.
+    /// Visits what precedes `from` in its launch, nearest first, until `found` is true. Lagging waits join signals of an
+    /// earlier launch and lead to nothing in this one.
     fn walk_back(&mut self, from: At, mut found: impl FnMut(At) -> bool) -> bool {
         self.walk += 1;
         self.open.clear();
@@ -198,7 +198,7 @@ impl<'a, 'b> Happens<'a, 'b> {
             return;
         }
         self.whole[at.agent as usize] = (self.walk, phase);
-        // Items stand in order of phase.
+        // Items are sorted by phase.
         let first = items.partition_point(|item| item.phase < below);
         let earlier = items[first..].iter().zip(first as u32..);
         for (item, index) in earlier.take_while(|(item, _)| item.phase < phase) {
@@ -210,7 +210,7 @@ impl<'a, 'b> Happens<'a, 'b> {
         }
     }
 
-    /// Opens a step unless this walk has been at it or later in its item.
+    /// Opens a step unless this walk has visited it or a later step of its item.
     fn visit(&mut self, at: At) {
         let seen = &mut self.seen[at.agent as usize][at.item as usize];
         if seen.0 != self.walk || seen.1 < at.step {

@@ -1,18 +1,18 @@
-//! Guarantee 4 between launches of different shapes, of which neither knows the other.
+//! Guarantee 4 between two launches of different shapes.
 //!
-//! Two launches of a series have in common what does not depend on a shape: where counter cells lie, who may signal
-//! them, and the credits, which every rank grants every other in every launch ([`super::credits`]). So each launch is
-//! held against these alone, and what holds for each then holds for any two.
+//! Two launches of a series share what does not depend on a shape: where counter cells lie, who may signal them, and
+//! the credits, which every rank grants every other in every launch ([`super::credits`]). Each launch is checked against
+//! these alone, so the result holds for any two.
 //!
-//! - *Parameters.* What others do to a rank's parameter is done when its launch ends, and what they do in the next
-//!   comes after the owner's credit, which it grants when its own next launch has begun: any two accesses are ordered.
-//!   [`super::reuse`] and [`super::credits`] see to both.
+//! - *Parameters.* Other ranks' accesses to a rank's parameter are done when its launch ends. Those of the next launch
+//!   wait for the owner's credit, which it grants after its own next launch began. So any two accesses are ordered.
+//!   [`super::reuse`] and [`super::credits`] check both.
 //! - *Scratch.* Rows move when the shape changes, so any access of one launch meets any write of the next. The write
-//!   waits for the owner's credit (of every rank, where others read it from there), so every access must come before
-//!   that credit is granted, whether or not anybody of its own launch reads what it wrote.
-//! - *Cells.* Two ranks may signal one cell in different launches only, so that no plan shows both. All launches
-//!   together ([`crate::shape::Geometry`]) show all signallers: an item is at the same cell in each that has it, and
-//!   waits there for the same credits.
+//!   waits for the owner's credit (every rank's, if others read it there). So every access must precede the grant of
+//!   that credit, whether or not anybody of its own launch reads what it wrote.
+//! - *Cells.* Two ranks may signal one cell in different launches only, so that no single plan shows both. The union of
+//!   all launches ([`crate::shape::Geometry`]) shows all signallers: an item has the same cell in each launch that
+//!   contains it, and waits there for the same credits.
 
 use super::credits;
 use super::facts::{Access, Area, At, Facts, Touch};
@@ -45,7 +45,7 @@ fn check_scratch(
     });
     let areas = || facts.areas().iter().filter(|area| area.buffer == scratch.0);
     let from_afar = |home: u32, touch: &Touch| facts.rank(touch.at.agent) != home;
-    // Whoever writes what others read from there waits for the credits of all, and else for the owner's.
+    // A writer of what others read there waits for all ranks' credits, otherwise only for the owner's.
     let pulled = credits::pulled(facts.kernel).contains(&scratch);
     let world = facts.plan.geometry.world;
     if world == 1 {
@@ -64,7 +64,7 @@ fn check_scratch(
         let late = facts.blocks_of(area).find_map(|block| {
             let late = facts.touches(block).iter().find(|touch| {
                 let At { agent, item, step } = touch.at;
-                // Of two ranks only the other one writes here from afar, and its own launches follow each other.
+                // Of two ranks only the other one writes here remotely, and its own launches are ordered.
                 let alone = world == 2 && !pulled && from_afar(home, touch);
                 !alone && step >= before[agent as usize][item as usize]
             });
@@ -88,7 +88,7 @@ fn overtaken(
         Access::Write | Access::Add => "writes",
     };
     let message = format!(
-        "rank {} {does} {what} on rank {}, perhaps when a launch of another shape writes there",
+        "rank {} {does} {what} on rank {}, perhaps while a launch of another shape writes there",
         facts.rank(touch.at.agent),
         area.home
     );
@@ -98,7 +98,7 @@ fn overtaken(
         .note(
             None,
             format!(
-                "the next launch waits for {credit}, which is granted without waiting for that"
+                "the next launch waits for {credit}, which is granted without waiting for this access"
             ),
         )
         .note(

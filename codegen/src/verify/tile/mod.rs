@@ -1,4 +1,4 @@
-//! The tile level: what each guarantee asks of a kernel and of the plan of a launch.
+//! The tile level: what each guarantee requires of a kernel and of a launch's plan.
 
 mod columns;
 mod contribution;
@@ -21,14 +21,14 @@ use crate::undo::{Fix, undone};
 pub(super) use columns::{is_columned_counter, repeated};
 pub(super) use order::{Accessor, Before, before};
 
-/// What is wrong with a kernel whatever its shape.
+/// What is wrong with a kernel in every shape.
 pub fn kernel_findings(kernel: &Kernel) -> Vec<Diagnostic> {
     credits::check(kernel)
 }
 
 /// What is wrong with a plan: a finding of the first guarantee that does not hold, in the order of the table of [`crate::verify`].
-/// Each presupposes the ones before it (what was not run cannot be covered, what races has no content), so later
-/// ones are not judged. `without` leaves a rule out, to test that it is needed.
+/// Each guarantee needs the ones before it (coverage needs a finished run, and racing data has no content), so later
+/// ones are not checked. `without` leaves a rule out, to test that it is needed.
 pub fn plan_findings(kernel: &Kernel, plan: &Plan, without: Option<Rule>) -> Vec<Diagnostic> {
     let on = |rule: Rule| without != Some(rule);
     let facts = facts::Facts::new(kernel, plan);
@@ -78,7 +78,7 @@ pub fn plan_findings(kernel: &Kernel, plan: &Plan, without: Option<Rule>) -> Vec
     found.into_iter().collect()
 }
 
-/// What is wrong with the signals of a plan alone: two launches may take each other's.
+/// What is wrong with the signals of a plan: two launches may mistake each other's.
 pub(super) fn attribution_findings(kernel: &Kernel, plan: &Plan) -> Vec<Diagnostic> {
     let found = reuse::check_attribution(&facts::Facts::of_signals(kernel, plan));
     found.into_iter().collect()

@@ -1,8 +1,8 @@
-//! What the tile level puts before each access of one launch: the number that the warp level is held to.
+//! How many accesses precede each access of one launch at the tile level. The warp level must agree.
 //!
-//! Any two accesses of a checked plan that touch the same memory, one of them writing, are ordered. So how many accesses
-//! are before another one in some element is a number of the plan, whoever makes them and however they are cut. The warps
-//! do what the plan says only if each of their accesses finds as many.
+//! Any two accesses of a checked plan to the same memory, one of them a write, are ordered. So the plan alone decides how
+//! many accesses precede another one in each element, whoever makes them and however they are divided. The warps do what
+//! the plan says only if each of their accesses finds that many.
 
 use super::facts::{Access, At, Facts};
 use super::happens::Happens;
@@ -12,7 +12,7 @@ use crate::program::TensorId;
 use crate::shape::Extent;
 use std::collections::HashMap;
 
-/// Who accesses which memory, and whether it writes.
+/// Who accesses which memory, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Accessor {
     /// The rank that does it.
@@ -29,18 +29,18 @@ pub(crate) struct Accessor {
     pub slot: u32,
 }
 
-/// A rectangle of elements that all accesses touch whole or not at all.
+/// A rectangle of elements that every access covers whole or not at all.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Before {
     /// Its rows among all rows.
     pub rows: Extent,
     /// Its columns.
     pub columns: Extent,
-    /// How many conflicting accesses are before the accessor's: of several of its own, before the first and the last.
+    /// How many conflicting accesses precede the accessor's. If it makes several: before its first and before its last.
     pub accesses: (u32, u32),
 }
 
-/// What is before each access of one launch of a plan that has no race.
+/// What precedes each access of one launch of a plan without races.
 pub(crate) fn before(kernel: &Kernel, plan: &Plan) -> HashMap<Accessor, Vec<Before>> {
     let facts = Facts::new(kernel, plan);
     let mut happens = Happens::new(&facts);

@@ -4,8 +4,8 @@ use super::facts::{At, Facts};
 use crate::diag::{Diagnostic, Rule};
 use crate::unroll::StepKind;
 
-/// Runs every agent as far as it gets, again and again, and calls `done` with each step in an order that respects
-/// every wait. Waits of a lagging credit are met by the launch before.
+/// Runs every agent as far as it gets, repeatedly, and calls `done` with each step in an order that respects every
+/// wait. The launch before satisfies waits of a lagging credit.
 pub(super) fn run(facts: &Facts<'_>, mut done: impl FnMut(At, StepKind)) -> Option<Diagnostic> {
     let arrivals = &facts.plan.arrivals;
     let agents = facts.plan.agents.len();
@@ -41,7 +41,7 @@ pub(super) fn run(facts: &Facts<'_>, mut done: impl FnMut(At, StepKind)) -> Opti
                         amount,
                     } => {
                         counts[arrivals.index(home, counter, cell)] += amount;
-                        // All of that rank's waiters look again: there are at most as many as it has roles.
+                        // All of that rank's waiters check again: it has at most one for each role.
                         ready.append(&mut waiters[usize::from(home)]);
                     }
                     StepKind::Copy { .. }
@@ -60,7 +60,7 @@ pub(super) fn run(facts: &Facts<'_>, mut done: impl FnMut(At, StepKind)) -> Opti
     stuck(facts, &at, &counts)
 }
 
-/// The story of a run that stopped: every blocked role, and the signal it wants.
+/// The trace of a run that stopped: every blocked role, and the signal it wants.
 fn stuck(facts: &Facts<'_>, at: &[(u32, u32)], counts: &[u32]) -> Option<Diagnostic> {
     let arrivals = &facts.plan.arrivals;
     let blocked: Vec<At> = at
@@ -103,7 +103,7 @@ fn stuck(facts: &Facts<'_>, at: &[(u32, u32)], counts: &[u32]) -> Option<Diagnos
             facts.who(first.agent)
         ),
     );
-    // Follow who should have signalled, until the story closes.
+    // Follow who should have signalled, until the cycle closes.
     let mut seen_agents = Vec::new();
     let mut wait = first;
     loop {
@@ -139,7 +139,7 @@ fn stuck(facts: &Facts<'_>, at: &[(u32, u32)], counts: &[u32]) -> Option<Diagnos
         found = found.note(
             facts.loc(signal.at),
             format!(
-                "{} would signal it, but has not got there",
+                "{} would signal it, but has not reached that statement",
                 facts.who(culprit)
             ),
         );
@@ -147,7 +147,7 @@ fn stuck(facts: &Facts<'_>, at: &[(u32, u32)], counts: &[u32]) -> Option<Diagnos
             found = found.note(
                 None,
                 format!(
-                    "{} is where this story began: the waits form a circle",
+                    "{} is where this trace began: the waits form a cycle",
                     facts.who(culprit)
                 ),
             );

@@ -6,7 +6,7 @@ use crate::diag::{Diagnostic, Rule};
 use crate::program::TensorKind;
 use crate::unroll::StepKind;
 
-/// The first access that is not ordered after what it needs, if there is one.
+/// The first access that is not ordered after one it conflicts with, if there is one.
 pub(super) fn check(facts: &Facts<'_>, happens: &mut Happens<'_, '_>) -> Option<Diagnostic> {
     for area in facts.areas() {
         for block in facts.blocks_of(area) {
@@ -44,7 +44,7 @@ fn check_block(
         for (other, b) in touches.iter().enumerate() {
             let pair_seen_before = b.access != Access::Read && other <= index;
             let both_add = a.access == Access::Add && b.access == Access::Add;
-            // One copy within a rank reads and writes the same block in one step.
+            // A copy within a rank may read and write the same block in one step.
             if pair_seen_before || both_add || a.at == b.at {
                 continue;
             }
@@ -100,7 +100,7 @@ fn too_early(
         Rule::Race,
         at,
         format!(
-            "{} may read {what} on rank {} before it is there",
+            "{} may read {what} on rank {} before they are written",
             facts.who(read.at.agent),
             area.home
         ),
@@ -153,7 +153,7 @@ fn with_signals(facts: &Facts<'_>, mut found: Diagnostic, earlier: At, later: At
             None => found.note(
                 facts.loc(earlier),
                 format!(
-                    "{} signals nothing afterwards in that item",
+                    "{} signals nothing after it in that item",
                     facts.who(earlier.agent)
                 ),
             ),
@@ -162,7 +162,7 @@ fn with_signals(facts: &Facts<'_>, mut found: Diagnostic, earlier: At, later: At
     for wait in waits.iter().rev().take(SHOWN) {
         let missed = facts.joined(*wait).next().is_none();
         let nothing = if missed {
-            ", which nothing is sure to have signalled"
+            ", but no signal is certain to precede its end"
         } else {
             ""
         };
@@ -172,13 +172,13 @@ fn with_signals(facts: &Facts<'_>, mut found: Diagnostic, earlier: At, later: At
         found = found.note(
             facts.loc(later),
             format!(
-                "{} waits for nothing before in that item",
+                "{} waits for nothing before it in that item",
                 facts.who(later.agent)
             ),
         );
     }
     found.hint(
-        "items of a role run on different CTAs: the item that writes signals after the data, and the item that \
-         needs it waits for that very cell",
+        "items of a role run on different CTAs: let the item that writes signal after the data, and the item that \
+         reads wait for that same cell",
     )
 }

@@ -1,5 +1,5 @@
-//! Guarantee 4: nothing of one launch is overwritten by the next before its last reader is done, nothing arrives
-//! after its launch has ended, and no signal of the next launch is taken for one of this.
+//! Guarantee 4: the next launch overwrites nothing before its last reader is done, no data arrives after its launch
+//! has ended, and no signal of the next launch is mistaken for one of this launch.
 
 use super::facts::{Access, Area, At, Facts, Touch};
 use super::happens::Happens;
@@ -40,7 +40,7 @@ fn check_block(
     for touch in touches {
         let remote = facts.rank(touch.at.agent) != home;
         let is_quiet = !remote || happens.before_end(touch.at, home);
-        // A remote reader of scratch only has to be done before the next launch writes: that is checked below.
+        // A remote reader of scratch must only be done before the next launch writes. That is checked below.
         let may_linger = scratch && touch.access == Access::Read;
         if !is_quiet && !may_linger {
             return Some(late(facts, area, block, *touch));
@@ -58,7 +58,7 @@ fn check_block(
     None
 }
 
-/// The first counter cell whose signals of the next launch could be taken for this launch's.
+/// The first counter cell where signals of the next launch could be mistaken for this launch's.
 pub(super) fn check_attribution(facts: &Facts<'_>) -> Option<Diagnostic> {
     if let Some(found) = stored_by_two(facts) {
         return Some(found);
@@ -88,8 +88,8 @@ pub(super) fn check_attribution(facts: &Facts<'_>) -> Option<Diagnostic> {
 }
 
 /// Whether a signal cannot be made in the next launch before this launch's wait is over, whatever the shapes of the
-/// two: its own item first waits for a credit that the waiter's rank grants after that wait. (An order that comes
-/// about in some other way may be gone where another launch has fewer rows.)
+/// two: its own item first waits for a credit that the waiter's rank grants after that wait. (Any other order may be
+/// lost when another launch has fewer rows.)
 fn is_held_back(facts: &Facts<'_>, wait: At, signal: At) -> bool {
     let waiter = facts.rank(wait.agent);
     let start = facts.plan.agents[signal.agent as usize].items[signal.item as usize].start;
@@ -103,7 +103,7 @@ fn is_held_back(facts: &Facts<'_>, wait: At, signal: At) -> bool {
             Purpose::Ready(_) => facts
                 .joined(credit)
                 .any(|grant| facts.rank(grant.agent) == waiter),
-            // Granted at the end of a role of the waiter: of the one that waits, or it says nothing.
+            // Granted at the end of one of the waiter's roles. It counts only if that role is the one that waits.
             Purpose::Free(_) => facts
                 .joined(credit)
                 .any(|grant| grant.agent == wait.agent && facts.phase(wait) < facts.phase(grant)),
@@ -114,7 +114,7 @@ fn is_held_back(facts: &Facts<'_>, wait: At, signal: At) -> bool {
 
 fn mistakable(facts: &Facts<'_>, wait: At, signal: At) -> Diagnostic {
     let (who, deed) = (facts.who(wait.agent), facts.deed(signal));
-    let message = format!("{who} may take a signal of the next launch for one of this");
+    let message = format!("{who} may mistake a signal of the next launch for one of this launch");
     Diagnostic::new(Rule::Attribution, facts.loc(wait), message)
         .note(facts.loc(wait), facts.deed(wait))
         .note(
@@ -123,7 +123,7 @@ fn mistakable(facts: &Facts<'_>, wait: At, signal: At) -> Diagnostic {
         )
         .note(
             None,
-            "several ranks signal that cell, so its count does not tell who did",
+            "several ranks signal that cell, so its count does not show which of them did",
         )
         .hint(
             "give each signaller a cell of its own: `counters(world(), …)`, signalled at `[me()]`",
@@ -144,7 +144,7 @@ fn stored_by_two(facts: &Facts<'_>) -> Option<Diagnostic> {
                 Rule::Attribution,
                 facts.loc(stored.at),
                 format!(
-                    "{} counts in a cell that others count in",
+                    "{} signals a cell that others signal too",
                     facts.who(stored.at.agent)
                 ),
             )
@@ -152,7 +152,7 @@ fn stored_by_two(facts: &Facts<'_>) -> Option<Diagnostic> {
             .note(facts.loc(other.at), facts.deed(other.at))
             .note(
                 None,
-                "a copy engine stores its count: it would undo the other's",
+                "a copy engine stores its count, which overwrites the others' counts",
             )
             .hint("give it cells of its own: `counters(world(), …)`, signalled at `[me()]`"),
         )
@@ -163,9 +163,9 @@ fn late(facts: &Facts<'_>, area: &Area, block: u32, touch: Touch) -> Diagnostic 
     let (rows, columns) = facts.rectangle(area, block);
     let what = facts.rectangle_name(area.buffer, area.slot, rows, columns);
     let does = if touch.access == Access::Read {
-        "is read"
+        "are read"
     } else {
-        "is written"
+        "are written"
     };
     Diagnostic::new(
         Rule::Reuse,
@@ -183,10 +183,10 @@ fn overtaken(facts: &Facts<'_>, area: &Area, block: u32, a: Touch, b: Touch) -> 
     Diagnostic::new(
         Rule::Reuse,
         facts.loc(b.at),
-        format!("the next launch may reach {what} on rank {} before this launch is done with it", area.home),
+        format!("the next launch may access {what} on rank {} before this launch has finished with them", area.home),
     )
     .note(facts.loc(a.at), format!("this launch: {}", facts.deed(a.at)))
     .note(facts.loc(b.at), format!("next launch: {}", facts.deed(b.at)))
-    .note(None, format!("rank {} is not held back by a credit from rank {}", facts.rank(b.at.agent), facts.rank(a.at.agent)))
-    .hint("a credit must be granted after the last access of a launch, and waited for before the first of the next")
+    .note(None, format!("rank {} does not first wait for a credit from rank {}", facts.rank(b.at.agent), facts.rank(a.at.agent)))
+    .hint("grant a credit after the last access of a launch, and wait for it before the first access of the next")
 }

@@ -1,4 +1,4 @@
-//! The words of a verdict: which role of which rank did what, where.
+//! The words of a trace: which role of which rank did what, and where.
 
 use super::facts::{At, Facts};
 use crate::program::{CounterId, Loc};
@@ -15,7 +15,7 @@ impl Facts<'_> {
         )
     }
 
-    /// Where a step was written.
+    /// Where a step's statement is.
     pub fn loc(&self, at: At) -> Loc {
         self.kernel
             .loc(self.plan.agents[at.agent as usize].steps[at.step as usize].op)
@@ -26,7 +26,7 @@ impl Facts<'_> {
         self.plan.geometry.cell_name(self.kernel, counter, cell)
     }
 
-    /// `rows 0..128 of x`, with columns where they are not all.
+    /// `rows 0..128 of x`, with columns unless they are all.
     pub fn rectangle_name(&self, buffer: u16, slot: u16, rows: Extent, columns: Extent) -> String {
         let tensor = &self.kernel.buffers[usize::from(buffer)];
         let slots = tensor.slots(self.plan.geometry.world);

@@ -75,9 +75,9 @@ fn launches_of_several_series_are_refused() {
     let refused = interleave(&series, &plans.iter().collect::<Vec<_>>(), 0..1);
     let told = refused.expect_err("refused").to_string();
     insta::assert_snapshot!(told, @"
-    error[shape]: the plan of 512x24x16 is not of this series: gemm_rs_add of up to 1024x24x16
-      = launches share counters, whose cells lie where their series has them
-      help: make one series with the most of every dimension, and all plans with its `plan`
+    error[shape]: the plan of 512x24x16 does not belong to this series: gemm_rs_add of up to 1024x24x16
+      = launches share counters, and each series places their cells
+      help: make one series with the largest size of every dimension, and make all plans with its `plan`
     ");
     // Plans of a series that was made anew for the same are the same.
     let again = apart().0.plan(&rows(3)).expect("a plan");

@@ -50,11 +50,11 @@ fn left_there() -> Program {
 fn what_nobody_reads_is_in_the_way_of_another_shape() {
     let refused = verify::series(&kernel(&left_there(), 2), &rows(8), &Machine::h200());
     insta::assert_snapshot!(story(&refused.expect_err("refused")), @"
-    error[reuse]: rank 0 writes rows 0..2 of scratch[0] on rank 0, perhaps when a launch of another shape writes there
+    error[reuse]: rank 0 writes rows 0..2 of scratch[0] on rank 0, perhaps while a launch of another shape writes there
       --> s.copy(scratch.at(me()).at(p), x.at(p))
       = spare_warps of rank 0 copies rows 0..2 of x to rows 0..2 of scratch[0]
         --> s.copy(scratch.at(me()).at(p), x.at(p))
-      = the next launch waits for free_scratch, which is granted without waiting for that
+      = the next launch waits for free_scratch, which is granted without waiting for this access
       = rows of scratch move in memory when the shape changes
       help: let a role that reads this scratch wait for a signal that comes after the access
     ");

@@ -85,13 +85,13 @@ fn each_shape_alone_is_legal_and_both_together_are_not() {
     let refused = verify::series(&kernel, &shape(8, 8), &Machine::h200());
     let told = story(&refused.expect_err("refused"));
     insta::assert_snapshot!(told, @r#"
-    error[attribution]: comm of rank 0 may take a signal of the next launch for one of this
+    error[attribution]: comm of rank 0 may mistake a signal of the next launch for one of this launch
       --> s.when(is(0), |s| s.wait(both));
       = comm of rank 0 waits for both
         --> s.when(is(0), |s| s.wait(both));
       = comm of rank 2 adds 1 to both on rank 0, perhaps already in the next launch
         --> s.for_items("q", of_z2.of(me()), |s, _| s.signal(both.on(0), 1));
-      = several ranks signal that cell, so its count does not tell who did
+      = several ranks signal that cell, so its count does not show which of them did
       help: give each signaller a cell of its own: `counters(world(), …)`, signalled at `[me()]`
     "#);
 }

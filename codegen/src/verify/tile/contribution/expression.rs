@@ -1,4 +1,4 @@
-//! What an expression makes of sums.
+//! The sums that an expression computes.
 
 use super::{NOTHING, Of, State, SumId, Sums, Term, TermId};
 use crate::dtype::Dtype;
@@ -8,7 +8,7 @@ use crate::undo::{Fix, undone};
 use crate::value::{AccId, Binary, Value};
 
 impl Sums<'_> {
-    /// What an expression of `rank` comes to, element by element, stored as `dtype`.
+    /// The sum that an expression of `rank` computes in each element, stored as `dtype`.
     pub fn of_value(
         &mut self,
         id: ValueId,
@@ -32,7 +32,7 @@ impl Sums<'_> {
         self.rounded(sum, dtype, rank, id)
     }
 
-    /// Rows of a gathered tensor in a type that cannot hold them are these rows no more. Sums may be rounded.
+    /// Rows of a gathered tensor, stored in a type that cannot hold them, are no longer those rows. Sums may be rounded.
     fn rounded(&mut self, sum: SumId, to: Dtype, rank: u16, value: ValueId) -> SumId {
         let [(id, 1)] = *self.parts(sum) else {
             return sum;
@@ -60,7 +60,7 @@ struct Expression<'s, 'a, F> {
     acc: &'s F,
     id: ValueId,
     rank: u16,
-    /// Whether inputs are beside a product, and that is not to count.
+    /// Whether inputs are added to a product and are to be ignored.
     multiplies: bool,
     functions: u16,
 }
@@ -107,7 +107,7 @@ impl<F: Fn(AccId) -> SumId> Expression<'_, '_, F> {
         }
     }
 
-    /// A sum without those products of this rank that another has, too.
+    /// A sum without those products of this rank that another rank has too.
     fn without_own_of(&mut self, sum: SumId, other: SumId) -> SumId {
         let rank = self.rank;
         let mine = |part: &(TermId, i32)| match self.sums.term(part.0) {
@@ -131,7 +131,7 @@ impl<F: Fn(AccId) -> SumId> Expression<'_, '_, F> {
         self.function(&sums)
     }
 
-    /// Functions of zero need not be zero. What reads sums that cancel out, or that nobody fills, is a function of parts.
+    /// A function of zero need not be zero. A function of sums that cancel out, or that nobody writes, is one of parts.
     fn of_nothing(&mut self, reads: bool) -> SumId {
         let rank = self.rank;
         if !reads {

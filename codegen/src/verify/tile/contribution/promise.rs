@@ -1,27 +1,27 @@
-//! What tensors promise of the sums they hold.
+//! What a tensor's type promises about the sums it holds.
 
 use super::{Of, SumId, Sums, Term, TermId};
 use crate::program::TensorKind;
 use crate::undo::{Fix, undone};
 
-/// How a sum is not what its tensor's type promises.
+/// How a sum breaks the promise of its tensor's type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wrong {
     /// It holds a term that is part of no sum: [`Term::Elsewhere`], [`Term::Uneven`], or a function of a part.
     NoTerm(TermId),
-    /// It holds what is no contribution, added to a part of the sum, or by several ranks.
+    /// It holds a bias, residual or constant that was added to a part of the sum, or by several ranks.
     Added(TermId),
-    /// It holds a term so many times.
+    /// It holds a term this many times.
     Times(TermId, i32),
-    /// It lacks contributions of these ranks: that product or input, or any.
+    /// It lacks contributions of these ranks: this product or input, or all.
     Lacks(u128, Option<Term>),
 }
 
 impl Sums<'_> {
-    /// Whether a sum is that over all ranks: every contribution once, and what is beside them once.
+    /// Whether a sum is complete over all ranks: every contribution once, and everything else once.
     pub fn complete(&self, sum: SumId) -> Result<(), Wrong> {
         let multiplies = self.multiplies(sum);
-        // What is alike on ranks, on which it is, and whether some function of a complete sum is there.
+        // Equal terms and the ranks that have them, and whether there is a function of a complete sum.
         let mut known: Vec<(Term, TermId, u128)> = Vec::new();
         let mut subtracted: Vec<TermId> = Vec::new();
         let mut whole = false;
@@ -61,10 +61,10 @@ impl Sums<'_> {
             | Term::Elsewhere
             | Term::Uneven => false,
         };
-        // Where nothing is multiplied, what only some ranks have may be a residual.
+        // If nothing is multiplied, a term that only some ranks have may be a residual.
         let contributes =
             |term: Term, ranks: u128| is_own(term) && (multiplies || ranks == self.everyone);
-        // A bias or a residual may be subtracted, a contribution not.
+        // A bias or residual may be subtracted, a contribution may not.
         for id in subtracted {
             let alike = self.term(id).alike();
             let all = known.iter().find(|(term, ..)| *term == alike);
@@ -101,14 +101,14 @@ impl Sums<'_> {
         enough.then_some(()).ok_or(Wrong::Lacks(lacking, None))
     }
 
-    /// Whether all terms of a sum are of its own rows and columns, and products over all of K.
+    /// Whether all terms of a sum belong to its own rows and columns, and all products are over all of K.
     pub fn in_place(&self, sum: SumId) -> Result<(), Wrong> {
         let astray = |id: TermId| matches!(self.term(id), Term::Elsewhere | Term::Uneven);
         let found = self.parts(sum).iter().find(|(id, _)| astray(*id));
         found.map_or(Ok(()), |(id, _)| Err(Wrong::NoTerm(*id)))
     }
 
-    /// Whether a sum is what one launch adds to what its rank held before: every product of it once, nothing beside.
+    /// Whether one launch adds this sum to what its rank held before: every product once, and nothing else.
     pub fn accumulates(&self, sum: SumId) -> Result<(), Wrong> {
         let multiplies = self.multiplies(sum);
         for (id, times) in self.parts(sum) {

@@ -1,4 +1,4 @@
-//! What is told of a block that does not hold what it must.
+//! The diagnostic of a block that does not hold what it must.
 
 use super::super::contribution::{Term, TermId, Wrong};
 use super::super::facts::{Access, Area, At};
@@ -21,7 +21,7 @@ impl Coverage<'_, '_> {
         self.told(block, None, message, hint)
     }
 
-    /// The same, after the statement that made a term what it may not be.
+    /// The same, with the statement that made an illegal term first.
     pub(super) fn told(
         &self,
         block: u32,
@@ -48,7 +48,7 @@ impl Coverage<'_, '_> {
         found.hint(hint)
     }
 
-    /// Where the agent that first made such a term makes it for these rows and columns.
+    /// The step that makes such a term for these rows and columns, by the agent that first made one.
     pub(super) fn blamed(&self, area: &Area, block: u32, term: TermId) -> Option<At> {
         let facts = self.facts;
         let first = *self.blame.get(&term)?;
@@ -72,7 +72,7 @@ impl Coverage<'_, '_> {
         found.or(Some(first))
     }
 
-    /// What a term is called.
+    /// A term's name in messages.
     fn term(&self, term: Term) -> String {
         let name = |tensor: TensorId| &self.facts.kernel.buffers[tensor.index()].name;
         match term {
@@ -83,30 +83,32 @@ impl Coverage<'_, '_> {
             Term::Constant { .. } => "a constant".into(),
             Term::Function { .. } => "a function's result".into(),
             Term::Early(term) => self.term(self.sums.term(term)),
-            Term::Elsewhere | Term::Uneven => "what lies elsewhere".into(),
+            Term::Elsewhere | Term::Uneven => "a value of other rows or columns".into(),
         }
     }
 
-    /// A block that holds another sum than its tensor promises.
+    /// A block whose sum breaks its tensor's promise.
     pub(super) fn wrong(&self, area: &Area, block: u32, wrong: Wrong) -> Diagnostic {
         let name = self.name(area, block);
         let accumulated =
             self.facts.kernel.buffers[usize::from(area.buffer)].kind == TensorKind::Accumulated;
         let once = if accumulated {
-            "each product is added once a launch"
+            "each product must be added once per launch"
         } else {
-            "each rank's contribution is summed once"
+            "each rank's contribution must be summed once"
         };
         match wrong {
             Wrong::NoTerm(id) => {
                 let (message, hint) = match self.sums.term(id) {
                     Term::Elsewhere => (
                         format!("{name} holds other rows or columns, or not all of K"),
-                        "what is stored or copied stays at its row and column, and a product is over all of K",
+                        "store and copy every value to its own row and column, and multiply over all of K",
                     ),
                     Term::Uneven => (
-                        format!("{name} was made of rows or columns that hold different sums"),
-                        "what one item reads holds one sum: divide it where the sums differ",
+                        format!(
+                            "{name} was computed from rows or columns that hold different sums"
+                        ),
+                        "one item must read one sum: divide the partition where the sums differ",
                     ),
                     Term::Product { .. }
                     | Term::Input { .. }
@@ -114,7 +116,7 @@ impl Coverage<'_, '_> {
                     | Term::Function { .. }
                     | Term::Early(_) => (
                         format!(
-                            "{name} is no sum over ranks: a function was applied to a part of it"
+                            "{name} is not a sum over ranks: a function was applied to a part of it"
                         ),
                         "add the terms first (`+`, `.sum()`, `+=`), and apply functions to the complete sum",
                     ),
@@ -126,14 +128,14 @@ impl Coverage<'_, '_> {
                 let (message, hint) = if accumulated {
                     (
                         format!("every launch adds {what} to {name} again"),
-                        "add products alone; what is to be there once is there before the first launch",
+                        "add only products; write anything that belongs there once before the first launch",
                     )
                 } else {
                     (
                         format!(
-                            "{name} holds {what} once for every rank that adds it to its part of the sum"
+                            "{name} holds {what} once per rank that adds it to its own part of the sum"
                         ),
-                        "add it to the complete sum: where the rank that owns the rows adds up the others' terms",
+                        "add it to the complete sum: where the rank that owns the rows adds the other ranks' terms",
                     )
                 };
                 self.told(block, self.blamed(area, block, id), message, hint)
@@ -153,7 +155,7 @@ impl Coverage<'_, '_> {
                     -1 => format!("{name} has {whose} subtracted"),
                     _ => format!("{name} holds {whose} {times} times"),
                 };
-                // An input is no fault where it is first stored, but where it is subtracted.
+                // The fault is not where an input is first stored, but where it is subtracted.
                 let added = times > 0 || matches!(term, Term::Product { .. });
                 let blame = self.blamed(area, block, id).filter(|_| added);
                 self.told(block, blame, message, once)
