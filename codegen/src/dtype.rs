@@ -44,6 +44,39 @@ impl Dtype {
         }
     }
 
+    /// Half of the spacing of its subnormals: what rounding may lose of a number next to zero.
+    pub fn half_subnormal(self) -> f64 {
+        match self {
+            Dtype::Bf16 => 2f64.powi(-134),
+            Dtype::F16 => 2f64.powi(-25),
+            Dtype::F32 => 2f64.powi(-150),
+        }
+    }
+
+    /// Writes an element as memory holds it, rounded as [`Dtype::round`] does.
+    ///
+    /// # Panics
+    /// If `place` has another size than an element.
+    pub fn write(self, value: f32, place: &mut [u8]) {
+        match self {
+            Dtype::Bf16 => place.copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
+            Dtype::F16 => place.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
+            Dtype::F32 => place.copy_from_slice(&value.to_le_bytes()),
+        }
+    }
+
+    /// Reads an element from the bytes that memory holds.
+    ///
+    /// # Panics
+    /// If there are fewer bytes than an element has.
+    pub fn read(self, bytes: &[u8]) -> f32 {
+        match self {
+            Dtype::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+            Dtype::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+            Dtype::F32 => f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
+        }
+    }
+
     /// The name a user types: `bf16`, `f16`, `f32`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -79,4 +112,26 @@ impl Element for f16 {
 }
 impl Element for f32 {
     const DTYPE: Dtype = Dtype::F32;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writing rounds as `round` does, and reading gives that back.
+    #[test]
+    fn what_is_written_is_read_rounded() {
+        for dtype in Dtype::ALL {
+            let mut place = vec![0; dtype.bytes() as usize];
+            for value in [0.0, -1.0, 0.1, 3.0e-6, 65504.0, f32::INFINITY, 1.0 / 3.0] {
+                dtype.write(value, &mut place);
+                assert_eq!(dtype.read(&place), dtype.round(value), "{value} as {dtype}");
+            }
+            dtype.write(f32::NAN, &mut place);
+            assert!(dtype.read(&place).is_nan(), "{dtype}");
+            let least = 2.0 * dtype.half_subnormal();
+            assert_eq!(f64::from(dtype.round(least as f32)), least, "{dtype}");
+            assert_eq!(dtype.round((least * 0.49) as f32), 0.0, "{dtype}");
+        }
+    }
 }

@@ -197,10 +197,7 @@ impl Machine {
         let sms = f64::from(self.sms);
         let faster = (sms / busy.clamp(1.0, sms.max(1.0))).sqrt();
         let all = (self.flops / sms * faster).min(self.flops_sm);
-        match dtype {
-            Dtype::Bf16 | Dtype::F16 => all,
-            Dtype::F32 => all / 2.0,
-        }
+        all * 2.0 / f64::from(dtype.bytes())
     }
 
     /// Bytes a second that copies of `bytes` bytes, one after another on one stream, reach.

@@ -14,7 +14,6 @@ use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{TensorId, TensorKind};
 use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::Pipeline;
-use half::{bf16, f16};
 use std::time::{Duration, Instant};
 
 /// A byte that makes every 16-bit float a NaN: what no kernel wrote does not pass for a result.
@@ -403,11 +402,7 @@ fn pack(values: &[f32], dtype: Dtype, columns: usize, pitch: usize) -> Vec<u8> {
         .zip(bytes.chunks_exact_mut(pitch.max(1)))
     {
         for (value, place) in row.iter().zip(line.chunks_exact_mut(width)) {
-            match dtype {
-                Dtype::Bf16 => place.copy_from_slice(&bf16::from_f32(*value).to_le_bytes()),
-                Dtype::F16 => place.copy_from_slice(&f16::from_f32(*value).to_le_bytes()),
-                Dtype::F32 => place.copy_from_slice(&value.to_le_bytes()),
-            }
+            dtype.write(*value, place);
         }
     }
     bytes
@@ -416,11 +411,7 @@ fn pack(values: &[f32], dtype: Dtype, columns: usize, pitch: usize) -> Vec<u8> {
 fn unpack(bytes: &[u8], dtype: Dtype, columns: usize, pitch: usize) -> Vec<f32> {
     let width = dtype.bytes() as usize;
     let lines = bytes.chunks_exact(pitch.max(1));
-    let number = |place: &[u8]| match dtype {
-        Dtype::Bf16 => bf16::from_le_bytes([place[0], place[1]]).to_f32(),
-        Dtype::F16 => f16::from_le_bytes([place[0], place[1]]).to_f32(),
-        Dtype::F32 => f32::from_le_bytes([place[0], place[1], place[2], place[3]]),
-    };
+    let number = |place: &[u8]| dtype.read(place);
     lines
         .flat_map(|line| line[..columns * width].chunks_exact(width).map(number))
         .collect()

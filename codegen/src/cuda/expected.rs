@@ -3,6 +3,7 @@
 
 use crate::kernel::{Block, Op, OpKind, Region, RoleKind, visit, visit_ops};
 use crate::program::{StoreMode, TensorKind};
+use crate::sm90::cta::instruction_k;
 use crate::tiling::Major;
 use crate::warp::Pipeline;
 
@@ -19,8 +20,8 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     let in_turn = (pipeline.kernel.roles.iter())
         .any(|role| matches!(role.kind, RoleKind::Gemm(gemm) if gemm.ping_pong || m <= 64));
     let m = if in_turn { m } else { m / 2 };
-    // wgmma multiplies 64 of that side at a time, 16 deep.
-    let mma = m / 64 * (tile.k / 16);
+    // wgmma multiplies 64 of that side at a time.
+    let mma = m / 64 * (tile.k / instruction_k(pipeline.dtype()));
     // stmatrix.x4 writes, and ldmatrix.x4 reads, 16 by 16 elements of a warp, of which four have the M side. A panel of
     // rows may end with half of that.
     let each = if tile.rows.is_multiple_of(64) {

@@ -156,7 +156,10 @@ impl Text<'_> {
             self.line(format!("constexpr u32 {name} = {value};{}", meaning(&name)));
         }
         if symbols_block {
-            self.line("constexpr u32 BLOCK_BYTES = BLOCK_ROWS * TILE_K * 2;");
+            self.line(format!(
+                "constexpr u32 BLOCK_BYTES = BLOCK_ROWS * TILE_K * {};",
+                pipeline.dtype().bytes()
+            ));
         }
         if sliced {
             self.line("constexpr u32 SLICE_BYTES = PANEL_M * 128;");

@@ -3,7 +3,7 @@
 use super::Text;
 use super::words::{ONCE, next_block, order_name, slots};
 use crate::program::{CounterId, StoreMode};
-use crate::sm90::cta::Mode;
+use crate::sm90::cta::{Mode, instruction_k};
 use crate::warp::{Expr, Field, Node, Order, Phase, RingId, Side, Slot};
 use crate::warp::{Spelling, factor};
 
@@ -525,10 +525,11 @@ impl Text<'_> {
             (true, false) => "<ROWS_CONTIGUOUS, K_CONTIGUOUS>",
             (true, true) => "<ROWS_CONTIGUOUS, ROWS_CONTIGUOUS>",
         };
+        let depth = instruction_k(self.pipeline.dtype());
         let step = |acc: &str, block: &str| {
-            format!("wgmma_m64k16{has}({acc}, {a}{block}, {b}, {fresh} + k != 0, T());")
+            format!("wgmma_m64k{depth}{has}({acc}, {a}{block}, {b}, {fresh} + k != 0, T());")
         };
-        let each = "for (u32 k = 0; k < TILE_K / 16; ++k)";
+        let each = format!("for (u32 k = 0; k < TILE_K / {depth}; ++k)");
         if self.pipeline.cta.blocks() == 1 {
             self.line(format!("{each} {}", step("acc", "")));
         } else {

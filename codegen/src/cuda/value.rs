@@ -142,9 +142,10 @@ impl Text<'_> {
         if dtype == self.pipeline.dtype() {
             return "T".into();
         }
-        match dtype {
-            Dtype::F32 => "float".into(),
-            Dtype::Bf16 | Dtype::F16 => dtype.to_string(),
+        if dtype == Dtype::F32 {
+            "float".into()
+        } else {
+            dtype.to_string()
         }
     }
 
@@ -313,9 +314,10 @@ impl<'a> Printer<'a> {
             }
             Value::Unary(unary, a) => format!("{}({})", name_of(*unary), self.text(a, 0, false)),
             Value::Cast(dtype, a) => {
-                let to = match dtype {
-                    Dtype::F32 => "0.0f".into(),
-                    Dtype::Bf16 | Dtype::F16 => format!("{dtype}()"),
+                let to = if *dtype == Dtype::F32 {
+                    "0.0f".into()
+                } else {
+                    format!("{dtype}()")
                 };
                 format!("rounded({}, {to})", self.text(a, 0, false))
             }

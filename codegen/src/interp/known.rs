@@ -108,12 +108,7 @@ impl Known {
 /// How far off a number may be once it is rounded to `dtype`: half a unit in the last place of what may be stored, or
 /// half the spacing of the type's subnormals, which the tail of an activation meets.
 pub(super) fn stored(dtype: Dtype, (value, off): Number) -> f64 {
-    let tiny = match dtype {
-        Dtype::F16 => 2f64.powi(-25),
-        Dtype::Bf16 => 2f64.powi(-134),
-        Dtype::F32 => 2f64.powi(-150),
-    };
-    off + dtype.unit_roundoff() * (value.abs() + off) + tiny
+    off + dtype.unit_roundoff() * (value.abs() + off) + dtype.half_subnormal()
 }
 
 /// The result of one operation in f32.

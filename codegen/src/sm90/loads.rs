@@ -261,7 +261,7 @@ impl Walk<'_, '_> {
         let strips = (!blocked && boxes.partial).then(|| {
             let map = self.map_as(region.buffer, (STRIP_ROWS, tile.k), "_strip");
             let (come, mine) = self.rows_that_come(&name, &extent, &mut staged.sizes);
-            staged.bytes = come * Expr::symbol("TILE_K", tile.k) * 2;
+            staged.bytes = come * Expr::symbol("TILE_K", tile.k) * operand.element.bytes();
             Strips {
                 map,
                 rows: mine,
@@ -271,7 +271,7 @@ impl Walk<'_, '_> {
         let mut come = Expr::from(boxes.count);
         if blocked && boxes.partial {
             come = self.blocks_that_come(&name, boxes.count, &extent, &mut staged.sizes);
-            let each = BLOCK_ROWS * tile.k * 2;
+            let each = BLOCK_ROWS * tile.k * operand.element.bytes();
             staged.bytes = come.clone() * Expr::symbol("BLOCK_BYTES", each);
         }
         let start = mine + block.clone() * Expr::symbol("BLOCK_ROWS", BLOCK_ROWS);

@@ -38,7 +38,7 @@ pub(crate) use spelling::{Spelling, factor, field_name, number, test};
 use crate::dtype::Dtype;
 use crate::kernel::Kernel;
 use crate::program::CounterId;
-use crate::sm90::cta::Cta;
+use crate::sm90::cta::{Cta, Role};
 use crate::tiling::Tiling;
 use crate::verify::Checked;
 
@@ -167,13 +167,15 @@ impl Pipeline {
     }
 
     /// Registers a thread of the first warpgroup keeps, and one of the others takes.
-    pub const fn registers(&self) -> (u32, u32) {
-        let [load, _, multiply] = self.cta.warps();
-        (load.registers, multiply.registers)
+    pub fn registers(&self) -> (u32, u32) {
+        (
+            self.cta.registers(Role::Load),
+            self.cta.registers(Role::Multiply),
+        )
     }
 
     /// Registers that each thread begins with, before the warpgroups deal them out.
-    pub const fn registers_at_first(&self) -> u32 {
+    pub fn registers_at_first(&self) -> u32 {
         let (first, others) = self.registers();
         (first + CONSUMERS * others) / (1 + CONSUMERS)
     }

@@ -1,5 +1,6 @@
 //! cuBLASLt, the GEMM that ours are compared with: the fastest of the algorithms its heuristic offers.
 
+use super::elements;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::variant::Layout;
 use counterflow_runtime::cuda::{Address, Event, Gpu, Local};
@@ -206,11 +207,6 @@ impl<'a> Product<'a> {
                 help: "--dtype bf16 and f16 are compared".into(),
             });
         }
-        let number = |dtype| match dtype {
-            Dtype::Bf16 => sys::cudaDataType::CUDA_R_16BF,
-            Dtype::F16 => sys::cudaDataType::CUDA_R_16F,
-            Dtype::F32 => sys::cudaDataType::CUDA_R_32F,
-        };
         let mut product = Product {
             blas,
             work: ptr::null_mut(),
@@ -262,7 +258,7 @@ impl<'a> Product<'a> {
             check("describe a matrix", unsafe {
                 sys::cublasLtMatrixLayoutCreate(
                     place,
-                    number(dtype),
+                    elements::blas(dtype),
                     rows.into(),
                     columns.into(),
                     rows.into(),

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 mod blas;
+mod elements;
 mod nccl;
 mod numbers;
 

@@ -2,6 +2,7 @@
 //!
 //! Never with multicast: on a shared host a program that uses it can put other people's GPUs out of service.
 
+use super::elements;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_runtime::cuda::{Address, Gpu};
 use counterflow_runtime::{Error, jit};
@@ -157,7 +158,7 @@ impl Nccl {
                 own.get() as *const c_void,
                 to.get() as *mut c_void,
                 count as usize,
-                number(dtype),
+                elements::nccl(dtype),
                 self.comm,
                 self.stream.cu_stream().cast(),
             )
@@ -208,7 +209,7 @@ impl Nccl {
                 from.get() as *const c_void,
                 to.get() as *mut c_void,
                 count as usize,
-                number(dtype),
+                elements::nccl(dtype),
                 SUM,
                 self.comm,
                 self.stream.cu_stream().cast(),
@@ -222,15 +223,6 @@ impl Drop for Nccl {
     fn drop(&mut self) {
         // SAFETY: nobody else has it.
         unsafe { (self.functions.destroy)(self.comm) };
-    }
-}
-
-/// NCCL's number for a type.
-const fn number(dtype: Dtype) -> c_int {
-    match dtype {
-        Dtype::F16 => 6,
-        Dtype::F32 => 7,
-        Dtype::Bf16 => 9,
     }
 }
 

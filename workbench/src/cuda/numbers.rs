@@ -1,5 +1,6 @@
 //! Numbers for measurements, made and compared on the GPU: operands of gigabytes would take the host minutes.
 
+use super::elements;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_runtime::Error;
 use counterflow_runtime::cuda::{Address, Arguments, Function, Gpu, Grid, Local, Module};
@@ -220,7 +221,7 @@ impl Numbers {
         for number in [draw.count, draw.seed, draw.first] {
             arguments.bytes(&number.to_le_bytes());
         }
-        arguments.number(number(dtype));
+        arguments.number(elements::ours(dtype));
         // SAFETY: it writes `count` elements at `to`, which the caller's memory holds, and waits for nothing.
         unsafe { self.normal.launch(&self.stream, GRID, &arguments) }
     }
@@ -235,7 +236,7 @@ impl Numbers {
     /// # Errors
     /// What the kernels before ended with.
     pub(crate) fn differ(&self, dtype: Dtype, compare: Compare) -> Result<Difference, Error> {
-        let half = half(dtype)?;
+        let element = operand(dtype)?;
         let unit = 2.0 * dtype.unit_roundoff() as f32;
         // A tenth more: the size is that of the rounded values.
         let relative = 1.1 * unit * if compare.parts > 1 { 1.5 } else { 1.0 };
@@ -247,7 +248,7 @@ impl Numbers {
         arguments.bytes(&compare.stride.to_le_bytes());
         arguments.number(compare.parts);
         arguments.bytes(&compare.count.to_le_bytes());
-        arguments.number(half);
+        arguments.number(element);
         arguments.bytes(&relative.to_le_bytes());
         arguments.bytes(&absolute.to_le_bytes());
         arguments.address(found.address());
@@ -277,7 +278,7 @@ impl Numbers {
         arguments.bytes(&compare.count.to_le_bytes());
         arguments.number(compare.columns);
         for dtype in [compare.dtype, of_bias, of_added] {
-            arguments.number(number(dtype));
+            arguments.number(elements::ours(dtype));
         }
         arguments.number(match compare.activation {
             Activation::Nothing => 0,
@@ -305,25 +306,15 @@ impl Difference {
     }
 }
 
-/// An element type's number in the kernels' text.
-const fn number(dtype: Dtype) -> u32 {
-    match dtype {
-        Dtype::Bf16 => 0,
-        Dtype::F16 => 1,
-        Dtype::F32 => 2,
-    }
-}
-
-/// Whether the 16-bit type is f16.
-fn half(dtype: Dtype) -> Result<u32, Error> {
-    match dtype {
-        Dtype::Bf16 => Ok(0),
-        Dtype::F16 => Ok(1),
-        Dtype::F32 => Err(Error::NotYet {
+/// The number of an operand's element type in the kernels' text.
+fn operand(dtype: Dtype) -> Result<u32, Error> {
+    if dtype == Dtype::F32 {
+        return Err(Error::NotYet {
             what: "measuring f32".into(),
             help: "--dtype bf16 and f16 are measured".into(),
-        }),
+        });
     }
+    Ok(elements::ours(dtype))
 }
 
 #[cfg(test)]

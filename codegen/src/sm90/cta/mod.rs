@@ -13,7 +13,7 @@ mod wgmma;
 pub use rules::Level;
 pub(crate) use rules::placed;
 pub use smem::{Lifetime, Region};
-pub use wgmma::{BLOCK_ROWS, CONSUMERS, Mode, Wgmma};
+pub use wgmma::{BLOCK_ROWS, CONSUMERS, Mode, Wgmma, instruction_k};
 
 use crate::diag::Diagnostics;
 use crate::kernel::{Block, Kernel, Role as Loops, RoleKind};
@@ -75,7 +75,7 @@ pub struct Warp {
 pub struct Cta {
     cluster: (u32, u32),
     mode: Mode,
-    warps: [Warp; 3],
+    warps: Vec<Warp>,
     smem: Vec<Region>,
     early: bool,
     tilings: Vec<Tiling>,
@@ -187,7 +187,7 @@ pub fn cta(kernel: &Kernel, level: Level) -> Result<Option<Cta>, Diagnostics> {
         Cta {
             cluster: kind.cluster,
             mode: asked.wgmma.mode,
-            warps: [
+            warps: vec![
                 warp(Role::Load, Place::Thread { warp: 0 }, first),
                 warp(Role::Store, store, first),
                 warp(Role::Multiply, Place::Groups, others),
@@ -254,9 +254,16 @@ impl Cta {
         self.mode
     }
 
-    /// The roles.
-    pub const fn warps(&self) -> &[Warp; 3] {
+    /// The roles, as the text has them one after another.
+    pub fn warps(&self) -> &[Warp] {
         &self.warps
+    }
+
+    /// Registers of a thread of a role; 0: no warp has it.
+    pub fn registers(&self, role: Role) -> u32 {
+        let mut warps = self.warps.iter();
+        let warp = warps.find(|warp| warp.role == role);
+        warp.map_or(0, |warp| warp.registers)
     }
 
     /// The regions of shared memory.

@@ -7,6 +7,7 @@ use super::asked::Asked;
 use super::registers::{Company, has_registers};
 use super::wgmma::{ATOM_ROWS, MOST_ACCUMULATORS, Mode, Wgmma};
 use crate::diag::{Diagnostic, Rule as About};
+use crate::dtype::Dtype;
 use crate::kernel::{Block, GemmKind, Kernel, OpKind, RoleKind, visit};
 use crate::program::Loc;
 use crate::shape::Geometry;
@@ -15,6 +16,9 @@ use crate::variant::Arch;
 
 /// CTAs of a cluster, at most: what every GPU of the architecture can place, and CUDA's portable size.
 const MOST_CTAS: u32 = 8;
+
+/// Element types of operands that this version multiplies.
+const ELEMENTS: [Dtype; 2] = [Dtype::Bf16, Dtype::F16];
 
 /// How far a kernel is to get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,7 +55,7 @@ const RULES: [Rule; 9] = [
     fits(true, whole_swizzles),
     fits(false, registers),
     runs(false, one_product),
-    runs(false, sixteen_bits),
+    runs(false, multiplied_elements),
     runs(true, has_pipeline),
     runs(false, one_swizzle_atom),
     runs(false, clusters),
@@ -165,12 +169,13 @@ fn one_product(asked: &Asked<'_>) -> Vec<Diagnostic> {
 }
 
 /// Operands of a type that has a pipeline.
-fn sixteen_bits(asked: &Asked<'_>) -> Vec<Diagnostic> {
-    if asked.dtype.bytes() == 2 {
+fn multiplied_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    if ELEMENTS.contains(&asked.dtype) {
         return Vec::new();
     }
     let message = format!("a product of {}", asked.dtype);
-    vec![refuse(asked.at, message, "bf16 or f16")]
+    let names = ELEMENTS.map(Dtype::name).join(" or ");
+    vec![refuse(asked.at, message, names)]
 }
 
 /// Accumulators leave a thread registers for the rest.
@@ -182,12 +187,13 @@ fn has_pipeline(asked: &Asked<'_>) -> Vec<Diagnostic> {
 
 /// A step is one atom of the swizzle.
 fn one_swizzle_atom(asked: &Asked<'_>) -> Vec<Diagnostic> {
-    let k = asked.kind.k;
-    if k == 64 {
+    let (k, atom) = (asked.kind.k, 128 / asked.dtype.bytes());
+    if k == atom {
         return Vec::new();
     }
     let message = format!("a K step of {k}");
-    vec![refuse(asked.at, message, "64: one 128-byte swizzle atom")]
+    let hint = format!("{atom}: one 128-byte swizzle atom");
+    vec![refuse(asked.at, message, hint)]
 }
 
 /// CTAs that load together.

@@ -5,12 +5,17 @@
 //! no row is multiplied that it does not have. Then `w` is the instruction's first operand and `x` its second, and
 //! accumulators hold the tile transposed.
 
+use crate::dtype::Dtype;
 use crate::kernel::GemmKind;
 use crate::tiling::Tile;
 
 /// What one multiply of a warpgroup has on its M side, and a block of an operand that is MN-major: one 128-byte swizzle atom
 /// of 16-bit elements.
 pub const BLOCK_ROWS: u32 = 64;
+/// Depth of one multiply: 32 bytes of either operand.
+pub const fn instruction_k(element: Dtype) -> u32 {
+    32 / element.bytes()
+}
 /// Warpgroups that multiply.
 pub const CONSUMERS: u32 = 2;
 /// What the N side is a multiple of: rows of an atom of every swizzle.
