@@ -1,7 +1,7 @@
 //! The kernels people read: equal to what is emitted. `UPDATE_KERNELS=1` writes them.
 
-use Dtype::{Bf16, F16};
-use Layout::{Nn, Nt, Tn};
+use Dtype::Bf16;
+use Layout::{Nt, Tn};
 use counterflow::codegen::cuda::{self, CudaSource};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::program::Setting;
@@ -50,25 +50,16 @@ const QUAD: Knobs = (
 );
 
 /// The first of each kind.
-const KERNELS: [Kind; 22] = [
+const KERNELS: [Kind; 13] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
-    (schedules::gemm, Bf16, (128, 256), Nn, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
     (schedules::gemm, Bf16, (128, 256), Nt, CLUSTER),
-    (schedules::gemm, Bf16, (128, 192), Tn, CLUSTER),
-    (schedules::gemm, Bf16, (128, 224), Nt, NONE),
     (schedules::gemm, Bf16, (128, 160), Nt, PING_PONG),
     (schedules::gemm, Bf16, (208, 128), Nt, NONE),
     (schedules::gemm, Bf16, (200, 256), Nt, NONE),
-    (schedules::gemm, Bf16, (256, 192), Nt, NONE),
-    (schedules::gemm, Bf16, (64, 64), Nt, NONE),
-    (schedules::gemm, Bf16, (64, 64), Nt, SPLIT),
     (schedules::gemm, Bf16, (128, 128), Nt, SPLIT),
     (schedules::gemm, Bf16, (128, 192), Nt, QUAD),
-    (schedules::gemm, F16, (128, 128), Nt, NONE),
-    (schedules::linear_gelu, Bf16, (128, 256), Nt, NONE),
     (schedules::linear_residual, Bf16, (128, 256), Nt, NONE),
-    (schedules::wgrad, Bf16, (128, 256), Tn, NONE),
     (schedules::ag_gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::ag_gemm_pull, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_rs, Bf16, (128, 256), Nt, NONE),

@@ -96,7 +96,10 @@ fn what_counts_before_is_not_overwritten() {
       help: add to it: `grad[t] += …`; to overwrite it, make it Out
     ");
     let copied = told(|s, [_, _, z, grad], t| s.copy(grad.at(t), z.at(t)));
-    assert!(copied.contains("this overwrites what it held before the launch"), "{copied}");
+    assert!(
+        copied.contains("this overwrites what it held before the launch"),
+        "{copied}"
+    );
 }
 
 #[test]
