@@ -8,7 +8,7 @@ use super::render::{self, Console};
 use super::size;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::verify::Checked;
-use counterflow_runtime::{Error, cpu};
+use counterflow_runtime::{Device, Error, cpu};
 use serde_json::{Map, Value as Json, json};
 use std::time::Instant;
 
@@ -89,7 +89,7 @@ pub(super) fn run(
         .map(|(result, plan)| compared::object(&plan.shape, result))
         .collect();
     let ran = json!({
-        "device": request.device.name(),
+        "device": Device::Cpu.name(),
         "seed": request.seed,
         "launches": launches,
         "interleavings": 1 + INTERLEAVINGS,

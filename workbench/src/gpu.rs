@@ -10,7 +10,7 @@ use counterflow_codegen::model::Machine;
 use counterflow_codegen::verify;
 use counterflow_runtime::Error;
 use counterflow_runtime::jit::{Cached, Compiler};
-use counterflow_runtime::{gpus, launch};
+use counterflow_runtime::{Device, gpus, launch};
 use serde_json::{Map, json};
 use std::time::Instant;
 
@@ -110,7 +110,7 @@ pub(super) fn run(
     ));
     let facts = launched.facts.unwrap_or_default();
     let ran = json!({
-        "device": request.device.name(),
+        "device": Device::Cuda.name(),
         "gpu": gpu.name(),
         "ranks_sharing_a_gpu": sharing,
         "seed": request.seed,

@@ -18,6 +18,8 @@ pub struct Surroundings {
     pub progress: bool,
     /// The value of `DUMP`.
     pub dump: Option<String>,
+    /// Whether `run` and `demo` look for GPUs where no `--device` is named.
+    pub gpus: bool,
 }
 
 impl Surroundings {
@@ -29,6 +31,7 @@ impl Surroundings {
             colour: wanted && terminal && std::io::stdout().is_terminal(),
             progress: terminal,
             dump: std::env::var("DUMP").ok().filter(|value| !value.is_empty()),
+            gpus: true,
         }
     }
 }
@@ -58,6 +61,11 @@ impl<'a> Console<'a> {
 
     pub(super) fn dump(&self) -> Option<&'a str> {
         self.surroundings.dump.as_deref()
+    }
+
+    /// Whether GPUs are looked for.
+    pub(super) fn may_use_gpus(&self) -> bool {
+        self.surroundings.gpus
     }
 
     pub(super) fn is_json(&self) -> bool {

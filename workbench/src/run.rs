@@ -5,15 +5,17 @@ use super::outcome::Outcome;
 use super::ready::{self, Ready};
 use super::render::Console;
 use super::{check, emulate, gpu};
+use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::{Program, RoleKind};
+use counterflow_codegen::variant::Arch;
+use counterflow_codegen::verify;
 use counterflow_runtime::cuda::Gpu;
 use counterflow_runtime::tuned::{self, Tuned};
 use counterflow_runtime::{Device, Error, communicator};
 
 pub(super) fn run(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
-    request.device.open()?;
-    let request = &chosen(request, console)?;
+    let request = &chosen(request, device(request, console)?, console)?;
     let ready = ready::ready(request, &request.shape, console)?;
     let mut fields = check::proven(request, &ready, console);
     let Outcome { good, fields: ran } = on_device(request, &ready, console)?;
@@ -21,10 +23,35 @@ pub(super) fn run(request: &Request, console: &mut Console<'_>) -> Result<Outcom
     Ok(Outcome { good, fields })
 }
 
+/// Where it runs: where the user says, else on GPUs, if there are any and the schedule has a kernel for them.
+pub(super) fn device(request: &Request, console: &mut Console<'_>) -> Result<Device, Error> {
+    if let Some(device) = request.device {
+        return device.open();
+    }
+    let for_gpus = console.may_use_gpus() && request.variant.arch != Arch::Cpu;
+    if !for_gpus || Device::Cuda.open().is_err() {
+        return Ok(Device::Cpu);
+    }
+    let kernel = lower(&request.program, &request.variant).and_then(verify::kernel)?;
+    if let Err(found) = verify::warps(&kernel) {
+        let why = found.first().brief();
+        console.say(format!(
+            "**device** is the emulator: {why} (not yet on GPUs)"
+        ));
+        return Ok(Device::Cpu);
+    }
+    Ok(Device::Cuda)
+}
+
 /// On a GPU, what is left open becomes what is fastest there.
-pub(super) fn chosen(request: &Request, console: &mut Console<'_>) -> Result<Request, Error> {
+pub(super) fn chosen(
+    request: &Request,
+    device: Device,
+    console: &mut Console<'_>,
+) -> Result<Request, Error> {
     let mut request = request.clone();
-    if request.device == Device::Cpu {
+    request.device = Some(device);
+    if device == Device::Cpu {
         return Ok(request);
     }
     let gpu = Gpu::open(0)?;
@@ -66,7 +93,7 @@ pub(super) fn on_device(
     ready: &Ready,
     console: &mut Console<'_>,
 ) -> Result<Outcome, Error> {
-    if request.device == Device::Cpu {
+    if request.device == Some(Device::Cpu) {
         emulate::run(request, ready, console)
     } else {
         gpu::run(request, ready, console)

@@ -84,9 +84,9 @@ struct Args {
     /// Settle a choice, such as tiles=128x256; may be repeated (bench: also for one choice, to compare)
     #[arg(long = "set", value_name = "CHOICE=VALUE", value_parser = values::setting)]
     set: Vec<(String, Setting)>,
-    /// Where to run: cpu, cuda
-    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = values::device)]
-    device: Device,
+    /// Where to run: cpu, cuda; by default on GPUs, if there are any and the schedule has a kernel for them
+    #[arg(long, value_name = "DEVICE", value_parser = values::device)]
+    device: Option<Device>,
     /// The machine to predict for: h200
     #[arg(long, value_name = "MACHINE", default_value = "h200", value_parser = values::machine)]
     machine: values::Named<Machine>,

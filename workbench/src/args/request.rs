@@ -71,7 +71,8 @@ pub(crate) struct Request {
     pub variant: Variant,
     pub shape: Shape,
     pub machine: Machine,
-    pub device: Device,
+    /// Where to run, if the user says so.
+    pub device: Option<Device>,
     pub launches: u32,
     pub seed: u64,
     pub trace: Option<PathBuf>,
