@@ -39,7 +39,7 @@ impl Spelling for Text<'_> {
     }
 
     fn within(&self) -> &'static str {
-        if self.counts_items {
+        if self.several {
             "index - first"
         } else {
             "index"

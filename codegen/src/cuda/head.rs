@@ -287,11 +287,16 @@ impl Text<'_> {
     /// One function an order, from the order's own definition.
     fn orders(&mut self) {
         let mut orders: Vec<TileOrder> = Vec::new();
-        self.pipeline.visit(|node| {
-            if let Node::Place { order, .. } = node
-                && !orders.contains(order)
+        let pipeline = self.pipeline;
+        pipeline.visit(|node| {
+            if let Node::Items {
+                of, grid: Some(_), ..
+            } = node
             {
-                orders.push(*order);
+                let order = pipeline.order(*of);
+                if !orders.contains(&order) {
+                    orders.push(order);
+                }
             }
         });
         for order in orders {
@@ -477,7 +482,7 @@ impl Text<'_> {
             if let Some(consumer) = consumer {
                 self.line(consumer);
             }
-            self.warp(warp.name, false, &warp.body);
+            self.warp(warp);
             self.depth -= 1;
             open = "} else ".into();
         }
@@ -525,7 +530,7 @@ impl Text<'_> {
             self.line(format!(
                 "const u32 {name} = {first}warp % 4 * 16;  // of this warp's 16 in {whole}"
             ));
-            self.warp(warp.name, true, &warp.body);
+            self.warp(warp);
             self.depth -= 1;
         }
         self.line("}");

@@ -1,22 +1,55 @@
 //! Loops over items: which of them a CTA does, and the places in rings that go with it.
 
 use super::Text;
-use super::words::slots;
-use crate::warp::{Deal, Expr, Node, cluster};
-use std::borrow::Cow;
+use super::words::{order_name, slots};
+use crate::warp::{CONSUMERS, Ctas, Expr, Grid, LoopId, Node, Scheduler, SchedulerId};
+
+/// The prelude's rule for CTAs that join late.
+const NEXT_OF_LATE: &str = "next_item(index, plan.join, COMM_CTAS)";
 
 impl Text<'_> {
-    /// Where this CTA's items start, and the role's place in each ring it uses.
-    pub(super) fn deal(&mut self, deal: Deal, in_turn: bool, rest: &[Node]) {
-        let (mut loops, mut looped, mut rings, mut defers, mut gives) =
-            (0, false, Vec::new(), false, false);
-        let mut turns = false;
-        for node in rest {
-            let outer = matches!(node, Node::Ranks { .. });
+    /// A role's loops: where this CTA's items start, and the role's place in each ring it uses.
+    pub(super) fn schedule(&mut self, scheduler: SchedulerId, several: bool, body: &[Node]) {
+        let scheduler = self.pipeline.scheduler(scheduler);
+        self.several = several;
+        let (first, why) = if several {
+            (
+                ", first = 0",
+                "this CTA's next item of the loops below, and how many the loops before had",
+            )
+        } else {
+            ("", "this CTA's next item")
+        };
+        let in_turn = scheduler.alternates(self.place);
+        let (this, all) = scheduler.among();
+        match scheduler.ctas {
+            Ctas::All | Ctas::Comm(_) | Ctas::Others(_) => {
+                let start = if in_turn {
+                    this + Expr::var("consumer") * all
+                } else {
+                    this
+                };
+                let start = self.expr(&start);
+                self.line(format!("u32 index = {start}{first};  // {why}"));
+            }
+            Ctas::LateComm(_) => {
+                self.line(format!(
+                    "u32 index = first_item(plan.join, COMM_CTAS){first};  // {why}"
+                ));
+                if in_turn {
+                    self.line(format!("if (consumer != 0) index = {NEXT_OF_LATE};"));
+                }
+            }
+        }
+        self.cursors(body);
+        self.list(body);
+    }
+
+    /// Where a role stands in its rings, and what else it keeps from item to item.
+    fn cursors(&mut self, body: &[Node]) {
+        let (mut rings, mut defers, mut gives, mut turns) = (Vec::new(), false, false, false);
+        for node in body {
             node.visit(&mut |node| {
-                let items = matches!(node, Node::Items { .. });
-                loops += u32::from(items);
-                looped |= outer && items;
                 if let Node::Await { ring, .. } | Node::Advance { ring, .. } = node
                     && !rings.contains(ring)
                 {
@@ -27,46 +60,6 @@ impl Text<'_> {
                 turns |= matches!(node, Node::AwaitTurn);
             });
         }
-        self.counts_items = loops > 1 || looped;
-        let first = if self.counts_items { ", first = 0" } else { "" };
-        const JOINED: &str = "next_item(index, plan.join, COMM_CTAS)";
-        let (start, all): (Cow<'_, str>, Cow<'_, str>) = match deal {
-            Deal::All if self.pipeline.cta.ctas() > 1 => {
-                let ctas = cluster(self.pipeline.cta.beside(), self.pipeline.cta.split());
-                let ctas = self.factor(&ctas);
-                let (start, all) = (
-                    format!("blockIdx.x / {ctas}"),
-                    format!("(gridDim.x / {ctas})"),
-                );
-                (start.into(), all.into())
-            }
-            Deal::All => ("blockIdx.x".into(), "gridDim.x".into()),
-            Deal::Comm => ("blockIdx.x".into(), "COMM_CTAS".into()),
-            Deal::Others => (
-                "blockIdx.x - COMM_CTAS".into(),
-                "(gridDim.x - COMM_CTAS)".into(),
-            ),
-            Deal::Join => ("first_item(plan.join, COMM_CTAS)".into(), "".into()),
-        };
-        let why = if self.counts_items {
-            "  // this CTA's next item of the loops below, and how many the loops before had"
-        } else {
-            "  // this CTA's next item"
-        };
-        let joins = deal == Deal::Join;
-        self.line(match (in_turn, joins) {
-            (true, false) => format!("u32 index = {start} + consumer * {all}{first};{why}"),
-            (true, true) | (false, _) => format!("u32 index = {start}{first};{why}"),
-        });
-        if in_turn && joins {
-            self.line(format!("if (consumer != 0) index = {JOINED};"));
-        }
-        self.next = match (in_turn, joins) {
-            (false, false) => format!("index += {}", bare(&all)),
-            (false, true) => format!("index = {JOINED}"),
-            (true, false) => format!("index += CONSUMERS * {all}"),
-            (true, true) => format!("index = {}", JOINED.replace("index", JOINED)),
-        };
         rings.sort();
         let cursors: Vec<String> = rings
             .iter()
@@ -102,28 +95,45 @@ impl Text<'_> {
     }
 
     /// A loop over this CTA's share of items.
-    pub(super) fn items(&mut self, count: &Expr, body: &[Node]) {
-        let (next, within, all) = (
-            self.next.clone(),
-            self.expr(&Expr::Within),
-            self.expr(count),
-        );
+    pub(super) fn items(&mut self, of: LoopId, count: &Expr, grid: Option<&Grid>, body: &[Node]) {
+        let next = self.next(self.pipeline.scheduler(of.scheduler));
+        let [within, all] = [&Expr::Within, count].map(|expr| self.expr(expr));
         let head = format!("for (; {within} < {all}; {next})");
         if body.is_empty() {
             self.line(format!("{head} {{}}"));
         } else {
-            self.block(head, |text| text.list(body));
+            self.block(head, |text| {
+                if let Some(grid) = grid {
+                    let order = order_name(text.pipeline.order(of));
+                    let [rows, columns] = [&grid.rows, &grid.columns].map(|side| text.expr(side));
+                    let var = &grid.var;
+                    text.line(format!(
+                        "const Place {var} = {order}({within}, {rows}, {columns});"
+                    ));
+                }
+                text.list(body);
+            });
         }
-        if self.counts_items {
+        if self.several {
             self.line(format!("first += {all};"));
         }
     }
-}
 
-/// A factor as a number by itself.
-fn bare(factor: &str) -> &str {
-    let inside = factor.strip_prefix('(');
-    inside
-        .and_then(|inside| inside.strip_suffix(')'))
-        .unwrap_or(factor)
+    /// How the current role goes on to its next item.
+    fn next(&self, scheduler: &Scheduler) -> String {
+        let (in_turn, (_, all)) = (scheduler.alternates(self.place), scheduler.among());
+        match (scheduler.ctas, in_turn) {
+            (Ctas::All | Ctas::Comm(_) | Ctas::Others(_), false) => {
+                format!("index += {}", self.expr(&all))
+            }
+            (Ctas::All | Ctas::Comm(_) | Ctas::Others(_), true) => {
+                let both = Expr::symbol("CONSUMERS", CONSUMERS) * all;
+                format!("index += {}", self.expr(&both))
+            }
+            (Ctas::LateComm(_), false) => format!("index = {NEXT_OF_LATE}"),
+            (Ctas::LateComm(_), true) => {
+                format!("index = {}", NEXT_OF_LATE.replace("index", NEXT_OF_LATE))
+            }
+        }
+    }
 }

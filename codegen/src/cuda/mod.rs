@@ -19,7 +19,7 @@ use crate::kernel::DimId;
 use crate::program::Loc;
 use crate::variant::Arch;
 use crate::verify::Checked;
-use crate::warp::{Field, Pipeline};
+use crate::warp::{Field, Pipeline, Place};
 
 /// The name under which the text includes the prelude.
 pub const PRELUDE: &str = "prelude.cuh";
@@ -81,9 +81,9 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
         origins: Vec::new(),
         origin: None,
         depth: 0,
-        counts_items: false,
-        next: String::new(),
+        several: false,
         role: "",
+        place: Place::Groups,
         group: false,
     };
     let params = params::of(pipeline);
@@ -116,13 +116,13 @@ struct Text<'a> {
     /// The statement that is being printed.
     origin: Option<Loc>,
     depth: usize,
-    /// Whether the current warp has several loops over items, and so counts those of earlier ones.
-    counts_items: bool,
-    /// How the current warp goes on to its next item.
-    next: String,
+    /// Whether the current loops over items are several, and count those of earlier ones.
+    several: bool,
     /// The current role, as stall records name it.
     role: &'static str,
-    /// Whether warpgroups run it, not one thread.
+    /// Who runs it.
+    place: Place,
+    /// Whether warpgroups do, not one thread.
     group: bool,
 }
 

@@ -1,30 +1,28 @@
 //! Nodes as statements.
 
 use super::Text;
-use super::words::{ONCE, next_block, order_name, slots};
+use super::words::{ONCE, next_block, slots};
 use crate::program::{CounterId, StoreMode};
 use crate::sm90::cta::{Mode, instruction_k};
-use crate::warp::{Expr, Field, Node, Order, Phase, RingId, Side, Slot};
+use crate::warp::{Expr, Field, Node, Order, Phase, Place, RingId, Side, Slot, Warp};
 use crate::warp::{Spelling, factor};
 
 impl Text<'_> {
     /// All that one role does.
-    pub(super) fn warp(&mut self, name: &'static str, group: bool, body: &[Node]) {
-        self.role = name;
-        self.group = group;
-        self.list(body);
+    pub(super) fn warp(&mut self, warp: &Warp) {
+        self.role = warp.name;
+        self.place = warp.place;
+        self.group = warp.place == Place::Groups;
+        self.list(&warp.body);
     }
 
     pub(super) fn list(&mut self, nodes: &[Node]) {
         let outer = self.origin;
-        for (index, node) in nodes.iter().enumerate() {
-            self.node(node, &nodes[index + 1..]);
-        }
+        nodes.iter().for_each(|node| self.node(node));
         self.origin = outer;
     }
 
-    /// One node; `rest` are those after it in its list.
-    fn node(&mut self, node: &Node, rest: &[Node]) {
+    fn node(&mut self, node: &Node) {
         match node {
             Node::Note(note) => {
                 self.origin = note.loc;
@@ -33,7 +31,11 @@ impl Text<'_> {
             Node::Let { name, value } => {
                 self.line(format!("const u32 {name} = {};", self.expr(value)))
             }
-            Node::Deal { deal, in_turn } => self.deal(*deal, *in_turn, rest),
+            Node::Schedule {
+                scheduler,
+                several,
+                body,
+            } => self.schedule(*scheduler, *several, body),
             Node::Ranks {
                 step,
                 count,
@@ -63,22 +65,12 @@ impl Text<'_> {
                     },
                 );
             }
-            Node::Items { count, body } => self.items(count, body),
-            Node::Place {
-                var,
-                order,
-                index,
-                rows,
-                columns,
-            } => {
-                let arguments = [index, rows, columns]
-                    .map(|expr| self.expr(expr))
-                    .join(", ");
-                self.line(format!(
-                    "const Place {var} = {}({arguments});",
-                    order_name(*order)
-                ));
-            }
+            Node::Items {
+                of,
+                count,
+                grid,
+                body,
+            } => self.items(*of, count, grid.as_ref(), body),
             Node::For {
                 var,
                 from,

@@ -1,7 +1,7 @@
 //! What the host passes: tensor maps, the numbers of one launch, and where to report a stall.
 
 pub(super) use crate::warp::field_name as name;
-use crate::warp::{Deal, Expr, Field, MapId, Node, Pipeline};
+use crate::warp::{Ctas, Expr, Field, MapId, Node, Pipeline};
 use std::collections::BTreeSet;
 
 /// A kernel parameter.
@@ -98,10 +98,10 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Expr::Named(..) => {}
     });
     pipeline.visit(|node| match node {
-        Node::Deal {
-            deal: Deal::Join, ..
-        } => {
-            used.insert(Field::Join);
+        Node::Schedule { scheduler, .. } => {
+            if let Ctas::LateComm(_) = pipeline.scheduler(*scheduler).ctas {
+                used.insert(Field::Join);
+            }
         }
         Node::Others { .. } => used.extend([Field::Me, Field::World]),
         Node::Tail { map, .. } => {
@@ -122,10 +122,8 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         }
         Node::Note(_)
         | Node::Let { .. }
-        | Node::Deal { .. }
         | Node::Ranks { .. }
         | Node::Items { .. }
-        | Node::Place { .. }
         | Node::For { .. }
         | Node::If { .. }
         | Node::Await { .. }

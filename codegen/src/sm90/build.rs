@@ -6,6 +6,7 @@ use super::builder::{Builder, clustered, refuse};
 use super::cta::{self, Cta, Level};
 use super::item::Counters;
 use super::nodes::why;
+use super::scheduler::{COMM, GEMM, schedulers};
 use super::walk::{Walk, Which};
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::kernel::{Block, Kernel, OpKind, Role, RoleKind, visit};
@@ -39,6 +40,11 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     builder.found.extend(between_others(kernel));
     let gemm = role(kernel, |kind| matches!(kind, RoleKind::Gemm(_)));
     let mover = role(kernel, |kind| matches!(kind, RoleKind::Comm { .. }));
+    let schedulers = schedulers(
+        &cta,
+        comm,
+        [gemm, mover].map(|role| role.map_or(&[][..], head)),
+    );
     let mut warps = Vec::new();
     for warp in cta.warps() {
         let place = warp.place;
@@ -49,7 +55,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         };
         let mut body = Vec::new();
         if let (Some(mover), Some(which), Some(comm)) = (mover, before, comm) {
-            let mut moved = Walk::new(&mut builder, which).role(head(mover));
+            let mut moved = Walk::new(&mut builder, which).role(COMM, head(mover));
             if place == (Place::Threads { first: 1 }) {
                 let test = Test::Equal(Expr::var("consumer"), 0.into());
                 moved = vec![Node::If { test, body: moved }];
@@ -63,7 +69,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
             body.push(Node::If { test, body: moved });
         }
         let mut work = gemm.map_or_else(Vec::new, |gemm| {
-            Walk::new(&mut builder, which).role(head(gemm))
+            Walk::new(&mut builder, which).role(GEMM, head(gemm))
         });
         if let Some(comm) = comm.filter(|comm| !comm.joins) {
             let test = Test::AtLeast(Expr::Block, Expr::symbol("COMM_CTAS", comm.ctas));
@@ -92,6 +98,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         kernel: kernel.clone(),
         cta,
         comm,
+        schedulers,
         maps,
         rings,
         lets,

@@ -12,7 +12,7 @@ use crate::kernel::{Kernel, Op, OpKind, Purpose};
 use crate::program::{PartitionId, Pick, StoreMode, Var};
 use crate::rank::RankExpr;
 use crate::undo::{Fix, undone};
-use crate::warp::{At, BOX_COLUMNS, Expr, Field, MapId, Node, Phase, SENDING, Side, UNIT};
+use crate::warp::{At, BOX_COLUMNS, Expr, Field, LoopId, MapId, Node, Phase, SENDING, Side, UNIT};
 
 /// Rows of a box.
 fn box_rows(kernel: &Kernel) -> u32 {
@@ -23,6 +23,7 @@ impl Walk<'_, '_> {
     /// A loop over pieces.
     pub fn pieces(
         &mut self,
+        of: LoopId,
         var: Var,
         partition: PartitionId,
         chunk: Option<&RankExpr>,
@@ -125,7 +126,9 @@ impl Walk<'_, '_> {
             work.clear();
         }
         nodes.push(Node::Items {
+            of,
             count: items,
+            grid: None,
             body: work,
         });
         if sends {

@@ -12,6 +12,7 @@ mod loads;
 mod mma;
 mod nodes;
 mod rings;
+mod scheduler;
 mod split_k;
 mod staggered;
 mod stores;

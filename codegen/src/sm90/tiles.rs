@@ -7,19 +7,18 @@ use super::rings::{STAGES, TILES};
 use super::stores::amount;
 use super::walk::{Bound, Walk, Which};
 use crate::kernel::Op;
-use crate::order::TileOrder;
 use crate::program::{PartitionId, Var};
 use crate::rank::RankExpr;
-use crate::warp::{Expr, Node, Phase, Side};
+use crate::warp::{Expr, Grid, LoopId, Node, Phase, Side};
 
 impl Walk<'_, '_> {
     /// A loop over tiles.
     pub fn tiles(
         &mut self,
+        of: LoopId,
         var: Var,
         partition: PartitionId,
         chunk: Option<&RankExpr>,
-        order: TileOrder,
         body: &[Op],
     ) -> Vec<Node> {
         let mine = chunk == Some(&RankExpr::Me);
@@ -41,11 +40,11 @@ impl Walk<'_, '_> {
         let rows = self
             .rows(partition, chunk.as_ref())
             .ceil_div(clustered("TILE_M", tile.rows, down));
-        let of = if mine { "my_" } else { "" };
-        let tiles_m = self.name(&mut nodes, &format!("{of}tiles_m"), rows);
+        let whose = if mine { "my_" } else { "" };
+        let tiles_m = self.name(&mut nodes, &format!("{whose}tiles_m"), rows);
         let tiles = self.name(
             &mut nodes,
-            &format!("{of}tiles"),
+            &format!("{whose}tiles"),
             tiles_m.clone() * Expr::var("tiles_n"),
         );
         let name = self.ident(var);
@@ -78,26 +77,23 @@ impl Walk<'_, '_> {
         };
         let lag = lag && sorted.store_waits.is_empty();
         nodes.extend(before);
-        let mut item = match self.which {
+        let item = match self.which {
             Which::Load => self.load(&sorted),
             Which::Store => self.store(&sorted, lag, &mut nodes, chunk.as_ref()),
             Which::Multiply => self.multiply(&sorted, var, tiles.clone()),
             Which::Fetch | Which::Send | Which::End => Vec::new(),
         };
         let placed = self.which != Which::Multiply || !sorted.vectors.is_empty();
-        if placed && !item.is_empty() {
-            let place = Node::Place {
-                var: name,
-                order,
-                index: Expr::Within,
-                rows: tiles_m,
-                columns: Expr::var("tiles_n"),
-            };
-            item.insert(0, place);
-        }
+        let grid = (placed && !item.is_empty()).then(|| Grid {
+            var: name,
+            rows: tiles_m,
+            columns: Expr::var("tiles_n"),
+        });
         self.scope.pop();
         nodes.push(Node::Items {
+            of,
             count: tiles,
+            grid,
             body: item,
         });
         if self.which == Which::Store && lag {

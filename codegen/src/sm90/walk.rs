@@ -2,11 +2,12 @@
 
 use super::builder::{Builder, refuse};
 use super::cta::Mode;
+use super::scheduler::GEMM;
 use crate::kernel::{Block, Region};
 use crate::order::{RankOrder, affine};
 use crate::program::{Home, Loc, PartitionId, TensorId, TensorKind, Var};
 use crate::rank::{RankExpr, RankOp};
-use crate::warp::{Deal, Expr, Field, Map, MapId, Node, Test, View};
+use crate::warp::{Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View};
 
 /// Which warp walks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +40,8 @@ pub(super) struct Walk<'b, 'a> {
     pub at: Option<Loc>,
     /// Names declared in the enclosing loops.
     pub declared: Vec<(String, Expr)>,
+    /// The next loop over items.
+    pub next: LoopId,
 }
 
 /// Names the text uses for its own.
@@ -94,6 +97,10 @@ impl<'b, 'a> Walk<'b, 'a> {
             scope: Vec::new(),
             at: None,
             declared: Vec::new(),
+            next: LoopId {
+                scheduler: GEMM,
+                nth: 0,
+            },
         }
     }
 
@@ -103,26 +110,19 @@ impl<'b, 'a> Walk<'b, 'a> {
         self.b.found.push(found);
     }
 
-    /// All a warp does of a role.
-    pub fn role(mut self, body: &[Block]) -> Vec<Node> {
+    /// All a warp does of a role, whose items this scheduler gives it.
+    pub fn role(mut self, scheduler: SchedulerId, body: &[Block]) -> Vec<Node> {
+        self.next.scheduler = scheduler;
         let mut nodes = self.blocks(body);
         trim(&mut nodes);
-        let joins = self.b.comm.map(|comm| comm.joins);
-        let deal = match (self.which, joins) {
-            (Which::Fetch | Which::Send, _) => Deal::Comm,
-            (_, Some(true)) => Deal::Join,
-            (_, Some(false)) => Deal::Others,
-            (_, None) => Deal::All,
-        };
-        if nodes.iter().any(has_items) {
-            let in_turn = self.b.cta.mode() == Mode::PingPong
-                && matches!(self.which, Which::Store | Which::Multiply);
-            nodes.insert(0, Node::Deal { deal, in_turn });
-            if in_turn && self.which == Which::Multiply {
-                let test = Test::Differ(Expr::var("consumer"), 0.into());
-                let body = vec![super::nodes::skip()];
-                nodes.insert(1, Node::If { test, body });
-            }
+        let runs = runs(&nodes);
+        if runs != Runs::Never
+            && self.which == Which::Multiply
+            && self.b.cta.mode() == Mode::PingPong
+        {
+            let test = Test::Differ(Expr::var("consumer"), 0.into());
+            let body = vec![super::nodes::skip()];
+            nodes.insert(0, Node::If { test, body });
         }
         match self.which {
             Which::Load => nodes.extend(self.all_stages_empty()),
@@ -134,7 +134,14 @@ impl<'b, 'a> Walk<'b, 'a> {
             Which::Fetch => nodes.extend(self.drained()),
             Which::Send => nodes.extend(self.all_given_back()),
         }
-        nodes
+        if runs == Runs::Never {
+            return nodes;
+        }
+        vec![Node::Schedule {
+            scheduler,
+            several: runs == Runs::Several,
+            body: nodes,
+        }]
     }
 
     pub fn blocks(&mut self, body: &[Block]) -> Vec<Node> {
@@ -156,17 +163,21 @@ impl<'b, 'a> Walk<'b, 'a> {
                     var,
                     partition,
                     chunk,
-                    order,
                     body,
                     ..
-                } => match self.which {
-                    Which::Fetch | Which::Send => {
-                        nodes.extend(self.pieces(*var, *partition, chunk.as_ref(), body))
+                } => {
+                    let of = self.next;
+                    self.next.nth += 1;
+                    let (var, partition, chunk) = (*var, *partition, chunk.as_ref());
+                    match self.which {
+                        Which::Fetch | Which::Send => {
+                            nodes.extend(self.pieces(of, var, partition, chunk, body))
+                        }
+                        Which::Load | Which::Store | Which::Multiply | Which::End => {
+                            nodes.extend(self.tiles(of, var, partition, chunk, body));
+                        }
                     }
-                    Which::Load | Which::Store | Which::Multiply | Which::End => {
-                        nodes.extend(self.tiles(*var, *partition, chunk.as_ref(), *order, body));
-                    }
-                },
+                }
                 Block::Once { body } => {
                     if matches!(self.which, Which::Load | Which::Fetch) {
                         let first = match (self.which, self.b.comm) {
@@ -450,10 +461,29 @@ pub(super) fn identifier(name: &str) -> String {
     }
 }
 
-fn has_items(node: &Node) -> bool {
-    let mut found = false;
-    node.visit(&mut |node| found |= matches!(node, Node::Items { .. }));
-    found
+/// How often a role's loops over items run.
+#[derive(PartialEq, Eq)]
+enum Runs {
+    Never,
+    Once,
+    Several,
+}
+
+fn runs(nodes: &[Node]) -> Runs {
+    let (mut loops, mut looped) = (0, false);
+    for node in nodes {
+        let ranks = matches!(node, Node::Ranks { .. });
+        node.visit(&mut |node| {
+            let items = matches!(node, Node::Items { .. });
+            loops += u32::from(items);
+            looped |= ranks && items;
+        });
+    }
+    match loops {
+        0 => Runs::Never,
+        1 if !looped => Runs::Once,
+        _ => Runs::Several,
+    }
 }
 
 fn has_stores(node: &Node) -> bool {
@@ -466,10 +496,8 @@ fn has_stores(node: &Node) -> bool {
 fn trim(nodes: &mut Vec<Node>) {
     fn idle(node: &Node) -> bool {
         let looped = matches!(node, Node::Items { .. } | Node::Ranks { .. });
-        matches!(
-            node,
-            Node::Note(_) | Node::Let { .. } | Node::Place { .. } | Node::Tail { .. }
-        ) || looped && node.body().iter().all(idle)
+        matches!(node, Node::Note(_) | Node::Let { .. } | Node::Tail { .. })
+            || looped && node.body().iter().all(idle)
     }
     while nodes.last().is_some_and(idle) {
         nodes.pop();

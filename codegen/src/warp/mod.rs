@@ -21,6 +21,7 @@
 mod expr;
 mod node;
 mod ring;
+mod scheduler;
 mod spelling;
 mod text;
 mod visit;
@@ -29,14 +30,16 @@ pub use crate::sm90::cta::{BLOCK_ROWS, BOX_COLUMNS, CONSUMERS, Place, STRIP_ROWS
 pub use crate::tiling::{Subtile, Tile};
 pub use expr::{Expr, Field, Op, Test, Values};
 pub use node::{
-    At, Deal, Epilogue, Map, MapId, Node, Note, Param, Phase, RingId, Side, Slot, Source, Strips,
+    At, Epilogue, Grid, Map, MapId, Node, Note, Param, Phase, RingId, Side, Slot, Source, Strips,
     View,
 };
 pub use ring::{Barrier, Order, Part, Ring, Told};
+pub use scheduler::{Ctas, LoopId, Scheduler, SchedulerId};
 pub(crate) use spelling::{Spelling, factor, field_name, number, test};
 
 use crate::dtype::Dtype;
 use crate::kernel::Kernel;
+use crate::order::TileOrder;
 use crate::program::CounterId;
 use crate::sm90::cta::{Cta, Role};
 use crate::tiling::Tiling;
@@ -51,6 +54,8 @@ pub struct Pipeline {
     pub cta: Cta,
     /// CTAs that move data before they multiply: the first ones.
     pub comm: Option<Comm>,
+    /// Which items the CTAs have of each role's loops.
+    pub schedulers: Vec<Scheduler>,
     /// The tensor maps.
     pub maps: Vec<Map>,
     /// The rings, by [`RingId`].
@@ -116,6 +121,16 @@ impl Pipeline {
     /// The ring of that id.
     pub fn ring(&self, ring: RingId) -> &Ring {
         &self.rings[usize::from(ring.0)]
+    }
+
+    /// The scheduler of that id.
+    pub fn scheduler(&self, scheduler: SchedulerId) -> &Scheduler {
+        &self.schedulers[usize::from(scheduler.0)]
+    }
+
+    /// In which order a loop visits its grid.
+    pub fn order(&self, of: LoopId) -> TileOrder {
+        self.scheduler(of.scheduler).loops[usize::from(of.nth)]
     }
 
     /// The map of that id.

@@ -4,9 +4,9 @@
 //! that orders memory or may block is in the others: the emitter invents none of it.
 
 use super::expr::{Expr, Test};
+use super::scheduler::{LoopId, SchedulerId};
 use crate::dtype::Dtype;
 use crate::kernel::ValueId;
-use crate::order::TileOrder;
 use crate::program::{CounterId, Loc, StoreMode, TensorId};
 use crate::value::{AccId, Value};
 
@@ -31,12 +31,16 @@ pub enum Node {
         /// Its value.
         value: Expr,
     },
-    /// Once a warp, before its first items: where in the running order of items this CTA starts, and how it goes on.
-    Deal {
-        /// Which of all items are this CTA's.
-        deal: Deal,
-        /// Whether this consumer takes every second one of them, beginning with the one of its number.
-        in_turn: bool,
+    /// A role's nest of loops over items, and all that goes with it: the scheduler says which items this CTA has. It
+    /// begins at the role's first, and the role at the first slot of each ring.
+    Schedule {
+        /// The scheduler.
+        scheduler: SchedulerId,
+        /// Whether there are several loops over items, or one that runs several times: then what is left of the
+        /// scheduler's count after a loop is the next one's.
+        several: bool,
+        /// What runs.
+        body: Vec<Node>,
     },
     /// A loop over ranks in an order: `step` counts, `var` is the rank at that step.
     Ranks {
@@ -58,25 +62,16 @@ pub enum Node {
         /// What runs for each.
         body: Vec<Node>,
     },
-    /// This CTA's share of `count` items: those of its running index that fall into this loop.
+    /// A loop over this CTA's share of `count` items, which its scheduler says. [`Expr::Within`] is the item.
     Items {
+        /// Which loop of which scheduler.
+        of: LoopId,
         /// How many items the loop has in all.
         count: Expr,
+        /// The item's place in the grid, if the body asks for it.
+        grid: Option<Grid>,
         /// What one item does.
         body: Vec<Node>,
-    },
-    /// The item's place in its chunk's grid: binds `var.row` and `var.column`.
-    Place {
-        /// The item.
-        var: String,
-        /// In which order items are visited.
-        order: TileOrder,
-        /// Which item.
-        index: Expr,
-        /// Rows of the grid.
-        rows: Expr,
-        /// Columns of the grid.
-        columns: Expr,
     },
     /// A counted loop from `from` to below `to`.
     For {
@@ -404,17 +399,16 @@ pub struct Note {
     pub loc: Option<Loc>,
 }
 
-/// How items are dealt out to CTAs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Deal {
-    /// Item `i` of a wave to CTA `i`.
-    All,
-    /// To the CTAs that move data: the first ones.
-    Comm,
-    /// To the others alone.
-    Others,
-    /// To the others; the first ones join after so many waves as the host says.
-    Join,
+/// The grid of a loop's items. Its scheduler says in which order they are visited: an item binds `var.row` and
+/// `var.column`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Grid {
+    /// The item.
+    pub var: String,
+    /// Rows of the grid.
+    pub rows: Expr,
+    /// Columns of the grid.
+    pub columns: Expr,
 }
 
 /// Which barrier of a slot.

@@ -5,7 +5,7 @@ use crate::kernel::DimId;
 use crate::print::Page;
 use crate::program::{CounterId, StoreMode};
 use crate::warp::{
-    At, Deal, Expr, Field, Map, Node, Phase, Pipeline, Place, Ring, RingId, Side, Slot, Source,
+    At, Ctas, Expr, Field, Map, Node, Phase, Pipeline, Place, Ring, RingId, Side, Slot, Source,
     View,
 };
 use std::fmt;
@@ -18,6 +18,7 @@ impl Pipeline {
         let mut printer = Printer {
             pipeline: self,
             page: Page::default(),
+            at: Place::Groups,
         };
         printer.head();
         if !self.start.is_empty() {
@@ -35,6 +36,7 @@ impl Pipeline {
             };
             printer.page.line("");
             printer.page.line(format!("{}: {place}", warp.name));
+            printer.at = warp.place;
             printer.nested(&warp.body);
         }
         if !self.end.is_empty() {
@@ -55,6 +57,8 @@ impl fmt::Display for Pipeline {
 struct Printer<'a> {
     pipeline: &'a Pipeline,
     page: Page,
+    /// Who runs the nodes.
+    at: Place,
 }
 
 impl Spelling for Printer<'_> {
@@ -153,7 +157,31 @@ impl Printer<'_> {
         for node in body {
             let line = self.node(node);
             self.page.line(line);
-            self.nested(node.body());
+            match node {
+                // What a role does stands below what it is scheduled by, not within.
+                Node::Schedule { body, .. } => {
+                    self.page.depth -= 1;
+                    self.nested(body);
+                    self.page.depth += 1;
+                }
+                Node::Items {
+                    of,
+                    grid: Some(grid),
+                    ..
+                } => {
+                    let order = self.pipeline.order(*of);
+                    let [rows, columns] =
+                        [&grid.rows, &grid.columns].map(|side| factor(side, self));
+                    self.page.depth += 1;
+                    self.page.line(format!(
+                        "{} = {order} of {rows}×{columns} at item",
+                        grid.var
+                    ));
+                    self.page.depth -= 1;
+                    self.nested(node.body());
+                }
+                other => self.nested(other.body()),
+            }
             if let Node::LastCta { advance, .. } = node {
                 self.page.depth += 1;
                 for (counter, cells) in advance {
@@ -172,17 +200,18 @@ impl Printer<'_> {
         match node {
             Node::Note(note) => format!("# {}", note.words),
             Node::Let { name, value } => format!("{name} = {}", number(value)),
-            Node::Deal { deal, in_turn } => {
-                let to = match deal {
-                    Deal::All => "all CTAs".into(),
-                    Deal::Comm => "the CTAs that move data".into(),
-                    Deal::Others => "the CTAs that move no data".into(),
-                    Deal::Join => format!(
+            Node::Schedule { scheduler, .. } => {
+                let scheduler = self.pipeline.scheduler(*scheduler);
+                let to = match scheduler.ctas {
+                    Ctas::All => "all CTAs".into(),
+                    Ctas::Comm(_) => "the CTAs that move data".into(),
+                    Ctas::Others(_) => "the CTAs that move no data".into(),
+                    Ctas::LateComm(_) => format!(
                         "the CTAs that move no data, after {} waves to all",
                         self.field(Field::Join)
                     ),
                 };
-                let turn = if *in_turn {
+                let turn = if scheduler.alternates(self.at) {
                     ", their consumers in turn"
                 } else {
                     ""
@@ -202,18 +231,6 @@ impl Printer<'_> {
             ),
             Node::Others { var, .. } => format!("for {var} in others"),
             Node::Items { count, .. } => format!("for item in my share of {}", number(count)),
-            Node::Place {
-                var,
-                order,
-                index,
-                rows,
-                columns,
-            } => format!(
-                "{var} = {order} of {}×{} at {}",
-                factor(rows, self),
-                factor(columns, self),
-                number(index)
-            ),
             Node::For {
                 var,
                 from,

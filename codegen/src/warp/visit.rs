@@ -14,14 +14,13 @@ impl Node {
         match self {
             Node::Ranks { body, .. }
             | Node::Others { body, .. }
+            | Node::Schedule { body, .. }
             | Node::Items { body, .. }
             | Node::For { body, .. }
             | Node::If { body, .. }
             | Node::LastCta { body, .. } => body,
             Node::Note(_)
             | Node::Let { .. }
-            | Node::Deal { .. }
-            | Node::Place { .. }
             | Node::Await { .. }
             | Node::Expect { .. }
             | Node::Arrive { .. }
@@ -66,6 +65,7 @@ impl Node {
     pub fn body_mut(&mut self) -> Option<&mut Vec<Node>> {
         if let Node::Ranks { body, .. }
         | Node::Others { body, .. }
+        | Node::Schedule { body, .. }
         | Node::Items { body, .. }
         | Node::For { body, .. }
         | Node::If { body, .. }
@@ -82,13 +82,10 @@ impl Node {
         match self {
             Node::Let { value, .. } => vec![value],
             Node::Ranks { count, rank, .. } => vec![count, rank],
-            Node::Items { count, .. } => vec![count],
-            Node::Place {
-                index,
-                rows,
-                columns,
-                ..
-            } => vec![index, rows, columns],
+            Node::Items { count, grid, .. } => {
+                let sides = grid.iter().flat_map(|grid| [&grid.rows, &grid.columns]);
+                [count].into_iter().chain(sides).collect()
+            }
             Node::For { from, to, by, .. } => vec![from, to, by],
             Node::If { test, .. } => {
                 let (a, b) = test.sides();
@@ -131,7 +128,7 @@ impl Node {
                 all
             }
             Node::Note(_)
-            | Node::Deal { .. }
+            | Node::Schedule { .. }
             | Node::Others { .. }
             | Node::Await { .. }
             | Node::Arrive { .. }

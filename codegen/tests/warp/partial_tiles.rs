@@ -131,6 +131,7 @@ impl At<'_> {
         let body = &load.expect("a role").body;
         let items = body
             .iter()
+            .flat_map(Node::body)
             .filter(|node| matches!(node, Node::Items { .. }));
         items.for_each(|node| {
             node.visit(&mut |node| match node {

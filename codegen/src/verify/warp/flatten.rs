@@ -2,12 +2,11 @@
 
 mod areas;
 mod barriers;
-mod deal;
 
 use super::case::{Case, Env};
 use super::step::{Area, Kind, Step};
 use crate::diag::Diagnostic;
-use crate::warp::{Deal, Expr, MapId, Node, Phase, Place, RingId, Side, Values};
+use crate::warp::{Ctas, Expr, MapId, Node, Phase, Place, RingId, Scheduler, Side, Values};
 
 /// Where a role stands in a ring.
 #[derive(Clone, Copy, Default)]
@@ -24,10 +23,11 @@ pub(super) struct Flattener<'a> {
     case: &'a Case<'a>,
     env: Env<'a>,
     cursors: Vec<Cursor>,
-    /// Which of the role's runners, and whether it is a warpgroup.
+    /// Which of the role's runners, and who they are.
     runner: u32,
-    group: bool,
-    deal: (Deal, bool),
+    place: Place,
+    /// What gives it its items, and whether its count goes on from loop to loop.
+    scheduler: Option<(&'a Scheduler, bool)>,
     /// Turns passed to it that its next one needs.
     turn: u32,
     item: Option<(u32, u32)>,
@@ -53,8 +53,8 @@ pub(super) fn flatten<'a>(
         env: Env::new(case, plan, rank, block),
         cursors: vec![Cursor::default(); case.pipeline.rings.len()],
         runner,
-        group: warp.place == Place::Groups,
-        deal: (Deal::All, false),
+        place: warp.place,
+        scheduler: None,
         turn: runner,
         item: None,
         tails: Vec::new(),
@@ -100,9 +100,11 @@ impl<'a> Flattener<'a> {
             node,
             kind,
             item: self.item,
-            role: match self.deal.0 {
-                Deal::Comm => self.case.roles.mover,
-                Deal::All | Deal::Others | Deal::Join => self.case.roles.gemm,
+            role: match self.scheduler.map(|(scheduler, _)| scheduler.ctas) {
+                Some(Ctas::Comm(_)) => self.case.roles.mover,
+                Some(Ctas::All | Ctas::Others(_) | Ctas::LateComm(_)) | None => {
+                    self.case.roles.gemm
+                }
             },
         });
     }
@@ -130,14 +132,16 @@ impl<'a> Flattener<'a> {
                 let value = self.value(value);
                 self.set(name, value);
             }
-            Node::Deal { deal, in_turn } => {
-                self.deal = (*deal, *in_turn);
+            Node::Schedule {
+                scheduler,
+                several,
+                body,
+            } => {
+                let scheduler = self.case.pipeline.scheduler(*scheduler);
+                self.scheduler = Some((scheduler, *several));
                 self.env.first = 0;
-                self.env.index = self.start();
-                if *in_turn && self.runner > 0 {
-                    self.env.index = self.next_of_all();
-                }
-                // A role's rings are its own from here: the emitter declares their cursors at the deal.
+                self.env.index = scheduler.first(self.runner, &self.env);
+                // A role's rings are its own from here: the emitter declares their cursors here.
                 let rings = &self.case.pipeline.rings;
                 let fresh = rings.iter().map(|ring| Cursor {
                     slot: if ring.sets > 1 {
@@ -148,6 +152,7 @@ impl<'a> Flattener<'a> {
                     ..Cursor::default()
                 });
                 self.cursors = fresh.collect();
+                self.list(body);
             }
             Node::Ranks {
                 step,
@@ -172,27 +177,31 @@ impl<'a> Flattener<'a> {
                     self.list(body);
                 }
             }
-            Node::Items { count, body } => {
-                let count = self.value(count);
-                while self.env.index.wrapping_sub(self.env.first) < count {
-                    self.list(body);
-                    self.env.index = self.next();
-                }
-                self.env.first += count;
-                self.item = None;
-            }
-            Node::Place {
-                var,
-                order,
-                index,
-                rows,
-                columns,
+            Node::Items {
+                of,
+                count,
+                grid,
+                body,
             } => {
-                let [index, rows, columns] = [index, rows, columns].map(|expr| self.value(expr));
-                let (row, column) = order.at(index, rows, columns);
-                self.set(&format!("{var}.row"), row);
-                self.set(&format!("{var}.column"), column);
-                self.item = Some((row, column));
+                let count = self.value(count);
+                let scheduler = self.case.pipeline.scheduler(of.scheduler);
+                while self.env.within() < count {
+                    if let Some(grid) = grid {
+                        let [rows, columns] =
+                            [&grid.rows, &grid.columns].map(|side| self.value(side));
+                        let order = self.case.pipeline.order(*of);
+                        let (row, column) = order.at(self.env.within(), rows, columns);
+                        self.set(&format!("{}.row", grid.var), row);
+                        self.set(&format!("{}.column", grid.var), column);
+                        self.item = Some((row, column));
+                    }
+                    self.list(body);
+                    self.env.index = scheduler.next(self.env.index, self.place, &self.env);
+                }
+                if let Some((_, true)) = self.scheduler {
+                    self.env.first += count;
+                }
+                self.item = None;
             }
             Node::For {
                 var,
@@ -239,7 +248,7 @@ impl<'a> Flattener<'a> {
             }
             Node::Arrive { ring, side, slot } => {
                 let slot = self.slot(*ring, *slot);
-                let count = if self.group { 4 } else { 1 };
+                let count = if self.place == Place::Groups { 4 } else { 1 };
                 let ctas = self.told(*ring, *side);
                 self.push(
                     node,

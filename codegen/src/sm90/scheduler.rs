@@ -1,0 +1,48 @@
+//! Which CTAs have which items: one scheduler for all loops of the GEMM, one for those that move data.
+
+use super::cta::{Cta, Mode};
+use crate::kernel::Block;
+use crate::order::TileOrder;
+use crate::warp::{Comm, Ctas, Scheduler, SchedulerId, cluster};
+
+pub(super) const GEMM: SchedulerId = SchedulerId(0);
+pub(super) const COMM: SchedulerId = SchedulerId(1);
+
+/// The schedulers, by their ids: of the GEMM's loops, then of those of the CTAs that move data, if there are any.
+pub(super) fn schedulers(
+    cta: &Cta,
+    comm: Option<Comm>,
+    [gemm, mover]: [&[Block]; 2],
+) -> Vec<Scheduler> {
+    let of_gemm = Scheduler {
+        ctas: match comm {
+            None => Ctas::All,
+            Some(comm) if comm.joins => Ctas::LateComm(comm.ctas),
+            Some(comm) => Ctas::Others(comm.ctas),
+        },
+        cluster: (cta.ctas() > 1).then(|| cluster(cta.beside(), cta.split())),
+        ping_pong: cta.mode() == Mode::PingPong,
+        loops: orders(gemm),
+    };
+    let of_comm = comm.map(|comm| Scheduler {
+        ctas: Ctas::Comm(comm.ctas),
+        cluster: None,
+        ping_pong: false,
+        loops: orders(mover),
+    });
+    [of_gemm].into_iter().chain(of_comm).collect()
+}
+
+/// The order of each loop over items, in the order in which a role's loops are walked.
+fn orders(body: &[Block]) -> Vec<TileOrder> {
+    let mut orders = Vec::new();
+    for block in body {
+        match block {
+            Block::Items { order, .. } => orders.push(*order),
+            Block::ForRanks { body, .. } => orders.extend(self::orders(body)),
+            // Refused where it is walked.
+            Block::If { .. } | Block::Once { .. } | Block::Join => {}
+        }
+    }
+    orders
+}

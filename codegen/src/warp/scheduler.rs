@@ -1,0 +1,125 @@
+//! Which items of a role's loops a CTA has, and in which order: one value for a nest of loops, which all warps that run
+//! it share. `sm90` makes it; the verifier runs it and the emitter prints it.
+
+use super::{Expr, Field, Values};
+use crate::order::TileOrder;
+use crate::sm90::cta::Place;
+
+/// An index into [`super::Pipeline::schedulers`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct SchedulerId(pub u16);
+
+/// One loop over items of a scheduler's nest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LoopId {
+    /// The scheduler.
+    pub scheduler: SchedulerId,
+    /// An index into [`Scheduler::loops`].
+    pub nth: u16,
+}
+
+/// The tile scheduler of a nest of loops.
+///
+/// The items of all loops are numbered in the order in which the loops visit them, and given to CTAs by that number. The
+/// claim is static: item `i` of a wave is that of CTA `i`, fixed before the launch. A ticket from a counter in memory
+/// would be the other claim: a field here, read where [`Scheduler::first`] and [`Scheduler::next`] are, and printed by
+/// `cuda/items`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Scheduler {
+    /// Which CTAs take part.
+    pub ctas: Ctas,
+    /// CTAs that have each item together, if several do: those of a cluster.
+    pub cluster: Option<Expr>,
+    /// Whether consumers take items in turn, each every second one of the CTA's.
+    pub ping_pong: bool,
+    /// In which order each loop visits the items of its grid: a loop over the rows and columns of one chunk. Around
+    /// them are the loops over ranks.
+    pub loops: Vec<TileOrder>,
+}
+
+/// Which CTAs take part in a nest of loops. The first ones of a launch may move data: so many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ctas {
+    /// All.
+    All,
+    /// Those that move data.
+    Comm(u32),
+    /// All but those.
+    Others(u32),
+    /// The others at first; those that move data join late, after so many waves as the host says.
+    LateComm(u32),
+}
+
+impl Scheduler {
+    /// Whether the warps at a place take items in turn: those that a CTA has once for each consumer do.
+    pub(crate) const fn alternates(&self, place: Place) -> bool {
+        match place {
+            Place::Thread { .. } => false,
+            Place::Threads { .. } | Place::Groups => self.ping_pong,
+        }
+    }
+
+    /// Of the CTAs, or clusters, that take part in the first wave: which one this is, and how many there are.
+    pub(crate) fn among(&self) -> (Expr, Expr) {
+        match (self.ctas, &self.cluster) {
+            (Ctas::All, None) => (Expr::Block, Expr::Blocks),
+            (Ctas::All, Some(ctas)) => (Expr::Block / ctas.clone(), Expr::Blocks / ctas.clone()),
+            (Ctas::Comm(ctas), _) => (Expr::Block, comm(ctas)),
+            (Ctas::Others(ctas) | Ctas::LateComm(ctas), _) => {
+                (Expr::Block - comm(ctas), Expr::Blocks - comm(ctas))
+            }
+        }
+    }
+
+    /// The first item of a consumer.
+    pub(crate) fn first(&self, consumer: u32, values: &impl Values) -> u32 {
+        let (block, _) = values.block();
+        let first = match self.ctas {
+            Ctas::All | Ctas::Comm(_) | Ctas::Others(_) => self.among().0.eval(values),
+            // As `first_item` of the prelude.
+            Ctas::LateComm(ctas) => match (self.alone(values), comm(ctas).eval(values)) {
+                (1.., comm) if block >= comm => block - comm,
+                (alone, _) => alone + block,
+            },
+        };
+        if self.ping_pong && consumer > 0 {
+            self.after(first, values)
+        } else {
+            first
+        }
+    }
+
+    /// The next item of the warps at a place.
+    pub(crate) fn next(&self, index: u32, place: Place, values: &impl Values) -> u32 {
+        let next = self.after(index, values);
+        if self.alternates(place) {
+            self.after(next, values)
+        } else {
+            next
+        }
+    }
+
+    /// The next item of the CTA.
+    fn after(&self, index: u32, values: &impl Values) -> u32 {
+        let (block, blocks) = values.block();
+        let next = index + self.among().1.eval(values);
+        match self.ctas {
+            Ctas::All | Ctas::Comm(_) | Ctas::Others(_) => next,
+            // As `next_item` of the prelude.
+            Ctas::LateComm(_) => match self.alone(values) {
+                alone if index >= alone => index + blocks,
+                alone if next < alone => next,
+                alone => alone + block,
+            },
+        }
+    }
+
+    /// Items that the others do before the CTAs that move data join them.
+    fn alone(&self, values: &impl Values) -> u32 {
+        values.field(Field::Join) * self.among().1.eval(values)
+    }
+}
+
+fn comm(ctas: u32) -> Expr {
+    Expr::symbol("COMM_CTAS", ctas)
+}
