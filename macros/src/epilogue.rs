@@ -1,7 +1,7 @@
-//! `#[epilogue] fn`: kept as written, and rebuilt as an expression of the kernel.
+//! `#[epilogue] fn`: keeps the function, and rebuilds it as an expression of the kernel.
 //!
-//! The expression hangs on an empty type of the same name: types and functions have names of their own, so
-//! `leaky(x, 0.1)` stays a Rust call and `leaky::scalar()` is what `.map(leaky)` finds, through any `use`.
+//! An empty type of the same name carries the expression. Types and functions have separate namespaces, so
+//! `leaky(x, 0.1)` stays a Rust call, and `.map(leaky)` finds `leaky::scalar()` through any `use`.
 
 use crate::body::private;
 use crate::errors::Errors;
@@ -157,7 +157,7 @@ impl Reader<'_> {
         }
     }
 
-    /// An expression; what cannot be computed is reported and stands for nothing.
+    /// An expression. Reports what cannot be computed and gives nothing for it.
     fn value(&self, expr: &Expr) -> TokenStream {
         let at = expr.span();
         let value = private(at, "Value");
@@ -171,7 +171,7 @@ impl Reader<'_> {
                 quote_spanned!(at=> #value::from(#lit))
             }
             Expr::Path(path) if path.qself.is_none() => match path.path.get_ident() {
-                // A constant converts; a name in scope is a value already.
+                // A constant is converted. A name in scope is a value already.
                 Some(name) if names::text(name).chars().any(char::is_lowercase) => {
                     quote_spanned!(at=> #name.clone())
                 }
@@ -239,7 +239,7 @@ impl Reader<'_> {
             }
             Expr::Binary(binary) => {
                 let (left, right) = (&*binary.left, &*binary.right);
-                // The kernel has <, <= and ==; the others are these with operands or branches swapped, NaN included.
+                // The kernel has <, <= and ==. The others swap operands or branches, which is right for NaN too.
                 let (compare, a, b, swapped) = match binary.op {
                     BinOp::And(_) => {
                         let inner = self.select(right, then, otherwise);
@@ -299,7 +299,7 @@ impl Reader<'_> {
                 quote_spanned!(at=> #receiver.apply(#unary::#name))
             }
             (Some((_, name, _)), [other]) => combine(at, name, &receiver, other),
-            // Not by max and min, which would make a number of NaN.
+            // Not by max and min, which would turn NaN into a number.
             (Some(_), [low, high]) => {
                 let (value, less) = (private(at, "Value"), private(at, "Compare"));
                 let below_high = quote_spanned!(at=>

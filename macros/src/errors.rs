@@ -4,7 +4,7 @@ use crate::mistakes::Mistake;
 use quote::ToTokens;
 use std::cell::RefCell;
 
-/// All mistakes of one item, found so far. Dropping it unchecked is a bug in the macro, so that none can be lost.
+/// The mistakes of one item found so far. It panics if it is dropped unchecked, so that none can be lost.
 pub struct Errors(RefCell<Option<Vec<syn::Error>>>);
 
 impl Errors {

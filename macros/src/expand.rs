@@ -1,4 +1,4 @@
-//! [`Schedule`] to the function that builds its program.
+//! Turns a [`Schedule`] into the function that builds its program.
 
 use crate::body::{axis, builder, constant, dtype, private, rank, stmts};
 use crate::model::{Declaration, Param, Role, RoleKind, Schedule, Shape, TensorKind, Top};
@@ -29,7 +29,7 @@ pub fn schedule(schedule: &Schedule) -> TokenStream {
     }
 }
 
-/// What stands in for a schedule that could not be read, so that its callers compile and no second error follows.
+/// A stub for a schedule that could not be read: its callers still compile, so no second error follows.
 pub fn stub(item: &ItemFn) -> TokenStream {
     let (vis, name) = (&item.vis, &item.sig.ident);
     let attrs = &item.attrs;
@@ -59,7 +59,7 @@ fn param(param: &Param) -> TokenStream {
         TensorKind::Reduced => "reduced",
     };
     let method = Ident::new(method, at);
-    // Through the marker type, so that editors know what the user's word is.
+    // By the marker type, so that editors know what the user's word means.
     let dtype =
         quote_spanned!(marker.span()=> ::counterflow::prelude::#marker::<#element>::dtype());
     quote_spanned!(at=> let #name = #s.#method(#text, #dtype);)
@@ -133,7 +133,7 @@ fn role_call(role: &Role) -> TokenStream {
                 };
                 quote_spanned!(name.span()=> #name: ::core::option::Option::Some(#value))
             });
-            // All of them given leave nothing for the rest pattern to fill, which clippy would say.
+            // If all are given, clippy would report the useless `..`.
             let rest = (options.len() < GEMM_OPTIONS.len())
                 .then(|| quote_spanned!(at=> ..::core::default::Default::default()));
             quote_spanned!(at=> #s.#word(#ty { #(#fields,)* #rest }, |#s| { #body });)

@@ -1,10 +1,10 @@
 //! `#[schedule]` and `#[epilogue]`: Rust tokens to Rust tokens.
 //!
-//! This crate knows syntax and nothing else: no shape, no world size, no machine. It reads a function of the schedule
-//! language, reports all of its mistakes at once, each at its token and with a hint, and writes one builder call for
-//! each statement. Types are rustc's to check, legality is the verifier's.
+//! This crate knows only syntax: no shape, no world size, no machine. It reads a function of the schedule language,
+//! reports all of its mistakes together, each at its token with a hint, and writes one builder call for each
+//! statement. rustc checks types; the verifier checks legality.
 //!
-//! Deliberately absent: any dependency on the rest of counterflow, and any judgement that could differ between two
+//! Deliberately absent: any dependency on the rest of counterflow, and any decision that could differ between two
 //! machines or two calls.
 #![forbid(unsafe_code)]
 
@@ -23,7 +23,7 @@ use mistakes::Mistake;
 use proc_macro2::TokenStream;
 use syn::ItemFn;
 
-/// Makes a function of the schedule language build its program.
+/// Turns a function of the schedule language into one that builds its program.
 ///
 /// ```ignore
 /// #[schedule]
@@ -55,7 +55,7 @@ use syn::ItemFn;
 /// }
 /// ```
 ///
-/// Each call stands at the user's own tokens, so the program records the user's lines, and so do rustc's errors.
+/// Each call has the span of the user's tokens, so the program and rustc's errors show the user's lines.
 ///
 /// # The language
 ///
@@ -65,21 +65,21 @@ use syn::ItemFn;
 /// | partitions | `let p = x.pieces(rows = 128);` `x.panels(cols = 512)` `y.tiles((128, 256))` |
 /// | counters | `let c = counters(p);` `counters(world(), tiles)` `counters(4)` `counters()` |
 /// | scratch | `let z = symmetric::<bf16>(y, slots = world());` with `y.chunk()` or `y.whole()` |
-/// | choices | `tune(a, b, …)` where a number or pair may stand; the first is the default |
+/// | choices | `tune(a, b, …)` in place of a number or pair; the first is the default |
 /// | roles | `#[gemm(k = 64, cluster = (2, 1), split = 2, stages = 4, panels = 2, ping_pong = true)]`, `#[comm(ctas = 4)]`, `#[spare_warps]`, `#[copy_engine]`, on a loop or block |
 /// | loops over ranks | `ranks()` with `.from_me()`, `.after_me()`, `.before_me()` or `.by(\|me, step, world\| …)`; `ring(1)`, `ring(-1)`; `.but_last(n)` |
 /// | loops over items | `p`, `p.of(rank)`, with `.grouped()`, `.grouped(8)`, `.row_major()` or `.column_major()` |
 /// | ranks | `me()`, `world()`, loop variables, numbers, `+ - * / % ^`; `let right = (me() + 1) % world();` |
-/// | questions | `if` on comparisons of ranks, with `&&`, `\|\|`, `!` and `else` |
+/// | conditions | `if` on comparisons of ranks, with `&&`, `\|\|`, `!` and `else` |
 /// | places | `x[t]`, `x.on(rank)[t]`, `x.everywhere()[t]`, `z[slot][t]`; slots are ranks, `others()` or `everyone()` |
 /// | hand-offs | `c.on(rank)[i].add(1);` `c.everywhere()[i].add(1);` `c[i].wait();` `c[i].wait_at_least(2);` with `i` an item, a rank or `t.rows()` |
 /// | copies | `x.on(peer)[p] = x[p];` |
-/// | stores | `y[t] = value;` `y.on(rank)[t] += value;`, to what counts before `grad[t] += value;` |
+/// | stores | `y[t] = value;` `y.on(rank)[t] += value;`, and `grad[t] += value;` for `Accumulated` |
 /// | products | `dot(x[t], w[t])`; `let mut acc = zero();` `acc += dot(x[t], w[t]);` |
 /// | stored values | `z[t]`, `z[slot][t]`, `z[others()][t].sum()`, `z.everywhere()[t].sum()`, each after `.wait(c)` or `.wait(c[i])` |
 /// | math | `+ - * /`, `.bias(b)`, `.residual(r[t])`, `.mul(z)`, `.scale(0.5)`, `.max(z)`, `.min(z)`, `.gelu()`, `.gelu_tanh()`, `.silu()`, `.relu()`, `.sigmoid()`, `.tanh()`, `.exp()`, `.ln()`, `.sqrt()`, `.abs()`, `.erf()`, `.cast::<T>()`, `.map(f)`, `.map(f, z[t])` |
 ///
-/// Constants of the surrounding Rust may stand where a number does; they are known by their capitals or their path.
+/// Constants of the surrounding Rust can replace numbers. They are recognised by capitals or by a path.
 /// Operands are evaluated from left to right: in `dot(x[t], w[t]) + z[t].wait(c)` the product comes first.
 #[proc_macro_attribute]
 pub fn schedule(
@@ -107,7 +107,7 @@ pub fn schedule(
     .into()
 }
 
-/// Lets a schedule call a function after the product: `dot(x[t], w[t]).map(leaky)`.
+/// Lets a schedule apply a function after the product: `dot(x[t], w[t]).map(leaky)`.
 ///
 /// ```ignore
 /// #[epilogue]
@@ -116,7 +116,7 @@ pub fn schedule(
 /// }
 /// ```
 ///
-/// stays as it is, callable as its own oracle, and gains what the kernel computes:
+/// stays a Rust function, which serves as its reference, and gains what the kernel computes:
 ///
 /// ```ignore
 /// enum leaky {}
@@ -135,7 +135,7 @@ pub fn schedule(
 /// }
 /// ```
 ///
-/// Parameters and result are `f32`. Legal in the body: `let`, `+ - * /`, unary `-`, `if … else …` on comparisons
+/// Parameters and result are `f32`. Allowed in the body: `let`, `+ - * /`, unary `-`, `if … else …` on comparisons
 /// (joined by `&&`, `||`, `!`), float literals, constants in capitals, calls of other epilogues, and the methods
 /// `exp`, `ln`, `sqrt`, `tanh`, `abs`, `max`, `min` and `clamp`.
 #[proc_macro_attribute]
@@ -152,7 +152,7 @@ pub fn epilogue(
     .into()
 }
 
-/// Hands a function to `expand`; anything else stays as it is, next to the report.
+/// Passes a function to `expand`. Keeps anything else unchanged, beside the report.
 fn expand_function(
     arguments: TokenStream,
     item: TokenStream,

@@ -1,6 +1,6 @@
-//! What a schedule says, as the macro understands it: parsed, names resolved, not yet judged.
+//! A schedule as the macro reads it: parsed, names resolved, not yet checked.
 //!
-//! A node keeps the user's tokens wherever a mistake or a builder call will have to point.
+//! A node keeps the user's tokens if a mistake or a builder call must point at them.
 #![expect(
     clippy::large_enum_variant,
     reason = "a schedule has tens of nodes, and boxes would be in the way of every match"
@@ -17,7 +17,7 @@ pub struct Schedule {
     pub name: Ident,
     pub params: Vec<Param>,
     pub body: Vec<Top>,
-    /// Every name inside a statement that could not be read: nobody knows whether those are used.
+    /// The names inside statements that could not be read. They may or may not be used.
     pub unsure: HashSet<String>,
 }
 
@@ -90,7 +90,7 @@ impl TensorKind {
 
 /// A statement of the function itself, outside every role.
 pub enum Top {
-    /// A `const`, `fn` or `use` that closures and constants may name; kept as it is.
+    /// A `const`, `fn` or `use` that closures and constants may name. It stays unchanged.
     Rust(Item),
     Declare(Ident, Declaration),
     Rank(Ident, Rank),
@@ -113,7 +113,7 @@ pub enum Declaration {
         word: Ident,
         element: Type,
         like: Ident,
-        /// `chunk` or `whole`, where the user said which.
+        /// `chunk` or `whole`, if the user chose.
         extent: Option<Ident>,
         slots: Axis,
     },
@@ -137,7 +137,7 @@ pub enum Axis {
 
 /// A number or pair, or several of them in `tune`.
 pub struct Constant {
-    /// The word `tune`, absent for a number written down.
+    /// The word `tune`. Absent for a plain number.
     pub tune: Option<Ident>,
     pub options: Vec<Expr>,
 }
@@ -151,7 +151,7 @@ pub struct Role {
 
 pub enum RoleKind {
     Gemm {
-        /// `k`, `cluster`, `split`, `stages`, `panels` and `ping_pong`, as far as given.
+        /// `k`, `cluster`, `split`, `stages`, `panels` and `ping_pong`, if given.
         options: Vec<(Ident, Constant)>,
     },
     Comm {
@@ -161,7 +161,7 @@ pub enum RoleKind {
     CopyEngine,
 }
 
-/// A statement inside a role, with the token its builder call is blamed on.
+/// A statement inside a role, with the token that its builder call points at.
 pub struct Stmt {
     pub at: Span,
     pub kind: StmtKind,
@@ -244,7 +244,7 @@ pub enum Rank {
     Binary(Box<Rank>, BinOp, Box<Rank>),
 }
 
-/// A question about ranks.
+/// A condition on ranks.
 pub enum Cond {
     Compare(Rank, BinOp, Rank),
     Both(Box<Cond>, Box<Cond>),

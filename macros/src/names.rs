@@ -1,4 +1,4 @@
-//! The names in scope, and names that are near a misspelt one.
+//! The names in scope, and suggestions for misspelt names.
 
 use crate::errors::Errors;
 use crate::mistakes::Mistake;
@@ -20,12 +20,12 @@ pub enum Kind {
     Accumulator {
         mutable: bool,
     },
-    /// Its declaration was reported; its uses are not.
+    /// A name with a wrong declaration. That was reported, so its uses are not.
     Broken,
 }
 
 impl Kind {
-    /// It, in a sentence.
+    /// What it is, for a sentence.
     pub fn what(&self) -> &'static str {
         match self {
             Kind::Tensor(_) => "a tensor",
@@ -56,7 +56,7 @@ impl Scope {
         self.0.pop();
     }
 
-    /// Binds `name`. Shadowing is refused because the generated kernel and every report speak in these names.
+    /// Binds `name`. Shadowing is rejected because the generated kernel and every report use these names.
     pub fn declare(&mut self, name: &Ident, kind: Kind, errors: &Errors) {
         if let Some(earlier) = self.find(name) {
             let was = earlier.what().to_owned();
@@ -81,21 +81,21 @@ impl Scope {
             .map(|(_, kind)| kind)
     }
 
-    /// What to offer for a name that is not there: the nearest one of a fitting kind, or all of them.
+    /// What to suggest for an unknown name: the nearest one of a fitting kind, or all of them.
     pub fn offer(&self, found: &Ident, fits: impl Fn(&Kind) -> bool) -> String {
         let names = |fits: &dyn Fn(&Kind) -> bool| -> Vec<String> {
             let named = self.all().filter(|(_, kind)| fits(kind));
             named.map(|(name, _)| text(name)).collect()
         };
         let found = text(found);
-        // A broken declaration may well be the one that is meant, but is not worth recommending.
+        // A wrong declaration may be the one that is meant, but should not be suggested.
         let broken = names(&|kind| fits(kind) || matches!(kind, Kind::Broken));
         if let Some(near) = near(&found, broken.iter().map(String::as_str)) {
             return near;
         }
         let known = names(&fits);
         if known.is_empty() {
-            return "nothing that could stand here is declared".into();
+            return "nothing that fits here is declared".into();
         }
         offer(&found, known.iter().map(String::as_str))
     }
@@ -105,7 +105,7 @@ impl Scope {
     }
 }
 
-/// A name as the user reads it.
+/// A name as the user wrote it.
 pub fn text(name: &Ident) -> String {
     name.unraw().to_string()
 }
@@ -126,7 +126,7 @@ pub fn offer<'a>(found: &str, known: impl Iterator<Item = &'a str>) -> String {
 
 /// "did you mean `gemm`?" if one of `known` is near.
 fn near<'a>(found: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
-    // One letter for another makes a different short name, not a misspelt one.
+    // A short name with one other letter is a different name, not a misspelt one.
     let limit = (found.chars().count() / 3).max(1);
     let letters = |name: &str| {
         let mut letters: Vec<char> = name.chars().collect();
@@ -143,7 +143,7 @@ fn near<'a>(found: &str, known: impl Iterator<Item = &'a str>) -> Option<String>
         .map(|(_, name)| format!("did you mean `{name}`?"))
 }
 
-/// How many letters to insert, drop, change or swap to get from one to the other, ignoring case.
+/// The number of letters to insert, drop, change or swap to get from one to the other, ignoring case.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (
         a.to_lowercase().chars().collect(),

@@ -1,5 +1,5 @@
-//! Each statement becomes one builder call, blamed on the user's tokens: the builder's `#[track_caller]` methods then
-//! record the user's own line, and rustc's own errors are underlined there.
+//! Each statement becomes one builder call with the span of the user's tokens: the builder's `#[track_caller]` methods
+//! then record the user's line, and rustc underlines its errors there.
 
 mod place;
 mod value;

@@ -1,4 +1,4 @@
-//! Values: what must be called first is called in the user's order, the rest is one expression.
+//! Values: calls that must come first are made in the user's order; the rest is one expression.
 
 use super::place::{cell_ref, index, place};
 use super::words::{builder, dtype, private};
@@ -128,7 +128,7 @@ impl Steps {
                 let first = self.operand(first);
                 let others: Vec<TokenStream> =
                     others.iter().map(|other| self.value(other)).collect();
-                // Lets rustc count the parameters, at the name the user wrote.
+                // rustc counts the parameters, at the name that the user wrote.
                 let parameters = std::iter::repeat_n(quote!(f32), others.len() + 1);
                 self.push(quote_spanned!(at=> let _: fn(#(#parameters),*) -> f32 = #function;));
                 quote_spanned!(at=> #first.call(#function::scalar(), [#(#others),*]))
@@ -136,7 +136,7 @@ impl Steps {
         }
     }
 
-    /// A value where an operator or a method follows.
+    /// A value that an operator or a method follows.
     fn operand(&mut self, value: &Value) -> TokenStream {
         let tokens = self.value(value);
         match value {

@@ -1,4 +1,4 @@
-//! Names that the written code uses, and what stands for itself: types, constants, axes.
+//! Names in the written code: types, constants and axes.
 
 use crate::model::{Axis, Constant};
 use proc_macro2::{Ident, Span, TokenStream};
@@ -9,18 +9,18 @@ pub fn builder() -> Ident {
     Ident::new("__s", Span::mixed_site())
 }
 
-/// An item of the facade's hidden module, blamed on `at`.
+/// An item of the facade's hidden module, with the span of `at`.
 pub fn private(at: Span, name: &str) -> TokenStream {
     let name = Ident::new(name, at);
     quote_spanned!(at=> ::counterflow::__private::#name)
 }
 
-/// The user's word for something of the same name in the facade.
+/// The user's word, for an item of the same name in the facade.
 pub(super) fn word(word: &Ident) -> TokenStream {
     quote_spanned!(word.span()=> ::counterflow::__private::#word)
 }
 
-/// The element type behind a Rust type; an unknown one is rustc's error, at the type.
+/// The element type of a Rust type. rustc reports an unknown one, at the type.
 pub fn dtype(element: &syn::Type) -> TokenStream {
     let at = syn::spanned::Spanned::span(element);
     let bound = private(at, "Element");

@@ -1,5 +1,5 @@
-//! Rules that need more than one node: which places may be read or written how, whether indices fit their counter,
-//! and whether everything declared has a use. Rules about orders, ranks and shapes are the verifier's.
+//! Rules that need more than one node: how places may be read or written, whether indices fit their counter, and
+//! whether every declaration is used. The verifier has the rules about orders, ranks and shapes.
 
 mod place;
 mod uses;
@@ -50,7 +50,7 @@ impl Checker<'_> {
         match top {
             Top::Rust(_) | Top::Rank(..) => {}
             Top::Declare(name, declaration) => match declaration {
-                // Dividing a tensor is not yet using it.
+                // A tensor that is only divided is not used.
                 Declaration::Partition { .. } => {}
                 Declaration::Counters { axes, .. } => {
                     for axis in axes {

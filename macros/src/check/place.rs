@@ -202,7 +202,7 @@ impl Checker<'_> {
     }
 }
 
-/// Whether a slot must be named: all but `slots = 1` and constants only rustc knows.
+/// Whether a slot must be named: unless it is `slots = 1` or a constant that only rustc knows.
 fn several(slots: &Axis) -> bool {
     match slots {
         Axis::World(_) => true,

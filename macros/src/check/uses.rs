@@ -1,4 +1,4 @@
-//! What is known of a schedule's names while its rules are looked at.
+//! What is known of a schedule's names while its rules are checked.
 
 use crate::errors::Errors;
 use crate::model::Axis;
@@ -7,7 +7,7 @@ use proc_macro2::{Ident, TokenStream};
 use quote::ToTokens;
 use std::collections::{HashMap, HashSet};
 
-/// Looks at a schedule.
+/// Checks a schedule.
 pub(super) struct Checker<'a> {
     pub errors: &'a Errors,
     pub uses: HashMap<String, Uses>,

@@ -1,4 +1,4 @@
-//! The shapes of expressions that every family of statements looks for.
+//! Forms of expressions that all families of statements use.
 
 use crate::names;
 use proc_macro2::{Ident, TokenStream, TokenTree};
@@ -40,7 +40,7 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// `pieces(128)` of `x.pieces(128)`: a receiver may span lines, and it is not what is wrong.
+/// `pieces(128)` of `x.pieces(128)`: the receiver may span lines, and is not the mistake.
 pub fn without_receiver(call: &ExprMethodCall) -> TokenStream {
     let mut tokens = call.method.to_token_stream();
     call.paren_token
@@ -87,7 +87,7 @@ pub fn plain_name(pat: &Pat) -> Option<&Ident> {
     }
 }
 
-/// Whether this looks like a constant of the Rust around the schedule: written in capitals, or by a path.
+/// Whether this looks like a constant of the surrounding Rust: in capitals, or a path.
 pub fn in_capitals(expr: &Expr) -> bool {
     match expr {
         Expr::Path(path) => match path.path.get_ident() {

@@ -1,4 +1,4 @@
-//! Numbers, pairs, and choices left open.
+//! Numbers, pairs, and open choices.
 
 use super::{Parser, in_capitals, word_call};
 use crate::mistakes::Mistake;
@@ -8,7 +8,7 @@ use proc_macro2::Ident;
 use syn::punctuated::Punctuated;
 use syn::{Expr, Lit, Token, UnOp};
 
-/// What a constant is for: one number, a pair of rows and columns, or yes or no.
+/// What a constant must be: a number, a pair of rows and columns, or a flag.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     Number,
@@ -83,7 +83,7 @@ impl Parser<'_> {
         None
     }
 
-    /// A whole number written down (`negative`: also below zero), or a constant of the Rust around.
+    /// A literal whole number (`negative`: also below zero), or a constant of the surrounding Rust.
     pub(super) fn whole(&mut self, expr: &Expr, negative: bool, of: &str) -> Option<Expr> {
         let number = match expr {
             Expr::Unary(unary) if negative && matches!(unary.op, UnOp::Neg(_)) => &unary.expr,
@@ -107,7 +107,7 @@ impl Parser<'_> {
         None
     }
 
-    /// Splits `y, slots = world()` into arguments without and with a name. A name not in `known` is reported.
+    /// Splits `y, slots = world()` into unnamed and named arguments. Reports a name that is not in `known`.
     pub(super) fn named<'a>(
         &mut self,
         word: &Ident,
@@ -148,7 +148,7 @@ impl Parser<'_> {
         legal.then_some((plain, named))
     }
 
-    /// Whether `word` takes an argument of that name; reported if not.
+    /// Whether `word` takes an argument of that name. Reports it if not.
     pub(super) fn argument_name(&mut self, word: &Ident, name: &Ident, known: &[&str]) -> bool {
         let found = names::text(name);
         if known.contains(&found.as_str()) {
@@ -166,7 +166,7 @@ impl Parser<'_> {
     }
 }
 
-/// What kind of constant is written down; `None` where only rustc can tell.
+/// The kind of a constant. `None` if only rustc knows.
 fn kind(expr: &Expr) -> Option<Wanted> {
     match expr {
         // In an attribute, syn reads `-4` as one literal.

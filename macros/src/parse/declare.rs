@@ -12,7 +12,7 @@ use syn::{Expr, ExprCall, ExprMethodCall, GenericArgument, Local, PathArguments}
 const DIVIDERS: [&str; 3] = ["pieces", "panels", "tiles"];
 
 impl Parser<'_> {
-    /// A `let` outside roles. The name is bound even if its meaning is lost, so that its uses are not reported too.
+    /// A `let` outside roles. Binds the name even if its right side is wrong, so that its uses are not reported too.
     pub(super) fn declaration(&mut self, local: &Local) -> Option<Top> {
         let (name, mutable, init) = self.binding(local)?;
         if mutable {

@@ -1,7 +1,7 @@
-//! Tokens to [`Schedule`]: the signature and the statements outside roles. Its submodules read one family each.
+//! Tokens to [`Schedule`]: the signature and the statements outside roles. Each submodule reads one family.
 //!
-//! Reading never stops at a mistake: what could not be read is `None`, its names are noted as unsure, and the rest
-//! goes on. The meaning of what was read is judged in [`crate::check`].
+//! Reading goes on after a mistake: what could not be read is `None`, and its names are noted as uncertain.
+//! [`crate::check`] checks the meaning of what was read.
 
 mod chain;
 mod constant;
@@ -32,7 +32,7 @@ use syn::{
     ReturnType, Signature, Stmt as SynStmt, Token, Type,
 };
 
-/// Reads a schedule, as far as it can be read.
+/// Reads a schedule as far as possible.
 pub fn schedule(item: &ItemFn, errors: &Errors) -> Schedule {
     let mut parser = Parser {
         errors,
@@ -175,7 +175,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The name a `let` binds, and its right side. Reports what a schedule's `let` may not have.
+    /// The name that a `let` binds, and its right side. Reports anything that a schedule's `let` may not have.
     fn binding<'a>(&mut self, local: &'a Local) -> Option<(&'a Ident, bool, &'a Expr)> {
         self.no_attributes(&local.attrs);
         let (ident, mutable) = match &local.pat {
@@ -236,7 +236,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A constant of the Rust around the schedule. Names of the schedule come first: a tensor may be called `A`.
+    /// A constant of the surrounding Rust. Names of the schedule come first: a tensor may be called `A`.
     fn outer_constant(&self, expr: &Expr) -> bool {
         in_capitals(expr) && ident(expr).is_none_or(|name| self.scope.find(name).is_none())
     }
@@ -252,7 +252,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What a name stands for, or a report that it stands for nothing. `fits` says which kinds would do here.
+    /// The meaning of a name. Reports an unknown one; `fits` chooses the kinds to suggest.
     fn look_up(&mut self, name: &Ident, fits: impl Fn(&Kind) -> bool) -> Option<Kind> {
         match self.scope.find(name) {
             Some(Kind::Broken) => None,

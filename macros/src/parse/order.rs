@@ -1,4 +1,4 @@
-//! What a loop goes over: ranks in an order or items of a partition. Told apart by the root.
+//! What a loop visits: ranks in an order, or items of a partition. The root of the expression decides which.
 
 use super::constant::Wanted;
 use super::{Chain, Link, NOTHING, Parser, ident, identifiers, word_call};
@@ -59,7 +59,7 @@ impl Parser<'_> {
 
     fn order(&mut self, root: &Ident, step: Option<Expr>, links: &[Link]) -> Option<Iterable> {
         let mut calls = Vec::<OrderCall>::new();
-        // What the order is by now: ring starts as one, and only those that start at me can be cut short.
+        // The order so far. `ring` is one from the start. Only orders that start at me can be shortened.
         let mut ordered_by = step.as_ref().map(|_| names::text(root));
         for link in links {
             let call = self.link_call(link)?;
@@ -123,7 +123,7 @@ impl Parser<'_> {
         }))
     }
 
-    /// `|me, step, world| …` that captures nothing of the schedule, or the path of a function.
+    /// A closure `|me, step, world| …` that captures nothing of the schedule, or the path of a function.
     fn order_function(&mut self, order: &Expr) -> Option<()> {
         let closure = match order {
             Expr::Path(_) => return Some(()),
@@ -139,7 +139,7 @@ impl Parser<'_> {
         }
         let mut own = identifiers(closure.inputs.to_token_stream());
         let body = identifiers(closure.body.to_token_stream());
-        // What it binds itself: `let` is followed by names until the next keyword or use.
+        // Names that it binds itself: those after `let`, until the next keyword or use.
         own.extend(
             body.windows(2)
                 .filter(|pair| pair[0] == "let" || pair[0] == "mut")

@@ -1,10 +1,10 @@
-//! Who reads a schedule, and what it knows so far.
+//! The parser and its state.
 
 use crate::errors::Errors;
 use crate::names::Scope;
 use std::collections::HashSet;
 
-/// What a call takes, and how that is written.
+/// What a call takes, and an example of it.
 pub(super) type Takes = (&'static str, &'static str);
 
 pub(super) const NOTHING: Takes = ("nothing", "");

@@ -37,7 +37,7 @@ impl Parser<'_> {
         place
     }
 
-    /// Whether an expression is data as it lies there, perhaps waited for: what a copy takes.
+    /// Whether an expression is stored data, perhaps with a wait: what a copy takes.
     pub(super) fn is_bare_place(&self, expr: &Expr) -> bool {
         let chain = Chain::of(expr);
         let tensor = ident(chain.root).and_then(|root| self.scope.find(root));
@@ -54,7 +54,7 @@ impl Parser<'_> {
         }
     }
 
-    /// An expression that must be data as it lies there.
+    /// An expression that must be stored data.
     pub(super) fn read_all(&mut self, expr: &Expr) -> Option<Read> {
         let chain = Chain::of(expr);
         let Some(root) = ident(chain.root) else {
@@ -136,7 +136,7 @@ impl Parser<'_> {
         })
     }
 
-    /// A tensor known to be one, with its home and indices, and the links that follow.
+    /// A name known to be a tensor, with its home and indices, and the links that follow.
     fn place<'a, 'l>(
         &mut self,
         root: &Ident,
@@ -156,7 +156,7 @@ impl Parser<'_> {
         (place, rest)
     }
 
-    /// A counter known to be one, with its home and indices, and the links that follow.
+    /// A name known to be a counter, with its home and indices, and the links that follow.
     pub(super) fn cells<'a, 'l>(
         &mut self,
         root: &Ident,
@@ -314,7 +314,7 @@ impl Parser<'_> {
 }
 
 impl Link<'_> {
-    /// The link for a message: a call without its receiver, an index with it.
+    /// The tokens of a link for a message: a call without its receiver, an index with it.
     fn expr(&self) -> TokenStream {
         match self {
             Link::Index(index) => index.to_token_stream(),

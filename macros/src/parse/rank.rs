@@ -1,4 +1,4 @@
-//! Rank expressions, and the questions an `if` may ask about them.
+//! Rank expressions, and the conditions of an `if`.
 
 use super::{NOTHING, Parser, word_call};
 use crate::mistakes::Mistake;

@@ -1,4 +1,4 @@
-//! Role attributes, and the loops and blocks they stand on.
+//! Role attributes, and the loops and blocks that have them.
 
 use super::constant::Wanted;
 use super::{Parser, ident};
@@ -11,14 +11,14 @@ use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{Attribute, Expr, Meta, MetaNameValue, Token};
 
-/// Every role there is.
+/// All roles.
 pub(super) const WORDS: [&str; 4] = ["gemm", "comm", "spare_warps", "copy_engine"];
 
 /// Every option of `#[gemm(…)]`.
 pub const GEMM_OPTIONS: [&str; 6] = ["k", "cluster", "split", "stages", "panels", "ping_pong"];
 
 impl Parser<'_> {
-    /// A statement outside roles must be a role. What stands in one without its attribute is read all the same.
+    /// A statement outside roles must have a role. Without the attribute its body is still read.
     pub(super) fn role(&mut self, expr: &Expr) -> Option<Role> {
         let attrs: Vec<&Attribute> = attributes(expr)
             .iter()
@@ -172,7 +172,7 @@ impl Parser<'_> {
         legal.then_some(options)
     }
 
-    /// Attributes inside a role: a role is a mistake of its own.
+    /// Attributes inside a role. A nested role has its own message.
     pub(super) fn no_role_inside(&mut self, expr: &Expr) {
         for attr in attributes(expr) {
             if attr.path().is_ident("doc") {
@@ -188,7 +188,7 @@ impl Parser<'_> {
         }
     }
 
-    /// An expression that is no statement of the language, with a word for what it is.
+    /// Reports an expression that is not a statement of the language, with a word for what it is.
     pub(super) fn unsupported_expr(&mut self, expr: &Expr) {
         let (tokens, what) = match expr {
             Expr::While(looped) => (looped.while_token.to_token_stream(), "`while`"),

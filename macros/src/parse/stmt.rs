@@ -216,7 +216,7 @@ impl Parser<'_> {
                     }
                     return self.accumulate(into, &binary.right);
                 }
-                // A tensor without an index is told so as a place.
+                // A tensor without an index is reported as a place.
                 Kind::Tensor(_) => {}
                 _ => {
                     let name = names::text(into);

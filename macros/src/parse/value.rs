@@ -154,7 +154,7 @@ impl Parser<'_> {
             None => None,
         };
         let (mut value, mut rest) = match kind {
-            // Its arguments are read all the same.
+            // Its arguments are still read.
             Some((_, None)) => (None, chain.links.as_slice()),
             Some((root, Some(Kind::Tensor(_)))) => self.loaded(root, &chain.links),
             Some((_, Some(Kind::Counters(_)))) => {
@@ -286,7 +286,7 @@ impl Parser<'_> {
     }
 }
 
-/// A float written down, computed from such, or a constant of the Rust around.
+/// A literal float, a computation of those, or a constant of the surrounding Rust.
 fn float_constant(expr: &Expr) -> bool {
     match expr {
         Expr::Lit(lit) => matches!(lit.lit, Lit::Float(_)),
