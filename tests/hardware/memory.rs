@@ -7,7 +7,6 @@ use counterflow::codegen::program::{TensorId, TensorKind};
 use counterflow::cuda::Local;
 use counterflow::launch::{Loaded, Tensors};
 use counterflow::{Checked, Communicator, Dtype, Error, Kernel, Plan, UserBuffer};
-use half::{bf16, f16};
 
 /// A NaN of both 16-bit types, and twice one of f32.
 const POISON: u16 = 0xffff;
@@ -225,19 +224,19 @@ fn width(dtype: Dtype) -> usize {
 
 /// A number's words, the lower one first.
 fn bits(number: f32, dtype: Dtype) -> Vec<u16> {
-    match dtype {
-        Dtype::Bf16 => vec![bf16::from_f32(number).to_bits()],
-        Dtype::F16 => vec![f16::from_f32(number).to_bits()],
-        Dtype::F32 => vec![number.to_bits() as u16, (number.to_bits() >> 16) as u16],
-    }
+    let mut bytes = vec![0; dtype.bytes() as usize];
+    dtype.write(number, &mut bytes);
+    let words = bytes.chunks_exact(2);
+    words
+        .map(|word| u16::from_le_bytes([word[0], word[1]]))
+        .collect()
 }
 
 /// Words as numbers.
 pub fn numbers(words: &[u16], dtype: Dtype) -> Vec<f32> {
-    let number = |words: &[u16]| match dtype {
-        Dtype::Bf16 => bf16::from_bits(words[0]).to_f32(),
-        Dtype::F16 => f16::from_bits(words[0]).to_f32(),
-        Dtype::F32 => f32::from_bits(u32::from(words[1]) << 16 | u32::from(words[0])),
+    let number = |words: &[u16]| {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        dtype.read(&bytes)
     };
     words.chunks_exact(width(dtype)).map(number).collect()
 }

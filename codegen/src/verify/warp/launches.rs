@@ -138,15 +138,17 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
         _ => (world, 2),
     };
     let m = rows * chunks - short + tile.rows / 4 * x_in_halves;
+    // A row of an operand is whole 16 bytes.
+    let few = 16 / pipeline.dtype().bytes();
     let (n, k) = (
         tile.columns * pipeline.cta.beside() + tile.columns / 2 * w_in_halves + 8,
         if let Some(steps) = steps {
-            (steps - 1) * tile.k + 8
+            (steps - 1) * tile.k + few
         } else if pipeline.comm.is_some() {
             (UNIT + 1) * BOX_COLUMNS
         } else {
             // Where steps are shared, each has as many as the ring has stages, and one of them one more.
-            pipeline.cta.split() * pipeline.rings[0].slots * tile.k + 8
+            pipeline.cta.split() * pipeline.rings[0].slots * tile.k + few
         },
     );
     let mut shape = Shape::new(m, n, k);
@@ -158,7 +160,7 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
         // Lines of whole 16 bytes, however many rows there are.
         shape
             .ld
-            .insert(buffer.name.clone(), m.max(n).next_multiple_of(8));
+            .insert(buffer.name.clone(), m.max(n).next_multiple_of(few));
     }
     shape
 }
