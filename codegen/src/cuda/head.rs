@@ -4,7 +4,7 @@ use super::words::{meaning, next_block, order_name, view};
 use super::{PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
 use crate::sm90::cta::Mode;
-use crate::warp::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Part, Pipeline, Place, cluster};
+use crate::warp::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Pipeline, Place, Ring, cluster};
 use std::collections::BTreeSet;
 
 impl Text<'_> {
@@ -82,7 +82,7 @@ impl Text<'_> {
             } else {
                 (0, "columns")
             };
-            let shared = &pipeline.rings[0].parts[shared].name;
+            let shared = &pipeline.rings[0].parts()[shared].name;
             self.line(format!(
                 "constexpr u32 CLUSTER = {};  // CTAs along {along} that load {shared} together",
                 pipeline.cta.beside()
@@ -99,34 +99,11 @@ impl Text<'_> {
                 pipeline.cta.split()
             ));
         }
-        for ring in pipeline.rings.iter().filter(|ring| !ring.is_shared()) {
-            let upper = ring.name.to_uppercase();
-            let what = ring
-                .parts
-                .iter()
-                .map(|part| part.name.as_str())
-                .collect::<Vec<_>>()
-                .join(" and ");
-            let es = if ring.name.ends_with('x') { "ES" } else { "S" };
-            let meaning = if ring.exchange {
-                "sums of others that a CTA holds, for each consumer".into()
-            } else if ring.parts.len() > 1 {
-                format!("stages of {what} in flight")
-            } else if ring.name == "box" {
-                "boxes that a CTA which moves data holds, where stages and panels will be".into()
-            } else if ring.is_handed_over() {
-                format!(
-                    "output {}s in flight, in places that go from one consumer to the other",
-                    ring.name
-                )
-            } else if ring.sets > 1 {
-                format!("output {}s in flight, for each consumer", ring.name)
-            } else {
-                format!("output {}s in flight", ring.name)
-            };
+        for ring in pipeline.rings.iter().filter(|ring| ring.buffer.is_some()) {
+            let (count, slots) = (ring.count, ring.slots);
             self.line(format!(
-                "constexpr u32 {upper}{es} = {};  // {meaning}",
-                ring.slots
+                "constexpr u32 {count} = {slots};  // {}",
+                in_flight(ring)
             ));
         }
         // The rest of the names that numbers use, each once, in the order of use.
@@ -175,33 +152,28 @@ impl Text<'_> {
         }
         self.line("");
         self.line("// Shared memory, from a 1024-byte aligned base (the swizzle's period).");
-        let parts: Vec<(&Part, u32)> = pipeline
+        for buffer in pipeline
             .rings
             .iter()
-            .flat_map(|ring| {
-                ring.parts
-                    .iter()
-                    .enumerate()
-                    .map(|(index, part)| (part, ring.part_at(index, 0)))
-            })
-            .collect();
-        for (part, at) in parts {
-            let upper = part.name.to_uppercase();
-            self.line(format!(
-                "constexpr u32 {upper}_AT = {at}, {upper}_BYTES = {};",
-                part.bytes
-            ));
+            .filter_map(|ring| ring.buffer.as_ref())
+        {
+            for (index, part) in buffer.parts.iter().enumerate() {
+                let (upper, at) = (part.name.to_uppercase(), buffer.part_at(index, 0));
+                let bytes = part.bytes;
+                self.line(format!(
+                    "constexpr u32 {upper}_AT = {at}, {upper}_BYTES = {bytes};"
+                ));
+            }
         }
         let mut at = pipeline.barriers_at();
         for ring in &pipeline.rings {
-            let upper = ring.name.to_uppercase();
-            let empty = if ring.empty.is_some() {
-                format!(", {upper}_EMPTY_AT = {}", at + ring.all() * 8)
-            } else {
-                String::new()
-            };
-            self.line(format!("constexpr u32 {upper}_FULL_AT = {at}{empty};"));
-            at += ring.barriers() * 8;
+            let all = ring.barriers().map(|(_, barrier)| {
+                let here = at;
+                at += ring.all() * 8;
+                format!("{} = {here}", super::rings::at(barrier))
+            });
+            let all = all.collect::<Vec<_>>().join(", ");
+            self.line(format!("constexpr u32 {all};"));
         }
         if pipeline.turns() > 0 {
             self.line(format!("constexpr u32 TURN_AT = {at};"));
@@ -505,7 +477,7 @@ impl Text<'_> {
             } else {
                 "a tile"
             };
-            let [x, w] = [0, 1].map(|part| pipeline.rings[0].parts[part].name.clone());
+            let [x, w] = [0, 1].map(|part| pipeline.rings[0].parts()[part].name.clone());
             let [x_rows, w_rows] = pipeline.kernel.variant.layout.rows_contiguous();
             let descriptor = |name: &str, rows: bool| {
                 let at = format!("base + {}_AT", name.to_uppercase());
@@ -534,6 +506,24 @@ impl Text<'_> {
             self.depth -= 1;
         }
         self.line("}");
+    }
+}
+
+/// What the slots of a ring hold, in words.
+fn in_flight(ring: &Ring) -> String {
+    let parts = ring.parts().iter();
+    let parts = parts.map(|part| part.name.as_str()).collect::<Vec<_>>();
+    match (parts.as_slice(), ring.name) {
+        (_, "sum") => "sums of others that a CTA holds, for each consumer".into(),
+        (_, "box") => {
+            "boxes that a CTA which moves data holds, where stages and panels will be".into()
+        }
+        ([_], name) if ring.is_handed_over() => {
+            format!("output {name}s in flight, in places that go from one consumer to the other")
+        }
+        ([_], name) if ring.sets > 1 => format!("output {name}s in flight, for each consumer"),
+        ([_], name) => format!("output {name}s in flight"),
+        (operands, name) => format!("{name}s of {} in flight", operands.join(" and ")),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Loops over items: which of them a CTA does, and the places in rings that go with it.
 
 use super::Text;
-use super::words::{order_name, slots};
-use crate::warp::{CONSUMERS, Ctas, Expr, Grid, LoopId, Node, Scheduler, SchedulerId};
+use super::words::order_name;
+use crate::warp::{BarrierId, CONSUMERS, Ctas, Expr, Grid, LoopId, Node, Scheduler, SchedulerId};
 
 /// The prelude's rule for CTAs that join late.
 const NEXT_OF_LATE: &str = "next_item(index, plan.join, COMM_CTAS)";
@@ -50,7 +50,11 @@ impl Text<'_> {
         let (mut rings, mut defers, mut gives, mut turns) = (Vec::new(), false, false, false);
         for node in body {
             node.visit(&mut |node| {
-                if let Node::Await { ring, .. } | Node::Advance { ring, .. } = node
+                if let Node::Await {
+                    barrier: BarrierId { ring, .. },
+                    ..
+                }
+                | Node::Advance { ring, .. } = node
                     && !rings.contains(ring)
                 {
                     rings.push(*ring);
@@ -65,8 +69,8 @@ impl Text<'_> {
             .iter()
             .map(|ring| {
                 let ring = self.pipeline.ring(*ring);
-                let (name, slots) = (ring.name, slots(ring.name));
-                if ring.is_shared() {
+                let (name, slots) = (ring.name, ring.count);
+                if ring.buffer.is_none() {
                     format!("{name}_parity = 0")
                 } else if ring.sets > 1 {
                     format!("{name} = consumer * {slots}, {name}_parity = 0")

@@ -160,13 +160,8 @@ impl Text<'_> {
     }
 
     fn waits(&self) -> Vec<String> {
-        let rings = self.pipeline.rings.iter();
-        let mut names: Vec<String> = rings
-            .flat_map(|ring| {
-                let empty = ring.empty.is_some().then(|| format!("{}_empty", ring.name));
-                [format!("{}_full", ring.name)].into_iter().chain(empty)
-            })
-            .collect();
+        let barriers = self.pipeline.barriers();
+        let mut names: Vec<String> = barriers.map(|(_, barrier)| barrier.name.into()).collect();
         if self.pipeline.turns() > 0 {
             names.push("turn".into());
         }

@@ -1,10 +1,10 @@
 //! Nodes as statements.
 
 use super::Text;
-use super::words::{ONCE, next_block, slots};
+use super::words::{ONCE, next_block};
 use crate::program::{CounterId, StoreMode};
 use crate::sm90::cta::{Mode, instruction_k};
-use crate::warp::{Expr, Field, Node, Order, Phase, Place, RingId, Side, Slot, Warp};
+use crate::warp::{Expr, Field, Node, Order, Phase, Place, Ring, RingId, Slot, Warp};
 use crate::warp::{Spelling, factor};
 
 impl Text<'_> {
@@ -92,44 +92,39 @@ impl Text<'_> {
             }
             Node::If { test, body } => {
                 let test = self.test(test);
-                if let ([Node::Arrive { ring, side, slot }], true) = (body.as_slice(), self.group) {
-                    let (lanes, arrive) = self.arrive(*ring, *side, *slot);
+                if let ([Node::Arrive { barrier, slot }], true) = (body.as_slice(), self.group) {
+                    let (lanes, arrive) = self.arrive(*barrier, *slot);
                     self.line(format!("if ({test} && {lanes}) {arrive}"));
                 } else {
                     self.block(format!("if ({test})"), |text| text.list(body));
                 }
             }
-            Node::Await { ring, side, phase } => {
-                let (name, barrier) = (
-                    self.pipeline.ring(*ring).name,
-                    self.barrier(*ring, *side, Slot::Current),
+            Node::Await { barrier, phase } => {
+                let (ring, at) = (
+                    self.pipeline.ring(barrier.ring),
+                    self.barrier(*barrier, Slot::Current),
                 );
-                let (flip, what) = (
-                    match phase {
-                        Phase::ThisLap => "",
-                        Phase::LapBefore => " ^ 1",
-                        // The first consumer has it first.
-                        Phase::HandedOn => " ^ consumer ^ 1",
-                    },
-                    self.what(*ring, *side),
-                );
-                let role = self.role.to_uppercase();
-                let of = self.pipeline.ring(*ring);
-                let verb = match of.barrier(*side).map(|barrier| barrier.order) {
-                    Some(Order::Cluster) => "mbarrier_wait_cluster",
-                    Some(Order::Complete) => "mbarrier_wait_relaxed",
-                    Some(Order::Cta) | None => "mbarrier_wait",
+                let flip = match phase {
+                    Phase::ThisLap => "",
+                    Phase::LapBefore => " ^ 1",
+                    // The first consumer has it first.
+                    Phase::HandedOn => " ^ consumer ^ 1",
                 };
-                let slot = if of.is_shared() { "0" } else { name };
+                let of = self.pipeline.barrier(*barrier);
+                let (role, what) = (self.role.to_uppercase(), of.name.to_uppercase());
+                let verb = match of.order {
+                    Order::Cluster => "mbarrier_wait_cluster",
+                    Order::Complete => "mbarrier_wait_relaxed",
+                    Order::Cta => "mbarrier_wait",
+                };
+                let name = ring.name;
+                let slot = if ring.buffer.is_some() { name } else { "0" };
                 self.line(format!(
-                    "{verb}({barrier}, {name}_parity{flip}, watch, {role}, {what}, {slot});"
+                    "{verb}({at}, {name}_parity{flip}, watch, {role}, {what}, {slot});"
                 ));
             }
-            Node::Expect { ring, bytes } => {
-                let (barrier, bytes) = (
-                    self.barrier(*ring, Side::Full, Slot::Current),
-                    self.expr(bytes),
-                );
+            Node::Expect { barrier, bytes } => {
+                let (barrier, bytes) = (self.barrier(*barrier, Slot::Current), self.expr(bytes));
                 if self.group {
                     self.line(format!(
                         "if (warp % 4 == 0 && lane == 0) mbarrier_expect({barrier}, {bytes});"
@@ -139,11 +134,11 @@ impl Text<'_> {
                     self.line(format!("mbarrier_expect(full, {bytes});"));
                 }
             }
-            Node::Arrive { ring, side, slot } => {
-                let (lanes, arrive) = self.arrive(*ring, *side, *slot);
+            Node::Arrive { barrier, slot } => {
+                let (lanes, arrive) = self.arrive(*barrier, *slot);
                 if self.group {
                     self.line(format!("if ({lanes}) {arrive}"));
-                } else if self.pipeline.ring(*ring).told(*side).is_some() {
+                } else if self.pipeline.barrier(*barrier).told.is_some() {
                     self.line(ONCE);
                     self.line(format!("for (u32 lane = 0; {lanes}; ++lane) {arrive}"));
                 } else {
@@ -152,8 +147,8 @@ impl Text<'_> {
             }
             Node::Advance { ring, keep } => {
                 let ring = self.pipeline.ring(*ring);
-                let (name, slots) = (ring.name, slots(ring.name));
-                if ring.is_shared() {
+                let (name, slots) = (ring.name, ring.count);
+                if ring.buffer.is_none() {
                     return self.line(format!("{name}_parity ^= 1;"));
                 }
                 if *keep {
@@ -165,15 +160,15 @@ impl Text<'_> {
                         format!("(consumer + 1) * {slots}"),
                     )
                 } else {
-                    ("0".into(), slots)
+                    ("0".into(), slots.into())
                 };
                 self.line(format!(
                     "if (++{name} == {end}) {name} = {first}, {name}_parity ^= 1;"
                 ));
             }
             Node::Skip { ring, by } => {
-                let name = self.pipeline.ring(*ring).name;
-                let (slots, by) = (slots(name), self.factor(by));
+                let Ring { name, count, .. } = self.pipeline.ring(*ring);
+                let (slots, by) = (count, self.factor(by));
                 self.line(format!(
                     "{name} += {by} % {slots}, {name}_parity ^= {by} / {slots} % 2;  // past the other consumer's tile"
                 ));
@@ -210,7 +205,7 @@ impl Text<'_> {
                     let loaded_by_all = if blocked {
                         "BLOCK".into()
                     } else {
-                        self.pipeline.ring(*ring).parts[*part].name.to_uppercase()
+                        self.pipeline.ring(*ring).parts()[*part].name.to_uppercase()
                     };
                     shared.push_str(&format!(" + half * ({loaded_by_all}_BYTES / CLUSTER)"));
                 }
@@ -277,9 +272,8 @@ impl Text<'_> {
                 self.line(format!(
                     "{verb}({to}, {shared}, {column}, {row}, {chunk}, {rank});"
                 ));
-                let of = self.pipeline.ring(*ring);
-                let single = of.empty.iter().all(|empty| empty.arrivals == 1);
-                if single && of.full.arrivals == 1 {
+                // What was loaded here goes back some stores later.
+                if self.pipeline.barrier(ring.full()).tx {
                     self.line("++held;");
                 }
             }
@@ -390,7 +384,7 @@ impl Text<'_> {
                 index,
                 part,
             } => {
-                let barrier = self.barrier(*ring, Side::Full, Slot::Current);
+                let barrier = self.barrier(ring.full(), Slot::Current);
                 let to = self.expr(to);
                 self.sum(
                     "sum_send",
@@ -482,7 +476,7 @@ impl Text<'_> {
 
     fn mma(&mut self, ring: RingId, fresh: &Expr) {
         let ring = self.pipeline.ring(ring);
-        let [x, w] = [0, 1].map(|part| ring.parts[part].name.clone());
+        let [x, w] = [0, 1].map(|part| ring.parts()[part].name.clone());
         let at = |name: &str| {
             format!(
                 "{name}s = {name}_tile + {} * ({}_BYTES >> 4)",

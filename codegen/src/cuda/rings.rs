@@ -1,18 +1,16 @@
 //! Rings in the text: their barriers, places in slots, and arrivals.
 
 use super::Text;
-use super::words::{ONCE, slots};
-use crate::warp::{Expr, Order, Ring, RingId, Side, Slot};
+use super::words::ONCE;
+use crate::warp::{Barrier, BarrierId, Expr, Order, Ring, RingId, Side, Slot};
 
 impl Text<'_> {
     pub(super) fn give_back(&mut self, ring: RingId, held: u32) {
-        let name = self.pipeline.ring(ring).name;
-        let (upper, slots) = (name.to_uppercase(), slots(name));
+        let empty = self.at(ring.empty());
+        let count = self.pipeline.ring(ring).count;
         self.block(format!("for (; held > {held}; --held)"), |text| {
-            text.line(format!(
-                "mbarrier_arrive(base + {upper}_EMPTY_AT + oldest * 8);"
-            ));
-            text.line(format!("if (++oldest == {slots}) oldest = 0;"));
+            text.line(format!("mbarrier_arrive(base + {empty} + oldest * 8);"));
+            text.line(format!("if (++oldest == {count}) oldest = 0;"));
         });
     }
 
@@ -46,22 +44,22 @@ impl Text<'_> {
     }
 
     /// Which lanes arrive, and how: a lane for each CTA of a cluster.
-    pub(super) fn arrive(&self, ring: RingId, side: Side, slot: Slot) -> (&'static str, String) {
-        let barrier = self.barrier(ring, side, slot);
-        let ring = self.pipeline.ring(ring);
-        let Some(told) = ring.told(side) else {
+    pub(super) fn arrive(&self, id: BarrierId, slot: Slot) -> (&'static str, String) {
+        let at = self.barrier(id, slot);
+        let barrier = self.pipeline.barrier(id);
+        let Some(told) = &barrier.told else {
             let whose = match slot {
                 Slot::Current | Slot::Previous => "",
                 Slot::NextSet => "  // the other consumer has the place next",
             };
-            return ("lane == 0", format!("mbarrier_arrive({barrier});{whose}"));
+            return ("lane == 0", format!("mbarrier_arrive({at});{whose}"));
         };
-        let verb = match ring.barrier(side).map(|barrier| barrier.order) {
-            Some(Order::Cluster) => "mbarrier_arrive_release_cluster",
-            Some(Order::Complete | Order::Cta) | None => "mbarrier_arrive_cluster",
+        let verb = match barrier.order {
+            Order::Cluster => "mbarrier_arrive_release_cluster",
+            Order::Complete | Order::Cta => "mbarrier_arrive_cluster",
         };
-        let arrive = format!("{verb}({barrier}, {});", self.expr(&told.peer));
-        let lanes = match (side, told.others) {
+        let arrive = format!("{verb}({at}, {});", self.expr(&told.peer));
+        let lanes = match (id.side, told.others) {
             (_, true) => "lane < SPLIT && lane != share",
             (Side::Full, false) => "lane < SPLIT",
             (Side::Empty, false) => "lane < CLUSTER",
@@ -71,70 +69,51 @@ impl Text<'_> {
 
     /// Initialises a ring's barriers.
     pub(super) fn ring_barriers(&mut self, ring: &Ring) {
-        let (name, upper) = (ring.name, ring.name.to_uppercase());
-        let full = match &ring.full.told {
-            None => arrivals(ring.full.arrivals, 1),
-            Some(told) => format!("SPLIT * {}", arrivals(ring.full.arrivals / told.ctas, 1)),
-        };
-        let empty = ring.empty.as_ref().map(|empty| match &empty.told {
-            None => arrivals(empty.arrivals, 1),
-            Some(told) if told.others => "(SPLIT - 1) * 4".into(),
-            Some(told) => arrivals(empty.arrivals / told.ctas, told.ctas),
-        });
-        let slot = if ring.is_shared() {
-            String::new()
-        } else {
+        let name = ring.name;
+        let slot = if ring.buffer.is_some() {
             format!(" + {name} * 8")
+        } else {
+            String::new()
         };
-        let mut all = vec![format!(
-            "mbarrier_init(base + {upper}_FULL_AT{slot}, {full});"
-        )];
-        if let Some(empty) = empty {
-            all.push(format!(
-                "mbarrier_init(base + {upper}_EMPTY_AT{slot}, {empty});"
-            ));
-        }
-        if ring.is_shared() {
+        let init = |(side, barrier): (Side, &Barrier)| {
+            let (at, arrivals) = (at(barrier), arrivals(side, barrier));
+            format!("mbarrier_init(base + {at}{slot}, {arrivals});")
+        };
+        let all: Vec<String> = ring.barriers().map(init).collect();
+        if ring.buffer.is_none() {
             all.into_iter().for_each(|init| self.line(init));
             return;
         }
-        let es = if name.ends_with('x') { "ES" } else { "S" };
         let sets = if ring.sets > 1 { "CONSUMERS * " } else { "" };
         self.line(ONCE);
         self.block(
-            format!("for (u32 {name} = 0; {name} < {sets}{upper}{es}; ++{name})"),
+            format!(
+                "for (u32 {name} = 0; {name} < {sets}{}; ++{name})",
+                ring.count
+            ),
             |text| all.into_iter().for_each(|init| text.line(init)),
         );
     }
 
-    pub(super) fn barrier(&self, ring: RingId, side: Side, slot: Slot) -> String {
-        let ring = self.pipeline.ring(ring);
-        let upper = ring.name.to_uppercase();
-        let side = match side {
-            Side::Full => "FULL",
-            Side::Empty => "EMPTY",
-        };
+    /// A slot's barrier.
+    pub(super) fn barrier(&self, id: BarrierId, slot: Slot) -> String {
+        let (at, ring) = (self.at(id), self.pipeline.ring(id.ring));
+        let (name, slots) = (ring.name, ring.count);
         let slot = match slot {
-            Slot::Current => ring.name.into(),
+            Slot::Current => name.into(),
             Slot::Previous => "previous".into(),
-            Slot::NextSet => {
-                let (name, slots) = (ring.name, slots(ring.name));
-                format!("({name} + {slots}) % (CONSUMERS * {slots})")
-            }
+            Slot::NextSet => format!("({name} + {slots}) % (CONSUMERS * {slots})"),
         };
-        if ring.is_shared() {
-            format!("base + {upper}_{side}_AT")
+        if ring.buffer.is_some() {
+            format!("base + {at} + {slot} * 8")
         } else {
-            format!("base + {upper}_{side}_AT + {slot} * 8")
+            format!("base + {at}")
         }
     }
 
-    pub(super) fn what(&self, ring: RingId, side: Side) -> String {
-        let name = self.pipeline.ring(ring).name.to_uppercase();
-        match side {
-            Side::Full => format!("{name}_FULL"),
-            Side::Empty => format!("{name}_EMPTY"),
-        }
+    /// Where the mbarriers of a barrier start.
+    fn at(&self, id: BarrierId) -> String {
+        at(self.pipeline.barrier(id))
     }
 
     /// How far a slice of a panel lies behind its first.
@@ -149,9 +128,9 @@ impl Text<'_> {
     /// The address of a box in a part of the current slot: an operand's block, or a panel.
     pub(super) fn shared(&self, ring: RingId, part: usize, index: &Expr, block: bool) -> String {
         let ring = self.pipeline.ring(ring);
-        let (slot, upper) = (ring.name, ring.parts[part].name.to_uppercase());
+        let (slot, upper) = (ring.name, ring.parts()[part].name.to_uppercase());
         let place = if ring.is_handed_over() {
-            format!("{slot} % {}", slots(slot))
+            format!("{slot} % {}", ring.count)
         } else {
             slot.into()
         };
@@ -164,8 +143,23 @@ impl Text<'_> {
     }
 }
 
+/// The constant that says where the mbarriers of a barrier start.
+pub(super) fn at(barrier: &Barrier) -> String {
+    format!("{}_AT", barrier.name.to_uppercase())
+}
+
+/// Arrivals that end a phase.
+fn arrivals(side: Side, barrier: &Barrier) -> String {
+    match (&barrier.told, side) {
+        (None, _) => of_each(barrier.arrivals, 1),
+        (Some(told), _) if told.others => "(SPLIT - 1) * 4".into(),
+        (Some(told), Side::Full) => format!("SPLIT * {}", of_each(barrier.arrivals / told.ctas, 1)),
+        (Some(told), Side::Empty) => of_each(barrier.arrivals / told.ctas, told.ctas),
+    }
+}
+
 /// So many from each of the CTAs.
-fn arrivals(count: u32, ctas: u32) -> String {
+fn of_each(count: u32, ctas: u32) -> String {
     let cluster = if ctas > 1 { "CLUSTER * " } else { "" };
     if count == 8 {
         format!("{cluster}CONSUMERS * 4")

@@ -61,9 +61,3 @@ pub(super) fn order_name(order: TileOrder) -> String {
         TileOrder::Grouped(group) => format!("grouped_{group}"),
     }
 }
-
-/// The constant that says how many slots a ring has.
-pub(super) fn slots(name: &str) -> String {
-    let es = if name.ends_with('x') { "ES" } else { "S" };
-    format!("{}{es}", name.to_uppercase())
-}

@@ -12,7 +12,7 @@ use crate::kernel::{Kernel, Op, OpKind, Purpose};
 use crate::program::{PartitionId, Pick, StoreMode, Var};
 use crate::rank::RankExpr;
 use crate::undo::{Fix, undone};
-use crate::warp::{At, BOX_COLUMNS, Expr, Field, LoopId, MapId, Node, Phase, SENDING, Side, UNIT};
+use crate::warp::{At, BOX_COLUMNS, Expr, Field, LoopId, MapId, Node, Phase, SENDING, UNIT};
 
 /// Rows of a box.
 fn box_rows(kernel: &Kernel) -> u32 {
@@ -150,11 +150,13 @@ impl Walk<'_, '_> {
         let bytes = Expr::symbol("BOX_BYTES", box_rows(self.b.kernel) * BOX_COLUMNS * 2);
         let body = vec![
             Node::Await {
-                ring: BOXES,
-                side: Side::Empty,
+                barrier: BOXES.empty(),
                 phase: Phase::LapBefore,
             },
-            Node::Expect { ring: BOXES, bytes },
+            Node::Expect {
+                barrier: BOXES.full(),
+                bytes,
+            },
             Node::Load {
                 ring: BOXES,
                 part: 0,
@@ -217,8 +219,7 @@ impl Walk<'_, '_> {
         let (map, at) = self.box_at(var, dst);
         let body = vec![
             Node::Await {
-                ring: BOXES,
-                side: Side::Full,
+                barrier: BOXES.full(),
                 phase: Phase::ThisLap,
             },
             Node::Store {

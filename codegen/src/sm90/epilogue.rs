@@ -12,7 +12,7 @@ use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
 use crate::program::Var;
 use crate::value::{AccId, Binary, Value};
-use crate::warp::{At, Epilogue, Expr, MapId, Node, Param, Phase, Side, Slot, Source, Test};
+use crate::warp::{At, Epilogue, Expr, MapId, Node, Param, Phase, Slot, Source, Test};
 
 impl Walk<'_, '_> {
     /// What each store of an item writes: an [`Epilogue`], or the sum of what the item added up.
@@ -148,12 +148,11 @@ impl Walk<'_, '_> {
         }
         let mut part = vec![
             Node::Await {
-                ring: STAGES,
-                side: Side::Empty,
+                barrier: STAGES.empty(),
                 phase: Phase::LapBefore,
             },
             Node::Expect {
-                ring: STAGES,
+                barrier: STAGES.full(),
                 bytes,
             },
         ];
@@ -233,8 +232,7 @@ impl Walk<'_, '_> {
                 Node::FenceShared,
                 Node::SyncWarp,
                 Node::Arrive {
-                    ring: PANELS,
-                    side: Side::Full,
+                    barrier: PANELS.full(),
                     slot: Slot::Current,
                 },
                 Node::Advance {
@@ -255,8 +253,7 @@ impl Walk<'_, '_> {
             return Vec::new();
         }
         let mut nodes = vec![Node::Await {
-            ring: STAGES,
-            side: Side::Full,
+            barrier: STAGES.full(),
             phase: Phase::ThisLap,
         }];
         for (index, (_, leaf)) in sorted.loads.iter().enumerate() {
@@ -277,8 +274,7 @@ impl Walk<'_, '_> {
             Node::FenceShared,
             Node::SyncWarp,
             Node::Arrive {
-                ring: STAGES,
-                side: Side::Empty,
+                barrier: STAGES.empty(),
                 slot: Slot::Current,
             },
             Node::Advance {

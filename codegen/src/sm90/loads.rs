@@ -15,7 +15,7 @@ use super::walk::{Walk, identifier};
 use crate::kernel::{OpKind, Region};
 use crate::program::Pick;
 use crate::tiling::Major;
-use crate::warp::{At, BLOCK_ROWS, Expr, Field, Node, Phase, STRIP_ROWS, Side, Strips, Test};
+use crate::warp::{At, BLOCK_ROWS, Expr, Field, Node, Phase, STRIP_ROWS, Strips, Test};
 
 /// How a tile of an operand comes into a stage.
 pub(super) struct Staged {
@@ -57,12 +57,11 @@ impl Walk<'_, '_> {
         self.declared.truncate(names);
         let mut body = vec![
             Node::Await {
-                ring: STAGES,
-                side: Side::Empty,
+                barrier: STAGES.empty(),
                 phase: Phase::LapBefore,
             },
             Node::Expect {
-                ring: STAGES,
+                barrier: STAGES.full(),
                 bytes: x.bytes + w.bytes,
             },
         ];
@@ -156,12 +155,11 @@ impl Walk<'_, '_> {
         });
         let part = vec![
             Node::Await {
-                ring: STAGES,
-                side: Side::Empty,
+                barrier: STAGES.empty(),
                 phase: Phase::LapBefore,
             },
             Node::Expect {
-                ring: STAGES,
+                barrier: STAGES.full(),
                 bytes: self.carried() * panel,
             },
             count("i", self.carried(), 1.into(), false, vec![load]),

@@ -7,7 +7,7 @@ use super::rings::STAGES;
 use super::walk::Walk;
 use crate::kernel::OpKind;
 use crate::program::Var;
-use crate::warp::{Expr, Node, Phase, Side, Slot, Test};
+use crate::warp::{Expr, Node, Phase, Slot, Test};
 
 impl Walk<'_, '_> {
     pub(super) fn multiply(&mut self, sorted: &Sorted<'_>, var: Var, tiles: Expr) -> Vec<Node> {
@@ -15,14 +15,12 @@ impl Walk<'_, '_> {
             return Vec::new();
         };
         let arrive = |slot| Node::Arrive {
-            ring: STAGES,
-            side: Side::Empty,
+            barrier: STAGES.empty(),
             slot,
         };
         let body = vec![
             Node::Await {
-                ring: STAGES,
-                side: Side::Full,
+                barrier: STAGES.full(),
                 phase: Phase::ThisLap,
             },
             Node::MmaFence,
@@ -61,8 +59,7 @@ impl Walk<'_, '_> {
             };
             let part = vec![
                 Node::Await {
-                    ring: STAGES,
-                    side: Side::Full,
+                    barrier: STAGES.full(),
                     phase: Phase::ThisLap,
                 },
                 count("i", self.carried(), 1.into(), true, vec![add]),

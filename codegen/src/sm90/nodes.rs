@@ -3,7 +3,7 @@
 use super::rings::STAGES;
 use crate::kernel::Region;
 use crate::program::Var;
-use crate::warp::{Expr, Node, Note, Phase, RingId, Side, Slot};
+use crate::warp::{Expr, Node, Note, Phase, RingId, Slot};
 
 /// A note that no statement of the schedule asks for.
 pub(super) fn why(words: &str) -> Node {
@@ -41,8 +41,7 @@ pub(super) fn read(ring: RingId, slot: Slot) -> [Node; 2] {
     [
         Node::AwaitRead { pending: 0 },
         Node::Arrive {
-            ring,
-            side: Side::Empty,
+            barrier: ring.empty(),
             slot,
         },
     ]
@@ -52,8 +51,7 @@ pub(super) fn read(ring: RingId, slot: Slot) -> [Node; 2] {
 pub(super) fn all_empty(ring: RingId, slots: Expr) -> Node {
     let body = vec![
         Node::Await {
-            ring,
-            side: Side::Empty,
+            barrier: ring.empty(),
             phase: Phase::LapBefore,
         },
         Node::Advance { ring, keep: false },

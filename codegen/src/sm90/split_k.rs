@@ -13,7 +13,7 @@ use super::cta::Mode;
 use super::nodes::{count, why};
 use super::rings::{SUMS, TILES};
 use super::walk::Walk;
-use crate::warp::{CONSUMERS, Expr, Node, Phase, Side, Slot, Test, cluster};
+use crate::warp::{CONSUMERS, Expr, Node, Phase, Slot, Test, cluster};
 
 /// Which of them a panel belongs to.
 fn owner(shares: Expr) -> Expr {
@@ -43,8 +43,7 @@ impl Walk<'_, '_> {
                 clusters
             };
         let arrive = Node::Arrive {
-            ring: SUMS,
-            side: Side::Empty,
+            barrier: SUMS.empty(),
             slot: Slot::Current,
         };
         vec![
@@ -65,8 +64,7 @@ impl Walk<'_, '_> {
         vec![
             why("Sums and panels of the tile before lay where the stages are."),
             Node::Await {
-                ring: TILES,
-                side: Side::Empty,
+                barrier: TILES.empty(),
                 phase: Phase::LapBefore,
             },
             Node::Advance {
@@ -92,21 +90,18 @@ impl Walk<'_, '_> {
     fn place_for_sums(&self) -> Vec<Node> {
         if !self.b.cta.aliased() {
             return vec![Node::Await {
-                ring: SUMS,
-                side: Side::Empty,
+                barrier: SUMS.empty(),
                 phase: Phase::LapBefore,
             }];
         }
         vec![
             why("Once all are done with its steps, sums and panels lie where the stages are."),
             Node::Arrive {
-                ring: TILES,
-                side: Side::Full,
+                barrier: TILES.full(),
                 slot: Slot::Current,
             },
             Node::Await {
-                ring: TILES,
-                side: Side::Full,
+                barrier: TILES.full(),
                 phase: Phase::ThisLap,
             },
         ]
@@ -174,13 +169,12 @@ impl Walk<'_, '_> {
         nodes.extend(self.place_for_sums());
         nodes.extend([
             Node::Expect {
-                ring: SUMS,
+                barrier: SUMS.full(),
                 bytes: mine * (shares() - 1) * bytes,
             },
             self.each_panel_of(Test::Differ, vec![send]),
             Node::Await {
-                ring: SUMS,
-                side: Side::Full,
+                barrier: SUMS.full(),
                 phase: Phase::ThisLap,
             },
             // Ordinary reads, and the next writes are asynchronous: the fence of the panels comes between, too.

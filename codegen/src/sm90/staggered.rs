@@ -8,7 +8,7 @@
 use super::nodes::{read, steps, why};
 use super::rings::PANELS;
 use super::walk::Walk;
-use crate::warp::{Expr, Node, Phase, Side, Slot, Test};
+use crate::warp::{Expr, Node, Phase, Slot, Test};
 
 /// Steps that the second consumer begins when all of the first one's are under way. There can be no more: while it waits it
 /// holds the stage of the step before, and the last two have one each. Measured, 200×256 at 8192³: 1.2 % faster than without
@@ -48,8 +48,7 @@ impl Walk<'_, '_> {
             Phase::LapBefore
         };
         Node::Await {
-            ring: PANELS,
-            side: Side::Empty,
+            barrier: PANELS.empty(),
             phase,
         }
     }

@@ -8,7 +8,7 @@ use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
 use crate::program::{Pick, StoreMode, TensorId};
-use crate::warp::{At, Expr, MapId, Node, Phase, Side, Slot};
+use crate::warp::{At, Expr, MapId, Node, Phase, Slot};
 
 impl Walk<'_, '_> {
     /// A tile's stores, and its signals.
@@ -28,8 +28,7 @@ impl Walk<'_, '_> {
         let per_panel = groups.len() as u32;
         for (_, stores) in groups {
             part.push(Node::Await {
-                ring: PANELS,
-                side: Side::Full,
+                barrier: PANELS.full(),
                 phase: Phase::ThisLap,
             });
             for leaf in stores {

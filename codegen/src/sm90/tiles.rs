@@ -9,7 +9,7 @@ use super::walk::{Bound, Walk, Which};
 use crate::kernel::Op;
 use crate::program::{PartitionId, Var};
 use crate::rank::RankExpr;
-use crate::warp::{Expr, Grid, LoopId, Node, Phase, Side};
+use crate::warp::{Expr, Grid, LoopId, Node, Phase};
 
 impl Walk<'_, '_> {
     /// A loop over tiles.
@@ -123,8 +123,7 @@ impl Walk<'_, '_> {
         ];
         if cta.aliased() {
             nodes.push(Node::Await {
-                ring: TILES,
-                side: Side::Empty,
+                barrier: TILES.empty(),
                 phase: Phase::LapBefore,
             });
         }

@@ -30,10 +30,10 @@ pub use crate::sm90::cta::{BLOCK_ROWS, BOX_COLUMNS, CONSUMERS, Place, STRIP_ROWS
 pub use crate::tiling::{Subtile, Tile};
 pub use expr::{Expr, Field, Op, Test, Values};
 pub use node::{
-    At, Epilogue, Grid, Map, MapId, Node, Note, Param, Phase, RingId, Side, Slot, Source, Strips,
-    View,
+    At, BarrierId, Epilogue, Grid, Map, MapId, Node, Note, Param, Phase, RingId, Side, Slot,
+    Source, Strips, View,
 };
-pub use ring::{Barrier, Order, Part, Ring, Told};
+pub use ring::{Barrier, Buffer, Order, Part, Ring, Told};
 pub use scheduler::{Ctas, LoopId, Scheduler, SchedulerId};
 pub(crate) use spelling::{Spelling, factor, field_name, number, test};
 
@@ -143,21 +143,48 @@ impl Pipeline {
         self.kernel.buffers[self.map(map).tensor.index()].rows_contiguous
     }
 
-    /// Where the barriers start in shared memory: after the rings' slots.
+    /// Where the barriers start in shared memory: after the rings' buffers.
     pub fn barriers_at(&self) -> u32 {
-        let end = |ring: &Ring| ring.at + ring.places() * ring.slot_bytes();
-        self.rings
-            .iter()
-            .map(end)
-            .max()
-            .unwrap_or(0)
-            .next_multiple_of(8)
+        let buffers = self.rings.iter().filter_map(|ring| ring.buffer.as_ref());
+        let end = buffers.map(Buffer::end).max();
+        end.unwrap_or(0).next_multiple_of(8)
+    }
+
+    /// All barriers of rings, as they lie in shared memory: of each so many as its ring has slots.
+    pub fn barriers(&self) -> impl Iterator<Item = (BarrierId, &Barrier)> {
+        self.rings.iter().zip(0..).flat_map(|(ring, at)| {
+            let of = move |(side, barrier)| {
+                let ring = RingId(at);
+                (BarrierId { ring, side }, barrier)
+            };
+            ring.barriers().map(of)
+        })
+    }
+
+    /// The barrier of that id.
+    ///
+    /// # Panics
+    /// If its ring has no such barrier: a node that names it is a mistake in whatever made the pipeline.
+    pub fn barrier(&self, id: BarrierId) -> &Barrier {
+        let barrier = self.ring(id.ring).barrier(id.side);
+        barrier.expect("a barrier that a node names is one of its ring's")
+    }
+
+    /// The number of a barrier's first mbarrier among all of them.
+    pub fn barrier_number(&self, id: BarrierId) -> u32 {
+        let before = self.barriers().take_while(|(other, _)| *other != id);
+        before.map(|(other, _)| self.ring(other.ring).all()).sum()
+    }
+
+    /// How many mbarriers the rings have.
+    pub fn ring_barriers(&self) -> u32 {
+        let all = self.barriers();
+        all.map(|(id, _)| self.ring(id.ring).all()).sum()
     }
 
     /// Where the barriers of the turns start, if there are any: after those of the rings.
     pub fn turns_at(&self) -> u32 {
-        let barriers: u32 = self.rings.iter().map(Ring::barriers).sum();
-        self.barriers_at() + barriers * 8
+        self.barriers_at() + self.ring_barriers() * 8
     }
 
     /// Bytes of shared memory a CTA needs.
@@ -174,11 +201,6 @@ impl Pipeline {
     /// Threads of a CTA.
     pub const fn threads(&self) -> u32 {
         128 * (1 + CONSUMERS)
-    }
-
-    /// Bytes from a panel of a part to the next: room for the widest type.
-    pub fn panel_bytes(&self) -> u32 {
-        self.rings[1].parts[0].bytes
     }
 
     /// Registers a thread of the first warpgroup keeps, and one of the others takes.

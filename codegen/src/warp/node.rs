@@ -18,6 +18,29 @@ pub struct MapId(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct RingId(pub u16);
 
+/// A barrier of a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct BarrierId {
+    /// The ring.
+    pub ring: RingId,
+    /// Which of its barriers.
+    pub side: Side,
+}
+
+impl RingId {
+    /// The barrier that says that a slot has what it is to hold.
+    pub const fn full(self) -> BarrierId {
+        let (ring, side) = (self, Side::Full);
+        BarrierId { ring, side }
+    }
+
+    /// The barrier that says that a slot may be written.
+    pub const fn empty(self) -> BarrierId {
+        let (ring, side) = (self, Side::Empty);
+        BarrierId { ring, side }
+    }
+}
+
 /// One step, or a block of steps.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Node {
@@ -96,32 +119,28 @@ pub enum Node {
         body: Vec<Node>,
     },
 
-    // --- Rings: shared memory handed between warps by mbarriers.
-    /// Blocks until the current slot is full (or empty). Acquire at CTA scope.
+    // --- Rings: slots handed between warps by mbarriers.
+    /// Blocks until a phase of the current slot's barrier is over. Acquires what the barrier orders.
     ///
     /// CUDA: `mbarrier_wait` on the slot's barrier with the role's parity. Meaning: the phase of that parity is over,
     /// and all that its arrivals saw is seen.
     Await {
-        /// The ring.
-        ring: RingId,
-        /// Which barrier.
-        side: Side,
+        /// The barrier.
+        barrier: BarrierId,
         /// Which phase.
         phase: Phase,
     },
-    /// Arrives at the current slot's full barrier and announces so many bytes of loads.
+    /// Arrives at the current slot's barrier and announces so many bytes of loads.
     Expect {
-        /// The ring.
-        ring: RingId,
+        /// The barrier: one on which bytes complete.
+        barrier: BarrierId,
         /// How many bytes.
         bytes: Expr,
     },
-    /// Arrives at a barrier. Release at CTA scope. For a warp: its first lane does.
+    /// Arrives at a barrier. Releases what the barrier orders. For a warp: its first lane does.
     Arrive {
-        /// The ring.
-        ring: RingId,
-        /// Which barrier.
-        side: Side,
+        /// The barrier.
+        barrier: BarrierId,
         /// Of which slot.
         slot: Slot,
     },
@@ -412,7 +431,7 @@ pub struct Grid {
 }
 
 /// Which barrier of a slot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Side {
     /// Its contents are there.
     Full,

@@ -1,10 +1,42 @@
-//! Rings: shared memory handed between warps by mbarriers.
+//! What goes round between warps: slots with barriers, and the shared memory that these are about.
 
 use super::expr::Expr;
 use super::node::Side;
-use crate::sm90::cta::Lifetime;
+use crate::sm90::cta::Region;
 
-/// What a ring's slot consists of, for the tensors it stages.
+/// Slots that go round between warps: one fills a slot, another one empties it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ring {
+    /// What a slot is called: `stage`, `panel`, `box`.
+    pub name: &'static str,
+    /// The constant of the text that says how many slots there are.
+    pub count: &'static str,
+    /// How many slots.
+    pub slots: u32,
+    /// How many sets of so many slots: one, or one a consumer. Full and empty barriers are each set's own, so a phase is a
+    /// time around of one role.
+    pub sets: u32,
+    /// The shared memory of its slots; `None`: what its barriers say is about memory that other rings have.
+    pub buffer: Option<Buffer>,
+    /// Says that a slot has what it is to hold.
+    pub full: Barrier,
+    /// Says that a slot may be written; `None`: another ring says so.
+    pub empty: Option<Barrier>,
+}
+
+/// Shared memory in slots.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Buffer {
+    /// Where its first part starts.
+    pub at: u32,
+    /// Places that the slots have. If there are fewer than slots in all sets, consumers hand places on to each other: whoever is
+    /// done with a slot hands it on to the set after, and the last one's to the first.
+    pub places: u32,
+    /// What a slot holds: part after part, each as an array over places.
+    pub parts: Vec<Part>,
+}
+
+/// What a slot consists of, for the tensors it stages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part {
     /// Its name: `x`, `w`, `panel`.
@@ -13,28 +45,19 @@ pub struct Part {
     pub bytes: u32,
 }
 
-/// Slots of shared memory with a full and an empty barrier each.
+/// An mbarrier of each slot of a ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Ring {
-    /// What a slot is called: `stage`, `panel`, `box`.
+pub struct Barrier {
+    /// Its name, also in stall records.
     pub name: &'static str,
-    /// How many slots.
-    pub slots: u32,
-    /// How many sets of so many slots: one, or one a consumer.
-    pub sets: u32,
-    /// When its places are its own. Where consumers hand places over, whoever is done with a slot hands it on to the set after,
-    /// and the last one's to the first. Full and empty barriers are each set's own, so a phase is a lap of one role.
-    pub lifetime: Lifetime,
-    /// What a slot holds: part after part, each as an array over slots.
-    pub parts: Vec<Part>,
-    /// Where in shared memory its first part starts.
-    pub at: u32,
-    /// Whether CTAs send into each other's slots.
-    pub exchange: bool,
-    /// Says that a slot has what it is to hold.
-    pub full: Barrier,
-    /// Says that a slot may be written; `None`: another ring says so.
-    pub empty: Option<Barrier>,
+    /// Arrivals that end a phase.
+    pub arrivals: u32,
+    /// At whose barriers an arrival is; `None`: at this CTA's alone.
+    pub told: Option<Told>,
+    /// What waits and arrivals order.
+    pub order: Order,
+    /// Whether a phase ends with bytes, too: those that an arrival announced have landed.
+    pub tx: bool,
 }
 
 /// What a wait and an arrival at a barrier order.
@@ -48,17 +71,6 @@ pub enum Order {
     Cluster,
 }
 
-/// A barrier of each slot of a ring.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Barrier {
-    /// Arrivals that end a phase.
-    pub arrivals: u32,
-    /// At whose barriers an arrival is; `None`: at this CTA's alone.
-    pub told: Option<Told>,
-    /// What waits and arrivals order.
-    pub order: Order,
-}
-
 /// The CTAs of a cluster that an arrival tells.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Told {
@@ -70,46 +82,14 @@ pub struct Told {
     pub others: bool,
 }
 
-impl Ring {
-    /// Slots of all sets.
-    pub const fn all(&self) -> u32 {
-        self.slots * self.sets
-    }
-
-    /// Places in shared memory that these have.
-    pub const fn places(&self) -> u32 {
-        match self.lifetime {
-            Lifetime::HandedOver => self.slots,
-            Lifetime::Launch | Lifetime::Epilogue | Lifetime::BeforeTiles => self.all(),
+impl Buffer {
+    /// A region's places, with what its slots hold.
+    pub const fn of(region: &Region, parts: Vec<Part>) -> Self {
+        Buffer {
+            at: region.at,
+            places: region.places(),
+            parts,
         }
-    }
-
-    /// Whether consumers hand its places on to each other.
-    pub fn is_handed_over(&self) -> bool {
-        self.lifetime == Lifetime::HandedOver
-    }
-
-    /// Whether its one slot is what other rings share: it has barriers alone.
-    pub const fn is_shared(&self) -> bool {
-        self.parts.is_empty()
-    }
-
-    /// Barriers of all slots.
-    pub const fn barriers(&self) -> u32 {
-        self.all() * if self.empty.is_some() { 2 } else { 1 }
-    }
-
-    /// Its barrier of that side.
-    pub const fn barrier(&self, side: Side) -> Option<&Barrier> {
-        match side {
-            Side::Full => Some(&self.full),
-            Side::Empty => self.empty.as_ref(),
-        }
-    }
-
-    /// The CTAs that an arrival at that barrier tells; `None`: this one alone.
-    pub fn told(&self, side: Side) -> Option<&Told> {
-        self.barrier(side)?.told.as_ref()
     }
 
     /// Bytes of a slot.
@@ -120,7 +100,43 @@ impl Ring {
     /// Where in shared memory a part of a slot is.
     pub fn part_at(&self, part: usize, slot: u32) -> u32 {
         let before: u32 = self.parts[..part].iter().map(|part| part.bytes).sum();
-        let places = self.places();
-        self.at + places * before + slot % places * self.parts[part].bytes
+        self.at + self.places * before + slot % self.places * self.parts[part].bytes
+    }
+
+    /// Where it ends.
+    pub fn end(&self) -> u32 {
+        self.at + self.places * self.slot_bytes()
+    }
+}
+
+impl Ring {
+    /// Slots of all sets.
+    pub const fn all(&self) -> u32 {
+        self.slots * self.sets
+    }
+
+    /// What a slot holds.
+    pub fn parts(&self) -> &[Part] {
+        self.buffer.as_ref().map_or(&[], |buffer| &buffer.parts)
+    }
+
+    /// Whether consumers hand its places on to each other.
+    pub fn is_handed_over(&self) -> bool {
+        let all = self.all();
+        self.buffer.as_ref().is_some_and(|it| it.places < all)
+    }
+
+    /// Its barrier of that side.
+    pub const fn barrier(&self, side: Side) -> Option<&Barrier> {
+        match side {
+            Side::Full => Some(&self.full),
+            Side::Empty => self.empty.as_ref(),
+        }
+    }
+
+    /// Its barriers: they lie one after another, each for all slots.
+    pub fn barriers(&self) -> impl Iterator<Item = (Side, &Barrier)> {
+        let sides = [Side::Full, Side::Empty].into_iter();
+        sides.filter_map(|side| Some((side, self.barrier(side)?)))
     }
 }

@@ -5,8 +5,8 @@ use crate::kernel::DimId;
 use crate::print::Page;
 use crate::program::{CounterId, StoreMode};
 use crate::warp::{
-    At, Ctas, Expr, Field, Map, Node, Phase, Pipeline, Place, Ring, RingId, Side, Slot, Source,
-    View,
+    At, BarrierId, Ctas, Expr, Field, Map, Node, Phase, Pipeline, Place, Ring, RingId, Side, Slot,
+    Source, View,
 };
 use std::fmt;
 
@@ -251,26 +251,26 @@ impl Printer<'_> {
                 )
             }
             Node::If { test: asked, .. } => format!("if {}", test(asked, self)),
-            Node::Await { ring, side, phase } => {
+            Node::Await { barrier, phase } => {
                 let lap = match phase {
                     Phase::ThisLap => "",
                     Phase::LapBefore => " of the lap before",
                     Phase::HandedOn => " as handed on",
                 };
-                format!("await {}{lap}", self.barrier(*ring, *side))
+                format!("await {}{lap}", self.barrier(*barrier))
             }
-            Node::Expect { ring, bytes } => {
-                let full = self.barrier(*ring, Side::Full);
+            Node::Expect { barrier, bytes } => {
+                let full = self.barrier(*barrier);
                 format!("expect {} at {full}", number(bytes))
             }
-            Node::Arrive { ring, side, slot } => {
+            Node::Arrive { barrier, slot } => {
                 let slot = match slot {
                     Slot::Current => "",
                     Slot::Previous => " of the slot before",
                     Slot::NextSet => " of the next set",
                 };
-                let of = self.pipeline.ring(*ring);
-                let everywhere = of.told(*side).map_or(String::new(), |told| {
+                let told = self.pipeline.barrier(*barrier).told.as_ref();
+                let everywhere = told.map_or(String::new(), |told| {
                     let (all, peer) = if told.others {
                         ("the others", &told.peer)
                     } else {
@@ -282,7 +282,7 @@ impl Printer<'_> {
                         format!(", in {all} of its CTAs {}", number(peer))
                     }
                 });
-                format!("arrive {}{slot}{everywhere}", self.barrier(*ring, *side))
+                format!("arrive {}{slot}{everywhere}", self.barrier(*barrier))
             }
             Node::Advance { ring, keep } => {
                 let keep = if *keep { ", keep the slot" } else { "" };
@@ -477,18 +477,18 @@ impl Printer<'_> {
     }
 
     /// `stage.full`.
-    fn barrier(&self, ring: RingId, side: Side) -> String {
-        let side = match side {
+    fn barrier(&self, barrier: BarrierId) -> String {
+        let side = match barrier.side {
             Side::Full => "full",
             Side::Empty => "empty",
         };
-        format!("{}.{side}", self.ring(ring))
+        format!("{}.{side}", self.ring(barrier.ring))
     }
 
     /// `stage.x`, or a box within it.
     fn part(&self, ring: RingId, part: usize, index: &Expr) -> String {
         let ring = self.pipeline.ring(ring);
-        let part = &ring.parts[part].name;
+        let part = &ring.parts()[part].name;
         let whole = if part == ring.name {
             part.clone()
         } else {
@@ -554,13 +554,14 @@ fn map(map: &Map) -> Vec<String> {
 }
 
 fn ring(ring: &Ring) -> Vec<String> {
-    let parts = ring.parts.iter();
+    let parts = ring.parts().iter();
     let parts: Vec<String> = parts
         .map(|part| format!("{} {} B", part.name, part.bytes))
         .collect();
+    let at = ring.buffer.as_ref().map_or(0, |buffer| buffer.at);
     vec![
         ring.name.into(),
-        format!("{} slots at {}", ring.slots, ring.at),
+        format!("{} slots at {at}", ring.slots),
         parts.join(" and "),
         match &ring.empty {
             Some(empty) => format!("{} fill, {} empty", ring.full.arrivals, empty.arrivals),

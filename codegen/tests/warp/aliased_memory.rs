@@ -119,7 +119,7 @@ fn every_sort_of_tile_is_accepted() {
 fn stages_have_all_the_memory() {
     let stages = |tile, split| {
         let pipeline = built(tile, (1, 1), split, Beside::Nothing, Layout::Nt);
-        let end = |ring: &warp::Ring| ring.at + ring.all() * ring.slot_bytes();
+        let end = |ring: &warp::Ring| ring.buffer.as_ref().expect("memory").end();
         let ends = [STAGES, PANELS, SUMS].map(|ring| end(&pipeline.rings[ring]));
         assert!(ends[0] >= ends[1].max(ends[2]), "{ends:?}");
         pipeline.rings[STAGES].slots
@@ -163,12 +163,12 @@ fn without(pipeline: Pipeline, nth: usize, is: impl Fn(&Node) -> bool) -> String
 
 /// Whether it awaits a side of the tile that lies in the stages.
 fn awaits(node: &Node, wanted: Side) -> bool {
-    matches!(node, Node::Await { ring, side, .. } if (usize::from(ring.0), *side) == (TILES, wanted))
+    matches!(node, Node::Await { barrier, .. } if (usize::from(barrier.ring.0), barrier.side) == (TILES, wanted))
 }
 
 /// Whether it arrives there.
 fn arrives(node: &Node, wanted: Side) -> bool {
-    matches!(node, Node::Arrive { ring, side, .. } if (usize::from(ring.0), *side) == (TILES, wanted))
+    matches!(node, Node::Arrive { barrier, .. } if (usize::from(barrier.ring.0), barrier.side) == (TILES, wanted))
 }
 
 #[test]
@@ -361,7 +361,9 @@ fn what_is_under_way_at_the_end() {
 #[test]
 fn sums_and_panels_in_the_same_place() {
     let together = told(two(), |pipeline| {
-        pipeline.rings[SUMS].at = pipeline.rings[PANELS].at
+        let at = |ring: &warp::Ring| ring.buffer.as_ref().expect("memory").at;
+        let panels = at(&pipeline.rings[PANELS]);
+        pipeline.rings[SUMS].buffer.as_mut().expect("memory").at = panels;
     });
     insta::assert_snapshot!(together, @"
     error[race]: multiply of block 1 on rank 0 sends panel 0 of its part to sum 0 of CTA 0 of its cluster

@@ -294,7 +294,7 @@ fn what_is_under_way_at_the_end() {
       = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
       help: wait for the barrier it completes on, or leave it out if nobody needs it
     ");
-    let gives = |node: &Node| matches!(node, Node::Arrive { ring, .. } if ring.0 == 2);
+    let gives = |node: &Node| matches!(node, Node::Arrive { barrier, .. } if barrier.ring.0 == 2);
     let always = story(in_turn(), |node| match node {
         Node::If { test, body } if body.iter().any(gives) => {
             *test = Test::Equal(0.into(), 0.into());
@@ -312,7 +312,7 @@ fn what_is_under_way_at_the_end() {
 
 /// What is said if a sum is given back as if the next tile of its warpgroup were so many on.
 fn given_back_among(tiles_on: &Expr) -> String {
-    let gives = |node: &Node| matches!(node, Node::Arrive { ring, .. } if ring.0 == 2);
+    let gives = |node: &Node| matches!(node, Node::Arrive { barrier, .. } if barrier.ring.0 == 2);
     story(in_turn(), |node| match node {
         Node::If { test, body } if body.iter().any(gives) => {
             let (_, tiles) = test.sides();

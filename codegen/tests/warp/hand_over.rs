@@ -109,11 +109,7 @@ fn blocks_of_an_operand_that_are_all_the_same() {
 #[test]
 fn a_wrong_phase() {
     let found = story("gemm", "multiply", |node| match node {
-        Node::Await {
-            side: Side::Full,
-            phase,
-            ..
-        } => {
+        Node::Await { barrier, phase } if barrier.side == Side::Full => {
             *phase = Phase::LapBefore;
             Some(Edit::Change)
         }
@@ -125,11 +121,7 @@ fn a_wrong_phase() {
       help: wait for the phase of its own lap, and before anyone can end the next one
     ");
     let found = story("gemm", "load", |node| match node {
-        Node::Await {
-            side: Side::Empty,
-            phase,
-            ..
-        } => {
+        Node::Await { barrier, phase } if barrier.side == Side::Empty => {
             *phase = Phase::ThisLap;
             Some(Edit::Change)
         }

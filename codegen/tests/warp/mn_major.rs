@@ -123,7 +123,7 @@ fn a_block_that_does_not_come_in_every_step() {
         };
         let kernel = good(((256, 96), false), (1, 1), split, Layout::Tn);
         let found = story(kernel, |node| match node {
-            Node::Expect { ring, bytes } if ring.0 == 0 => {
+            Node::Expect { barrier, bytes } if barrier.ring.0 == 0 => {
                 let all = Expr::var("x_blocks");
                 let missing = all.clone() - less(all);
                 *bytes = bytes.clone() - missing * 8192;

@@ -410,7 +410,7 @@ fn lacking(pipeline: Pipeline, name: &str) -> String {
             strips.rows = strips.rows.clone() - less(strips.rows.clone());
             true
         }
-        Node::Expect { ring, bytes } if ring.0 == 0 => {
+        Node::Expect { barrier, bytes } if barrier.ring.0 == 0 => {
             *bytes = bytes.clone() - less(Expr::var("x_rows")) * 128;
             true
         }

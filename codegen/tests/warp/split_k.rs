@@ -14,7 +14,10 @@ use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify::{self, Checked};
-use counterflow_codegen::warp::{Expr, Node, Order, Pipeline, Side, Test};
+use counterflow_codegen::warp::{BarrierId, Expr, Node, Order, Pipeline, RingId, Test};
+
+/// The sums that CTAs which share a tile send each other.
+const SUMS: RingId = RingId(2);
 
 fn kernel(options: GemmOptions, tile: (u32, u32), layout: Layout) -> Checked<Kernel> {
     let variant = Variant::new(1).layout(layout);
@@ -117,14 +120,14 @@ fn remove(list: &mut Vec<Node>, is: impl Fn(&Node) -> bool) -> bool {
     at.is_some()
 }
 
-fn awaits(node: &Node, wanted: Side) -> bool {
-    matches!(node, Node::Await { ring, side, .. } if ring.0 == 2 && *side == wanted)
+fn awaits(node: &Node, wanted: BarrierId) -> bool {
+    matches!(node, Node::Await { barrier, .. } if *barrier == wanted)
 }
 
 #[test]
 fn a_slot_is_written_before_it_was_read() {
     let found = story((64, 64), |list| {
-        remove(list, |node| awaits(node, Side::Empty))
+        remove(list, |node| awaits(node, SUMS.empty()))
     });
     insta::assert_snapshot!(found, @"
     error[race]: multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
@@ -137,7 +140,7 @@ fn a_slot_is_written_before_it_was_read() {
 #[test]
 fn a_sum_is_read_before_it_came() {
     let found = story((128, 128), |list| {
-        remove(list, |node| awaits(node, Side::Full))
+        remove(list, |node| awaits(node, SUMS.full()))
     });
     insta::assert_snapshot!(found, @"
     error[coverage]: multiply of block 2 on rank 0 adds sum 1 to panel 2
@@ -150,7 +153,7 @@ fn bytes_that_nobody_announced() {
     let found = story((64, 64), |list| {
         remove(
             list,
-            |node| matches!(node, Node::Expect { ring, .. } if ring.0 == 2),
+            |node| matches!(node, Node::Expect { barrier, .. } if *barrier == SUMS.full()),
         )
     });
     insta::assert_snapshot!(found, @"
@@ -168,7 +171,7 @@ fn a_slot_is_not_given_back() {
     let found = story((64, 64), |list| {
         remove(
             list,
-            |node| matches!(node, Node::Arrive { ring, .. } if ring.0 == 2),
+            |node| matches!(node, Node::Arrive { barrier, .. } if *barrier == SUMS.empty()),
         )
     });
     insta::assert_snapshot!(found, @"
@@ -208,6 +211,25 @@ fn arrivals_that_order_nothing_beyond_their_cta() {
       = multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
       = nothing orders these two
       help: wait for what says that the first is complete
+    ");
+}
+
+#[test]
+fn bytes_on_a_barrier_that_counts_arrivals_alone() {
+    let without = |ring: usize| {
+        let mut pipeline = good(2, (64, 64), Layout::Nt);
+        pipeline.rings[ring].full.tx = false;
+        told(pipeline)
+    };
+    insta::assert_snapshot!(without(0), @"
+    error[progress]: load of block 0 on rank 0 announces a load for tile (0, 0)
+      = no bytes complete on this barrier: a phase of it ends with arrivals alone
+      help: name the barrier that counts bytes, or declare that this one does
+    ");
+    insta::assert_snapshot!(without(2), @"
+    error[progress]: multiply of block 0 on rank 0 announces a load
+      = no bytes complete on this barrier: a phase of it ends with arrivals alone
+      help: name the barrier that counts bytes, or declare that this one does
     ");
 }
 
@@ -314,7 +336,8 @@ fn a_cluster_that_ends_before_all_have_sent() {
 
 /// What is said if a sum is given back under another condition.
 fn given_back_if(to: impl Fn(Expr, Expr) -> Test) -> String {
-    let gives = |node: &Node| matches!(node, Node::Arrive { ring, .. } if ring.0 == 2);
+    let gives =
+        |node: &Node| matches!(node, Node::Arrive { barrier, .. } if *barrier == SUMS.empty());
     story((64, 64), |list| {
         let mut found = list.iter_mut().filter_map(|node| match node {
             Node::If { test, body } if body.iter().any(gives) => Some(test),

@@ -267,8 +267,16 @@ fn a_half_that_goes_to_the_others_place() {
 #[test]
 fn a_turn_that_is_passed_before_the_one_before_was_seen() {
     let mut pipeline = good();
-    pipeline.rings[0].slots += 1;
-    pipeline.rings[1].at += pipeline.rings[0].slot_bytes();
+    let [stages, panels, ..] = &mut pipeline.rings[..] else {
+        panic!("stages and panels")
+    };
+    stages.slots += 1;
+    let buffers = (stages.buffer.as_mut(), panels.buffer.as_mut());
+    let (Some(stages), Some(panels)) = buffers else {
+        panic!("memory")
+    };
+    stages.places += 1;
+    panels.at += stages.slot_bytes();
     let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[progress]: multiply of block 0 on rank 0 waits for its turn

@@ -353,10 +353,12 @@ impl Machine<'_> {
 
     /// Columns of a panel in its slot that lie before a slice of it, of elements of some type.
     fn columns_before(&self, slice: Area, dtype: Dtype) -> u32 {
-        let (pipeline, panels) = (self.case.pipeline, &self.case.pipeline.rings[1]);
+        let (pipeline, panels) = (self.case.pipeline, &self.case.pipeline.rings[1].buffer);
         let columns = pipeline.tiling().slice_columns(dtype.bytes());
         let bytes = pipeline.tiling().subtile().rows * columns * dtype.bytes();
-        (slice.start - panels.at) % panels.slot_bytes() / bytes * columns
+        panels.as_ref().map_or(0, |panels| {
+            (slice.start - panels.at) % panels.slot_bytes() / bytes * columns
+        })
     }
 
     fn depth(&self) -> u32 {

@@ -52,7 +52,7 @@ impl Machine<'_> {
                 self.passes(index, barrier);
             }
             Kind::Expect { barrier, bytes } => {
-                self.ctas[cta].barriers[barrier].bytes += i64::from(bytes);
+                self.bytes(index, cta, barrier, i64::from(bytes))?;
                 self.arrive(cta, barrier, 1, index)?;
             }
             Kind::Arrive {
@@ -79,8 +79,8 @@ impl Machine<'_> {
                     let before = self.ctas[cta].barriers[barrier].phase;
                     self.put(cta, area, Content::Box(from, Phase { barrier, before }));
                     self.reaches(index, cta, barrier);
+                    self.bytes(index, cta, barrier, -i64::from(bytes))?;
                     let at = &mut self.ctas[cta].barriers[barrier];
-                    at.bytes -= i64::from(bytes);
                     at.gathers.shared.both(id);
                     if let Some(read) = read {
                         at.gathers.global.both(read);

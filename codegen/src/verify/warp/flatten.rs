@@ -6,7 +6,7 @@ mod barriers;
 use super::case::{Case, Env};
 use super::step::{Area, Kind, Step};
 use crate::diag::Diagnostic;
-use crate::warp::{Ctas, Expr, MapId, Node, Phase, Place, RingId, Scheduler, Side, Values};
+use crate::warp::{Ctas, Expr, MapId, Node, Phase, Place, RingId, Scheduler, Slot, Values};
 
 /// Where a role stands in a ring.
 #[derive(Clone, Copy, Default)]
@@ -223,8 +223,8 @@ impl<'a> Flattener<'a> {
                     self.list(body);
                 }
             }
-            Node::Await { ring, side, phase } => {
-                let cursor = self.cursors[usize::from(ring.0)];
+            Node::Await { barrier, phase } => {
+                let cursor = self.cursors[usize::from(barrier.ring.0)];
                 let phases = match phase {
                     Phase::ThisLap => cursor.lap + 1,
                     Phase::LapBefore => cursor.lap,
@@ -233,27 +233,27 @@ impl<'a> Flattener<'a> {
                 self.push(
                     node,
                     Kind::Await {
-                        barrier: self.barrier(*ring, *side, cursor.slot),
+                        barrier: self.barrier(*barrier, cursor.slot),
                         phases,
                     },
                 );
             }
-            Node::Expect { ring, bytes } => {
-                let cursor = self.cursors[usize::from(ring.0)];
+            Node::Expect { barrier, bytes } => {
+                let slot = self.slot(barrier.ring, Slot::Current);
                 let kind = Kind::Expect {
-                    barrier: self.barrier(*ring, Side::Full, cursor.slot),
+                    barrier: self.barrier(*barrier, slot),
                     bytes: self.value(bytes),
                 };
                 self.push(node, kind);
             }
-            Node::Arrive { ring, side, slot } => {
-                let slot = self.slot(*ring, *slot);
+            Node::Arrive { barrier, slot } => {
+                let slot = self.slot(barrier.ring, *slot);
                 let count = if self.place == Place::Groups { 4 } else { 1 };
-                let ctas = self.told(*ring, *side);
+                let ctas = self.told(*barrier);
                 self.push(
                     node,
                     Kind::Arrive {
-                        barrier: self.barrier(*ring, *side, slot),
+                        barrier: self.barrier(*barrier, slot),
                         count,
                         ctas,
                     },
@@ -291,7 +291,7 @@ impl<'a> Flattener<'a> {
                     self.push(
                         node,
                         Kind::Arrive {
-                            barrier: self.barrier(*ring, Side::Empty, cursor.oldest),
+                            barrier: self.barrier(ring.empty(), cursor.oldest),
                             count: 1,
                             ctas: vec![self.rank()],
                         },
@@ -342,7 +342,7 @@ impl<'a> Flattener<'a> {
                     let kind = Kind::Load {
                         ctas: ctas.clone(),
                         area: self.area(*ring, *part, cursor.slot, place, bytes),
-                        barrier: self.barrier(*ring, Side::Full, cursor.slot),
+                        barrier: self.barrier(ring.full(), cursor.slot),
                         bytes,
                         from: self.global(map, at, row),
                     };
@@ -389,7 +389,7 @@ impl<'a> Flattener<'a> {
                 // Each group reads its share of what is on the instruction's M side, and all of the other operand.
                 let shared = usize::from(pipeline.tiling().swapped());
                 let read = [0, 1].map(|part| {
-                    let bytes = pipeline.ring(*ring).parts[part].bytes;
+                    let bytes = pipeline.ring(*ring).parts()[part].bytes;
                     if part == shared {
                         self.share(bytes)
                     } else {
@@ -402,7 +402,7 @@ impl<'a> Flattener<'a> {
                     Kind::Mma {
                         areas: [area(0), area(1)],
                         before: read.map(|(offset, _)| offset / line),
-                        barrier: self.barrier(*ring, Side::Full, slot),
+                        barrier: self.barrier(ring.full(), slot),
                         fresh: self.value(fresh) == 0,
                     },
                 );
@@ -483,7 +483,7 @@ impl<'a> Flattener<'a> {
                 let kind = Kind::SendSum {
                     cta: self.value(to),
                     area: self.sum(*ring, slot, index),
-                    barrier: self.barrier(*ring, Side::Full, slot),
+                    barrier: self.barrier(ring.full(), slot),
                     part: self.value(part),
                 };
                 self.push(node, kind);
@@ -557,7 +557,8 @@ impl<'a> Flattener<'a> {
     }
 
     fn area(&self, ring: RingId, part: usize, slot: u32, offset: u32, bytes: u32) -> Area {
-        let start = self.case.pipeline.ring(ring).part_at(part, slot) + offset;
+        let buffer = self.case.pipeline.ring(ring).buffer.as_ref();
+        let start = buffer.map_or(0, |buffer| buffer.part_at(part, slot)) + offset;
         Area {
             start,
             end: start + bytes,

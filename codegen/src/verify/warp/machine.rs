@@ -60,6 +60,8 @@ pub(super) struct Barrier {
     pub waits: Vec<(u32, usize, usize)>,
     /// Whether other CTAs' arrivals order their accesses, too.
     pub hands_over: bool,
+    /// Whether bytes complete on it.
+    pub tx: bool,
     /// What the arrivals of the current phase saw, and of the last complete one.
     pub gathers: Knows,
     pub gave: Knows,

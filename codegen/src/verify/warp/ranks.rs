@@ -3,7 +3,7 @@
 use super::machine::{Agent, Barrier, Cta, Machine, Verdict, Who};
 use super::seen::{Knows, Seen};
 use crate::diag::Diagnostic;
-use crate::warp::{Barrier as Ordered, Order};
+use crate::warp::Order;
 
 impl Machine<'_> {
     /// Starts the next launch of a rank.
@@ -17,18 +17,15 @@ impl Machine<'_> {
         self.finishing[rank as usize] = Knows::default();
         let pipeline = self.case.pipeline;
         for _ in 0..self.case.blocks {
-            let barriers = pipeline.rings.iter().flat_map(|ring| {
-                let some = move |barrier: &Ordered| Barrier {
+            let barriers = pipeline.barriers().flat_map(|(id, barrier)| {
+                let new = || Barrier {
                     expected: barrier.arrivals,
                     // What comes from another CTA is ordered by no scope of this one.
-                    hands_over: !(ring.exchange && barrier.order == Order::Cta),
+                    hands_over: barrier.order != Order::Cta,
+                    tx: barrier.tx,
                     ..Barrier::default()
                 };
-                let sides = (0..ring.barriers()).map(|index| index < ring.all());
-                sides.map(move |full| match &ring.empty {
-                    Some(empty) if !full => some(empty),
-                    Some(_) | None => some(&ring.full),
-                })
+                std::iter::repeat_with(new).take(pipeline.ring(id.ring).all() as usize)
             });
             // The turns: four warps of the other consumer arrive.
             let turns = (0..pipeline.turns()).map(|_| Barrier {

@@ -45,9 +45,11 @@ impl Machine<'_> {
         | Node::AddPanel { ring, .. } = step.node
         {
             let ring = self.case.pipeline.ring(*ring);
-            for slot in 0..ring.all() {
-                for (index, part) in ring.parts.iter().enumerate() {
-                    let start = ring.part_at(index, slot);
+            let buffer = ring.buffer.iter();
+            for (buffer, slot) in buffer.flat_map(|it| (0..ring.all()).map(move |slot| (it, slot)))
+            {
+                for (index, part) in buffer.parts.iter().enumerate() {
+                    let start = buffer.part_at(index, slot);
                     if start <= area.start && area.start < start + part.bytes {
                         return format!("{} of {} {slot}", part.name, ring.name)
                             .replace("panel of panel", "panel")
@@ -69,15 +71,15 @@ impl Machine<'_> {
     }
 
     fn awaited(&self, node: &Node) -> String {
-        let Node::Await { ring, side, .. } = node else {
+        let Node::Await { barrier, .. } = node else {
             return "waits for its turn".into();
         };
-        let ring = self.case.pipeline.ring(*ring);
-        match (ring.is_shared(), side) {
-            (true, Side::Full) => "waits until all are done with the steps of a tile".into(),
-            (true, Side::Empty) => "waits until the panels before have been read".into(),
-            (false, Side::Full) => format!("waits for a {} to be full", ring.name),
-            (false, Side::Empty) => format!("waits for a {} to be empty", ring.name),
+        let ring = self.case.pipeline.ring(barrier.ring);
+        match (&ring.buffer, barrier.side) {
+            (None, Side::Full) => "waits until all are done with the steps of a tile".into(),
+            (None, Side::Empty) => "waits until the panels before have been read".into(),
+            (Some(_), Side::Full) => format!("waits for a {} to be full", ring.name),
+            (Some(_), Side::Empty) => format!("waits for a {} to be empty", ring.name),
         }
     }
 
@@ -85,13 +87,13 @@ impl Machine<'_> {
         if *node == Node::PassTurn {
             return "passes the turn";
         }
-        let Node::Arrive { ring, side, .. } = node else {
+        let Node::Arrive { barrier, .. } = node else {
             return "gives a slot on";
         };
-        match (self.case.pipeline.ring(*ring).is_shared(), side) {
-            (true, Side::Full) => "says that its steps are done",
-            (true, Side::Empty) => "says that its panels have been read",
-            (false, Side::Full | Side::Empty) => "gives a slot on",
+        match (&self.case.pipeline.ring(barrier.ring).buffer, barrier.side) {
+            (None, Side::Full) => "says that its steps are done",
+            (None, Side::Empty) => "says that its panels have been read",
+            (Some(_), Side::Full | Side::Empty) => "gives a slot on",
         }
     }
 
@@ -361,6 +363,15 @@ pub(super) fn held_back(machine: &Machine<'_>, index: usize, waiting: &[usize]) 
         .hint(
             "complete the stores and flush the signal before a wait that another rank must answer",
         )
+}
+
+pub(super) fn no_bytes(machine: &Machine<'_>, index: usize) -> Diagnostic {
+    Diagnostic::new(Rule::Progress, None, machine.now(index))
+        .note(
+            None,
+            "no bytes complete on this barrier: a phase of it ends with arrivals alone",
+        )
+        .hint("name the barrier that counts bytes, or declare that this one does")
 }
 
 pub(super) fn a_lap_behind(machine: &Machine<'_>, index: usize) -> Diagnostic {

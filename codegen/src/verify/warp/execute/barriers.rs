@@ -42,6 +42,16 @@ impl Machine<'_> {
         self.complete(index, cta, barrier)
     }
 
+    /// Bytes that are announced to a barrier, or less: that have landed.
+    pub(super) fn bytes(&mut self, index: usize, cta: usize, barrier: usize, by: i64) -> Verdict {
+        let at = &mut self.ctas[cta].barriers[barrier];
+        if !at.tx {
+            return Err(Box::new(story::no_bytes(self, index)));
+        }
+        at.bytes += by;
+        Ok(())
+    }
+
     /// What all warps of an agent do there comes after the waits that they are past.
     pub(super) fn tells_past(&mut self, index: usize, cta: usize, barrier: usize) {
         let agent = &self.agents[index];

@@ -19,8 +19,8 @@ impl Machine<'_> {
         let sum = self.agents[index].product.clone();
         self.put(to, area, Content::Sum(sum, part));
         self.reaches(index, to, barrier);
+        self.bytes(index, to, barrier, -i64::from(area.end - area.start))?;
         let at = &mut self.ctas[to].barriers[barrier];
-        at.bytes -= i64::from(area.end - area.start);
         if at.hands_over {
             at.gathers.shared.both(id);
         }

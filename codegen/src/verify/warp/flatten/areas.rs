@@ -18,7 +18,7 @@ impl Flattener<'_> {
         if pipeline.rows_contiguous(map) {
             BLOCK_ROWS * pipeline.tile().k * pipeline.dtype().bytes()
         } else {
-            pipeline.panel_bytes()
+            pipeline.tiling().subtile_bytes()
         }
     }
 
@@ -59,7 +59,7 @@ impl Flattener<'_> {
         } else {
             self.share(bytes)
         };
-        let place = self.value(index) * pipeline.panel_bytes();
+        let place = self.value(index) * pipeline.tiling().subtile_bytes();
         let area = |offset: u32, bytes| self.area(ring, part, slot, place + offset, bytes);
         (area(offset, share), area(0, bytes))
     }

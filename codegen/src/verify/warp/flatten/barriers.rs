@@ -1,20 +1,12 @@
 //! Which barriers of which CTAs a step is about.
 
 use super::Flattener;
-use crate::warp::{Ring, RingId, Side, Slot, Values};
+use crate::warp::{BarrierId, RingId, Slot, Values};
 
 impl Flattener<'_> {
-    /// A barrier's number in its CTA.
-    pub(super) fn barrier(&self, ring: RingId, side: Side, slot: u32) -> usize {
-        let before: u32 = self.case.pipeline.rings[..usize::from(ring.0)]
-            .iter()
-            .map(Ring::barriers)
-            .sum();
-        let side = match side {
-            Side::Full => 0,
-            Side::Empty => self.case.pipeline.ring(ring).all(),
-        };
-        (before + side + slot) as usize
+    /// The number of a slot's barrier in its CTA.
+    pub(super) fn barrier(&self, id: BarrierId, slot: u32) -> usize {
+        (self.case.pipeline.barrier_number(id) + slot) as usize
     }
 
     /// The number of a slot among those of all sets.
@@ -29,8 +21,7 @@ impl Flattener<'_> {
 
     /// The barrier of a consumer's turns.
     pub(super) fn turn_of(&self, consumer: u32) -> usize {
-        let rings = self.case.pipeline.rings.iter();
-        (rings.map(Ring::barriers).sum::<u32>() + consumer) as usize
+        (self.case.pipeline.ring_barriers() + consumer) as usize
     }
 
     /// This CTA's rank in its cluster.
@@ -39,9 +30,8 @@ impl Flattener<'_> {
     }
 
     /// The CTAs that this one tells of a slot: all that fill or empty it, or where each sends into the others' those.
-    pub(super) fn told(&mut self, ring: RingId, side: Side) -> Vec<u32> {
-        let ring = self.case.pipeline.ring(ring);
-        let Some(told) = ring.told(side) else {
+    pub(super) fn told(&mut self, barrier: BarrierId) -> Vec<u32> {
+        let Some(told) = &self.case.pipeline.barrier(barrier).told else {
             return vec![self.rank()];
         };
         let mine = told.others.then(|| self.env.var("share"));
