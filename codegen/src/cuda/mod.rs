@@ -4,6 +4,7 @@
 
 pub mod expected;
 mod expr;
+mod fragment;
 mod head;
 mod items;
 mod lines;

@@ -116,10 +116,7 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
             used.extend(advance.iter().map(|(counter, _)| Field::First(*counter)));
             used.insert(Field::Me);
         }
-        Node::ReadVector { tensor, .. } => {
-            let columns = pipeline.kernel.buffers[tensor.index()].columns;
-            used.extend([Field::Vector(*tensor), Field::Size(columns)]);
-        }
+        Node::Fragment(op) => used.extend(op.fields(&pipeline.kernel)),
         Node::Note(_)
         | Node::Let { .. }
         | Node::Ranks { .. }
@@ -144,12 +141,6 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Node::MmaCommit
         | Node::MmaWait { .. }
         | Node::Accumulators
-        | Node::ReadPanel { .. }
-        | Node::Apply { .. }
-        | Node::WritePanel { .. }
-        | Node::AddPanel { .. }
-        | Node::SendSum { .. }
-        | Node::AddSum { .. }
         | Node::FenceShared
         | Node::SyncWarp
         | Node::FenceGlobal

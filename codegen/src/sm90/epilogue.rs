@@ -12,7 +12,7 @@ use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
 use crate::program::Var;
 use crate::value::{AccId, Binary, Value};
-use crate::warp::{At, Epilogue, Expr, MapId, Node, Param, Phase, Slot, Source, Test};
+use crate::warp::{At, Epilogue, Expr, FragmentOp, MapId, Node, Param, Phase, Slot, Source, Test};
 
 impl Walk<'_, '_> {
     /// What each store of an item writes: an [`Epilogue`], or the sum of what the item added up.
@@ -206,7 +206,7 @@ impl Walk<'_, '_> {
             if !self.b.cta.aliased() {
                 part.push(self.place_for_panel());
             }
-            let applied = |node: &Node| matches!(node, Node::Apply { epilogue: known, .. } if Some(*known) == epilogue);
+            let applied = |node: &Node| matches!(node, Node::Fragment(FragmentOp::Apply { epilogue: known, .. }) if Some(*known) == epilogue);
             if let Some(epilogue) = epilogue.filter(|_| !part.iter().any(applied)) {
                 let params = &self.b.epilogues[epilogue].params;
                 if params.iter().any(|param| param.from == Source::Panel) {
@@ -217,18 +217,18 @@ impl Walk<'_, '_> {
                     vectors.into_iter().partition(|(acc, _)| needs(*acc));
                 vectors = later;
                 part.extend(now.into_iter().map(|(_, node)| node));
-                part.push(Node::Apply {
+                part.push(Node::Fragment(FragmentOp::Apply {
                     epilogue,
                     part: Expr::var("part"),
-                });
+                }));
             }
             part.extend([
-                Node::WritePanel {
+                Node::Fragment(FragmentOp::WritePanel {
                     ring: PANELS,
                     part: Expr::var("part"),
                     epilogue,
                     dtype,
-                },
+                }),
                 Node::FenceShared,
                 Node::SyncWarp,
                 Node::Arrive {
@@ -259,14 +259,14 @@ impl Walk<'_, '_> {
         for (index, (_, leaf)) in sorted.loads.iter().enumerate() {
             if let OpKind::Load { acc, from } = &leaf.op.kind {
                 let (slot_part, place) = self.b.tiling().input_place(index as u32);
-                nodes.push(Node::ReadPanel {
+                nodes.push(Node::Fragment(FragmentOp::ReadPanel {
                     ring: STAGES,
                     acc: *acc,
                     name: self.operand_name(*acc),
                     dtype: self.b.kernel.buffers[from.buffer.index()].dtype,
                     slot_part,
                     index: place.into(),
-                });
+                }));
             }
         }
         nodes.extend([
@@ -294,12 +294,12 @@ impl Walk<'_, '_> {
         let read = |leaf: &Leaf<'_>| match &leaf.op.kind {
             OpKind::Load { acc, from } => Some((
                 *acc,
-                Node::ReadVector {
+                Node::Fragment(FragmentOp::ReadVector {
                     acc: *acc,
                     name: self.operand_name(*acc),
                     tensor: from.buffer,
                     column: column.clone(),
-                },
+                }),
             )),
             OpKind::Wait { .. }
             | OpKind::Signal { .. }

@@ -7,7 +7,7 @@ use super::rings::STAGES;
 use super::walk::Walk;
 use crate::kernel::OpKind;
 use crate::program::Var;
-use crate::warp::{Expr, Node, Phase, Slot, Test};
+use crate::warp::{Expr, FragmentOp, Node, Phase, Slot, Test};
 
 impl Walk<'_, '_> {
     pub(super) fn multiply(&mut self, sorted: &Sorted<'_>, var: Var, tiles: Expr) -> Vec<Node> {
@@ -50,13 +50,13 @@ impl Walk<'_, '_> {
             let OpKind::Reduce { from, .. } = &sum.op.kind else {
                 continue;
             };
-            let add = Node::AddPanel {
+            let add = Node::Fragment(FragmentOp::AddPanel {
                 ring: STAGES,
                 slot_part: self.b.tiling().carrier().0,
                 index: Expr::var("i"),
                 part: Expr::var("part") + Expr::var("i"),
                 dtype: self.b.kernel.buffers[from.buffer.index()].dtype,
-            };
+            });
             let part = vec![
                 Node::Await {
                     barrier: STAGES.full(),

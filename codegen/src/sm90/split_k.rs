@@ -13,7 +13,7 @@ use super::cta::Mode;
 use super::nodes::{count, why};
 use super::rings::{SUMS, TILES};
 use super::walk::Walk;
-use crate::warp::{CONSUMERS, Expr, Node, Phase, Slot, Test, cluster};
+use crate::warp::{CONSUMERS, Expr, FragmentOp, Node, Phase, Slot, Test, cluster};
 
 /// Which of them a panel belongs to.
 fn owner(shares: Expr) -> Expr {
@@ -147,17 +147,17 @@ impl Walk<'_, '_> {
         let place = |from: Expr| from * each.clone() + Expr::var("part") / shares();
         // A CTA has the others' sums in the order of their numbers, beginning after its own.
         let from = (Expr::var("share") + shares() - 1 - owner(shares())) % shares();
-        let send = Node::SendSum {
+        let send = Node::Fragment(FragmentOp::SendSum {
             ring: SUMS,
             to: self.b.rank(owner(shares()), Expr::var("half")),
             index: place(from),
             part: Expr::var("part"),
-        };
-        let add = Node::AddSum {
+        });
+        let add = Node::Fragment(FragmentOp::AddSum {
             ring: SUMS,
             index: place(Expr::var("from")),
             part: Expr::var("part"),
-        };
+        });
         let adds = count("from", shares() - 1, 1.into(), true, vec![add]);
         let bytes = Expr::symbol(
             "SUM_PANEL_BYTES",

@@ -19,6 +19,7 @@
 //! cluster: they lie on a pair of SMs.
 
 mod expr;
+mod fragment;
 mod node;
 mod ring;
 mod scheduler;
@@ -29,11 +30,9 @@ mod visit;
 pub use crate::sm90::cta::{BLOCK_ROWS, BOX_COLUMNS, CONSUMERS, Place, STRIP_ROWS};
 pub use crate::tiling::{Subtile, Tile};
 pub use expr::{Expr, Field, Op, Test, Values};
-pub use node::{
-    At, BarrierId, Epilogue, Grid, Map, MapId, Node, Note, Param, Phase, RingId, Side, Slot,
-    Source, Strips, View,
-};
-pub use ring::{Barrier, Buffer, Order, Part, Ring, Told};
+pub use fragment::{Epilogue, FragmentOp, Param, Source};
+pub use node::{At, Grid, Map, MapId, Node, Note, Phase, Slot, Strips, View};
+pub use ring::{Barrier, BarrierId, Buffer, Order, Part, Ring, RingId, Side, Told};
 pub use scheduler::{Ctas, LoopId, Scheduler, SchedulerId};
 pub(crate) use spelling::{Spelling, factor, field_name, number, test};
 

@@ -4,42 +4,14 @@
 //! that orders memory or may block is in the others: the emitter invents none of it.
 
 use super::expr::{Expr, Test};
+use super::fragment::FragmentOp;
+use super::ring::{BarrierId, RingId};
 use super::scheduler::{LoopId, SchedulerId};
-use crate::dtype::Dtype;
-use crate::kernel::ValueId;
 use crate::program::{CounterId, Loc, StoreMode, TensorId};
-use crate::value::{AccId, Value};
 
 /// An index into [`super::Pipeline::maps`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct MapId(pub u16);
-
-/// An index into [`super::Pipeline::rings`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct RingId(pub u16);
-
-/// A barrier of a ring.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct BarrierId {
-    /// The ring.
-    pub ring: RingId,
-    /// Which of its barriers.
-    pub side: Side,
-}
-
-impl RingId {
-    /// The barrier that says that a slot has what it is to hold.
-    pub const fn full(self) -> BarrierId {
-        let (ring, side) = (self, Side::Full);
-        BarrierId { ring, side }
-    }
-
-    /// The barrier that says that a slot may be written.
-    pub const fn empty(self) -> BarrierId {
-        let (ring, side) = (self, Side::Empty);
-        BarrierId { ring, side }
-    }
-}
 
 /// One step, or a block of steps.
 #[derive(Clone, PartialEq, Debug)]
@@ -253,87 +225,8 @@ pub enum Node {
     // --- Accumulators and panels.
     /// Accumulators for one item.
     Accumulators,
-    /// Reads a loaded panel into registers of its own, in f32 (ordinary loads).
-    ReadPanel {
-        /// The ring.
-        ring: RingId,
-        /// What the schedule's load fills.
-        acc: AccId,
-        /// The registers' name.
-        name: String,
-        /// The panel's type.
-        dtype: Dtype,
-        /// Which part of the slot.
-        slot_part: usize,
-        /// Which box within the part.
-        index: Expr,
-    },
-    /// Reads a panel's columns of a vector, each lane those of its accumulators. Ordinary loads of memory that
-    /// nobody writes during the launch; what is beyond the vector reads as zero.
-    ReadVector {
-        /// What the schedule's load fills.
-        acc: AccId,
-        /// The registers' name.
-        name: String,
-        /// The vector.
-        tensor: TensorId,
-        /// Its first column.
-        column: Expr,
-    },
-    /// Computes what a panel's elements become.
-    Apply {
-        /// An index into [`super::Pipeline::epilogues`].
-        epilogue: usize,
-        /// Which panel of the tile.
-        part: Expr,
-    },
-    /// Rounds a panel's accumulators, or of what became of them, into the current slot (ordinary stores).
-    WritePanel {
-        /// The ring.
-        ring: RingId,
-        /// Which panel of the tile.
-        part: Expr,
-        /// What was applied to it before.
-        epilogue: Option<usize>,
-        /// What it is rounded to.
-        dtype: Dtype,
-    },
-    /// Sends a panel's accumulators to another CTA of the cluster, into the slot of the current number there.
-    ///
-    /// CUDA: `sum_send`, asynchronous stores. Meaning: as a load by TMA, it completes on that CTA's full barrier with
-    /// all its bytes.
-    SendSum {
-        /// The ring.
-        ring: RingId,
-        /// Which CTA, by its rank in the cluster.
-        to: Expr,
-        /// Which place of the slot.
-        index: Expr,
-        /// Which panel of the tile.
-        part: Expr,
-    },
-    /// Adds what another CTA sent to a panel's accumulators, in f32 (ordinary loads).
-    AddSum {
-        /// The ring.
-        ring: RingId,
-        /// Which place of the slot.
-        index: Expr,
-        /// Which panel of the tile.
-        part: Expr,
-    },
-    /// Adds a loaded panel to accumulators, in f32 (ordinary loads).
-    AddPanel {
-        /// The ring.
-        ring: RingId,
-        /// Which part of the slot.
-        slot_part: usize,
-        /// Which box within the part.
-        index: Expr,
-        /// Which panel of the tile.
-        part: Expr,
-        /// The type it is stored in.
-        dtype: Dtype,
-    },
+    /// What a thread that multiplies does with its fragment of a tile.
+    Fragment(FragmentOp),
     /// My ordinary accesses of shared memory come before later accesses of the async proxy. Each lane's own.
     FenceShared,
     /// All lanes of the warp are here: what each did, its first lane may announce.
@@ -430,15 +323,6 @@ pub struct Grid {
     pub columns: Expr,
 }
 
-/// Which barrier of a slot.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Side {
-    /// Its contents are there.
-    Full,
-    /// Its contents are no longer needed.
-    Empty,
-}
-
 /// Which phase of a barrier: the parity of the role's lap around the ring, or the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
@@ -460,41 +344,6 @@ pub enum Slot {
     Previous,
     /// The same place as the current one, in the next set: who has it after this one.
     NextSet,
-}
-
-/// The math between the product and what is stored: a function of a lane's registers, element by element.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Epilogue {
-    /// Its name in the text.
-    pub name: String,
-    /// What the schedule says, of all that the item added up and loaded.
-    pub of: ValueId,
-    /// The same with the sum of what was added up as one.
-    pub value: Value,
-    /// What it reads.
-    pub params: Vec<Param>,
-}
-
-/// What an [`Epilogue`] reads.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Param {
-    /// What it is in [`Epilogue::value`].
-    pub acc: AccId,
-    /// Its name in the text.
-    pub name: String,
-    /// Where it comes from.
-    pub from: Source,
-}
-
-/// Where a number of an [`Epilogue`] comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
-    /// The item's accumulators.
-    Product,
-    /// [`Node::ReadPanel`]
-    Panel,
-    /// [`Node::ReadVector`]
-    Vector,
 }
 
 /// A box's place in a map: {columns, rows in a chunk, chunk or slot, rank}.

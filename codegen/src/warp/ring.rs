@@ -1,8 +1,43 @@
 //! What goes round between warps: slots with barriers, and the shared memory that these are about.
 
 use super::expr::Expr;
-use super::node::Side;
 use crate::sm90::cta::Region;
+
+/// An index into [`super::Pipeline::rings`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct RingId(pub u16);
+
+/// A barrier of a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct BarrierId {
+    /// The ring.
+    pub ring: RingId,
+    /// Which of its barriers.
+    pub side: Side,
+}
+
+impl RingId {
+    /// The barrier that says that a slot has what it is to hold.
+    pub const fn full(self) -> BarrierId {
+        let (ring, side) = (self, Side::Full);
+        BarrierId { ring, side }
+    }
+
+    /// The barrier that says that a slot may be written.
+    pub const fn empty(self) -> BarrierId {
+        let (ring, side) = (self, Side::Empty);
+        BarrierId { ring, side }
+    }
+}
+
+/// Which barrier of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Side {
+    /// Its contents are there.
+    Full,
+    /// Its contents are no longer needed.
+    Empty,
+}
 
 /// Slots that go round between warps: one fills a slot, another one empties it.
 #[derive(Clone, PartialEq, Eq, Debug)]

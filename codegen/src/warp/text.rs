@@ -5,8 +5,8 @@ use crate::kernel::DimId;
 use crate::print::Page;
 use crate::program::{CounterId, StoreMode};
 use crate::warp::{
-    At, BarrierId, Ctas, Expr, Field, Map, Node, Phase, Pipeline, Place, Ring, RingId, Side, Slot,
-    Source, View,
+    At, BarrierId, Ctas, Expr, Field, FragmentOp, Map, Node, Phase, Pipeline, Place, Ring, RingId,
+    Side, Slot, Source, View,
 };
 use std::fmt;
 
@@ -358,79 +358,7 @@ impl Printer<'_> {
             Node::MmaCommit => "commit products".into(),
             Node::MmaWait { pending } => format!("await all but {pending} products"),
             Node::Accumulators => "acc".into(),
-            Node::ReadPanel {
-                ring,
-                name,
-                dtype,
-                slot_part,
-                index,
-                ..
-            } => format!(
-                "{name} = {} as {dtype}",
-                self.part(*ring, *slot_part, index)
-            ),
-            Node::ReadVector {
-                name,
-                tensor,
-                column,
-                ..
-            } => {
-                let vector = &self.pipeline.kernel.buffers[tensor.index()].name;
-                format!("{name} = {vector}[{}..]", number(column))
-            }
-            Node::Apply { epilogue, part } => {
-                let epilogue = &self.pipeline.epilogues[*epilogue];
-                let name = |acc| {
-                    let param = epilogue.params.iter().find(|param| param.acc == acc);
-                    match param.map(|param| (param.from, &param.name)) {
-                        Some((Source::Panel | Source::Vector, name)) => name.clone(),
-                        Some((Source::Product, _)) | None => format!("acc[{}]", number(part)),
-                    }
-                };
-                format!("{} = {}", epilogue.name, epilogue.value.text(&name))
-            }
-            Node::WritePanel {
-                ring,
-                part,
-                epilogue,
-                dtype,
-            } => {
-                let from = match epilogue {
-                    Some(index) => self.pipeline.epilogues[*index].name.clone(),
-                    None => format!("acc[{}]", number(part)),
-                };
-                let to = if *dtype == self.pipeline.dtype() {
-                    String::new()
-                } else {
-                    format!(" as {dtype}")
-                };
-                format!("write {} <- {from}{to}", self.ring(*ring))
-            }
-            Node::AddPanel {
-                ring,
-                slot_part,
-                index,
-                part,
-                ..
-            } => format!(
-                "acc[{}] += {}",
-                number(part),
-                self.part(*ring, *slot_part, index)
-            ),
-            Node::SendSum {
-                ring,
-                to,
-                index,
-                part,
-            } => format!(
-                "send acc[{}] to CTA {} of the cluster, {}",
-                number(part),
-                number(to),
-                self.part(*ring, 0, index)
-            ),
-            Node::AddSum { ring, index, part } => {
-                format!("acc[{}] += {}", number(part), self.part(*ring, 0, index))
-            }
+            Node::Fragment(op) => self.fragment(op),
             Node::FenceShared => "fence shared memory for TMA".into(),
             Node::SyncWarp => "sync the warp".into(),
             Node::CounterWait { counter, cell, lag } => {
@@ -465,6 +393,86 @@ impl Printer<'_> {
             Node::SyncCta => "sync the CTA".into(),
             Node::SyncCluster => "sync the cluster".into(),
             Node::LastCta { of, .. } => format!("in the last of {} CTAs", number(of)),
+        }
+    }
+
+    fn fragment(&self, op: &FragmentOp) -> String {
+        let number = |expr: &Expr| number(expr, self);
+        match op {
+            FragmentOp::ReadPanel {
+                ring,
+                name,
+                dtype,
+                slot_part,
+                index,
+                ..
+            } => format!(
+                "{name} = {} as {dtype}",
+                self.part(*ring, *slot_part, index)
+            ),
+            FragmentOp::ReadVector {
+                name,
+                tensor,
+                column,
+                ..
+            } => {
+                let vector = &self.pipeline.kernel.buffers[tensor.index()].name;
+                format!("{name} = {vector}[{}..]", number(column))
+            }
+            FragmentOp::Apply { epilogue, part } => {
+                let epilogue = &self.pipeline.epilogues[*epilogue];
+                let name = |acc| {
+                    let param = epilogue.params.iter().find(|param| param.acc == acc);
+                    match param.map(|param| (param.from, &param.name)) {
+                        Some((Source::Panel | Source::Vector, name)) => name.clone(),
+                        Some((Source::Product, _)) | None => format!("acc[{}]", number(part)),
+                    }
+                };
+                format!("{} = {}", epilogue.name, epilogue.value.text(&name))
+            }
+            FragmentOp::WritePanel {
+                ring,
+                part,
+                epilogue,
+                dtype,
+                ..
+            } => {
+                let from = match epilogue {
+                    Some(index) => self.pipeline.epilogues[*index].name.clone(),
+                    None => format!("acc[{}]", number(part)),
+                };
+                let to = if *dtype == self.pipeline.dtype() {
+                    String::new()
+                } else {
+                    format!(" as {dtype}")
+                };
+                format!("write {} <- {from}{to}", self.ring(*ring))
+            }
+            FragmentOp::AddPanel {
+                ring,
+                slot_part,
+                index,
+                part,
+                ..
+            } => format!(
+                "acc[{}] += {}",
+                number(part),
+                self.part(*ring, *slot_part, index)
+            ),
+            FragmentOp::SendSum {
+                ring,
+                to,
+                index,
+                part,
+            } => format!(
+                "send acc[{}] to CTA {} of the cluster, {}",
+                number(part),
+                number(to),
+                self.part(*ring, 0, index)
+            ),
+            FragmentOp::AddSum { ring, index, part } => {
+                format!("acc[{}] += {}", number(part), self.part(*ring, 0, index))
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Walks over nodes and their numbers.
 
-use super::{Expr, Node, Pipeline};
+use super::{Expr, Node, Pipeline, RingId};
 
 impl Node {
     /// Calls `f` with this node and all within it, outer ones first.
@@ -40,13 +40,7 @@ impl Node {
             | Node::MmaCommit
             | Node::MmaWait { .. }
             | Node::Accumulators
-            | Node::ReadPanel { .. }
-            | Node::ReadVector { .. }
-            | Node::Apply { .. }
-            | Node::WritePanel { .. }
-            | Node::AddPanel { .. }
-            | Node::SendSum { .. }
-            | Node::AddSum { .. }
+            | Node::Fragment(_)
             | Node::FenceShared
             | Node::SyncWarp
             | Node::CounterWait { .. }
@@ -72,6 +66,18 @@ impl Node {
         | Node::LastCta { body, .. } = self
         {
             Some(body)
+        } else {
+            None
+        }
+    }
+
+    /// The ring whose slot it reads or writes, if it does.
+    pub fn accesses(&self) -> Option<RingId> {
+        if let Node::Fragment(op) = self {
+            return op.ring();
+        }
+        if let Node::Load { ring, .. } | Node::Store { ring, .. } | Node::Mma { ring, .. } = self {
+            Some(*ring)
         } else {
             None
         }
@@ -109,15 +115,7 @@ impl Node {
             Node::Store { slice, at, .. } => vec![slice, &at.column, &at.row, &at.chunk, &at.rank],
             Node::Tail { chunk, .. } => vec![chunk],
             Node::Mma { fresh, .. } => vec![fresh],
-            Node::WritePanel { part, .. } | Node::Apply { part, .. } => vec![part],
-            Node::ReadPanel { index, .. } => vec![index],
-            Node::ReadVector { column, .. } => vec![column],
-            Node::AddPanel { index, part, .. } | Node::AddSum { index, part, .. } => {
-                vec![index, part]
-            }
-            Node::SendSum {
-                to, index, part, ..
-            } => vec![to, index, part],
+            Node::Fragment(op) => op.exprs(),
             Node::CounterWait { cell, .. } | Node::CounterAdvance { cell, .. } => vec![cell],
             Node::CounterAdd { rank, cell, .. } | Node::Defer { rank, cell, .. } => {
                 vec![rank, cell]

@@ -13,7 +13,7 @@ use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify::{self, Checked};
-use counterflow_codegen::warp::{Barrier, Expr, Node, Pipeline, Test};
+use counterflow_codegen::warp::{Barrier, Expr, FragmentOp, Node, Pipeline, Test};
 
 /// A tile and whether it is taken in turn.
 type Kind = ((u32, u32), bool);
@@ -199,7 +199,7 @@ fn a_stage_is_loaded_again_before_all_who_have_it_are_done() {
 
 fn sent_to(cta: impl Fn(Expr) -> Expr) -> String {
     story(four(), |node| {
-        let Node::SendSum { to, .. } = node else {
+        let Node::Fragment(FragmentOp::SendSum { to, .. }) = node else {
             return false;
         };
         *to = cta(Expr::var("part") % 2);

@@ -14,7 +14,7 @@ use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify::{self, Checked};
-use counterflow_codegen::warp::{BarrierId, Expr, Node, Order, Pipeline, RingId, Test};
+use counterflow_codegen::warp::{BarrierId, Expr, FragmentOp, Node, Order, Pipeline, RingId, Test};
 
 /// The sums that CTAs which share a tile send each other.
 const SUMS: RingId = RingId(2);
@@ -276,7 +276,7 @@ fn a_part_that_is_added_twice_or_left_out() {
         let mut pipeline = good(3, (64, 64), Layout::Nt);
         pipeline.lists(&mut |list| {
             for node in list {
-                if let Node::AddSum { index, .. } = node {
+                if let Node::Fragment(FragmentOp::AddSum { index, .. }) = node {
                     *index = to.clone();
                 }
             }
@@ -292,7 +292,9 @@ fn a_part_that_is_added_twice_or_left_out() {
       = no sum of this panel of its tile lies there
     ");
     let left_out = story((64, 64), |list| {
-        remove(list, |node| matches!(node, Node::AddSum { .. }))
+        remove(list, |node| {
+            matches!(node, Node::Fragment(FragmentOp::AddSum { .. }))
+        })
     });
     insta::assert_snapshot!(left_out, @"
     error[coverage]: store of block 2 on rank 0 stores panel 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)

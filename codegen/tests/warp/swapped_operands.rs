@@ -14,7 +14,7 @@ use counterflow_codegen::sm90;
 use counterflow_codegen::sm90::cta::{Mode, Wgmma};
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
-use counterflow_codegen::warp::{Expr, Node, Pipeline, Subtile, Tile};
+use counterflow_codegen::warp::{Expr, FragmentOp, Node, Pipeline, Subtile, Tile};
 use proptest::prelude::*;
 
 /// What is chosen beside the tile.
@@ -358,7 +358,7 @@ fn a_stored_tile_of_another_place() {
 #[test]
 fn a_vector_of_another_panel() {
     let found = told(TALL, After::Vector, |node| {
-        let Node::ReadVector { column, .. } = node else {
+        let Node::Fragment(FragmentOp::ReadVector { column, .. }) = node else {
             return false;
         };
         *column = column.clone() + Expr::var("part") * 64;

@@ -153,42 +153,7 @@ impl Machine<'_> {
                     agent.knows.shared.both(read);
                 }
             }
-            Kind::WritePanel {
-                area,
-                part,
-                epilogue,
-            } => {
-                let id = self.touch_shared(index, cta, area, true, false)?;
-                self.agents[index].knows.shared.plain.add(id);
-                self.written_panel(index, area, part, epilogue)?;
-            }
-            Kind::AddPanel { area, panel, part } => {
-                let id = self.touch_shared(index, cta, area, false, false)?;
-                self.agents[index].knows.shared.plain.add(id);
-                self.added(index, panel, part)?;
-            }
-            Kind::ReadPanel { area, panel, acc } => {
-                let id = self.touch_shared(index, cta, area, false, false)?;
-                self.agents[index].knows.shared.plain.add(id);
-                self.read_panel(index, panel, acc)?;
-            }
-            Kind::ReadVector {
-                acc,
-                tensor,
-                column,
-            } => self.read_vector(index, acc, tensor, column)?,
-            Kind::Apply { epilogue, part } => self.applied(index, epilogue, part)?,
-            Kind::SendSum {
-                cta: to,
-                area,
-                barrier,
-                part,
-            } => self.send_sum(index, to, area, (barrier, part))?,
-            Kind::AddSum { area, part } => {
-                let id = self.touch_shared(index, cta, area, false, false)?;
-                self.agents[index].knows.shared.plain.add(id);
-                self.added_sum(index, area, part)?;
-            }
+            Kind::Fragment(step) => self.fragment(index, step)?,
             Kind::FenceShared => self.agents[index].knows.shared.fence(),
             Kind::FenceGlobal => self.agents[index].knows.global.fence(),
             Kind::CounterWait {

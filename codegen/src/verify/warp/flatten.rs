@@ -95,7 +95,7 @@ pub(super) fn flatten<'a>(
 }
 
 impl<'a> Flattener<'a> {
-    fn push(&mut self, node: &'a Node, kind: Kind) {
+    pub(super) fn push(&mut self, node: &'a Node, kind: Kind) {
         self.steps.push(Step {
             node,
             kind,
@@ -113,7 +113,7 @@ impl<'a> Flattener<'a> {
         nodes.iter().for_each(|node| self.node(node));
     }
 
-    fn value(&self, expr: &Expr) -> u32 {
+    pub(super) fn value(&self, expr: &Expr) -> u32 {
         expr.eval(&self.env)
     }
 
@@ -414,85 +414,7 @@ impl<'a> Flattener<'a> {
                     pending: *pending as usize,
                 },
             ),
-            Node::ReadPanel {
-                ring,
-                acc,
-                slot_part,
-                index,
-                dtype,
-                ..
-            } => {
-                let (area, panel) = self.panel(*ring, *slot_part, index, *dtype);
-                let acc = *acc;
-                self.push(node, Kind::ReadPanel { area, panel, acc });
-            }
-            Node::ReadVector {
-                acc,
-                tensor,
-                column,
-                ..
-            } => {
-                let (acc, tensor, column) = (*acc, *tensor, self.value(column));
-                self.push(
-                    node,
-                    Kind::ReadVector {
-                        acc,
-                        tensor,
-                        column,
-                    },
-                );
-            }
-            Node::Apply { epilogue, part } => {
-                let (epilogue, part) = (*epilogue, self.value(part));
-                self.push(node, Kind::Apply { epilogue, part });
-            }
-            Node::WritePanel {
-                ring,
-                part,
-                epilogue,
-                dtype,
-            } => {
-                let (area, _) = self.panel(*ring, 0, &0.into(), *dtype);
-                self.push(
-                    node,
-                    Kind::WritePanel {
-                        area,
-                        part: self.panel_number(part),
-                        epilogue: *epilogue,
-                    },
-                );
-            }
-            Node::AddPanel {
-                ring,
-                slot_part,
-                index,
-                part,
-                dtype,
-            } => {
-                let (area, panel) = self.panel(*ring, *slot_part, index, *dtype);
-                let part = self.value(part);
-                self.push(node, Kind::AddPanel { area, panel, part });
-            }
-            Node::SendSum {
-                ring,
-                to,
-                index,
-                part,
-            } => {
-                let slot = self.cursors[usize::from(ring.0)].slot;
-                let kind = Kind::SendSum {
-                    cta: self.value(to),
-                    area: self.sum(*ring, slot, index),
-                    barrier: self.barrier(ring.full(), slot),
-                    part: self.value(part),
-                };
-                self.push(node, kind);
-            }
-            Node::AddSum { ring, index, part } => {
-                let slot = self.cursors[usize::from(ring.0)].slot;
-                let (area, part) = (self.sum(*ring, slot, index), self.value(part));
-                self.push(node, Kind::AddSum { area, part });
-            }
+            Node::Fragment(op) => self.fragment(node, op),
             Node::FenceShared => self.push(node, Kind::FenceShared),
             Node::FenceGlobal => self.push(node, Kind::FenceGlobal),
             Node::CounterWait { counter, cell, lag } => {

@@ -33,6 +33,7 @@ mod case;
 mod content;
 mod execute;
 mod flatten;
+mod fragment;
 mod held;
 mod host;
 mod launches;

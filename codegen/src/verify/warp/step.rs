@@ -64,6 +64,79 @@ pub(super) enum Kind {
     MmaWait {
         pending: usize,
     },
+    Fragment(FragmentStep),
+    FenceShared,
+    FenceGlobal,
+    CounterWait {
+        cell: u32,
+        lag: u32,
+        /// The host's wait for part of what arrives.
+        at_least: Option<u64>,
+    },
+    /// A copy that the host enqueued.
+    HostCopy {
+        from: Box4,
+        to: Box4,
+    },
+    CounterAdvance {
+        cell: u32,
+    },
+    CounterAdd {
+        rank: u32,
+        cell: u32,
+        amount: u64,
+    },
+    Defer {
+        rank: u32,
+        cell: u32,
+        amount: u64,
+    },
+    Flush,
+    AwaitLaunches,
+    /// Of one CTA, or of its cluster.
+    Sync {
+        everywhere: bool,
+    },
+    /// Skips so many steps unless this is the last CTA to come.
+    Last {
+        skip: usize,
+    },
+}
+
+impl Kind {
+    /// Whether it touches global memory: a tensor or a counter.
+    pub fn is_global(&self) -> bool {
+        match self {
+            Kind::Fragment(step) => step.is_global(),
+            Kind::Load { .. }
+            | Kind::Store { .. }
+            | Kind::HostCopy { .. }
+            | Kind::CounterWait { .. }
+            | Kind::CounterAdvance { .. }
+            | Kind::CounterAdd { .. }
+            | Kind::Flush
+            | Kind::Last { .. } => true,
+            Kind::Await { .. }
+            | Kind::Expect { .. }
+            | Kind::Arrive { .. }
+            | Kind::Commit
+            | Kind::AwaitRead { .. }
+            | Kind::AwaitStores { .. }
+            | Kind::Mma { .. }
+            | Kind::MmaCommit
+            | Kind::MmaWait { .. }
+            | Kind::FenceShared
+            | Kind::FenceGlobal
+            | Kind::Defer { .. }
+            | Kind::AwaitLaunches
+            | Kind::Sync { .. } => false,
+        }
+    }
+}
+
+/// One concrete operation on a fragment of a tile.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FragmentStep {
     /// Ordinary stores to shared memory.
     WritePanel {
         area: Area,
@@ -108,77 +181,19 @@ pub(super) enum Kind {
         epilogue: usize,
         part: u32,
     },
-    FenceShared,
-    FenceGlobal,
-    CounterWait {
-        cell: u32,
-        lag: u32,
-        /// The host's wait for part of what arrives.
-        at_least: Option<u64>,
-    },
-    /// A copy that the host enqueued.
-    HostCopy {
-        from: Box4,
-        to: Box4,
-    },
-    CounterAdvance {
-        cell: u32,
-    },
-    CounterAdd {
-        rank: u32,
-        cell: u32,
-        amount: u64,
-    },
-    Defer {
-        rank: u32,
-        cell: u32,
-        amount: u64,
-    },
-    Flush,
-    AwaitLaunches,
-    /// Of one CTA, or of its cluster.
-    Sync {
-        everywhere: bool,
-    },
-    /// Skips so many steps unless this is the last CTA to come.
-    Last {
-        skip: usize,
-    },
 }
 
-impl Kind {
-    /// Whether it touches global memory: a tensor or a counter.
+impl FragmentStep {
+    /// Whether it touches global memory.
     pub fn is_global(&self) -> bool {
         match self {
-            Kind::Load { .. }
-            | Kind::Store { .. }
-            | Kind::HostCopy { .. }
-            | Kind::ReadVector { .. }
-            | Kind::CounterWait { .. }
-            | Kind::CounterAdvance { .. }
-            | Kind::CounterAdd { .. }
-            | Kind::Flush
-            | Kind::Last { .. } => true,
-            Kind::Await { .. }
-            | Kind::Expect { .. }
-            | Kind::Arrive { .. }
-            | Kind::Commit
-            | Kind::AwaitRead { .. }
-            | Kind::AwaitStores { .. }
-            | Kind::Mma { .. }
-            | Kind::MmaCommit
-            | Kind::MmaWait { .. }
-            | Kind::WritePanel { .. }
-            | Kind::AddPanel { .. }
-            | Kind::SendSum { .. }
-            | Kind::AddSum { .. }
-            | Kind::ReadPanel { .. }
-            | Kind::Apply { .. }
-            | Kind::FenceShared
-            | Kind::FenceGlobal
-            | Kind::Defer { .. }
-            | Kind::AwaitLaunches
-            | Kind::Sync { .. } => false,
+            FragmentStep::ReadVector { .. } => true,
+            FragmentStep::ReadPanel { .. }
+            | FragmentStep::Apply { .. }
+            | FragmentStep::WritePanel { .. }
+            | FragmentStep::AddPanel { .. }
+            | FragmentStep::SendSum { .. }
+            | FragmentStep::AddSum { .. } => false,
         }
     }
 }

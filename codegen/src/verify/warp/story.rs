@@ -33,18 +33,10 @@ impl Machine<'_> {
     }
 
     /// `stage 2: x, w`.
-    fn area_name(&self, step: &Step<'_>, area: &Area) -> String {
+    pub(super) fn area_name(&self, step: &Step<'_>, area: &Area) -> String {
         // The ring that the step is about: others may lie in the same place.
-        if let Node::Load { ring, .. }
-        | Node::Store { ring, .. }
-        | Node::Mma { ring, .. }
-        | Node::ReadPanel { ring, .. }
-        | Node::WritePanel { ring, .. }
-        | Node::SendSum { ring, .. }
-        | Node::AddSum { ring, .. }
-        | Node::AddPanel { ring, .. } = step.node
-        {
-            let ring = self.case.pipeline.ring(*ring);
+        if let Some(ring) = step.node.accesses() {
+            let ring = self.case.pipeline.ring(ring);
             let buffer = ring.buffer.iter();
             for (buffer, slot) in buffer.flat_map(|it| (0..ring.all()).map(move |slot| (it, slot)))
             {
@@ -126,26 +118,7 @@ impl Machine<'_> {
             ),
             Kind::MmaCommit => "closes a group of multiplies".into(),
             Kind::MmaWait { .. } => "waits for multiplies".into(),
-            Kind::WritePanel { area, .. } => format!("writes {}", self.area_name(step, area)),
-            Kind::AddPanel { area, .. } => format!("reads {}", self.area_name(step, area)),
-            Kind::SendSum {
-                cta, area, part, ..
-            } => format!(
-                "sends panel {part} of its part to {} of CTA {cta} of its cluster",
-                self.area_name(step, area)
-            ),
-            Kind::AddSum { area, part } => {
-                format!("adds {} to panel {part}", self.area_name(step, area))
-            }
-            Kind::ReadPanel { area, .. } => format!("reads {}", self.area_name(step, area)),
-            Kind::ReadVector { tensor, column, .. } => format!(
-                "reads {} from column {column} on",
-                self.case.pipeline.kernel.buffers[tensor.index()].name
-            ),
-            Kind::Apply { epilogue, part } => format!(
-                "applies {} to panel {part}",
-                self.case.pipeline.epilogues[*epilogue].name
-            ),
+            Kind::Fragment(fragment) => self.fragment_deed(step, fragment),
             Kind::HostCopy { from, to } => {
                 format!("copies {} to {}", self.box_name(from), self.box_name(to))
             }

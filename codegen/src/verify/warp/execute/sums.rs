@@ -7,7 +7,7 @@ use super::super::story;
 
 impl Machine<'_> {
     /// Asynchronous stores into a CTA of the cluster, which complete on its barrier.
-    pub(super) fn send_sum(
+    pub(in crate::verify::warp) fn send_sum(
         &mut self,
         index: usize,
         to: u32,
@@ -29,7 +29,12 @@ impl Machine<'_> {
     }
 
     /// What another CTA has of the product is added to a panel of it.
-    pub(super) fn added_sum(&mut self, index: usize, area: Area, part: u32) -> Verdict {
+    pub(in crate::verify::warp) fn added_sum(
+        &mut self,
+        index: usize,
+        area: Area,
+        part: u32,
+    ) -> Verdict {
         let Agent {
             cta, ref product, ..
         } = self.agents[index];

@@ -23,7 +23,7 @@ impl Flattener<'_> {
     }
 
     /// A panel's number among all of the tile's.
-    pub(super) fn panel_number(&self, part: &Expr) -> u32 {
+    pub(in crate::verify::warp) fn panel_number(&self, part: &Expr) -> u32 {
         let pipeline = self.case.pipeline;
         let before = if pipeline.cta.staggered() {
             self.runner * pipeline.own_panels()
@@ -45,7 +45,7 @@ impl Flattener<'_> {
     }
 
     /// This group's share of a panel in the current slot, its rows or its slices; and all of the panel.
-    pub(super) fn panel(
+    pub(in crate::verify::warp) fn panel(
         &self,
         ring: RingId,
         part: usize,
@@ -65,7 +65,7 @@ impl Flattener<'_> {
     }
 
     /// A place of a slot of sums.
-    pub(super) fn sum(&self, ring: RingId, slot: u32, index: &Expr) -> Area {
+    pub(in crate::verify::warp) fn sum(&self, ring: RingId, slot: u32, index: &Expr) -> Area {
         let bytes = self.case.pipeline.sum_panel_bytes();
         self.area(ring, 0, slot, self.value(index) * bytes, bytes)
     }

@@ -1,0 +1,92 @@
+//! The text of what a thread does with its fragment of a tile.
+
+use super::Text;
+use super::value::results;
+use crate::warp::{Expr, Field, FragmentOp, Slot, Spelling};
+
+impl Text<'_> {
+    /// One operation.
+    pub(super) fn fragment(&mut self, op: &FragmentOp) {
+        match op {
+            FragmentOp::ReadPanel {
+                ring,
+                name,
+                slot_part,
+                index,
+                dtype,
+                ..
+            } => {
+                let shared = self.shared(*ring, *slot_part, index, false);
+                let element = self.element(*dtype);
+                self.panel_array(name);
+                self.panel("panel_read", &element, (name, ""), &shared);
+            }
+            FragmentOp::ReadVector {
+                name,
+                tensor,
+                column,
+                ..
+            } => {
+                let columns = self.pipeline.kernel.buffers[tensor.index()].columns;
+                let [vector, columns] =
+                    [Field::Vector(*tensor), Field::Size(columns)].map(|field| self.field(field));
+                let column = self.expr(column);
+                self.vector(name, &format!("{vector}, {column}"), &columns);
+            }
+            FragmentOp::Apply { epilogue, part } => {
+                let part = self.factor(part);
+                self.apply(*epilogue, &part);
+            }
+            FragmentOp::WritePanel {
+                ring,
+                part,
+                epilogue,
+                dtype,
+            } => {
+                let shared = self.shared(*ring, 0, &Expr::Const(0), false);
+                let element = self.element(*dtype);
+                match epilogue {
+                    Some(index) => {
+                        let from = results(&self.pipeline.epilogues[*index]);
+                        self.panel("panel_store", &element, (&from, ""), &shared);
+                    }
+                    None => {
+                        let at = format!(" + {} * {} / 2", self.factor(part), self.panel_n());
+                        self.panel("panel_store", &element, ("acc", &at), &shared);
+                    }
+                }
+            }
+            FragmentOp::SendSum {
+                ring,
+                to,
+                index,
+                part,
+            } => {
+                let barrier = self.barrier(ring.full(), Slot::Current);
+                let to = self.expr(to);
+                self.sum(
+                    "sum_send",
+                    *ring,
+                    (index, part),
+                    &format!("{barrier}, {to}, "),
+                );
+            }
+            FragmentOp::AddSum { ring, index, part } => {
+                self.sum("sum_add", *ring, (index, part), "")
+            }
+            FragmentOp::AddPanel {
+                ring,
+                slot_part,
+                index,
+                part,
+                dtype,
+            } => {
+                let shared = self.shared(*ring, *slot_part, index, false);
+                let part = self.factor(part);
+                let at = format!(" + {part} * {} / 2", self.panel_n());
+                let element = self.element(*dtype);
+                self.panel("panel_add", &element, ("acc", &at), &shared);
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What a thread that multiplies does with its fragment of a tile: its accumulators, and what it reads beside them. An
+//! operation of an epilogue is one of these: here is what it is, in `cuda::fragment` its text, in `verify::warp::fragment` its
+//! meaning, and `sm90::epilogue` makes it.
+
+use super::expr::{Expr, Field};
+use super::ring::RingId;
+use crate::dtype::Dtype;
+use crate::kernel::{Kernel, ValueId};
+use crate::program::TensorId;
+use crate::value::{AccId, Value};
+
+/// One operation on a fragment.
+#[derive(Clone, PartialEq, Debug)]
+pub enum FragmentOp {
+    /// Reads a loaded panel into registers of its own, in f32 (ordinary loads).
+    ReadPanel {
+        /// The ring.
+        ring: RingId,
+        /// What the schedule's load fills.
+        acc: AccId,
+        /// The registers' name.
+        name: String,
+        /// The panel's type.
+        dtype: Dtype,
+        /// Which part of the slot.
+        slot_part: usize,
+        /// Which box within the part.
+        index: Expr,
+    },
+    /// Reads a panel's columns of a vector, each lane those of its accumulators. Ordinary loads of memory that
+    /// nobody writes during the launch; what is beyond the vector reads as zero.
+    ReadVector {
+        /// What the schedule's load fills.
+        acc: AccId,
+        /// The registers' name.
+        name: String,
+        /// The vector.
+        tensor: TensorId,
+        /// Its first column.
+        column: Expr,
+    },
+    /// Computes what a panel's elements become.
+    Apply {
+        /// An index into [`super::Pipeline::epilogues`].
+        epilogue: usize,
+        /// Which panel of the tile.
+        part: Expr,
+    },
+    /// Rounds a panel's accumulators, or of what became of them, into the current slot (ordinary stores).
+    WritePanel {
+        /// The ring.
+        ring: RingId,
+        /// Which panel of the tile.
+        part: Expr,
+        /// What was applied to it before.
+        epilogue: Option<usize>,
+        /// What it is rounded to.
+        dtype: Dtype,
+    },
+    /// Sends a panel's accumulators to another CTA of the cluster, into the slot of the current number there.
+    ///
+    /// CUDA: `sum_send`, asynchronous stores. Meaning: as a load by TMA, it completes on that CTA's full barrier with
+    /// all its bytes.
+    SendSum {
+        /// The ring.
+        ring: RingId,
+        /// Which CTA, by its rank in the cluster.
+        to: Expr,
+        /// Which place of the slot.
+        index: Expr,
+        /// Which panel of the tile.
+        part: Expr,
+    },
+    /// Adds what another CTA sent to a panel's accumulators, in f32 (ordinary loads).
+    AddSum {
+        /// The ring.
+        ring: RingId,
+        /// Which place of the slot.
+        index: Expr,
+        /// Which panel of the tile.
+        part: Expr,
+    },
+    /// Adds a loaded panel to accumulators, in f32 (ordinary loads).
+    AddPanel {
+        /// The ring.
+        ring: RingId,
+        /// Which part of the slot.
+        slot_part: usize,
+        /// Which box within the part.
+        index: Expr,
+        /// Which panel of the tile.
+        part: Expr,
+        /// The type it is stored in.
+        dtype: Dtype,
+    },
+}
+
+impl FragmentOp {
+    /// The numbers of it.
+    pub fn exprs(&self) -> Vec<&Expr> {
+        match self {
+            FragmentOp::WritePanel { part, .. } | FragmentOp::Apply { part, .. } => vec![part],
+            FragmentOp::ReadPanel { index, .. } => vec![index],
+            FragmentOp::ReadVector { column, .. } => vec![column],
+            FragmentOp::AddPanel { index, part, .. } | FragmentOp::AddSum { index, part, .. } => {
+                vec![index, part]
+            }
+            FragmentOp::SendSum {
+                to, index, part, ..
+            } => vec![to, index, part],
+        }
+    }
+
+    /// The ring in whose slot it reads or writes, if it does.
+    pub const fn ring(&self) -> Option<RingId> {
+        match self {
+            FragmentOp::ReadPanel { ring, .. }
+            | FragmentOp::WritePanel { ring, .. }
+            | FragmentOp::AddPanel { ring, .. }
+            | FragmentOp::SendSum { ring, .. }
+            | FragmentOp::AddSum { ring, .. } => Some(*ring),
+            FragmentOp::ReadVector { .. } | FragmentOp::Apply { .. } => None,
+        }
+    }
+
+    /// What it needs of the launch besides its numbers.
+    pub(crate) fn fields(&self, kernel: &Kernel) -> Vec<Field> {
+        match self {
+            FragmentOp::ReadVector { tensor, .. } => {
+                let columns = kernel.buffers[tensor.index()].columns;
+                vec![Field::Vector(*tensor), Field::Size(columns)]
+            }
+            FragmentOp::ReadPanel { .. }
+            | FragmentOp::Apply { .. }
+            | FragmentOp::WritePanel { .. }
+            | FragmentOp::AddPanel { .. }
+            | FragmentOp::SendSum { .. }
+            | FragmentOp::AddSum { .. } => Vec::new(),
+        }
+    }
+}
+
+/// The math between the product and what is stored: a function of a lane's registers, element by element.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Epilogue {
+    /// Its name in the text.
+    pub name: String,
+    /// What the schedule says, of all that the item added up and loaded.
+    pub of: ValueId,
+    /// The same with the sum of what was added up as one.
+    pub value: Value,
+    /// What it reads.
+    pub params: Vec<Param>,
+}
+
+/// What an [`Epilogue`] reads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Param {
+    /// What it is in [`Epilogue::value`].
+    pub acc: AccId,
+    /// Its name in the text.
+    pub name: String,
+    /// Where it comes from.
+    pub from: Source,
+}
+
+/// Where a number of an [`Epilogue`] comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The item's accumulators.
+    Product,
+    /// [`FragmentOp::ReadPanel`]
+    Panel,
+    /// [`FragmentOp::ReadVector`]
+    Vector,
+}
