@@ -1,4 +1,4 @@
-//! Element types: their size, and what storing a number in one does to it.
+//! Element types: size and rounding.
 
 use half::{bf16, f16};
 use std::fmt;
@@ -15,7 +15,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// Every element type, in the order they are offered to a user.
+    /// Every element type, in the order shown to a user.
     pub const ALL: [Dtype; 3] = [Dtype::Bf16, Dtype::F16, Dtype::F32];
 
     /// Bytes one element takes in memory.

@@ -1,6 +1,7 @@
-//! A reference of the user's own: what an output is, in f64, beside what its type promises and its schedule says.
+//! The user's own reference: a function that computes an output in f64. It replaces the reference that follows from the
+//! tensor's type or the schedule's statements.
 //!
-//! It is a function that is given to the program, and goes wherever the program goes:
+//! The program carries it:
 //!
 //! ```
 //! use counterflow_codegen::given::{Given, Matrix};
@@ -21,8 +22,7 @@
 use ndarray::{Array2, Axis, Slice};
 use std::ops::Range;
 
-/// Says what an output holds on a rank, or why that cannot be said. Nothing is compared with an output of which it says
-/// nothing.
+/// Computes an output's values on a rank, or says why it cannot. An output without values is not compared.
 pub type Reference = fn(&Given<'_>) -> Result<Matrix, String>;
 
 /// Rows by columns of numbers.
@@ -30,7 +30,7 @@ pub type Reference = fn(&Given<'_>) -> Result<Matrix, String>;
 pub struct Matrix(pub(crate) Array2<f64>);
 
 impl Matrix {
-    /// That many rows by columns, each element from its row and column.
+    /// A matrix of that many rows and columns. Each element is computed from its row and column.
     pub fn of(rows: u32, columns: u32, element: impl Fn(u32, u32) -> f64) -> Matrix {
         let shape = (rows as usize, columns as usize);
         let at = |(row, column)| element(row as u32, column as u32);
@@ -55,10 +55,10 @@ impl Matrix {
         self.0[(row as usize, column as usize)]
     }
 
-    /// This times the other one transposed, as `dot(x[t], w[t])` multiplies.
+    /// This matrix times the transpose of the other, as in `dot(x[t], w[t])`.
     ///
     /// # Panics
-    /// If they have not as many columns.
+    /// If their numbers of columns differ.
     #[must_use]
     pub fn times(&self, other: &Matrix) -> Matrix {
         Matrix(self.0.dot(&other.0.t()))
@@ -67,13 +67,13 @@ impl Matrix {
     /// Their sum, element by element.
     ///
     /// # Panics
-    /// If they have not as many rows and columns.
+    /// If their sizes differ.
     #[must_use]
     pub fn plus(&self, other: &Matrix) -> Matrix {
         Matrix(&self.0 + &other.0)
     }
 
-    /// Each element changed.
+    /// Applies a function to each element.
     #[must_use]
     pub fn map(&self, change: impl Fn(f64) -> f64) -> Matrix {
         Matrix(self.0.mapv(change))
@@ -82,7 +82,7 @@ impl Matrix {
     /// Some of its rows.
     ///
     /// # Panics
-    /// If it has not so many.
+    /// If it has fewer.
     #[must_use]
     pub fn part(&self, rows: Range<u32>) -> Matrix {
         let rows = Slice::from(rows.start as usize..rows.end as usize);
@@ -90,7 +90,7 @@ impl Matrix {
     }
 }
 
-/// What a reference is asked, and what it may look at.
+/// The arguments of a reference: the requested output, and the inputs.
 pub struct Given<'a> {
     pub(crate) output: &'a str,
     pub(crate) rank: u32,
@@ -101,7 +101,7 @@ pub struct Given<'a> {
 }
 
 impl Given<'_> {
-    /// The output that is asked for, by its name.
+    /// The name of the requested output.
     pub fn output(&self) -> &str {
         self.output
     }
@@ -116,22 +116,22 @@ impl Given<'_> {
         self.world
     }
 
-    /// Which rows of it that rank holds: of what is `Scattered` its own chunk, of anything else all. A reference gives
-    /// these, and all columns.
+    /// The rows of the output that the rank holds: its own chunk of a `Scattered` one, otherwise all. A reference gives
+    /// these rows, with all columns.
     pub fn rows(&self) -> Range<u32> {
         self.rows.clone()
     }
 
-    /// An input as that rank is to see it: of what is `Gathered` the rows of all ranks, of what is `Accumulated` what it
-    /// held before.
+    /// An input as that rank sees it: the rows of all ranks of a `Gathered` tensor, the old contents of an `Accumulated`
+    /// one.
     ///
     /// # Errors
-    /// That there is no such input, or no such rank.
+    /// No such input, or no such rank.
     pub fn input(&self, name: &str, rank: u32) -> Result<Matrix, String> {
         (self.inputs)(name, rank)
     }
 
-    /// What the schedule's own statements make of this output, one after another.
+    /// This output as the schedule's own statements compute it, one after another.
     pub fn as_written(&self) -> Matrix {
         self.as_written.clone()
     }

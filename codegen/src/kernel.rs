@@ -1,12 +1,12 @@
-//! The tile-level IR: one small program per role, with every choice settled and the credits visible.
+//! The tile-level IR: one small program per role, with choices settled and credits explicit.
 //!
-//! Its meaning is given by [`crate::unroll`], which turns it into the steps of each agent for one world and shape;
-//! the verifier, the emulator and the timeline model all consume those steps, so they cannot disagree about orders,
-//! items or cells.
+//! [`crate::unroll`] defines its meaning: it turns a kernel into the steps of each agent for one world and shape. The
+//! verifier, the emulator and the timeline model all use those steps, so they cannot disagree about orders, items or
+//! cells.
 //!
-//! A role's body has two levels. Outside items ([`Block`]) every CTA of the role walks the same control and nothing
-//! touches data. Inside an item ([`Op`]) one CTA works alone, in program order. Items of a role are claimed in order
-//! but are otherwise concurrent; only [`Block::Join`] makes earlier items happen before later ones.
+//! A role's body has two levels. Outside items ([`Block`]) every CTA of the role runs the same control flow and accesses
+//! no data. Inside an item ([`Op`]) one CTA works alone, in program order. Items of a role are claimed in order but are
+//! otherwise concurrent. Only [`Block::Join`] orders earlier items before later ones.
 
 use crate::dtype::Dtype;
 use crate::order::{RankOrder, TileOrder};
@@ -22,11 +22,11 @@ use std::sync::Arc;
 /// A lowered schedule.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// What it was lowered from: nothing here is decided by it, but what it computes is compared with what that says.
+    /// The program it was lowered from. It decides nothing here; results are compared with its meaning.
     pub program: Arc<Program>,
     /// The schedule's name.
     pub name: String,
-    /// What makes it differ from its siblings.
+    /// Its variant.
     pub variant: Variant,
     /// The symbolic sizes, matched across tensors.
     pub dims: Vec<Dim>,
@@ -44,7 +44,7 @@ pub struct Kernel {
     pub accs: Vec<String>,
     /// What each store writes, by [`ValueId`].
     pub values: Vec<Value>,
-    /// Where each op was written, by [`OpId`]. Credits carry the place of the access they protect.
+    /// The source location of each op, by [`OpId`]. Credits have that of the access they protect.
     pub locs: Vec<Loc>,
 }
 
@@ -63,7 +63,7 @@ pub struct OpId(pub u16);
 /// A symbolic size.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dim {
-    /// `m`, `n`, `k`, or `tensor.rows` / `tensor.columns` where no dot names it.
+    /// `m`, `n`, `k`, or `tensor.rows` / `tensor.columns` if no dot names it.
     pub name: String,
     /// Whether it is divided over ranks in chunks of `ceil(size / world)`, the last ones short or empty.
     pub chunked: bool,
@@ -72,7 +72,7 @@ pub struct Dim {
 }
 
 impl Dim {
-    /// Whether a shape gives its size by name: it is none of m, n and k.
+    /// Whether a shape gives its size by name, because it is none of m, n and k.
     pub fn is_further(&self) -> bool {
         !self.unit && !matches!(self.name.as_str(), "m" | "n" | "k")
     }
@@ -91,7 +91,7 @@ pub struct Buffer {
     pub rows: DimId,
     /// Its columns.
     pub columns: DimId,
-    /// Whether consecutive rows are adjacent in memory (a transposed operand) instead of consecutive columns.
+    /// Whether rows are contiguous in memory (a transposed operand) instead of columns.
     pub rows_contiguous: bool,
 }
 
@@ -122,7 +122,7 @@ impl Buffer {
         )
     }
 
-    /// Whether it is scratch, which keeps its contents' last readers across launches.
+    /// Whether it is scratch, whose last readers matter across launches.
     pub fn is_scratch(&self) -> bool {
         matches!(self.kind, TensorKind::Scratch { .. })
     }
@@ -159,9 +159,9 @@ pub struct Counter {
 /// What a counter orders.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// A hand-off the user wrote.
+    /// Data: a counter that the user wrote.
     Data,
-    /// Cell `r` on me: rank `r` has started this launch, so I may touch this parameter of its.
+    /// Cell `r` on me: rank `r` has started this launch, so I may access this parameter of its.
     Ready(TensorId),
     /// Cell `r` on me: rank `r` has done its last remote read of this parameter of mine.
     Returned(TensorId),
@@ -170,7 +170,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// How many launches back a wait looks: the scratch credit of launch `e` was granted in launch `e - 1`.
+    /// How many launches back a wait counts: the scratch credit of launch `e` was granted in launch `e - 1`.
     pub const fn lag(self) -> u32 {
         match self {
             Purpose::Data | Purpose::Ready(_) | Purpose::Returned(_) => 0,
@@ -183,7 +183,7 @@ impl Purpose {
         !matches!(self, Purpose::Data)
     }
 
-    /// Whether a read of `region` must come after a wait for those cells: a credit of the rank whose memory is read.
+    /// Whether a read of `region` must come after a wait for these cells: a credit of the rank whose memory is read.
     pub fn lets_read(self, region: &Region, index: &[CellIndex]) -> bool {
         let Purpose::Ready(buffer) = self else {
             return false;
@@ -227,21 +227,21 @@ pub enum RoleKind {
 pub struct GemmKind {
     /// Depth of one step of the K loop, in elements.
     pub k: u32,
-    /// CTAs of a cluster along rows and columns of tiles, which load together what their tiles have in common.
+    /// CTAs of a cluster along rows and columns of tiles. They load what their tiles share by multicast.
     pub cluster: (u32, u32),
-    /// CTAs of a cluster that share the K steps of each tile; 1: none. A cluster has so many for each of those that have
-    /// tiles beside each other.
+    /// CTAs of a cluster that share the K steps of each tile. 1: none. A cluster has this many for each of its adjacent
+    /// tiles.
     pub split: u32,
-    /// Stages of the shared-memory ring; `None`: as many as fit.
+    /// Stages of the shared-memory ring. `None`: as many as fit.
     pub stages: Option<u32>,
-    /// Panels through which results leave shared memory; `None`: as many as fit.
+    /// Shared-memory buffers through which results are stored. `None`: as many as fit.
     pub panels: Option<u32>,
-    /// Whether the warpgroups that multiply take tiles in turn, instead of sharing each.
+    /// Whether the warpgroups that multiply take whole tiles in turn (ping-pong) instead of sharing each.
     pub ping_pong: bool,
 }
 
 impl GemmKind {
-    /// CTAs of a cluster: those that have tiles beside each other, as often as steps are shared.
+    /// CTAs of a cluster: its adjacent tiles, times the CTAs that share each tile's steps.
     pub const fn ctas(&self) -> u32 {
         self.cluster
             .0
@@ -261,13 +261,13 @@ impl RoleKind {
         }
     }
 
-    /// Whether each item happens before the next, because one agent does them in order.
+    /// Whether each item happens before the next, because one agent runs them in order.
     pub const fn sequential(self) -> bool {
         matches!(self, RoleKind::CopyEngine)
     }
 }
 
-/// Control outside items: every CTA of the role walks it; it touches no data.
+/// Control flow outside items. Every CTA of the role runs it. It accesses no data.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Block {
     /// Visit ranks.
@@ -312,7 +312,7 @@ pub enum Block {
         /// What it does.
         body: Vec<Op>,
     },
-    /// All items before it are done before any after it starts: the CTA that finishes last goes on.
+    /// All items before it are done before any item after it starts: the CTA that finishes last continues.
     Join,
 }
 
@@ -444,7 +444,7 @@ impl Kernel {
         self.locs[usize::from(op.0)]
     }
 
-    /// Where a block was written: one without a statement of its own, where its first op was.
+    /// A block's source location, or that of its first op if it has no statement of its own.
     pub fn block_loc(&self, block: &Block) -> Option<Loc> {
         match block {
             Block::ForRanks { at, .. } | Block::If { at, .. } | Block::Items { at, .. } => Some(at),
@@ -492,8 +492,7 @@ impl Kernel {
         found
     }
 
-    /// Whether a region is memory that ranks, or roles, hand over to each other during a launch: somebody writes it, or it
-    /// is another rank's.
+    /// Whether ranks or roles pass data through a region during a launch: somebody writes it, or it is another rank's.
     pub fn is_handed_over(&self, region: &Region) -> bool {
         let mut found = region.home.is_remote();
         for role in &self.roles {
@@ -506,7 +505,7 @@ impl Kernel {
         found
     }
 
-    /// The GEMM role's K step, or 64 where there is none.
+    /// The GEMM role's K step, or 64 without one.
     pub fn k_step(&self) -> u32 {
         self.gemm().map_or(64, |kind| kind.k)
     }

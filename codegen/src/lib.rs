@@ -1,6 +1,6 @@
-//! The pure middle of counterflow: values flow one way, one function per arrow.
+//! The pure core of counterflow: values flow one way, one function per arrow.
 //!
-//! This crate reads no file, variable or clock, has no `unsafe`, and asks no device anything.
+//! This crate reads no files, environment variables or clocks, has no `unsafe`, and uses no device.
 #![forbid(unsafe_code)]
 
 pub mod builder;

@@ -1,51 +1,53 @@
-//! What a GPU and its links can do.
+//! Rates and latencies of a GPU and its links.
 
 use crate::dtype::Dtype;
 
-/// A machine profile: measured once, stored as data. Rates are per GPU, in bytes or FLOP a second; times in seconds.
+/// A machine profile: measured once, stored as data. Rates are per GPU, in bytes or FLOP a second. Times are in
+/// seconds.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Machine {
     /// Its name in reports.
     pub name: &'static str,
     /// Streaming multiprocessors.
     pub sms: u32,
-    /// Clusters that run at once with every SM free, by their CTAs, from 1: see [`Machine::clusters`].
+    /// Clusters that run at once if every SM is free, by their number of CTAs, from 1: see [`Machine::clusters`].
     pub clusters: &'static [u32],
-    /// Bytes a second from device memory, if all SMs and more ask for them: see [`Machine::memory_of`].
+    /// Bytes a second from device memory, with more requests than it can serve: see [`Machine::memory_of`].
     pub memory: f64,
     /// CTAs that reach half of it.
     pub memory_half: f64,
-    /// The share of it that is left where several CTAs ask for the same bytes, each by itself.
+    /// The share of it that remains if several CTAs each request the same bytes.
     pub memory_again: f64,
     /// Bytes a second that all SMs together read through the L2 cache, each for itself.
     pub l2: f64,
     /// Bytes a second that the two SMs of a pair read through the L2 cache together, or one whose other is idle.
     pub l2_pair: f64,
-    /// Of what an SM outside clusters reads for itself through the L2 cache, what it reads in step with the others where an
-    /// operand's rows are contiguous.
+    /// For an MN-major operand: the rate of an SM outside clusters through the L2 cache while in step with the others,
+    /// as a share of its rate apart.
     pub in_step_by_rows: f64,
-    /// K steps after which CTAs that began together are in step half of the time.
+    /// K steps after which CTAs that began together are in step half the time.
     pub apart: f64,
-    /// Bytes a second that an SM of a cluster takes in: what it reads, and what the others read for it.
+    /// Bytes a second that an SM of a cluster receives: its own reads, and the others' reads for it.
     pub cluster_sm: f64,
-    /// Seconds a K step of 64 takes at least, however small its tile: barrier, multiplies, barrier, one after another.
+    /// The least seconds of a K step of 64, however small the tile: barrier, multiplies, barrier, one after another.
     pub step_latency: f64,
-    /// The same where more than two CTAs share the steps of a tile.
+    /// The same if more than two CTAs share the steps of a tile.
     pub shared_step_latency: f64,
-    /// Seconds a step takes longer in which CTAs of a cluster that load together wait for the slower of them.
+    /// Extra seconds of a step with multicast loads, in which the CTAs of a cluster wait for the slowest of them.
     pub meeting: f64,
-    /// Seconds from asking for a stage to having it: with few stages in flight, a step takes as long as its share of it.
+    /// Seconds from the request for a stage to its arrival. With few stages in flight, a step takes its share of that.
     pub stage_latency: f64,
     /// Bytes of sums a second that a CTA sends to those that share its steps, and adds.
     pub exchange: f64,
     /// Dense 16-bit matrix FLOP a second of all SMs inside the K loop of full tiles.
     pub flops: f64,
-    /// The same of one SM, however few others do.
+    /// The same for one SM, however few others multiply.
     pub flops_sm: f64,
-    /// Seconds a tile that warpgroups share costs besides its K loop: filling the ring, and the part of the epilogue that
-    /// nothing hides. Where they take tiles in turn, one's K loop hides the other's epilogue, if there is another tile.
+    /// Seconds of a cooperative tile besides its K loop: filling the ring, and the exposed part of the epilogue. In
+    /// ping-pong mode one warpgroup's K loop hides the other's epilogue, if there is another tile.
     pub tile_overhead: f64,
-    /// Seconds that each panel of a shared tile of any number of rows costs: a meeting with the thread that stores.
+    /// Seconds for each epilogue subtile of a cooperative tile of any number of rows: a synchronization with the
+    /// storing thread.
     pub panel_overhead: f64,
     /// Bytes a second one direction of its link carries when a copy engine moves large chunks.
     pub link_copy_engine: f64,
@@ -69,9 +71,9 @@ pub struct Machine {
     pub copy_engine_latency: f64,
     /// Seconds from enqueueing a kernel to its first instruction.
     pub launch_latency: f64,
-    /// The same where its CTAs come early ([`crate::sm90::cta::early`]), behind a launch that lets them.
+    /// The same if its CTAs start early (programmatic dependent launch, [`crate::sm90::cta::early`]).
     pub early_launch_latency: f64,
-    /// Seconds that a kernel of clusters needs more, to be placed and to meet, for each doubling of their CTAs.
+    /// Extra seconds of a kernel with clusters, for placement and synchronization, for each doubling of their CTAs.
     pub cluster_launch: f64,
 }
 
@@ -87,33 +89,34 @@ impl Machine {
     /// to meet the power limit, and one has tiles that we would not try.
     ///
     /// Fitted to the medians of our own kernels (tests/measured: 22 products in all variants, 105 in those that were
-    /// favourites once), then rounded; in brackets what the first table alone gives: a step takes 0.148 µs at least (0.147),
-    /// 0.235 where more than two CTAs share the steps (0.232); stages 1.4 µs (1.39); an SM alone multiplies with 7 TFLOP/s
-    /// (7.1; at 1.98 GHz it could 8.1); launches cost 3.4 µs (3.3), 1.9 if they come early (1.5), and 0.6 for each doubling
-    /// of a cluster (0.63); CTAs that share steps exchange 28 GB/s of sums (24); an SM of a cluster takes in 128 GB/s (136),
-    /// and loses 12 ns a step to the other (7 to 37 in pairs of rows that differ in nothing else).
+    /// favourites once), then rounded; in brackets what the first table alone gives: a step takes 0.148 µs at least
+    /// (0.147), 0.235 where more than two CTAs share the steps (0.232); stages 1.4 µs (1.39); an SM alone multiplies
+    /// with 7 TFLOP/s (7.1; at 1.98 GHz it could 8.1); launches cost 3.4 µs (3.3), 1.9 if they come early (1.5), and
+    /// 0.6 for each doubling of a cluster (0.63); CTAs that share steps exchange 28 GB/s of sums (24); an SM of a
+    /// cluster takes in 128 GB/s (136), and loses 12 ns a step to the other (7 to 37 in pairs of rows that differ in
+    /// nothing else).
     ///
-    /// Pairs of SMs: 128×80 in step (512×2560×8192, 128 CTAs) brings 16 TB/s to all SMs, which is about 200 GB/s a pair if
-    /// they read the common operand once; apart, each reads for itself, as all do in long products. How fast they part is of
-    /// the second table and of operands whose rows are contiguous, by hand: half the time after 800 steps (128×96 takes
-    /// 0.31 µs a step in the mean of 768 of them, 0.34 of 1536, 0.36 of 3072, 0.41 of 49152).
+    /// Pairs of SMs: 128×80 in step (512×2560×8192, 128 CTAs) brings 16 TB/s to all SMs, which is about 200 GB/s a pair
+    /// if they read the common operand once; apart, each reads for itself, as all do in long products. How fast they
+    /// part is of the second table and of operands whose rows are contiguous, by hand: half the time after 800 steps
+    /// (128×96 takes 0.31 µs a step in the mean of 768 of them, 0.34 of 1536, 0.36 of 3072, 0.41 of 49152).
     ///
-    /// Where an operand's rows are contiguous, CTAs outside clusters read 4 % less a second in step than apart: a fit (0.93
-    /// to 0.97 do) to one product, 512×2560×8192 tn in 128×160 by two, with no reason known.
+    /// Where an operand's rows are contiguous, CTAs outside clusters read 4 % less a second in step than apart: a fit
+    /// (0.93 to 0.97 do) to one product, 512×2560×8192 tn in 128×160 by two, with no reason known.
     ///
-    /// 200×256 in 25 panels took 5 % longer than 128×256 at 8192×8192×4096 tn, ten tiles a CTA: 0.2 µs a panel. In five that
-    /// makes 1 %: as measured in nt and nn, while tn still takes 2 % longer than 128×256. Where warpgroups end a tile one after
-    /// another (nt and nn by now) panels cost nothing: another 1.2 % at 8192³.
+    /// 200×256 in 25 panels took 5 % longer than 128×256 at 8192×8192×4096 tn, ten tiles a CTA: 0.2 µs a panel. In five
+    /// that makes 1 %: as measured in nt and nn, while tn still takes 2 % longer than 128×256. Where warpgroups end a
+    /// tile one after another (nt and nn by now) panels cost nothing: another 1.2 % at 8192³.
     ///
-    /// Fitted to launches back to back that come early or not: 36.9 → 35.7 µs (1×8192×8192), 13.0 → 11.2 (64×8192×2048),
-    /// 16.0 → 15.1 (512×8192×1024) save 1.3 µs in the mean, 36.8 → 34.3 (512×2560×8192) and 28.2 → 24.7 (512×1280×8192),
-    /// where steps are shared, 3.0: taken as 1.5 µs less to launch.
+    /// Fitted to launches back to back that come early or not: 36.9 → 35.7 µs (1×8192×8192), 13.0 → 11.2
+    /// (64×8192×2048), 16.0 → 15.1 (512×8192×1024) save 1.3 µs in the mean, 36.8 → 34.3 (512×2560×8192) and 28.2 → 24.7
+    /// (512×1280×8192), where steps are shared, 3.0: taken as 1.5 µs less to launch.
     ///
     /// Reads through L2: 64 bytes a clock and SM, 96 GB/s at 1.5 GHz.
     ///
-    /// Clusters: what `cuOccupancyMaxActiveClusters` says of a kernel that has one CTA an SM. A constant, of one
-    /// GPU: others of the kind may differ, and with a cluster too many a GEMM without communication is right and takes another
-    /// round. Those that communicate have no clusters.
+    /// Clusters: what `cuOccupancyMaxActiveClusters` says of a kernel that has one CTA an SM. A constant, of one GPU:
+    /// others of the kind may differ, and with a cluster too many a GEMM without communication is right and takes
+    /// another round. Those that communicate have no clusters.
     ///
     /// Memory: copies reach 4.3 TB/s, by the machine's notes. 128 CTAs read 134 MB of w with 3.9, and 112 CTAs take 9 %
     /// longer than 128 for 235 MB. Where two rows of tiles ask for the same columns of w, 3.3: 64×128 at 128×8192×8192
@@ -159,12 +162,12 @@ impl Machine {
     /// The same under a load of several seconds: 8192³ for 8 s runs at 669 TFLOP/s (1470 MHz, 688 W), which is
     /// 683 TFLOP/s while the K loop runs. Links, latencies and caches keep their rates.
     ///
-    /// Fitted to the same medians, which were measured in turns with others on a GPU at 700 W: 687 TFLOP/s while all SMs are
-    /// in the K loop (the first table alone: 715); fewer have a faster clock. A shared tile costs 0.4 µs, and so does
-    /// one taken in turn that has one block of 64 on the M side, or three (96×192 at 4096 and 16384×12288×1536: 0.5 µs); others nothing.
-    /// Tiles of 128×96 take as long a step as 128×128 where the operands are many times what L2 holds (8192×14336×8192:
-    /// 0.40 µs): 128 SMs read 10.8 TB/s with the latter, 9.5 with the former. So it is L2 that bounds them, with 11.4 TB/s if
-    /// all read.
+    /// Fitted to the same medians, which were measured in turns with others on a GPU at 700 W: 687 TFLOP/s while all
+    /// SMs are in the K loop (the first table alone: 715); fewer have a faster clock. A shared tile costs 0.4 µs, and
+    /// so does one taken in turn that has one block of 64 on the M side, or three (96×192 at 4096 and 16384×12288×1536:
+    /// 0.5 µs); others nothing. Tiles of 128×96 take as long a step as 128×128 where the operands are many times what
+    /// L2 holds (8192×14336×8192: 0.40 µs): 128 SMs read 10.8 TB/s with the latter, 9.5 with the former. So it is L2
+    /// that bounds them, with 11.4 TB/s if all read.
     pub fn h200_at_power_limit() -> Machine {
         Machine {
             name: "H200 NV18 at its power limit",
@@ -176,13 +179,13 @@ impl Machine {
         }
     }
 
-    /// Bytes a second that so many CTAs read from device memory.
+    /// Bytes a second that this many CTAs read from device memory.
     pub fn memory_of(&self, ctas: u32) -> f64 {
         let ctas = f64::from(ctas.max(1));
         self.memory * ctas / (ctas + self.memory_half)
     }
 
-    /// Clusters of `ctas` CTAs, at most as many as a GPU can place, that run at once on so many SMs.
+    /// Clusters of `ctas` CTAs that run at once on this many SMs, at most as many as a GPU can place.
     pub fn clusters(&self, ctas: u32, sms: u32) -> u32 {
         let size = (ctas.max(1) as usize).min(self.clusters.len());
         let [Some(whole), Some(all)] = [1, size].map(|size| self.clusters.get(size - 1)) else {
@@ -191,8 +194,9 @@ impl Machine {
         (all * sms / whole).max(u32::from(sms >= ctas))
     }
 
-    /// FLOP a second of one SM inside the K loop, where so many multiply operands of that type (f32 operands run as tf32,
-    /// at half the 16-bit rate). At the power limit, fewer SMs have a faster clock; power grows faster than the clock.
+    /// FLOP a second of one SM inside the K loop, if this many SMs multiply operands of that type (f32 operands run as
+    /// tf32, at half the 16-bit rate). At the power limit, fewer SMs have a faster clock: power grows faster than the
+    /// clock.
     pub fn flops_of(&self, dtype: Dtype, busy: f64) -> f64 {
         let sms = f64::from(self.sms);
         let faster = (sms / busy.clamp(1.0, sms.max(1.0))).sqrt();

@@ -1,12 +1,12 @@
-//! Orders, each defined once: in which order a rank visits ranks, and in which order items of a chunk are visited.
+//! Orders of ranks, and of the items of a chunk. Each order is defined once.
 //!
-//! Every affine order is generic over [`Int`], so the planner and the emulator compute with it and the emitter prints
-//! it from the same line. An order given as a closure has no expression: it becomes a table in the plan.
+//! Every affine order is generic over [`Int`]: the planner and the emulator compute with it, and the emitter prints the
+//! same line. An order given as a closure has no expression, so the plan holds it as a table.
 
 use std::fmt;
 use std::ops::{Add, Div, Mul, Rem, Sub};
 
-/// What an order computes with: numbers in the planner and the emulator, expressions in the emitter. Never negative.
+/// The integers of an order: numbers in the planner and the emulator, expressions in the emitter. Never negative.
 pub trait Int:
     Clone
     + Add<Output = Self>
@@ -19,7 +19,7 @@ pub trait Int:
     fn constant(value: u32) -> Self;
     /// The smaller of two.
     fn min(self, other: Self) -> Self;
-    /// The same number; a text that prints it may give it this name.
+    /// The same number. A printed text may give it this name.
     #[must_use]
     fn named(self, name: &'static str) -> Self {
         let _ = name;
@@ -39,16 +39,16 @@ impl Int for u32 {
 /// An order written by the user: `(me, step, world) -> rank`, for each step below `world`.
 pub type OrderFn = fn(u32, u32, u32) -> u32;
 
-/// In which order a rank visits ranks (and the chunks they own).
+/// The order in which a rank visits ranks (and the chunks they own).
 #[derive(Clone, Copy)]
 pub enum RankOrder {
     /// Step `s` is at `(me + start + stride * s) mod world`, for `s` in `0..world - skipped`.
     FromMe {
-        /// Where the first step is, relative to me.
+        /// The first rank, relative to me.
         start: i32,
-        /// How far one step goes.
+        /// The distance of one step.
         stride: i32,
-        /// How many of the `world` steps are left out at the end.
+        /// How many of the `world` steps are skipped at the end.
         skipped: u32,
     },
     /// Ranks `0..world`, the same on every rank.
@@ -70,7 +70,7 @@ impl RankOrder {
     pub fn at(self, me: u32, step: u32, world: u32) -> u32 {
         match self {
             RankOrder::FromMe { start, stride, .. } => {
-                // Whatever the user wrote, numbers stay below world².
+                // Numbers stay below world² whatever the user wrote.
                 let within = |n: i32| {
                     i32::try_from(world).map_or(n, |world| n.checked_rem_euclid(world).unwrap_or(0))
                 };
@@ -111,7 +111,7 @@ pub fn affine<I: Int>(start: i32, stride: i32, me: I, step: I, world: I) -> I {
     match stride {
         0 => {}
         1 => at = at + step,
-        // What a negative start added is at least world - 1.
+        // A negative start adds at least world - 1.
         -1 if start < 0 => at = at - step,
         s if s > 0 => at = at + I::constant(s.unsigned_abs()) * step,
         s => at = at + I::constant(s.unsigned_abs()) * (world.clone() - step),
@@ -190,7 +190,7 @@ impl fmt::Debug for RankOrder {
     }
 }
 
-/// In which order the items of one chunk are visited: item `index` of a grid of `rows` by `columns`.
+/// The order of the items of one chunk: item `index` of a grid of `rows` by `columns`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TileOrder {
     /// Along a row, then the next row.

@@ -34,17 +34,17 @@ pub struct Plan {
     pub arrivals: Arc<Arrivals>,
     /// How many CTAs run.
     pub grid: Grid,
-    /// How each of them computes tiles; `None` where the architecture has nothing to fit, or there is nothing to multiply.
+    /// How each CTA computes tiles. `None` for the emulator alone, or without a product.
     pub cta: Option<Cta>,
-    /// Where everything in the symmetric heap lies.
+    /// The layout of the symmetric heap.
     pub heap: Heap,
     /// Identifies kernel, variant, series and shape: ranks that launch different plans see different hashes.
     pub hash: u64,
-    /// Identifies the series that it is of.
+    /// Identifies its series.
     pub(crate) series: u64,
 }
 
-/// The steps of every agent, unrolled when first looked at: a launch of a known class of shapes never is.
+/// The steps of every agent, unrolled on first use. A launch of a known class of shapes never unrolls them.
 #[derive(Clone, Debug)]
 pub struct Agents {
     kernel: Arc<Kernel>,
@@ -77,9 +77,9 @@ impl<'a> IntoIterator for &'a Agents {
 pub struct Grid {
     /// Persistent GEMM CTAs.
     pub gemm: u32,
-    /// Tiles that they compute on a rank.
+    /// Tiles that these compute on a rank.
     pub tiles: u64,
-    /// How many of them a CTA, or all CTAs of a cluster together, have at most.
+    /// The most tiles of a CTA, or of all CTAs of a cluster together.
     pub rounds: u64,
     /// CTAs that move data.
     pub comm: u32,
@@ -90,15 +90,15 @@ pub struct Grid {
 }
 
 impl Plan {
-    /// The plan of `kernel` for `shape` on `machine`, of a series of up to [`Shape::most`]: numbers, not yet verified.
+    /// The plan of `kernel` for `shape` on `machine`, in a series of up to [`Shape::most`]. It is not verified yet.
     ///
     /// # Errors
-    /// What [`Geometry::new`] and [`unroll`] refuse, and a grid or shared memory that does not fit.
+    /// What [`Geometry::new`] and [`unroll`] reject, and a grid or shared memory that does not fit.
     pub fn new(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Plan, Diagnostics> {
         Plan::within(kernel, shape, &shape.most(kernel), machine)
     }
 
-    /// As [`Plan::new`], of a series of up to `most`, which names every dimension ([`Shape::most`]).
+    /// As [`Plan::new`], in a series of up to `most`, which names every dimension ([`Shape::most`]).
     ///
     /// # Errors
     /// As [`Plan::new`], and a dimension above the most.
@@ -118,8 +118,8 @@ impl Plan {
         )
     }
 
-    /// As [`Plan::new`], of the series of that identity; with the arrivals of its class of shapes if they are known, and
-    /// then without unrolling.
+    /// As [`Plan::new`], in the series of that identity. If the arrivals of its class of shapes are known, it is not
+    /// unrolled.
     pub(crate) fn of(
         kernel: &Arc<Kernel>,
         geometry: Geometry,
@@ -199,7 +199,7 @@ fn grid(
                 cluster = kind.ctas();
                 // A role without dots still needs a CTA to run on.
                 grid.tiles = items(&role.body, geometry, (1, 1), 1).max(1);
-                // A cluster has tiles beside each other, some of them perhaps outside, and all its CTAs for each.
+                // A cluster has adjacent tiles, perhaps some outside, and all its CTAs for each.
                 clusters = items(&role.body, geometry, kind.cluster, 1).max(1);
             }
             RoleKind::SpareWarps if kernel.variant.arch != Arch::Cpu && !has_gemm => found.push(
@@ -253,9 +253,10 @@ fn grid(
         .min(most);
     if grid.gemm > 0 {
         grid.rounds = clusters.div_ceil(u64::from(grid.gemm / cluster));
-        // No more than as many rounds need, which then are whole: 128 of 132 SMs for 2048 tiles. It takes as long, and at
-        // the power limit 0.6 % less: a round is a block of tiles that read the same rows and columns. Not where CTAs of the
-        // next launch would no longer come early, and not where tiles wait for peers: those are dealt loop by loop.
+        // Use no more CTAs than the number of rounds needs, so that rounds are whole: 128 of 132 SMs for 2048 tiles. It
+        // takes as long, and 0.6 % less at the power limit, because a round is a block of tiles that read the same rows
+        // and columns. Not if CTAs of the next launch could then no longer start early, and not if tiles wait for
+        // peers: those are scheduled loop by loop.
         let whole = clusters.div_ceil(grid.rounds) as u32 * cluster;
         if kernel.counters.is_empty() && early::pays(whole, machine.sms) {
             grid.gemm = whole;
@@ -264,8 +265,8 @@ fn grid(
     grid
 }
 
-/// How many items with a dot a role has on one rank, or clusters of so many rows and columns of them, full chunks
-/// assumed. Items that only wait or move data need no CTA of their own.
+/// The number of a role's items with a dot on one rank, or of clusters of them, assuming full chunks. Items that only
+/// wait or move data need no CTA of their own.
 fn items(body: &[Block], geometry: &Geometry, cluster: (u32, u32), times: u64) -> u64 {
     let count = body.iter().map(|block| match block {
         Block::ForRanks { order, body, .. } => items(

@@ -1,7 +1,7 @@
-//! What the user wrote: tensors, partitions, counters and roles, with the source location of every statement.
+//! The user's program: tensors, partitions, counters and roles, with the source location of every statement.
 //!
-//! A program is SPMD: one text, run by every rank. Nothing here is resolved: choices are still open, dimensions are
-//! not yet matched, and the credits that make relaunching safe are not there. [`crate::lower`] does that.
+//! A program is SPMD: every rank runs the same text. Nothing is resolved yet: choices are open, dimensions are not
+//! matched, and the credits that make it safe to launch again are missing. [`crate::lower`] does all that.
 
 use crate::dtype::Dtype;
 use crate::given::Reference;
@@ -48,7 +48,7 @@ pub struct Program {
     pub partitions: Vec<Partition>,
     /// The counters, in the order written.
     pub counters: Vec<CounterSet>,
-    /// The choices left open, in the order written.
+    /// The open choices, in the order written.
     pub tunables: Vec<Tunable>,
     /// The role loops, in the order written. Loops under one role run one after another.
     pub roles: Vec<Role>,
@@ -58,12 +58,12 @@ pub struct Program {
     pub accs: Vec<AccDecl>,
     /// Where the schedule was written.
     pub at: Loc,
-    /// What its outputs are compared with, where the user says it.
+    /// The user's own reference for its outputs, if there is one.
     pub reference: Option<Reference>,
 }
 
 impl Program {
-    /// This program, with its outputs compared with what `reference` says of them.
+    /// This program, with `reference` as the reference for its outputs.
     #[must_use]
     pub fn reference(self, reference: Reference) -> Program {
         Program {
@@ -89,7 +89,7 @@ pub struct Tensor {
 /// What a tensor is for: who holds which rows at the start, and what must be there at the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TensorKind {
-    /// Input in rows chunks, rank `r` holding chunk `r`. Every rank must hold all of it at the end.
+    /// Input in row chunks: rank `r` holds chunk `r`. Every rank must hold all of it at the end.
     Gathered,
     /// Input, whole on each rank and different on each. Never written.
     Local,
@@ -97,7 +97,7 @@ pub enum TensorKind {
     Vector,
     /// Output, whole on each rank and different on each.
     Out,
-    /// Output that a launch adds to, whole on each rank and different on each: what it holds before counts.
+    /// Output that a launch adds to, whole on each rank and different on each. Its old contents count.
     Accumulated,
     /// Output: the sum over ranks, of which rank `r` keeps row chunk `r`.
     Scattered,
@@ -123,7 +123,7 @@ impl TensorKind {
         )
     }
 
-    /// Whether it is an input, all or part of which is there at the start.
+    /// Whether it is an input, present at the start in whole or in part.
     pub const fn is_input(self) -> bool {
         matches!(
             self,
@@ -131,7 +131,7 @@ impl TensorKind {
         )
     }
 
-    /// Whether what it holds before a launch counts: all inputs, and what a launch adds to.
+    /// Whether its contents before a launch count: inputs, and outputs that a launch adds to.
     pub const fn counts_before(self) -> bool {
         self.is_input() || matches!(self, TensorKind::Accumulated)
     }
@@ -220,12 +220,12 @@ pub enum Block {
     },
 }
 
-/// A number (or pair) of the schedule: written down, or left open.
+/// A number (or pair) of the schedule: a constant, or an open choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
-    /// Written down.
+    /// A constant.
     Fixed(Setting),
-    /// Left open: an index into [`Program::tunables`].
+    /// An open choice: an index into [`Program::tunables`].
     Open(u16),
 }
 
@@ -238,18 +238,18 @@ pub enum Setting {
     Pair(u32, u32),
 }
 
-/// A choice left open: `tune(a, b, …)`.
+/// An open choice: `tune(a, b, …)`.
 #[derive(Clone, Debug)]
 pub struct Tunable {
-    /// The name `--set` knows it by.
+    /// Its name for `--set`.
     pub name: String,
-    /// What it may be, all of one kind; the first is the default.
+    /// Its options, all of one kind. The first is the default.
     pub options: Vec<Setting>,
     /// Where it was written.
     pub at: Loc,
 }
 
-/// A set of 64-bit counters on every rank, one a cell of its index space.
+/// A set of 64-bit counters on every rank, one for each cell of its index space.
 #[derive(Clone, Debug)]
 pub struct CounterSet {
     /// The binding's name.
@@ -263,9 +263,9 @@ pub struct CounterSet {
 /// One axis of a counter set's index space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CounterDim {
-    /// One a rank.
+    /// One per rank.
     World,
-    /// One an item of a partition.
+    /// One per item of a partition.
     Items(PartitionId),
     /// This many.
     Count(u32),
@@ -295,17 +295,17 @@ pub enum RoleKind {
         split: Option<Choice>,
         /// Stages of the shared-memory ring.
         stages: Option<Choice>,
-        /// Panels through which results leave shared memory.
+        /// Shared-memory buffers through which results are stored.
         panels: Option<Choice>,
-        /// Whether the warpgroups that multiply take tiles in turn.
+        /// Whether the warpgroups that multiply take whole tiles in turn (ping-pong).
         ping_pong: Option<Choice>,
     },
-    /// CTAs of their own that only move data; finished, they join the GEMM.
+    /// Separate CTAs that only move data. When they are done, they join the GEMM.
     Comm {
         /// How many.
         ctas: Choice,
     },
-    /// Warps of the GEMM CTAs that the GEMM leaves idle.
+    /// Idle warps of the GEMM CTAs.
     SpareWarps,
     /// Copies enqueued by the host, with stream-ordered signals.
     CopyEngine,
@@ -370,10 +370,10 @@ pub enum StmtKind {
     Wait {
         /// The cells.
         cells: Cells,
-        /// How often in this launch; `None`: as often as the schedule signals them.
+        /// How often in this launch. `None`: as often as the schedule signals them.
         at_least: Option<u32>,
     },
-    /// Add to cells, after what precedes in this item is visible system-wide.
+    /// Add to cells, after everything before it in this item is visible system-wide.
     Signal {
         /// The cells.
         cells: Cells,
@@ -441,7 +441,7 @@ pub struct Items {
     pub order: ItemOrder,
 }
 
-/// The order of items as written: its group may be left open.
+/// The order of items as written. Its group may be an open choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ItemOrder {
     /// A settled order.
@@ -471,7 +471,7 @@ impl Home {
     }
 }
 
-/// Data: which tensor, on whom, in which slot, which item of it.
+/// A place of data: tensor, rank, slot and item.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Place {
     /// The tensor.
@@ -495,7 +495,7 @@ pub enum Pick {
     All,
 }
 
-/// Counter cells: which set, on whom, at which index.
+/// Counter cells: set, rank and index.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Cells {
     /// The set.

@@ -1,7 +1,7 @@
 //! Arithmetic over ranks: `(me() + 1) % world()`, `me() ^ 1`, and the conditions an `if` may ask.
 //!
-//! Deliberately absent: anything read from data or from a counter. Control that depends only on ranks is what makes
-//! a schedule confluent (see [`crate::verify`]).
+//! Deliberately absent: anything read from data or from a counter. A schedule is confluent because its control depends
+//! only on ranks (see [`crate::verify`]).
 
 use std::fmt;
 use std::ops::{Add, BitXor, Div, Mul, Rem, Sub};
@@ -26,7 +26,7 @@ pub enum RankExpr {
     World,
     /// A constant.
     Const(i64),
-    /// The rank a loop is at.
+    /// A loop variable's rank.
     Var(Var),
     /// Two numbers combined.
     Binary(RankOp, Box<RankExpr>, Box<RankExpr>),
@@ -61,7 +61,7 @@ pub enum RankError {
 }
 
 impl RankExpr {
-    /// The value at rank `me` of `world`, where `var` gives the ranks that loop variables stand at.
+    /// The value at rank `me` of `world`. `var` gives the values of loop variables.
     ///
     /// # Errors
     /// Division by zero, overflow, or a variable that is not bound to a rank.
@@ -182,7 +182,7 @@ operator!(
     BitXor::bitxor = Xor
 );
 
-/// What an `if` in a schedule may ask: comparisons of rank expressions, joined.
+/// The condition of an `if` in a schedule: comparisons of rank expressions, joined.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Cond {
     /// A comparison of two numbers.

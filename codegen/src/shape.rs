@@ -1,4 +1,4 @@
-//! The numbers of one problem: a shape, and the geometry a kernel has on it.
+//! A problem's numbers: a shape, and a kernel's geometry on it.
 
 mod sizes;
 
@@ -31,7 +31,7 @@ impl Extent {
     pub const fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
-    /// Whether both have an element in common.
+    /// Whether both share an element.
     pub const fn overlaps(self, other: Extent) -> bool {
         self.start < other.end && other.start < self.end
     }
@@ -50,16 +50,16 @@ pub struct Geometry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct DimGeometry {
     size: u32,
-    /// Rows of a full chunk; the size itself where the dimension is not chunked.
+    /// Rows of a full chunk. The size itself if the dimension is not chunked.
     chunk: u32,
     chunked: bool,
     /// Rows of a full chunk in the largest launch of the series.
     most: u32,
-    /// Of all launches of up to so many rows together, instead of one of `size` rows.
+    /// Whether it is the union of all launches of up to that many rows, instead of one launch of `size` rows.
     together: Option<u32>,
 }
 
-/// An item of a partition: its chunk and its place in the chunk's grid.
+/// An item of a partition: its chunk and its position in the chunk's grid.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Item {
     /// Which row chunk.
@@ -82,8 +82,8 @@ impl Geometry {
         Geometry::within(kernel, shape, &shape.most(kernel))
     }
 
-    /// The geometry of `kernel` on `shape` in a series whose largest launch is `most`: cells lie as they do there, so
-    /// that each keeps its meaning while sizes change from launch to launch.
+    /// The geometry of `kernel` on `shape` in a series whose largest launch is `most`. Cells are placed as in that
+    /// launch, so that each keeps its meaning when sizes change from launch to launch.
     ///
     /// # Errors
     /// A size of zero or above the most, an unknown dimension or tensor name, a row that is not a multiple of 16
@@ -95,14 +95,14 @@ impl Geometry {
         Diagnostics::check(found, geometry)
     }
 
-    /// The geometry of the largest launch of a series, wherever its tensors lie.
+    /// The geometry of the largest launch of a series, without leading dimensions.
     pub(crate) fn largest(kernel: &Kernel, most: &Shape) -> Result<Geometry, Diagnostics> {
         let mut found = Vec::new();
         let geometry = Geometry::sized(kernel, most, most, &mut found);
         Diagnostics::check(found, geometry)
     }
 
-    /// All launches up to this one together: every item that any of them has, at the same cell.
+    /// The union of all launches up to this one: every item of any of them, at the same cell.
     pub(crate) fn together(&self) -> Geometry {
         let mut all = self.clone();
         for dim in all.dims.iter_mut().filter(|dim| dim.chunked) {
@@ -126,10 +126,10 @@ impl Geometry {
                 let (size, most) = (shape.size(dim), most.size(dim));
                 if size == 0 || size > i32::MAX as u32 {
                     let message = format!("{} is {size}", dim.name);
-                    found.push(shape_error(message).hint("every size is from 1 to 2147483647"));
+                    found.push(shape_error(message).hint("give a size from 1 to 2147483647"));
                 } else if size > most {
                     let message = format!("{} is {size} in a series of up to {most}", dim.name);
-                    let hint = format!("make the series for {} = {size} at least", dim.name);
+                    let hint = format!("make the series for at least {} = {size}", dim.name);
                     found.push(shape_error(message).hint(hint));
                 }
                 let of_chunk = |size: u32| {
@@ -188,7 +188,7 @@ impl Geometry {
                         "{} needs {cells} cells on every rank",
                         counter.name
                     ))
-                    .hint("at most 2^28; larger tiles or pieces need fewer"),
+                    .hint("at most 2^28 are possible; larger tiles or pieces need fewer"),
                 );
             }
         }
@@ -196,7 +196,7 @@ impl Geometry {
         geometry
     }
 
-    /// Refuses another number of columns of cells than the largest launch has: the cells would move.
+    /// Rejects another number of cell columns than the largest launch has: the cells would move.
     fn check_columns(&self, kernel: &Kernel, most: &Shape, found: &mut Vec<Diagnostic>) {
         for (index, partition) in self.partitions.iter().enumerate() {
             let axis = CounterDim::Items(PartitionId(index as u16));
@@ -247,11 +247,11 @@ impl Geometry {
                         "the leading dimension of {} is {ld}, but a {of} has {contiguous} elements",
                         buffer.name
                     ))
-                    .hint(format!("it is at least {contiguous}")),
+                    .hint(format!("give at least {contiguous}")),
                 );
             }
             let unit = 16 / buffer.dtype.bytes();
-            // A vector is one row: nothing follows that would have to be aligned.
+            // A vector is one row: no aligned row follows.
             if ld % unit != 0 && buffer.kind != TensorKind::Vector {
                 let (of, dim) = if buffer.rows_contiguous {
                     ("column", buffer.rows)
@@ -314,7 +314,8 @@ impl Geometry {
     pub fn chunk(&self, dim: DimId, chunk: u32) -> Extent {
         let dim = self.dims[usize::from(dim.0)];
         if let Some(most) = dim.together {
-            // Where chunks have a row less, all may be full: also those that are short or empty in the largest launch.
+            // With one row less per chunk, all chunks may be full, also those that are short or empty in the largest
+            // launch.
             let start = dim.chunk.saturating_mul(chunk);
             let rows = most.saturating_sub(start).clamp(dim.chunk - 1, dim.chunk);
             let end = start.saturating_add(rows);
@@ -357,8 +358,8 @@ impl Geometry {
         self.chunks(self.partitions[partition.index()].rows)
     }
 
-    /// Cells a counter axis over this partition has. Every chunk is given those of a full chunk of the largest
-    /// launch, so that a cell's index depends neither on how the last chunk is cut nor on this launch's rows.
+    /// The cells of a counter axis over this partition. Every chunk has those of a full chunk of the largest launch, so
+    /// that a cell's index depends neither on the last chunk's size nor on this launch's rows.
     pub fn cells(&self, partition: PartitionId) -> u64 {
         let (rows, columns) = self.cell_grid(partition);
         u64::from(rows) * u64::from(columns) * u64::from(self.partition_chunks(partition))
@@ -508,9 +509,9 @@ impl Geometry {
         }
     }
 
-    /// What two geometries of a kernel must have in common to have the same steps up to the extents of edge items:
-    /// the grid of every chunk, the cells, and K. Overlaps between partitions follow from the grids, since only the
-    /// last block of a chunk is cut.
+    /// The class: two geometries of a kernel with the same class have the same steps up to the extents of edge items.
+    /// It is the grid of every chunk, the cells, and K. Overlaps between partitions follow from the grids, since only
+    /// the last block of a chunk is partial.
     pub fn class(&self) -> Vec<u32> {
         let mut class: Vec<u32> = self
             .dims

@@ -1,4 +1,4 @@
-//! The math after the dot: what a store writes, element by element, in f32.
+//! Epilogue expressions: the value of a store, element by element, in f32.
 
 use crate::dtype::Dtype;
 use std::cmp::Ordering;
@@ -9,20 +9,20 @@ use std::ops::{Add, Mul, Sub};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct AccId(pub u16);
 
-/// An element-wise expression over accumulators. Evaluated in f32, rounded once where it is stored.
+/// An element-wise expression over accumulators. It is evaluated in f32 and rounded once when stored.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
     /// The element of an accumulator.
     Acc(AccId),
-    /// An argument of a [`ScalarFn`]; not legal outside one.
+    /// An argument of a [`ScalarFn`]. Illegal outside one.
     Arg(u16),
     /// A constant.
     Const(f32),
-    /// One number changed.
+    /// A function of one number.
     Unary(Unary, Box<Value>),
-    /// Two numbers combined.
+    /// A function of two numbers.
     Binary(Binary, Box<Value>, Box<Value>),
-    /// `then` where the comparison holds, otherwise `otherwise`.
+    /// `then` if the comparison holds, otherwise `otherwise`.
     Select(Compare, Box<[Value; 4]>),
     /// Rounded to an element type and back.
     Cast(Dtype, Box<Value>),
@@ -70,9 +70,9 @@ pub enum Binary {
     Mul,
     /// `a / b`
     Div,
-    /// the smaller; the other one where one is NaN
+    /// the smaller; if one is NaN, the other
     Min,
-    /// the larger; the other one where one is NaN
+    /// the larger; if one is NaN, the other
     Max,
 }
 
@@ -87,7 +87,7 @@ pub enum Compare {
     Eq,
 }
 
-/// A user's `#[epilogue]` function: scalar code that stays callable in Rust as its own oracle.
+/// A user's `#[epilogue]` function: scalar code that stays callable in Rust as its own reference.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ScalarFn {
     /// Its name in the user's program.
@@ -159,9 +159,9 @@ fn erf(x: f64) -> f64 {
     value.copysign(x)
 }
 
-/// What it lacks to one, also where that is far below one's last place.
+/// One minus the error function, accurate also far below one's last place.
 fn erfc(x: f64) -> f64 {
-    // NaN goes this way too.
+    // Also for NaN.
     if !matches!(
         x.partial_cmp(&2.5),
         Some(Ordering::Greater | Ordering::Equal)
@@ -242,7 +242,7 @@ impl Value {
         found
     }
 
-    /// The terms of the sum that it is, in order; itself if it is none.
+    /// Its terms if it is a sum, in order. Otherwise itself.
     pub fn summands<'a>(&'a self, terms: &mut Vec<&'a Value>) {
         if let Value::Binary(Binary::Add, a, b) = self {
             a.summands(terms);
@@ -252,7 +252,7 @@ impl Value {
         }
     }
 
-    /// Calls `f` on this and every part of it, functions' bodies excepted.
+    /// Calls `f` on this and every part of it, except functions' bodies.
     pub fn visit(&self, f: &mut impl FnMut(&Value)) {
         f(self);
         match self {

@@ -14,9 +14,9 @@ pub struct Variant {
     pub world: u32,
     /// Replaces the element type of the first parameter wherever that type occurs.
     pub dtype: Option<Dtype>,
-    /// How the operands of dots lie in memory.
+    /// The layout of dots' operands.
     pub layout: Layout,
-    /// Choices, by name; what is absent has its first option.
+    /// Choices by name. An absent one has its first option.
     pub choices: BTreeMap<String, Setting>,
 }
 
@@ -26,7 +26,7 @@ pub enum Arch {
     /// Hopper: H100, H200.
     #[default]
     Sm90,
-    /// The emulator alone: tiles of any shape, nothing to fit.
+    /// The emulator alone: tiles of any shape.
     Cpu,
 }
 

@@ -1,11 +1,11 @@
-//! What the host enqueues for a `#[copy_engine]` loop: copies, and waits and signals in their stream's order.
+//! The host's operations for a `#[copy_engine]` loop: copies, waits and signals in stream order.
 //!
-//! A copy engine adds to nothing and compares with a number that was fixed when the comparison was enqueued. So both
-//! sides of a hand-off are numbers of the host's: it knows what every cell counted before a launch (the arrivals of all
-//! launches before, which are the same on every rank), and a launch's operations say how much comes on top. A signal
-//! stores the sum, which is why a cell that a copy engine signals has no other writer; the verifier sees to that. A cell
-//! in the GPU's memory could hold the sum of a signal, but not what a wait compares with: where a captured graph is
-//! replayed, both are to be set before each replay.
+//! A copy engine cannot add, and compares with a number that is fixed when the comparison is enqueued. So the host
+//! computes both the waited and the signalled value. It knows each cell's count before a launch (the arrivals of all
+//! launches before, which are the same on every rank), and a launch's operations say how much to add. A signal stores
+//! the sum, so a cell that a copy engine signals has no other writer; the verifier checks that. A cell in the GPU's
+//! memory could hold the sum of a signal, but not the value that a wait compares with: for a replayed graph, both must
+//! be set before each replay.
 
 use crate::diag::Diagnostics;
 use crate::kernel::OpId;
@@ -18,17 +18,17 @@ use std::collections::BTreeMap;
 /// One operation of a copy engine's stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostOp {
-    /// Which op of the kernel it is.
+    /// The op of the kernel.
     pub op: OpId,
     /// What it does.
     pub kind: HostOpKind,
 }
 
-/// What an operation of a copy engine's stream does. Arrivals are those of this launch: they come on top of what the
-/// cell counted before it.
+/// An operation of a copy engine's stream. Arrivals are those of this launch, in addition to the cell's count before
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HostOpKind {
-    /// The stream goes on once a cell of this rank has so much.
+    /// The stream waits until a cell of this rank has that many arrivals.
     Wait {
         /// The set.
         counter: CounterId,
@@ -48,7 +48,7 @@ pub enum HostOpKind {
         /// How many lines.
         lines: u64,
     },
-    /// After all that was enqueued before, visible to all: stores in a cell that so much has arrived.
+    /// Stores the arrivals in a cell, after everything enqueued before is visible to all.
     Signal {
         /// The set.
         counter: CounterId,
@@ -61,7 +61,7 @@ pub enum HostOpKind {
     },
 }
 
-/// Where lines lie in a tensor.
+/// The position of lines in a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lines {
     /// The tensor.
@@ -75,7 +75,7 @@ pub struct Lines {
 }
 
 impl Pipeline {
-    /// What the host of `rank` enqueues in one launch, in order; nothing where no role is a copy engine's.
+    /// The operations that the host of `rank` enqueues in one launch, in order. None without a copy-engine role.
     ///
     /// # Errors
     /// A rank or cell that is out of bounds: never for a checked plan.
@@ -101,7 +101,7 @@ impl Pipeline {
                         0 => all * self.scale(counter, plan),
                         _ => 0,
                     };
-                    // Counters only grow, and the stream is one agent: what it waited for once is there.
+                    // Counters only grow, and the stream is one agent, so a wait need not be repeated.
                     if !passed.iter().any(|(known, at, seen)| {
                         (*known, *at) == (counter, cell) && *seen >= arrivals
                     }) {
@@ -119,7 +119,7 @@ impl Pipeline {
                         home => home..home + 1,
                     };
                     for dst in homes.map(|home| Span { home, ..dst }) {
-                        // What is sent to everybody lies there already at home.
+                        // A multicast's data is already in place at home.
                         if dst != src && dst.elements() > 0 {
                             push(self.copy(plan, &dst, &src));
                         }
@@ -140,7 +140,7 @@ impl Pipeline {
                         arrivals: *arrivals,
                     });
                 }
-                // A copy engine computes nothing: lowering refuses these in its loops.
+                // A copy engine computes nothing: lowering rejects these in its loops.
                 StepKind::Dot { .. }
                 | StepKind::Reduce { .. }
                 | StepKind::Load { .. }
@@ -153,7 +153,7 @@ impl Pipeline {
     fn copy(&self, plan: &Plan, dst: &Span, src: &Span) -> HostOpKind {
         let (to, bytes, lines) = self.lines(plan, dst);
         let (from, ..) = self.lines(plan, src);
-        // Lines without a gap are one.
+        // Merge lines without a gap into one.
         if to.pitch == bytes && from.pitch == bytes {
             return HostOpKind::Copy {
                 to,
@@ -185,7 +185,7 @@ impl Pipeline {
         };
         let (columns, column) = (geometry.size(buffer.columns), span.columns.start);
         let (rows_long, columns_long) = (span.rows.len().into(), u64::from(span.columns.len()));
-        // Where rows are adjacent, every chunk is a matrix of its own, whose lines are its columns.
+        // If rows are contiguous, every chunk is a separate matrix, whose lines are its columns.
         let (line, first, slot, long, lines) = if buffer.rows_contiguous {
             let line = row / chunk_rows * columns + column;
             (

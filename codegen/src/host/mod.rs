@@ -1,5 +1,5 @@
-//! What the host does for a launch: the numbers and maps it passes, the copies it enqueues, and the hardware's queues that
-//! these go through. Addresses are the host's own.
+//! The host's part of a launch: the numbers and maps it passes, the copies it enqueues, and the hardware queues that
+//! carry them. The runtime adds the addresses.
 
 mod enqueue;
 mod queues;

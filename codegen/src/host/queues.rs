@@ -1,31 +1,32 @@
-//! Guarantee 1, continued to the hardware: the host's part of a launch is a program like any role's, and it too ends.
+//! Guarantee 1 for hardware queues: the host's part of a launch is a program like any role's, and it ends too.
 //!
 //! # What a hardware queue does
 //!
-//! A context has a number of queues (`CUDA_DEVICE_MAX_CONNECTIONS`: 1 to 32, 8 if nobody says). A stream holds one while
-//! it has work pending. As long as no more streams than queues do, each has one of its own; beyond that, which of them
-//! share one is not known, so any may. Only the first work of a stream may be put into a taken queue although others are
-//! free: every stream has had some before anything waits.
+//! A context has 1 to 32 queues (`CUDA_DEVICE_MAX_CONNECTIONS`, by default 8). A stream holds one while it has work
+//! pending. If no more streams than queues have work, each has its own queue. Otherwise it is unknown which streams
+//! share a queue, so any may. Only a stream's first work may get a taken queue although others are free; every stream
+//! has had some work before anything waits.
 //!
-//! A queue hands out what was submitted first first. What cannot begin yet stands at its head, and all behind it stands
-//! too, of whichever stream. What begins when:
+//! A queue is first in, first out. If its head cannot begin, it blocks everything behind it, of any stream. An entry
+//! can begin:
 //!
-//! - a kernel, copy, store or mark, when all that is before it in its stream is over;
-//! - a wait for a cell, when the cell counts enough; the wait for another stream's mark, when that stream came there.
+//! - a kernel, copy, store or mark: when everything before it in its stream is over;
+//! - a wait for a cell: when the cell's count is reached; a wait for another stream's mark: when that stream reaches
+//!   it.
 //!
-//! A kernel that runs is out of the queue: it holds up what follows in its own stream, and with that whatever stands
-//! behind it in the same queue, but nothing else.
+//! A running kernel is no longer in the queue. It blocks its successors in its own stream, and so whatever is queued
+//! behind those, but nothing else.
 //!
-//! Measured so on H200 with 1, 2, 4, 8 and 32 queues. Other streams of the process count too, but nobody knows them here:
-//! what is accepted for streams that share a queue stays right beside any of them that waits for nothing but marks.
+//! Measured on H200 with 1, 2, 4, 8 and 32 queues. Other streams of the process count too, but they are unknown here.
+//! An accepted result for streams that share a queue stays right beside other streams that wait only for marks.
 //!
 //! # What is decided
 //!
-//! Where each stream has a queue of its own nothing stands behind what it does not follow, and the tile level's run
-//! ([`crate::verify`]) is the proof. Ranks that share a GPU and may take more queues than there are ([`Queues::taken`]) are
-//! refused if any of them waits: in which order their hosts submit is not known. What is left is a rank a GPU whose two
-//! streams share a queue: two launches of each rank are put into its one queue and run as far as they get. That run is confluent, as the
-//! tile level's is, and a rank's own program is in one order.
+//! If each stream has its own queue, nothing is queued behind work that it does not follow, and the tile level's run
+//! ([`crate::verify`]) is the proof. Ranks that share a GPU and may take more queues than there are ([`Queues::taken`])
+//! are rejected if any of them waits, because the order in which their hosts submit is unknown. The remaining case is
+//! one rank per GPU whose two streams share a queue: two launches of each rank are put into its one queue and run as
+//! far as they get. That run is confluent, as the tile level's is, and a rank's own program is in one order.
 
 mod run;
 mod story;
@@ -39,7 +40,7 @@ use std::collections::BTreeSet;
 
 pub use run::Submission;
 
-/// What ranks have to submit to.
+/// The hardware queues of the ranks' GPUs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Queues {
     /// Hardware queues of each GPU's context.
@@ -54,14 +55,14 @@ impl Queues {
         self.gpus.iter().filter(|on| **on == gpu).count() as u32
     }
 
-    /// Whether a GPU has a queue for each of so many streams of each of its ranks.
+    /// Whether a GPU has a queue for each of that many streams of each of its ranks.
     pub fn one_each(&self, gpu: u32, streams: u32) -> bool {
         self.ranks(gpu) * streams <= self.count
     }
 
-    /// Queues that a GPU's ranks may take, if each has so many streams in which something waits: one a stream. Where ranks
-    /// share it and copy engines move data, it is two. That is a margin, not a proof: of five ranks on two GPUs, three on one
-    /// of them, whose six streams there had eight queues, one stood within sixty first launches, and none in sixty with 32.
+    /// Queues that a GPU's ranks may take, if each rank has that many waiting streams: one per stream, or two if ranks
+    /// share the GPU and copy engines move data. Two is a margin, not a proof: of five ranks on two GPUs, three on one
+    /// of them (six streams, eight queues), one hung within sixty first launches, and none in sixty with 32 queues.
     pub fn taken(&self, gpu: u32, streams: u32) -> u32 {
         let ranks = self.ranks(gpu);
         let a_stream = if ranks > 1 && streams > 1 { 2 } else { 1 };
@@ -76,12 +77,12 @@ impl Queues {
             .collect()
     }
 
-    /// Refuses what no run decides: hosts of several ranks submit to the queues of one GPU in an order of their own.
+    /// Rejects what no run can decide: hosts of several ranks submit to one GPU's queues in an unknown order.
     fn unknown_order(&self, crowded: &BTreeSet<u32>, streams: u32) -> Option<Diagnostic> {
         let gpu = crowded.iter().find(|gpu| self.ranks(**gpu) > 1)?;
         let (ranks, count) = (self.ranks(*gpu), self.count);
         let message = format!(
-            "{ranks} ranks share GPU {gpu} and wait in {} streams, which may take {} queues, but it has {count}: any of them may stand behind another",
+            "{ranks} ranks share GPU {gpu} and wait in {} streams, which may take {} queues, but it has {count}: any of them may be queued behind another",
             ranks * streams,
             self.taken(*gpu, streams)
         );
@@ -90,13 +91,13 @@ impl Queues {
 }
 
 impl Pipeline {
-    /// Streams of a rank in which something waits, for peers or for each other.
+    /// The number of a rank's streams that wait, for peers or for each other.
     pub fn streams(&self) -> u32 {
         1 + u32::from(self.kernel.roles.iter().any(|role| role.kind.sequential()))
     }
 
-    /// What the host of each rank submits in one launch, in its order: the copies that need no kernel, the kernel, and
-    /// the copies that need one.
+    /// What each rank's host submits in one launch, in order: the copies that need no kernel, the kernel, and the
+    /// copies that need one.
     ///
     /// # Errors
     /// As [`Pipeline::host_ops`].
@@ -118,10 +119,10 @@ impl Pipeline {
         Ok(program)
     }
 
-    /// Whether launches of a plan get through so many queues.
+    /// Whether launches of a plan get through that many queues.
     ///
     /// # Errors
-    /// Who stands behind what, for ever.
+    /// What is queued behind what, for ever.
     pub fn queued(&self, plan: &Plan, queues: &Queues) -> Result<(), Diagnostics> {
         let crowded = queues.crowded(self.streams());
         let waits = plan.geometry.world > 1 && !self.kernel.counters.is_empty();
@@ -136,7 +137,7 @@ impl Pipeline {
         Diagnostics::check(found.into_iter().collect(), ())
     }
 
-    /// The story of two launches of these programs, one a rank, that do not get through so many queues.
+    /// The trace of two launches of these programs, one per rank, if they do not get through that many queues.
     pub fn stuck(
         &self,
         plan: &Plan,
@@ -160,7 +161,7 @@ impl Pipeline {
         })
     }
 
-    /// Whether a copies' stream waits for what a kernel signals, on this rank or another.
+    /// Whether a copies' stream waits for a kernel's signal, on this rank or another.
     fn copies_need_kernels(&self) -> bool {
         let (mut waited, mut signalled) = (BTreeSet::new(), BTreeSet::new());
         for role in &self.kernel.roles {
@@ -185,7 +186,7 @@ impl Pipeline {
         !waited.is_disjoint(&signalled)
     }
 
-    /// How many of each rank's operations need no kernel: as far as they get without one.
+    /// The number of each rank's operations that run without a kernel.
     fn ahead(&self, plan: &Plan) -> Result<Vec<usize>, Diagnostics> {
         let mut run = Run::new(self, plan, false);
         for rank in 0..plan.geometry.world {

@@ -1,4 +1,4 @@
-//! What the host passes at launch, worked out from a plan: numbers, arrivals and tensor maps.
+//! The values that the host passes at launch, from a plan: numbers, arrivals and tensor maps.
 
 use crate::kernel::{DimId, OpKind, visit};
 use crate::machine::Machine;
@@ -9,13 +9,13 @@ use crate::warp::{Expr, Field, MapId, Pipeline, Values, View};
 /// The numbers of a tensor map, in elements and bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapShape {
-    /// {columns, rows in a chunk, chunks or slots, ranks}; the first two change places where rows are contiguous.
+    /// {columns, rows in a chunk, chunks or slots, ranks}. The first two are swapped if rows are contiguous.
     pub dims: [u64; 4],
-    /// Bytes from a row to the next and from a chunk to the next; from a rank to the next it is the heap's stride.
+    /// Bytes from a row to the next and from a chunk to the next. From a rank to the next it is the heap's stride.
     pub strides: [u64; 2],
     /// {columns, rows, 1, 1} of a box.
     pub boxed: [u32; 4],
-    /// Bytes from the tensor's start (on rank 0, if it is everyone's) to the map's.
+    /// Bytes from the tensor's start (on rank 0, if the map covers all ranks) to the map's.
     pub offset: u64,
 }
 
@@ -43,7 +43,7 @@ impl Pipeline {
         })
     }
 
-    /// Cells of all counters together, on each rank: those of one follow those of the one before.
+    /// Cells of all counters on each rank, counter by counter.
     pub fn cells(&self, plan: &Plan) -> u32 {
         first_cell(plan, CounterId(self.kernel.counters.len() as u16))
     }
@@ -71,7 +71,7 @@ impl Pipeline {
         })
     }
 
-    /// A map's numbers on `rank`. The sibling for the short chunk has some shape even where there is no such chunk.
+    /// A map's numbers on `rank`. The sibling for the partial chunk has a shape even without such a chunk.
     pub fn map_shape(&self, map: MapId, short: bool, plan: &Plan, rank: u32) -> MapShape {
         let map = self.map(map);
         let buffer = &self.kernel.buffers[map.tensor.index()];
@@ -104,7 +104,7 @@ impl Pipeline {
                 (rows.into(), 1, u64::from(tail))
             }
         };
-        // Where rows are contiguous, every chunk is a matrix of its own, whose lines are its columns.
+        // If rows are contiguous, every chunk is a separate matrix, whose lines are its columns.
         let lines = if buffer.rows_contiguous {
             columns
         } else {
@@ -112,7 +112,7 @@ impl Pipeline {
         };
         let plane = lines.max(1) * pitch;
         let mut shape = MapShape {
-            // A map of nothing is legal for TMA's user, not for its encoder: one row that nobody visits.
+            // TMA's encoder rejects an empty map, so encode one row that nobody visits.
             dims: [columns, rows.max(1), middle.max(1), ranks],
             strides: [pitch, plane],
             boxed: [map.box_columns, map.box_rows, 1, 1],
@@ -125,7 +125,7 @@ impl Pipeline {
         shape
     }
 
-    /// Waves of tiles that pass while the CTAs that move data are busy.
+    /// The waves of tiles while the comm CTAs are busy.
     fn join(&self, plan: &Plan, machine: &Machine) -> u32 {
         let Some(comm) = self.comm.filter(|_| plan.geometry.world > 1) else {
             return 0;
@@ -173,7 +173,7 @@ fn first_cell(plan: &Plan, counter: CounterId) -> u32 {
     before.sum()
 }
 
-/// The chunk that has some rows, but not all; the world if there is none.
+/// The partial chunk. The world size if there is none.
 fn tail(plan: &Plan, dim: DimId) -> u32 {
     let geometry = &plan.geometry;
     let short =
@@ -183,7 +183,7 @@ fn tail(plan: &Plan, dim: DimId) -> u32 {
         .unwrap_or(geometry.world)
 }
 
-/// Numbers that depend on nothing but the plan.
+/// Numbers that depend only on the plan.
 struct Numbers<'a> {
     pipeline: &'a Pipeline,
     plan: &'a Plan,

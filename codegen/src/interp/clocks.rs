@@ -1,17 +1,17 @@
-//! What happened before what: clocks over the items of all agents.
+//! Happens-before by clocks over the items of all agents.
 //!
-//! Knowledge is layered the way the order itself is. Of a rank, one knows that all its launches below some number are
-//! done. Of each of its roles, one knows that in the launch after those all phases below some number are done. Of
-//! that phase, one knows some items up to some step. Knowing a later layer implies all of the earlier ones, because
-//! whoever learns of an item also learns all that the item knew; so joining two clocks keeps the later layer and
-//! unites only items of the same phase. Items are kept in shared blocks, so that a join costs what differs.
+//! A clock has three layers, as the order itself has. For a rank: all its launches below some number are done. For each
+//! of its roles: in the next launch all phases below some number are done. For that phase: some items are done up to
+//! some step. A later layer implies the earlier ones, because whoever learns of an item also learns all that the item
+//! knew. So a join of two clocks keeps the later layer, and unites only items of the same phase. Items are kept in
+//! shared blocks, so that a join costs only what differs.
 
 use std::rc::Rc;
 
-/// The role number of what the host does to a rank's parameters before a launch starts.
+/// The role number of the host, which prepares a rank's parameters before a launch.
 pub(super) const HOST: u16 = u16::MAX;
 
-/// One step of one item: when something happened.
+/// A time: one step of one item.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Epoch {
     pub rank: u16,
@@ -25,7 +25,7 @@ pub(super) struct Epoch {
 }
 
 impl Epoch {
-    /// What the host does before `launch` of `rank`: it happens before all of that launch and after all earlier ones.
+    /// The host's work before `launch` of `rank`: before all of that launch and after all earlier ones.
     pub fn host(rank: u16, launch: u32) -> Epoch {
         Epoch {
             rank,
@@ -37,7 +37,7 @@ impl Epoch {
         }
     }
 
-    /// Whether both are steps of one item, which are ordered as they stand.
+    /// Whether both are steps of one item, which are in program order.
     pub fn same_item(&self, other: &Epoch) -> bool {
         (self.rank, self.role, self.launch, self.item)
             == (other.rank, other.role, other.launch, other.item)
@@ -105,7 +105,7 @@ impl Items {
     }
 }
 
-/// What is known of one role in the launch its rank is known to be in.
+/// What is known of one role in its rank's current launch.
 #[derive(Clone, Debug, Default)]
 struct Known {
     /// All lower phases are done.
@@ -120,7 +120,7 @@ pub(super) struct Clock {
     roles: usize,
     /// For each rank: all launches below are done.
     done: Vec<u32>,
-    /// For each rank's roles: what of launch `done[rank]`.
+    /// For each rank's roles: what is known of launch `done[rank]`.
     known: Vec<Known>,
 }
 
@@ -134,7 +134,7 @@ impl Clock {
         }
     }
 
-    /// Whether that step happened before.
+    /// Whether that step has happened.
     pub fn covers(&self, at: &Epoch) -> bool {
         let done = self.done[usize::from(at.rank)];
         if at.role == HOST {
@@ -150,7 +150,7 @@ impl Clock {
         at.step < known.items.get(at.item)
     }
 
-    /// That step, and all before it in its item, happened. What the item knew must have been joined already.
+    /// Records that step and all before it in its item. What the item knew must be joined already.
     pub fn learn(&mut self, at: &Epoch) {
         if self.done[usize::from(at.rank)] != at.launch {
             return;
@@ -168,7 +168,7 @@ impl Clock {
         known.items.raise(at.item, at.step + 1);
     }
 
-    /// All of `other` happened too.
+    /// Records everything in `other`.
     pub fn join(&mut self, other: &Clock) {
         for rank in 0..self.done.len() {
             if self.done[rank] > other.done[rank] {
@@ -203,7 +203,7 @@ impl Clock {
     }
 }
 
-/// Joins `other` into a shared clock, copying only if they are not the same.
+/// Joins `other` into a shared clock. Copies only if they differ.
 pub(super) fn join(into: &mut Rc<Clock>, other: &Rc<Clock>) {
     if !Rc::ptr_eq(into, other) {
         Rc::make_mut(into).join(other);

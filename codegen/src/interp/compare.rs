@@ -1,4 +1,4 @@
-//! Outputs beside their reference.
+//! Compares outputs with their reference.
 
 use super::expected::{Expected, ExpectedTensor};
 use super::outcome::Outcome;
@@ -10,13 +10,13 @@ use std::fmt;
 pub struct Agreement {
     /// The largest distance of an element from its reference.
     pub max_abs: f64,
-    /// The largest distance relative to what rounding allows there: at most 1.
+    /// The largest distance as a share of what rounding allows there: at most 1.
     pub max_of_bound: f64,
     /// Elements compared.
     pub elements: u64,
 }
 
-/// The element that is furthest off, in units of what rounding allows.
+/// The element that is furthest off, relative to what rounding allows.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Disagreement {
     /// Which launch.
@@ -27,9 +27,9 @@ pub struct Disagreement {
     pub tensor: TensorId,
     /// Which element, in global rows and columns; `None` if the run has no such output.
     pub at: Option<(u32, u32)>,
-    /// What is there.
+    /// The value there.
     pub got: f32,
-    /// What should be.
+    /// The expected value.
     pub expected: f64,
     /// How far off it may be.
     pub bound: f64,
@@ -63,8 +63,7 @@ impl fmt::Display for Disagreement {
 
 impl std::error::Error for Disagreement {}
 
-/// Compares a launch's outputs with their reference, element by element, within each element's bound. NaN is never
-/// within.
+/// Compares a launch's outputs with their reference, element by element, within each element's bound. NaN never passes.
 ///
 /// # Errors
 /// The element that is furthest off.
@@ -89,7 +88,7 @@ pub fn compare_exactly(
             reason = "rounded as a store rounds it"
         )]
         let rounded = tensor.dtype.round(expected as f32);
-        // Equal numbers, so that a sum which came to -0 is as good as 0.
+        // Compared as numbers, so that -0 equals 0.
         if got == rounded { 0.0 } else { f64::INFINITY }
     })
 }

@@ -1,8 +1,8 @@
-//! Counter cells: their values, and which signals a wait has surely seen.
+//! Counter cells: their values, and the signals that must precede the end of a wait.
 //!
-//! A wait for all that arrives in its launch joins with every signal of the cell up to that launch; a wait for less
-//! joins with those it cannot have missed. Both hold only if no signal of a later launch can be counted in the place
-//! of an earlier one, so that is checked too wherever several ranks signal one cell.
+//! A wait for everything that arrives in its launch joins every signal of the cell up to that launch. A wait for less
+//! joins the signals without which it cannot end. Both hold only if no signal of a later launch can be counted for an
+//! earlier one, so that is checked too, if several ranks signal one cell.
 
 use super::clocks::{Clock, Epoch, join};
 use super::failure::Check;
@@ -12,7 +12,7 @@ use super::setup::Setup;
 use crate::program::CounterId;
 use std::rc::Rc;
 
-/// A cell by name and by place.
+/// A cell by name and by index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct At {
     pub counter: CounterId,
@@ -31,7 +31,7 @@ struct Launch {
     launch: u32,
     sum: u64,
     signals: Vec<Signal>,
-    /// What all signals up to and including this launch's say, once somebody asked.
+    /// The joined clock of all signals up to and including this launch's. Computed on first use.
     all: Option<Rc<Clock>>,
 }
 
@@ -40,7 +40,7 @@ struct Cell {
     value: u64,
     /// In ascending order of launch.
     launches: Vec<Launch>,
-    /// Who signalled last, and whether that was a copy engine.
+    /// The last signaller, and whether it was a copy engine.
     last: Option<(Epoch, bool)>,
     /// Waits on a shared cell, with the launch whose signals they wait for.
     waits: Vec<(u32, Epoch)>,
@@ -56,7 +56,7 @@ pub(super) struct Counters {
     base: Vec<u64>,
 }
 
-/// What a wait wants: how much in its launch, and the launch whose signals it counts.
+/// A wait's target: how much, and the launch whose signals it counts.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub value: u64,
@@ -82,7 +82,7 @@ impl Counters {
         self.cells[self.index(setup, at)].value
     }
 
-    /// What a wait in `launch` waits for; `None` where it is satisfied at once.
+    /// The target of a wait in `launch`. `None` if it is satisfied at once.
     pub fn wanted(
         &self,
         setup: &Setup<'_>,
@@ -164,7 +164,7 @@ impl Counters {
         Ok(())
     }
 
-    /// A satisfied wait: `clock` learns all it has surely seen.
+    /// A satisfied wait: joins into `clock` the signals that must precede its end.
     pub fn acquire(
         &mut self,
         setup: &Setup<'_>,
@@ -239,7 +239,7 @@ impl Counters {
         Ok(())
     }
 
-    /// At the end of a launch a rank's bases move on, as they do in its device memory.
+    /// Advances a rank's bases at the end of a launch, as in its device memory.
     pub fn end(&mut self, setup: &Setup<'_>, rank: u16, launch: u32) {
         let plan = setup.plan(launch, rank);
         for index in 0..setup.kernel.counters.len() {
@@ -253,7 +253,7 @@ impl Counters {
 }
 
 impl Cell {
-    /// What all signals up to and including those of `launch` say.
+    /// The joined clock of all signals up to and including those of `launch`.
     fn all(&mut self, launch: u32) -> Option<Rc<Clock>> {
         let upto = self
             .launches

@@ -1,6 +1,6 @@
-//! The numbers: every element held as the f32 that its dtype rounds to, in the layout memory has on a device.
+//! The numbers: every element is an f32 rounded to its dtype, in the layout of device memory.
 //!
-//! Leading dimensions and transposed operands are laid out as planned; what lies between lines is NaN and stays so.
+//! Leading dimensions and transposed operands have the plan's layout. The gaps between lines are NaN and stay so.
 
 mod evaluate;
 mod layout;
@@ -26,12 +26,12 @@ struct Store {
     values: Vec<f32>,
 }
 
-/// The memory of all ranks; empty where the run tracks no numbers.
+/// The memory of all ranks. Empty if the run tracks no numbers.
 #[derive(Clone)]
 pub(super) struct Data {
     stores: Vec<Store>,
     buffers: usize,
-    /// What a copy carries.
+    /// The elements of a copy.
     line: Vec<f32>,
 }
 
@@ -67,8 +67,8 @@ impl Data {
         &mut self.stores[usize::from(home) * self.buffers + buffer.index()]
     }
 
-    /// Before a launch: parameters are poisoned, then filled where what is in them counts. Whoever fills what a launch
-    /// adds to finds there what the launch before left, if it had as many rows and columns.
+    /// Before a launch: poisons the parameters, then fills those whose contents count. A tensor that a launch adds to
+    /// starts with what the launch before left, if that had as many rows and columns.
     pub fn start(
         &mut self,
         setup: &Setup<'_>,
@@ -127,7 +127,7 @@ impl Data {
         }
     }
 
-    /// What a launch left in what it added to.
+    /// The contents of tensors that a launch added to.
     fn left(
         &self,
         setup: &Setup<'_>,
@@ -140,7 +140,7 @@ impl Data {
         Some(self.take(setup, before, rank, id))
     }
 
-    /// Scratch of a launch of another shape starts anew.
+    /// Clears scratch for a launch of another shape.
     pub fn divide(&mut self, setup: &Setup<'_>, launch: u32, home: u16, buffer: TensorId) {
         let layout = Layout::new(setup, launch, home, buffer);
         if self.wanted() && self.store(home, buffer).layout != layout {
@@ -199,7 +199,7 @@ impl Data {
         view.expect("the rectangle was checked to be inside")
     }
 
-    /// `tile += a · bᵀ`, in f32; where CTAs share the steps of the product, each one's part is summed by itself.
+    /// `tile += a · bᵀ`, in f32. If CTAs share the K steps, each CTA's part is summed separately.
     pub fn dot(&self, tile: &mut Tile, home: u16, a: &Span, b: &Span, shares: &[Range<usize>]) {
         let (a, b) = (self.view(home, a), self.view(home, b));
         tile.shaped(a.nrows(), b.nrows());
@@ -216,7 +216,7 @@ impl Data {
         }
     }
 
-    /// `tile += from`; the sum over several ranks' memory is made in f32 and rounded once, as the switch does.
+    /// `tile += from`. A sum over several ranks' memory is made in f32 and rounded once, as the switch does.
     pub fn reduce(&self, tile: &mut Tile, homes: std::ops::Range<u16>, from: &Span) {
         tile.shaped(from.rows.len() as usize, from.columns.len() as usize);
         let mut c = ArrayViewMut2::from_shape((tile.rows, tile.columns), &mut tile.values)

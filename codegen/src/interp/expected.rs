@@ -1,4 +1,4 @@
-//! What outputs are compared with: values, how far off they may be, and who says so.
+//! Expected outputs: values, error bounds, and their source.
 
 use crate::dtype::Dtype;
 use crate::program::TensorId;
@@ -23,7 +23,7 @@ pub struct ExpectedTensor {
     pub tensor: TensorId,
     /// Its element type.
     pub dtype: Dtype,
-    /// Who says so.
+    /// Its source.
     pub says: Says,
     /// The rows the rank holds.
     pub rows: Extent,
@@ -31,23 +31,23 @@ pub struct ExpectedTensor {
     pub columns: u32,
     /// Row by row.
     pub values: Vec<f64>,
-    /// How far off each may be.
+    /// The error bound of each.
     pub bounds: Vec<f64>,
 }
 
-/// Who says what an output is.
+/// The source of an expected output.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Says {
     /// The user's own reference.
     User,
-    /// The tensor's type: whatever the schedule does on the way, this is what it promises.
+    /// The promise of the tensor's type, whatever the schedule does to keep it.
     Type,
     /// The statements of the schedule, one after another.
     Schedule,
 }
 
 impl Says {
-    /// Its name in what a machine reads.
+    /// Its name in JSON.
     pub const fn key(self) -> &'static str {
         match self {
             Says::User => "reference",
@@ -56,7 +56,7 @@ impl Says {
         }
     }
 
-    /// What an output is compared with, in words.
+    /// Its description for people.
     pub const fn phrase(self) -> &'static str {
         match self {
             Says::User => "your reference",

@@ -1,13 +1,13 @@
 //! All interleavings of a small case.
 //!
-//! A depth-first walk over every choice of who goes next. A state is left out if one was seen before with the same
-//! positions of all workers (those of one agent are alike) and the same record of memory. Nothing else can make two
-//! states differ in what may still fail: a cell's value is the sum of the signals that were taken, which positions
-//! tell; and what an item knows depends on which signals its waits cannot have missed, not on the order in which they
-//! came. Workers claim as soon as they can: a claim touches nothing, so when it is made is no choice.
+//! A depth-first search over every choice of the next worker. It skips a state if it has seen one with the same
+//! positions of all workers (workers of one agent are interchangeable) and the same record of memory. Nothing else
+//! decides what may still fail: a cell's value is the sum of the signals so far, which the positions determine; and an
+//! item's clock depends on the signals that must precede the end of its waits, not on their order. Workers claim as
+//! soon as they can: a claim accesses nothing, so its time is no choice.
 //!
-//! There is no partial-order reduction on purpose. By the argument of DESIGN §3.1 one run decides progress, and clocks
-//! decide races whatever the order was; this walk does not rely on either, so it can put them to the test.
+//! There is no partial-order reduction, on purpose. The verifier argues that one run decides progress and that clocks
+//! decide races in any order ([`crate::verify`]). This search relies on neither, so it can test both.
 
 use super::failure::{Failure, FailureKind};
 use super::machine::Machine;
@@ -18,16 +18,16 @@ use crate::verify::{Checked, Series};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
 
-/// What a walk came to.
+/// The result of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Explored {
     /// Distinct states.
     pub states: u64,
-    /// Whether these are all; otherwise the limit was reached.
+    /// Whether these are all states. Otherwise the limit was reached.
     pub complete: bool,
 }
 
-/// Walks all interleavings of launches of a series with `workers` workers a role, up to `limit` states.
+/// Searches all interleavings of launches of a series with `workers` workers per role, up to `limit` states.
 ///
 /// # Errors
 /// A plan of another series, or the first failure, with the schedule that leads to it.
@@ -41,7 +41,7 @@ pub fn explore(
     provoke_all(series.kernel(), &plans, workers, limit)
 }
 
-/// As [`explore`], for what nothing has checked; see [`crate::interp::provoke`].
+/// As [`explore`], for unchecked kernels and plans; see [`crate::interp::provoke`].
 ///
 /// # Errors
 /// The first failure, with the schedule that leads to it.

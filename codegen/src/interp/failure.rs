@@ -1,4 +1,4 @@
-//! What the emulator reports, each with everything needed to tell the story.
+//! The emulator's failures, each with everything that its trace needs.
 
 mod story;
 
@@ -7,7 +7,7 @@ use crate::kernel::OpId;
 use crate::program::Loc;
 use crate::shape::Extent;
 
-/// A check's result. Boxed, because failures carry their whole story.
+/// A check's result. Boxed, because failures carry their whole trace.
 pub(super) type Check<T> = Result<T, Box<FailureKind>>;
 
 /// Why a run stopped. The seed reproduces it.
@@ -23,7 +23,7 @@ pub struct Failure {
     pub schedule: Vec<Site>,
 }
 
-/// A step, by where it stands: who did it, in which launch, and which line says so.
+/// A step: who did it, in which launch, and its source line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Site {
     /// The rank.
@@ -82,12 +82,12 @@ pub struct Stuck {
 /// What went wrong.
 #[derive(Clone, Debug)]
 pub enum FailureKind {
-    /// Nobody can go on, and not everybody is done.
+    /// No worker can continue, and not all are done.
     Deadlock {
         /// Who waits for what.
         waits: Vec<Stuck>,
     },
-    /// A read (or a reduce-add) of memory that nothing was written to in a launch it could still be seen in.
+    /// A read (or reduce-add) of memory that nobody has written in a launch whose data could still be there.
     UninitialisedRead {
         /// The read.
         by: Site,
@@ -103,7 +103,7 @@ pub enum FailureKind {
         /// The one made first.
         other: Site,
     },
-    /// A read that found the data of another launch than its own.
+    /// A read that found another launch's data.
     StaleRead {
         /// The read.
         by: Site,
@@ -112,7 +112,7 @@ pub enum FailureKind {
         /// Who wrote what it found.
         writer: Site,
     },
-    /// A rectangle outside what the rank holds, over the end of a chunk, or of another size than its counterpart.
+    /// A rectangle outside the rank's memory, over the end of a chunk, or of another size than its counterpart.
     OutOfBounds {
         /// The access.
         by: Site,
@@ -132,7 +132,7 @@ pub enum FailureKind {
         /// The value after.
         to: u64,
     },
-    /// A write of one launch to memory that another launch is not known to be done with.
+    /// A write of one launch to memory that another launch may still use.
     Overwrite {
         /// The write.
         by: Site,
@@ -157,7 +157,7 @@ pub enum FailureKind {
         /// Where.
         what: Rect,
     },
-    /// A sum that lacks some rank's contribution, has it more than once, or has what is no contribution once a rank.
+    /// A sum that lacks a rank's contribution, has it more than once, or has a bias or the like once per rank.
     Contribution {
         /// The launch.
         launch: usize,
@@ -165,7 +165,7 @@ pub enum FailureKind {
         what: Rect,
         /// Ranks whose contribution is missing.
         missing: Vec<u16>,
-        /// Ranks whose contribution is there more than once. With no rank in either: a function of a part of the sum.
+        /// Ranks whose contribution is there more than once. If both lists are empty: a function of a part of the sum.
         twice: Vec<u16>,
     },
     /// Rows of a gathered tensor that are not those their owner had.
@@ -184,7 +184,7 @@ pub enum FailureKind {
         /// To what.
         what: Rect,
     },
-    /// A signal of a later launch that a wait of an earlier one may count in the place of its own.
+    /// A signal of a later launch that a wait of an earlier one may count as its own.
     Attribution {
         /// The signal (or, seen from the other side, the wait).
         by: Site,
@@ -195,14 +195,14 @@ pub enum FailureKind {
     },
     /// Ranks that launched different plans.
     Mismatch {
-        /// Who found out, and by doing what.
+        /// The step that found it.
         by: Site,
         /// The other rank.
         peer: u16,
         /// The plan hashes of both.
         hashes: (u64, u64),
     },
-    /// A plan of another series than the one that was to run.
+    /// A plan of another series than the one that runs.
     OtherSeries {
         /// Which, and what to do.
         refused: Diagnostic,
@@ -237,7 +237,7 @@ impl FailureKind {
         }
     }
 
-    /// The rule of DESIGN §3 that a schedule which can fail so breaks.
+    /// The verifier's rule that such a schedule breaks.
     pub const fn rule(&self) -> Rule {
         match self {
             FailureKind::Deadlock { .. }

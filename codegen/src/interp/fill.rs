@@ -13,8 +13,8 @@ fn numbers(seed: u64, input: &Input<'_>) -> Numbers {
     Numbers::new(first ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// Mostly zeros and a few `±1`, so sparse that sums of products stay small: below 256 in magnitude (or what the type
-/// can hold) every sum is exact in every order, and results can be compared bit for bit.
+/// Mostly zeros and a few `±1`, so sparse that sums of products stay small. Below 256 in magnitude (or what the type
+/// can hold) every sum is exact in every order, so results can be compared bit for bit.
 pub fn integers(seed: u64) -> impl FnMut(Input<'_>, &mut [f32]) {
     move |input, values| {
         let mut numbers = numbers(seed, &input);

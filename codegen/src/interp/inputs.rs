@@ -1,4 +1,4 @@
-//! What every rank has before a launch, in f64, rounded to its type.
+//! Every rank's inputs before a launch, in f64, rounded to their type.
 
 use super::outcome::Input;
 use super::sizes::Sizes;
@@ -6,7 +6,8 @@ use crate::program::{Program, TensorId, TensorKind};
 use crate::shape::Extent;
 use ndarray::{Array2, ArrayView2, Axis};
 
-/// By rank and tensor: the rank's own chunk of what is gathered, all of what else counts before, nothing of the rest.
+/// By rank and tensor: the rank's own chunk of a gathered tensor, all of any other tensor whose contents count,
+/// otherwise nothing.
 pub(super) struct Inputs {
     tables: Vec<Array2<f64>>,
     gathered: Vec<bool>,
@@ -61,12 +62,12 @@ impl Inputs {
         }
     }
 
-    /// What the caller fills on that rank.
+    /// The rows that the caller fills on that rank.
     pub fn own(&self, rank: u32, tensor: usize) -> &Array2<f64> {
         &self.tables[rank as usize * self.gathered.len() + tensor]
     }
 
-    /// What that rank is to see: of what is gathered the rows of all ranks.
+    /// What that rank must see: of a gathered tensor the rows of all ranks.
     pub fn seen(&self, rank: u32, tensor: usize) -> Array2<f64> {
         if !self.gathered[tensor] {
             return self.own(rank, tensor).clone();

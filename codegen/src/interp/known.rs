@@ -1,20 +1,20 @@
-//! Numbers in f64, each with a bound on how far off rounding may put what a device has in its place.
+//! Numbers in f64, each with a bound on the rounding error of a device's number.
 
 use crate::dtype::Dtype;
 use crate::value::{AccId, Binary, Compare, Unary, Value};
 use ndarray::{Array2, ArrayView2, Zip, linalg::general_mat_mul};
 
-/// A matrix, and how far off each element may be. One row or column stands for as many as are asked of it.
+/// A matrix with an error bound for each element. A single row or column is repeated as needed.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub value: Array2<f64>,
     pub off: Array2<f64>,
 }
 
-/// A number, and how far off it may be.
+/// A number and its error bound.
 type Number = (f64, f64);
 
-/// An operand of a product: its numbers, and how far off they may be; `None`: not at all.
+/// An operand of a product: its numbers and error bounds. `None`: exact.
 pub(super) type Operand<'a> = (ArrayView2<'a, f64>, Option<ArrayView2<'a, f64>>);
 
 const F32: Dtype = Dtype::F32;
@@ -51,7 +51,7 @@ impl Known {
         new
     }
 
-    /// With that many rows and columns: what is one is repeated.
+    /// Expanded to that many rows and columns: a single one is repeated.
     pub fn widened(&self, shape: (usize, usize)) -> Known {
         let wide = |of: &Array2<f64>| {
             let view = of.broadcast(shape);
@@ -66,7 +66,7 @@ impl Known {
         }
     }
 
-    /// Their sum, made in f32.
+    /// Their sum in f32.
     pub fn plus(&self, other: &Known) -> Known {
         self.zip(other, |a, b| single((a.0 + b.0, a.1 + b.1)))
     }
@@ -105,8 +105,8 @@ impl Known {
     }
 }
 
-/// How far off a number may be once it is rounded to `dtype`: half a unit in the last place of what may be stored, or
-/// half the spacing of the type's subnormals, which the tail of an activation meets.
+/// The error of rounding a number to `dtype`: half a unit in the last place, or half the spacing of the type's
+/// subnormals, which matters in the tail of an activation.
 pub(super) fn stored(dtype: Dtype, (value, off): Number) -> f64 {
     off + dtype.unit_roundoff() * (value.abs() + off) + dtype.half_subnormal()
 }
@@ -141,7 +141,7 @@ pub(super) fn apply(value: &Value, acc: &impl Fn(AccId) -> Known, args: &[Known]
     }
 }
 
-/// `then` where the comparison holds; where rounding may decide it, off by as much as the other side is away.
+/// `then` if the comparison holds. If rounding may decide it, the bound includes the distance to the other side.
 fn choose(compare: Compare, [a, b, then, otherwise]: [&Known; 4]) -> Known {
     let decided = a.zip(b, |a, b| {
         let off = a.1 + b.1;
@@ -149,7 +149,7 @@ fn choose(compare: Compare, [a, b, then, otherwise]: [&Known; 4]) -> Known {
         let number = |holds: bool| f64::from(u8::from(holds));
         (number(compare.eval(a.0, b.0)), number(unsure))
     });
-    // Only its shape counts here.
+    // Only its shape matters here.
     let shape = decided.zip(&then.zip(otherwise, |a, _| a), |a, _| a);
     let shape = shape.value.dim();
     let (decided, then) = (decided.widened(shape), then.widened(shape));
@@ -174,7 +174,7 @@ fn choose(compare: Compare, [a, b, then, otherwise]: [&Known; 4]) -> Known {
 
 fn unary(function: Unary, a: Number) -> Number {
     let value = function.eval(a.0);
-    // What an error does to it: at most what it does at either end.
+    // The effect of an error is at most its effect at either end.
     let ends = || {
         let [low, high] = [a.0 - a.1, a.0 + a.1].map(|end| (function.eval(end) - value).abs());
         if a.1 == 0.0 {
@@ -189,7 +189,7 @@ fn unary(function: Unary, a: Number) -> Number {
         Unary::Neg | Unary::Abs => (value, a.1),
         Unary::Relu => (value, ends()),
         Unary::Exp | Unary::Ln | Unary::Sqrt => single((value, ends())),
-        // Doubled for what lies between the ends, and for how a device computes them.
+        // Doubled for points between the ends, and for the device's own error.
         Unary::Tanh | Unary::Erf | Unary::Sigmoid | Unary::Gelu | Unary::GeluTanh | Unary::Silu => {
             single((value, 2.0 * ends()))
         }

@@ -1,4 +1,4 @@
-//! The state of a run: which rank is in which launch, which worker is at which step, and what is in memory.
+//! The state of a run: each rank's launch, each worker's step, and the memory.
 
 mod report;
 
@@ -17,7 +17,7 @@ use std::rc::Rc;
 /// Fills a rank's input before a launch.
 pub(super) type Fill<'f> = dyn FnMut(Input<'_>, &mut [f32]) + 'f;
 
-/// Whose turn it is: a worker, or the host of rank `turn - workers` that starts its next launch.
+/// Who steps next: a worker, or the host of rank `turn - workers`, which starts its next launch.
 pub(super) type Turn = usize;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Active {
     pub step: u32,
 }
 
-/// What an accumulator is a sum of, beside its numbers.
+/// The terms of an accumulator's sum, beside its numbers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Acc {
     pub live: bool,
@@ -39,7 +39,7 @@ pub(super) struct Acc {
 pub(super) struct Worker {
     pub agent: usize,
     pub active: Option<Active>,
-    /// What its item knows beside its own steps.
+    /// Its item's clock, without its own steps.
     pub clock: Rc<Clock>,
     pub accs: Vec<Acc>,
     /// The cell it waits for.
@@ -52,9 +52,9 @@ struct AgentState {
     next: u32,
     phase: u32,
     running: u32,
-    /// What an item of this phase knows from the start.
+    /// The clock with which items of this phase start.
     start: Rc<Clock>,
-    /// What all finished items knew.
+    /// The joined clocks of all finished items.
     end: Rc<Clock>,
     finished: bool,
 }
@@ -64,18 +64,18 @@ pub(super) struct Machine<'a> {
     pub setup: &'a Setup<'a>,
     pub workers: Vec<Worker>,
     agents: Vec<AgentState>,
-    /// What each rank knows at the start of its launch.
+    /// Each rank's clock at the start of its launch.
     ranks: Vec<Rc<Clock>>,
     pub memory: Memory,
     pub counters: Counters,
     pub data: Data,
     pub outputs: Vec<Output>,
-    /// Who can go on, the most recent last.
+    /// Who can step, the most recent last.
     pub ready: Vec<Turn>,
 }
 
 impl<'a> Machine<'a> {
-    /// Before any launch. `workers` gives how many a role (by index) of a rank has.
+    /// The state before any launch. `workers` gives the number of workers of a rank's role (by index).
     pub fn new(
         setup: &'a Setup<'a>,
         mut workers: impl FnMut(usize) -> u32,
@@ -142,7 +142,7 @@ impl<'a> Machine<'a> {
         (0..self.setup.world).all(|rank| self.launch_of(rank) == self.setup.launches())
     }
 
-    /// The step a turn would take.
+    /// The step that this worker would take.
     pub fn site_of(&self, turn: Turn) -> Site {
         let rank = self.rank_of(turn);
         let at = match self.workers.get(turn) {
@@ -152,7 +152,7 @@ impl<'a> Machine<'a> {
         self.setup.site(&at, "runs")
     }
 
-    /// One step of whoever's turn it is.
+    /// Takes one step.
     pub fn take(&mut self, turn: Turn, inputs: &mut Fill<'_>) -> Check<()> {
         if turn >= self.workers.len() {
             self.unready(turn);
@@ -246,7 +246,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A cell grew: whoever waits for it looks again.
+    /// A cell grew: its waiters check again.
     pub fn wake(&mut self, at: At) {
         for turn in 0..self.workers.len() {
             if self.workers[turn].blocked == Some(at) {
@@ -322,7 +322,7 @@ impl<'a> Machine<'a> {
             };
         }
         for agent in agents {
-            // The last role to have nothing to do ends the launch, and with it the loop's premise.
+            // The last role to finish ends the launch, which ends this loop.
             self.dispatch(agent)?;
         }
         Ok(())

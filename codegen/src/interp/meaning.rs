@@ -1,13 +1,13 @@
-//! What a program says, in f64: its statements executed one after another, as they are written.
+//! The meaning of a program, in f64: its statements are executed one after another, as written.
 //!
-//! A second opinion beside the emulator. It starts from [`Program`] and shares nothing with lowering or
-//! [`crate::unroll`]: neither their sizes, nor their items, nor their cells. The loops of a role are one sequence on each
-//! rank; the sequences take turns, each until it waits for a cell that has not been signalled often enough. Where the
-//! verifier accepts a schedule, its waits order all that touches the same memory, so that any order of turns gives the
-//! same numbers. Credits are not there: they order launches, and this is one.
+//! This is independent of the emulator. It starts from [`Program`] and shares nothing with lowering or
+//! [`crate::unroll`]: neither sizes, nor items, nor cells. The loops of a role are one sequence on each rank. The
+//! sequences alternate: each runs until it waits for a cell without enough signals. In an accepted schedule the waits
+//! order all accesses to the same memory, so every order of the sequences gives the same numbers. There are no credits:
+//! they order launches, and this is one launch.
 //!
-//! Every number comes with a bound on the error that rounding may make on its way: where it is stored, where it is added
-//! to what is there, and in every product and sum in f32.
+//! Every number has a bound on its rounding error: from stores, from adds to memory, and from every product and sum in
+//! f32.
 
 mod memory;
 pub(super) mod walk;
@@ -28,11 +28,11 @@ use ndarray::Array2;
 use std::collections::HashMap;
 use walk::{Act, Names, Rect, Walk};
 
-/// What every rank's gathered tensors and outputs hold after launch `launch` of `program`, for the same `inputs` as
-/// [`crate::interp::run`] was given.
+/// Every rank's gathered tensors and outputs after launch `launch` of `program`, for the same `inputs` as
+/// [`crate::interp::run`] got.
 ///
 /// # Errors
-/// A statement that has no meaning where it stands, or a wait for what nobody signals: nothing that a verifier accepted.
+/// A statement without meaning in its place, or a wait that nobody signals. The verifier accepts neither.
 pub fn meaning(
     program: &Program,
     variant: &Variant,
@@ -46,17 +46,17 @@ pub fn meaning(
     Ok(Expected { launch, tensors })
 }
 
-/// What statements make of what is sized and filled.
+/// The results of the statements, for given sizes and inputs.
 pub(super) struct Written {
     pub tensors: Vec<ExpectedTensor>,
     pub products: Products,
 }
 
-/// Products of what is computed itself, by rank and operands: each tile as it was multiplied, NaN where none was, infinite
-/// where two were that differ.
+/// Products of computed operands, by rank and operands: each tile as it was multiplied, NaN if none was, infinite if
+/// two different ones were.
 pub(super) type Products = HashMap<(u32, (usize, usize)), Array2<f64>>;
 
-/// As [`meaning`], of what is sized and filled.
+/// As [`meaning`], for given sizes and inputs.
 pub(super) fn evaluate(
     program: &Program,
     sizes: &Sizes<'_>,
@@ -84,13 +84,13 @@ pub(super) const fn agents(world: u32) -> usize {
     world as usize * KINDS.len()
 }
 
-/// What statements act on.
+/// The state that statements act on.
 pub(super) trait Memory {
-    /// Does what a statement of that agent of that rank says.
+    /// Executes a statement of that rank's agent.
     fn act(&mut self, agent: usize, rank: u32, act: &Act<'_>) -> Result<(), String>;
 }
 
-/// Executes a program: every agent in turn until it has to wait.
+/// Executes a program: each agent in turn, until it must wait.
 pub(super) fn in_turns(
     program: &Program,
     sizes: &Sizes<'_>,
@@ -123,13 +123,13 @@ pub(super) fn in_turns(
             moved |= agent.run(memory, &mut counts).map_err(none)?;
         }
         if !moved {
-            return Err(none("it waits for what nobody signals".into()));
+            return Err(none("it waits for a signal that nobody makes".into()));
         }
     }
     Ok(())
 }
 
-/// How often every cell was signalled, and how often it is in all.
+/// Every cell's signals so far, and in total.
 struct Counts {
     now: Vec<u64>,
     all: Vec<u64>,
@@ -168,7 +168,7 @@ struct Agent<'p> {
 }
 
 impl Agent<'_> {
-    /// Goes on until it has to wait. Gives whether it did anything.
+    /// Runs until it must wait. Gives whether it did anything.
     fn run(&mut self, memory: &mut impl Memory, counts: &mut Counts) -> Result<bool, String> {
         let start = self.next;
         while let Some(act) = self.acts.get(self.next) {
@@ -268,7 +268,7 @@ impl<'a> Ranks<'a> {
         }
     }
 
-    /// An expression over an item's accumulators: zero where nothing was added.
+    /// An expression over an item's accumulators. Empty ones are zero.
     fn value(&self, agent: usize, value: &Value, dst: &Rect) -> Known {
         let acc = |id: AccId| {
             let known = self.accs[agent].get(&id).cloned();
@@ -295,7 +295,7 @@ impl<'a> Ranks<'a> {
         Ok(known)
     }
 
-    /// A tile, or the sum of all ranks' tiles as the switch makes it: in f32, rounded once to their type.
+    /// A tile, or the sum of all ranks' tiles as in the switch: in f32, rounded once to their type.
     fn sum(&self, rect: &Rect) -> Result<Known, String> {
         if rect.homes.len() == 1 {
             return self.read(rect);

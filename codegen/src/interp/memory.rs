@@ -1,8 +1,8 @@
-//! Who touched what, and what is there: one record a grid cell, no numbers ([`super::data`] has those).
+//! The record of accesses: one entry for each grid cell, without numbers ([`super::data`] has those).
 //!
-//! By value, in the order of this run: memory nothing was written to, data of another launch, a parameter whose owner
-//! is not in this launch, an element written twice. By clock, in any order of this schedule: conflicting accesses,
-//! whether in one launch or in two.
+//! Found by value, in this run: reads of unwritten memory, data of another launch, a parameter whose owner is not in
+//! this launch, an element written twice. Found by clock, in any order of this schedule: conflicting accesses, in one
+//! launch or in two.
 
 mod bounds;
 mod cell;
@@ -27,14 +27,14 @@ pub(super) use who::{Mode, Who};
 #[derive(Clone, Debug)]
 struct Shadow {
     grid: usize,
-    /// The latest launch that touched it, and by whom.
+    /// The latest launch that accessed it, and by whom.
     latest: Option<Epoch>,
     /// The first grid row it holds, and how many.
     first: usize,
     rows: usize,
     columns: usize,
     cells: Vec<Cell>,
-    /// The last accesses of launches in which the memory was divided otherwise, so that any of it may be any of this.
+    /// The last accesses of launches with another division of this memory. Any of them may overlap any cell.
     before: Rc<Vec<Epoch>>,
 }
 
@@ -74,8 +74,8 @@ impl Memory {
         usize::from(home) * self.buffers + buffer.index()
     }
 
-    /// Checks an access to `home`'s memory and records it; `tags` are the sum that is written. Gives the
-    /// one that is there afterwards.
+    /// Checks an access to `home`'s memory and records it. `tags` are the written sum. Gives the sum that is there
+    /// afterwards.
     pub fn touch(
         &mut self,
         setup: &Setup<'_>,
@@ -225,8 +225,8 @@ impl Memory {
         }))
     }
 
-    /// Scratch that a launch of another shape divides otherwise is all one to it: whoever comes first must know that
-    /// every earlier access is done, and finds nothing there.
+    /// Scratch that a launch of another shape divides differently counts as one cell: its first access must come after
+    /// every earlier access, and finds nothing there.
     fn same_division(
         &mut self,
         setup: &Setup<'_>,
@@ -262,7 +262,7 @@ impl Memory {
             before.extend(cell.adds.iter().chain(&cell.reads));
         }
         before.retain(|at| at.role != HOST);
-        // Of each item its last step; of each rank its last launch, which comes after its earlier ones.
+        // The last step of each item, and the last launch of each rank, which comes after its earlier ones.
         before.sort_unstable_by_key(|at| (at.rank, at.launch, at.role, at.item, at.step));
         let mut kept: Vec<Epoch> = Vec::with_capacity(before.len());
         for (index, at) in before.iter().enumerate() {

@@ -1,25 +1,25 @@
-//! The emulator: a kernel and its plans, executed on CPU ranks, stricter than any hardware.
+//! The emulator: executes a kernel and its plans on CPU ranks, more strictly than any hardware.
 //!
 //! # What runs
 //!
-//! An agent is one role of one rank. Its steps are cut into items. Each role has workers; a worker claims the next
-//! item of its agent, does its steps one after another, and claims again, so items start in order and are otherwise
-//! concurrent. An item of a later phase starts only when all items of earlier phases of its agent are done (a join).
-//! A copy engine has one worker. A rank's next launch starts when all its roles are done with the previous one; ranks
-//! are otherwise skewed as far as counters allow, and each launch has a plan of its own, so `m` may change.
+//! An agent is one role of one rank. Its steps are divided into items. Each role has workers. A worker claims the next
+//! item of its agent, takes its steps in order, and claims again, so items start in order and are otherwise concurrent.
+//! An item of a later phase starts only when all items of earlier phases of its agent are done (a join). A copy engine
+//! has one worker. A rank's next launch starts when all its roles are done with the previous one; ranks are otherwise
+//! skewed as far as counters allow, and each launch has a plan of its own, so `m` may change.
 //!
-//! Before each launch the caller (role `host`) fills a rank's inputs and what it adds to (or leaves there what the launch
-//! before made of it), and leaves nothing in its other outputs; at its end it takes the parameters back. Scratch keeps
-//! what is in it, but other kernels may use it between launches, so a write to a rank's scratch must have arrived when
-//! the rank's launch ends.
+//! Before each launch the caller (role `host`) fills a rank's inputs and accumulated outputs (or keeps an accumulated
+//! output of the launch before), and clears its other outputs. At the end it takes the parameters back. Scratch keeps
+//! its contents, but other kernels may use it between launches, so every write to a rank's scratch must have arrived
+//! when the rank's launch ends.
 //!
-//! Counters are 64-bit and only grow. A wait of launch `e` on a counter of lag `l` is satisfied when the cell has what
-//! the waiter's plans say arrives in all launches before `e - l`, plus the wait's own number (or all that arrives) of
-//! launch `e - l`; with a lag and no such launch it is satisfied at once. A copy engine *stores* its count.
+//! Counters are 64-bit and only grow. A wait of launch `e` on a counter of lag `l` ends when the cell has all arrivals
+//! of the launches before `e - l` by the waiter's plans, plus the wait's own number (or all arrivals) of launch
+//! `e - l`. With a lag and no such launch it ends at once. A copy engine *stores* its count.
 //!
 //! # What is checked
 //!
-//! Every failure is decided in one of two ways.
+//! Every failure is found in one of two ways.
 //!
 //! *By value*, in the interleaving that ran: [`FailureKind::Deadlock`], [`FailureKind::UninitialisedRead`],
 //! [`FailureKind::StaleRead`], [`FailureKind::WrittenTwice`], [`FailureKind::NeverWritten`],
@@ -28,33 +28,33 @@
 //! [`FailureKind::OtherSeries`] comes before anything runs.
 //!
 //! *By clock*, whatever the interleaving was: [`FailureKind::MissingAcquire`], [`FailureKind::Overwrite`],
-//! [`FailureKind::LateWrite`] (the last two also by value, where the run got that far) and
-//! [`FailureKind::Attribution`]. Two events are ordered only by: steps of one item; joins; a rank's launches; and
-//! signal to wait, where a wait joins with all signals of earlier launches and with those of its own launch that it
-//! cannot have missed. Those are all of them if it waits for all that arrives. If it waits for less, a signal counts
-//! if the others, without those that follow it in its own agent, do not add up to the wait's number. That a worker
-//! happens to do two items one after the other orders nothing: another run has other workers.
+//! [`FailureKind::LateWrite`] (the last two also by value, if the run got that far) and [`FailureKind::Attribution`].
+//! Two events are ordered only by: steps of one item; joins; a rank's launches; and signal and wait. A wait joins all
+//! signals of earlier launches, and those of its own launch without which it cannot end. If it waits for all arrivals,
+//! these are all signals. If it waits for less, a signal counts if the others, without those that follow it in its own
+//! agent, do not add up to the wait's number. Two items of one worker are not ordered by that: another run has other
+//! workers.
 //!
-//! Memory is tracked on a grid for each buffer, cut at every rectangle of every plan with that shape. Scratch that two
-//! consecutive launches divide differently is one block between them: any access of the one conflicts with any write
-//! of the other, because rows move in memory when the shape changes.
+//! Memory is tracked on a grid for each buffer, divided at every rectangle of every plan with that shape. Scratch that
+//! two consecutive launches divide differently is one block between them: any access of one conflicts with any write of
+//! the other, because rows move in memory when the shape changes.
 //!
 //! # Numbers
 //!
-//! Memory holds each element as the f32 its dtype rounds to, and NaN until written. Products, sums of stored tiles and
-//! the expression of a store are made in f32 or better and rounded once where they are stored. A reduce-add rounds the
-//! tile, and then every sum at the destination. A sum in the switch is made in f32 and rounded once to the memory's
-//! type. The order of reduce-adds is the interleaving's, so their bits may differ between seeds.
+//! Memory holds each element as an f32 rounded to its dtype, and NaN until it is written. Products, sums of stored
+//! tiles and the expression of a store are computed in f32 or better and rounded once when stored. A reduce-add rounds
+//! the tile, and then every sum at the destination. A sum in the switch is computed in f32 and rounded once to the
+//! memory's type. The interleaving decides the order of reduce-adds, so their bits may differ between seeds.
 //!
-//! Where CTAs share the K steps of a tile, each one's part is summed by itself, and then the parts in their order; on a
-//! GPU every panel begins with the part of the CTA that stores it.
+//! If CTAs share the K steps of a tile, each CTA's part is summed separately, and then the parts in order. On a GPU
+//! every epilogue subtile begins with the part of the CTA that stores it.
 //!
 //! # What it is compared with
 //!
-//! [`reference()`] says what outputs should be, and [`compare`] how far off they are. It looks at the program and never at
-//! the kernel. What sums over ranks and accumulated outputs promise is made of the terms that the statements bring
-//! together, each counted as the type says; `Out` is what [`meaning`] makes of the statements, executed one after another.
-//! Where that leaves open what is promised, or gives no number, there is no reference.
+//! [`reference()`] gives the expected outputs, and [`compare`] the errors. The reference uses the program and never the
+//! kernel. For sums over ranks and accumulated outputs it adds the terms of the statements, each as often as the type
+//! promises. For `Out` it is what [`meaning`] computes by executing the statements one after another. If the promise is
+//! open, or the value is not a number, there is no reference.
 //!
 //! # What is not modelled
 //!
@@ -105,13 +105,13 @@ use setup::{Setup, of_series};
 pub struct Options {
     /// Determines the policy, the workers and every choice.
     pub seed: u64,
-    /// Workers of each role but a copy engine, which has one; `None`: 1 to 4, by the seed.
+    /// Workers of each role (a copy engine always has one). `None`: 1 to 4, by the seed.
     pub workers: Option<u32>,
-    /// Who goes next; `None`: by the seed.
+    /// The policy of who steps next. `None`: by the seed.
     pub policy: Option<Policy>,
     /// The most steps.
     pub step_limit: u64,
-    /// Whether to compute numbers. Without them only who touches what is tracked, which is much faster.
+    /// Whether to compute numbers. Without them only accesses are tracked, which is much faster.
     pub data: bool,
 }
 
@@ -150,7 +150,7 @@ impl Options {
 /// rounded to the tensor's type.
 ///
 /// # Errors
-/// A plan of another series, or the first thing that went wrong.
+/// A plan of another series, or the first failure.
 pub fn run(
     series: &Series,
     launches: &[&Checked<Plan>],
@@ -161,14 +161,14 @@ pub fn run(
     execute(series.kernel(), &plans, options, &mut inputs)
 }
 
-/// As [`run`], but takes what nothing has checked: the door for testing the verifier, and this emulator, on broken
-/// kernels and plans. A launch is one plan for all ranks, or one for each.
+/// As [`run`], but takes unchecked kernels and plans: for tests of the verifier, and of this emulator, on broken ones.
+/// A launch has one plan for all ranks, or one for each.
 ///
 /// # Errors
-/// The first thing that went wrong.
+/// The first failure.
 ///
 /// # Panics
-/// If a plan is of another kernel or world, or a launch has neither one plan nor one a rank.
+/// If a plan is of another kernel or world, or a launch has neither one plan nor one per rank.
 pub fn provoke(
     kernel: &Kernel,
     launches: &[Vec<&Plan>],

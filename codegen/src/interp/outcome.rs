@@ -1,10 +1,10 @@
-//! What a run is given, and what it comes to.
+//! The inputs and results of a run.
 
 use super::policy::Policy;
 use crate::program::TensorId;
 use crate::shape::Extent;
 
-/// An input that is to be filled, row by row.
+/// An input to fill, row by row.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     /// For which launch.
@@ -36,10 +36,11 @@ pub struct Output {
     pub values: Vec<f32>,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Outcome {
-    /// Every gathered tensor and output of every rank and launch, in the order launches ended; none without numbers.
+    /// Every gathered tensor and output of every rank and launch, in the order in which launches ended. Empty without
+    /// numbers.
     pub outputs: Vec<Output>,
     /// Steps taken.
     pub steps: u64,

@@ -1,24 +1,24 @@
-//! Policies of who goes next, and the numbers that a seed determines.
+//! Scheduling policies, and the random numbers of a seed.
 
-/// How the next step is chosen among those that can be taken.
+/// How the next step is chosen among the enabled ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
     /// Any.
     Random,
-    /// This rank only when nobody else can go on.
+    /// This rank only if nobody else can step.
     StarveRank(u32),
-    /// This role (by its index in the kernel) only when no other can go on.
+    /// This role (by its index in the kernel) only if no other can step.
     StarveRole(u32),
     /// This rank as far as it can go, launch after launch.
     RunAhead(u32),
-    /// Whoever became able to go on last.
+    /// Whoever became enabled last.
     Lifo,
     /// Each in turn.
     RoundRobin,
 }
 
 impl Policy {
-    /// The policy that a seed stands for.
+    /// The policy of a seed.
     pub fn of_seed(seed: u64, world: u32, roles: u32) -> Policy {
         let mut numbers = Numbers::new(seed ^ 0x5eed);
         let which = u32::try_from(numbers.below(u64::from(world.max(1)))).unwrap_or(0);
@@ -34,7 +34,7 @@ impl Policy {
     }
 }
 
-/// A stream of numbers that a seed determines (SplitMix64: tiny, and the same on every machine).
+/// A seeded stream of numbers (SplitMix64: small, and the same on every machine).
 #[derive(Clone, Debug)]
 pub struct Numbers(u64);
 

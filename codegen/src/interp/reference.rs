@@ -1,11 +1,11 @@
-//! What a launch's outputs are compared with, in f64.
+//! The reference for a launch's outputs, in f64.
 //!
-//! - Where the user gave the program a reference, what it says.
-//! - What is `Gathered` is the concatenation of the ranks' chunks. What is `Scattered`, `Reduced` or `Accumulated` is what
-//!   its type promises ([`whole`]), whatever the schedule does on the way. Where that is left open, nothing is compared.
-//! - `Out` is what the program's statements make of it one after another ([`super::meaning`]).
+//! - If the user gave the program a reference, that is used.
+//! - `Gathered` is the concatenation of the ranks' chunks. `Scattered`, `Reduced` and `Accumulated` are what their type
+//!   promises ([`whole`]), whatever the schedule does to keep it. If the promise is open, nothing is compared.
+//! - `Out` is what the program's statements compute, one after another ([`super::meaning`]).
 //!
-//! How far off each element may be follows the statements too: where they round, there rounding may err.
+//! The error bound of each element follows the statements too: each of their roundings adds to it.
 
 mod held;
 mod terms;
@@ -23,10 +23,10 @@ use crate::program::{Program, TensorKind};
 use ndarray::Array2;
 use whole::Wholes;
 
-/// Expected outputs of launch `launch` of `plan`, for the same `inputs` as [`crate::interp::run`] was given.
+/// The expected outputs of launch `launch` of `plan`, for the same `inputs` as [`crate::interp::run`] got.
 ///
 /// # Errors
-/// The first tensor of which nothing can be said.
+/// The first tensor without a reference.
 pub fn reference(
     kernel: &Kernel,
     plan: &Plan,
@@ -60,7 +60,7 @@ pub fn reference(
     Ok(Expected { launch, tensors })
 }
 
-/// What the user's reference says of a tensor.
+/// The user's reference for a tensor.
 fn asked(
     reference: Reference,
     program: &Program,
@@ -77,14 +77,19 @@ fn asked(
             .clone()
             .find(|index| program.tensors[*index].name == name);
         match found {
-            _ if rank >= sizes.world => Err(format!("it asks for rank {rank} of {}", sizes.world)),
+            _ if rank >= sizes.world => Err(format!(
+                "the reference asks for rank {rank} of {}",
+                sizes.world
+            )),
             Some(tensor) => Ok(Matrix(inputs.seen(rank, tensor))),
             None => {
                 let names: Vec<&str> = known
                     .map(|index| program.tensors[index].name.as_str())
                     .collect();
                 let names = names.join(", ");
-                Err(format!("it asks for the input `{name}`; there are {names}"))
+                Err(format!(
+                    "the reference asks for the input `{name}`; there are {names}"
+                ))
             }
         }
     };
@@ -109,7 +114,7 @@ fn asked(
     }
 }
 
-/// Whether every element is a number, and rounding cannot make it any other: only then can it be wrong.
+/// Checks that every element is a number with a finite error bound: only then can a result be wrong.
 fn determined(expected: &ExpectedTensor) -> Result<(), String> {
     let mut elements = expected.values.iter().zip(&expected.bounds);
     let vague = |(value, bound): (&f64, &f64)| !value.is_finite() || !bound.is_finite();
@@ -120,7 +125,7 @@ fn determined(expected: &ExpectedTensor) -> Result<(), String> {
     let (row, column) = (expected.rows.start as usize + at / columns, at % columns);
     let (value, rank) = (expected.values[at], expected.rank);
     Err(if value.is_finite() {
-        format!("rounding may make anything of [{row}, {column}] on rank {rank}, which is {value}")
+        format!("[{row}, {column}] on rank {rank} is {value}, with an unbounded rounding error")
     } else {
         format!("with these inputs [{row}, {column}] on rank {rank} is {value}")
     })

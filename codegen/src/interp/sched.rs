@@ -1,9 +1,9 @@
-//! Who goes next: legal but weird orders, each reproduced by its seed.
+//! Chooses the next step: legal but unusual orders, each reproduced by its seed.
 
 use super::machine::{Machine, Turn};
 use super::policy::{Numbers, Policy};
 
-/// Chooses turns by a policy.
+/// Chooses steps by a policy.
 pub(super) struct Scheduler {
     policy: Policy,
     numbers: Numbers,
@@ -22,7 +22,7 @@ impl Scheduler {
         }
     }
 
-    /// One of those that are ready; `None` if nobody is.
+    /// One of those that are ready. `None` if none is.
     pub fn choose(&mut self, machine: &Machine<'_>) -> Option<Turn> {
         let ready = &machine.ready;
         let turn = match self.policy {

@@ -1,4 +1,4 @@
-//! What does not change during a run: the kernel, the plans, the grids memory is tracked on, the cells that need care.
+//! The constants of a run: the kernel, the plans, the grids of memory, and the cells that several ranks signal.
 
 mod grid;
 mod partial;
@@ -17,7 +17,7 @@ use grid::grids;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// The plans, a launch each, if the series made all of them.
+/// The plans, one per launch, if the series made all of them.
 pub(super) fn of_series<'a>(
     series: &Series,
     launches: &[&'a Checked<Plan>],
@@ -33,7 +33,7 @@ pub(super) fn of_series<'a>(
     }
 }
 
-/// A signal that a wait for less than all cannot have missed: rank, role and step.
+/// A signal without which a wait for less than all cannot end: rank, role and step.
 pub(super) type Needed = (u16, u16, u32);
 
 /// A wait for less than all that arrives: launch, home, flat cell and how much.
@@ -47,7 +47,7 @@ pub(super) struct Setup<'a> {
     pub roles: usize,
     /// Grids of all buffers for each distinct geometry.
     pub grids: Vec<Vec<Grid>>,
-    /// Which of them, by launch and rank.
+    /// The grid's index, by launch and rank.
     grid_of: Vec<Vec<usize>>,
     /// First cell of each counter, and how many there are on a rank.
     cell_base: Vec<usize>,
@@ -79,7 +79,7 @@ impl<'a> Setup<'a> {
         }
         assert!(
             plans.iter().all(|plans| plans.len() == world),
-            "a launch has one plan, or one a rank"
+            "a launch has one plan, or one per rank"
         );
         let (grids, grid_of) = grids(kernel, &plans);
         let mut cell_base = Vec::new();
@@ -121,7 +121,7 @@ impl<'a> Setup<'a> {
         self.grid_of[launch as usize][usize::from(rank)]
     }
 
-    /// A cell's place among all of its rank's.
+    /// A cell's index among all cells of its rank.
     pub fn flat(&self, counter: CounterId, cell: u32) -> usize {
         self.cell_base[counter.index()] + cell as usize
     }
@@ -140,7 +140,7 @@ impl<'a> Setup<'a> {
         self.shared[usize::from(home)][flat]
     }
 
-    /// The signals that a wait for `amount`, less than all, cannot have missed.
+    /// The signals without which a wait for `amount`, less than all, cannot end.
     pub fn needed(&self, launch: u32, home: u16, flat: usize, amount: u32) -> Rc<[Needed]> {
         let key = (launch as usize, home, flat, amount);
         self.partial

@@ -1,4 +1,4 @@
-//! How large everything is, from the program alone: which tensors' sides are one size, chunks, items.
+//! Sizes from the program alone: tensors, chunks and items.
 
 use crate::dtype::Dtype;
 use crate::order::TileOrder;
@@ -206,7 +206,7 @@ impl<'p> Sizes<'p> {
         }
     }
 
-    /// The element type that stands where the program says `written`.
+    /// The element type that replaces `written` in this variant.
     pub fn dtype(&self, written: Dtype) -> Dtype {
         let replaced = self.program.tensors.first().map(|first| first.dtype);
         let other = self.variant.dtype.filter(|_| replaced == Some(written));
@@ -214,7 +214,7 @@ impl<'p> Sizes<'p> {
     }
 }
 
-/// An item's chunk, and where it is in the chunk's grid.
+/// An item's chunk, and its position in the chunk's grid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Item {
     pub chunk: u32,
@@ -222,12 +222,12 @@ pub(super) struct Item {
     pub column: u32,
 }
 
-/// Which sides of tensors have one size: what statements bring together.
+/// Which sides of tensors have one size, because statements combine them.
 struct Same<'p> {
     program: &'p Program,
     /// By tensor and side.
     labels: Vec<usize>,
-    /// The tensor whose items a loop variable stands at.
+    /// The tensor whose items a loop variable visits.
     over: HashMap<Var, usize>,
     /// The item around the statement.
     item: Option<Var>,
@@ -281,7 +281,7 @@ impl Same<'_> {
         }
     }
 
-    /// An item covers as much of this place as of the tensor that its partition divides.
+    /// An item covers this place as it covers the tensor that its partition divides.
     fn covered(&mut self, place: &Place) {
         let item = place.item.or(self.item);
         let Some(over) = item.and_then(|item| self.over.get(&item).copied()) else {

@@ -1,4 +1,4 @@
-//! One step of one worker: what it does to counters, to the record of memory, and to the numbers.
+//! One step of one worker: its effect on counters, on the record of accesses, and on numbers.
 
 use super::counters::At;
 use super::data::evaluate;
@@ -23,7 +23,7 @@ impl Machine<'_> {
         let Some(active) = worker.active else {
             return Ok(());
         };
-        // The accumulators and the clock are out of the machine while it works on its memory.
+        // The accumulators and the clock are taken out while the step changes memory.
         let mut accs = std::mem::take(&mut worker.accs);
         let mut clock = worker.clock.clone();
         let at = self.epoch(&self.workers[turn]);
@@ -68,7 +68,7 @@ impl Machine<'_> {
                 one_home(setup, &who, &src)?;
                 let tags = self.touch(&who, &src, src.home, Mode::Read, &Tags::NOTHING)?;
                 for home in homes(&dst, setup.world) {
-                    // A multicast reaches the sender too: what it sends lies there already.
+                    // A multicast reaches the sender too, where the data already is.
                     if dst.home == EVERYWHERE && (Span { home, ..dst }) == src {
                         continue;
                     }
@@ -176,8 +176,7 @@ impl Machine<'_> {
     }
 }
 
-/// Which columns of an operand each CTA multiplies, where several share the steps of a product: as the pipeline divides
-/// them.
+/// The columns of an operand that each CTA multiplies, if several share the K steps: divided as in the pipeline.
 fn shares(setup: &Setup<'_>, role: usize, depth: u32) -> Vec<Range<usize>> {
     let RoleKind::Gemm(kind) = setup.kernel.roles[role].kind else {
         return Vec::new();
@@ -203,7 +202,7 @@ fn same_size(setup: &Setup<'_>, who: &Who<'_>, dst: &Span, src: &Span) -> Check<
     }))
 }
 
-/// Only sums read from every rank at once.
+/// Only a sum reads from every rank at once.
 fn one_home(setup: &Setup<'_>, who: &Who<'_>, span: &Span) -> Check<()> {
     if span.home != EVERYWHERE {
         return Ok(());

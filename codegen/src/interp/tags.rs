@@ -1,5 +1,5 @@
-//! What memory is a sum of, counted as a run goes: which terms, and how often each. It shares nothing with the
-//! verifier's count, and is laxer about who adds what is no contribution, as long as one rank alone does.
+//! The sums that memory holds, counted during a run: which terms, and how often. It shares nothing with the verifier's
+//! count. It is more lenient about which rank adds a bias, residual or constant, as long as only one does.
 
 use crate::kernel::Kernel;
 use crate::program::{TensorId, TensorKind};
@@ -12,21 +12,21 @@ use std::rc::Rc;
 pub(super) enum Tag {
     /// A rank's product.
     Product(u16, TensorId, TensorId),
-    /// An input of a rank; of a gathered tensor, the one whose rows they are.
+    /// An input of a rank. For a gathered tensor, the rank that owns the rows.
     Input(u16, TensorId),
     /// Constants that a rank adds, and functions of inputs.
     Beside(u16),
     /// A rank's functions of complete sums.
     Whole(u16),
-    /// A function of a part of a sum, or different sums where one is needed.
+    /// A function of a part of a sum, or several sums where one is needed.
     Broken,
 }
 
-/// How often each term is in a sum; `None`: nothing is.
+/// How often each term is in a sum. `None`: the sum is empty.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Tags(Option<Rc<BTreeMap<Tag, i32>>>);
 
-/// Ranks whose contribution a sum lacks, and those of which it has too much.
+/// Ranks whose contribution a sum lacks, and ranks whose contribution it has too often.
 pub(super) type Wrong = (Vec<u16>, Vec<u16>);
 
 impl Tags {
@@ -61,7 +61,7 @@ impl Tags {
             .all(|(tag, _)| matches!(tag, Tag::Input(..) | Tag::Beside(_)))
     }
 
-    /// Whether it is the sum over all ranks, or what was made of that.
+    /// Whether it is the sum over all ranks, or a function of that.
     pub fn complete(&self, kernel: &Kernel, world: u16) -> Result<(), Wrong> {
         let mut products: BTreeMap<(TensorId, TensorId), Vec<u16>> = BTreeMap::new();
         let mut inputs: BTreeMap<TensorId, Vec<u16>> = BTreeMap::new();
@@ -122,7 +122,7 @@ impl Tags {
         Err((everyone, Vec::new()))
     }
 
-    /// Whether one launch may add it to what a rank held before: products once, and nothing beside them.
+    /// Whether one launch may add it to a rank's old contents: products once, and nothing else.
     pub fn accumulates(&self) -> Result<(), Wrong> {
         let products = self.iter().any(|(tag, _)| matches!(tag, Tag::Product(..)));
         for (tag, times) in self.iter() {
@@ -141,7 +141,7 @@ impl Tags {
         Ok(())
     }
 
-    /// What a rank's expression is a sum of.
+    /// The terms of a rank's expression.
     pub fn of(
         value: &Value,
         acc: &impl Fn(AccId) -> Tags,
@@ -156,7 +156,7 @@ impl Tags {
             let sums: Vec<&Tags> = parts.iter().filter(|part| !part.is_beside()).collect();
             let whole = parts.iter().any(complete);
             Tags::one(match (parts.is_empty(), sums.is_empty()) {
-                // Functions of zero need not be zero.
+                // A function of zero need not be zero.
                 (true, _) if args.iter().all(|value| value.accs().is_empty()) => Tag::Beside(rank),
                 (true, _) => Tag::Broken,
                 (false, true) if !whole => Tag::Beside(rank),

@@ -1,4 +1,4 @@
-//! How long the steps take that use no link.
+//! The cost of steps that use no link.
 
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind};
 use crate::machine::Machine;
@@ -7,7 +7,7 @@ use crate::sm90::cta::{BLOCK_ROWS, Cta, Mode, STRIP_ROWS};
 use crate::tiling::Tiling;
 use crate::unroll::Span;
 
-/// Time, in picoseconds: whole numbers, so that equal times are equal and a sum does not depend on its order.
+/// Time in picoseconds. Whole numbers, so that equal times are equal and a sum does not depend on its order.
 pub(super) type Ps = u64;
 
 /// `seconds` in picoseconds.
@@ -20,19 +20,19 @@ pub(super) fn seconds(time: Ps) -> f64 {
     time as f64 * 1e-12
 }
 
-/// How long `bytes` bytes take at `rate` bytes a second.
+/// The time of `bytes` bytes at `rate` bytes a second.
 pub(super) fn at_rate(bytes: u64, rate: f64) -> Ps {
     ps(bytes as f64 / rate)
 }
 
-/// An item that ops are in: rows and columns of it, and of its loop in items.
+/// The item around ops: its rows and columns, and those of its loop in items.
 #[derive(Clone, Copy, Default)]
 struct Item<'a> {
     tile: (u32, u32),
-    /// How it is computed, where an architecture computes it.
+    /// Its tiling, if an architecture computes it.
     tiling: Option<&'a Tiling>,
     grid: (u32, u32),
-    /// Whether items one after another lie below each other, so that they have columns in common, or else rows.
+    /// Whether consecutive items are below each other, so that they share columns. Otherwise they share rows.
     down: bool,
 }
 
@@ -141,23 +141,23 @@ impl<'a> Costs<'a> {
         span.elements() * u64::from(self.kernel.buffers[span.buffer.index()].dtype.bytes())
     }
 
-    /// One product of one CTA with the others at work beside it. An item at the edge costs a whole tile, because the
-    /// tensor cores multiply whole tiles. Bounded by the tensor cores, by what an SM reads through the L2 cache, and by
-    /// the steps of its K loop, which follow each other. Where CTAs share the steps, it is one of them with what they
-    /// send each other.
-    /// `first` in its item, it pays for the tile's overhead, if no other warpgroup multiplies meanwhile.
+    /// One product of one CTA while the others work beside it. An item at the edge costs a whole tile, because the
+    /// tensor cores multiply whole tiles. It is bounded by the tensor cores, by the SM's reads through the L2 cache,
+    /// and by the steps of its K loop, which follow each other. If CTAs share the steps, it is one of them with the
+    /// sums that they send each other. If `first` in its item, it includes the tile's overhead, unless another
+    /// warpgroup multiplies meanwhile.
     pub(super) fn dot(&self, op: OpId, a: &Span, b: &Span, first: bool) -> Ps {
         let item = self.items[usize::from(op.0)];
         let (rows, columns) = item.tile;
         let k = a.columns.len().next_multiple_of(self.k_step);
         let split = self.gemm.split;
-        // The CTAs that share a tile's steps have as many each, or one more.
+        // CTAs that share a tile's steps have equal numbers of them, or one more.
         let steps = (k / self.k_step).div_ceil(split);
         let k = f64::from(steps * self.k_step);
         let steps = f64::from(steps);
         let dtype = self.kernel.buffers[a.buffer.index()].dtype;
         let machine = self.machine;
-        // A tile is multiplied whole, whichever of its sides is on the instruction's M side, and nothing beside it.
+        // Exactly the whole tile is multiplied, whichever of its sides is on the instruction's M side.
         let multiplied = f64::from(rows.max(a.rows.len()));
         let width = f64::from(columns.max(b.rows.len()));
         let tensor = 2.0 * multiplied * width * k / machine.flops_of(dtype, self.ctas());
@@ -168,7 +168,8 @@ impl<'a> Costs<'a> {
         } else {
             Neighbour::Other
         };
-        // Rows in common cost as if they were not: by the rule of columns 208x128 tn, along rows, would take 7 % less than it does.
+        // Shared rows count as separate reads: by the rule for columns, 208x128 tn along rows would take 7 % less than
+        // it does.
         let tiling = item.tiling;
         let x = |ctas| self.lines(a, tiling, rows, ctas, Neighbour::Other);
         let w = |ctas, neighbour| self.lines(b, tiling, columns, ctas, neighbour);
@@ -193,7 +194,7 @@ impl<'a> Costs<'a> {
         } else {
             steps * machine.meeting
         };
-        // In the mean over the steps of a launch.
+        // The mean over the steps of a launch.
         let done = steps * self.plan.grid.rounds as f64 / machine.apart;
         let share = 1.0 / (1.0 + done * done);
         let others = f64::from(split - 1) / f64::from(split);
@@ -202,24 +203,23 @@ impl<'a> Costs<'a> {
         ps(share * in_step + (1.0 - share) * apart + meet + overhead + exchange)
     }
 
-    /// Whether both SMs of a pair are at work.
+    /// Whether both SMs of a pair work.
     fn paired(&self) -> bool {
         self.gemm.cluster != (1, 1) || 2.0 * self.ctas() > f64::from(self.machine.sms)
     }
 
-    /// Whether the two SMs of a pair, which have tiles one after another, read the same rows, and the same columns, each for
-    /// itself.
+    /// Whether the two SMs of a pair, which have consecutive tiles, both read the same rows, and the same columns.
     fn in_common(&self, item: Item<'_>) -> [bool; 2] {
         let alone = self.gemm.cluster == (1, 1) && self.gemm.split == 1 && self.paired();
         [alone && !item.down, alone && item.down]
     }
 
-    /// Seconds in which a byte of each line of a tile's operands comes to an SM, which reads some of the whole: in step
-    /// with its neighbour, and apart.
+    /// Seconds for a byte of each line of a tile's operands to reach an SM, which reads its part: in step with its
+    /// neighbour, and apart.
     ///
-    /// A cluster reads what its CTAs have in common once, and each of its SMs takes in all of it. The two SMs of a pair read
-    /// what theirs have in common once as well, as long as they are in step, and unless an operand's rows are contiguous
-    /// (512x4608x16384 nn takes as long as if each read for itself).
+    /// A cluster reads what its CTAs share once, and each of its SMs receives all of it. The two SMs of a pair also
+    /// read what they share once, while they are in step, unless an operand is MN-major (512x4608x16384 nn takes as
+    /// long as if each read for itself).
     fn feeds(&self, item: Item<'_>, whole: f64, read: [(f64, f64); 2], by_rows: bool) -> [f64; 2] {
         let machine = self.machine;
         let clustered = self.gemm.cluster != (1, 1);
@@ -254,10 +254,10 @@ impl<'a> Costs<'a> {
         f64::from(self.plan.grid.gemm.max(1))
     }
 
-    /// Seconds a tile costs besides its steps. In turn, another tile's steps hide them if a warpgroup has two blocks of 64 (one
-    /// is few steps' work, three have a longer epilogue); if there is no other tile, one warpgroup has all of the epilogue.
-    /// Many panels are as many meetings with the thread that stores, unless warpgroups end a tile one after another and have
-    /// another one to go on with.
+    /// Seconds a tile costs besides its steps. In ping-pong mode another tile's steps hide them if a warpgroup has two
+    /// blocks of 64 (one is too little work, three have a longer epilogue). If there is no other tile, one warpgroup
+    /// does the whole epilogue. Each epilogue subtile costs a synchronization with the storing thread, unless epilogues
+    /// are staggered and there is another tile to work on.
     fn overhead(&self, tiling: Option<&Tiling>) -> f64 {
         let (Some(tiling), Some(cta)) = (tiling, &self.plan.cta) else {
             return self.machine.tile_overhead;
@@ -281,10 +281,11 @@ impl<'a> Costs<'a> {
         }
     }
 
-    /// Rows of an operand that a step loads: those that exist, where K is contiguous in whole strips, and where rows are in
-    /// whole blocks, if the tile leaves out others. The CTAs of a cluster share what they load together.
+    /// Rows of an operand that a step loads: existing rows, in whole partial boxes if K is contiguous and in whole
+    /// blocks if rows are, if the tile skips the others. CTAs of a cluster share multicast loads.
     ///
-    /// Measured: rows of K that begin within a line of 128 bytes take twice as long, since each step reads two lines of them.
+    /// Measured: rows of K that begin within a line of 128 bytes take twice as long, since each step reads two lines of
+    /// each.
     fn lines(
         &self,
         operand: &Span,
@@ -319,13 +320,13 @@ impl<'a> Costs<'a> {
         }
     }
 
-    /// Bytes a second at which a tile's operands come at most: each CTA that shares its steps reads its part.
+    /// The highest rate of a tile's operands, in bytes a second: each CTA that shares its steps reads its part.
     pub(super) fn operand_rate(&self) -> f64 {
         self.machine.l2_pair * f64::from(self.gemm.split)
     }
 
-    /// Bytes that device memory could give meanwhile, for the bytes of an operand that several CTAs ask it for, each
-    /// by itself: `rows` of the tile are the operand's, or else columns.
+    /// Bytes that device memory could deliver in the time of an operand's bytes, if several CTAs each request them.
+    /// `rows`: the operand holds the tile's rows, otherwise its columns.
     pub(super) fn asked(&self, op: OpId, rows: bool, bytes: u64) -> u64 {
         let (item, (down, across)) = (self.items[usize::from(op.0)], self.gemm.cluster);
         let alone = if rows {
@@ -340,7 +341,7 @@ impl<'a> Costs<'a> {
         }
     }
 
-    /// Bytes a second that one SM reads or writes at most.
+    /// The most bytes a second that one SM reads or writes.
     pub(super) fn sm_rate(&self) -> f64 {
         self.machine.l2 / f64::from(self.machine.sms)
     }
@@ -349,9 +350,9 @@ impl<'a> Costs<'a> {
 /// Rows of an operand that a step loads.
 #[derive(Clone, Copy)]
 struct Lines {
-    /// That come to the SM; those that begin within a line count twice here too, as they did when clusters were fitted.
+    /// Rows that reach the SM. Those that begin within a line count twice here too, as when clusters were fitted.
     come: f64,
-    /// What boxes that do not begin with a line cost beyond that where they are read, though it does not come.
+    /// The extra reads of boxes that do not begin with a line. They do not reach the SM.
     begun: f64,
 }
 
@@ -364,23 +365,24 @@ impl Lines {
 /// Bytes of an element of sums.
 const SUM_BYTES: f64 = 4.0;
 
-/// Bytes of a line of the cache, and of what it moves of one.
+/// Bytes of a cache line, and of a sector of it.
 const LINE: u32 = 128;
 const SECTOR: u32 = 32;
 
-/// What the other SM of a pair reads meanwhile.
+/// The reads of the other SM of a pair.
 #[derive(Clone, Copy)]
 enum Neighbour {
-    /// The same.
+    /// The same data.
     Same,
-    /// Something else, or the same at another time.
+    /// Other data, or the same at another time.
     Other,
 }
 
-/// Lines of 128 bytes that neighbouring boxes cost beyond one each, for every K, in the mean over tiles of so many bytes.
-/// Fitted to tests/measured/layouts.csv: a box that does not begin with a line lies in two, and the second costs as much as
-/// the first where the tile's other boxes do not begin with a line, either. But where the other SM of a pair reads the same,
-/// by whole sectors, what two boxes have of a line comes once: then it is one line more, of the tiles that do not begin with one.
+/// Extra lines of 128 bytes that neighbouring boxes cost beyond one each, for every K, in the mean over tiles of that
+/// many bytes. Fitted to tests/measured/layouts.csv: a box that does not begin with a line is in two, and the second
+/// costs as much as the first if the tile's other boxes do not begin with a line either. If the other SM of a pair
+/// reads the same by whole sectors, two boxes' shares of a line come once: then it is one extra line, for tiles that do
+/// not begin with one.
 fn lines_begun(bytes: u32, neighbour: Neighbour) -> f64 {
     let phases = (1..=LINE).find(|tiles| (tiles * bytes).is_multiple_of(LINE));
     let within = 1.0 - 1.0 / f64::from(phases.unwrap_or(LINE));

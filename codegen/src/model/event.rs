@@ -1,4 +1,4 @@
-//! What a simulation writes down: events, and the signals that ended waits.
+//! A simulation's record: events, and the signals that ended waits.
 
 use crate::kernel::OpId;
 use crate::program::CounterId;
@@ -12,7 +12,7 @@ pub struct Event {
     pub role: u16,
     /// By which of [`Timeline::lanes`](super::Timeline::lanes).
     pub lane: u16,
-    /// Whether it ran beside what the lane did meanwhile, as stores of tiles do.
+    /// Whether it ran beside the lane's other work, as stores of tiles do.
     pub beside: bool,
     /// What it was.
     pub kind: EventKind,
@@ -28,7 +28,7 @@ pub struct Event {
     pub bytes: u64,
 }
 
-/// What an event was.
+/// The kind of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum EventKind {
     /// Multiplying.
@@ -47,7 +47,7 @@ pub enum EventKind {
     Wait,
     /// Waiting for earlier items of the role.
     Join,
-    /// Waiting until the tile before is stored.
+    /// Waiting until the previous tile is stored.
     Drain,
 }
 
@@ -72,7 +72,7 @@ impl EventKind {
         matches!(self, EventKind::Push | EventKind::Pull)
     }
 
-    /// Whether its lane does nothing meanwhile.
+    /// Whether its lane is idle meanwhile.
     pub const fn idle(self) -> bool {
         matches!(self, EventKind::Wait | EventKind::Join | EventKind::Drain)
     }
@@ -93,6 +93,6 @@ pub struct Flow {
     pub sent: f64,
     /// To which rank and lane.
     pub to: (u16, u16),
-    /// When the wait was met.
+    /// When the wait ended.
     pub met: f64,
 }

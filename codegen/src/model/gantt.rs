@@ -1,11 +1,11 @@
-//! A timeline as a chart for a terminal: for each rank how busy its CTAs, its waits and its links are over time.
+//! A timeline as a chart for a terminal: each rank's busy CTAs, waiting CTAs and links over time.
 
 use super::event::{Event, EventKind};
 use super::timeline::Timeline;
 use crate::unroll::EVERYWHERE;
 use std::ops::Range;
 
-/// The most ranks that are all shown; of more, only the first few.
+/// The most ranks that are all shown. Of more, only the first few.
 const ALL_UP_TO: u32 = 8;
 const FIRST_FEW: u32 = 4;
 /// Columns before the chart: `rank 12 gemm `.

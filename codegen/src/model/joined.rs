@@ -1,4 +1,4 @@
-//! What `#[comm]` loops cost that follow each other on the same CTAs.
+//! The cost of `#[comm]` loops that follow each other on the same CTAs.
 
 use super::timeline::{predict, seconds};
 use crate::diag::{Diagnostic, Rule};
@@ -8,18 +8,18 @@ use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::program::{Loc, RoleKind};
 
-/// Less than this part of the time is not worth a word.
+/// A smaller share of the time is not worth a warning.
 const WORTH: f64 = 0.02;
 
-/// A warning if the schedule has several `#[comm]` loops, which run one after another on the same CTAs, and the launch is
-/// predicted to be shorter if each had CTAs of its own.
+/// A warning if the schedule has several `#[comm]` loops, which run one after another on the same CTAs, and the launch
+/// would be faster with separate CTAs for each.
 pub fn joined(kernel: &Kernel, plan: &Plan, machine: &Machine) -> Option<Diagnostic> {
     let program = &kernel.program;
     let loops = program.roles.iter();
     let mut loops = loops.filter(|role| matches!(role.kind, RoleKind::Comm { .. }));
     let (first, second): (Loc, Loc) = (loops.next()?.at, loops.next()?.at);
 
-    // Where CTAs of their own are too many, or a wait would have no end, there is nothing to compare with.
+    // If separate CTAs are too many, or a wait would never end, there is nothing to compare with.
     let apart = lower::apart(program, &kernel.variant).ok()?;
     let apart_plan = Plan::new(&apart, &plan.shape, machine).ok()?;
     let alone = seconds(&apart, &apart_plan, machine).ok()?;
@@ -38,7 +38,7 @@ pub fn joined(kernel: &Kernel, plan: &Plan, machine: &Machine) -> Option<Diagnos
         Rule::Time,
         second,
         format!(
-            "this #[comm] loop begins when an earlier one ends, on the same CTAs: predicted {}; with CTAs of its own {}",
+            "this #[comm] loop begins when an earlier one ends, on the same CTAs: predicted {}; with separate CTAs {}",
             cost(together.total),
             cost(alone)
         ),
@@ -46,6 +46,6 @@ pub fn joined(kernel: &Kernel, plan: &Plan, machine: &Machine) -> Option<Diagnos
     Some(
         warning
             .note(first, "the earlier loop")
-            .hint("all #[comm] loops are one sequence: write one loop that does both, or put first what others wait for"),
+            .hint("all #[comm] loops are one sequence: write one loop that does both, or move first what others wait for"),
     )
 }

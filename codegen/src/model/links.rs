@@ -1,10 +1,10 @@
 //! Links and memories as servers, and transfers through them.
 //!
 //! Each direction of a rank's link serves one packet after another at the rate of the packet's path. A transfer is a
-//! train of packets of 256 KiB with one on its way at a time, so transfers that meet on a link take turns and share
-//! it evenly, as they do on the machine, while a transfer alone has all of it (or all that its CTA can issue). That
-//! costs two events a packet however many transfers meet, where exact processor sharing costs a change of every
-//! rate at each. Receivers queue without holding up what else their senders send: the switch does not block.
+//! sequence of packets of 256 KiB with one in flight at a time. So transfers that share a link alternate and share it
+//! evenly, as on the machine, and a single transfer has all of it (or all that its CTA can issue). That costs two
+//! events per packet with any number of transfers; exact processor sharing would change every rate at each event.
+//! Receivers queue without blocking their senders' other packets: the switch does not block.
 
 use super::cost::{Ps, at_rate};
 use crate::unroll::EVERYWHERE;
@@ -15,19 +15,19 @@ pub(super) const PACKET: u64 = 256 << 10;
 /// How bytes travel.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Path {
-    /// Bytes a second of a link that carries nothing else.
+    /// Bytes a second on an idle link.
     pub link: f64,
-    /// Bytes a second that whoever issues them reaches alone.
+    /// The issuer's own limit in bytes a second.
     pub issuer: f64,
     /// Time before the first byte.
     pub latency: Ps,
 }
 
-/// Bytes on their way.
+/// A transfer in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
     pub worker: u32,
-    /// Issued by the worker's store lane, which does not hold up the worker.
+    /// Issued by the worker's store lane, so the worker continues.
     pub lane: bool,
     pub op: crate::kernel::OpId,
     pub src: u16,
@@ -38,7 +38,7 @@ pub(super) struct Transfer {
     pub start: Ps,
 }
 
-/// When each server has done all it was asked to.
+/// When each server has finished its queue.
 pub(super) struct Servers {
     out: Vec<Ps>,
     into: Vec<Ps>,
@@ -57,7 +57,7 @@ impl Servers {
         }
     }
 
-    /// Puts a packet on its senders' links; when the last of them starts to send.
+    /// Puts a packet on its senders' links. Gives when the last of them starts to send.
     pub(super) fn depart(&mut self, now: Ps, transfer: &Transfer, bytes: u64) -> Ps {
         let time = at_rate(bytes, transfer.path.link);
         let mut departs = now;
@@ -70,7 +70,7 @@ impl Servers {
         departs
     }
 
-    /// Takes a packet off its receivers' links; when the last of them has all of it.
+    /// Takes a packet off its receivers' links. Gives when the last of them has all of it.
     pub(super) fn arrive(&mut self, now: Ps, transfer: &Transfer, bytes: u64) -> Ps {
         let time = at_rate(bytes, transfer.path.link);
         let mut landed = now + at_rate(bytes, transfer.path.issuer);
@@ -82,7 +82,7 @@ impl Servers {
         landed
     }
 
-    /// Reads or writes a rank's memory by one SM; when it is done.
+    /// Reads or writes a rank's memory by one SM. Gives when it is done.
     pub(super) fn memory(&mut self, now: Ps, rank: u16, bytes: u64, sm_rate: f64) -> Ps {
         let free = &mut self.memory[usize::from(rank)];
         *free = now.max(*free) + at_rate(bytes, self.memory_rate);

@@ -1,11 +1,11 @@
-//! Maps that are fast and the same in every run.
+//! Fast maps that are the same in every run.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map that hashes without a random seed: faster, and nothing in it depends on the order of its entries.
 pub(super) type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<Mixer>>;
 
-/// Mixes what it is given into 64 bits by multiplication and rotation.
+/// Mixes its input into 64 bits by multiplication and rotation.
 #[derive(Default)]
 pub(super) struct Mixer(u64);
 

@@ -1,7 +1,7 @@
-//! Prediction: how long a plan takes on a machine, and what of its communication is exposed.
+//! Prediction: the time of a plan on a machine, and how much of its communication is exposed.
 //!
-//! An event-driven simulation over the steps that the verifier and the emulator use ([`crate::unroll`]). What it
-//! knows and what it does not is written at the head of [`timeline`].
+//! An event-driven simulation over the steps that the verifier and the emulator use ([`crate::unroll`]). [`timeline`]
+//! says what it models and what it does not.
 
 mod cost;
 mod event;

@@ -1,9 +1,9 @@
-//! Less than which no launch of a kernel takes, from its loops alone: what many variants are first compared by.
+//! A lower bound on a launch's time, from the kernel's loops alone. Many variants are first compared by it.
 //!
-//! Whoever claims tiles does one after another, and each costs at least what [`Costs::dot`] says of a tile whose
-//! operands are in the cache and whose waits are met. So a rank takes no less than its share of all its tiles, in
-//! whole tiles. Chunks count as the smallest of them, branches as the cheaper one and tiles that are not whole as the
-//! last: the figure may be too small, and is never too large.
+//! A CTA computes its tiles one after another, and each costs at least [`Costs::dot`] of a tile with cached operands
+//! and without waits. So a rank takes at least its CTAs' share of all tiles, in whole tiles. Every chunk counts as the
+//! smallest, a branch as the cheaper side, and a partial tile as the last one: the bound may be too small, never too
+//! large.
 
 use super::cost::{Costs, Ps, ps, seconds};
 use super::start::launch;
@@ -17,26 +17,26 @@ use crate::shape::{Extent, Geometry, Shape};
 use crate::unroll::Span;
 use std::sync::Arc;
 
-/// What is known of a plan before anything is unrolled or verified.
+/// What is known of a plan before it is unrolled or verified.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Outline {
-    /// [`super::seconds`] of it is no less.
+    /// A lower bound of [`super::seconds`].
     pub least: f64,
-    /// How many CTAs run, and how many tiles they compute.
+    /// The CTAs, and the number of tiles they compute.
     pub grid: Grid,
 }
 
-/// What is known of the kernel's plan for that shape at little cost.
+/// A cheap outline of the kernel's plan for that shape.
 ///
 /// # Errors
-/// What [`Plan::new`] refuses before it unrolls anything: a shape without meaning, tiles or a grid that do not fit.
+/// What [`Plan::new`] rejects before it unrolls anything: an illegal shape, tiles or a grid that do not fit.
 pub fn outline(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Outline, Diagnostics> {
     let plan = Plan::of(
         &Arc::new(kernel.clone()),
         Geometry::new(kernel, shape)?,
         shape,
         machine,
-        // Its hash is not looked at.
+        // Its hash is not used.
         0,
         Some(Arc::new(Arrivals::default())),
     )?;
@@ -62,7 +62,7 @@ pub fn outline(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Outl
     })
 }
 
-/// Tiles of some loops: how many, what all of them cost, and the cheapest.
+/// Tiles of some loops: their number, their total cost, and the cheapest one's cost.
 #[derive(Clone, Copy, Default)]
 struct Work {
     tiles: u64,
@@ -80,7 +80,7 @@ impl Work {
         }
     }
 
-    /// One of the two, whichever it is.
+    /// The lower figures of the two, since either may run.
     fn or(self, other: Work) -> Work {
         Work {
             tiles: self.tiles.min(other.tiles),
@@ -97,7 +97,7 @@ impl Work {
         }
     }
 
-    /// How long so many lanes take at least: somebody has a full share.
+    /// The least time with that many lanes: one of them has a full share.
     fn over(self, lanes: u64) -> Ps {
         let share = self.tiles.div_ceil(lanes) * self.cheapest.unwrap_or(0);
         share.max(self.all / lanes)
@@ -143,7 +143,7 @@ impl Loops<'_> {
         })
     }
 
-    /// The tiles of a chunk: whole ones, and others that cost no less than the last.
+    /// The tiles of a chunk: whole ones, and others that cost at least as much as the last.
     fn items(&mut self, partition: PartitionId, chunk: u32, body: &[Op]) -> Work {
         let geometry = &self.plan.geometry;
         let item = &self.costs.kernel().partitions[partition.index()];
@@ -173,7 +173,7 @@ impl Loops<'_> {
         }
     }
 
-    /// What the products of one item cost.
+    /// The cost of one item's products.
     fn ops(&mut self, body: &[Op]) -> Ps {
         let mut all = 0;
         for op in body {
@@ -212,7 +212,7 @@ impl Loops<'_> {
         all
     }
 
-    /// An operand of a tile, wherever that is.
+    /// An operand of a tile, wherever the tile is.
     fn operand(&self, region: &Region) -> Span {
         let buffer = &self.costs.kernel().buffers[region.buffer.index()];
         let geometry = &self.plan.geometry;

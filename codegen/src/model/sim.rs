@@ -1,4 +1,4 @@
-//! The clock of the simulation: what happens next, and what it leads to.
+//! The event loop of the simulation.
 
 use super::cost::{Costs, Ps, ps, seconds};
 use super::event::{Event, EventKind, Flow};
@@ -14,12 +14,12 @@ use crate::program::CounterId;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What happens at a time. Things that happen at the same time happen in the order in which they were decided.
+/// An action at a time. Actions at the same time run in the order in which they were scheduled.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Action {
-    /// A worker goes on.
+    /// A worker continues.
     Run(u32),
-    /// A worker's store lane goes on.
+    /// A worker's store lane continues.
     Lane(u32),
     /// A transfer sends its next packet.
     Depart(u32),
@@ -39,7 +39,7 @@ pub(super) struct Waiting {
     pub target: u32,
 }
 
-/// What a simulation found.
+/// The result of a simulation.
 pub(super) struct Outcome {
     pub total: f64,
     pub events: Vec<Event>,
@@ -65,9 +65,9 @@ pub(super) struct Sim<'a> {
     queue: BinaryHeap<Reverse<(Ps, u64, Action)>>,
     decided: u64,
     transfers: Vec<Transfer>,
-    /// Places in `transfers` that are over.
+    /// Free entries of `transfers`.
     over: Vec<u32>,
-    /// Whether events are kept: of millions, time to keep them is most of it.
+    /// Whether events are kept. With millions of events, keeping them takes most of the time.
     keeps: bool,
     events: Vec<Event>,
     flows: Vec<Flow>,
@@ -111,13 +111,13 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// Only the time is wanted.
+    /// Only the time is needed.
     pub(super) fn silent(mut self) -> Self {
         self.keeps = false;
         self
     }
 
-    /// Runs until nothing happens any more.
+    /// Runs until there is no event left.
     pub(super) fn run_all(mut self) -> Result<Outcome, Diagnostic> {
         let start = ps(launch(self.machine, self.kernel, self.plan.grid));
         for worker in 0..self.workers.len() as u32 {
@@ -155,7 +155,7 @@ impl<'a> Sim<'a> {
         self.queue.push(Reverse((time, self.decided, action)));
     }
 
-    /// A verified plan cannot get here; an unverified one may.
+    /// Reached only by an unverified plan.
     fn stalled(&self, worker: &Worker) -> Diagnostic {
         let agent = &self.plan.agents[worker.agent as usize];
         let step = agent.steps.get(worker.cursor as usize);
@@ -170,7 +170,9 @@ impl<'a> Sim<'a> {
                 self.kernel.roles[usize::from(agent.role)].kind.name()
             ),
         )
-        .hint("verify the plan: it tells what the wait is for and what should have signalled")
+        .hint(
+            "verify the plan: the report says what the wait is for and what should have signalled",
+        )
     }
 
     pub(super) fn record(
@@ -204,7 +206,7 @@ impl<'a> Sim<'a> {
         });
     }
 
-    /// Starts a transfer; [`Sim::landed`] goes on when it is over.
+    /// Starts a transfer. [`Sim::landed`] continues when it is over.
     pub(super) fn send(&mut self, transfer: Transfer) {
         let start = self.now + transfer.path.latency;
         let id = match self.over.pop() {
@@ -272,7 +274,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// How bytes travel that `role` moves to a peer, adds to a peer, or fetches from one.
+    /// The path of bytes that `role` moves to a peer, adds to a peer, or fetches from one.
     pub(super) fn path(&self, role: RoleKind, push: bool, add: bool) -> Path {
         let machine = self.machine;
         let (link, issuer, latency) = match role {
@@ -294,7 +296,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// Lets a signal travel from a worker to a cell of `home`.
+    /// Sends a signal from a worker to a cell of `home`.
     pub(super) fn signal(
         &mut self,
         worker: usize,

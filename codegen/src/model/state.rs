@@ -1,16 +1,16 @@
-//! What a simulation knows of its workers: the CTAs, spare warps and copy engines, and their store lanes.
+//! The simulation's workers: CTAs, spare warps and copy engines, and their store lanes.
 
 use super::cost::Ps;
 use super::event::EventKind;
 use crate::kernel::{Kernel, RoleKind};
 use crate::plan::Plan;
 
-/// What is being timed.
+/// What is timed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// The whole kernel.
     Whole,
-    /// Its GEMM with every wait met and nothing sent.
+    /// Its GEMM alone, without waits and transfers.
     GemmAlone,
 }
 
@@ -30,23 +30,23 @@ pub(super) struct AgentState {
 pub(super) struct Worker {
     pub rank: u16,
     pub lane: u16,
-    /// Whose items it claims.
+    /// The agent whose items it claims.
     pub agent: u32,
-    /// Whose items it claims afterwards.
+    /// The agent whose items it claims afterwards.
     pub then: Option<u32>,
     pub cursor: u32,
     pub end: u32,
-    /// The item it has, and how many items must be done before it may start.
+    /// Its item, and how many items must be done before it may start.
     pub item: Option<(u32, u32)>,
     /// No dot of the item has run yet.
     pub fresh: bool,
-    /// Since when it cannot go on, and why.
+    /// Since when it is blocked, and why.
     pub blocked: Option<(Ps, EventKind)>,
     pub done: bool,
     pub store: Store,
 }
 
-/// What doing a step led to.
+/// The outcome of a step.
 pub(super) enum Did {
     /// It is done.
     Step,
@@ -103,7 +103,7 @@ pub(super) fn workers(kernel: &Kernel, plan: &Plan, mode: Mode) -> Vec<Worker> {
 /// A worker's store lane.
 #[derive(Clone, Default)]
 pub(super) struct Store {
-    /// The agent and the item whose stores it has.
+    /// The agent and the item whose stores it makes.
     pub of: Option<(u32, u32)>,
     pub cursor: u32,
     /// How far the worker has handed over.
@@ -118,7 +118,7 @@ pub(super) struct Store {
 /// How many lanes of a rank start in a role.
 pub(super) fn lane_count(role: RoleKind, plan: &Plan) -> u32 {
     match role {
-        // CTAs that share the steps of each tile are one worker. Where a cluster has a tile outside, fewer have any.
+        // CTAs that share the steps of each tile are one worker. If a cluster has a tile outside, fewer have one.
         RoleKind::Gemm(kind) => {
             let workers = plan.grid.gemm / kind.split;
             let busy = plan.grid.tiles.div_ceil(plan.grid.rounds.max(1));

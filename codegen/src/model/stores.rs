@@ -1,5 +1,5 @@
-//! Store lanes: a GEMM CTA hands its finished tile to the lane beside it, which stores the tile and then sends the
-//! signals that follow, while the CTA starts on its next item. The lane holds one tile at a time.
+//! Store lanes: a GEMM CTA passes its finished tile to its store lane, which stores the tile and then sends the signals
+//! that follow, while the CTA starts its next item. The lane holds one tile at a time.
 
 use super::event::EventKind;
 use super::sim::{Action, Sim};
@@ -7,7 +7,7 @@ use super::state::{Did, Mode, Store};
 use crate::unroll::StepKind;
 
 impl Sim<'_> {
-    /// Gives a store its worker's lane, once that has stored the item before.
+    /// Passes a store to its worker's lane, once that has stored the previous item.
     pub(super) fn open_lane(&mut self, w: usize) -> Did {
         let worker = &mut self.workers[w];
         if worker.store.of.is_some() {
@@ -25,7 +25,7 @@ impl Sim<'_> {
         Did::Step
     }
 
-    /// Leaves a step to the lane that has the item's earlier stores; false if it has none.
+    /// Passes a step to the lane if it has the item's earlier stores. False if it has none.
     pub(super) fn hand_over(&mut self, w: usize) -> bool {
         let worker = &mut self.workers[w];
         let mine = worker.item.map(|(item, _)| (worker.agent, item));
@@ -39,7 +39,7 @@ impl Sim<'_> {
         true
     }
 
-    /// Tells the lane that it has all of an item; false if it has nothing of it.
+    /// Marks an item as complete for the lane. False if the lane has nothing of it.
     pub(super) fn close_lane(&mut self, w: usize, item: (u32, u32)) -> bool {
         let store = &mut self.workers[w].store;
         if store.of != Some(item) {
@@ -52,7 +52,7 @@ impl Sim<'_> {
         true
     }
 
-    /// Does a lane's stores and signals until one takes time, or none is left.
+    /// Makes a lane's stores and signals until one takes time, or none is left.
     pub(super) fn run_lane(&mut self, w: usize) {
         let plan = self.plan;
         while let Some((agent, _)) = self.workers[w].store.of {

@@ -1,19 +1,18 @@
-//! The timeline of one launch, predicted.
+//! The predicted timeline of one launch.
 //!
 //! What is modelled:
-//! - Each CTA of the GEMM claims items in order. A tile costs the larger of its multiplications and what it reads
-//!   through L2, plus a fixed overhead, and no less than its operands take from memory when nobody read them
-//!   before; waves come about by themselves. What tiles one after another have in common, the SMs of a pair read once
-//!   while they are in step. A finished tile is stored while the next one is computed. Comm CTAs that are done claim
-//!   tiles, too.
-//! - Each direction of each rank's link is shared by the transfers on it (`links.rs`); a CTA issues no faster
-//!   than measured; a copy engine does one copy after another, each with its fixed cost.
-//! - A wait goes on when the last signal it needs has arrived, one latency after it was sent. Scratch credits were
+//! - Each CTA of the GEMM claims items in order. A tile costs the larger of its multiplications and its reads through
+//!   L2, plus a fixed overhead, and at least the time of its operands from memory if nobody read them before. Waves
+//!   follow from that. The SMs of a pair read what consecutive tiles share once, while they are in step. A finished
+//!   tile is stored while the next one is computed. Comm CTAs that are done claim tiles, too.
+//! - The transfers on each direction of a rank's link share it (`links.rs`). A CTA issues at the measured rate at most.
+//!   A copy engine makes one copy after another, each with its fixed cost.
+//! - A wait ends when the last signal that it needs has arrived, one latency after it was sent. Scratch credits were
 //!   granted in the launch before, so they are there.
 //!
-//! What is not: clocks and power (a GEMM longer than a millisecond or so runs up to 20 % slower than
+//! What is not modelled: clocks and power (a GEMM longer than a millisecond or so runs up to 20 % slower than
 //! [`Machine::h200`] says; [`Machine::h200_at_power_limit`] has the sustained rate), clusters of three that start
-//! only after others though there is room for them, tiles of a cluster that lie outside, contention of arriving data
+//! only after others although there is space for them, tiles of a cluster that are outside, contention of arriving data
 //! with the GEMM for memory, operands evicted from L2 and read again, acknowledgements of stores, claiming by
 //! cluster, ranks that start at different times, and anything else that runs on the GPUs.
 
@@ -26,16 +25,16 @@ use crate::kernel::{Kernel, RoleKind};
 use crate::machine::Machine;
 use crate::plan::Plan;
 
-/// What happened when, on every rank. Times are in seconds from the moment the kernels were enqueued.
+/// The events of every rank. Times are in seconds after the kernels were enqueued.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Timeline {
     /// The schedule's name, variant, shape and machine.
     pub title: String,
     /// How many ranks.
     pub world: u32,
-    /// Who did it: the same lanes on every rank.
+    /// The lanes, which are the same on every rank.
     pub lanes: Vec<Lane>,
-    /// What was done: of one lane in order of time, of several in no order.
+    /// The events: one lane's in order of time, several lanes' in no order.
     pub events: Vec<Event>,
     /// Signals that somebody was waiting for.
     pub flows: Vec<Flow>,
@@ -45,28 +44,28 @@ pub struct Timeline {
     pub counters: Vec<String>,
     /// From enqueueing to the end of the slowest rank.
     pub total: f64,
-    /// How long the same GEMM takes on the same CTAs with every wait met and nothing sent.
+    /// The time of the same GEMM on the same CTAs, without waits and transfers.
     pub gemm_alone: f64,
-    /// How long the least bytes take on the busiest link at its best rate.
+    /// The time of the least bytes on the busiest link at its best rate.
     pub least_link: f64,
-    /// What crossed the links.
+    /// The bytes that crossed the links.
     pub volume: Volume,
-    /// What each rank's link carries at best, in bytes a second: full scale for charts.
+    /// The best rate of each rank's link in bytes a second: the full scale of charts.
     pub link_rate: f64,
 }
 
-/// One that does things one after another: a CTA, a CTA's spare warps, or a copy engine.
+/// A worker: a CTA, a CTA's spare warps, or a copy engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lane {
     /// The role it starts with.
     pub role: u16,
     /// Whether it is a CTA, which computes tiles now or later.
     pub cta: bool,
-    /// What it is, and which of its kind.
+    /// Its kind and number.
     pub name: String,
 }
 
-/// How long `plan` takes on `machine`.
+/// The timeline of `plan` on `machine`.
 ///
 /// # Errors
 /// A wait that nothing ends ([`crate::diag::Rule::Progress`]). A verified plan has none.
@@ -93,7 +92,7 @@ pub fn predict(kernel: &Kernel, plan: &Plan, machine: &Machine) -> Result<Timeli
     })
 }
 
-/// How long `plan` takes on `machine`, in seconds: [`Timeline::total`] without the timeline.
+/// The time of `plan` on `machine`, in seconds: [`Timeline::total`] without the timeline.
 ///
 /// # Errors
 /// As [`predict`].
@@ -103,7 +102,7 @@ pub fn seconds(kernel: &Kernel, plan: &Plan, machine: &Machine) -> Result<f64, D
 }
 
 impl Timeline {
-    /// How much of the communication the GEMM does not hide.
+    /// The communication time that the GEMM does not hide.
     pub fn exposed_communication(&self) -> f64 {
         (self.total - self.gemm_alone).max(0.0)
     }

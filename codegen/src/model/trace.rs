@@ -1,8 +1,8 @@
 //! A timeline as a Chrome trace, which Perfetto and `chrome://tracing` open.
 //!
-//! A process a rank, a thread a lane (and one for its stores, which run beside it), arrows from signals to the waits
-//! they ended, and counter tracks for both directions of each link. Large timelines are thinned out so that the text
-//! stays below about 20 MB: tiles that follow each other are drawn as one, and if that is not enough, only the first
+//! A process for each rank, a thread for each lane (and one for its stores, which run beside it), arrows from signals
+//! to the waits they ended, and counter tracks for both directions of each link. Large timelines are reduced so that
+//! the text stays below about 20 MB: consecutive tiles are drawn as one, and if that is not enough, only the first
 //! ranks are drawn.
 
 use super::event::EventKind;
@@ -20,7 +20,7 @@ const VALUES_A_TRACK: usize = 500;
 /// A thread of a rank: a lane, or the stores beside it.
 type Thread = (u16, u32);
 
-/// One or more events of a lane that follow each other.
+/// One or more consecutive events of a lane.
 struct Slice {
     thread: Thread,
     kind: EventKind,
@@ -124,8 +124,8 @@ impl Timeline {
         list.out.write_char('}')
     }
 
-    /// An arrow must begin and end within a slice to be drawn: a nanosecond before the signal, where what it signals
-    /// ends, and a nanosecond before the wait is met.
+    /// An arrow is drawn only if it begins and ends within a slice: it begins a nanosecond before the signal, where the
+    /// signalled work ends, and ends a nanosecond before the wait ends.
     fn arrows(&self, list: &mut List<'_, impl Write>, ranks: u32) -> fmt::Result {
         let shown = |rank: u16| u32::from(rank) < ranks;
         let flows = || {
@@ -230,7 +230,7 @@ fn thinned(timeline: &Timeline) -> (Vec<Slice>, u32) {
     }
 }
 
-/// Events of the first ranks, up to `together` of one op that follow each other on a lane drawn as one.
+/// Events of the first ranks. Up to `together` consecutive events of one op on a lane are drawn as one.
 fn joined(timeline: &Timeline, together: u32, ranks: u32) -> Vec<Slice> {
     let mut slices: Vec<Slice> = Vec::new();
     let mut last: HashMap<Thread, usize> = HashMap::new();

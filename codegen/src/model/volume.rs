@@ -1,8 +1,8 @@
-//! How many bytes cross which link, next to the least that could.
+//! The bytes that cross each link, and the least possible bytes.
 //!
-//! The least is an information bound over what the tensors' kinds promise, for links that carry one copy to one
-//! receiver. Every rank must receive the rows of a gathered tensor that it does not own. Every rank must send, of a
-//! sum over ranks, its part of each row that another rank keeps. A sum that everyone keeps costs both.
+//! The least is an information bound from the tensors' kinds, for links that carry one copy to one receiver. Every rank
+//! must receive the rows of a gathered tensor that it does not own. For a sum over ranks, every rank must send its part
+//! of each row that another rank keeps. A sum that every rank keeps costs both.
 
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Buffer, Kernel, OpId};
@@ -42,7 +42,7 @@ pub struct Crossing {
     pub bytes: u64,
 }
 
-/// What a step of rank `rank` moves over links, if anything.
+/// The bytes that a step of rank `rank` moves over links, if any.
 pub fn crossing(kernel: &Kernel, rank: u16, step: &StepKind) -> Option<Crossing> {
     let bytes = |span: &Span| {
         span.elements() * u64::from(kernel.buffers[span.buffer.index()].dtype.bytes())
@@ -73,7 +73,7 @@ fn buffers(step: &StepKind) -> impl Iterator<Item = TensorId> {
 }
 
 impl Volume {
-    /// What crosses in one launch of `plan`.
+    /// The bytes of one launch of `plan`.
     pub fn of(kernel: &Kernel, plan: &Plan) -> Volume {
         let world = plan.geometry.world;
         let ranks = world as usize;
@@ -113,7 +113,7 @@ impl Volume {
         self.received.iter().sum()
     }
 
-    /// The least bytes received over all ranks: what is sent for sums is received by someone, too.
+    /// The least bytes received over all ranks. Bytes sent for sums are also received.
     pub fn least_total(&self) -> u64 {
         self.least_sent.iter().chain(&self.least_received).sum()
     }
@@ -177,7 +177,7 @@ impl Volume {
         }
     }
 
-    /// A warning that says which statements move more than need be, and why; none if nothing does.
+    /// A warning with the statements that move more than necessary, and why. None if there are none.
     pub fn warnings(&self, kernel: &Kernel, plan: &Plan) -> Vec<Diagnostic> {
         let (total, least) = (self.total(), self.least_total());
         if total <= least {
@@ -207,7 +207,7 @@ impl Volume {
         vec![warning]
     }
 
-    /// What each buffer's bytes are more than.
+    /// Why each buffer's bytes are more than the least.
     fn reasons(&self, kernel: &Kernel, plan: &Plan) -> Vec<String> {
         let mut reasons = Vec::new();
         let sums =

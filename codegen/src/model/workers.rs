@@ -1,4 +1,4 @@
-//! Workers: the CTAs, spare warps and copy engines that claim items and do their steps in order.
+//! Workers: the CTAs, spare warps and copy engines that claim items and take their steps in order.
 
 use super::cost::Ps;
 use super::event::EventKind;
@@ -10,7 +10,7 @@ use crate::program::StoreMode;
 use crate::unroll::{EVERYWHERE, Span, StepKind};
 
 impl Sim<'_> {
-    /// Does steps of a worker until one takes time or cannot start.
+    /// Takes a worker's steps until one takes time or cannot start.
     pub(super) fn run(&mut self, w: usize) {
         let plan = self.plan;
         loop {
@@ -47,7 +47,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Claims the next item; false if there is none.
+    /// Claims the next item. False if there is none.
     fn claim(&mut self, w: usize) -> bool {
         loop {
             let agent = self.workers[w].agent;
@@ -80,7 +80,7 @@ impl Sim<'_> {
         }
     }
 
-    /// The worker has done an item, or all of it but what its lane still has to store.
+    /// The worker has finished an item, except for what its store lane still has to store.
     fn leave(&mut self, w: usize, item: u32) {
         let worker = &mut self.workers[w];
         let of = (worker.agent, item);
@@ -97,7 +97,7 @@ impl Sim<'_> {
         if state.joining.is_empty() {
             return;
         }
-        // Those that are still too early join again. They run as events of their own: this may be within one's run.
+        // Those that are still too early wait again. They run as separate events, since this may run inside one.
         for worker in std::mem::take(&mut state.joining) {
             self.at(self.now, Action::Run(worker));
         }
@@ -188,7 +188,7 @@ impl Sim<'_> {
         self.kernel.roles[usize::from(agent.role)].kind
     }
 
-    /// Records the wait that has just ended, if there was one.
+    /// Records the wait that just ended, if there was one.
     fn unblocked(&mut self, w: usize, op: OpId) {
         if let Some((since, kind)) = self.workers[w].blocked.take()
             && since < self.now
@@ -197,7 +197,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Reads of memory that nobody read before: what tiles share is read once, and stays in the cache.
+    /// First reads of memory: what tiles share is read once and stays in the cache.
     fn first_touch(&mut self, rank: u16, op: OpId, span: &Span, rows: bool) -> Ps {
         let key = (rank, span.buffer.0, span.rows.start, span.columns.start);
         if self.touched.insert(key, ()).is_some() {
@@ -239,7 +239,7 @@ impl Sim<'_> {
     ) -> Did {
         let (rank, bytes) = (self.workers[w].rank, self.costs.bytes(dst));
         if dst.home == rank || self.mode == Mode::GemmAlone {
-            // An add where it lies reads what is there.
+            // An add in place reads the old contents.
             let adds = mode == StoreMode::Add && dst.home == rank;
             let moved = if adds { 2 * bytes } else { bytes };
             let end = self

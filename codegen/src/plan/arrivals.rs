@@ -5,7 +5,7 @@ use crate::program::CounterId;
 use crate::shape::Geometry;
 use crate::unroll::{Agent, StepKind};
 
-/// How much arrives at every counter cell in one launch: what a wait without a number waits for.
+/// How much arrives at every counter cell in one launch. A wait without a number waits for all of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Arrivals {
     /// First cell of each counter within a rank's cells.
@@ -15,7 +15,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// What the agents' signals add.
+    /// The sum of the agents' signals.
     pub(super) fn count(kernel: &Kernel, geometry: &Geometry, agents: &[Agent]) -> Arrivals {
         let mut base = Vec::with_capacity(kernel.counters.len());
         let mut cells = 0;
@@ -43,7 +43,8 @@ impl Arrivals {
         arrivals
     }
 
-    /// These of a single column of tiles, for all the columns of `geometry`: `columned` counters have a cell for each.
+    /// Expands the arrivals of a single column of tiles to all columns of `geometry`: `columned` counters have a cell
+    /// for each.
     pub(crate) fn widened(
         &self,
         geometry: &Geometry,
@@ -78,7 +79,7 @@ impl Arrivals {
         wide
     }
 
-    /// A cell's place among all cells of all ranks.
+    /// A cell's index among all cells of all ranks.
     pub fn index(&self, home: u16, counter: CounterId, cell: u32) -> usize {
         home as usize * self.cells as usize + (self.base[counter.index()] + cell) as usize
     }

@@ -1,10 +1,10 @@
-//! Where a plan's counters and tensors lie that peers address.
+//! The heap layout of counters and tensors that peers address.
 
 use crate::kernel::Kernel;
 use crate::program::CounterId;
 use crate::shape::{Geometry, Shape};
 
-/// Where buffers and counters lie in the symmetric heap, the same on every rank.
+/// The layout of the symmetric heap, the same on every rank.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Heap {
     /// Name, offset and bytes of each, in order.
@@ -13,11 +13,12 @@ pub struct Heap {
     pub bytes: u64,
 }
 
-/// Bytes of a counter cell: its count and its base, on a line of their own that peers write while others are polled.
+/// Bytes of a counter cell: its count and its base, on a separate line, since peers write it while others are polled.
 pub const COUNTER_LINE: u64 = 128;
 
-/// Counters, then symmetric buffers, one after another, sized for the largest launch of the series: nothing moves
-/// while m changes. Every entry starts on a 1024-byte boundary: TMA's swizzle atom, and a multiple of a counter's line.
+/// Counters, then symmetric buffers, one after another, sized for the largest launch of the series, so that nothing
+/// moves when m changes. Every entry starts on a 1024-byte boundary: TMA's swizzle atom, and a multiple of a counter's
+/// line.
 pub(super) fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap {
     let mut heap = Heap::default();
     let mut add = |name: &str, sizes: &[u64]| {
@@ -46,7 +47,7 @@ pub(super) fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap 
             geometry.most_chunk_rows(buffer.rows),
             geometry.most(buffer.columns),
         );
-        // Where rows are contiguous, every chunk is a matrix of its own.
+        // If rows are contiguous, every chunk is a separate matrix.
         let (lines, contiguous) = if buffer.rows_contiguous {
             (columns, rows)
         } else {

@@ -1,17 +1,17 @@
-//! What tells plans apart, the same on every rank.
+//! The identity of plans, the same on every rank.
 
 use crate::kernel::Kernel;
 use crate::order::RankOrder;
 use crate::shape::Shape;
 
-/// Tells series apart: by anything that their kernels' text shows (bodies, choices, types), by what their stores compute,
-/// by the ranks that their orders visit, and by how large launches may be.
+/// Identifies a series by its kernel's text (bodies, choices, types), the expressions of its stores, the ranks that its
+/// orders visit, and the largest launch.
 pub(crate) fn identity(kernel: &Kernel, most: &Shape) -> u64 {
     // The kernel's text names an `#[epilogue]` function; the values hold its body.
     let mut text = format!("{}\n{:?}\nup to {most}", kernel.text(), kernel.values);
     let world = kernel.variant.world;
     for order in kernel.orders() {
-        // A closure has no text, but numbers.
+        // A closure has no text, so its ranks are listed.
         if let RankOrder::Table(order) = order {
             let ranks = (0..world).flat_map(|me| (0..world).map(move |step| (me, step)));
             let ranks = ranks.map(|(me, step)| format!(" {}", order(me, step, world)));

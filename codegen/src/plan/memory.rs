@@ -1,11 +1,11 @@
-//! How many bytes a plan's tensors take.
+//! The sizes of a plan's tensors in bytes.
 
 use super::Plan;
 use crate::kernel::Kernel;
 use crate::program::{TensorId, TensorKind};
 
 impl Plan {
-    /// Bytes from a row of a tensor to the next, or from a column where rows are contiguous.
+    /// Bytes from a row of a tensor to the next, or from a column to the next if rows are contiguous.
     pub fn pitch(&self, kernel: &Kernel, tensor: TensorId) -> u64 {
         let buffer = &kernel.buffers[tensor.index()];
         let given = match self.shape.ld.is_empty() {
@@ -16,13 +16,13 @@ impl Plan {
         u64::from(elements) * u64::from(buffer.dtype.bytes())
     }
 
-    /// Bytes that a tensor needs on every rank, with what pads its last chunk where peers address it.
+    /// Bytes that a tensor needs on every rank, with the padding of its last chunk if peers address it.
     pub fn bytes(&self, kernel: &Kernel, tensor: TensorId) -> u64 {
         let buffer = &kernel.buffers[tensor.index()];
         let geometry = &self.geometry;
         let chunk = u64::from(geometry.chunk_rows(buffer.rows));
         let lines = match buffer.kind {
-            // Every chunk is a matrix of its own, a line for each column.
+            // Every chunk is a separate matrix, with a line for each column.
             _ if buffer.rows_contiguous => {
                 u64::from(geometry.size(buffer.columns)) * u64::from(geometry.chunks(buffer.rows))
             }

@@ -1,4 +1,4 @@
-//! Text of expressions and orders, one line each.
+//! Unit snapshots: the text of expressions and orders, one line each.
 
 use crate::builder::*;
 use crate::dtype::Dtype;

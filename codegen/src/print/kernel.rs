@@ -28,7 +28,7 @@ impl Kernel {
         printer.page.text
     }
 
-    /// The text of every op that is one line, by [`crate::kernel::OpId`]; loops and branches have none.
+    /// The text of every one-line op, by [`crate::kernel::OpId`]. Loops and branches have none.
     pub(crate) fn op_texts(&self) -> Vec<String> {
         let mut printer = Printer {
             kernel: self,
@@ -59,7 +59,7 @@ impl fmt::Display for Kernel {
     }
 }
 
-/// One op without the ops it encloses, as it stands in the kernel's text.
+/// One op without the ops it encloses, as in the kernel's text.
 pub(crate) fn statement(kernel: &Kernel, op: &Op) -> String {
     let mut printer = Printer {
         kernel,
@@ -104,7 +104,7 @@ struct Printer<'a> {
     kernel: &'a Kernel,
     names: Names,
     page: Page,
-    /// Lines of ops without their comments, where those are asked for.
+    /// Lines of ops without their comments, if requested.
     texts: Option<Vec<String>>,
 }
 
@@ -334,7 +334,7 @@ impl Printer<'_> {
         self.names.cells(cells.counter, &cells.home, &cells.index)
     }
 
-    /// What a credit is for, beside its wait or its signal.
+    /// The purpose of a credit, for its wait or signal.
     fn why(&self, cells: &Cells, wait: bool) -> String {
         let Some(counter) = self.kernel.counters.get(cells.counter.index()) else {
             return String::new();

@@ -1,4 +1,4 @@
-//! The sizes of a launch, and the most they may be in a series of launches.
+//! The sizes of a launch, and the largest sizes in a series of launches.
 
 use crate::kernel::{Dim, Kernel};
 use std::collections::BTreeMap;
@@ -13,12 +13,12 @@ pub struct Shape {
     pub n: u32,
     /// Depth of the product on one rank.
     pub k: u32,
-    /// Sizes of further dimensions by name (`z.rows`). Absent rows are as many as `m`, absent columns as `k`; a plan's
-    /// shape names them all.
+    /// Sizes of further dimensions by name (`z.rows`). Absent rows default to `m`, absent columns to `k`. A plan's
+    /// shape names all of them.
     pub dims: BTreeMap<String, u32>,
     /// Leading dimensions by tensor, in elements; absent: the contiguous extent itself.
     pub ld: BTreeMap<String, u32>,
-    /// The most rows that a series for this shape allows. Absent: `m`.
+    /// The most rows of a series for this shape. Absent: `m`.
     pub most_m: Option<u32>,
 }
 
@@ -35,14 +35,14 @@ impl Shape {
         }
     }
 
-    /// As one of a series of launches of up to `m` rows.
+    /// This shape in a series of launches of up to `m` rows.
     #[must_use]
     pub fn up_to(mut self, m: u32) -> Self {
         self.most_m = Some(m);
         self
     }
 
-    /// The smallest shape of a series that has both.
+    /// The smallest shape of a series that contains both.
     #[must_use]
     pub fn covering(&self, other: &Shape) -> Self {
         let rows = |shape: &Shape| shape.most_m.unwrap_or(shape.m);

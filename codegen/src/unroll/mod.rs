@@ -1,8 +1,8 @@
-//! A kernel on one world and shape, as the steps of every agent: what verifier, emulator and timeline all consume.
+//! The steps of every agent of a kernel, for one world and shape. Verifier, emulator and timeline all use them.
 //!
-//! An agent is one role of one rank. Its steps stand in program order, cut into items. One CTA does an item's steps
-//! in order; items are claimed in order, and are otherwise concurrent unless a join (or a sequential role) stands
-//! between them: [`Item::phase`] counts those.
+//! An agent is one role of one rank. Its steps are in program order, divided into items. One CTA runs an item's steps
+//! in order. Items are claimed in order and are otherwise concurrent, unless a join (or a sequential role) is between
+//! them: [`Item::phase`] counts those.
 
 mod step;
 mod walk;

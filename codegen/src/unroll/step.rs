@@ -1,4 +1,4 @@
-//! What an agent does, step by step.
+//! The steps of an agent.
 
 use crate::kernel::{OpId, ValueId};
 use crate::program::{CounterId, StoreMode, TensorId};
@@ -35,7 +35,7 @@ pub struct Item {
 /// One concrete operation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Step {
-    /// Which op of the kernel it is an instance of.
+    /// The op of the kernel that it is an instance of.
     pub op: OpId,
     /// What it does.
     pub kind: StepKind,
@@ -94,7 +94,7 @@ pub enum StepKind {
         /// From where; one row of a vector.
         from: Span,
     },
-    /// Write or add to an item; may be [`EVERYWHERE`].
+    /// Write or add to an item.
     Store {
         /// To where.
         dst: Span,
@@ -125,7 +125,7 @@ impl Span {
     pub fn elements(&self) -> u64 {
         u64::from(self.rows.len()) * u64::from(self.columns.len())
     }
-    /// Whether both touch a common element of the same memory.
+    /// Whether both share an element of the same memory.
     pub fn overlaps(&self, other: &Span) -> bool {
         self.buffer == other.buffer
             && (self.home == other.home || self.home == EVERYWHERE || other.home == EVERYWHERE)

@@ -1,4 +1,4 @@
-//! One agent's walk: loops are run, orders evaluated, regions and cells turned into numbers.
+//! Unrolls one agent: runs its loops, evaluates orders, and turns regions and cells into numbers.
 
 use super::step::{Agent, EVERYWHERE, Item, Span, Step, StepKind};
 use crate::diag::{Diagnostic, Rule};
@@ -33,7 +33,7 @@ pub(super) fn walk(
     Ok(walker.out)
 }
 
-/// What a loop variable stands for.
+/// A loop variable's value.
 #[derive(Clone, Copy)]
 enum Bound {
     Nothing,
@@ -225,7 +225,7 @@ impl Walker<'_> {
                 at,
                 format!("the order of `{name}` is at rank {rank} in step {step} on rank {}, but the world is {world}", self.rank),
             )
-            .hint("an order must give a rank below world for every (me, step, world)"));
+            .hint("make the order give a rank below world for every (me, step, world)"));
         }
         self.bound[var.index()] = Bound::Rank(rank);
         Ok(())
@@ -349,7 +349,7 @@ impl Walker<'_> {
                     Rule::Bounds,
                     self.kernel.loc(op),
                     format!(
-                        "rank {} touches rows {}..{} of {} on rank {home}, which holds only rows {}..{} of it",
+                        "rank {} accesses rows {}..{} of {} on rank {home}, which holds only rows {}..{} of it",
                         self.rank, rows.start, rows.end, buffer.name, held.start, held.end
                     ),
                 )
@@ -413,7 +413,7 @@ impl Walker<'_> {
         let base = base * size;
         match index {
             CellIndex::Rank(pick) => {
-                // What the user wrote is a rank where there is a cell for each.
+                // The user's index is a rank if the axis has a cell for each rank.
                 let what = match self.kernel.counters[cells.counter.index()].dims[axis] {
                     CounterDim::World => "rank",
                     CounterDim::Count(_) | CounterDim::Items(_) => "cell",

@@ -1,4 +1,4 @@
-//! One run of what ranks submitted, as far as it gets.
+//! Runs what ranks submitted as far as it gets.
 
 use super::super::enqueue::{HostOp, HostOpKind};
 use crate::plan::Plan;
@@ -10,22 +10,22 @@ use std::collections::BTreeMap;
 /// One thing that the host of a rank submits in a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Submission {
-    /// The copies' stream goes on when the rank's stream has come here.
+    /// The copies' stream waits until the rank's stream reaches this.
     CopiesFollow,
     /// To the copies' stream.
     Copies(HostOp),
     /// The kernel, to the rank's stream.
     Kernel,
-    /// The rank's stream goes on when the copies' stream has come here.
+    /// The rank's stream waits until the copies' stream reaches this.
     RankFollows,
 }
 
-/// What stands in a queue.
+/// An entry of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum What {
     Kernel,
     Op(HostOp),
-    /// Where another stream is waited for, by the entry that is the mark.
+    /// A wait for another stream, with the entry of its mark.
     Mark,
     Await(usize),
 }
@@ -35,23 +35,23 @@ pub(super) struct Entry {
     pub launch: u32,
     pub queue: usize,
     pub what: What,
-    /// What is before it in its stream.
+    /// The entry before it in its stream.
     pub before: Option<usize>,
 }
 
-/// One role of a kernel, as far as it has come.
+/// A role of a running kernel, and its progress.
 pub(super) struct Agent {
     pub entry: usize,
     pub role: usize,
     pub at: usize,
 }
 
-/// A step of a kernel's role that others can tell, and where it was written.
+/// A step of a kernel's role that others can observe, with its source location.
 pub(super) type Step = (Loc, Told);
 
 #[derive(Clone, Copy)]
 pub(super) enum Told {
-    /// For so much more than all launches before brought.
+    /// A wait for this much more than the arrivals of all launches before.
     Wait {
         cell: usize,
         more: u64,
@@ -75,10 +75,10 @@ pub(super) struct Run<'a> {
     pub last: BTreeMap<(u32, bool), usize>,
     pub running: Vec<Agent>,
     pub counts: Vec<u64>,
-    /// What one launch brings to each cell, and whose the cell is.
+    /// One launch's arrivals at each cell, and the cell's rank.
     pub all: Vec<u64>,
     pub cells: Vec<(u32, CounterId, u32)>,
-    /// Of each rank and role that is a kernel's.
+    /// For each rank and each role of the kernel.
     pub steps: Vec<Vec<Vec<Step>>>,
 }
 
@@ -119,7 +119,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A launch of a rank, whose streams are in the queue of all of its GPU, or in one of their own each.
+    /// Submits a launch of a rank. Its streams share their GPU's queue, or have one each.
     pub fn submit(&mut self, rank: u32, launch: u32, program: &[Submission], gpu: Option<u32>) {
         let mut push = |copies: bool, what: What| {
             let key = match gpu {
@@ -170,7 +170,7 @@ impl<'a> Run<'a> {
         self.plan.arrivals.index(home as u16, counter, cell)
     }
 
-    /// What an entry waits for in a cell.
+    /// The count that an entry waits for in a cell.
     pub fn wanted(&self, entry: &Entry) -> Option<(usize, u64)> {
         match entry.what {
             What::Op(HostOp {
@@ -236,7 +236,7 @@ impl<'a> Run<'a> {
         self.done[at] = true;
     }
 
-    /// As far as everything gets.
+    /// Runs until nothing can continue.
     pub fn go(&mut self) {
         let mut moved = true;
         while moved {

@@ -1,4 +1,4 @@
-//! The words of a run that stopped: who stands behind what.
+//! The trace of a blocked run: what is queued behind what.
 
 use super::super::enqueue::{HostOp, HostOpKind};
 use super::Queues;
@@ -8,7 +8,7 @@ use crate::program::Loc;
 use std::collections::BTreeSet;
 
 impl Run<'_> {
-    /// Whose launch an entry is, and what.
+    /// The name of an entry: its kind, launch and rank.
     fn who(&self, at: usize) -> String {
         let entry = &self.entries[at];
         let (rank, launch) = (entry.rank, entry.launch + 1);
@@ -35,7 +35,7 @@ impl Run<'_> {
         format!("{name} of rank {home}")
     }
 
-    /// The first wait at which a kernel that runs stands.
+    /// The first wait that blocks a running kernel.
     fn stands_at(&self, kernel: usize) -> Option<(Option<Loc>, usize, u64)> {
         let mut agents = self.running.iter().filter(|agent| agent.entry == kernel);
         let entry = &self.entries[kernel];
@@ -85,7 +85,7 @@ impl Run<'_> {
         })
     }
 
-    /// Who stands behind what: from a kernel that cannot begin or end, until the story closes.
+    /// What is queued behind what: from a kernel that cannot begin or end, until the cycle closes.
     pub fn story(&self, queues: &Queues) -> Option<Diagnostic> {
         let is_kernel = |at: &usize| self.entries[*at].what == What::Kernel;
         let open = (0..self.entries.len()).filter(|at| !self.done[*at]);
@@ -107,7 +107,7 @@ impl Run<'_> {
                 let who = self.who(at);
                 notes.push((
                     self.loc(at),
-                    format!("{who} is where this story was before"),
+                    format!("{who} is in this trace already: the waits form a cycle"),
                 ));
                 break;
             }
@@ -118,7 +118,7 @@ impl Run<'_> {
                 let head = self.queues[entry.queue][self.heads[entry.queue]];
                 if head != at {
                     let text = format!(
-                        "{} stands behind {} in the same hardware queue",
+                        "{} is queued behind {} in the same hardware queue",
                         self.who(at),
                         self.who(head)
                     );

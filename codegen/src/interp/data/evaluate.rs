@@ -1,9 +1,9 @@
-//! The expression of a store, over tiles.
+//! Evaluates the expression of a store over tiles.
 
 use super::tile::Tile;
 use crate::value::{AccId, Value};
 
-/// What a store writes, row by row: the expression in f64, rounded to f32.
+/// The values of a store, row by row: the expression in f64, rounded to f32.
 pub(in crate::interp) fn evaluate<'t>(
     value: &Value,
     tile: &impl Fn(AccId) -> Option<&'t Tile>,

@@ -1,17 +1,17 @@
-//! Where an element lies.
+//! The layout of a buffer.
 
 use crate::interp::setup::Setup;
 use crate::program::TensorId;
 use crate::unroll::Span;
 
-/// How a buffer lies in memory on one rank.
+/// A buffer's layout in one rank's memory.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Layout {
     /// Distance of adjacent rows and of adjacent columns.
     pub strides: (usize, usize),
     /// The first row it holds.
     pub first: usize,
-    /// Rows of a chunk and the distance of chunks, where rows are adjacent; a single chunk otherwise.
+    /// Rows of a chunk and the distance between chunks, if rows are contiguous. Otherwise a single chunk.
     pub chunk: (usize, usize),
     /// Distance of slots.
     pub slot: usize,
@@ -48,14 +48,14 @@ impl Layout {
         }
     }
 
-    /// Where a rectangle that stays within one chunk begins.
+    /// The start of a rectangle that stays within one chunk.
     pub fn at(&self, slot: usize, row: usize, column: usize) -> usize {
         let row = row - self.first;
         let (chunk, row) = (row / self.chunk.0, row % self.chunk.0);
         slot * self.slot + chunk * self.chunk.1 + row * self.strides.0 + column * self.strides.1
     }
 
-    /// Where such a rectangle begins; `None` if it is empty.
+    /// The start of such a rectangle. `None` if it is empty.
     pub fn begin(&self, span: &Span) -> Option<usize> {
         let (row, column) = (span.rows.start as usize, span.columns.start as usize);
         (span.elements() > 0).then(|| self.at(usize::from(span.slot), row, column))

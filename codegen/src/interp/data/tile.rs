@@ -9,7 +9,7 @@ pub(in crate::interp) struct Tile {
 }
 
 impl Tile {
-    /// Makes it that large; zeros if it was not.
+    /// Resizes it; zeros if the size changes.
     pub fn shaped(&mut self, rows: usize, columns: usize) {
         if (self.rows, self.columns) != (rows, columns) {
             *self = Tile {

@@ -1,4 +1,4 @@
-//! A failure's story, as a diagnostic.
+//! A failure's trace, as a diagnostic.
 
 use super::{CellName, Failure, FailureKind, Rect, Site, Stuck};
 use crate::diag::{Diagnostic, Rule};
@@ -6,7 +6,7 @@ use crate::shape::Extent;
 use std::fmt;
 
 impl Failure {
-    /// The story as a diagnostic, each step at its line.
+    /// The trace as a diagnostic, each step at its line.
     pub fn diagnostic(&self) -> Diagnostic {
         let rule = self.kind.rule();
         let at = |site: &Site| site.op.map(|(_, at)| at);
@@ -15,17 +15,17 @@ impl Failure {
             FailureKind::Deadlock { waits } => deadlock(rule, waits),
             FailureKind::UninitialisedRead { by, what } => {
                 new(by, format!("{by} {} {what}, which nothing was written to", by.does))
-                    .hint("write it first, and wait for the signal that says so")
+                    .hint("write it first, signal that, and wait for the signal")
             }
             FailureKind::MissingAcquire { by, what, other } => {
                 new(by, format!("{by} {} {what}, unordered with {other}", by.does))
                     .note(at(other), format!("{other} {} it", other.does))
-                    .hint("signal after the one, wait before the other; a wait counts only if it cannot have missed that signal")
+                    .hint("signal after the first and wait before the second; a wait counts only if it cannot end without that signal")
             }
             FailureKind::StaleRead { by, what, writer } => {
                 new(by, format!("{by} {} {what}, but finds the data of launch {}", by.does, writer.launch))
                     .note(at(writer), format!("{writer} wrote it"))
-                    .hint("wait for this launch's signal, and let nobody overwrite what is still read")
+                    .hint("wait for this launch's signal, and overwrite nothing that is still read")
             }
             FailureKind::OutOfBounds { by, what, inside } => {
                 let (rows, columns) = inside;
@@ -55,7 +55,7 @@ impl Failure {
             } => {
                 let mut message = format!("the sum in {what} in launch {launch}");
                 if missing.is_empty() && twice.is_empty() {
-                    message.push_str(" is of what is no term of it");
+                    message.push_str(" has a term that does not belong to it");
                 }
                 for (ranks, wrong) in [(missing, "lacks"), (twice, "has too much of")] {
                     if !ranks.is_empty() {
@@ -74,9 +74,9 @@ impl Failure {
                     .hint("some role of that rank must wait for the signal that follows the write")
             }
             FailureKind::Attribution { by, on, other } => {
-                let story = new(by, format!("{by} {} {on}, where another launch may be counted for this one", by.does));
+                let story = new(by, format!("{by} {} {on}, which may be counted for another launch", by.does));
                 match other {
-                    Some(other) => story.note(at(other), format!("{other} {} it, in no order with that", other.does)),
+                    Some(other) => story.note(at(other), format!("{other} {} it, unordered with that", other.does)),
                     None => story,
                 }
                 .hint("give each signaller a cell of its own, or a credit that orders its next launch after this wait")
@@ -106,7 +106,7 @@ impl Failure {
 
 fn deadlock(rule: Rule, waits: &[Stuck]) -> Diagnostic {
     let Some(first) = waits.first() else {
-        return Diagnostic::new(rule, None, "nobody can go on");
+        return Diagnostic::new(rule, None, "no worker can continue");
     };
     let tell = |stuck: &Stuck| {
         format!(
@@ -116,7 +116,7 @@ fn deadlock(rule: Rule, waits: &[Stuck]) -> Diagnostic {
     };
     let mut story = Diagnostic::new(rule, first.by.op.map(|(_, at)| at), tell(first));
     if first.missing.is_empty() {
-        story = story.note(None, "no statement that has not run signals it");
+        story = story.note(None, "no remaining statement signals it");
     }
     for site in first.missing.iter().take(4) {
         story = story.note(

@@ -1,4 +1,4 @@
-//! What a state of a run says when nobody can go on, or something is missing.
+//! Reports from a run's state: a deadlock, or something missing.
 
 use super::{Active, Machine, Worker};
 use crate::interp::clocks::Epoch;
@@ -53,7 +53,7 @@ impl Machine<'_> {
         found
     }
 
-    /// An element that is not there at the end of a launch may be on its way.
+    /// An element that is missing at the end of a launch may still be in flight.
     pub(super) fn late(&self, rank: usize, kind: Box<FailureKind>) -> Box<FailureKind> {
         let FailureKind::NeverWritten { launch, what } = &*kind else {
             return kind;
@@ -80,7 +80,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Why nobody can go on.
+    /// Why no worker can continue.
     pub fn deadlock(&self) -> Box<FailureKind> {
         let mut waits = Vec::new();
         for worker in &self.workers {
@@ -121,7 +121,7 @@ impl Machine<'_> {
                     .collect(),
             });
         }
-        // Ranks that do not run the same plan wait for what the others never planned to do.
+        // Ranks with different plans wait for signals that the others never planned.
         for stuck in &waits {
             let launch = stuck.by.launch;
             let mine = self.setup.plans[launch][usize::from(stuck.by.rank)].hash;
@@ -137,7 +137,7 @@ impl Machine<'_> {
         Box::new(FailureKind::Deadlock { waits })
     }
 
-    /// Adds everything that decides what can still happen to a digest.
+    /// Adds to a digest everything that decides what can still happen.
     pub fn digest(&self, into: &mut impl std::hash::Hasher) {
         use std::hash::Hash;
         for (index, agent) in self.agents.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! One rank's tensor in f64: what is there, and how far off rounding may have put it.
+//! One rank's tensor in f64, with error bounds.
 
 use super::walk::Rect;
 use crate::dtype::Dtype;
@@ -12,16 +12,16 @@ pub(super) struct Plane {
     /// The rows it holds.
     pub held: Range<u32>,
     pub value: Array2<f64>,
-    /// How far off; nothing is until something inexact is written.
+    /// Error bounds. None until something inexact is written.
     pub off: Option<Array2<f64>>,
     sums: Option<Sums>,
 }
 
-/// What was added at its place, where every sum is rounded and the order is anybody's.
+/// The adds to an element, where every sum is rounded and the order is unknown.
 struct Sums {
-    /// How far off all terms are together.
+    /// The sum of the terms' error bounds.
     off: Array2<f64>,
-    /// The sum of their magnitudes, which no sum of some of them exceeds.
+    /// The sum of their magnitudes, which bounds every partial sum.
     size: Array2<f64>,
     /// How many were added.
     count: Array2<f64>,
@@ -42,7 +42,7 @@ impl Plane {
         }
     }
 
-    /// Puts in those rows what is there before a launch.
+    /// Sets the contents of these rows before a launch.
     pub fn fill(&mut self, rows: &Range<u32>, values: &Array2<f64>) {
         let first = (rows.start - self.held.start) as usize;
         let parts = (first..first + rows.len(), 0..self.value.ncols());
@@ -59,7 +59,7 @@ impl Plane {
         Ok((part(&self.value, &parts), off))
     }
 
-    /// Replaces what is there.
+    /// Replaces the contents.
     pub fn write(&mut self, rect: &Rect, known: &Known) -> Result<(), String> {
         let parts = self.parts(rect)?;
         part_mut(&mut self.value, &parts).assign(&known.value);
@@ -77,7 +77,7 @@ impl Plane {
         Ok(())
     }
 
-    /// Adds to what is there: the tile is rounded, and then every sum.
+    /// Adds to the contents: the tile is rounded, and then every sum.
     pub fn add(&mut self, rect: &Rect, known: &Known) -> Result<(), String> {
         let (rows, columns) = self.parts(rect)?;
         let shape = self.value.raw_dim();
@@ -103,13 +103,13 @@ impl Plane {
     }
 }
 
-/// Where a rectangle lies in the arrays of a tensor of which those rows are held, all slots one below the other.
+/// The position of a rectangle in a tensor's arrays that hold these rows, all slots one below the other.
 pub(in crate::interp) fn parts(held: &Range<u32>, rect: &Rect) -> Result<Parts, String> {
     let rows = &rect.rows;
     let inside = rows.start >= held.start && rows.end <= held.end;
     if !rows.is_empty() && !inside {
         return Err(format!(
-            "it touches rows {rows:?} where only {held:?} are held"
+            "it accesses rows {rows:?}, but only {held:?} are held"
         ));
     }
     let first = rect.slot as usize * held.len();

@@ -1,4 +1,4 @@
-//! What one role of one rank does, statement after statement, with every loop run and every index a number.
+//! The statements of one role of one rank in order, with loops unrolled and indices as numbers.
 
 use crate::interp::sizes::{Item, Sizes};
 use crate::order::RankOrder;
@@ -75,7 +75,7 @@ impl Names {
     }
 }
 
-/// What a loop variable stands at.
+/// A loop variable's value.
 #[derive(Clone, Debug)]
 enum Bound {
     Nothing,
@@ -96,7 +96,7 @@ pub(super) struct Walk<'a, 'p> {
     pub acts: Vec<Act<'p>>,
 }
 
-/// Why a statement has no meaning where it stands.
+/// Why a statement has no meaning in its place.
 type Why = String;
 
 impl<'a, 'p> Walk<'a, 'p> {
@@ -262,15 +262,15 @@ impl<'a, 'p> Walk<'a, 'p> {
         })
     }
 
-    /// The rows and columns of the item that `var` stands at.
+    /// The rows and columns of the item that `var` visits.
     fn item(&self, var: Var) -> Result<(Range<u32>, Range<u32>), Why> {
         match &self.bound[var.index()] {
             Bound::Item { rows, columns, .. } => Ok((rows.clone(), columns.clone())),
-            Bound::Nothing | Bound::Rank(_) => Err("no item stands here".into()),
+            Bound::Nothing | Bound::Rank(_) => Err("there is no item here".into()),
         }
     }
 
-    /// What an item covers of a place, in each of the slots it names.
+    /// The part of a place that an item covers, in each named slot.
     fn places(&self, place: &Place) -> Result<Vec<Rect>, Why> {
         let tensor = place.tensor.index();
         let homes = self.homes(&place.home)?;
@@ -278,14 +278,14 @@ impl<'a, 'p> Walk<'a, 'p> {
             None => vec![0],
             Some(pick) => self.picked(pick, self.sizes.slots(tensor))?,
         };
-        // A vector needs no index: it is as wide as the item around it.
+        // A vector needs no index: it has the columns of the enclosing item.
         let around = || {
             let standing = |bound: &Bound| matches!(bound, Bound::Item { .. });
             let at = self.bound.iter().position(standing)?;
             Some(Var(u16::try_from(at).ok()?))
         };
         let item = place.item.or_else(around);
-        let (rows, columns) = self.item(item.ok_or("no item stands here")?)?;
+        let (rows, columns) = self.item(item.ok_or("there is no item here")?)?;
         let vector = self.program.tensors[tensor].kind == TensorKind::Vector;
         let rows = if vector { 0..1 } else { rows };
         let rect = |slot| Rect {
@@ -306,7 +306,7 @@ impl<'a, 'p> Walk<'a, 'p> {
             .ok_or_else(|| "no slot is named".into())
     }
 
-    /// An operand of a product: the item's rows of the first, its columns as rows of the second, over K.
+    /// An operand of a product over K: the item's rows for the first, its columns as rows for the second.
     fn operand(&self, place: &Place, first: bool) -> Result<Rect, Why> {
         let tensor = place.tensor.index();
         let item = place.item.ok_or("an operand names no tile")?;
@@ -360,7 +360,7 @@ impl<'a, 'p> Walk<'a, 'p> {
             CellIndex::Item(var) => match &self.bound[var.index()] {
                 Bound::Item { item, .. } => vec![of(*item)],
                 Bound::Nothing | Bound::Rank(_) => {
-                    return Err("no item stands here".into());
+                    return Err("there is no item here".into());
                 }
             },
             CellIndex::Rows(var) => {

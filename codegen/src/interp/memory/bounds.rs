@@ -1,4 +1,4 @@
-//! Whether a rectangle is where a rank holds memory at all.
+//! Checks that a rectangle is in a rank's memory.
 
 use super::who::{Mode, Who};
 use crate::interp::failure::Check;
@@ -7,7 +7,7 @@ use crate::interp::setup::Setup;
 use crate::shape::Extent;
 use crate::unroll::Span;
 
-/// Rows must be held, and within one chunk; the slot and columns must be there.
+/// The rows must be held, and within one chunk. The slot and the columns must exist.
 pub(super) fn bounds(
     setup: &Setup<'_>,
     who: &Who<'_>,

@@ -1,4 +1,4 @@
-//! The history of one grid cell, and what may follow it.
+//! The history of one grid cell, and the checks of the next access.
 
 use super::who::{Mode, NEVER, Who};
 use crate::interp::clocks::{Epoch, HOST};
@@ -8,14 +8,14 @@ use crate::interp::tags::Tags;
 
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Cell {
-    /// Which launch's data is there, or [`NEVER`].
+    /// The launch whose data it holds, or [`NEVER`].
     pub launch: u32,
     /// Whether a statement wrote it in that launch, or the caller filled it for that launch.
     pub written: bool,
     pub write: Option<Epoch>,
-    /// Since the write; they commute.
+    /// Adds since the write. They commute.
     pub adds: Vec<Epoch>,
-    /// Since the write.
+    /// Reads since the write.
     pub reads: Vec<Epoch>,
     pub tags: Tags,
 }
@@ -48,7 +48,7 @@ pub(super) fn unordered(
 }
 
 impl Cell {
-    /// Data must be there, of this launch, and known to be.
+    /// A read: there must be data of this launch, written before by the clock.
     fn see(
         &self,
         setup: &Setup<'_>,

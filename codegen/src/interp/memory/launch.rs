@@ -1,4 +1,4 @@
-//! What the caller does to a rank's parameters before and after a launch.
+//! The caller's accesses to a rank's parameters before and after a launch.
 
 use super::{Memory, NEVER, Window, shadow};
 use crate::interp::clocks::{Clock, Epoch};
@@ -9,7 +9,7 @@ use crate::program::{TensorId, TensorKind};
 use crate::shape::Extent;
 
 impl Memory {
-    /// Before a launch, the caller fills a rank's inputs and what it adds to, and nothing is in its other outputs.
+    /// Before a launch, the caller fills a rank's inputs and accumulated outputs. Its other outputs are empty.
     pub fn start(&mut self, setup: &Setup<'_>, rank: u16, launch: u32) {
         self.windows[usize::from(rank)] = Window::In(launch);
         for (index, buffer) in setup.kernel.buffers.iter().enumerate() {
@@ -50,7 +50,7 @@ impl Memory {
     }
 
     /// At the end of a launch, the caller takes a rank's parameters back: everything must be there, and nobody may
-    /// touch them any more. Nor may a write to its scratch still be on its way: other kernels share that memory.
+    /// access them any more. No write to its scratch may be in flight either, since other kernels share that memory.
     pub fn end(&mut self, setup: &Setup<'_>, rank: u16, launch: u32, clock: &Clock) -> Check<()> {
         for (index, buffer) in setup.kernel.buffers.iter().enumerate() {
             let scratch = buffer.is_scratch();
@@ -73,7 +73,7 @@ impl Memory {
                         end: grid.columns[column + 1],
                     },
                 };
-                // The next launch may have begun to fill scratch; what of this launch is there must have arrived.
+                // The next launch may have begun to fill scratch. Data of this launch must have arrived.
                 let late = |at: &&Epoch| at.launch <= launch && !clock.covers(at);
                 if let Some(at) = cell.write.iter().chain(&cell.adds).find(late) {
                     return Err(Box::new(FailureKind::LateWrite {
@@ -135,7 +135,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Adds everything that decides later checks to a digest. Reads and adds commute, so their order is left out.
+    /// Adds to a digest everything that decides later checks. Reads and adds commute, so their order is left out.
     pub fn digest(&self, into: &mut impl std::hash::Hasher) {
         use std::hash::Hash;
         self.windows.hash(into);

@@ -1,8 +1,8 @@
-//! Who touches memory, and how.
+//! Who accesses memory, and how.
 
 use crate::interp::clocks::{Clock, Epoch};
 
-/// The launch of memory that nothing was written to.
+/// The launch number of unwritten memory.
 pub(super) const NEVER: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -22,7 +22,7 @@ impl Mode {
     }
 }
 
-/// Who touches memory, and what it knows.
+/// Who accesses memory, and its clock.
 pub(in crate::interp) struct Who<'c> {
     pub at: Epoch,
     pub clock: &'c Clock,

@@ -1,4 +1,4 @@
-//! What is in memory and accumulators while statements are executed, as sums of terms instead of numbers.
+//! The contents of memory and accumulators while statements are executed, as sums of terms instead of numbers.
 
 use super::terms::{NOTHING, SumId, Sums, Term};
 use crate::interp::meaning::walk::{Act, Rect};
@@ -10,7 +10,7 @@ use ndarray::{Array2, Zip};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// What is in memory and accumulators, as sums of terms.
+/// The contents of memory and accumulators, as sums of terms.
 pub(super) struct Held<'a> {
     pub program: &'a Program,
     pub sizes: &'a Sizes<'a>,
@@ -20,7 +20,7 @@ pub(super) struct Held<'a> {
     accs: Vec<HashMap<AccId, Filled>>,
 }
 
-/// An accumulator, and of which rows and columns. A vector is one row for all of them.
+/// An accumulator with its rows and columns. A vector is one row for all rows.
 #[derive(Clone)]
 struct Filled {
     ids: Array2<SumId>,
@@ -78,7 +78,7 @@ impl<'a> Held<'a> {
         })
     }
 
-    /// Puts sums there, or adds them; a gathered tensor holds what it gathers, whoever fills it.
+    /// Stores or adds sums. A gathered tensor holds what it gathers, whoever fills it.
     fn write(&mut self, dst: &Rect, mode: StoreMode, ids: &Array2<SumId>) -> Result<(), String> {
         if self.program.tensors[dst.tensor].kind == TensorKind::Gathered {
             return Ok(());
@@ -98,7 +98,7 @@ impl<'a> Held<'a> {
         Ok(())
     }
 
-    /// As seen from a rectangle: what is of other rows or columns is elsewhere.
+    /// The sums as seen from a rectangle: terms of other rows or columns are elsewhere.
     fn seen(&mut self, filled: &Filled, from: &Rect) -> Array2<SumId> {
         let shape = (from.rows.len(), from.columns.len());
         let here = (filled.vector || filled.rows == from.rows) && filled.columns == from.columns;
@@ -107,7 +107,7 @@ impl<'a> Held<'a> {
             .unwrap_or_else(|| Array2::from_elem(shape, self.sums.one(Term::Elsewhere)))
     }
 
-    /// Adds to an accumulator; of other rows or columns than before, it is elsewhere.
+    /// Adds to an accumulator. If the rows or columns differ from before, the result is elsewhere.
     fn fill(&mut self, agent: usize, acc: AccId, mut more: Filled) {
         if let Some(before) = self.accs[agent].remove(&acc) {
             let alike = before.ids.dim() == more.ids.dim() && before.rows == more.rows;

@@ -1,6 +1,6 @@
-//! Sums of products, inputs, constants and functions' results, as statements bring them together.
+//! Sums of products, inputs, constants and functions' results, as statements combine them.
 //!
-//! A term lies at the element's own row and column, so it needs no place of its own.
+//! A term belongs to the element's own row and column, so it records no position.
 
 use crate::value::{AccId, Binary, Value};
 use std::collections::{BTreeMap, HashMap};
@@ -14,13 +14,13 @@ pub(super) type Operands = (usize, usize);
 pub(super) enum Term {
     /// A rank's product of two tensors, over all of K.
     Product { rank: u32, operands: Operands },
-    /// An input, or what is accumulated as it was before; of a gathered tensor, all ranks see the same.
+    /// An input, or the old contents of an accumulated output. All ranks see the same of a gathered tensor.
     Input { rank: u32, tensor: usize },
     /// A constant, by its bits.
     Constant(u32),
     /// An index into the functions of [`Sums`].
     Function(usize),
-    /// Other rows or columns than those it is stored to.
+    /// A value of other rows or columns than those it is stored to.
     Elsewhere,
 }
 
@@ -32,14 +32,14 @@ pub(super) struct Function {
     pub of: Vec<SumId>,
 }
 
-/// An index into [`Sums`]: equal sums have equal ones.
+/// An index into [`Sums`]. Equal sums have equal indices.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub(super) struct SumId(usize);
 
-/// The sum of nothing; what nobody wrote.
+/// The empty sum, also of unwritten memory.
 pub(super) const NOTHING: SumId = SumId(0);
 
-/// Every sum that is met, each once.
+/// Every sum that occurs, each once.
 pub(super) struct Sums {
     sums: Vec<Rc<BTreeMap<Term, i32>>>,
     ids: HashMap<Rc<BTreeMap<Term, i32>>, SumId>,
@@ -48,7 +48,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Only nothing.
+    /// Only the empty sum.
     pub fn new() -> Sums {
         let mut sums = Sums {
             sums: Vec::new(),
@@ -99,13 +99,13 @@ impl Sums {
         sum
     }
 
-    /// What an expression of sums comes to. Sums may be rounded.
+    /// The sum of an expression. Sums may be rounded.
     pub fn of_value(&mut self, value: &Value, acc: &impl Fn(AccId) -> SumId) -> SumId {
         match value {
             Value::Acc(id) => acc(*id),
             Value::Const(constant) if *constant == 0.0 => NOTHING,
             Value::Const(constant) => self.one(Term::Constant(constant.to_bits())),
-            // Arguments stand in functions' bodies, which are not looked into.
+            // Arguments occur only in functions' bodies, which are not examined.
             Value::Arg(_) => NOTHING,
             Value::Cast(_, a) => self.of_value(a, acc),
             Value::Binary(Binary::Add, a, b) => {
@@ -155,7 +155,7 @@ impl Sums {
     }
 }
 
-/// The argument of a function, by its place.
+/// A function's argument, by its index.
 fn argument(index: usize) -> Box<Value> {
     Box::new(Value::Acc(AccId(index as u16)))
 }

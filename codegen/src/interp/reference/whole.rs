@@ -1,9 +1,8 @@
-//! What a tensor's type promises: each rank's complete products added up once, whatever the schedule does on the way.
+//! The promise of a tensor's type: each rank's complete products, added once, whatever the schedule does to get there.
 //!
-//! Which products are added up, and what is done with their sum, is read off the statements, executed one after another
-//! on terms instead of numbers. How often, where and in which parts they are added is not: a product that the schedule
-//! adds twice, or leaves out on a rank, is here once a rank. Where the statements leave open what is promised, there is no
-//! whole.
+//! The statements, executed one after another on terms instead of numbers, decide which products are added, and what is
+//! done with their sum. They do not decide how often, where or in which parts: a product that the schedule adds twice,
+//! or leaves out on a rank, counts once per rank here. If the statements leave the promise open, there is no reference.
 
 use super::held::Held;
 use super::terms::{Operands, SumId, Term};
@@ -18,7 +17,7 @@ use ndarray::{Array2, Axis, Slice, Zip};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-/// What tensors hold by their types.
+/// Tensors' contents as their types promise.
 pub(super) struct Wholes<'a> {
     held: Held<'a>,
     inputs: &'a Inputs,
@@ -30,7 +29,7 @@ pub(super) struct Wholes<'a> {
 /// How often a term counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Count {
-    /// What one rank contributes to a sum over ranks, every rank does, once.
+    /// In a sum over ranks: what one rank contributes, every rank contributes once.
     EveryRank,
     /// Every term once.
     Once,
@@ -55,7 +54,7 @@ impl<'a> Wholes<'a> {
         })
     }
 
-    /// What a rank's tensor holds at the end, row by row, if its type is to say so.
+    /// A rank's tensor at the end, row by row, by the promise of its type.
     pub fn of(&mut self, tensor: usize, rank: u32) -> Option<Result<Vec<f64>, String>> {
         let count = match self.held.program.tensors[tensor].kind {
             TensorKind::Gathered => {
@@ -117,7 +116,7 @@ impl<'a> Wholes<'a> {
             };
             match *term {
                 Term::Elsewhere => {
-                    return Err("it holds what lies at other rows or columns".into());
+                    return Err("it holds values of other rows or columns".into());
                 }
                 Term::Constant(bits) => {
                     add(
@@ -140,7 +139,7 @@ impl<'a> Wholes<'a> {
                 }
                 Term::Product { operands, .. } => {
                     if done.insert(operands) {
-                        // Contributions are added, whichever rank subtracts its own.
+                        // Contributions are added, even if a rank subtracts its own.
                         add(1, self.product(None, operands, rows));
                     }
                 }
@@ -163,7 +162,7 @@ impl<'a> Wholes<'a> {
         Ok(all)
     }
 
-    /// Rows of an input; a vector is one row for all of them.
+    /// Rows of an input. A vector is one row for all rows.
     fn input(&self, rank: u32, tensor: usize, rows: &Range<usize>) -> Array2<f64> {
         let all = self.inputs.seen(rank, tensor);
         if self.held.program.tensors[tensor].kind == TensorKind::Vector {
@@ -191,7 +190,7 @@ impl<'a> Wholes<'a> {
             .to_owned()
     }
 
-    /// A rank's product: of inputs, or of what its statements made of them.
+    /// A rank's product: of inputs, or of values that its statements computed.
     fn multiplied(&self, rank: u32, (a, b): Operands) -> Array2<f64> {
         let is_input = |tensor: usize| self.held.program.tensors[tensor].kind.is_input();
         if is_input(a) && is_input(b) {

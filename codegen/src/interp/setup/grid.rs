@@ -1,4 +1,4 @@
-//! The grids that memory is tracked on.
+//! The grids on which memory is tracked.
 
 use crate::kernel::Kernel;
 use crate::plan::Plan;
@@ -7,8 +7,8 @@ use crate::unroll::{EVERYWHERE, Span, StepKind};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// A buffer's rows and columns, cut wherever a rectangle of some plan begins or ends: within a cell of this grid all
-/// elements share their history.
+/// A buffer's rows and columns, divided wherever a rectangle of some plan begins or ends. All elements of a cell of
+/// this grid have the same history.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(in crate::interp) struct Grid {
     pub rows: Vec<u32>,
@@ -16,14 +16,14 @@ pub(in crate::interp) struct Grid {
 }
 
 impl Grid {
-    /// The grid rows and columns an extent covers; both ends must be cuts.
+    /// The grid rows or columns that an extent covers. Both ends must be divisions.
     pub fn cover(cuts: &[u32], extent: Extent) -> Range<usize> {
         cuts.partition_point(|cut| *cut < extent.start)
             ..cuts.partition_point(|cut| *cut < extent.end)
     }
 }
 
-/// The rectangles a step touches.
+/// The rectangles that a step accesses.
 pub(in crate::interp) fn spans(kind: &StepKind) -> [Option<&Span>; 2] {
     match kind {
         StepKind::Wait { .. } | StepKind::Signal { .. } => [None, None],
@@ -34,7 +34,7 @@ pub(in crate::interp) fn spans(kind: &StepKind) -> [Option<&Span>; 2] {
     }
 }
 
-/// One set of grids for each distinct geometry, cut by every plan that has it.
+/// One set of grids for each distinct geometry, divided by every plan that has it.
 pub(super) fn grids(kernel: &Kernel, plans: &[Vec<&Plan>]) -> (Vec<Vec<Grid>>, Vec<Vec<usize>>) {
     let mut distinct: Vec<Vec<&Plan>> = Vec::new();
     let grid_of = plans

@@ -1,4 +1,4 @@
-//! Waits for less than all that arrives: which signals they cannot have missed.
+//! Waits for less than all arrivals: the signals without which they cannot end.
 
 use super::{Needed, Partial, Setup};
 use crate::plan::Plan;
@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 impl Setup<'_> {
-    /// For every wait for less than all: the signals without which (and without what follows them in their agent)
-    /// the others would not add up to it.
+    /// For every wait for less than all: each signal without which (and without those that follow it in its agent) the
+    /// others do not reach the wait's number.
     pub(super) fn find_partial(&self) -> BTreeMap<Partial, Rc<[Needed]>> {
         let mut found = BTreeMap::new();
         for (launch, plans) in self.plans.iter().enumerate() {

@@ -501,11 +501,11 @@ fn what_the_user_says_goes_first() {
     };
     let unknown = why(|given| given.input("q", 0));
     assert!(
-        unknown.contains("it asks for the input `q`; there are x, w"),
+        unknown.contains("the reference asks for the input `q`; there are x, w"),
         "{unknown}"
     );
     let far = why(|given| given.input("w", 7));
-    assert!(far.contains("it asks for rank 7 of 3"), "{far}");
+    assert!(far.contains("the reference asks for rank 7 of 3"), "{far}");
     let shape = why(|_| Ok(Matrix::of(2, 3, |_, _| 0.0)));
     assert!(
         shape.contains("gives 2 rows of 3 columns, but rank 0 holds 29 of"),

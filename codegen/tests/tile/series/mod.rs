@@ -92,7 +92,7 @@ fn a_launch_above_the_most_is_refused() {
     let told = series.plan(&rows(65)).expect_err("too large").to_string();
     insta::assert_snapshot!(told, @"
     error[shape]: m is 65 in a series of up to 64
-      help: make the series for m = 65 at least
+      help: make the series for at least m = 65
     ");
     // Its cells are a column of tiles each.
     let fewer = Shape { n: 16, ..rows(64) };
