@@ -1,7 +1,7 @@
-//! Who the ranks are: GPUs of one process, a thread each, with one symmetric heap.
+//! The ranks: GPUs of one process, a thread each, with one symmetric heap.
 //!
-//! What all ranks must do together (reserve, allocate, meet) compares what they ask for: a difference is an error on
-//! every rank, a rank that does not come is [`Error::Stalled`] after the limit. Neither hangs.
+//! Collective calls (reserve, allocate, meet) compare what the ranks ask for. A difference is an error on every rank; a
+//! rank that does not come is [`Error::Stalled`] after the limit. Neither hangs.
 
 use crate::cuda::{Address, CudaStream, Element, Gpu, is_done, read_words};
 use crate::error::Error;
@@ -26,8 +26,8 @@ pub struct Communicator {
     group: Arc<Group>,
 }
 
-/// What [`Communicator::sms`] is on a GPU of so many SMs that so many ranks share, where the host copies or not: what to
-/// choose a variant for before there are ranks.
+/// The value of [`Communicator::sms`] on a GPU with `sms` SMs that several ranks share, with or without copies by the
+/// host. Use it to choose a variant before there are ranks.
 pub fn share(sms: u32, sharing: u32, copied: bool) -> u32 {
     (sms - u32::from(copied && sharing > 1)) / sharing
 }
@@ -42,8 +42,8 @@ impl Communicator {
         Communicator::on(&gpus, None)
     }
 
-    /// So many ranks on one GPU, each its own peer's neighbour: for profilers and sanitizers, which see one kernel at
-    /// a time. Kernels that wait for each other need room for all at once.
+    /// Several ranks on one GPU, for profilers and sanitizers, which see one kernel at a time. Kernels that wait for
+    /// each other must all fit on the GPU at once.
     ///
     /// # Errors
     /// [`Error::NoDevice`] where there is no GPU.
@@ -51,17 +51,18 @@ impl Communicator {
         Communicator::on(&vec![0; world as usize], None)
     }
 
-    /// Rank `r` on GPU `gpus[r]`, with slots of so many bytes of addresses: as much as the largest GPU has, if not said.
+    /// Rank `r` on GPU `gpus[r]`. A slot has that many bytes of addresses, by default as many as the largest GPU's
+    /// memory.
     ///
-    /// The first thing that asks for a GPU sets `CUDA_DEVICE_MAX_CONNECTIONS`, the number of hardware queues, to 32 if
-    /// nobody set it: before threads are started that read the environment other than by `std::env`, please.
+    /// The first call that asks for a GPU sets `CUDA_DEVICE_MAX_CONNECTIONS`, the number of hardware queues, to 32 if
+    /// nobody set it. Make that call before you start threads that read the environment other than by `std::env`.
     ///
     /// # Errors
-    /// As [`Communicator::local`]; [`Error::Environment`] where that variable is no number from 1 to 32.
+    /// As [`Communicator::local`]; [`Error::Environment`] if that variable is not a number from 1 to 32.
     pub fn on(gpus: &[u32], slot: Option<u64>) -> Result<Vec<Communicator>, Error> {
         if gpus.is_empty() {
             return Err(Error::Usage {
-                what: "a communicator of no ranks".into(),
+                what: "a communicator without ranks".into(),
                 legal: "at least one".into(),
             });
         }
@@ -123,11 +124,10 @@ impl Communicator {
         &self.group.gpus()[self.rank as usize]
     }
 
-    /// SMs that the CTAs of a kernel on this rank may take, all at once: the GPU's, shared with the other ranks on it.
-    /// Plan for as many.
+    /// SMs that a kernel's CTAs on this rank may take at once: its share of the GPU's SMs. Plan for this number.
     ///
-    /// Copies within a GPU are kernels of the driver, whatever one asks for: one SM is left to them, since the kernels
-    /// that wait for the copies leave theirs only afterwards.
+    /// The driver copies within a GPU by kernels, even if asked for a copy engine. One SM is left to them, because the
+    /// kernels that wait for the copies keep their own SMs until the copies are done.
     pub fn sms(&self, kernel: &Kernel) -> u32 {
         let gpus = self.group.gpus().iter();
         let sharing = gpus
@@ -142,19 +142,19 @@ impl Communicator {
         &self.stream
     }
 
-    /// Puts memory behind the first `bytes` of every rank's slot. Collective; addresses stay as they are.
+    /// Maps memory to the first `bytes` of every rank's slot. Collective. No address changes.
     ///
     /// # Errors
-    /// When memory or addresses do not suffice; [`Error::Mismatch`], [`Error::Stalled`].
+    /// Too little memory or too few addresses; [`Error::Mismatch`], [`Error::Stalled`].
     pub fn reserve(&self, bytes: u64) -> Result<(), Error> {
         self.meet(Request::Reserve(bytes)).map(|_| ())
     }
 
-    /// Memory of the heap for `len` elements at the same offset on every rank, zeroed. Collective, and waits for the
-    /// GPUs: allocate before kernels run, not between them.
+    /// Heap memory for `len` elements, zeroed, at the same offset on every rank. Collective. It waits for the GPUs, so
+    /// allocate before kernels run, not between them.
     ///
     /// # Errors
-    /// When what is reserved does not suffice; [`Error::Mismatch`], [`Error::Stalled`].
+    /// Too little is reserved; [`Error::Mismatch`], [`Error::Stalled`].
     pub fn allocate<T: Element>(&self, len: usize) -> Result<UserBuffer<T>, Error> {
         let bytes = (len * size_of::<T>()) as u64;
         let allocation = self.meet(Request::Allocate(bytes))?;
@@ -172,7 +172,7 @@ impl Communicator {
         ))
     }
 
-    /// Waits until every rank is here. It says nothing about their GPUs.
+    /// Waits until every rank's thread is here, not for their GPUs.
     ///
     /// # Errors
     /// [`Error::Mismatch`], [`Error::Stalled`].
@@ -188,10 +188,10 @@ impl Communicator {
     /// Waits for this rank's stream.
     ///
     /// # Errors
-    /// [`Error::Stalled`] with who waited for what, if a kernel gave up; else what it died of.
+    /// [`Error::Stalled`] with who waited for what, if a kernel gave up; otherwise the error that ended it.
     pub fn synchronize(&self) -> Result<(), Error> {
         let ended = self.drained();
-        // Who declared the group dead knows why; a kernel that ended for that reason only knows what it waited for.
+        // The rank that declared the group dead knows why. A kernel that ended for that reason knows only its own wait.
         self.alive()?;
         if let Some(stall) = self.group.stall(self.rank) {
             return Err(Error::Stalled(Box::new(self.group.die(stall))));
@@ -207,10 +207,10 @@ impl Communicator {
         })
     }
 
-    /// Once the stream holds nothing more; or, where a rank gave up, at the latest a time limit afterwards: then
-    /// something stands that nothing of ours can end.
+    /// Waits until the stream is empty. If a rank gave up, it waits one more time limit at most: then something hangs
+    /// that nothing of ours can end.
     fn drained(&self) -> Result<(), Error> {
-        /// A kernel ends in microseconds, mostly: looking costs less than sleeping.
+        /// Most kernels end in microseconds, so polling costs less than sleeping.
         const EAGER: Duration = Duration::from_millis(1);
         const PAUSE: Duration = Duration::from_micros(50);
         let start = Instant::now();
@@ -250,7 +250,7 @@ impl Communicator {
         Ok(self.copies.get_or_init(|| copies))
     }
 
-    /// What a kernel of this rank takes to give up when it waits too long: longer than `limit`.
+    /// What a kernel of this rank needs to give up after it waited longer than `limit`.
     pub(crate) fn watch(&self, limit: Duration) -> [u8; 48] {
         self.group.watch(self.rank, limit)
     }
@@ -270,7 +270,7 @@ impl Communicator {
         self.group.launches(self.rank, names);
     }
 
-    /// Refuses if a rank gave up before.
+    /// Fails if a rank gave up before.
     pub(crate) fn alive(&self) -> Result<(), Error> {
         self.group.alive()
     }

@@ -1,6 +1,6 @@
 //! What a plan can run on.
 
-/// One kind of device. An enum, since there are two and no generic parameter should spread through the API.
+/// A kind of device. It is an enum, so that no generic parameter spreads through the API.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Device {
@@ -12,7 +12,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// Every device, in the order they are offered to a user.
+    /// Every device, in the order shown to a user.
     pub const ALL: [Device; 2] = [Device::Cpu, Device::Cuda];
 
     /// The name a user types.

@@ -1,15 +1,15 @@
-//! What can go wrong outside the pure stages, and how it is told.
+//! Errors outside the pure stages, and their texts.
 
 use crate::device::Device;
 use counterflow_codegen::diag::Diagnostics;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why something was not done. What a stage of the compiler refused keeps its diagnostics.
+/// Why something was not done. A rejection by a compiler stage keeps its diagnostics.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// A stage refused: the schedule, or the shape, world, type or choice it was asked for.
+    /// A stage rejected the schedule, or the requested shape, world, type or choice.
     Rejected(Diagnostics),
     /// The request itself has no meaning.
     Usage {
@@ -18,14 +18,14 @@ pub enum Error {
         /// What would be legal.
         legal: String,
     },
-    /// It would be legal, but is beyond what this machine can do in reasonable memory or time.
+    /// A legal request that this machine cannot do in reasonable memory or time.
     TooLarge {
         /// What was asked, with the value and the limit.
         what: String,
         /// What would fit.
         help: String,
     },
-    /// It ran, and the result is not what it should be.
+    /// It ran, but the result is wrong.
     Wrong {
         /// Which element, what it is and what it should be.
         what: String,
@@ -41,7 +41,7 @@ pub enum Error {
         /// What to do.
         help: String,
     },
-    /// Something that is not built yet.
+    /// Something that is not implemented yet.
     NotYet {
         /// What.
         what: String,
@@ -55,13 +55,13 @@ pub enum Error {
         /// How to get it.
         help: String,
     },
-    /// The compiler refused a kernel's text.
+    /// The compiler rejected a kernel's text.
     Compile(Box<CompileError>),
-    /// The driver refused a call.
+    /// The driver rejected a call.
     Driver {
-        /// What was wanted of it, and by which call.
+        /// What the call was for.
         what: String,
-        /// Its name for what went wrong.
+        /// The driver's name for the error.
         code: String,
         /// What to do.
         help: String,
@@ -73,9 +73,9 @@ pub enum Error {
         /// What to do.
         help: String,
     },
-    /// A rank waited longer than the limit. The communicator is dead: nothing goes on with bad data.
+    /// A rank waited longer than the limit. The communicator is dead, so that nothing continues with bad data.
     Stalled(Box<Stall>),
-    /// A variable of the environment is set so that this would hang, or says nothing.
+    /// An environment variable has a value that would make this hang, or that has no meaning.
     Environment {
         /// The variable's name.
         variable: &'static str,
@@ -113,7 +113,7 @@ impl Error {
         }
     }
 
-    /// What would be right, if it is not part of the message.
+    /// How to correct it, if the message does not say so.
     pub fn help(&self) -> Option<&str> {
         match self {
             Error::Rejected(_) | Error::File { .. } | Error::Compile(_) => None,
@@ -171,14 +171,14 @@ impl std::error::Error for Error {
     }
 }
 
-/// The compiler refused a text.
+/// The compiler rejected a text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CompileError {
-    /// What the source is called.
+    /// The source's name.
     pub name: String,
     /// The first errors, with their places.
     pub excerpts: Vec<Excerpt>,
-    /// All the compiler said.
+    /// The compiler's whole log.
     pub log: String,
 }
 
@@ -193,13 +193,13 @@ pub struct Excerpt {
     pub message: String,
     /// The generated lines around it, with their numbers in the generated text.
     pub generated: Vec<(usize, String)>,
-    /// Which of them it is.
+    /// Which of them the error is in.
     pub at: Option<usize>,
 }
 
 impl fmt::Display for CompileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "the compiler refuses the CUDA text of {}", self.name)?;
+        writeln!(f, "the compiler rejects the CUDA text of {}", self.name)?;
         for excerpt in &self.excerpts {
             writeln!(f, "{}:{}: {}", excerpt.file, excerpt.line, excerpt.message)?;
             for (number, line) in &excerpt.generated {
@@ -215,34 +215,34 @@ impl fmt::Display for CompileError {
     }
 }
 
-/// What a rank that gave up waiting told: who waited, on what, and how far it was.
+/// The report of a rank that gave up waiting: who waited, for what, and how far it was.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Stall {
     /// The rank that gave up first.
     pub rank: u32,
     /// Which of its roles.
     pub role: String,
-    /// Which CTA; none where the host waits, or lets a stream wait.
+    /// Which CTA. None if the host or a stream waits.
     pub block: Option<u32>,
     /// The counter or barrier.
     pub waited_on: String,
     /// Which cell or stage of it.
     pub index: u32,
-    /// What was there; none where it could not be read in time: a GPU that is full may not answer.
+    /// The value there. None if it could not be read in time: a fully occupied GPU may not answer.
     pub seen: Option<u64>,
-    /// What would have let it go on.
+    /// The value that would have ended the wait.
     pub wanted: u64,
-    /// The schedule's line of the wait, where known.
+    /// The schedule's line of the wait, if known.
     pub at: Option<String>,
-    /// Where a stream stands: in which of the rank's launches, counted from 1. What the rank enqueued behind it has not
+    /// If a stream waits: in which of the rank's launches, counted from 1. Nothing that the rank enqueued behind it has
     /// begun.
     pub stands_in: Option<u64>,
-    /// How many launches each rank has enqueued; empty where no kernel or stream waited.
+    /// How many launches each rank has enqueued. Empty if no kernel or stream waited.
     pub enqueued: Vec<u64>,
 }
 
 impl Stall {
-    const HELP: &'static str = "a peer did not come: did every rank launch, with the same shape? The communicator must be built anew; UB_TIMEOUT (seconds) sets the limit";
+    const HELP: &'static str = "a peer did not signal: did every rank launch, with the same shape? Build a new communicator; UB_TIMEOUT (seconds) sets the limit";
 }
 
 impl fmt::Display for Stall {

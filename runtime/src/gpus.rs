@@ -1,4 +1,4 @@
-//! GPUs as a device: every rank of checked plans on its GPU, a thread each, compared as the emulator's runs are.
+//! GPUs as a device: every rank of checked plans on its GPU, a thread each. Results are compared as the emulator's are.
 
 use crate::communicator::Communicator;
 use crate::cpu::Run;
@@ -16,7 +16,7 @@ use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::Pipeline;
 use std::time::{Duration, Instant};
 
-/// A byte that makes every 16-bit float a NaN: what no kernel wrote does not pass for a result.
+/// A byte that makes every 16-bit float a NaN, so that an unwritten element never looks like a result.
 pub const POISON: u8 = 0xff;
 
 /// The ranks of a world on this machine: a GPU each, or all on the first if there are fewer.
@@ -31,14 +31,14 @@ pub fn ranks(world: u32) -> Result<Vec<Communicator>, Error> {
     }
 }
 
-/// What a kernel did on GPUs.
+/// A kernel's run on GPUs.
 #[derive(Debug)]
 pub struct Launched<'a> {
     /// Outputs of every launch, to compare.
     pub run: Run<'a>,
     /// Median time of a launch on the slowest rank, one plan after another.
     pub times: Vec<Duration>,
-    /// Time of the host for one launch of a plan that was not launched before.
+    /// The host's time for one launch of a new plan.
     pub host: Duration,
     /// What the machine code needs.
     pub facts: Option<Facts>,
@@ -87,7 +87,7 @@ pub fn run<'a>(
     })
 }
 
-/// Launches on rank `only` alone, all others having loaded the same: what must end as [`Error::Stalled`].
+/// Launches on rank `only` alone, while all others have loaded the same kernel. This must end as [`Error::Stalled`].
 ///
 /// # Errors
 /// That error, or what went wrong instead.
@@ -112,7 +112,7 @@ pub fn run_only(
     .map(|_| ())
 }
 
-/// Times of the host for launches of `plans`, one after another, so many times: sorted, of the slowest rank.
+/// The slowest rank's host times for launches of `plans`, one after another, several times. They are sorted.
 ///
 /// # Errors
 /// As [`run`].
@@ -127,7 +127,7 @@ pub fn host_times(
     plans: &[&Checked<Plan>],
     times: usize,
 ) -> Result<Vec<Duration>, Error> {
-    // A stream takes about a thousand launches before the host must wait for the GPU.
+    // A stream holds about a thousand launches. Beyond that the host waits for the GPU.
     const QUEUED: usize = 16;
     let all = Communicator::each(ranks, |rank| {
         let (loaded, memory, tensors) = load(rank, compiler, pipeline, series, plans)?;
@@ -165,15 +165,15 @@ struct OneRank {
 /// A tensor's memory on a rank.
 #[derive(Debug)]
 pub enum Memory {
-    /// That no peer addresses.
+    /// Memory that no peer addresses.
     Own(Local<u8>),
     /// In the symmetric heap.
     Heap(UserBuffer<u8>),
 }
 
 impl Memory {
-    /// So many bytes, zeroed: [`Loaded::needs`] says how many, and where. Collective if in the heap, which must have them
-    /// reserved.
+    /// Zeroed memory; [`Loaded::needs`] says how many bytes, and where. Collective if it is in the heap, where it must
+    /// be reserved.
     ///
     /// # Errors
     /// When the GPU's memory is full; as [`Communicator::allocate`].
@@ -204,7 +204,7 @@ impl Memory {
         }
     }
 
-    /// Says that the tensor is here.
+    /// Binds the tensor to this memory.
     pub fn hold(&self, tensor: TensorId, bytes: u64, tensors: &mut Tensors) {
         match self {
             Memory::Own(local) => tensors.local(tensor, local.address(), bytes),
@@ -283,7 +283,7 @@ fn one(
         times.push(time(rank, || loaded.launch(rank, plan, &tensors))?);
     }
     rank.synchronize()?;
-    // Nobody gives memory back while a peer's kernel may still use it.
+    // No rank frees memory while a peer's kernel may still use it.
     rank.barrier()?;
     Ok(OneRank {
         outputs,
@@ -301,7 +301,7 @@ fn shown(buffer: &Buffer) -> bool {
     )
 }
 
-/// Inputs for one launch, and what it adds to; what nothing is in before is poisoned.
+/// Fills the inputs of one launch and what it adds to. Poisons everything else.
 fn prepare(
     rank: &Communicator,
     pipeline: &Pipeline,
@@ -345,7 +345,7 @@ fn prepare(
         let pitch = plan.pitch(&pipeline.kernel, tensor) as usize;
         let columns = columns as usize;
         if buffer.rows_contiguous {
-            // Every chunk is a matrix of its own, a line for each column.
+            // Every chunk is a separate matrix, with a line for each column.
             let chunk = plan.geometry.chunk_rows(buffer.rows).max(1) as usize;
             let first = rows.start as usize / chunk;
             for (index, values) in values.chunks(chunk * columns.max(1)).enumerate() {
@@ -392,7 +392,7 @@ fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
     (0..columns).flat_map(column).collect()
 }
 
-/// Rows of numbers as bytes, `pitch` apart; between them poison.
+/// Rows of numbers as bytes, `pitch` apart, with poison between them.
 fn pack(values: &[f32], dtype: Dtype, columns: usize, pitch: usize) -> Vec<u8> {
     let width = dtype.bytes() as usize;
     let rows = values.len() / columns.max(1);
@@ -430,7 +430,7 @@ fn time(rank: &Communicator, launch: impl Fn() -> Result<(), Error>) -> Result<D
         }
         let end = Event::record(rank.stream())?;
         rank.synchronize()?;
-        // The first warms up.
+        // The first group is a warm-up.
         if group > 0 {
             times.push(end.since(&start)? / GROUP);
         }

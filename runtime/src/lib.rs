@@ -1,7 +1,8 @@
 //! Where checked plans run: GPUs with their compiler and launches, and emulated ranks.
 //!
-//! Files, variables and clocks are met here and in the workbench, the command-line tool on top of this crate; terminals only there.
-//! `unsafe` is allowed in the modules that speak to NVIDIA's libraries ([`cuda`] and `jit::nvrtc`), each use with its reason.
+//! Only this crate and the workbench, the command-line tool on top of it, use files, environment variables and clocks;
+//! only the workbench uses a terminal. Only the modules that call NVIDIA's libraries ([`cuda`] and `jit::nvrtc`) use
+//! `unsafe`, each time with a reason.
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
 pub mod communicator;

@@ -6,8 +6,8 @@ use crate::group::Allocation;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// `len` elements on each rank, at one offset of the heap. The memory is free again when every rank has dropped its
-/// handle; wait for the kernels that use it before you do.
+/// `len` elements on each rank, at one offset of the heap. The memory is freed when every rank has dropped its handle.
+/// Wait for the kernels that use it before you drop it.
 #[derive(Clone, Debug)]
 pub struct UserBuffer<T> {
     allocation: Arc<Allocation>,
@@ -48,25 +48,25 @@ impl<T: Element> UserBuffer<T> {
         self.allocation.offset()
     }
 
-    /// Where rank `rank` has it. Every GPU of the group can use the address.
+    /// Its address on rank `rank`. Every GPU of the group can use it.
     pub fn on(&self, rank: u32) -> Address {
         self.allocation.on(rank)
     }
 
-    /// Where this rank has it.
+    /// Its address on this rank.
     pub fn address(&self) -> Address {
         self.on(self.rank)
     }
 
-    /// Writes this rank's elements from the front, in the order of its stream.
+    /// Writes this rank's elements from the front, in stream order.
     ///
     /// # Errors
-    /// [`Error::Usage`] for more elements than there are; what the driver refuses.
+    /// [`Error::Usage`] for more elements than it has; what the driver rejects.
     pub fn write(&self, values: &[T]) -> Result<(), Error> {
         self.write_on(self.rank, values)
     }
 
-    /// Writes a peer's, through this rank's stream.
+    /// Writes a peer's elements, in the order of this rank's stream.
     ///
     /// # Errors
     /// As [`UserBuffer::write`].
@@ -75,7 +75,7 @@ impl<T: Element> UserBuffer<T> {
         cuda::write(&self.stream, self.on(rank), values)
     }
 
-    /// Copies elements of this rank's GPU to its front, in the order of its stream.
+    /// Copies elements from this rank's GPU to its front, in stream order.
     ///
     /// # Errors
     /// As [`UserBuffer::write`].
@@ -99,13 +99,13 @@ impl<T: Element> UserBuffer<T> {
         if len > self.len {
             return Err(Error::Usage {
                 what: format!("{len} elements {done} a buffer of {}", self.len),
-                legal: "at most as many as it has".into(),
+                legal: "give at most as many as it has".into(),
             });
         }
         Ok(())
     }
 
-    /// Sets all bytes of this rank's, in the order of its stream.
+    /// Sets all of this rank's bytes, in stream order.
     ///
     /// # Errors
     /// What the driver refuses.
@@ -118,7 +118,7 @@ impl<T: Element> UserBuffer<T> {
         )
     }
 
-    /// What this rank has, once its stream is done.
+    /// This rank's elements, once its stream is done.
     ///
     /// # Errors
     /// What the kernels before ended with.
@@ -126,7 +126,7 @@ impl<T: Element> UserBuffer<T> {
         self.read_on(self.rank)
     }
 
-    /// What a peer has, through this rank's stream.
+    /// A peer's elements, in the order of this rank's stream.
     ///
     /// # Errors
     /// As [`UserBuffer::read`].

@@ -101,7 +101,7 @@ fn every_gate_fires() {
             ["spill stores", "a frame of", "LDL", "STL"].as_slice(),
         ),
         ("loops", LOOPS, &["BRA.U.ANY"]),
-        ("serial", SERIAL, &["a warning of slow code"]),
+        ("serial", SERIAL, &["the compiler warns of slow code"]),
     ] {
         let Some(kernel) = compile(name, text) else {
             return;

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 pub struct Compared {
     /// The largest distance of an element from its reference.
     pub max_error: f64,
-    /// The largest distance in units of what rounding allows at that element: at most 1.
+    /// The largest distance as a share of what rounding allows at that element: at most 1.
     pub of_allowed: f64,
     /// The root of the squared distances over the root of the squared reference.
     pub relative: f64,
@@ -34,10 +34,10 @@ pub struct Run<'a> {
     outcome: Outcome,
 }
 
-/// Runs `plans` of a series one after another with numbers that `seed` determines, as it does who goes next.
+/// Runs `plans` of a series one after another. `seed` determines the numbers and the interleaving.
 ///
 /// # Errors
-/// A plan of another series, or what the emulator found: for a checked plan there should be nothing.
+/// A plan of another series, or a failure in the emulator, which a checked plan should not have.
 pub fn run<'a>(
     series: &'a Series,
     plans: Vec<&'a Checked<Plan>>,
@@ -53,7 +53,7 @@ pub fn run<'a>(
     })
 }
 
-/// Runs the same launches without numbers, only watching who touches what, in another order of turns.
+/// Runs the same launches without numbers in another interleaving, and only tracks accesses.
 ///
 /// # Errors
 /// As [`run`].
@@ -68,7 +68,7 @@ fn found(failure: Failure) -> Error {
 }
 
 impl<'a> Run<'a> {
-    /// What another device made of the same launches and numbers.
+    /// Another device's results of the same launches and numbers.
     pub(crate) fn of(
         series: &'a Series,
         plans: Vec<&'a Checked<Plan>>,

@@ -1,5 +1,5 @@
-//! A context of its own on a GPU. What stands in the queues of the context that kernels run in holds up every stream of
-//! it, perhaps one that was to end the standing; it does not hold up another context.
+//! A separate context on a GPU. Blocked work in the hardware queues of the kernels' context may block any of its
+//! streams, also the one that was to unblock it. It does not block another context.
 
 use super::driver::check;
 use super::enqueue::{MemoryOp, memory_ops_in};
@@ -37,7 +37,7 @@ impl Aside {
         check("make a stream beside those of kernels", code).map(|()| aside)
     }
 
-    /// What a cell counts now.
+    /// A cell's current count.
     pub fn read(&self, cell: Address) -> Result<u64, Error> {
         let mut value = 0u64;
         // SAFETY: the cell is 64 bits of the heap, which every context of this process maps; the value lives until the
@@ -54,7 +54,7 @@ impl Aside {
         self.finish().map(|()| value)
     }
 
-    /// Does these, in order, and waits for them.
+    /// Runs these operations in order and waits for them.
     pub fn run(&self, ops: &[MemoryOp]) -> Result<(), Error> {
         memory_ops_in(self.stream, ops)?;
         self.finish()

@@ -1,4 +1,4 @@
-//! What the driver's answers mean.
+//! The driver's status codes as errors.
 
 use crate::device::Device;
 use crate::error::Error;
@@ -20,7 +20,7 @@ pub(super) fn name_of(code: CUresult) -> String {
         .replace('_', " ")
 }
 
-/// The answer of a call, with what was wanted of it: written down only if it was refused.
+/// The result of a call. `what` says what it was for, and is formatted only on failure.
 pub(super) fn check(what: impl fmt::Display, code: CUresult) -> Result<(), Error> {
     if code == CUresult::CUDA_SUCCESS {
         return Ok(());
@@ -47,7 +47,7 @@ pub(super) fn checked<T>(
 fn help(code: CUresult) -> &'static str {
     match code {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-            "the GPU's memory is full: reserve less, or end what else uses it (nvidia-smi lists it)"
+            "the GPU's memory is full: reserve less, or end other programs that use it (nvidia-smi lists them)"
         }
         CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU | CUresult::CUDA_ERROR_INVALID_SOURCE => {
             "the kernel is made for another GPU: this version knows Hopper (H100, H200)"

@@ -1,4 +1,4 @@
-//! What a stream does without a kernel: copies by copy engines, and waits for and stores in a cell.
+//! A stream's operations without a kernel: copies by copy engine, and waits and stores in a cell.
 
 use super::driver::{check, checked};
 use super::{Address, Gpu};
@@ -9,13 +9,13 @@ use std::sync::Arc;
 /// One memory operation of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MemoryOp {
-    /// What follows in the stream waits until the 64 bits there are at least `value`.
+    /// The stream waits until the 64 bits there are at least `value`.
     AtLeast { cell: Address, value: u64 },
-    /// Stores 64 bits there, after a fence at system scope: all that came before in the stream is visible first.
+    /// Stores 64 bits there, after a fence at system scope: everything earlier in the stream is visible first.
     Store { cell: Address, value: u64 },
 }
 
-/// The driver takes so many at once.
+/// The most operations that the driver takes at once.
 const MOST: usize = 256;
 
 /// Enqueues memory operations, in order.
@@ -27,7 +27,7 @@ pub(crate) fn memory_ops(stream: &CudaStream, ops: &[MemoryOp]) -> Result<(), Er
     memory_ops_in(stream.cu_stream(), ops)
 }
 
-/// The same for a stream of the context that is current.
+/// The same for a stream of the current context.
 pub(super) fn memory_ops_in(stream: sys::CUstream, ops: &[MemoryOp]) -> Result<(), Error> {
     for ops in ops.chunks(MOST) {
         let mut params: Vec<_> = ops.iter().map(param).collect();
@@ -69,7 +69,7 @@ fn param(op: &MemoryOp) -> sys::CUstreamBatchMemOpParams {
     }
 }
 
-/// Lines of bytes, so far apart at either end.
+/// Lines of bytes, with a pitch at either end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lines2d {
     /// Where the first goes, and bytes from one to the next.
@@ -82,8 +82,8 @@ pub(crate) struct Lines2d {
     pub lines: u64,
 }
 
-/// Copies between GPUs that reach each other, or within one, in the order of the stream. Asks for a copy engine: a
-/// kernel of the driver finds no room beside one that takes every SM until the copy is done.
+/// Copies between GPUs that reach each other, or within one, in stream order. It asks for a copy engine: a kernel of
+/// the driver would find no free SM beside a kernel that takes every SM until the copy is done.
 pub(crate) fn copy_lines(stream: &CudaStream, copy: &Lines2d) -> Result<(), Error> {
     checked("select the GPU", stream.context().bind_to_thread())?;
     let beside = sys::CUmemcpyFlags::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE as u32;
@@ -148,7 +148,7 @@ pub(crate) fn copy_lines(stream: &CudaStream, copy: &Lines2d) -> Result<(), Erro
 }
 
 impl Gpu {
-    /// A stream for copies: its own, not behind the default one, and before kernels where the GPU must choose.
+    /// A separate stream for copies. It does not wait for the default stream, and has priority over kernels.
     pub(crate) fn copy_stream(&self) -> Result<Arc<CudaStream>, Error> {
         self.bind()?;
         let wide = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;

@@ -1,4 +1,4 @@
-//! Moments in a stream.
+//! Events: points in a stream.
 
 use super::driver::checked;
 use crate::error::Error;
@@ -6,7 +6,7 @@ use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaEvent, CudaStream};
 use std::time::Duration;
 
-/// When a stream came here.
+/// A point in a stream.
 #[derive(Debug)]
 pub struct Event(CudaEvent);
 
@@ -20,7 +20,7 @@ impl Event {
         checked("record an event", event).map(Event)
     }
 
-    /// Waits until the stream came here.
+    /// Waits until the stream reaches it.
     ///
     /// # Errors
     /// What the kernels before ended with.

@@ -21,7 +21,7 @@ impl Gpu {
     /// How many GPUs there are.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] where there is no driver, one that is too old, or no GPU.
+    /// [`Error::NoDevice`] if there is no driver, an old one, or no GPU.
     pub fn count() -> Result<u32, Error> {
         start::open()
     }
@@ -29,7 +29,7 @@ impl Gpu {
     /// That GPU, counted from 0 as CUDA counts.
     ///
     /// # Errors
-    /// As [`Gpu::count`]; and if there are not so many.
+    /// As [`Gpu::count`], and if there is no such GPU.
     pub fn open(ordinal: u32) -> Result<Gpu, Error> {
         let count = start::open()?;
         if ordinal >= count {
@@ -39,7 +39,7 @@ impl Gpu {
             ));
         }
         let context = checked("open the GPU", CudaContext::new(ordinal as usize))?;
-        // SAFETY: we order streams ourselves. Events around every slice would stand between a kernel and its peers.
+        // SAFETY: we order streams ourselves. Events around every slice would come between a kernel and its peers.
         unsafe { context.disable_event_tracking() };
         let ask = |attribute| checked("ask the GPU", context.attribute(attribute));
         let sms = ask(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
@@ -87,7 +87,7 @@ impl Gpu {
         self.memory
     }
 
-    /// Refuses a GPU that our kernels are not made for.
+    /// Rejects a GPU that our kernels do not support.
     ///
     /// # Errors
     /// [`Error::NoDevice`], with what it is.
@@ -119,8 +119,8 @@ impl Gpu {
         &self.context
     }
 
-    /// Keeps memory that is freed for whoever allocates next, instead of giving it back to the driver whenever the GPU
-    /// is waited for: who measures many products allocates gigabytes for each.
+    /// Keeps freed memory for the next allocation, instead of returning it to the driver at every synchronization. A
+    /// bench of many products allocates gigabytes for each.
     ///
     /// # Errors
     /// What the driver refuses.
@@ -143,7 +143,7 @@ impl Gpu {
         check("keep freed memory", said)
     }
 
-    /// Makes it the one this thread speaks to: ours do so themselves, other libraries' calls may need it.
+    /// Makes it this thread's current GPU. Our calls do so themselves; calls of other libraries may need it.
     ///
     /// # Errors
     /// What the driver refuses.
@@ -171,7 +171,7 @@ impl Gpu {
 }
 
 impl Device {
-    /// Whether this machine has it.
+    /// Whether this machine has the device.
     ///
     /// # Errors
     /// [`Error::NoDevice`], with what to do instead.

@@ -1,4 +1,4 @@
-//! Tensor maps: how TMA sees a tensor. Always 4-D {columns, rows in a chunk, chunk or slot, rank}.
+//! Tensor maps, which describe tensors to TMA. Always 4-D: {columns, rows in a chunk, chunk or slot, rank}.
 
 use super::Address;
 use super::driver::check;
@@ -6,20 +6,20 @@ use crate::error::Error;
 use counterflow_codegen::dtype::Dtype;
 use cudarc::driver::sys;
 
-/// A tensor as boxes are cut from it.
+/// A tensor and its boxes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapSpec {
     /// Its element type.
     pub dtype: Dtype,
-    /// Elements along columns, rows, chunks, ranks. What a box has beyond them is read as zero and not written.
+    /// Elements along columns, rows, chunks, ranks. Parts of a box beyond them are read as zero and not written.
     pub size: [u64; 4],
-    /// Bytes from a row, a chunk, a rank to the next.
+    /// Bytes from one row, chunk and rank to the next.
     pub stride: [u64; 3],
     /// Columns and rows of a box.
     pub tile: [u32; 2],
 }
 
-/// An encoded map, as a kernel takes it.
+/// An encoded map, for a kernel's parameters.
 #[derive(Clone, Copy)]
 pub struct TensorMap(pub(super) sys::CUtensorMap);
 
@@ -30,7 +30,7 @@ impl std::fmt::Debug for TensorMap {
 }
 
 impl MapSpec {
-    /// What TMA asks of a map; the driver would only say that a value is invalid.
+    /// TMA's requirements of a map. The driver would only report an invalid value.
     fn check(&self, address: Address) -> Result<(), Error> {
         let element = u64::from(self.dtype.bytes());
         let refuse = |what: String, legal: &str| {
@@ -41,8 +41,8 @@ impl MapSpec {
         };
         if !address.0.is_multiple_of(16) {
             return refuse(
-                "a tensor at an address that is no multiple of 16".into(),
-                "tensors start on 16 bytes",
+                "a tensor at an address that is not a multiple of 16".into(),
+                "align tensors to 16 bytes",
             );
         }
         if let Some(stride) = self

@@ -46,7 +46,7 @@ pub struct Local<T> {
 }
 
 impl<T: Element> Local<T> {
-    /// So many elements, all zero bits; used in the order of `stream`.
+    /// `len` elements of zero bits, for use in the order of `stream`.
     ///
     /// # Errors
     /// When the GPU's memory is full.
@@ -69,7 +69,7 @@ impl<T: Element> Local<T> {
         Ok(local)
     }
 
-    /// What is there now, once everything before in the stream is done.
+    /// The contents, after everything earlier in the stream.
     ///
     /// # Errors
     /// What the kernels before ended with.
@@ -77,7 +77,7 @@ impl<T: Element> Local<T> {
         read(&self.stream, self.address(), self.len)
     }
 
-    /// Sets all bytes, in the order of its stream.
+    /// Sets all bytes, in stream order.
     ///
     /// # Errors
     /// What the driver refuses.
@@ -102,13 +102,13 @@ impl<T: Element> Local<T> {
     }
 }
 
-/// Where a slice of cudarc's is, for work in the order of `stream`.
+/// The address of a cudarc slice, for work in the order of `stream`.
 pub fn address_of<T>(slice: &impl DevicePtr<T>, stream: &CudaStream) -> Address {
     Address(slice.device_ptr(stream).0)
 }
 
-/// Copies to the GPU in the order of the stream. `values` may be reused when this returns: the driver takes pageable
-/// memory before it does.
+/// Copies to the GPU in stream order. `values` may be reused when this returns: the driver has read pageable memory by
+/// then.
 pub(crate) fn write<T: Element>(
     stream: &CudaStream,
     to: Address,
@@ -131,7 +131,7 @@ pub(crate) fn write<T: Element>(
     check("copy to the GPU", code)
 }
 
-/// Copies from the GPU, once everything before in the stream is done.
+/// Copies from the GPU, after everything earlier in the stream.
 pub(crate) fn read<T: Element>(
     stream: &CudaStream,
     from: Address,
@@ -140,7 +140,8 @@ pub(crate) fn read<T: Element>(
     let mut values = vec![T::default(); len];
     if len > 0 {
         checked("select the GPU", stream.context().bind_to_thread())?;
-        // SAFETY: the destination is a vector of so many elements whose every bit pattern is a value (see `Element`), and it lives until the stream has been waited for below.
+        // SAFETY: the destination is a vector of so many elements whose every bit pattern is a value (see `Element`),
+        // and it lives until the stream has been waited for below.
         let code = unsafe {
             sys::cuMemcpyDtoHAsync_v2(
                 values.as_mut_ptr().cast(),
@@ -172,7 +173,7 @@ pub(crate) fn copy(
     check("copy on the GPU", code)
 }
 
-/// As [`read`], for words a dead context may no longer give: then nothing.
+/// As [`read`]. Gives nothing if a dead context no longer answers.
 pub(crate) fn read_words(stream: &CudaStream, from: Address, len: usize) -> Option<Vec<u64>> {
     read(stream, from, len).ok()
 }
@@ -188,7 +189,7 @@ pub(crate) fn fill(stream: &CudaStream, to: Address, byte: u8, bytes: u64) -> Re
     check("fill the GPU's memory", code)
 }
 
-/// Whether the stream holds nothing more; does not wait.
+/// Whether the stream is empty. Does not wait.
 pub(crate) fn is_done(stream: &CudaStream) -> Result<bool, Error> {
     checked("select the GPU", stream.context().bind_to_thread())?;
     // SAFETY: the stream is alive.

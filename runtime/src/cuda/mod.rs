@@ -1,8 +1,8 @@
-//! NVIDIA GPUs: the driver, memory that all GPUs of a process can address, tensor maps, modules, launches, stall records.
+//! NVIDIA GPUs: the driver, memory that all GPUs of a process can address, tensor maps, modules, launches, stall
+//! records.
 //!
-//! Device addresses are numbers here and [`Address`]es everywhere else: only this module makes one, and who opens one
-//! ([`Address::get`]) has another library's call to make. Every
-//! call's result is checked, and nothing here panics where there is no driver.
+//! Device addresses are numbers here and [`Address`]es everywhere else. Only this module makes one; [`Address::get`] is
+//! for calls of other libraries. Every call's result is checked, and nothing here panics without a driver.
 #![allow(unsafe_code)]
 
 mod aside;
@@ -34,12 +34,12 @@ pub(crate) use queues::{BLOCKING, MOST as MOST_QUEUES, QUEUES, blocking, queues}
 pub(crate) use vmm::Slots;
 pub(crate) use watch::{Pinned, Record, Watch};
 
-/// Where something is in a GPU's memory.
+/// An address in a GPU's memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Address(u64);
 
 impl Address {
-    /// So many bytes further.
+    /// The address `bytes` further on.
     #[must_use]
     pub const fn plus(self, bytes: u64) -> Address {
         Address(self.0 + bytes)

@@ -9,7 +9,7 @@ use std::ffi::{CString, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-/// Machine code on one GPU. Loaded whole at once: loading lazily would wait for kernels that wait for us.
+/// Machine code on one GPU. It is loaded eagerly: lazy loading would wait for kernels that wait for us.
 #[derive(Debug)]
 pub struct Module {
     raw: sys::CUmodule,
@@ -23,7 +23,7 @@ unsafe impl Send for Module {}
 unsafe impl Sync for Module {}
 
 impl Module {
-    /// Loads what was compiled.
+    /// Loads compiled code.
     ///
     /// # Errors
     /// When it is made for another GPU, or memory is full.
@@ -40,10 +40,10 @@ impl Module {
         }))
     }
 
-    /// A kernel in it, with so much dynamic shared memory.
+    /// A kernel in it, with this much dynamic shared memory.
     ///
     /// # Errors
-    /// When there is none of that name, or the shared memory does not fit.
+    /// No kernel of that name, or too much shared memory.
     pub fn function(self: &Arc<Module>, name: &str, shared: u32) -> Result<Function, Error> {
         self.gpu.bind()?;
         let symbol = CString::new(name).unwrap_or_default();
@@ -114,7 +114,7 @@ unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
-/// How many CTAs of how many threads.
+/// The grid of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grid {
     /// CTAs.
@@ -123,14 +123,15 @@ pub struct Grid {
     pub threads: u32,
     /// CTAs of a cluster; 1: none.
     pub cluster: u32,
-    /// Whether its CTAs may come before the launch before it on the stream has ended: only for a kernel that awaits
-    /// that end itself (`wait_prerequisites`).
+    /// Whether its CTAs may start before the previous launch on the stream has ended (programmatic dependent launch).
+    /// Only for a kernel that waits for that end itself (`wait_prerequisites`).
     ///
-    /// If the launch before lets nothing come early (a copy, a graph, another library's ordinary kernel, a fused one of
-    /// ours), the driver starts this one at its end. If it does, this one's CTAs only become resident: the wait returns
-    /// when the launch before is complete and its writes are visible, and nothing touches global memory before it. That
-    /// stands for all launches before if each of them that came early has awaited its own predecessor, as ours do: a
-    /// kernel of others that is launched programmatically and never waits may end before what is before it.
+    /// If the previous launch does not allow this (a copy, a graph, another library's ordinary kernel, a fused kernel
+    /// of ours), the driver starts this one at its end. If it does, this one's CTAs only become resident: the wait
+    /// returns when the previous launch is complete and its writes are visible, and nothing accesses global memory
+    /// before it. This extends to all earlier launches if each that started early waited for its own predecessor, as
+    /// ours do. Another library's kernel that is launched programmatically and never waits may end before its
+    /// predecessor.
     pub early: bool,
 }
 
@@ -148,13 +149,13 @@ impl Arguments {
         Arguments::default()
     }
 
-    /// None again, with the memory kept.
+    /// Removes all arguments and keeps the memory.
     pub fn clear(&mut self) {
         self.words.clear();
         self.parts.clear();
     }
 
-    /// Adds those bytes as one parameter.
+    /// Adds these bytes as one parameter.
     pub fn bytes(&mut self, bytes: &[u8]) {
         let at = self.words.len();
         for chunk in bytes.chunks(8) {
@@ -195,7 +196,7 @@ impl Function {
         self.module.raw
     }
 
-    /// Makes its GPU the one this thread speaks to.
+    /// Makes its GPU this thread's current one.
     pub(super) fn bind(&self) -> Result<(), Error> {
         self.module.gpu.bind()
     }
@@ -216,10 +217,10 @@ impl Function {
     /// Starts it. The number and sizes of the arguments are compared with what the kernel takes.
     ///
     /// # Safety
-    /// The kernel may only touch memory that is there until it has ended, and what it waits for must come.
+    /// The kernel may only access memory that lives until it has ended, and every signal that it waits for must come.
     ///
     /// # Errors
-    /// [`Error::Usage`] for other arguments than it takes; what the driver refuses.
+    /// [`Error::Usage`] for wrong arguments; what the driver rejects.
     pub unsafe fn launch(
         &self,
         stream: &CudaStream,
@@ -270,7 +271,7 @@ impl Function {
     }
 }
 
-/// What the driver is told beside the grid: nothing, for most launches.
+/// Launch attributes beside the grid: none for most launches.
 fn attributes(grid: Grid) -> Vec<sys::CUlaunchAttribute> {
     use sys::CUlaunchAttributeID as Id;
     let mut all = Vec::new();

@@ -1,5 +1,5 @@
-//! How many hardware queues the streams of a context have, and whether launches block: two variables of the environment
-//! that the driver reads when it starts.
+//! The number of hardware queues of a context, and whether launches block: two environment variables that the driver
+//! reads when it starts.
 
 use super::driver::check;
 use crate::error::Error;
@@ -9,19 +9,19 @@ use std::sync::OnceLock;
 
 /// Says how many.
 pub(crate) const QUEUES: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
-/// Makes every launch wait for its end.
+/// The variable that makes every launch wait for its end.
 pub(crate) const BLOCKING: &str = "CUDA_LAUNCH_BLOCKING";
-/// As many as there can be: what we choose where nobody did.
+/// The most queues that there can be. We choose this if nobody set the variable.
 pub(crate) const MOST: u32 = 32;
-/// As many as there are in a context that was made when nobody had chosen.
+/// The driver's default: the queues of a context made while the variable was not set.
 const UNCHOSEN: u32 = 8;
 
-/// What the environment said before the driver was started.
+/// The variable's value before the driver was started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Said {
     Number(u32),
     Nothing,
-    /// No number from 1 to [`MOST`].
+    /// Not a number from 1 to [`MOST`].
     Nonsense,
 }
 
@@ -38,14 +38,14 @@ impl Said {
     }
 }
 
-/// Chooses [`MOST`], if nobody chose: to be called before the driver is started.
+/// Sets the variable to [`MOST`] if nobody set it. Call it before the driver is started.
 pub(super) fn choose() -> Said {
     static SAID: OnceLock<Said> = OnceLock::new();
     *SAID.get_or_init(|| {
         let said = Said::of(std::env::var_os(QUEUES).as_deref());
         if said == Said::Nothing {
             // SAFETY: Rust's readers of the environment share a lock with this. A thread of another language that reads
-            // it at this moment would not: who has such threads asks for the GPUs before they start, or sets the
+            // it at this moment does not: such a program asks for the GPUs before it starts those threads, or sets the
             // variable for the process, and then nothing is written here.
             unsafe { std::env::set_var(QUEUES, MOST.to_string()) };
         }
@@ -53,8 +53,8 @@ pub(super) fn choose() -> Said {
     })
 }
 
-/// How many the contexts have, once the driver was started: as was said, or as we chose, unless a context was there
-/// before us.
+/// The queues of each context, after the driver was started: as set by the user or by us, unless a context existed
+/// before.
 pub(super) fn count(said: Said, gpus: i32) -> Result<(), Error> {
     if COUNT.get().is_some() {
         return Ok(());
@@ -76,7 +76,7 @@ pub(super) fn count(said: Said, gpus: i32) -> Result<(), Error> {
 
 static COUNT: OnceLock<Option<u32>> = OnceLock::new();
 
-/// Whether somebody of this process has the GPU's primary context open.
+/// Whether this process has the GPU's primary context open already.
 fn is_open(gpu: i32) -> Result<bool, Error> {
     let (mut flags, mut open) = (0, 0);
     // SAFETY: the GPU is one of those that were counted, and both places are ours.
@@ -88,19 +88,19 @@ fn is_open(gpu: i32) -> Result<bool, Error> {
 /// Hardware queues of a context.
 ///
 /// # Errors
-/// [`Error::Environment`] where the variable is no number that it can be.
+/// [`Error::Environment`] if the variable has an illegal value.
 pub(crate) fn queues() -> Result<u32, Error> {
     match COUNT.get() {
         Some(Some(count)) => Ok(*count),
         Some(None) => Err(Error::Environment {
             variable: QUEUES,
             what: format!(
-                "{QUEUES}={} is no number of hardware queues",
+                "{QUEUES}={} is not a number of hardware queues",
                 std::env::var_os(QUEUES)
                     .unwrap_or_default()
                     .to_string_lossy()
             ),
-            help: format!("1 to {MOST}; or leave it out, and it is {MOST}"),
+            help: format!("give 1 to {MOST}, or unset it: then it is {MOST}"),
         }),
         None => Ok(UNCHOSEN),
     }

@@ -1,4 +1,4 @@
-//! Whether the driver is there, and starting it.
+//! Finds and starts the driver.
 
 use super::driver::{check, name_of, none};
 use super::queues;
@@ -7,7 +7,7 @@ use cudarc::driver::sys::{self, CUresult};
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
-/// What we call, beyond what every driver has: a missing one would be a panic at its first use.
+/// The functions we need that older drivers lack. A missing one would panic at its first use.
 const NEEDED: [&CStr; 16] = [
     c"cuMemAddressReserve",
     c"cuMemCreate",
@@ -27,7 +27,7 @@ const NEEDED: [&CStr; 16] = [
     c"cuMemcpy3DBatchAsync_v2",
 ];
 
-/// How many GPUs there are, with a driver that can do what we need.
+/// The number of GPUs, with a driver that has what we need.
 ///
 /// # Errors
 /// [`Error::NoDevice`], with what is missing and what to do.
@@ -59,7 +59,7 @@ pub(super) fn open() -> Result<u32, Error> {
     if started != CUresult::CUDA_SUCCESS {
         return Err(none(
             &format!("the NVIDIA driver does not start: {}", name_of(started)),
-            "nvidia-smi shows what it sees; --device cpu needs no GPU",
+            "nvidia-smi shows the driver's state; --device cpu needs no GPU",
         ));
     }
     let mut count = 0;

@@ -1,5 +1,5 @@
-//! What happened in a launch and when: the record of kernels compiled with [`Probes::trace`](crate::jit::Probes), and
-//! what a call puts on a stream.
+//! Traces: the events of kernels compiled with [`Probes::trace`](crate::jit::Probes), and the operations that a call
+//! puts on a stream.
 
 use super::driver::check;
 use super::memory::{fill, read};
@@ -11,10 +11,10 @@ use std::ptr;
 
 /// The prelude's `Event`, in words of 32 bits.
 const WORDS: usize = 10;
-/// As many as the prelude keeps.
+/// The most events that the prelude keeps.
 const TRACED: u32 = 1 << 17;
 
-/// What one thread of a kernel saw.
+/// An event in one thread of a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sighting {
     /// Nanoseconds on its GPU's clock.
@@ -27,10 +27,10 @@ pub struct Sighting {
     pub what: Seen,
 }
 
-/// What a thread can see.
+/// The kinds of events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
-    /// It handed TMA a box for this place.
+    /// The thread issued a TMA store of a box to this place.
     Store {
         /// Through which map: the same number, the same map.
         map: u32,
@@ -43,11 +43,11 @@ pub enum Seen {
         /// Whose memory, if the map has everyone's.
         rank: u32,
     },
-    /// All boxes that it handed over before are written.
+    /// All boxes that it issued before are written.
     Stored,
-    /// Some of its boxes are on their way.
+    /// Some of its boxes are in flight.
     Sent,
-    /// It waited for a counter, and at this time not all had arrived; afterwards it did.
+    /// It waits for a counter that is not complete at this time.
     Late {
         /// Which counter or barrier, by its number in stall records.
         what: u32,
@@ -57,20 +57,19 @@ pub enum Seen {
 }
 
 impl Function {
-    /// What happened since it was last asked: the events of one thread in its order, mixed with the others'. Waits for
-    /// the stream.
+    /// The events since the last call: each thread's in order, mixed with the others'. Waits for the stream.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the kernel was compiled without [`Probes::trace`](crate::jit::Probes), or saw more than it
-    /// keeps.
+    /// [`Error::Usage`] if the kernel was compiled without [`Probes::trace`](crate::jit::Probes), or had more events
+    /// than are kept.
     pub fn trace(&self, stream: &CudaStream) -> Result<Vec<Sighting>, Error> {
         let (count_at, _) = self.global(c"trace_count")?;
         let (events_at, bytes) = self.global(c"trace_events")?;
         let count = read::<u32>(stream, count_at, 1)?[0];
         if count > TRACED || bytes != TRACED as usize * WORDS * 4 {
             return Err(Error::Usage {
-                what: format!("{} saw {count} events", self.name()),
-                legal: format!("a trace keeps {TRACED}: take a smaller shape"),
+                what: format!("{} had {count} events", self.name()),
+                legal: format!("at most {TRACED} are kept: use a smaller shape"),
             });
         }
         let words = read::<u32>(stream, events_at, count as usize * WORDS)?;
@@ -127,16 +126,16 @@ impl Function {
     }
 }
 
-/// What a call puts on a stream.
+/// The operations that a call puts on a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Enqueued {
     /// Kernels.
     pub kernels: usize,
-    /// Copies, fills and whatever else.
+    /// Copies, fills and other operations.
     pub others: usize,
 }
 
-/// What `call` would put on the stream: it is captured and thrown away, nothing runs.
+/// The operations that `call` would put on the stream. They are captured and dropped; nothing runs.
 ///
 /// # Errors
 /// Those of `call`; what cannot be captured.

@@ -1,6 +1,7 @@
-//! One range of addresses for all GPUs: slot r is rank r's memory, so a peer is a number to multiply by.
+//! One range of addresses for all GPUs: slot r is rank r's memory, so a peer's address is a multiple of the stride
+//! away.
 //!
-//! The range is fixed; physical memory is put behind it piece by piece, on every rank alike, and no address ever moves.
+//! The range is fixed. Physical memory is mapped to it piece by piece, on every rank alike, and no address ever moves.
 
 use super::driver::check;
 use super::{Address, Gpu};
@@ -14,7 +15,7 @@ pub(crate) struct Slots {
     base: u64,
     stride: u64,
     granularity: u64,
-    /// How much of every slot has memory behind it.
+    /// How many bytes of every slot have memory.
     backed: u64,
     owners: Vec<Arc<Gpu>>,
     /// What is mapped: address and bytes.
@@ -22,7 +23,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// A range of one slot an owner, `stride` bytes apart, without memory.
+    /// A range of one slot per owner, `stride` bytes apart, without memory.
     pub(crate) fn new(owners: Vec<Arc<Gpu>>, stride: u64) -> Result<Slots, Error> {
         for one in &owners {
             for other in &owners {
@@ -91,12 +92,12 @@ impl Slots {
         self.backed
     }
 
-    /// Where in whose slot.
+    /// The address in a rank's slot.
     pub(crate) fn address(&self, rank: u32, offset: u64) -> Address {
         Address(self.base + u64::from(rank) * self.stride + offset)
     }
 
-    /// Puts memory behind the first `bytes` of every slot, zeroed. On an error nothing has changed.
+    /// Maps zeroed memory to the first `bytes` of every slot. On an error nothing has changed.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), Error> {
         let wanted = bytes.next_multiple_of(self.granularity);
         if wanted <= self.backed {
@@ -193,7 +194,7 @@ fn location(id: i32) -> sys::CUmemLocation {
 fn property(owner: &Gpu) -> sys::CUmemAllocationProp {
     sys::CUmemAllocationProp {
         type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        // So that other processes can be given it.
+        // So that it can be shared with other processes.
         requestedHandleTypes:
             sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
         location: location(owner.ordinal() as i32),

@@ -1,4 +1,4 @@
-//! Where a kernel that waited too long leaves its story: memory of the host that outlives the kernel and its context.
+//! Where a kernel that waited too long writes its report: host memory that outlives the kernel and its context.
 
 use super::driver::check;
 use super::{Address, Gpu};
@@ -65,7 +65,7 @@ impl<T: Copy + Default> Pinned<T> {
         self.device
     }
 
-    /// What is there now. GPUs write whole words.
+    /// The current value. GPUs write whole words.
     pub(crate) fn get(&self) -> T {
         // SAFETY: the memory lives as long as this.
         unsafe { self.host.read_volatile() }
@@ -83,7 +83,7 @@ impl<T> Drop for Pinned<T> {
 pub(crate) type Record = Pinned<Told>;
 
 impl Record {
-    /// What was told, if anything: a kernel sets `written` last.
+    /// The report, if there is one: a kernel sets `written` last.
     pub(crate) fn told(&self) -> Option<Told> {
         Some(self.get()).filter(|told| told.written != 0)
     }

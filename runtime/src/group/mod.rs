@@ -1,4 +1,4 @@
-//! What the ranks of a process share and do together: the heap, their meetings, and how a stall is told.
+//! What the ranks of a process share: the heap, collective calls, and reports of stalls.
 
 mod request;
 
@@ -37,7 +37,7 @@ pub(crate) struct Group {
     queues: Queues,
 }
 
-/// What a kernel's roles and waits are called, by their numbers in stall records.
+/// The names of a kernel's roles and waits, by their numbers in stall records.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Names {
     pub roles: Vec<String>,
@@ -67,11 +67,11 @@ struct Meeting {
     asked: Vec<Option<Request>>,
     answers: Vec<Option<Answer>>,
     dead: Option<Stall>,
-    /// Until when others leave the story to who knows the cause.
+    /// Until when other ranks leave the report to the one that knows the cause.
     telling: Option<Instant>,
 }
 
-/// A range of offsets; given back when the last rank lets go.
+/// A range of offsets. It is freed when the last rank drops it.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     range: Range<u64>,
@@ -101,7 +101,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Group {
-    /// Of ranks on those GPUs, with slots of so many bytes of addresses: as much as the largest GPU has, if not said.
+    /// The ranks on these GPUs. A slot has that many bytes of addresses, by default as many as the largest GPU's
+    /// memory.
     pub(crate) fn new(
         gpus: Vec<Arc<Gpu>>,
         slot: Option<u64>,
@@ -153,7 +154,7 @@ impl Group {
         lock(&self.heap).slots.stride()
     }
 
-    /// What a kernel of that rank takes to give up when it waits too long: longer than `limit`.
+    /// What a kernel of that rank needs to give up after it waited longer than `limit`.
     pub(crate) fn watch(&self, rank: u32, limit: Duration) -> [u8; 48] {
         let watch = Watch {
             claim: self.address(rank, CLAIM),
@@ -181,7 +182,7 @@ impl Group {
         self.timeout
     }
 
-    /// Refuses if a rank gave up before.
+    /// Fails if a rank gave up before.
     pub(crate) fn alive(&self) -> Result<(), Error> {
         match &lock(&self.meeting).dead {
             Some(stall) => Err(Error::Stalled(Box::new(stall.clone()))),
@@ -189,8 +190,8 @@ impl Group {
         }
     }
 
-    /// Nothing goes on after this: every rank is told at its next call. The first story stays. Who was about to tell one
-    /// comes first: what gave up meanwhile did so because of it.
+    /// Ends the group: every rank gets the report at its next call. The first report stays. A report that was announced
+    /// comes first, because what gave up meanwhile did so because of it.
     pub(crate) fn die(&self, stall: Stall) -> Stall {
         let mut meeting = lock(&self.meeting);
         while let (None, Some(end)) = (&meeting.dead, meeting.telling) {
@@ -207,19 +208,20 @@ impl Group {
         first
     }
 
-    /// Makes [`Group::die`] wait for the story of who calls this, which takes so long to tell at most.
+    /// Makes [`Group::die`] wait for the caller's report, for at most this long.
     pub(crate) fn about_to_tell(&self, most: Duration) {
         let mut meeting = lock(&self.meeting);
         meeting.telling.get_or_insert_with(|| Instant::now() + most);
     }
 
-    /// The story that was announced, unless there is one already.
+    /// Stores the announced report, unless there is one already.
     pub(crate) fn tell(&self, stall: Stall) {
         lock(&self.meeting).dead.get_or_insert(stall);
         self.turn.notify_all();
     }
 
-    /// Whether a further stream of each rank on that rank's GPU has a hardware queue, beside its own and its copies'.
+    /// Whether each rank on that rank's GPU can have a hardware queue for one more stream, beside its own and its
+    /// copies'.
     pub(crate) fn has_room(&self, rank: u32) -> bool {
         self.queues.one_each(self.queues.gpus[rank as usize], 3)
     }
@@ -244,7 +246,7 @@ impl Group {
         lock(&self.heap).free.free_range(range);
     }
 
-    /// Waits for all ranks to ask the same as this one, and gives what comes of it.
+    /// Waits until all ranks ask the same as this one, and gives the result.
     pub(crate) fn meet(
         self: &Arc<Group>,
         rank: u32,
@@ -290,7 +292,7 @@ impl Group {
         }
     }
 
-    /// Does what all asked for, in the thread of the last.
+    /// Does what all ranks asked for, in the thread of the last.
     fn act(self: &Arc<Group>, asked: &[Request]) -> Answer {
         let request = asked[0];
         if asked.iter().any(|other| *other != request) {
@@ -300,7 +302,7 @@ impl Group {
                 .map(|(rank, asked)| format!("rank {rank} {asked}"))
                 .collect();
             return Err(Refusal::Mismatch(format!(
-                "the ranks do different things: {}",
+                "the ranks make different calls: {}",
                 each.join(", ")
             )));
         }
@@ -351,7 +353,7 @@ impl Group {
         }
     }
 
-    /// The story of a kernel that gave up: this rank's own, or a peer's.
+    /// The report of a kernel that gave up: this rank's own, or a peer's.
     pub(crate) fn stall(&self, rank: u32) -> Option<Stall> {
         let own = std::iter::once(rank as usize);
         let (told, names) = own.chain(0..self.records.len()).find_map(|rank| {

@@ -1,9 +1,9 @@
-//! What ranks ask of each other, and the error that all of them get.
+//! Requests that all ranks make together, and the error that all of them get.
 
 use crate::error::Error;
 use std::fmt;
 
-/// What a rank asks for; all must ask the same.
+/// What a rank asks for. All must ask the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
     Meet,
@@ -43,7 +43,7 @@ impl From<Refusal> for Error {
         match refusal {
             Refusal::Mismatch(what) => Error::Mismatch {
                 what,
-                help: "every rank makes the same calls with the same sizes in the same order"
+                help: "make the same calls with the same sizes in the same order on every rank"
                     .into(),
             },
             Refusal::Full { what, help } => Error::TooLarge { what, help },

@@ -1,8 +1,8 @@
-//! Machine code kept on disk, by what it was made from.
+//! A disk cache of machine code.
 //!
-//! One file an entry, named by the hash of source, options and compiler. A file that is cut short, damaged or of another
-//! program is a miss. Entries are written beside their place and renamed, so readers see all or nothing; two processes
-//! that compile the same both write the same bytes.
+//! An entry is a file named by the hash of source, options and compiler. A truncated or damaged file, or one of another
+//! program, is a miss. An entry is written to a temporary file and renamed, so readers see all or nothing. Two
+//! processes that compile the same write the same bytes.
 
 use super::libraries::NVRTC;
 use super::source::Source;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const VARIABLE: &str = "COUNTERFLOW_CACHE";
 /// The first bytes of an entry. Changes with the format.
 const MAGIC: &[u8; 16] = b"counterflow jit1";
-/// The file that says which compiler filled a cache that others use without one.
+/// The file that names the compiler that filled the cache, for use without a compiler.
 const SEAL: &str = "compiler";
 const HEAD: usize = 16 + 32 + 32 + 8;
 
@@ -32,7 +32,7 @@ pub enum Cached {
     Hit,
     /// Compiled, and written to the cache.
     Stored,
-    /// Compiled; the cache did not take it, for this reason.
+    /// Compiled, but not cached, for this reason.
     Not(String),
 }
 
@@ -40,8 +40,8 @@ pub enum Cached {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Key(blake3::Hash);
 
-/// The key of a source under these options and this compiler. Every part is preceded by its length, so that no two
-/// lists of parts read the same.
+/// The key of a source with these options and this compiler. Every part is preceded by its length, so that different
+/// parts never give the same bytes.
 pub(super) fn key(source: &Source<'_>, options: &[String], compiler: &str) -> Key {
     let mut hasher = blake3::Hasher::new();
     let mut part = |bytes: &[u8]| {
@@ -76,14 +76,14 @@ impl Cache {
         }
     }
 
-    /// In that folder, which is made when first needed.
+    /// A cache in that folder, which is created on first use.
     pub fn at(dir: impl Into<PathBuf>) -> Cache {
         Cache {
             dir: Some(dir.into()),
         }
     }
 
-    /// None: everything is compiled every time.
+    /// No cache: everything is compiled every time.
     pub const fn off() -> Cache {
         Cache { dir: None }
     }
@@ -98,7 +98,7 @@ impl Cache {
         self.dir.as_ref().map(|dir| dir.join(name))
     }
 
-    /// Notes which compiler filled it.
+    /// Records which compiler filled it.
     pub(super) fn seal(&self, compiler: &str) -> Result<(), Error> {
         let Some(dir) = self.dir() else {
             return Err(unsealed("the cache is off".into()));
@@ -116,7 +116,7 @@ impl Cache {
             .map_err(|error| unsealed(format!("{}: {error}", dir.join(SEAL).display())))
     }
 
-    /// What there is to say where nothing can be compiled and the cache has not got it.
+    /// The error if the cache lacks an entry and nothing can be compiled.
     pub(super) fn lacks(&self, name: &str) -> Error {
         let dir = self.dir().unwrap_or(Path::new("")).display();
         unsealed(format!(
@@ -124,7 +124,7 @@ impl Cache {
         ))
     }
 
-    /// Machine code and log, if a sound entry is there.
+    /// Machine code and log, if there is an intact entry.
     pub(super) fn get(&self, key: &Key) -> Option<(Vec<u8>, String)> {
         let bytes = fs::read(self.path(key)?).ok()?;
         let (head, body) = bytes.split_at_checked(HEAD)?;
@@ -138,7 +138,7 @@ impl Cache {
         Some((cubin.to_vec(), String::from_utf8(log.to_vec()).ok()?))
     }
 
-    /// Keeps an entry. Not being able to is not an error: the kernel is there all the same.
+    /// Stores an entry. A failure is not an error: the kernel is compiled anyway.
     pub(super) fn put(&self, key: &Key, cubin: &[u8], log: &str) -> Cached {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let Some(path) = self.path(key) else {
@@ -174,7 +174,7 @@ fn unsealed(what: String) -> Error {
     Error::Toolkit {
         what: format!("without a compiler ({NVRTC}=off): {what}"),
         help: format!(
-            "{VARIABLE} names a folder that was filled and sealed with the same version of the program; or unset {NVRTC}, so that NVRTC compiles here"
+            "set {VARIABLE} to a folder that the same version of the program filled and sealed, or unset {NVRTC} to compile here"
         ),
     }
 }

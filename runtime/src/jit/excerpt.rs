@@ -1,15 +1,15 @@
-//! What the compiler refused, with the schedule's line and the generated lines it came from.
+//! The compiler's errors, with the schedule's line and the generated lines.
 //!
-//! Text for compiling carries `#line` directives, so the log names places in the schedule. The generated lines behind
-//! such a place are found again by counting lines the way the compiler does; they are shown without the directives,
-//! numbered as in the text that people read.
+//! Text for the compiler carries `#line` directives, so the log names places in the schedule. The generated lines of
+//! such a place are found by counting lines as the compiler does. They are shown without the directives, numbered as in
+//! the text that people read.
 
 use super::source::Source;
 use crate::error::{CompileError, Excerpt};
 
 /// Generated lines shown on each side.
 const AROUND: usize = 3;
-/// Errors shown with their lines; the log has all.
+/// The most errors shown with their lines. The log has all.
 const SHOWN: usize = 4;
 
 impl CompileError {
@@ -20,7 +20,7 @@ impl CompileError {
             .filter_map(|index| Some((index, error_line(said[index])?)))
             .take(SHOWN)
             .map(|(index, (file, line, message))| {
-                // All lines of a statement have its place; the compiler quotes the one it means.
+                // All lines of a statement have the same place. The compiler quotes the one it means.
                 let quoted = said.get(index + 1).map_or("", |quoted| quoted.trim());
                 let here = |at: &usize| lines[*at].file == file && lines[*at].line == line;
                 let places = || (0..lines.len()).filter(here);
@@ -72,7 +72,7 @@ struct Line<'a> {
     file: String,
     /// Its line in that file, as the compiler counts.
     line: u32,
-    /// Its line among those of the text that are no `#line` directives.
+    /// Its line in the text without `#line` directives.
     number: usize,
     text: &'a str,
 }

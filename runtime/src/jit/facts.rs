@@ -1,10 +1,10 @@
-//! What a cubin says about its kernels, read from the ELF file itself: no tool of NVIDIA's is needed.
+//! A cubin's facts about its kernels, read from the ELF file, without NVIDIA's tools.
 
 use crate::error::Error;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection, ObjectSymbol};
 
-/// What one kernel needs.
+/// The resources of one kernel.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Facts {
     /// Its name.
@@ -19,9 +19,9 @@ pub struct Facts {
     pub parameters: u32,
     /// How many parameters.
     pub parameter_count: u32,
-    /// Most threads of a CTA, where the text bounds them.
+    /// The most threads of a CTA, if the text bounds them.
     pub threads: Option<u32>,
-    /// CTAs of a cluster, where the text fixes it.
+    /// CTAs of a cluster, if the text fixes them.
     pub cluster: Option<[u32; 3]>,
 }
 
@@ -38,7 +38,7 @@ mod attribute {
 /// The facts of every kernel in a cubin, by name.
 pub(super) fn read(cubin: &[u8]) -> Result<Vec<Facts>, Error> {
     parse(cubin).ok_or_else(|| Error::Toolkit {
-        what: "NVRTC gave something that is no cubin".into(),
+        what: "NVRTC returned something that is not a cubin".into(),
         help: "only machine code can be loaded: compile for a real architecture such as sm_90a"
             .into(),
     })

@@ -1,5 +1,5 @@
-//! What compiled kernels must not contain. Each gate stands for a mistake that still computes the right result: slowly,
-//! or only by luck.
+//! SASS checks: what compiled kernels must not contain. Each finds a mistake that still gives the right result, but
+//! slowly or only by luck.
 
 use super::sass::Sass;
 use super::{Compiled, Facts};
@@ -7,8 +7,8 @@ use super::{Compiled, Facts};
 /// Instructions between two multiplies that still belong to one stage.
 const NEAR: usize = 12;
 
-/// What is wrong with a compiled kernel; empty when nothing is. Without its instructions, the log and the cubin's own
-/// facts are still looked at.
+/// What is wrong with a compiled kernel; empty if nothing is. Without the instructions, it still checks the log and the
+/// cubin's facts.
 pub fn findings(compiled: &Compiled, sass: Option<&Sass>) -> Vec<String> {
     let mut found = in_log(&compiled.log);
     found.extend(compiled.facts.iter().filter_map(in_facts));
@@ -16,13 +16,13 @@ pub fn findings(compiled: &Compiled, sass: Option<&Sass>) -> Vec<String> {
     found
 }
 
-/// Warnings that mean slow code (a serialised wgmma, an ignored setmaxnreg), and spills.
+/// Warnings of slow code (a serialised wgmma, an ignored setmaxnreg), and spills.
 pub fn in_log(log: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in log.lines() {
         let slow = line.contains("Potential Performance Loss") || line.contains("C75");
         if slow {
-            found.push(format!("a warning of slow code: {}", line.trim()));
+            found.push(format!("the compiler warns of slow code: {}", line.trim()));
         }
         for what in [
             "bytes stack frame",
@@ -38,7 +38,7 @@ pub fn in_log(log: &str) -> Vec<String> {
     found
 }
 
-/// Instructions of which there are not as many as the tile and the statements ask for:
+/// Instructions whose number differs from what the tile and the statements need:
 /// [`counterflow_codegen::cuda::expected`].
 pub fn in_counts(sass: &Sass, wanted: &[(&'static str, u32)]) -> Vec<String> {
     let counts = wanted.iter().map(|(name, wanted)| {
@@ -60,8 +60,8 @@ fn in_facts(facts: &Facts) -> Option<String> {
     (facts.frame > 0).then(|| format!("{}: a frame of {} bytes", facts.name, facts.frame))
 }
 
-/// Local memory, loads that take memory for constant, loops that elect a lane at every TMA instruction, and uniform registers refilled between the multiplies
-/// of one stage.
+/// Local memory, loads that take memory for constant, loops that elect a lane at every TMA instruction, and uniform
+/// registers refilled between the multiplies of one stage.
 pub fn in_sass(sass: &Sass) -> Vec<String> {
     let mut found = Vec::new();
     for (name, why) in [
@@ -82,7 +82,7 @@ pub fn in_sass(sass: &Sass) -> Vec<String> {
     let constant = constant.count();
     if constant > 0 {
         found.push(format!(
-            "{constant} LDG.CONSTANT: the launch before may still write what a kernel that comes early loads"
+            "{constant} LDG.CONSTANT: the launch before may still write what a kernel that starts early loads"
         ));
     }
     let is = |index: &usize, name: &str| Sass::name(&sass.instructions[*index]).starts_with(name);

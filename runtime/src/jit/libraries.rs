@@ -1,4 +1,4 @@
-//! Where NVRTC may be, best guess first. Finding is pure: the variables and the folder come in as arguments.
+//! Searches for NVRTC, best guess first. The search is pure: variables and folder are arguments.
 
 use crate::error::Error;
 use std::ffi::OsString;
@@ -10,14 +10,14 @@ pub(super) const NVRTC: &str = "COUNTERFLOW_NVRTC";
 /// The major version our kernels and bindings are written for.
 const MAJOR: &str = "13";
 
-/// The two files that make a compiler. Both must be loaded: the first looks for the second by its bare name only.
+/// The compiler's two files. Both must be loaded: the first looks for the second by its bare name only.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Libraries {
     pub nvrtc: PathBuf,
     pub builtins: PathBuf,
 }
 
-/// A variable's value, if it is set to something.
+/// A variable's value, if it is set and not empty.
 pub(super) type Variable<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// The first folder in the search order that has both libraries.
@@ -59,8 +59,8 @@ fn missing(what: String) -> Error {
     }
 }
 
-/// The first file of that name in the search order: another library of NVIDIA's than the compiler. Python packages
-/// keep those that are no part of a toolkit in folders of their own.
+/// The first file of that name in the search order, for NVIDIA's other libraries. Python packages keep those that are
+/// not part of a toolkit in separate folders.
 pub(super) fn other(variable: Variable<'_>, here: &Path, name: &str) -> Option<PathBuf> {
     let places = places(variable, here);
     let packages = places
@@ -98,8 +98,8 @@ fn places(variable: Variable<'_>, here: &Path) -> Vec<PathBuf> {
         .filter_map(|name| variable(name).map(PathBuf::from))
         .collect();
     prefixes.extend(variable("HOME").map(|home| Path::new(&home).join(".local")));
-    // The Python that a shell would start: its prefix is above its `bin`. Not resolved: a virtual environment's
-    // interpreter is a link to another's.
+    // The Python that a shell would start: its prefix is above its `bin`. The link is not resolved: a virtual
+    // environment's interpreter links to another's.
     let path = variable("PATH").unwrap_or_default();
     prefixes.extend(
         std::env::split_paths(&path)

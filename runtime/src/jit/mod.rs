@@ -1,4 +1,4 @@
-//! CUDA text to machine code, with or without a GPU: NVRTC, a cache on disk, and what the result is made of.
+//! CUDA text to machine code, with or without a GPU: NVRTC, a disk cache, and facts about the result.
 //!
 //! ```no_run
 //! use counterflow_runtime::jit::{Compiler, Source, Target};
@@ -36,19 +36,19 @@ use std::time::{Duration, Instant};
 /// Machine code and what is known about it.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// What the driver loads.
+    /// The cubin that the driver loads.
     pub cubin: Arc<[u8]>,
-    /// What the compiler said, also when all is well: register counts, warnings.
+    /// The compiler's log, also without errors: register counts, warnings.
     pub log: String,
     /// What each kernel needs, by name.
     pub facts: Vec<Facts>,
     /// Where it came from.
     pub cached: Cached,
-    /// How long it took, from text to here.
+    /// The time from text to machine code.
     pub took: Duration,
 }
 
-/// NVRTC and a cache; or a cache alone, which another machine filled.
+/// NVRTC and a cache, or a cache alone that another machine filled.
 #[derive(Clone, Debug)]
 pub struct Compiler {
     with: With,
@@ -59,16 +59,16 @@ pub struct Compiler {
 #[derive(Clone, Debug)]
 enum With {
     Nvrtc(Arc<Nvrtc>),
-    /// None here: what the cache has from the compiler of that name.
+    /// No compiler here: only the cache's entries from the compiler of that name.
     Sealed(String),
 }
 
 impl Compiler {
-    /// The compiler this machine has, with the user's cache. `COUNTERFLOW_NVRTC=off` asks for none: then the cache has
-    /// everything, and was sealed where it was filled.
+    /// This machine's compiler, with the user's cache. `COUNTERFLOW_NVRTC=off` uses no compiler: the cache must then
+    /// hold everything, sealed where it was filled.
     ///
     /// # Errors
-    /// [`Error::Toolkit`] if there is none, with where it was looked for and how to get it.
+    /// [`Error::Toolkit`] if there is none, with the folders searched and how to get it.
     pub fn find() -> Result<Compiler, Error> {
         let cache = Cache::of_user();
         let with = if std::env::var_os(libraries::NVRTC).is_some_and(|value| value == "off") {
@@ -83,7 +83,7 @@ impl Compiler {
         })
     }
 
-    /// Notes in the cache which compiler filled it, so that a machine without one can use it.
+    /// Records in the cache which compiler filled it, so that a machine without one can use it.
     ///
     /// # Errors
     /// [`Error::Toolkit`] if the cache is off or cannot be written.
@@ -120,7 +120,7 @@ impl Compiler {
         }
     }
 
-    /// Compiles, or takes from the cache what was compiled before.
+    /// Compiles a source, or takes its machine code from the cache.
     ///
     /// # Errors
     /// [`Error::Compile`] with the schedule's line, the generated lines around it and the log.

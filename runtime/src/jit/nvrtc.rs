@@ -1,7 +1,7 @@
-//! NVRTC's ten functions, bound from the very files that were found.
+//! NVRTC's ten functions, bound from the files that were found.
 //!
-//! Bound here, not by name through the loader: with several toolkits on a machine the loader may pick another one than
-//! the one whose version is in the cache's key, and a missing library must be an error, not a panic.
+//! They are not bound by name through the loader. With several toolkits on a machine the loader might pick another one
+//! than the one whose version is in the cache's key, and a missing library must be an error, not a panic.
 #![allow(unsafe_code)]
 
 use super::libraries::{self, Libraries};
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Nvrtc {
 }
 
 impl Nvrtc {
-    /// The process's compiler: found and loaded once; not finding it is not remembered.
+    /// The process's compiler. It is found and loaded once; a failure is not remembered.
     pub(super) fn shared() -> Result<Arc<Nvrtc>, Error> {
         static SHARED: Mutex<Option<Arc<Nvrtc>>> = Mutex::new(None);
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,7 +103,7 @@ impl Nvrtc {
         format!("NVRTC {major}.{minor} from {}", self.from.nvrtc.display())
     }
 
-    /// What tells this compiler from others, in the cache's key.
+    /// This compiler's identity, for the cache's key.
     pub(super) fn identity(&self) -> &str {
         &self.identity
     }
@@ -224,16 +224,17 @@ fn keep(path: &Path) -> Result<&'static Library, Error> {
         Ok(library) => Ok(Box::leak(Box::new(library))),
         Err(error) => Err(Error::Toolkit {
             what: format!("{} does not load: {error}", path.display()),
-            help: "it is made for another system, or incomplete: `.ci/cuda.sh` fetches one into .cuda/".into(),
+            help: "it is incomplete, or for another system: `.ci/cuda.sh` fetches one into .cuda/"
+                .into(),
         }),
     }
 }
 
-/// Loads another of NVIDIA's libraries by its path, if this machine has it, from where NVRTC is looked for or a Python
-/// package beside it: the loader then finds it under its bare name. Gives whether it was there.
+/// Loads another of NVIDIA's libraries by its path, from where NVRTC is searched for or a Python package beside it. The
+/// loader then finds it by its bare name. Gives whether this machine has it.
 ///
 /// # Errors
-/// [`Error::Toolkit`] where it is there and does not load.
+/// [`Error::Toolkit`] if it exists but does not load.
 pub fn preload(name: &str) -> Result<bool, Error> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let here = std::env::current_dir().unwrap_or_default();

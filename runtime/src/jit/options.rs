@@ -1,6 +1,6 @@
-//! What NVRTC is told, in one place: the cache's key holds the same list.
+//! NVRTC's options, in one place. The cache's key holds the same list.
 
-/// What machine code is made for.
+/// A target of machine code.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Target {
@@ -25,12 +25,12 @@ impl Target {
     }
 }
 
-/// What is compiled into a kernel to test it, and never into one that is used or timed. The kernel's text is the same.
+/// Test code in a kernel. It is never in a kernel that is used or timed. The kernel's text is the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Probes {
-    /// Random pauses wherever only luck could put two agents in order; the seed of their draws.
+    /// Random pauses at every place where two agents might be in order only by luck, and their seed.
     pub jitter: Option<u32>,
-    /// A record of what happened when: [`Function::trace`](crate::cuda::Function::trace) reads it.
+    /// A trace of events: [`Function::trace`](crate::cuda::Function::trace) reads it.
     pub trace: bool,
 }
 
@@ -44,8 +44,9 @@ pub(super) fn options(target: Target, probes: Probes) -> Vec<String> {
         // Registers, stack and spills into the log. One option each: joined by a comma, the second is lost.
         "--ptxas-options=-v".into(),
         "--ptxas-options=--warn-on-spills".into(),
-        // So that profilers and sanitizers name lines; the instructions are the same. The lines are in the cubin, so the
-        // cache's key has them: a schedule that moved in its file is compiled again, rather than blamed at old lines.
+        // So that profilers and sanitizers name lines; the instructions are the same. The lines are in the cubin, so
+        // they are in the cache's key: a schedule that moved in its file is compiled again, and tools never show old
+        // lines.
         "--generate-line-info".into(),
     ];
     let jitter = probes.jitter.map(|seed| format!("JITTER={seed}u"));

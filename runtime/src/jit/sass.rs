@@ -1,4 +1,4 @@
-//! Machine instructions of a cubin, by NVIDIA's disassembler. Only tests and the workbench need them.
+//! The machine instructions of a cubin, by NVIDIA's disassembler. Only tests and the workbench use them.
 
 use crate::error::Error;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ impl Sass {
     /// Disassembles.
     ///
     /// # Errors
-    /// [`Error::Toolkit`] where there is no disassembler, or it refuses.
+    /// [`Error::Toolkit`] if there is no disassembler, or it fails.
     pub fn of(cubin: &[u8]) -> Result<Sass, Error> {
         let tool = tool()?;
         let file = scratch();
@@ -77,7 +77,7 @@ impl Sass {
     }
 }
 
-/// A file nobody else writes.
+/// A file that nobody else writes.
 fn scratch() -> PathBuf {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -1,13 +1,13 @@
-//! What is compiled.
+//! The compiler's input.
 
 /// Text to compile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Source<'a> {
-    /// What it is called in messages: an identifier, without an ending.
+    /// Its name in messages: an identifier, without an extension.
     pub name: &'a str,
-    /// All of it but [`Source::headers`]: nothing is read from files.
+    /// The whole text except [`Source::headers`]. Nothing is read from files.
     pub text: &'a str,
-    /// Texts it may include, by the names it includes them under.
+    /// Texts that it may include, by name.
     pub headers: &'a [(&'a str, &'a str)],
 }
 

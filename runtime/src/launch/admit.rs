@@ -1,4 +1,4 @@
-//! Refuses, before anything is enqueued, launches that would wait for ever on this GPU and in this process.
+//! Rejects launches that would wait for ever on this GPU and in this process, before anything is enqueued.
 
 use crate::communicator::Communicator;
 use crate::cuda::{BLOCKING, MOST_QUEUES, QUEUES, blocking};
@@ -7,7 +7,7 @@ use counterflow_codegen::host::Queues;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::warp::Pipeline;
 
-/// Whether launches of that plan get through the hardware queues there are, in launches that do not block.
+/// Whether launches of that plan get through the available hardware queues, with launches that do not block.
 pub(super) fn admit(rank: &Communicator, pipeline: &Pipeline, plan: &Plan) -> Result<(), Error> {
     judge(rank.queues(), blocking(), pipeline, plan)
 }
@@ -21,7 +21,7 @@ fn judge(queues: &Queues, blocking: bool, pipeline: &Pipeline, plan: &Plan) -> R
         return Err(Error::Environment {
             variable: BLOCKING,
             what: format!(
-                "{BLOCKING} is set: a launch of {} ends when its peers have launched, whose launches in this process wait for it",
+                "{BLOCKING} is set: a launch of {} blocks until its peers launch, and their launches in this process wait for it",
                 pipeline.kernel.name
             ),
             help: format!("unset {BLOCKING}, or launch a world of one rank"),
@@ -36,7 +36,7 @@ fn judge(queues: &Queues, blocking: bool, pipeline: &Pipeline, plan: &Plan) -> R
     let needs = queues.gpus.iter().map(taken).max().unwrap_or(1);
     let help = if needs <= MOST_QUEUES {
         format!(
-            "set {QUEUES} to {needs} or more before the process starts (at most {MOST_QUEUES}, which it is where nobody sets it and no context was made before), or share a GPU among fewer ranks"
+            "set {QUEUES} to {needs} or more before the process starts (at most {MOST_QUEUES}, which is the default if no context was made before), or share a GPU among fewer ranks"
         )
     } else {
         format!("share a GPU among fewer ranks: {QUEUES} is at most {MOST_QUEUES}")

@@ -1,8 +1,8 @@
-//! The host's part of a launch whose data copy engines move, on a stream of their own.
+//! The host's part of a launch with copies by copy engine, which have a stream of their own.
 //!
-//! The stream's operations of a launch come after all that the rank's stream holds so far (they overwrite what the
-//! launch before read) and before all that it gets afterwards, but beside the kernel. In which order the host submits
-//! both is the pipeline's: what is enqueued here is what was proven to get through the hardware queues.
+//! A launch's copies come after everything already in the rank's stream (they overwrite what the launch before read)
+//! and before everything enqueued later, but run beside the kernel. The pipeline decides in which order the host
+//! submits both: exactly this order was proven to get through the hardware queues.
 
 use super::counts::Copies;
 use super::{Loaded, Tensors};
@@ -15,7 +15,7 @@ use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::CounterId;
 
 impl Loaded {
-    /// Submits a launch: its copies, and by `kernel` the kernel, each in its turn.
+    /// Submits a launch in order: its copies, and the kernel by calling `kernel`.
     pub(super) fn submit(
         &self,
         rank: &Communicator,
@@ -44,7 +44,7 @@ impl Loaded {
         };
         if capturing {
             return Err(Error::NotYet {
-                what: "capturing copies by copy engine: what they wait for and signal changes from launch to launch".into(),
+                what: "capturing copies by copy engine: the values that they wait for and store change with every launch".into(),
                 help: "launch it uncaptured, or move the data in a #[comm] loop".into(),
             });
         }
@@ -56,11 +56,11 @@ impl Loaded {
         if state.broken {
             return Err(Error::Driver {
                 what: format!("launch {}", self.pipeline.kernel.name),
-                code: "a launch before was enqueued in part".into(),
-                help: "its peers wait for what did not come: build the communicator anew".into(),
+                code: "an earlier launch was enqueued only in part".into(),
+                help: "its peers wait for the rest: build a new communicator".into(),
             });
         }
-        // What can be known to be wrong is found before anything is enqueued.
+        // Check everything that can be checked before anything is enqueued.
         for submission in program {
             if let Submission::Copies(op) = submission
                 && let HostOpKind::Copy { to, from, .. } = op.kind
@@ -135,7 +135,7 @@ impl Loaded {
                 }
             }
         }
-        // A program without copies has a mark left.
+        // A program without copies still has a mark.
         memory_ops(stream, &batch)
     }
 

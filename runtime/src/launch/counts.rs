@@ -1,23 +1,23 @@
-//! What the host knows of a kernel's copies from launch to launch.
+//! The host's counts for a kernel's copies, from launch to launch.
 
 use counterflow_codegen::host::Submission;
 use counterflow_codegen::kernel::Kernel;
 use std::sync::Arc;
 
-/// What the host knows of a kernel's copies between launches.
+/// The host's counts for a kernel's copies.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    /// What every cell of every rank counts when all that was launched is done.
+    /// The count of every cell of every rank when all launches so far are done.
     pub(super) counts: Vec<u64>,
-    /// What one launch of a plan submits: of the latest plan.
+    /// The operations of one launch of the latest plan.
     pub(super) program: Option<(u64, Vec<Submission>)>,
     pub(super) names: Vec<Arc<str>>,
-    /// Whether a launch was enqueued in part: peers may have had signals that the counts do not know.
+    /// Whether a launch was enqueued only in part. Peers may then have signals that are not in the counts.
     pub(super) broken: bool,
 }
 
 impl Copies {
-    /// For that kernel, with so many cells on all ranks together.
+    /// The counts for that kernel, with this many cells over all ranks.
     pub fn new(kernel: &Kernel, cells: usize) -> Copies {
         let names = kernel.counters.iter();
         Copies {
@@ -28,7 +28,7 @@ impl Copies {
         }
     }
 
-    /// Moves the counts on by a launch: what arrives at every cell of every rank.
+    /// Adds a launch's arrivals at every cell of every rank.
     pub fn launched(&mut self, arrivals: &[u32]) {
         for (count, arrivals) in self.counts.iter_mut().zip(arrivals) {
             *count += u64::from(*arrivals);

@@ -1,4 +1,4 @@
-//! How a kernel sees its tensors: their sizes, addresses, and TMA's maps.
+//! A kernel's view of its tensors: sizes, addresses and TMA maps.
 
 use super::Loaded;
 use super::tensors::{Place, Tensors, alone};
@@ -11,13 +11,14 @@ use counterflow_codegen::program::TensorId;
 use counterflow_codegen::warp::{MapId, View};
 
 impl Loaded {
-    /// Bytes a tensor needs on a rank, with what pads its last chunk in the heap; and whether it is in the heap.
+    /// Bytes that a tensor needs on a rank, with the padding of its last chunk in the heap, and whether it is in the
+    /// heap.
     pub fn needs(kernel: &Kernel, plan: &Plan, tensor: TensorId) -> (u64, bool) {
         let symmetric = kernel.buffers[tensor.index()].kind.symmetric();
         (plan.bytes(kernel, tensor), symmetric)
     }
 
-    /// Where a tensor is, if it is as large as the plan needs.
+    /// A tensor's address, if it is as large as the plan needs.
     pub(super) fn place(
         &self,
         tensors: &Tensors,
@@ -51,10 +52,10 @@ impl Loaded {
         }
         Err(Error::Usage {
             what: format!(
-                "{} is at an address that is no multiple of 16",
+                "{} is at an address that is not a multiple of 16",
                 self.name(tensor)
             ),
-            legal: "vectors start on 16 bytes".into(),
+            legal: "align vectors to 16 bytes".into(),
         })
     }
 
@@ -62,7 +63,7 @@ impl Loaded {
         &self.pipeline.kernel.buffers[tensor.index()].name
     }
 
-    /// A tensor as boxes are cut from it.
+    /// A tensor and its boxes.
     pub(super) fn map(
         &self,
         id: MapId,

@@ -1,4 +1,4 @@
-//! The one launch path: a checked pipeline, compiled and loaded on a rank's GPU, and the numbers of a checked plan.
+//! The launch path: a checked pipeline, compiled and loaded on a rank's GPU, and the numbers of a checked plan.
 
 mod admit;
 mod copies;
@@ -37,7 +37,7 @@ const MOST_NUMBERS: usize = 2048;
 /// Compiles a checked pipeline's text, or takes it from the cache.
 ///
 /// # Errors
-/// [`Error::Compile`], with the text around what the compiler refuses.
+/// [`Error::Compile`], with the text around each error.
 pub fn compile(compiler: &Compiler, source: &CudaSource) -> Result<Compiled, Error> {
     let target = Target::from_name(source.arch).ok_or_else(|| Error::Usage {
         what: format!("machine code for {:?}", source.arch),
@@ -51,7 +51,7 @@ pub fn compile(compiler: &Compiler, source: &CudaSource) -> Result<Compiled, Err
     )
 }
 
-/// The same for many, as many at a time as there are cores; the first refusal, if any.
+/// Compiles many, as many at a time as there are cores. Gives the first error, if any.
 ///
 /// # Errors
 /// As [`compile`].
@@ -76,7 +76,7 @@ pub fn compile_all(compiler: &Compiler, sources: &[CudaSource]) -> Result<(), Er
     })
 }
 
-/// A checked kernel on one rank's GPU, with its counters. Launches of a rank run one after another on its stream.
+/// A checked kernel on one rank's GPU, with its counters. A rank's launches run one after another on its stream.
 #[derive(Debug)]
 pub struct Loaded {
     pipeline: Checked<Pipeline>,
@@ -90,22 +90,22 @@ pub struct Loaded {
     count: u32,
     cells: UserBuffer<u64>,
     finished: Local<u32>,
-    /// What never changes and is asked for in every launch.
+    /// Constants that every launch needs.
     heap: Address,
     stride: u64,
     watch: [u8; 48],
     /// How many CTAs a launch may have.
     sms: u32,
-    /// Whether launches may begin before the one before has ended.
+    /// Whether launches may start before the previous one has ended (programmatic dependent launch).
     early: bool,
     /// Whether the host moves data.
     copies: bool,
     state: Mutex<State>,
-    /// Plans that all ranks were seen to launch.
+    /// Plans that all ranks are known to launch.
     agreed: Mutex<BTreeSet<u64>>,
 }
 
-/// What launches leave to the next. Held while one is made: launches of a rank have an order.
+/// State from launch to launch. It is locked during a launch, since a rank's launches have an order.
 #[derive(Debug)]
 struct State {
     arguments: Arguments,
@@ -146,7 +146,7 @@ impl Loaded {
         let mut limit = rank.timeout();
         if copies && rank.world() > 1 {
             rank.copies()?;
-            // Who waits for copies waits longer than they do: the story is to be theirs.
+            // Kernels that wait for copies have a longer limit, so that the copies' stream reports a stall.
             limit += limit / 4;
         }
         Ok(Loaded {
@@ -180,12 +180,12 @@ impl Loaded {
         &self.function
     }
 
-    /// Compares a plan with those of the other ranks, the first time this one is asked about it. Collective then;
-    /// [`Loaded::launch`] does it where it was not done. Refuses what would hang on this GPU, on every rank.
+    /// Compares a plan with those of the other ranks, the first time it is given. That call is collective;
+    /// [`Loaded::launch`] makes it if nobody did. Rejects what would hang on this GPU, on every rank.
     ///
     /// # Errors
-    /// [`Error::Environment`] where the ranks of a GPU have too few hardware queues, or launches block.
-    /// [`Error::Mismatch`] where a rank has another variant, shape or order; [`Error::Stalled`] where one does not come.
+    /// [`Error::Environment`] if the ranks of a GPU have too few hardware queues, or launches block.
+    /// [`Error::Mismatch`] if a rank has another variant, shape or order; [`Error::Stalled`] if one does not come.
     pub fn agree(&self, rank: &Communicator, plan: &Plan) -> Result<(), Error> {
         if rank.world() == 1 {
             return Ok(());
@@ -199,12 +199,12 @@ impl Loaded {
         Ok(())
     }
 
-    /// Launches on the rank's stream. Returns at once; [`Communicator::synchronize`] tells how it ended.
+    /// Launches on the rank's stream and returns at once. [`Communicator::synchronize`] reports how it ended.
     ///
     /// # Errors
-    /// A plan of another series; [`Error::Mismatch`] where the ranks launch different plans for the first time; a plan
-    /// or tensors of another world or GPU; [`Error::Environment`] for what would hang; [`Error::Stalled`] if a launch
-    /// before gave up.
+    /// A plan of another series; [`Error::Mismatch`] if the ranks launch different plans for the first time; a plan or
+    /// tensors of another world or GPU; [`Error::Environment`] for what would hang; [`Error::Stalled`] if an earlier
+    /// launch gave up.
     pub fn launch(
         &self,
         rank: &Communicator,
@@ -237,15 +237,15 @@ impl Loaded {
         Ok(())
     }
 
-    /// The same, whose launches begin when the one before has ended: for a stream that also has kernels of others which
-    /// are launched programmatically and end without awaiting what is before them.
+    /// The same, but launches start only when the previous one has ended. Use it for a stream that also has other
+    /// libraries' kernels that are launched programmatically and end without waiting for their predecessors.
     pub fn in_order(mut self) -> Loaded {
         self.early = false;
         self
     }
 
-    /// How a plan is launched. A captured call stays one kernel without an edge of its own kind to what is before it:
-    /// any driver and any library that takes the graph apart knows it.
+    /// How a plan is launched. A captured launch stays a kernel with an ordinary edge to its predecessor, which every
+    /// driver and every library that reads the graph knows.
     fn grid(&self, rank: &Communicator, plan: &Plan, capturing: bool) -> Grid {
         let ctas = plan.grid.gemm + plan.grid.comm;
         Grid {
@@ -256,7 +256,7 @@ impl Loaded {
         }
     }
 
-    /// Refuses a plan whose ranks or CTAs are not those of this communicator.
+    /// Rejects a plan whose ranks or CTAs are not those of this communicator.
     fn fits(&self, rank: &Communicator, plan: &Plan) -> Result<(), Error> {
         let (ctas, sms) = (plan.grid.gemm + plan.grid.comm, self.sms);
         if plan.geometry.world != rank.world() || ctas > sms {
@@ -324,13 +324,13 @@ impl Loaded {
 
     #[allow(unsafe_code, reason = "the door to the GPU")]
     fn start(&self, rank: &Communicator, grid: Grid, arguments: &Arguments) -> Result<(), Error> {
-        // SAFETY: pipeline and plan are checked, so the kernel stays inside its tensors, whose places were compared
-        // with what it needs; all it waits for comes from ranks that run the same kernel, and every wait is bounded.
-        // That the tensors outlive the launch is the caller's side of `synchronize`.
+        // SAFETY: pipeline and plan are checked, so the kernel stays inside its tensors, whose sizes were compared with
+        // what it needs. Ranks that run the same kernel make all the signals it waits for, and every wait is bounded.
+        // The caller keeps the tensors alive until `synchronize`.
         unsafe { self.function.launch(rank.stream(), grid, arguments) }
     }
 
-    /// Where a rank has a counter's cell.
+    /// The address of a rank's counter cell.
     fn cell(&self, home: u32, counter: CounterId, cell: u32) -> Address {
         let cell = u64::from(self.first[counter.index()] + cell) * COUNTER_LINE;
         self.heap

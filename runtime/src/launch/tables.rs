@@ -1,5 +1,5 @@
-//! How much arrives at a rank's cells, on the GPU: one table for each class of shapes that was launched, so that going
-//! back to a known class copies nothing.
+//! Tables on the GPU of how much arrives at a rank's cells: one for each launched class of shapes, so that a launch of
+//! a known class copies nothing.
 
 use crate::communicator::Communicator;
 use crate::cuda::{Address, Local, write};
@@ -9,7 +9,7 @@ use counterflow_codegen::program::CounterId;
 use counterflow_codegen::warp::Pipeline;
 use std::sync::Arc;
 
-/// Classes that are remembered: a serving engine has a handful of batch sizes.
+/// How many classes are kept: a serving engine has a handful of batch sizes.
 const MOST: usize = 32;
 
 /// The tables.
@@ -18,7 +18,7 @@ pub(super) struct Tables {
     memory: Local<u32>,
     cells: usize,
     known: Vec<Table>,
-    /// The table that is given up next, once there are as many as there may be.
+    /// The table that is replaced next, once all are used.
     oldest: usize,
 }
 
@@ -26,16 +26,16 @@ pub(super) struct Tables {
 #[derive(Debug)]
 struct Table {
     arrivals: Arc<Arrivals>,
-    /// Of every counter; a plan's K decides it.
+    /// For every counter. A plan's K decides it.
     scales: Vec<u32>,
-    /// Of every rank, where the host signals or waits; else nothing.
+    /// For every rank, if the host signals or waits; otherwise empty.
     everyone: Vec<u32>,
-    /// A captured launch reads it whenever its graph is replayed: it stays.
+    /// Whether a captured launch reads it: then it stays, for replays of the graph.
     captured: bool,
 }
 
 impl Tables {
-    /// For ranks of so many cells.
+    /// Tables for ranks with this many cells.
     pub fn new(rank: &Communicator, cells: usize) -> Result<Tables, Error> {
         Ok(Tables {
             memory: Local::zeros(rank.stream(), cells * MOST)?,
@@ -45,11 +45,11 @@ impl Tables {
         })
     }
 
-    /// Where the GPU finds this rank's table for a plan, in the order of its stream; and what arrives on every rank.
+    /// The address of this rank's table for a plan, in stream order, and the arrivals on every rank.
     ///
     /// # Errors
-    /// [`Error::NotYet`] for a table that would have to be copied while the stream is captured; [`Error::Usage`] where
-    /// captured launches hold all tables.
+    /// [`Error::NotYet`] if a table would have to be copied while the stream is captured; [`Error::Usage`] if captured
+    /// launches hold all tables.
     pub fn of(
         &mut self,
         rank: &Communicator,
@@ -68,10 +68,10 @@ impl Tables {
             None if capturing => {
                 return Err(Error::NotYet {
                     what: format!(
-                        "capturing {} before it was launched: what arrives is copied at the first launch",
+                        "capturing {} before it was launched: the first launch copies its arrival counts",
                         plan.shape
                     ),
-                    help: "launch it once uncaptured".into(),
+                    help: "launch it once without capture".into(),
                 });
             }
             None => {

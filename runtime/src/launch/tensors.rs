@@ -1,4 +1,4 @@
-//! Where a kernel's tensors are.
+//! The addresses of a kernel's tensors.
 
 use crate::communicator::Communicator;
 use crate::cuda::{Address, Element};
@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::program::TensorId;
 
-/// Where a kernel's tensors are.
+/// The addresses of a kernel's tensors.
 #[derive(Clone, Debug, Default)]
 pub struct Tensors {
     places: Vec<Option<Place>>,
@@ -16,7 +16,7 @@ pub struct Tensors {
 pub(super) struct Place {
     /// In this rank's memory.
     pub own: Address,
-    /// In slot 0 of the heap, if it is in the heap.
+    /// Its address in slot 0, if it is in the heap.
     pub shared: Option<Address>,
     pub bytes: u64,
 }
@@ -35,12 +35,12 @@ impl Tensors {
         self.places[index] = Some(place);
     }
 
-    /// Where one is, if it was said.
+    /// One tensor's address, if it was given.
     pub(super) fn place(&self, tensor: TensorId) -> Option<Place> {
         self.places.get(tensor.index()).copied().flatten()
     }
 
-    /// A tensor in memory of this rank alone, so many bytes.
+    /// A tensor of `bytes` bytes in this rank's own memory.
     pub fn local(&mut self, tensor: TensorId, address: Address, bytes: u64) {
         self.put(
             tensor,
@@ -66,7 +66,7 @@ impl Tensors {
 }
 
 impl Place {
-    /// Where a rank has it.
+    /// Its address on a rank.
     pub fn on(&self, home: u32, rank: &Communicator, name: &str) -> Result<Address, Error> {
         match self.shared {
             _ if home == rank.rank() => Ok(self.own),
@@ -80,6 +80,6 @@ impl Place {
 pub(super) fn alone(name: &str) -> Error {
     Error::Usage {
         what: format!("{name} is not in the symmetric heap"),
-        legal: "a UserBuffer: peers address it".into(),
+        legal: "give a UserBuffer: peers address it".into(),
     }
 }

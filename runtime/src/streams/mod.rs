@@ -1,4 +1,4 @@
-//! The stream that a rank's copies are on, and what bounds its waits.
+//! The stream of a rank's copies, and the time limit of its waits.
 
 mod waits;
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct CopyStream {
     pub stream: Arc<CudaStream>,
-    /// Of the rank's stream: what copies come after; and of this: what comes after the copies.
+    /// An event of the rank's stream, which the copies follow, and one of this stream, which follows the copies.
     pub before: CudaEvent,
     pub after: CudaEvent,
     pub waits: Arc<Waits>,

@@ -1,12 +1,11 @@
-//! What bounds the waits of a stream. A GPU lets a stream wait for ever, so a thread of the host looks whether one stands
-//! still: the stream marks in host memory how far it came. After the time limit the thread tells the story, tells every
-//! kernel to give up, and stores what is waited for, so that the stream drains and nothing hangs. Where no hardware queue is
-//! left it does so from a context of its own: in the one of the kernels, its stores could stand behind the very wait that
-//! they are to end.
+//! The time limit of a stream's waits. A GPU lets a stream wait for ever, so the stream marks its progress in host
+//! memory and a host thread watches it. After the limit the thread reports the stall, tells every kernel to give up,
+//! and stores the awaited values, so that the stream drains and nothing hangs. If no hardware queue is left, it does so
+//! from a context of its own: in the kernels' context, its stores could be queued behind the wait that they are to end.
 //!
-//! So every wait of a launch has a clock. What stands at the head of a hardware queue is such a wait, or comes after
-//! something that runs: a kernel of ours, which gives up by the GPU's clock, or work of others, which ends. A time limit
-//! thus ends whatever stands behind, too.
+//! So every wait of a launch has a limit. The head of a hardware queue is such a wait, or follows something that runs:
+//! a kernel of ours, which gives up by the GPU's clock, or other programs' work, which ends. So the limit also ends
+//! everything queued behind.
 
 use crate::cuda::{
     Address, Aside, CudaStream, Gpu, MemoryOp, Pinned, is_done, memory_ops, read_words,
@@ -18,12 +17,12 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How often the thread looks, at least.
+/// The longest time between two looks of the thread.
 const TICK: Duration = Duration::from_millis(100);
-/// How many launches the host is ahead of the stream, at most. A stream takes a thousand operations or so; beyond that
-/// the driver waits in the middle of a call, where this thread does not see that a peer gave up.
+/// How many launches the host may be ahead of the stream. A stream holds about a thousand operations. Beyond that a
+/// driver call blocks, and does not see that a peer gave up.
 const AHEAD: usize = 8;
-/// What releases any wait: the largest number that the comparison, which is of signed differences, takes for more.
+/// A value that ends any wait: the largest that the comparison, by signed difference, counts as more.
 const RELEASE: u64 = i64::MAX as u64;
 
 /// A wait that was enqueued.
@@ -31,13 +30,13 @@ const RELEASE: u64 = i64::MAX as u64;
 pub(crate) struct Wait {
     /// The cell.
     pub cell: Address,
-    /// What it is waited to count.
+    /// The count that it waits for.
     pub wanted: u64,
     /// The counter's name.
     pub counter: Arc<str>,
     /// Which of its cells.
     pub index: u32,
-    /// Where the schedule waits.
+    /// The schedule's statement.
     pub at: counterflow_codegen::program::Loc,
 }
 
@@ -45,28 +44,28 @@ pub(crate) struct Wait {
 #[derive(Debug)]
 pub(crate) struct Waits {
     rank: u32,
-    /// The last mark that the stream left.
+    /// The stream's last mark.
     passed: Pinned<u64>,
     queue: Mutex<Queue>,
     group: Weak<Group>,
     gpu: Gpu,
     stream: Arc<CudaStream>,
-    /// Ends a wait that stands; nothing where it may have no hardware queue.
+    /// The stream that ends a blocked wait. None if it may have no hardware queue.
     rescue: Option<Arc<CudaStream>>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Marks given out: one when a launch's operations begin, one before and one after every wait.
+    /// The number of marks so far: one at the start of a launch's operations, one before and one after every wait.
     marks: u64,
-    /// Waits that may not be over, each with the mark that follows it and the launch that it belongs to.
+    /// Waits that may not be over, each with the mark after it and its launch.
     pending: VecDeque<(u64, u64, Wait)>,
-    /// Marks of the latest launches' beginnings.
+    /// The marks at the starts of the latest launches.
     launches: VecDeque<u64>,
 }
 
 impl Waits {
-    /// None yet, watched by a thread that ends when they are dropped.
+    /// No waits yet, and a thread that watches until they are dropped.
     pub fn watched(
         stream: Arc<CudaStream>,
         gpu: &Gpu,
@@ -75,8 +74,8 @@ impl Waits {
     ) -> Result<Arc<Waits>, Error> {
         let passed = Pinned::new(gpu)?;
         let rescue = group.has_room(rank).then(|| gpu.stream()).transpose()?;
-        // A stream's first work may be put into a queue in which another rank's stream waits, however many queues are
-        // free; what comes after it is not. So the first work is done here: kernels are loaded before any is launched.
+        // A stream's first work may get a queue in which another rank's stream waits, however many queues are free.
+        // Later work does not. So the first work is done here: kernels are loaded before any is launched.
         for stream in [Some(&stream), rescue.as_ref()].into_iter().flatten() {
             let first = MemoryOp::Store {
                 cell: passed.address(),
@@ -99,11 +98,12 @@ impl Waits {
         let started = thread.spawn(move || watch(&watched, limit));
         started.map(|_| waits).map_err(|error| Error::TooLarge {
             what: format!("a thread that watches the waits of rank {rank}: {error}"),
-            help: "end what holds so many threads".into(),
+            help: "end what uses so many threads".into(),
         })
     }
 
-    /// The operation that marks where a launch begins; once the stream has come to the launch [`AHEAD`] before.
+    /// The operation that marks the start of a launch. It first waits until the stream has come to the launch [`AHEAD`]
+    /// launches before.
     pub fn begin(&self) -> Result<MemoryOp, Error> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue.launches.len() == AHEAD {
@@ -129,7 +129,7 @@ impl Waits {
         Ok(self.mark(mark))
     }
 
-    /// Refuses where nothing will go on: a rank gave up, or the GPU's context is dead, which its streams tell.
+    /// Fails if nothing will continue: a rank gave up, or the GPU's context is dead, which its streams report.
     fn alive(&self) -> Result<(), Error> {
         if let Some(group) = self.group.upgrade() {
             group.alive()?;
@@ -140,7 +140,8 @@ impl Waits {
         is_done(&self.stream).map(drop)
     }
 
-    /// The operations of a wait, with a mark before it: a stream that does not get through a copy does not wait.
+    /// The operations of a wait, with a mark before it, so that a stream that is still copying does not count as
+    /// waiting.
     pub fn wait(&self, wait: Wait) -> [MemoryOp; 3] {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.marks += 2;
@@ -164,7 +165,7 @@ impl Waits {
         }
     }
 
-    /// The mark after the wait at which the stream stands: it left the one before.
+    /// The mark after the wait at which the stream is: it made the mark before it.
     fn standing(&self) -> Option<u64> {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = self.passed.get();
@@ -174,7 +175,7 @@ impl Waits {
             .filter(|mark| *mark == passed + 1)
     }
 
-    /// Tells why, unless somebody did, and lets everything drain. False where the driver does not answer any more.
+    /// Reports the stall, unless somebody did, and lets everything drain. False if the driver no longer answers.
     fn give_up(&self, mark: u64) -> bool {
         let Some(group) = self.group.upgrade() else {
             return true;
@@ -186,7 +187,8 @@ impl Waits {
         };
         let flags = group.abort_flags().map(|flag| (flag, 1));
         let cells = queue.pending.iter().map(|(.., wait)| (wait.cell, RELEASE));
-        // A context of its own comes only once the kernels have left: those that wait for this one give up first.
+        // The driver makes another context only after the kernels have ended: those that wait for this one give up
+        // first.
         group.about_to_tell(Rescue::PATIENCE);
         let beside = self.rescue.clone();
         let rescue = Rescue::new(&self.gpu, beside, wait.cell, flags.chain(cells).collect());
@@ -206,7 +208,8 @@ impl Waits {
     }
 }
 
-/// A thread that stores what ends waits. Nothing waits for it for long: whatever the driver does, the story is told.
+/// A thread that stores the values that end waits. Nobody waits for it for long: the stall is reported whatever the
+/// driver does.
 struct Rescue {
     seen: Receiver<Option<u64>>,
     go: SyncSender<()>,
@@ -214,10 +217,10 @@ struct Rescue {
 }
 
 impl Rescue {
-    /// How long the driver may take for a context or for some stores: a fraction of a second, as a rule.
+    /// How long the driver may take for a context or for some stores. Usually it takes a fraction of a second.
     const PATIENCE: Duration = Duration::from_secs(5);
 
-    /// That looks into a cell at once, and stores later; by a stream `beside` the kernels where there is one.
+    /// A thread that reads a cell at once and stores later, by the stream `beside` the kernels if there is one.
     fn new(
         gpu: &Gpu,
         beside: Option<Arc<CudaStream>>,
@@ -228,9 +231,9 @@ impl Rescue {
         let (go, gone) = sync_channel(1);
         let (end, done) = sync_channel(1);
         let gpu = gpu.clone();
-        // Without a thread the channels are closed, which is as if it had not answered.
+        // Without a thread the channels are closed, which counts as no answer.
         let _ = std::thread::Builder::new().spawn(move || {
-            // A context that is dead refuses this, and has ended what was to be ended.
+            // A dead context rejects this, and has already ended the waits.
             let door = Door::new(&gpu, beside).ok();
             let _ = tell.send(door.as_ref().and_then(|door| door.read(cell)));
             if gone.recv().is_ok()
@@ -243,23 +246,23 @@ impl Rescue {
         Rescue { seen, go, done }
     }
 
-    /// What the cell counts.
+    /// The cell's count.
     fn seen(&self) -> Option<u64> {
         self.seen.recv_timeout(Rescue::PATIENCE).ok().flatten()
     }
 
-    /// Whether all is stored, or cannot be.
+    /// Whether everything is stored, or nothing can be.
     fn go(self) -> bool {
         let _ = self.go.send(());
         self.done.recv_timeout(Rescue::PATIENCE).is_ok()
     }
 }
 
-/// What reaches the GPU's memory while a wait stands.
+/// A way to the GPU's memory while a wait blocks.
 enum Door {
-    /// With a hardware queue of its own, which its first work got while nothing waited.
+    /// A stream with a hardware queue of its own, which its first work got while nothing waited.
     Beside(Arc<CudaStream>),
-    /// Behind nobody's queue.
+    /// A context of its own, which is behind no other queue.
     Aside(Aside),
 }
 
@@ -293,7 +296,7 @@ impl Door {
     }
 }
 
-/// The error of a call that orders streams, if it is one.
+/// The error of a call that orders streams, if it failed.
 ///
 /// # Errors
 /// What the driver said.
@@ -305,7 +308,7 @@ pub(crate) fn enqueued(result: Result<(), cudarc::driver::DriverError>) -> Resul
     })
 }
 
-/// Looks until the waits are dropped, or one of them stood still for longer than the limit.
+/// Watches until the waits are dropped, or one of them has blocked for longer than the limit.
 fn watch(waits: &Weak<Waits>, limit: Duration) {
     let mut since: Option<(u64, Instant)> = None;
     loop {
@@ -324,7 +327,7 @@ fn watch(waits: &Weak<Waits>, limit: Duration) {
                     if !waits.give_up(mark) {
                         return;
                     }
-                    // A launch that was under way may have enqueued more: they are released in their turn.
+                    // A launch in progress may have enqueued more waits. They are released in turn.
                     since = None;
                 }
             }
@@ -341,7 +344,7 @@ mod tests {
     use crate::user_buffer::UserBuffer;
     use std::panic::Location;
 
-    /// No kernel waits, so none can tell: the host does, and the GPU can be used afterwards.
+    /// No kernel waits, so the host reports the stall, and the GPU can be used afterwards.
     #[test]
     fn a_stream_that_waits_for_nobody_is_let_go_and_named() -> Result<(), Error> {
         let ranks = match Communicator::loopback(1) {

@@ -1,10 +1,10 @@
-//! What a schedule leaves open.
+//! A schedule's open choices.
 
 use counterflow_codegen::program::{Program, Setting};
 use counterflow_codegen::variant::Variant;
 use std::collections::BTreeMap;
 
-/// What a schedule leaves open: names and options. Loops over variables of one name share their choices.
+/// A schedule's open choices: names and options. Loops over variables of one name share their choices.
 pub fn choices(program: &Program) -> BTreeMap<&str, &[Setting]> {
     let tunables = program.tunables.iter().rev();
     tunables
@@ -12,7 +12,7 @@ pub fn choices(program: &Program) -> BTreeMap<&str, &[Setting]> {
         .collect()
 }
 
-/// How many variants a schedule offers.
+/// How many variants a schedule has.
 pub fn offered(program: &Program) -> usize {
     choices(program)
         .values()
@@ -44,7 +44,7 @@ pub fn combinations(
     found
 }
 
-/// Whether ranks have something to do with each other.
+/// Whether ranks communicate.
 pub(super) fn moves(program: &Program) -> bool {
     program.tensors.iter().any(|tensor| tensor.kind.symmetric())
 }

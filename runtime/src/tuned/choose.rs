@@ -1,5 +1,5 @@
-//! The variant for a shape: what was measured there, what was measured nearby as far as the model agrees, or the
-//! model's favourite.
+//! Chooses the variant for a shape: the one measured there, one measured nearby if the model agrees, or the model's
+//! favourite.
 
 use super::choices::{combinations, moves};
 use super::rank::{Ranking, predicted};
@@ -15,34 +15,33 @@ use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
 use std::collections::BTreeMap;
 
-/// How much longer than its favourite the model may say that a winner takes, where it was not measured itself:
-/// its favourites take 1.008 of the fastest that was measured in the mean, and at most 1.05 but for 13 of 321 runs.
+/// How much slower than its favourite the model may predict a winner that was measured nearby. Its favourites take
+/// 1.008 of the fastest measured time in the mean, and at most 1.05 except in 13 of 321 runs.
 const TRUST: f64 = 1.03;
 
-/// A variant, and why it was taken.
+/// A variant, and why it was chosen.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Choice {
     /// All choices settled.
     pub variant: Variant,
-    /// Whether it won a measurement, there or nearby; otherwise the model says so.
+    /// Whether it won a measurement, there or nearby. Otherwise the model chose it.
     pub measured: bool,
 }
 
-/// The variant of `program` for that shape on a GPU of that name: what `base` settles stays. What it leaves open is as
+/// The variant of `program` for that shape on a GPU of that name. Choices that `base` settles stay. The others are
+/// those
 ///
-/// 1. what won where the GPU does the same: the same columns and depth, and rows that fill as many tiles and pieces of
-///    every chunk;
-/// 2. else as what won nearby, if the model does not know better: if it says that it takes no longer than its own
-///    favourite, but for what the model may be wrong by. Tiles that filled whole waves where they won may just
-///    overflow one here;
-/// 3. else as the model's favourite.
+/// 1. of the winner for a shape with the same work: the same columns and depth, and rows that fill as many tiles and
+///    pieces of every chunk;
+/// 2. otherwise of a winner nearby, if the model predicts that it is no slower than its own favourite, within the
+///    model's error. Tiles that filled whole waves where they won may need one more wave here;
+/// 3. otherwise of the model's favourite.
 ///
-/// Of several winners those of the type itself count before those of the other 16-bit type, then those of the first of
-/// `tables`, then the nearest. What is not legal for that shape is passed over, and what is chosen was verified on both
-/// levels.
+/// Of several winners those of the same type come before those of the other 16-bit type, then those of the first of
+/// `tables`, then the nearest. Illegal ones are skipped, and the chosen one was verified on both levels.
 ///
 /// # Errors
-/// What every variant is refused for.
+/// Why every variant is rejected.
 pub fn select(
     tables: &[Tuned],
     gpu: &str,
@@ -53,7 +52,7 @@ pub fn select(
 ) -> Result<Choice, Error> {
     let key = Key::new(gpu, program, base);
     let size = [shape.m, shape.n, shape.k];
-    // Who moves nothing does the same on every rank: one is looked at.
+    // Without communication every rank does the same, so one is checked.
     let world = if moves(program) { base.world } else { 1 };
     let seen = |variant: &Variant| Variant {
         world,
@@ -109,7 +108,7 @@ pub fn select(
             }
         }
     }
-    // The warp level takes longest to check: down the list until one passes.
+    // The warp level takes longest to check, so go down the list until one passes.
     for ranked in favourite.into_iter().chain(&mut ranking) {
         let variant = &variants[ranked.which];
         match proven(variant) {
@@ -124,15 +123,15 @@ pub fn select(
             }
         }
     }
-    // What has a meaning and does not fit says more than what has none.
+    // An error that something does not fit says more than one that it has no meaning.
     let refused = refused.or(ranking.refused()).or(meaningless);
     Err(refused.unwrap_or_else(|| Error::Usage {
         what: format!("{} has no variant", program.name),
-        legal: "a choice offers at least one option".into(),
+        legal: "give every choice at least one option".into(),
     }))
 }
 
-/// `base` with the winner's choices, if the schedule still offers them and `base` settles none otherwise.
+/// `base` with the winner's choices, if the schedule still has these options and `base` settles none of them otherwise.
 fn agreed(winner: &Winner, program: &Program, base: &Variant) -> Option<Variant> {
     let settings = winner.settings(program)?;
     let agrees = |(name, setting)| settings.get(name).is_none_or(|known| known == setting);
@@ -143,7 +142,7 @@ fn agreed(winner: &Winner, program: &Program, base: &Variant) -> Option<Variant>
     })
 }
 
-/// Whether the kernel does for that shape what it did when it won: the same columns and depth, and as many items of
+/// Whether the kernel has the same work for that shape as when it won: the same columns and depth, and as many items of
 /// every partition in every chunk.
 fn measured_there(winner: &Winner, kernel: &Kernel, shape: &Shape) -> bool {
     let then = Shape {

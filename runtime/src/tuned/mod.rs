@@ -1,7 +1,7 @@
-//! Which variant is fastest where: what was measured, kept as data, and the model's choice where nothing was.
+//! The fastest variant for a shape: measured winners, kept as data, and the model's choice elsewhere.
 //!
-//! A winner speaks for the shapes near it: those of which rows, columns and depth all lie within half an octave of
-//! its own, in its type or the other one of 16 bits. [`select`] says how far it is believed.
+//! A winner counts for nearby shapes: rows, columns and depth all within half an octave of its own, in its type or the
+//! other 16-bit type. [`select`] says when it is used.
 
 mod choices;
 mod choose;

@@ -1,4 +1,4 @@
-//! Kernels from the one on that the model likes best, each looked at no closer than its place needs.
+//! Ranks kernels by the model. Each is examined only as closely as its place needs.
 
 use crate::error::Error;
 use counterflow_codegen::kernel::{Block, Kernel, Role};
@@ -10,15 +10,15 @@ use counterflow_codegen::verify::{self, Checked};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Whether a variant may be among the fastest: CTAs that share the steps of tiles add what they send each other, for
-/// nothing where each SM has two tiles anyway.
+/// Whether a variant may be among the fastest. Cluster split-K costs the exchange of partial sums, which gains nothing
+/// if each SM has two tiles anyway.
 pub fn worth_asking(kernel: &Kernel, grid: &Grid, machine: &Machine) -> bool {
     let shared = kernel.gemm().is_some_and(|kind| kind.split > 1);
     !shared || grid.tiles < 2 * u64::from(machine.sms)
 }
 
-/// What the model says a launch takes on a GPU at its power limit, where those are that train: in seconds. What it
-/// cannot predict takes for ever, and so does what is not [worth asking about](worth_asking).
+/// The model's time of a launch, in seconds, on a GPU at its power limit, as in training. Infinite if it cannot be
+/// predicted or is not [worth asking about](worth_asking).
 pub fn predicted(kernel: &Checked<Kernel>, plan: &Checked<Plan>, machine: &Machine) -> f64 {
     if !worth_asking(kernel, &plan.grid, machine) {
         return f64::INFINITY;
@@ -26,7 +26,7 @@ pub fn predicted(kernel: &Checked<Kernel>, plan: &Checked<Plan>, machine: &Machi
     model::seconds(kernel, plan, &hot(machine)).unwrap_or(f64::INFINITY)
 }
 
-/// As much of a GPU at its power limit as `machine` has of a cool one.
+/// The part of a GPU that `machine` is, at the power limit.
 fn hot(machine: &Machine) -> Machine {
     Machine {
         sms: machine.sms,
@@ -34,17 +34,17 @@ fn hot(machine: &Machine) -> Machine {
     }
 }
 
-/// Predictions that differ by less are alike: two runs differ by as much.
+/// Predictions that differ by less are equal: two runs differ by as much.
 const ALIKE: f64 = 1.01;
 
-/// Whether the model sees next to nothing between two kernels: they differ in no more than the order in which tiles are
-/// visited, which decides what the caches hold, and take as long.
+/// Whether the model can hardly tell two kernels apart: they differ only in the order of tiles, which decides what the
+/// caches hold, and their predictions are equal.
 pub fn alike(a: (&Kernel, &Ranked), b: (&Kernel, &Ranked)) -> bool {
     let (less, more) = (a.1.seconds.min(b.1.seconds), a.1.seconds.max(b.1.seconds));
     more <= ALIKE * less && reordered(a.0, b.0)
 }
 
-/// Whether two kernels differ in no more than the order in which tiles are visited.
+/// Whether two kernels differ only in the order of tiles.
 pub fn reordered(a: &Kernel, b: &Kernel) -> bool {
     a.partitions == b.partitions && unordered(a) == unordered(b)
 }
@@ -71,22 +71,21 @@ fn unordered(kernel: &Kernel) -> Vec<Role> {
     roles
 }
 
-/// A kernel in its place.
+/// A ranked kernel.
 #[derive(Clone, Debug)]
 pub struct Ranked {
     /// Which of the given kernels.
     pub which: usize,
-    /// What [`predicted`] says of it.
+    /// Its time by [`predicted`].
     pub seconds: f64,
     /// Its numbers.
     pub plan: Checked<Plan>,
 }
 
-/// The legal ones of some kernels for a shape, by what [`predicted`] says of them: none takes 1 % longer than one after
-/// it.
+/// The legal kernels for a shape, sorted by [`predicted`]: none is more than 1 % slower than one after it.
 ///
-/// A kernel is planned, verified and simulated only once [`model::outline`] leaves no other that is better by more than
-/// that: most predictions are never made.
+/// A kernel is planned, verified and simulated only when [`model::outline`] leaves no other that may be better by more
+/// than that. Most predictions are never made.
 #[derive(Debug)]
 pub struct Ranking<'a> {
     kernels: Vec<&'a Checked<Kernel>>,
@@ -94,13 +93,13 @@ pub struct Ranking<'a> {
     machine: &'a Machine,
     hot: Machine,
     open: BinaryHeap<Reverse<Place>>,
-    /// Those that were looked at closely.
+    /// The kernels that were examined closely.
     settled: Vec<Option<Ranked>>,
     refused: Option<Error>,
 }
 
-/// Where a kernel stands, the first given first among equals: times are positive, and the bits of positive numbers are
-/// in their order.
+/// A kernel's sort key. Among equals the first given comes first. Times are positive, and the bits of positive floats
+/// sort as the numbers do.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Place {
     bits: u64,
@@ -108,7 +107,7 @@ struct Place {
 }
 
 impl<'a> Ranking<'a> {
-    /// Of `kernels` for `shape` on as much of a GPU as `machine` has.
+    /// The ranking of `kernels` for `shape` on the part of a GPU that `machine` is.
     pub fn new(
         kernels: impl IntoIterator<Item = &'a Checked<Kernel>>,
         shape: &'a Shape,
@@ -148,7 +147,7 @@ impl<'a> Ranking<'a> {
         self.refused.get_or_insert(error);
     }
 
-    /// Why the first that was refused is not legal.
+    /// Why the first rejected kernel is illegal.
     pub fn refused(self) -> Option<Error> {
         self.refused
     }
@@ -166,7 +165,7 @@ impl Iterator for Ranking<'_> {
             match verify::plan(kernel, self.shape, self.machine) {
                 Ok(plan) => {
                     let seconds = predicted(kernel, &plan, self.machine);
-                    // It goes before whatever can only be a little faster.
+                    // It comes before kernels that can only be slightly faster.
                     self.place(which, seconds / ALIKE);
                     self.settled[which] = Some(Ranked {
                         which,

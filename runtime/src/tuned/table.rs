@@ -1,4 +1,4 @@
-//! What was measured, kept as data: the package's and the user's.
+//! Tables of measured winners: the package's and the user's.
 
 use super::choices::{choices, moves, offered};
 use crate::error::Error;
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What is measured on H200s and comes with the package, in the form that `bench --sweep` writes.
+/// Winners on H200s that come with the package, in the format of `bench --sweep`.
 const H200: &str = include_str!("../../tuned/h200.toml");
-/// In the folder of the user's cache.
+/// The user's file, in the cache folder.
 const FILE: &str = "tuned.toml";
-/// How far a shape may be from the one that was measured, in each dimension.
+/// How far a shape may be from the measured one in each dimension.
 const NEAR: f64 = std::f64::consts::SQRT_2;
 
-/// What a winner is for, the shape aside.
+/// What a winner is for, except the shape.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Key {
     /// The GPU, as its driver names it.
@@ -32,7 +32,7 @@ pub struct Key {
     pub layout: String,
 }
 
-/// What was found best for one shape.
+/// The best variant for one shape.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Winner {
     /// What for.
@@ -52,8 +52,8 @@ pub struct Winner {
     pub p90: f64,
     /// cuBLASLt's median for the product alone, in the same run.
     pub cublaslt: f64,
-    /// How many variants the schedule offered then. Once it offers others, this winner says nothing any more; only a
-    /// choice that it does not name may have come since, which is as it was before there was one: its first option.
+    /// How many variants the schedule had then. If it has others now, this winner no longer counts. Only a new choice
+    /// that it does not name is allowed: its first option is what there was before.
     pub among: usize,
     /// The choices, as `--set` takes them.
     pub choices: BTreeMap<String, String>,
@@ -67,21 +67,21 @@ pub struct Tuned {
 }
 
 impl Key {
-    /// Of that variant of a schedule on that GPU. `dtype` is what its first tensor has in the end.
+    /// The key of a schedule's variant on a GPU. `dtype` is the final type of its first tensor.
     pub fn new(gpu: &str, program: &Program, variant: &Variant) -> Key {
         let first = program.tensors.first().map(|tensor| tensor.dtype);
         let dtype = variant.dtype.or(first).map_or("", |dtype| dtype.name());
         Key {
             gpu: gpu.into(),
             op: program.name.clone(),
-            // Who moves nothing does not care how many others do the same.
+            // Without communication the number of ranks does not matter.
             world: if moves(program) { variant.world } else { 1 },
             dtype: dtype.into(),
             layout: variant.layout.name().into(),
         }
     }
 
-    /// The same for the other 16-bit type, of which bytes and multiplies are as many.
+    /// The same for the other 16-bit type, which moves as many bytes and multiplies as much.
     pub(super) fn twin(&self) -> Option<Key> {
         let [bf16, f16] = [Dtype::Bf16, Dtype::F16].map(Dtype::name);
         let other = [(bf16, f16), (f16, bf16)].into_iter();
@@ -94,7 +94,7 @@ impl Key {
 }
 
 impl Winner {
-    /// Its choices, if the schedule offers what it did.
+    /// Its choices, if the schedule's options are unchanged.
     pub fn settings(&self, program: &Program) -> Option<BTreeMap<String, Setting>> {
         let offers = offered(program);
         let offered = choices(program);
@@ -135,7 +135,7 @@ impl Tuned {
     /// What comes with the package.
     ///
     /// # Errors
-    /// [`Error::Usage`] never, unless the package is broken: a test reads it.
+    /// [`Error::Usage`] only if the package is broken; a test reads it.
     pub fn embedded() -> Result<Tuned, Error> {
         Tuned::parse(H200, Path::new("h200.toml"))
     }
@@ -143,7 +143,7 @@ impl Tuned {
     /// The user's file, if there is one.
     ///
     /// # Errors
-    /// [`Error::Usage`] where it is no such file.
+    /// [`Error::Usage`] if it is not such a file.
     pub fn of_user() -> Result<Tuned, Error> {
         match Tuned::place() {
             Some(path) => Tuned::read(&path),
@@ -156,10 +156,10 @@ impl Tuned {
         Cache::of_user().dir().map(|dir| dir.join(FILE))
     }
 
-    /// That file; where there is none, no winners.
+    /// Reads that file. No file means no winners.
     ///
     /// # Errors
-    /// [`Error::Usage`] where it is no such file; [`Error::File`].
+    /// [`Error::Usage`] if it is not such a file; [`Error::File`].
     pub fn read(path: &Path) -> Result<Tuned, Error> {
         match std::fs::read_to_string(path) {
             Ok(text) => Tuned::parse(&text, path),
@@ -174,11 +174,11 @@ impl Tuned {
     fn parse(text: &str, path: &Path) -> Result<Tuned, Error> {
         toml::from_str(text).map_err(|error| Error::Usage {
             what: format!("{}: {}", path.display(), error.message()),
-            legal: "a file that `bench --sweep` wrote; delete it to measure anew".into(),
+            legal: "give a file that `bench --sweep` wrote, or delete it and measure again".into(),
         })
     }
 
-    /// Writes the file whole or not at all, its folder too where there is none.
+    /// Writes the file atomically, and its folder if there is none.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -210,7 +210,7 @@ impl Tuned {
         Ok(text)
     }
 
-    /// Adds a winner, in place of what was known for its key and shape.
+    /// Adds a winner, in place of the previous one for its key and shape.
     pub fn put(&mut self, winner: Winner) {
         let place = |winner: &Winner| (winner.key.clone(), winner.n, winner.k, winner.m);
         self.winner.retain(|known| place(known) != place(&winner));
