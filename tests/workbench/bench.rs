@@ -74,5 +74,5 @@ fn bench_tells_its_suites_and_refuses_what_contradicts_itself() {
         &["number of seconds"],
     );
     let three = tell(AG, "bench --world 3 --suite all");
-    bad(&three, USAGE, &["`all` is no suite", "2, 4 or 8 ranks"]);
+    bad(&three, USAGE, &["`all` is not a suite", "2, 4 or 8 ranks"]);
 }

@@ -35,7 +35,7 @@ fn check_warns_of_comm_loops_that_wait_for_each_other() {
         &told.err,
         &[
             "warning[time]: this #[comm] loop begins when an earlier one ends, on the same CTAs: predicted ",
-            " of the bound; with CTAs of its own ",
+            " of the bound; with separate CTAs ",
             "the earlier loop",
         ],
     );
@@ -200,7 +200,7 @@ fn check_decides_ranges_of_worlds_and_rows() {
         ),
         (
             "run --rows 1..=9",
-            &["--rows with `run`", "check decides ranges"],
+            &["--rows with `run`", "only check takes ranges"],
         ),
         (
             "bench --rows 1..=9",

@@ -1,4 +1,4 @@
-//! `check`: every stage up to the checked plan, and what was proven with how much.
+//! `check`: every stage up to the checked plan, and what was proven, with counts.
 
 use super::args::Request;
 use super::emits::Emits;
@@ -26,7 +26,7 @@ pub(super) fn check(request: &Request, console: &mut Console<'_>) -> Result<Outc
     Ok(Outcome::good(fields))
 }
 
-/// Tells what was proven, and gives it as JSON fields.
+/// Prints what was proven, and gives it as JSON fields.
 pub(super) fn proven(
     request: &Request,
     ready: &Ready,
@@ -164,7 +164,7 @@ fn settled(program: &Program, kernel: &Kernel) -> String {
     words.join(" ")
 }
 
-/// Every choice with what it is settled to, in the order written.
+/// Every choice with its value, in source order.
 fn choices<'a>(
     program: &'a Program,
     kernel: &'a Kernel,

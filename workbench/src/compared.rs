@@ -1,4 +1,4 @@
-//! Launches that were compared with a reference: their shapes, their rows in a table, what they were compared with.
+//! Launches compared with a reference: their shapes, their rows in a table, and the reference.
 
 use super::args::Request;
 use super::render::{self, Console};
@@ -11,7 +11,7 @@ use counterflow_runtime::cpu::Compared;
 use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A checked plan with fewer rows, ragged where that is legal, for every second launch.
+/// A checked plan with fewer rows (ragged if that is legal) for every second launch.
 pub(super) fn other_plan(request: &Request, series: &Series) -> Option<Checked<Plan>> {
     let m = request.shape.m;
     if request.launches < 2 {
@@ -65,7 +65,7 @@ pub(super) fn object(shape: &Shape, compared: &Result<Compared, NoReference>) ->
     })
 }
 
-/// Tells what outputs were compared with. Gives whether all were.
+/// Prints what outputs were compared with. Gives whether all were compared.
 pub(super) fn with(compared: &[Result<Compared, NoReference>], console: &mut Console<'_>) -> bool {
     let none = compared.iter().enumerate();
     let none = none.filter_map(|(launch, compared)| Some((launch, compared.as_ref().err()?)));
@@ -76,7 +76,7 @@ pub(super) fn with(compared: &[Result<Compared, NoReference>], console: &mut Con
     }
     if !good {
         console.say(
-            "  nothing says whether its numbers are right; a reference of your own does: `.reference(fn)` of the program",
+            "  nothing says whether its numbers are right; give the program a reference of your own: `.reference(fn)`",
         );
     }
     let mut references: BTreeMap<Says, BTreeSet<&str>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! `compile`: machine code without a GPU, and what it is made of.
+//! `compile`: machine code without a GPU, and facts about it.
 
 use super::args::Request;
 use super::outcome::Outcome;
@@ -12,7 +12,7 @@ use counterflow_runtime::jit::{Cached, Compiler, gates};
 use counterflow_runtime::launch;
 use serde_json::{Map, json};
 
-/// Local memory, of which there should be none; columns after those instructions that the variant has so many of.
+/// Local-memory instructions, of which there should be none. Their columns follow those of the expected instructions.
 const LOCAL: [&str; 2] = ["LDL", "STL"];
 
 pub(super) fn compile(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
@@ -25,7 +25,7 @@ pub(super) fn compile(request: &Request, console: &mut Console<'_>) -> Result<Ou
     let compiled = launch::compile(&compiler, &source)?;
     bar.step();
     drop(bar);
-    // Nothing but this report needs a disassembler.
+    // Only this report needs a disassembler.
     let sass = Sass::of(&compiled.cubin);
     let mut found = gates::findings(&compiled, sass.as_ref().ok());
     if let Ok(sass) = &sass {
@@ -93,7 +93,7 @@ pub(super) fn compile(request: &Request, console: &mut Console<'_>) -> Result<Ou
         ));
     }
     if found.is_empty() {
-        console.say("  no spill, no slow code, the instructions that the variant has");
+        console.say("  no spills, no slow code, the expected instructions");
     }
     for problem in &found {
         console.say(format!("  **wrong**: {problem}"));

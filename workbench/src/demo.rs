@@ -1,4 +1,4 @@
-//! `demo`: prove, run and predict, told in one page.
+//! `demo`: prove, run and predict, on one page.
 
 use super::args::Request;
 use super::outcome::Outcome;

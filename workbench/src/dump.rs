@@ -1,4 +1,5 @@
-//! `DUMP=program,kernel,pipeline,plan,cuda`: any stage's text on standard error. `DUMP=plan:ag_gemm` only for that schedule.
+//! `DUMP=program,kernel,pipeline,plan,cuda`: any stage's text on standard error. `DUMP=plan:ag_gemm` only for that
+//! schedule.
 
 use super::render::Console;
 use counterflow_codegen::cuda;
@@ -8,7 +9,7 @@ use counterflow_codegen::program::Program;
 use counterflow_codegen::verify::{self, Checked};
 use counterflow_runtime::Error;
 
-/// Which stages are wanted for one schedule.
+/// The stages to print for one schedule.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Dump {
     program: bool,
@@ -19,7 +20,7 @@ pub(super) struct Dump {
 }
 
 impl Dump {
-    /// What `DUMP` asks for of the schedule `name`.
+    /// The stages that `DUMP` names for the schedule `name`.
     pub(super) fn wanted(console: &Console<'_>, name: &str) -> Result<Dump, Error> {
         let mut dump = Dump::default();
         let Some(value) = console.dump() else {
@@ -39,7 +40,7 @@ impl Dump {
                 _ => {
                     return Err(Error::Usage {
                         what: format!("DUMP names the stage `{stage}`"),
-                        legal: "stages are program, kernel, pipeline, plan, cuda, separated by commas; then perhaps `:` and a schedule's name".into(),
+                        legal: "stages are program, kernel, pipeline, plan, cuda, separated by commas; `:` and a schedule's name may follow".into(),
                     });
                 }
             }
@@ -51,7 +52,7 @@ impl Dump {
         })
     }
 
-    /// Refuses a value of `DUMP` that names no schedule of this binary: it would print nothing, and not say why.
+    /// Rejects a value of `DUMP` that names no schedule of this binary, since it would print nothing.
     pub(super) fn names_one(console: &Console<'_>, names: &[String]) -> Result<(), Error> {
         let filter = console.dump().and_then(|value| value.split_once(':'));
         match filter {
@@ -79,7 +80,7 @@ impl Dump {
         }
     }
 
-    /// The warp level, or why there is none: what Hopper cannot do may still be checked.
+    /// The warp level, or why there is none. A schedule that Hopper cannot run may still be checked.
     pub(super) fn pipeline(self, console: &mut Console<'_>, kernel: &Checked<Kernel>) {
         if self.pipeline {
             match verify::warps(kernel) {
@@ -95,7 +96,7 @@ impl Dump {
         }
     }
 
-    /// The kernel's text, or why there is none: what cannot be emitted may still be checked.
+    /// The kernel's text, or why there is none. A schedule that cannot be emitted may still be checked.
     pub(super) fn cuda(self, console: &mut Console<'_>, kernel: &Checked<Kernel>) {
         if self.cuda {
             match verify::warps(kernel) {

@@ -1,4 +1,4 @@
-//! `emit`: the kernel as CUDA text, whole: the prelude stands where the checked-in kernels include it.
+//! `emit`: the kernel as one CUDA text. The prelude replaces the `#include` of the checked-in kernels.
 
 use super::args::Request;
 use super::outcome::Outcome;

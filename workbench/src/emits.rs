@@ -1,4 +1,4 @@
-//! Whether a kernel runs on GPUs: the last line of what `check` proves.
+//! Whether a kernel runs on GPUs: the last line of `check`.
 
 use super::render;
 use counterflow_codegen::diag::Diagnostics;
@@ -10,11 +10,11 @@ use serde_json::{Value as Json, json};
 
 /// A kernel's warp level, or why it has none.
 pub(super) enum Emits {
-    /// It has one, and it does what the kernel says.
+    /// It has one that does what the kernel says.
     Yes(Box<Checked<Pipeline>>),
     /// It has none.
     No(Diagnostics),
-    /// Nobody asked for one: the variant is for the emulator.
+    /// None was requested: the variant is for the emulator.
     NotAsked,
 }
 
@@ -29,7 +29,7 @@ impl Emits {
         }
     }
 
-    /// Its line in a table: what it is about, the verdict, and with how much.
+    /// Its line in a table: subject, verdict and figures.
     pub(super) fn row(&self) -> [String; 3] {
         let (verdict, why) = match self {
             Emits::Yes(pipeline) => {

@@ -1,4 +1,4 @@
-//! `run --device cpu`: the launches on emulated ranks, in more than one order of their turns.
+//! `run --device cpu`: the launches on emulated ranks, in several interleavings.
 
 use super::args::Request;
 use super::compared;
@@ -12,10 +12,10 @@ use counterflow_runtime::{Device, Error, cpu};
 use serde_json::{Map, Value as Json, json};
 use std::time::Instant;
 
-/// Further orders of turns that are tried without numbers.
+/// Further interleavings that are run without numbers.
 const INTERLEAVINGS: u64 = 8;
 
-/// Runs and compares, tells it, and gives it as JSON fields.
+/// Runs, compares and prints, and gives the results as JSON fields.
 pub(super) fn run(
     request: &Request,
     ready: &Ready,

@@ -1,4 +1,4 @@
-//! What a checked plan amounts to: steps of each kind, credits, multiply-adds.
+//! Counts of a checked plan: steps of each kind, credits, multiply-adds.
 
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::plan::Plan;

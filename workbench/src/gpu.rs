@@ -14,7 +14,7 @@ use counterflow_runtime::{Device, gpus, launch};
 use serde_json::{Map, json};
 use std::time::Instant;
 
-/// Compiles, runs, compares and times, tells it, and gives it as JSON fields.
+/// Compiles, runs, compares, times and prints, and gives the results as JSON fields.
 pub(super) fn run(
     request: &Request,
     ready: &Ready,

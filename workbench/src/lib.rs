@@ -1,4 +1,4 @@
-//! The tool that any binary with schedules becomes: check, run, predict, print and time them from the command line.
+//! The command-line tool of a binary with schedules: checks, runs, predicts, prints and times them.
 //!
 //! ```no_run
 //! # use counterflow_codegen::program::Program;
@@ -9,9 +9,9 @@
 //! ```
 //!
 //! In a CI, `check NAME --worlds 1..=8 --rows 1..=4096 --emit` proves a schedule for every shape of these ranges and
-//! wants a kernel for GPUs. Exit codes: [`GOOD`], [`REJECTED`], [`USAGE`].
+//! requires a kernel for GPUs. Exit codes: [`GOOD`], [`REJECTED`], [`USAGE`].
 //!
-//! `unsafe` is allowed in the module that speaks to cuBLASLt and NCCL, each use with its reason.
+//! Only the module that calls cuBLASLt and NCCL uses `unsafe`, each time with a reason.
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
 mod args;
@@ -50,12 +50,12 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// NVIDIA's compiler, where tests can have it.
+/// NVIDIA's compiler, if tests can have it.
 #[cfg(test)]
 #[path = "../../runtime/tests/common/mod.rs"]
 mod toolkit;
 
-/// Makes a binary with schedules a tool: reads the command line, does what it says, prints, and gives the exit code.
+/// The `main` of a binary with schedules: reads the command line, runs the verb, prints, and gives the exit code.
 pub fn main(schedules: &[Schedule]) -> ExitCode {
     let code = run_with(
         std::env::args_os(),
@@ -67,10 +67,10 @@ pub fn main(schedules: &[Schedule]) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// As [`main`], on given arguments (the first is the binary's name), surroundings and streams.
+/// As [`main`], with given arguments (the first is the binary's name), environment and streams.
 ///
-/// Gives [`GOOD`], [`REJECTED`] or [`USAGE`]. A stream that cannot be written to is not an error: whoever closed it
-/// has seen enough.
+/// Gives [`GOOD`], [`REJECTED`] or [`USAGE`]. A stream that cannot be written to is not an error: its reader has closed
+/// it.
 pub fn run_with(
     args: impl IntoIterator<Item = impl Into<OsString>>,
     schedules: &[Schedule],

@@ -1,4 +1,4 @@
-//! `list`: the schedules of this binary and what each leaves open.
+//! `list`: the schedules of this binary and their open choices.
 
 use super::args::Schedule;
 use super::outcome::GOOD;

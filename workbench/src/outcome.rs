@@ -1,15 +1,15 @@
-//! What comes of a verb.
+//! The result of a verb.
 
 use serde_json::{Map, Value as Json};
 
-/// Good: proven, and right where it ran.
+/// Good: proven, and right if it ran.
 pub const GOOD: u8 = 0;
-/// Rejected by a stage, wrong when it ran, compared with nothing, or not possible here.
+/// Rejected by a stage, wrong in a run, not compared, or not possible here.
 pub const REJECTED: u8 = 1;
-/// The command line itself has no meaning.
+/// The command line is invalid.
 pub const USAGE: u8 = 2;
 
-/// What a verb found: whether all is well, and the fields of its JSON object.
+/// A verb's result: whether it is good, and the fields of its JSON object.
 pub(super) struct Outcome {
     pub good: bool,
     pub fields: Map<String, Json>,

@@ -23,7 +23,7 @@ pub(super) fn predict(request: &Request, console: &mut Console<'_>) -> Result<Ou
     Ok(Outcome::good(fields))
 }
 
-/// Predicts, draws, writes the trace if wanted, and gives JSON fields.
+/// Predicts, draws, writes the trace if requested, and gives JSON fields.
 pub(super) fn timeline(
     request: &Request,
     ready: &Ready,
@@ -39,13 +39,13 @@ pub(super) fn timeline(
         timeline.summary()
     ));
     let chart = timeline.gantt(WIDTH);
-    // The chart's own title and summary are said already.
+    // The chart's own title and summary are already printed.
     let chart: Vec<&str> = chart.lines().skip(2).collect();
     console.say(chart.join("\n"));
     if let Some(path) = &request.trace {
         std::fs::write(path, timeline.trace()).map_err(|error| Error::Usage {
             what: format!("--trace {}: {error}", path.display()),
-            legal: "a file that can be written, in a folder that is there".into(),
+            legal: "give a file that can be written, in an existing folder".into(),
         })?;
         console.say(format!(
             "trace in {}: open it at ui.perfetto.dev or chrome://tracing",
@@ -67,7 +67,7 @@ pub(super) fn timeline(
     Ok(Map::from_iter([("predicted".into(), predicted)]))
 }
 
-/// One line on a size that layers have, since what is quick to emulate leaves a GPU mostly idle.
+/// One line for the size of a real layer, since a size that is quick to emulate leaves a GPU mostly idle.
 pub(super) fn at_scale(request: &Request, kernel: &Checked<Kernel>, console: &mut Console<'_>) {
     let shape = Shape {
         m: SCALE,

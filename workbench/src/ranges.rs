@@ -1,4 +1,4 @@
-//! `check --worlds 1..=8 --rows 1..=4096`: every shape of a range, decided class by class, in every world.
+//! `check --worlds 1..=8 --rows 1..=4096`: checks every shape of a range in every world, class by class.
 
 use super::args::{Numbers, Ranges, Request};
 use super::emits::Emits;
@@ -14,17 +14,17 @@ use counterflow_codegen::verify::{self, Checked, Decided};
 use counterflow_runtime::Error;
 use serde_json::{Map, Value as Json, json};
 
-/// Steps that all classes of all worlds may have: some minutes.
+/// The most steps of all classes of all worlds: some minutes.
 const MOST_STEPS: u64 = 1 << 31;
 
-/// Shapes that are looked up: a microsecond each.
+/// The most shapes that are looked up, at a microsecond each.
 const MOST_SHAPES: u64 = 1 << 26;
 
 /// One world's verdict.
 struct World {
     world: u32,
     decided: Decided,
-    /// Why no shape of it is legal.
+    /// Why no shape of this world is legal.
     refused: Option<Diagnostics>,
     /// Whether it has a kernel for GPUs.
     emits: Option<Emits>,
@@ -44,7 +44,7 @@ pub(super) fn check(
     let mut left = MOST_STEPS;
     let mut worlds = Vec::new();
     for world in ranges.worlds.clone() {
-        bar.say(&format!("deciding world {world}"));
+        bar.say(&format!("checking world {world}"));
         let decided = of_world(request, world, &ranges.rows, left)?;
         if let Some(m) = decided.decided.undecided {
             return Err(too_large(format!(
@@ -63,7 +63,7 @@ pub(super) fn check(
 fn too_large(what: String) -> Error {
     Error::TooLarge {
         what: format!("these ranges have {what}"),
-        help: "narrower --rows or --worlds, or larger pieces and tiles (--set): a range is decided class by class, and rows divide into fewer of these".into(),
+        help: "use narrower --rows or --worlds, or larger pieces and tiles (--set): shapes are checked class by class, and larger items make fewer classes".into(),
     }
 }
 
@@ -105,7 +105,7 @@ fn of_world(request: &Request, world: u32, rows: &Numbers, most: u64) -> Result<
 }
 
 impl World {
-    /// The first thing that is wrong, and where: a shape, or none where it is about all of them.
+    /// The first finding and its shape. No shape if it concerns all of them.
     fn first_refused(&self) -> Option<(Option<&Shape>, &Diagnostics)> {
         if let Some(found) = &self.refused {
             return Some((None, found));
@@ -182,7 +182,7 @@ impl World {
     }
 }
 
-/// The table, the first refusal's story, and all of it as JSON fields.
+/// The table, the first rejection's trace, and everything as JSON fields.
 fn told(
     request: &Request,
     ranges: &Ranges,

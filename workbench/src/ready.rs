@@ -1,4 +1,4 @@
-//! Every stage that a verb starts from, up to the checked plan.
+//! The stages that a verb starts with, up to the checked plan.
 
 use super::args::Request;
 use super::dump::Dump;
@@ -18,7 +18,7 @@ pub(super) struct Ready {
     pub plan: Checked<Plan>,
 }
 
-/// Every stage in order, each dumped if wanted, up to the checked plan for `shape`.
+/// Every stage in order, each printed if `DUMP` says so, up to the checked plan for `shape`.
 pub(super) fn ready(
     request: &Request,
     shape: &Shape,
@@ -31,7 +31,7 @@ pub(super) fn ready(
     size::plan_fits(&kernel, shape)?;
     let bar = console.bar(2, "checking the kernel");
     if dump.wants_plan() {
-        // Shown before it is checked, so that a rejected plan can be looked at.
+        // Printed before it is checked, so that a rejected plan is visible.
         let plan = Plan::new(&kernel, shape, &request.machine)?;
         dump.plan(console, &kernel, &plan);
     }

@@ -1,4 +1,4 @@
-//! How things look: colours, source excerpts, numbers, tables. What errors *say* is made elsewhere.
+//! Presentation: colours, source excerpts, numbers, tables. The texts of errors come from elsewhere.
 
 use counterflow_codegen::diag::{Diagnostic, Diagnostics};
 use counterflow_codegen::program::Loc;
@@ -9,7 +9,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What the workbench may assume of where it prints, besides its two streams.
+/// The workbench's environment, besides its two streams.
 #[derive(Clone, Default, Debug)]
 pub struct Surroundings {
     /// Colours on standard output and standard error.
@@ -23,7 +23,7 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// Those of this process: colours on terminals unless `NO_COLOR` is set, bars on terminals.
+    /// This process's environment: colours on terminals unless `NO_COLOR` is set, bars on terminals.
     pub fn of_process() -> Surroundings {
         let terminal = std::io::stderr().is_terminal();
         let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -72,7 +72,7 @@ impl<'a> Console<'a> {
         self.json
     }
 
-    /// Text for people; nothing in JSON mode. `**…**` is emphasised on a terminal.
+    /// Prints text for people; nothing in JSON mode. `**…**` is emphasised on a terminal.
     pub(super) fn say(&mut self, text: impl AsRef<str>) {
         if !self.json {
             let text = emphasise(text.as_ref(), self.surroundings.colour);
@@ -81,7 +81,7 @@ impl<'a> Console<'a> {
         }
     }
 
-    /// A stage's text, asked for by `DUMP`.
+    /// Prints a stage's text for `DUMP`.
     pub(super) fn aside(&mut self, text: &str) {
         let _ = writeln!(self.err, "{text}");
     }
@@ -90,14 +90,14 @@ impl<'a> Console<'a> {
         let _ = write!(self.out, "{text}");
     }
 
-    /// The JSON object of a verb; nothing in text mode.
+    /// Prints the JSON object of a verb; nothing in text mode.
     pub(super) fn object(&mut self, object: Map<String, Json>) {
         if self.json {
             let _ = writeln!(self.out, "{}", Json::Object(object));
         }
     }
 
-    /// An error for people; nothing in JSON mode, where the object carries it.
+    /// Prints an error for people; nothing in JSON mode, where the object carries it.
     pub(super) fn error(&mut self, error: &Error) {
         if self.json {
             return;
@@ -113,7 +113,7 @@ impl<'a> Console<'a> {
         let _ = write!(self.err, "{text}");
     }
 
-    /// Findings that do not refuse anything: warnings.
+    /// Prints findings that reject nothing: warnings.
     pub(super) fn warn(&mut self, found: &[Diagnostic]) {
         if !self.json && !found.is_empty() {
             let text = paint(&findings(found.iter()), self.surroundings.colour);
@@ -121,7 +121,7 @@ impl<'a> Console<'a> {
         }
     }
 
-    /// A bar on a terminal, hidden elsewhere. It goes away when dropped.
+    /// A progress bar on a terminal, hidden elsewhere. It disappears when dropped.
     pub(super) fn bar(&self, steps: u64, what: &str) -> Bar {
         if !self.surroundings.progress || self.json {
             return Bar(ProgressBar::hidden());
@@ -163,7 +163,7 @@ fn findings<'a>(found: impl Iterator<Item = &'a Diagnostic>) -> String {
     texts.join("\n")
 }
 
-/// Reads the user's source for excerpts. A file that is not there gives the place without one.
+/// Reads the user's source for excerpts. Without the file, it gives only the location.
 #[derive(Default)]
 struct Sources {
     files: std::cell::RefCell<std::collections::HashMap<&'static str, Option<String>>>,
@@ -198,7 +198,7 @@ impl Sources {
     }
 }
 
-/// A path as the compiler saw it, from here or from where the package or its workspace lies.
+/// A path as the compiler saw it, relative to here, the package or its workspace.
 fn read(path: &str) -> Option<String> {
     let here = PathBuf::new();
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
@@ -256,7 +256,7 @@ fn emphasise(text: &str, colour: bool) -> String {
     painted
 }
 
-/// Errors in colour, line by line: what is wrong stands out, places recede.
+/// Errors in colour, line by line: the message stands out, locations are dim.
 fn paint(text: &str, colour: bool) -> String {
     if !colour {
         return text.into();

@@ -1,4 +1,4 @@
-//! `run`: several launches on emulated ranks, M changing, each compared with an f64 reference.
+//! `run`: several launches on emulated ranks with different M, each compared with an f64 reference.
 
 use super::args::Request;
 use super::outcome::Outcome;
@@ -43,7 +43,7 @@ pub(super) fn device(request: &Request, console: &mut Console<'_>) -> Result<Dev
     Ok(Device::Cuda)
 }
 
-/// On a GPU, what is left open becomes what is fastest there.
+/// On a GPU, open choices become the fastest ones there.
 pub(super) fn chosen(
     request: &Request,
     device: Device,
@@ -71,9 +71,9 @@ pub(super) fn chosen(
     let choice = tuned::select(&tables, gpu.name(), program, variant, shape, &machine)?;
     if !tuned::choices(program).is_empty() {
         let why = if choice.measured {
-            "what won here or for a shape nearby"
+            "the measured winners, for this shape or one nearby"
         } else {
-            "the model's, as nothing that is measured nearby is as good here (`bench --sweep` measures)"
+            "the model's: no measured variant nearby is as good here (`bench --sweep` measures)"
         };
         console.say(format!("**choices** are {why}"));
     }
@@ -87,7 +87,7 @@ pub(super) fn copies(program: &Program) -> bool {
     roles.any(|role| matches!(role.kind, RoleKind::CopyEngine))
 }
 
-/// Runs where the user asked for it.
+/// Runs on the requested device.
 pub(super) fn on_device(
     request: &Request,
     ready: &Ready,

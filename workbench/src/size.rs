@@ -1,4 +1,4 @@
-//! How much a request would take, before anything is allocated for it.
+//! Estimates the cost of a request before anything is allocated.
 
 use super::facts::Facts;
 use super::render;
@@ -8,16 +8,16 @@ use counterflow_codegen::program::{CellIndex, Home, Pick};
 use counterflow_codegen::shape::{Geometry, Shape};
 use counterflow_runtime::Error;
 
-/// Steps the verifier holds in memory at once; beyond that a plan takes gigabytes.
+/// The most steps that the verifier holds in memory. More take gigabytes.
 const MOST_STEPS: u64 = 1 << 25;
 
-/// Elements the emulator holds over all ranks, each as a value and a shadow of who wrote it.
+/// The most elements that the emulator holds over all ranks, each as a value and a record of who wrote it.
 const MOST_ELEMENTS: u64 = 1 << 29;
 
-/// Multiply-adds of a run; the emulator makes some ten billion a second.
+/// The most multiply-adds of a run. The emulator does some ten billion a second.
 const MOST_PRODUCTS: u64 = 1 << 44;
 
-/// Refuses a shape whose plan would not fit in memory.
+/// Rejects a shape whose plan would not fit in memory.
 pub(super) fn plan_fits(kernel: &Kernel, shape: &Shape) -> Result<(), Error> {
     let geometry = Geometry::new(kernel, shape)?;
     let world = u64::from(geometry.world);
@@ -37,7 +37,7 @@ pub(super) fn plan_fits(kernel: &Kernel, shape: &Shape) -> Result<(), Error> {
             render::count(steps)
         ),
         help: format!(
-            "at most {} are checked at once: larger tiles and pieces, a smaller shape or world take fewer",
+            "at most {} are checked at once: use larger tiles and pieces, or a smaller shape or world",
             render::count(MOST_STEPS)
         ),
     })
@@ -82,7 +82,7 @@ fn ops(body: &[Op], geometry: &Geometry) -> u64 {
             .iter()
             .map(|index| match index {
                 CellIndex::Rank(pick) => picked(pick, world),
-                // Tiles straddle two pieces at most where they are alike, a few where they are not.
+                // Tiles overlap at most two pieces of equal rows, and a few otherwise.
                 CellIndex::Rows(_) => 4,
                 CellIndex::Item(_) => 1,
             })
@@ -108,8 +108,8 @@ fn homes(home: &Home, world: u64) -> u64 {
     }
 }
 
-/// Refuses a run that would take hours, or whose tensors would not fit in memory: all ranks' at once, and every
-/// launch's outputs.
+/// Rejects a run that would take hours, or whose tensors (of all ranks, with every launch's outputs) would not fit in
+/// memory.
 pub(super) fn run_fits(kernel: &Kernel, plan: &Plan, launches: u32) -> Result<(), Error> {
     let products = Facts::of(kernel, plan)
         .products

@@ -1,4 +1,4 @@
-//! What is measured: shapes one by one, the layers of models, or rows that fill no tile.
+//! What is measured: single shapes, the layers of models, or rows that fill no tile.
 
 use counterflow_runtime::Error;
 
@@ -47,19 +47,19 @@ const SQUARES: [u32; 3] = [2048, 4096, 8192];
 /// All models on all ranks.
 const ALL: &str = "all";
 const RAGGED: &str = "ragged";
-/// Rows that leave a tile unfilled, or all but one.
+/// Rows that leave one tile partly filled, or overflow into one.
 const RAGGED_ROWS: [u32; 7] = [1, 7, 127, 129, 1000, 1025, 4097];
 /// Columns and depth of ragged products.
 const RAGGED_SIZES: [[u32; 2]; 2] = [[8192, 8192], [7168, 8192]];
-/// Rows of a full tile: what most tiles have.
+/// Rows of a full tile, as most tiles have.
 const FULL: u32 = 128;
 
-/// A product to measure: what it is called, and its rows, columns and depth on one rank.
+/// A product to measure: its name, and its rows, columns and depth on one rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Case {
     pub layer: String,
     pub size: [u32; 3],
-    /// The suites that it is part of.
+    /// Its suites.
     pub suites: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ impl Case {
         }
     }
 
-    /// The product whose rows fill the tiles that this one's do not, if it is of the ragged suite.
+    /// In the ragged suite: the product whose rows fill the tiles that this one's do not.
     pub(crate) fn full(&self) -> Option<[u32; 3]> {
         let [m, n, k] = self.size;
         let full = m.next_multiple_of(FULL);
@@ -101,7 +101,7 @@ pub(crate) fn single(size: [u32; 3]) -> Case {
     Case::new("", size, "")
 }
 
-/// Each product once, in the order of its first mention: with the names of all layers and suites that it is part of.
+/// Each product once, in order of first mention, with the names of all its layers and suites.
 pub(crate) fn distinct(cases: impl IntoIterator<Item = Case>) -> Vec<Case> {
     let mut found: Vec<Case> = Vec::new();
     for case in cases {
@@ -168,11 +168,11 @@ fn ragged(rows: &[u32]) -> Vec<Case> {
     sizes.map(|size| Case::new("", size, RAGGED)).collect()
 }
 
-/// The products of a named suite: `squares`, `ragged`, a model and its ranks, such as `llama70b-tp4`, or `all` of
-/// those; with `rows` instead of the suite's. Where only one side can be computed, only its layers.
+/// The products of a named suite: `squares`, `ragged`, a model with its ranks, such as `llama70b-tp4`, or `all` of
+/// those. `rows` replaces the suite's rows. If the schedule computes only one division, only its layers.
 ///
 /// # Errors
-/// [`Error::Usage`] for a name that is none, or a suite for other ranks than `world`, if that matters.
+/// [`Error::Usage`] for an unknown name, or a suite for other ranks than `world`, if that matters.
 pub(crate) fn named(
     name: &str,
     rows: &[u32],
@@ -206,7 +206,7 @@ pub(crate) fn named(
     });
     let Some((layers, ranks)) = found else {
         return Err(Error::Usage {
-            what: format!("`{name}` is no suite"),
+            what: format!("`{name}` is not a suite"),
             legal: format!(
                 "squares, {RAGGED}, {ALL} (for 2, 4 or 8 ranks), or {} with -tp2, -tp4 or -tp8",
                 MODELS.map(|(model, _)| model).join(", ")
@@ -215,8 +215,8 @@ pub(crate) fn named(
     };
     if let Some(world) = world.filter(|world| *world != ranks) {
         return Err(Error::Usage {
-            what: format!("{name} is for {ranks} ranks, and there are {world}"),
-            legal: format!("--world {ranks}, or the suite -tp{world}"),
+            what: format!("{name} is for {ranks} ranks, but there are {world}"),
+            legal: format!("use --world {ranks}, or the suite -tp{world}"),
         });
     }
     let rows = if rows.is_empty() { &ROWS } else { rows };
@@ -253,7 +253,7 @@ pub(crate) fn size(text: &str) -> Result<[u32; 3], String> {
     }
 }
 
-const SIZE: &str = "it is rows, columns and depth on a rank, such as 4096x8192x1024";
+const SIZE: &str = "expected rows, columns and depth on a rank, such as 4096x8192x1024";
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! What a command line says about measuring.
+//! The command line's options for `bench`.
 
 use crate::suite;
 use counterflow_codegen::program::Setting;
@@ -10,11 +10,12 @@ use std::path::PathBuf;
 pub(crate) enum Many {
     /// Every legal one.
     All,
-    /// So many of the model's favourites for each shape, and the first of them in all orders: see `bench::variants`.
+    /// This many of the model's favourites for each shape, and the first of them in all tile orders: see
+    /// `bench::variants`.
     Best(usize),
 }
 
-/// What a command line says about measuring.
+/// The options of `bench`.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Measuring")]
 pub(crate) struct Options {
@@ -24,52 +25,52 @@ pub(crate) struct Options {
     /// Products by name: all, squares, ragged, or llama70b, llama405b, gpt3 with -tp2, -tp4 or -tp8
     #[arg(long = "suite", value_name = "NAME", value_delimiter = ',')]
     pub suites: Vec<String>,
-    /// What `--rows` gives: rows of a suite's products instead of 512 to 16384.
+    /// The value of `--rows`: rows of a suite's products instead of 512 to 16384.
     #[arg(skip)]
     pub rows: Vec<u32>,
-    /// Samples of each contender
+    /// Samples of each candidate
     #[arg(long, value_name = "S", default_value = "30", value_parser = samples)]
     pub samples: usize,
-    /// Turns before the samples, until the clocks have settled
+    /// Warm-up before the samples, until the clocks have settled
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub warm: f64,
-    /// Seconds for each product on the average, its operands and checks included: fewer turns and samples, but ten
+    /// Average seconds for each product, with its operands and checks: less warm-up and fewer samples, but at least ten
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with_all = ["sustained", "sweep"])]
     pub seconds_a_product: Option<f64>,
-    /// Besides, each contender alone back to back for so long
+    /// Also run each candidate alone, back to back, for this long
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub sustained: Option<f64>,
-    /// Which of a schedule's variants: all, or how many of those that the model ranks best, the first in all orders
+    /// Variants to measure: all, or the N that the model ranks best, the first of them in all tile orders
     #[arg(long, value_name = "all|N", value_parser = many)]
     pub variants: Option<Many>,
-    /// Measure the model's favourites and write down which won, for later runs to choose
+    /// Measure the model's favourites and record the winners, for later runs
     #[arg(long)]
     pub sweep: bool,
-    /// Where to write winners, instead of the user's cache
+    /// File for the winners, instead of the user's cache
     #[arg(long, value_name = "FILE")]
     pub tuned: Option<PathBuf>,
-    /// NCCL and cuBLASLt one after the other, too; NCCL_NVLS_ENABLE=0 must be set
+    /// Also measure NCCL and cuBLASLt one after the other; needs NCCL_NVLS_ENABLE=0
     #[arg(long)]
     pub nccl: bool,
-    /// Write the JSON object to a file, too
+    /// Also write the JSON object to a file
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
-    /// Write a line for each product, and what they amount to, as Markdown tables
+    /// Write a line for each product, and the means, as Markdown tables
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
-    /// Choices given several times: each takes part
+    /// Choices given several times: each value is measured
     #[arg(skip)]
     pub open: BTreeMap<String, Vec<Setting>>,
 }
 
 impl Options {
-    /// Seconds that each contender runs back to back. A sweep's winners are found so, and in turns.
+    /// Seconds that each candidate runs back to back. A sweep picks winners by these times and by interleaved samples.
     pub(crate) fn seconds_in_a_row(&self) -> Option<f64> {
         const SWEEP: f64 = 0.5;
         self.sustained.or(self.sweep.then_some(SWEEP))
     }
 
-    /// Keeps what is said more than once of a choice, and gives back what is said once.
+    /// Keeps choices that are given several times, and returns those given once.
     pub(crate) fn take_open(&mut self, said: Vec<(String, Setting)>) -> Vec<(String, Setting)> {
         let times = |name: &str| said.iter().filter(|(said, _)| said == name).count();
         let (often, once): (Vec<_>, Vec<_>) =
@@ -84,22 +85,22 @@ impl Options {
 fn samples(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(samples) if (1..=10_000).contains(&samples) => Ok(samples),
-        _ => Err("it is a whole number from 1 to 10000".into()),
+        _ => Err("expected a whole number from 1 to 10000".into()),
     }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if seconds > 0.0 && seconds <= 600.0 => Ok(seconds),
-        _ => Err("it is a number of seconds, up to 600".into()),
+        _ => Err("expected a number of seconds, up to 600".into()),
     }
 }
 
-/// `all`, or how many.
+/// `all`, or a number.
 fn many(text: &str) -> Result<Many, String> {
     match (text, text.parse()) {
         ("all", _) => Ok(Many::All),
         (_, Ok(count)) if (1..=1000).contains(&count) => Ok(Many::Best(count)),
-        _ => Err("it is `all`, or how many of the model's favourites".into()),
+        _ => Err("expected `all`, or how many of the model's favourites".into()),
     }
 }

@@ -1,4 +1,4 @@
-//! The command line: words and options, each refused with the value, the rule and what would be legal.
+//! The command line: words and options. An error names the value, the rule and what is legal.
 
 mod bench;
 mod near;
@@ -41,10 +41,10 @@ DUMP=program,kernel,pipeline,plan,cuda prints those stages to stderr; DUMP=plan:
 #[derive(Parser, Debug)]
 #[command(disable_help_subcommand = true, allow_negative_numbers = true)]
 struct Args {
-    /// What to do, and with several schedules with which: demo, check, run, predict, emit, compile, bench, list
+    /// A verb, and a schedule if there are several: demo, check, run, predict, emit, compile, bench, list
     #[arg(value_name = "VERB|SCHEDULE")]
     words: Vec<String>,
-    /// Which schedule, if there are several
+    /// The schedule, if there are several
     #[arg(long, value_name = "NAME")]
     schedule: Option<String>,
     /// Ranks
@@ -75,13 +75,13 @@ struct Args {
     /// Element type instead of the first parameter's: bf16, f16, f32
     #[arg(long, value_name = "TYPE", value_parser = values::dtype)]
     dtype: Option<Dtype>,
-    /// How the operands lie in memory: nt, nn, tn
+    /// Layout of the operands: nt, nn, tn
     #[arg(long, value_name = "LAYOUT", default_value = "nt", value_parser = values::layout)]
     layout: Layout,
-    /// What the kernel is for: sm90, or cpu (tiles of any shape, nothing to fit)
+    /// Target of the kernel: sm90, or cpu for the emulator alone (tiles of any shape)
     #[arg(long, value_name = "ARCH", default_value = "sm90", value_parser = values::arch)]
     arch: Arch,
-    /// Settle a choice, such as tiles=128x256; may be repeated (bench: also for one choice, to compare)
+    /// Set a choice, such as tiles=128x256; may be repeated (bench: also for one choice, to compare)
     #[arg(long = "set", value_name = "CHOICE=VALUE", value_parser = values::setting)]
     set: Vec<(String, Setting)>,
     /// Where to run: cpu, cuda; by default on GPUs, if there are any and the schedule has a kernel for them
@@ -90,13 +90,13 @@ struct Args {
     /// The machine to predict for: h200
     #[arg(long, value_name = "MACHINE", default_value = "h200", value_parser = values::machine)]
     machine: values::Named<Machine>,
-    /// Launches of a run, one after another with M changing
+    /// Launches of a run, one after another with different M
     #[arg(long, value_name = "L", default_value = "3", value_parser = values::launches)]
     launches: u32,
-    /// Seed of the inputs and of the order in which ranks take turns
+    /// Seed of the inputs and of the interleaving of ranks
     #[arg(long, value_name = "S", default_value = "1", value_parser = values::seed)]
     seed: u64,
-    /// Refuse, with `check`, what is safe but has no kernel for GPUs yet
+    /// With `check`: also reject what is safe but has no kernel for GPUs yet
     #[arg(long)]
     emit: bool,
     /// Write the predicted timeline for chrome://tracing or ui.perfetto.dev
@@ -109,7 +109,7 @@ struct Args {
     bench: Options,
 }
 
-/// What comes of a command line.
+/// The result of a command line.
 pub(crate) enum Parsed {
     Request(Box<Request>),
     List,
@@ -157,7 +157,7 @@ pub(crate) fn parse(
     if args.trace.is_some() && !matches!(verb, Verb::Predict | Verb::Demo) {
         return Err(Error::Usage {
             what: format!("--trace with `{}`, which predicts no timeline", verb.name()),
-            legal: "predict and demo write a trace".into(),
+            legal: "use predict or demo: they write a trace".into(),
         });
     }
     if args.emit && args.arch == Arch::Cpu {
@@ -169,15 +169,14 @@ pub(crate) fn parse(
     if args.emit && verb != Verb::Check {
         return Err(Error::Usage {
             what: format!("--emit with `{}`", verb.name()),
-            legal: "check refuses what has no kernel; the verb `emit` prints the kernel".into(),
+            legal: "use --emit with check; the verb `emit` prints the kernel".into(),
         });
     }
     if verb == Verb::Bench && (!args.dims.is_empty() || !args.lds.is_empty()) {
         return Err(Error::Usage {
             what: "--dim or --ld with `bench`".into(),
-            legal:
-                "--shape MxNxK or --suite: rows are contiguous, like those of cuBLASLt beside them"
-                    .into(),
+            legal: "use --shape MxNxK or --suite: rows are contiguous, as in cuBLASLt's operands"
+                .into(),
         });
     }
     let mut bench = args.bench;
@@ -221,7 +220,7 @@ pub(crate) fn parse(
     })))
 }
 
-/// What `check` decides besides one world and shape, if it is asked to.
+/// The ranges that `check` covers besides one world and shape, if given.
 fn ranges(
     verb: Verb,
     worlds: Option<Numbers>,
@@ -235,13 +234,13 @@ fn ranges(
     if verb != Verb::Check {
         return Err(Error::Usage {
             what: format!("--worlds or --rows with `{}`", verb.name()),
-            legal: "check decides ranges; the others take one --world and one --m".into(),
+            legal: "only check takes ranges; use one --world and one --m".into(),
         });
     }
     if rows.len() > 1 {
         return Err(Error::Usage {
             what: "several --rows with `check`".into(),
-            legal: "one range, such as --rows 1..=4096".into(),
+            legal: "give one range, such as --rows 1..=4096".into(),
         });
     }
     Ok(Some(Ranges {
@@ -256,27 +255,27 @@ fn single(rows: &[Numbers]) -> Result<Vec<u32>, Error> {
         true => Ok(*rows.start()),
         false => Err(Error::Usage {
             what: format!("--rows {}..={} with `bench`", rows.start(), rows.end()),
-            legal: "the rows to measure one by one: --rows 512,2048".into(),
+            legal: "list the rows to measure: --rows 512,2048".into(),
         }),
     };
     rows.iter().map(one).collect()
 }
 
-/// The parser's own refusals, in our shape: its first line says what, the rest what would be legal.
+/// The parser's own errors in our form: its first line says what is wrong, the rest what is legal.
 fn refusal(error: &clap::Error) -> Error {
     let text = error.render().to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let what = lines.next().unwrap_or("the command line is not legal");
+    let what = lines.next().unwrap_or("invalid command line");
     let what = what.strip_prefix("error: ").unwrap_or(what).to_string();
     let tips: Vec<_> = lines
         .filter_map(|line| line.strip_prefix("tip: "))
-        // No option is meant to be a value here.
+        // No value of ours looks like an option.
         .filter(|tip| !tip.starts_with("to pass "))
         .collect();
     let legal = if tips.is_empty() {
-        "--help lists what there is".into()
+        "--help lists all options".into()
     } else {
-        format!("{}; --help lists what there is", tips.join("; "))
+        format!("{}; --help lists all options", tips.join("; "))
     };
     Error::Usage { what, legal }
 }
@@ -289,14 +288,14 @@ fn words<'a>(args: &'a Args, programs: &[Program]) -> Result<(Verb, Option<&'a s
             if let Some(other) = verb.replace(found) {
                 return Err(Error::Usage {
                     what: format!("both {} and {word} are asked for", other.name()),
-                    legal: "one verb at a time".into(),
+                    legal: "give one verb".into(),
                 });
             }
         } else if programs.iter().any(|program| program.name == *word) {
             if let Some(other) = named.replace(word).filter(|other| other != word) {
                 return Err(Error::Usage {
                     what: format!("both {other} and {word} are asked for"),
-                    legal: "one schedule at a time".into(),
+                    legal: "give one schedule".into(),
                 });
             }
         } else {
@@ -306,7 +305,7 @@ fn words<'a>(args: &'a Args, programs: &[Program]) -> Result<(Verb, Option<&'a s
             let near = near(word, &both)
                 .map_or_else(String::new, |name| format!("did you mean `{name}`? "));
             return Err(Error::Usage {
-                what: format!("`{word}` is no verb and no schedule of this binary"),
+                what: format!("`{word}` is neither a verb nor a schedule of this binary"),
                 legal: format!(
                     "{near}verbs: {}; schedules: {}",
                     verbs.join(", "),
@@ -315,7 +314,7 @@ fn words<'a>(args: &'a Args, programs: &[Program]) -> Result<(Verb, Option<&'a s
             });
         }
     }
-    // Of several schedules none is the one that is meant: show them.
+    // With several schedules and no name, list them.
     let unsaid = if named.is_none() && programs.len() > 1 {
         Verb::List
     } else {
@@ -348,7 +347,7 @@ fn pick(verb: Verb, named: Option<&str>, programs: Vec<Program>) -> Result<Progr
         .into_iter()
         .find(|program| program.name == name)
         .ok_or_else(|| Error::Usage {
-            what: format!("`{name}` is no schedule of this binary"),
+            what: format!("`{name}` is not a schedule of this binary"),
             legal: choices(name, &names),
         })
 }

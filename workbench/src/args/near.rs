@@ -1,4 +1,4 @@
-//! The name that was probably meant.
+//! Suggests the name that was probably meant.
 
 /// `did you mean run? there are demo, check, …`
 pub(super) fn choices<S: AsRef<str>>(word: &str, names: &[S]) -> String {

@@ -1,4 +1,4 @@
-//! What the user asked for, all names resolved.
+//! The user's request, with all names resolved.
 
 use super::bench::Options;
 use counterflow_codegen::model::Machine;
@@ -9,12 +9,11 @@ use counterflow_runtime::Device;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// A schedule: what `#[schedule] fn name(…)` becomes, or any function that builds one. It is known by its program's
-/// name. `|| name().reference(compare_with_this)` is that schedule with a reference of your own
-/// ([`Program::reference`]).
+/// A schedule: what `#[schedule] fn name(…)` becomes, or any function that builds one. Its name is its program's.
+/// `|| name().reference(compare_with_this)` is that schedule with a reference of your own ([`Program::reference`]).
 pub type Schedule = fn() -> Program;
 
-/// What can be asked of a schedule.
+/// What can be done with a schedule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verb {
     Demo,
@@ -56,14 +55,14 @@ impl Verb {
 /// Numbers from the first to the last.
 pub(crate) type Numbers = RangeInclusive<u32>;
 
-/// What `check` decides besides one world and shape: each of these worlds with each of these numbers of rows.
+/// What `check` covers besides one world and shape: each of these worlds with each of these numbers of rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Ranges {
     pub worlds: Numbers,
     pub rows: Numbers,
 }
 
-/// What the user asked for, all names resolved.
+/// The user's request, with all names resolved.
 #[derive(Clone)]
 pub(crate) struct Request {
     pub verb: Verb,
@@ -76,11 +75,11 @@ pub(crate) struct Request {
     pub launches: u32,
     pub seed: u64,
     pub trace: Option<PathBuf>,
-    /// Whether `check` refuses what has no kernel.
+    /// Whether `check` rejects a schedule without a kernel.
     pub emit: bool,
-    /// What `check` decides instead of one shape.
+    /// The ranges that `check` covers instead of one shape.
     pub ranges: Option<Ranges>,
     pub bench: Options,
-    /// The binary's `gemm`, if it has one: the product on each rank by itself.
+    /// The binary's `gemm`, if it has one: the product on each rank alone.
     pub yardstick: Option<Program>,
 }

@@ -1,4 +1,4 @@
-//! The value of an option, or what it should be.
+//! Parses the values of options. An error says what is expected.
 
 use super::request::Numbers;
 use counterflow_codegen::dtype::Dtype;
@@ -15,7 +15,7 @@ pub(super) struct Named<T>(pub T);
 pub(super) fn number(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(value) if value <= i32::MAX as u32 => Ok(value),
-        _ => Err("it is a whole number up to 2147483647".into()),
+        _ => Err("expected a whole number up to 2147483647".into()),
     }
 }
 
@@ -40,7 +40,7 @@ fn numbers(text: &str, most: u32, example: &str) -> Result<Numbers, String> {
     match (first.parse::<u32>(), last.parse::<u32>()) {
         (Ok(first), Ok(last)) if (1..=last).contains(&first) && last <= most => Ok(first..=last),
         _ => Err(format!(
-            "it is a range such as {example}, of numbers from 1 to {most}"
+            "expected a range such as {example}, of numbers from 1 to {most}"
         )),
     }
 }
@@ -48,19 +48,19 @@ fn numbers(text: &str, most: u32, example: &str) -> Result<Numbers, String> {
 pub(super) fn launches(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(launches) if (1..=100).contains(&launches) => Ok(launches),
-        _ => Err("it is a whole number from 1 to 100".into()),
+        _ => Err("expected a whole number from 1 to 100".into()),
     }
 }
 
 pub(super) fn seed(text: &str) -> Result<u64, String> {
     text.parse()
-        .map_err(|_| format!("it is a whole number up to {}", u64::MAX))
+        .map_err(|_| format!("expected a whole number up to {}", u64::MAX))
 }
 
 fn pair<'a>(text: &'a str, example: &str) -> Result<(String, &'a str), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok((name.into(), value)),
-        _ => Err(format!("it is a name and a value, such as {example}")),
+        _ => Err(format!("expected a name and a value, such as {example}")),
     }
 }
 
@@ -77,7 +77,7 @@ pub(super) fn setting(text: &str) -> Result<(String, Setting), String> {
 }
 
 fn one_of<T>(found: Option<T>, names: &[&str]) -> Result<T, String> {
-    found.ok_or_else(|| format!("it is one of {}", names.join(", ")))
+    found.ok_or_else(|| format!("expected one of {}", names.join(", ")))
 }
 
 pub(super) fn dtype(text: &str) -> Result<Dtype, String> {

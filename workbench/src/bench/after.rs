@@ -1,4 +1,4 @@
-//! What becomes of a product before it is stored, as far as cuBLASLt does the like in one call.
+//! The fused epilogue of a product, as far as cuBLASLt has the same in one call.
 
 use crate::cuda::Activation;
 use counterflow_codegen::dtype::Dtype;
@@ -8,7 +8,7 @@ use counterflow_codegen::value::{AccId, Binary, Unary, Value};
 use counterflow_runtime::Error;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Plus a bias, through an activation; or plus a bias, plus a matrix: one of its own, or what the result held before.
+/// A bias, then an activation; or a bias, then a matrix: a separate one, or the result's old contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct After {
     pub bias: Option<TensorId>,
@@ -17,7 +17,7 @@ pub(super) struct After {
     pub in_place: bool,
 }
 
-/// Who fills which accumulator.
+/// What fills each accumulator.
 #[derive(Default)]
 struct Accs {
     dots: BTreeSet<AccId>,
@@ -25,7 +25,7 @@ struct Accs {
 }
 
 impl After {
-    /// What every store into `y` does with the product; none if that is anything else, or differs.
+    /// The epilogue of every store into `y`. None if it is anything else, or if stores differ.
     pub(super) fn of(kernel: &Kernel, y: TensorId) -> Option<After> {
         let mut accs = Accs::default();
         let mut stored = BTreeSet::new();
@@ -52,7 +52,7 @@ impl After {
         found.all(|other| other == Some(first)).then_some(first)
     }
 
-    /// Whether all that is stored is a sum of products, each once: then what ranks bring together is cuBLASLt's product.
+    /// Whether only sums of products are stored, each once. The sum over ranks is then cuBLASLt's product.
     pub(super) fn adds_only(kernel: &Kernel) -> bool {
         let mut accs = Accs::default();
         let mut stored = BTreeSet::new();
@@ -99,7 +99,7 @@ impl After {
             other => other,
         };
         after.sum(kernel, accs, sum)?;
-        // cuBLASLt adds one matrix, and that before the activation; nobody here does.
+        // cuBLASLt adds one matrix, before the activation. No schedule here does.
         let adds = u32::from(after.added.is_some()) + u32::from(after.in_place);
         let most = u32::from(after.activation == Activation::Nothing);
         (adds <= most).then_some(after)
@@ -133,17 +133,17 @@ impl After {
         self.sum(kernel, accs, rest)
     }
 
-    /// Whether it is more than the product.
+    /// Whether there is more than the product.
     pub(super) fn some(self) -> bool {
         self != After::default()
     }
 
-    /// What it reads.
+    /// The tensors that it reads.
     pub(super) fn operands(self) -> impl Iterator<Item = TensorId> {
         self.bias.into_iter().chain(self.added)
     }
 
-    /// Refuses what cuBLASLt's one call is not made of.
+    /// Rejects what one call of cuBLASLt cannot do.
     pub(super) fn comparable(self, kernel: &Kernel, y: TensorId) -> Result<(), Error> {
         let dtype = kernel.buffers[y.index()].dtype;
         let other = self
@@ -162,13 +162,13 @@ impl After {
                     "measuring {} with {} in {}",
                     kernel.name, buffer.name, buffer.dtype
                 ),
-                "what is added has the result's type beside cuBLASLt",
+                "cuBLASLt adds only tensors of the result's type",
             );
         }
         if self.in_place && dtype != Dtype::F32 {
             return refuse(
                 format!("measuring {}, which adds to {dtype}", kernel.name),
-                "what is added to 16 bits is rounded before, and cuBLASLt's is not: results in f32 are measured",
+                "we round a product before we add it to 16 bits, and cuBLASLt does not: measure results in f32",
             );
         }
         let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
@@ -182,7 +182,7 @@ impl After {
                     "measuring {}, which moves data and does more than multiply",
                     kernel.name
                 ),
-                "bias, GELU, residual and results of another type are measured in schedules of one rank",
+                "measure bias, GELU, residual and results of another type in schedules of one rank",
             );
         }
         Ok(())
@@ -201,15 +201,12 @@ impl After {
         parts.map(|(_, part)| part).collect::<Vec<_>>().join(", ")
     }
 
-    /// What the yardstick is called: whether cuBLASLt does it all in one call, and whether that is the same function.
+    /// The baseline's name: whether cuBLASLt does everything in one call, and whether that is the same function.
     pub(super) fn yardstick(self, fused: bool) -> String {
         match (self.some(), fused, self.activation) {
             (false, ..) => "cuBLASLt".into(),
             (true, false, _) => {
-                format!(
-                    "cuBLASLt, the product alone: it has none with {}",
-                    self.words()
-                )
+                format!("cuBLASLt, the product alone: it has no {}", self.words())
             }
             (true, true, Activation::Gelu) => {
                 format!("cuBLASLt with {} (ours by erf)", self.words())
@@ -228,7 +225,7 @@ mod tests {
     use counterflow_codegen::lower;
     use counterflow_codegen::variant::Variant;
 
-    /// A product of which `f` makes what is stored, from the product, a bias and a tile.
+    /// A product with the epilogue `f` of the product, a bias and a tile.
     fn kernel(
         [of_bias, of_z]: [Dtype; 2],
         f: impl FnOnce(Value, Value, Value) -> Value,
@@ -290,7 +287,7 @@ mod tests {
         );
         assert_eq!(
             residual.yardstick(false),
-            "cuBLASLt, the product alone: it has none with bias, beta = 1"
+            "cuBLASLt, the product alone: it has no bias, beta = 1"
         );
         assert_eq!(plain.yardstick(true), "cuBLASLt");
     }
@@ -304,7 +301,7 @@ mod tests {
         assert_eq!(after(|acc, _, z| acc * z), None);
     }
 
-    /// Elsewhere its result would be held against the plain product, and called wrong.
+    /// Otherwise its result would be compared with the plain product, and found wrong.
     #[test]
     fn what_moves_data_and_does_more_than_add_is_not_compared_with_the_product() {
         let gathered = |f: fn(Value) -> Value| {
@@ -329,7 +326,7 @@ mod tests {
         assert!(!After::adds_only(&with_bias));
     }
 
-    /// A product that is added to what `grad` held.
+    /// A product that is added to the old contents of `grad`.
     fn accumulated(dtype: Dtype, f: impl FnOnce(Value) -> Value) -> (Kernel, TensorId) {
         let mut s = ScheduleBuilder::new("accumulated");
         let [x, w] = ["x", "w"].map(|name| s.local(name, Dtype::Bf16));

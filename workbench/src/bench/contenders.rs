@@ -1,4 +1,4 @@
-//! Those that take turns beside cuBLASLt: kernels of ours, and NCCL before or after cuBLASLt.
+//! The candidates beside cuBLASLt: our kernels, and NCCL before or after cuBLASLt.
 
 use super::task::{Set, Task};
 use super::variants::Planned;
@@ -11,19 +11,19 @@ use counterflow_runtime::jit::Compiler;
 use counterflow_runtime::launch::{Loaded, Tensors};
 use counterflow_runtime::{Communicator, Error};
 
-/// Where a contender writes what on a rank.
+/// What a candidate writes on a rank, and where.
 pub(super) struct Written<'a> {
     pub memory: &'a Memory,
-    /// Of the whole result.
+    /// Rows of the whole result.
     pub rows: Extent,
-    /// Whether those rows lie at the front of the memory, whichever they are.
+    /// Whether those rows are at the start of the memory, whichever they are.
     pub at_front: bool,
-    /// Whether it is the sum of all ranks' products, not this rank's alone.
+    /// Whether it is the sum of all ranks' products, not only this rank's product.
     pub summed: bool,
 }
 
 impl<'a> Written<'a> {
-    /// As a schedule's kernel writes its result there.
+    /// A schedule's kernel's result.
     fn of(rank: &Communicator, planned: &Planned<'_>, memory: &'a Memory) -> Written<'a> {
         let (kernel, plan) = (&planned.built.kernel, &planned.plan);
         let tensor = planned.built.roles.y;
@@ -37,13 +37,14 @@ impl<'a> Written<'a> {
     }
 }
 
-/// A kernel of ours with all it needs on a rank.
+/// One of our kernels with all it needs on a rank.
 pub(super) struct Ready<'a> {
     planned: &'a Planned<'a>,
     loaded: Loaded,
     /// Set by set.
     tensors: Vec<Tensors>,
-    /// Scratch is a kernel's own: its credits say when it is free. So is the result of a kernel beside the schedule's.
+    /// Each kernel has its own scratch: its credits say when that is free. A kernel beside the schedule's has its own
+    /// result.
     mine: Vec<(TensorId, Memory)>,
 }
 
@@ -99,7 +100,7 @@ impl<'a> Ready<'a> {
     }
 }
 
-/// NCCL moves, cuBLASLt multiplies, one after the other.
+/// NCCL communicates and cuBLASLt multiplies, one after the other.
 pub(super) struct Peer<'a> {
     nccl: &'a Nccl,
     product: &'a Product<'a>,
@@ -108,7 +109,7 @@ pub(super) struct Peer<'a> {
     like: &'a Planned<'a>,
     dtype: Dtype,
     rank: u32,
-    /// Rows of a rank's chunk, and elements of a row that is moved.
+    /// Rows of a rank's chunk, and elements of each row that moves.
     moved: [u64; 2],
     how: How,
 }

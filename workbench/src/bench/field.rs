@@ -1,4 +1,4 @@
-//! The kernels of one schedule that take part, product by product.
+//! The candidate kernels of one schedule, product by product.
 
 use super::setup::Setup;
 use super::variants::{self, Built, Planned};
@@ -12,22 +12,22 @@ use counterflow_runtime::Error;
 use counterflow_runtime::tuned;
 use std::collections::BTreeSet;
 
-/// How many of the model's favourites a sweep measures, unless it is said.
+/// How many of the model's favourites a sweep measures by default.
 const FAVOURITES: Many = Many::Best(6);
 
-/// The kernels of one schedule that may take part.
+/// The candidate kernels of one schedule.
 pub(super) struct Field<'a> {
     program: &'a Program,
     base: Variant,
     built: Vec<Built>,
     many: Option<Many>,
-    /// For each product, which of those built.
+    /// For each product, its candidates among those built.
     taken: Vec<Vec<usize>>,
 }
 
 impl<'a> Field<'a> {
-    /// As the command line says: given choices, all of them or the model's favourites; otherwise what is chosen for
-    /// each shape.
+    /// The candidates by the command line: given choices, all, or the model's favourites; otherwise the choice for each
+    /// shape.
     pub(super) fn new(
         program: &'a Program,
         base: Variant,
@@ -85,7 +85,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// One variant for each shape: what was measured nearby, or the model's favourite.
+    /// One variant for each shape: a measured winner nearby, or the model's favourite.
     pub(super) fn chosen(program: &'a Program, base: Variant) -> Field<'a> {
         Field {
             program,
@@ -96,7 +96,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Chooses for the next product, and gives the first refusal, if any.
+    /// Chooses for the next product. Gives the first rejection, if any.
     pub(super) fn choose(&mut self, case: &Case, setup: &Setup) -> Result<Option<Error>, Error> {
         let machine = &setup.machine(self.program);
         if let Some(many) = self.many {
@@ -126,7 +126,7 @@ impl<'a> Field<'a> {
         Ok(None)
     }
 
-    /// Those that were chosen for the product in that place.
+    /// The candidates of a product, by its index.
     pub(super) fn take(
         &self,
         at: usize,
@@ -140,14 +140,14 @@ impl<'a> Field<'a> {
             .collect()
     }
 
-    /// Those that were chosen for the product in that place, in words.
+    /// The candidates' names for a product, by its index.
     pub(super) fn names(&self, at: usize) -> String {
         let taken = self.taken[at].iter();
         let names = taken.map(|which| &self.built[*which].name[..]);
         names.collect::<Vec<_>>().join("; ")
     }
 
-    /// The text of every kernel that was chosen for a product.
+    /// The texts of all chosen kernels.
     pub(super) fn sources(&self) -> Result<Vec<CudaSource>, Error> {
         let each: BTreeSet<usize> = self.taken.iter().flatten().copied().collect();
         each.into_iter()

@@ -1,4 +1,4 @@
-//! What the GPU's clock and power were while something ran: without them a time means little.
+//! The GPU's clock and power during a run. Without them a time means little.
 
 use super::stats::Spread;
 use counterflow_runtime::cuda::Gpu;
@@ -8,10 +8,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Between two readings: the driver itself reads power no faster.
+/// The time between two readings. The driver itself reads power no faster.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// Clock of the multiprocessors and power of the board over some time.
+/// Clock of the SMs and power of the board over some time.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Reading {
     /// MHz.
@@ -28,7 +28,7 @@ pub(super) fn library() -> Result<&'static Nvml, String> {
         .map_err(Clone::clone)
 }
 
-/// Runs `f` and reads the GPU's clock and power meanwhile, if this machine lets one.
+/// Runs `f` and reads the GPU's clock and power meanwhile, if this machine allows it.
 pub(super) fn watch<T>(gpu: &Gpu, f: impl FnOnce() -> T) -> (T, Option<Reading>) {
     let device = library()
         .ok()
@@ -63,7 +63,7 @@ pub(super) fn watch<T>(gpu: &Gpu, f: impl FnOnce() -> T) -> (T, Option<Reading>)
     })
 }
 
-/// Ends the reader, also when what it watches panics.
+/// Ends the reader, also if `f` panics.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

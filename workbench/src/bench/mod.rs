@@ -1,4 +1,5 @@
-//! `bench`: kernels of ours beside cuBLASLt, in one process, in turns, on random data, checked before they are timed.
+//! `bench`: our kernels beside cuBLASLt, in one process, with interleaved samples, on random data. Results are checked
+//! before they are timed.
 
 mod after;
 mod contenders;
@@ -28,13 +29,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-/// What is missing, with advice that `bench` can take: the emulator times nothing.
+/// The missing device, with advice for `bench`: the emulator times nothing.
 fn without_a_gpu(error: Error) -> Error {
     match error {
         Error::NoDevice { device, why, .. } => Error::NoDevice {
             device,
             why,
-            help: "`bench` times on GPUs alone: run it where nvidia-smi shows a Hopper GPU and driver 580 or later; `predict` estimates without one".into(),
+            help: "`bench` needs a GPU: run it where nvidia-smi shows a Hopper GPU and driver 580 or later; `predict` estimates without one".into(),
         },
         other => other,
     }
@@ -53,7 +54,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
         world,
         ..request.variant.clone()
     };
-    // What cannot be measured is refused on any machine.
+    // What cannot be measured is rejected on any machine.
     variants::build(&request.program, &base)?;
     let mut setup = Setup::new(world, &request.machine).map_err(without_a_gpu)?;
     if options.nccl && side.is_some() {
@@ -61,7 +62,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     }
     console.say(setup.describe());
     let mut field = Field::new(&request.program, base.clone(), options)?;
-    // The product on each rank by itself, where the schedule does more.
+    // The product on each rank alone, if the schedule does more.
     let free = Variant {
         choices: BTreeMap::new(),
         ..base
@@ -90,7 +91,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
             Some(field) => field.take(at, case, &setup)?,
             None => Vec::new(),
         };
-        // What others took too long for, this one has less for, and the other way round.
+        // If earlier products took too long, this one gets less time, and vice versa.
         let budget = options.seconds_a_product.map(|seconds| {
             let left = seconds * (at + 1) as f64 - begin.elapsed().as_secs_f64();
             left.max(seconds / 2.0)
@@ -103,7 +104,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     if let Some(error) = &ended {
         let (done, all) = (results.len(), cases.len());
         console.say(format!(
-            "  **{}** at {}, with {done} of {all} products measured; it was the turn of {}",
+            "  **{}** at {}, with {done} of {all} products measured; it was measuring {}",
             error.kind(),
             cases[done],
             field.names(done)
@@ -160,7 +161,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     }
 }
 
-/// What `measure` gives for each, as far as it goes: the first error ends it, and nothing is lost of what came before.
+/// The results of `measure`, one by one. The first error ends it; results before it are kept.
 fn as_far_as<T, R>(
     all: impl Iterator<Item = T>,
     mut measure: impl FnMut(T) -> Result<R, Error>,
@@ -175,7 +176,7 @@ fn as_far_as<T, R>(
     (done, None)
 }
 
-/// What is to be measured: shapes, then suites, else the one shape of the command line.
+/// The products to measure: shapes, then suites, otherwise the one shape of the command line.
 fn cases(request: &Request, side: Option<suite::Side>, world: u32) -> Result<Vec<Case>, Error> {
     let options = &request.bench;
     let mut cases: Vec<Case> = options.shapes.iter().copied().map(suite::single).collect();

@@ -1,4 +1,4 @@
-//! GPUs, compiler and libraries of a measurement, and what their ranks do together.
+//! GPUs, compiler and libraries of a measurement, and the ranks' common steps.
 
 use super::station::Station;
 use super::task::Task;
@@ -26,7 +26,7 @@ pub(super) struct Setup {
     /// Ranks on the first GPU.
     pub sharing: usize,
     machine: Machine,
-    /// What was measured before: the user's, then the package's.
+    /// Earlier winners: the user's, then the package's.
     pub tables: [Tuned; 2],
 }
 
@@ -63,7 +63,7 @@ impl Setup {
         Ok(())
     }
 
-    /// As much of a GPU as a rank has for kernels of that schedule.
+    /// The part of a GPU that a rank has for kernels of that schedule.
     pub(super) fn machine(&self, program: &Program) -> Machine {
         let sms = self.ranks[0].gpu().sms();
         Machine {
@@ -76,7 +76,7 @@ impl Setup {
         self.ranks[0].gpu().name()
     }
 
-    /// Writes down who won.
+    /// Records the winners.
     pub(super) fn keep(
         &self,
         request: &Request,
@@ -85,13 +85,14 @@ impl Setup {
     ) -> Result<String, Error> {
         if self.sharing > 1 {
             return Ok(
-                "  nobody won: times of ranks that share a GPU say nothing of others".into(),
+                "  no winners recorded: times of ranks that share a GPU do not apply elsewhere"
+                    .into(),
             );
         }
         let given = request.bench.tuned.clone();
         let path = given.or_else(Tuned::place).ok_or_else(|| Error::Usage {
-            what: "there is no place for the winners".into(),
-            legal: "--tuned FILE, or a folder in COUNTERFLOW_CACHE".into(),
+            what: "there is no file for the winners".into(),
+            legal: "give --tuned FILE, or a folder in COUNTERFLOW_CACHE".into(),
         })?;
         let variant = Variant {
             world,
@@ -110,7 +111,7 @@ impl Setup {
         ))
     }
 
-    /// Compiles all that will be loaded, as many at a time as there are cores: into the cache, where there is one.
+    /// Compiles all kernels, as many at a time as there are cores, into the cache if there is one.
     pub(super) fn compile(&self, sources: &[CudaSource]) -> Result<(), Error> {
         launch::compile_all(&self.compiler, sources)
     }
@@ -120,9 +121,9 @@ impl Setup {
         let place = match (self.ranks.len(), self.sharing) {
             (1, _) => gpu.to_owned(),
             (count, 1) => format!("{count} x {gpu}"),
-            (count, _) => format!(
-                "{count} ranks that share one {gpu}, so that no time here is that of {count} GPUs"
-            ),
+            (count, _) => {
+                format!("{count} ranks that share one {gpu}: these are not times of {count} GPUs")
+            }
         };
         let mut text = format!(
             "**measuring** on {place}, beside cuBLASLt {}, compiled by {}",

@@ -1,4 +1,4 @@
-//! One rank's side of a measurement: its operands, everyone's turn, and the check that they all compute the same.
+//! One rank's part of a measurement: its operands, the candidates' samples, and the check that all compute the same.
 
 use super::contenders::{Peer, Ready, Written};
 use super::meter;
@@ -15,11 +15,11 @@ use counterflow_runtime::{Communicator, Error};
 use std::cell::Cell;
 use std::time::Instant;
 
-/// Bytes that the operands' sets have together at least: several times what the L2 cache holds.
+/// The least bytes of all operand sets together: several times the L2 cache.
 const ROTATED: u64 = 256 << 20;
 const MOST_SETS: u64 = 16;
 
-/// What one rank keeps from product to product.
+/// What a rank keeps from product to product.
 pub(super) struct Station {
     pub blas: Blas,
     pub nccl: Option<Nccl>,
@@ -36,10 +36,10 @@ impl Station {
         })
     }
 
-    /// Does the task on this rank. Collective.
+    /// Runs the task on this rank. Collective.
     ///
     /// # Errors
-    /// What the compiler or the driver refuses; a rank that gave up.
+    /// What the compiler or the driver rejects; a rank that gave up.
     pub(super) fn measure(&self, rank: &Communicator, task: &Task<'_>) -> Result<Measured, Error> {
         let begin = Instant::now();
         let sets = self.sets(rank, task)?;
@@ -56,7 +56,7 @@ impl Station {
             .nccl
             .as_ref()
             .map(|nccl| Peer::new(rank, nccl, product, task, &sets));
-        // Also those that would not need it: the rest before a sample must favour nobody.
+        // Also for candidates that do not need it: the pause before a sample must favour none.
         let together = rank.world() > 1;
         let mut contenders = vec![Contender {
             launch: Box::new(|set| product.run(&operands[set])),
@@ -128,7 +128,7 @@ impl Station {
             None => Vec::new(),
         };
         rank.synchronize()?;
-        // Nobody gives memory back while a peer's kernel may still use it.
+        // No rank frees memory while a peer's kernel may still use it.
         rank.barrier()?;
         Ok(Measured {
             seconds,
@@ -141,7 +141,7 @@ impl Station {
         })
     }
 
-    /// Memory with random numbers, as many sets as do not stay in the cache.
+    /// Memory with random numbers: more sets than the cache holds.
     fn sets(&self, rank: &Communicator, task: &Task<'_>) -> Result<Vec<Set>, Error> {
         let [m, n, k] = task.case.size.map(u64::from);
         let width = u64::from(task.dtype.bytes());
@@ -198,7 +198,7 @@ impl Station {
                     .map(|tensor| Ok((tensor, place(tensor)?)))
                     .collect::<Result<_, Error>>()?,
             };
-            // What is gathered is the same matrix on every rank; all else differs.
+            // A gathered tensor is the same matrix on every rank. Everything else differs.
             let seed = |which: u64, own: bool| {
                 let rank = if own { u64::from(rank.rank()) + 1 } else { 0 };
                 task.seed

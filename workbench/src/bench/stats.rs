@@ -1,6 +1,6 @@
-//! What samples amount to.
+//! Statistics of samples.
 
-/// The middle of some samples and how far they spread: the 10th and 90th percentile.
+/// The median of some samples, and their 10th and 90th percentiles.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Spread {
     pub median: f64,
@@ -9,7 +9,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Of any number of samples; of none, all zero.
+    /// The spread of any number of samples. All zero for none.
     pub(super) fn of(samples: &[f64]) -> Spread {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -25,15 +25,15 @@ impl Spread {
     }
 }
 
-/// How many times as fast as others some samples are, in the median over rounds. A clock that moves from round to round moves
-/// both: medians of each by itself differ by what it did between them.
+/// The speed of some samples over others: the median of the ratios, round by round. A clock that changes between rounds
+/// changes both sides of a ratio; separate medians would differ by its change.
 pub(super) fn round_by_round(others: &[f64], samples: &[f64]) -> f64 {
     let rounds = others.iter().zip(samples);
     let ratios: Vec<f64> = rounds.map(|(other, own)| other / own).collect();
     Spread::of(&ratios).median
 }
 
-/// Sample by sample the slowest rank's: what the caller of a collective kernel waits for.
+/// The slowest rank's time in each sample, which the caller of a collective kernel waits for.
 pub(super) fn slowest(ranks: &[&[f64]]) -> Vec<f64> {
     let most = ranks.iter().map(|rank| rank.len()).min().unwrap_or(0);
     (0..most)
@@ -41,7 +41,7 @@ pub(super) fn slowest(ranks: &[&[f64]]) -> Vec<f64> {
         .collect()
 }
 
-/// Seconds a launch in each whole second of the later half, of groups of `launches` that ended at those seconds.
+/// Seconds per launch in each whole second of the second half, from groups of `launches` and the times they ended.
 pub(super) fn windows(ends: &[f64], launches: u32) -> Vec<f64> {
     const WINDOW: f64 = 1.0;
     let half = ends.last().copied().unwrap_or(0.0) / 2.0;
@@ -56,28 +56,28 @@ pub(super) fn windows(ends: &[f64], launches: u32) -> Vec<f64> {
     found
 }
 
-/// The geometric mean; of nothing, none.
+/// The geometric mean. None for no values.
 pub(super) fn geometric_mean(ratios: &[f64]) -> Option<f64> {
     let sum: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
     (!ratios.is_empty()).then(|| (sum / ratios.len() as f64).exp())
 }
 
-/// Fewest samples that a budget leaves.
+/// The fewest samples under a budget.
 const FEWEST: usize = 10;
 
-/// Of the seconds that are left of a product's budget, those for settling, at most `warm`.
+/// The seconds of warm-up, at most `warm`, out of those left of a product's budget.
 pub(super) fn settling(left: f64, warm: f64) -> f64 {
     (left / 3.0).clamp(0.0, warm)
 }
 
-/// So many samples as the seconds that are left allow when a round of them takes `round`: at most `most`, and few
-/// enough are too few to have a spread.
+/// The number of samples that fit in the seconds left if a round takes `round`: at most `most`, and enough to have a
+/// spread.
 pub(super) fn affordable(left: f64, round: f64, most: usize) -> usize {
     let fit = (left / round.max(1e-9)).max(0.0) as usize;
     fit.clamp(FEWEST.min(most), most)
 }
 
-/// Launches in a sample, so that it lasts long beside what an event takes.
+/// Launches in a sample, so that it is long compared with an event.
 pub(super) fn launches(seconds: f64, least: u32) -> u32 {
     const SAMPLE: f64 = 1e-3;
     const MOST: f64 = 64.0;
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_moves_between_rounds_moves_no_ratio() {
-        // In the fourth round it changes between the two: their medians differ by a factor of 2.2.
+        // In the fourth round the clock changes between the two: their medians differ by a factor of 2.2.
         let (others, own) = ([1.1, 2.2, 1.1, 2.2, 2.2], [1.0, 2.0, 1.0, 1.0, 2.0]);
         let ratio = round_by_round(&others, &own);
         assert!((ratio - 1.1).abs() < 1e-12, "{ratio}");

@@ -1,4 +1,4 @@
-//! Many products on a page: a line each, then a line a suite, as text and as Markdown.
+//! Many products on a page: a line for each, then a line for each suite, as text and as Markdown.
 
 use super::stats::{Spread, geometric_mean};
 use super::table::{Result, Row, micros};
@@ -6,10 +6,10 @@ use crate::render;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 
-/// Products of which every contender is shown. Of more, only the best of ours beside cuBLASLt.
+/// The most products for which every candidate is shown. For more, only our best beside cuBLASLt.
 pub(super) const FEW: usize = 12;
 
-/// A table before it is text: what stands above the columns, the lines, and which columns are numbers.
+/// A table before it is text: headings, lines, and which columns are numbers.
 struct Page<'a> {
     header: Vec<&'a str>,
     lines: Vec<Vec<String>>,
@@ -36,7 +36,7 @@ impl Page<'_> {
     }
 }
 
-/// What a speed is over: cuBLASLt alone, or where data is moved what no schedule can be faster than.
+/// The baseline of a ratio: cuBLASLt alone, or with communication the bound that no schedule can beat.
 fn over(results: &[Result]) -> &'static str {
     if results.iter().any(|result| result.link.is_some()) {
         "of bound"
@@ -95,7 +95,7 @@ fn products(results: &[Result]) -> Page<'static> {
     }
 }
 
-/// The best of ours over the products of a suite.
+/// Our best kernels over the products of a suite.
 #[derive(Clone, PartialEq, Debug)]
 struct Suite {
     name: String,
@@ -166,7 +166,7 @@ fn suite_lines(results: &[Result]) -> Page<'static> {
     }
 }
 
-/// What rows that fill no tile cost: time over that of the next full tile, ours and cuBLASLt's.
+/// The cost of rows that fill no tile: time over that of the next full tile, ours and cuBLASLt's.
 fn ragged(results: &[Result]) -> Vec<[String; 4]> {
     let lines = results.iter().filter_map(|result| {
         let full = result.case.full()?;
@@ -196,14 +196,14 @@ fn ragged_lines(results: &[Result]) -> Option<Page<'static>> {
     })
 }
 
-/// Products, if there are many, and what they amount to.
+/// Products, if there are many, and their means.
 pub(super) fn text(results: &[Result]) -> Vec<String> {
     let products = (results.len() > FEW).then(|| products(results));
     let pages = products.into_iter().chain([suite_lines(results)]);
     pages.chain(ragged_lines(results)).map(Page::text).collect()
 }
 
-/// The same, of few products too, for a file.
+/// The same for a file, also for few products.
 pub(super) fn markdown(results: &[Result], head: &str) -> String {
     let pages = [products(results), suite_lines(results)];
     let pages = pages.into_iter().chain(ragged_lines(results));
@@ -211,7 +211,7 @@ pub(super) fn markdown(results: &[Result], head: &str) -> String {
     format!("{head}\n\n{}", pages.join("\n"))
 }
 
-/// For machines: suites, and ragged rows.
+/// For JSON: suites, and ragged rows.
 pub(super) fn object(results: &[Result]) -> [(&'static str, Json); 2] {
     let suites = suites(results).into_iter().map(|suite| {
         json!({

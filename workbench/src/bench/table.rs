@@ -12,15 +12,15 @@ use counterflow_runtime::tuned::{Key, Winner};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 
-/// What every other contender is compared with.
+/// The baseline's name.
 pub(super) const CUBLAS: &str = "cuBLASLt";
 
-/// One contender at one product.
+/// One candidate's times of one product.
 pub(super) struct Row {
     pub contender: String,
-    /// Seconds a launch, of the slowest rank.
+    /// Seconds per launch of the slowest rank.
     pub seconds: Spread,
-    /// How fast it is over cuBLASLt, each sample beside that of its round: a clock that moves between rounds moves both.
+    /// Speed over cuBLASLt, each sample beside that of its round: a clock that changes between rounds changes both.
     pub over_cublas: f64,
     pub samples: usize,
     /// Launches in a sample.
@@ -28,7 +28,7 @@ pub(super) struct Row {
     pub difference: Difference,
     /// Back to back.
     pub sustained: Option<Sustained>,
-    /// The choices of a kernel of the measured schedule; none for the others.
+    /// The choices of a kernel of the measured schedule. None for the others.
     pub ours: Option<Choices>,
 }
 
@@ -44,18 +44,19 @@ impl Row {
 /// A variant's choices, by name.
 pub(super) type Choices = BTreeMap<String, Setting>;
 
-/// All contenders at one product; the first is cuBLASLt.
+/// All candidates of one product. The first is cuBLASLt.
 pub(super) struct Result {
     pub case: Case,
     pub rows: Vec<Row>,
-    /// Seconds that the least bytes take on the busiest link; none where nothing is moved.
+    /// Seconds of the least bytes on the busiest link. None without communication.
     pub link: Option<f64>,
     pub reading: Option<Reading>,
     pub algorithms: usize,
 }
 
 impl Result {
-    /// From what the ranks measured. `names` are the contenders', with the choices of the schedule's kernels.
+    /// Builds the result from the ranks' samples. `names` are the candidates', with the choices of the schedule's
+    /// kernels.
     pub(super) fn of(
         case: &Case,
         names: &[(String, Option<Choices>)],
@@ -95,7 +96,7 @@ impl Result {
             case: case.clone(),
             rows: rows.collect(),
             link,
-            // The GPU with the lowest clock is the one the others wait for.
+            // The others wait for the GPU with the lowest clock.
             reading: ranks
                 .iter()
                 .filter_map(|rank| rank.reading)
@@ -108,24 +109,24 @@ impl Result {
         self.rows.first().map_or(0.0, |row| row.seconds.median)
     }
 
-    /// Seconds below which no schedule can come that moves its data beside cuBLASLt's product.
+    /// The bound: the least seconds of a schedule that communicates beside cuBLASLt's product.
     fn bound(&self) -> f64 {
         self.cublas().max(self.link.unwrap_or(0.0))
     }
 
-    /// Kernels of the schedule, as far as they are right.
+    /// The schedule's kernels with right results.
     fn ours(&self) -> impl Iterator<Item = &Row> {
         let rows = self.rows.iter();
         rows.filter(|row| row.ours.is_some() && row.difference.wrong == 0)
     }
 
-    /// The fastest kernel of the schedule that is right.
+    /// The schedule's fastest kernel with a right result.
     pub(super) fn best(&self) -> Option<&Row> {
         let medians = |a: &&Row, b: &&Row| a.seconds.median.total_cmp(&b.seconds.median);
         self.ours().min_by(medians)
     }
 
-    /// How fast it is: over cuBLASLt, or the part that it reaches of the bound.
+    /// Its ratio: speed over cuBLASLt, or time over the bound's.
     pub(super) fn speed(&self, row: &Row) -> f64 {
         match self.link {
             Some(_) => self.bound() / row.seconds.median,
@@ -133,7 +134,7 @@ impl Result {
         }
     }
 
-    /// The one to be kept.
+    /// The kernel to record.
     pub(super) fn kept(&self, key: &Key, among: usize) -> Option<Winner> {
         let [m, n, k] = self.case.size;
         let row = self.winner()?;
@@ -155,10 +156,10 @@ impl Result {
         })
     }
 
-    /// The first, in the order in which the model likes them, that is as good as the best: a difference of 1 % is within
-    /// what two runs differ by. How good a kernel is, is how much longer it takes than the fastest; where it was measured
-    /// back to back, too, the larger of the two. In turns one that draws more power is fast at the expense of the others,
-    /// and alone one that draws little is best where nothing else would have used that power.
+    /// The first in the model's order whose worst slowdown is within 1 % of the smallest: two runs differ by as much. A
+    /// kernel's slowdown is its time over the fastest's; if it was also measured back to back, the larger of the two.
+    /// In interleaved samples a kernel that draws more power is fast at the others' expense; alone, a kernel that draws
+    /// little power wins where nothing else would have used it.
     fn winner(&self) -> Option<&Row> {
         let turns = |row: &Row| Some(row.seconds.median);
         let alone = |row: &Row| row.sustained.map(|sustained| sustained.seconds);
@@ -182,7 +183,7 @@ impl Result {
     }
 }
 
-/// Whether any element was further off than rounding allows.
+/// Whether any element was off by more than rounding allows.
 pub(super) fn wrong(results: &[Result]) -> bool {
     let mut rows = results.iter().flat_map(|result| &result.rows);
     rows.any(|row| row.difference.wrong > 0)
@@ -192,7 +193,7 @@ pub(super) fn micros(seconds: f64) -> String {
     format!("{:.1}", seconds * 1e6)
 }
 
-/// A line for each contender of each product.
+/// A line for each candidate of each product.
 pub(super) fn text(results: &[Result]) -> String {
     let fused = results.iter().any(|result| result.link.is_some());
     let ratio = if fused { "of bound" } else { "x cuBLASLt" };
@@ -247,8 +248,7 @@ pub(super) fn text(results: &[Result]) -> String {
     render::table(&header, lines, &[2, 3, 4, 5, 6, 7, 8])
 }
 
-/// Back to back for seconds: rate, clock and power of each contender, and how far the rate wanders once it has found
-/// its level.
+/// Back-to-back runs: rate, clock and power of each candidate, and the range of the rate once it is steady.
 pub(super) fn sustained(results: &[Result]) -> Option<String> {
     let mut lines = Vec::new();
     for result in results {
@@ -287,7 +287,7 @@ pub(super) fn sustained(results: &[Result]) -> Option<String> {
     (!lines.is_empty()).then(|| render::table(&header, lines, &[2, 3, 4, 5, 6]))
 }
 
-/// A contender over all products: the geometric mean of its ratios, and the worst with where it was.
+/// A candidate over all products: the geometric mean of its ratios, and the worst one with its product.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Summary {
     pub contender: String,
@@ -296,9 +296,9 @@ pub(super) struct Summary {
     pub worst: (f64, String),
 }
 
-/// Of the best of ours at each product, then of every contender that took part in all of them.
+/// For our best kernel of each product, then for every candidate that was measured on all products.
 pub(super) fn summaries(results: &[Result]) -> Vec<Summary> {
-    // Beside a bound, less is better; beside cuBLASLt, more is.
+    // Over a bound, less is better; over cuBLASLt, more.
     let fused = results.iter().any(|result| result.link.is_some());
     let better = |a: f64, b: f64| if fused { a < b } else { a > b };
     let summary = |contender: &str, ratios: Vec<(f64, String)>| {
@@ -369,7 +369,7 @@ fn reading(reading: &Reading) -> Json {
     json!({ "sm_mhz": spread(reading.clock), "watts": spread(reading.power) })
 }
 
-/// All of it, for machines: times in seconds.
+/// All results as JSON, with times in seconds.
 pub(super) fn object(results: &[Result]) -> Json {
     let each = results.iter().map(|result| {
         let [m, n, k] = result.case.size;

@@ -1,4 +1,4 @@
-//! What the ranks are to measure of a product, with which operands, and what comes of it.
+//! A measurement's task, operands and results.
 
 use super::after::After;
 use super::meter::Reading;
@@ -12,35 +12,35 @@ use counterflow_codegen::variant::Layout;
 use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::jit::Compiler;
 
-/// What all ranks are to do.
+/// What all ranks measure.
 pub(super) struct Task<'a> {
     pub case: &'a Case,
     pub dtype: Dtype,
     pub layout: Layout,
     /// Kernels of the schedule.
     pub ours: &'a [Planned<'a>],
-    /// The product on each rank by itself, by a kernel of ours.
+    /// Our kernel for the product on each rank alone.
     pub alone: Option<&'a Planned<'a>>,
     pub compiler: &'a Compiler,
     pub samples: usize,
-    /// Seconds of turns before them.
+    /// Seconds of warm-up.
     pub warm: f64,
-    /// Seconds for all of it, if they are limited: then fewer turns and samples.
+    /// Seconds for everything, if limited: then less warm-up and fewer samples.
     pub budget: Option<f64>,
-    /// Seconds of each contender back to back, besides.
+    /// Seconds of each candidate's back-to-back run, if any.
     pub sustained: Option<f64>,
     pub seed: u64,
     pub exchange: &'a Exchange,
 }
 
 impl Task<'_> {
-    /// What becomes of the product.
+    /// The epilogue.
     pub(super) fn after(&self) -> After {
         self.ours[0].built.roles.after
     }
 
-    /// Whether the result is more than the product, or of another type than its operands: then it is compared with
-    /// what becomes of the unrounded product.
+    /// Whether the result is more than the product, or of another type than its operands. It is then compared with the
+    /// epilogue of the unrounded product.
     pub(super) fn fused(&self) -> bool {
         self.after().some() || self.result() != self.dtype
     }
@@ -52,11 +52,11 @@ impl Task<'_> {
     }
 }
 
-/// What one rank measured, contender by contender: cuBLASLt, ours alone if asked for, ours, NCCL's if asked for.
+/// One rank's samples, candidate by candidate: cuBLASLt, our product alone if requested, ours, NCCL's if requested.
 pub(super) struct Measured {
-    /// Seconds a launch, sample by sample.
+    /// Seconds per launch, sample by sample.
     pub seconds: Vec<Vec<f64>>,
-    /// How ours differ from cuBLASLt; the first is cuBLASLt itself.
+    /// Differences from cuBLASLt. The first is cuBLASLt itself.
     pub differences: Vec<Difference>,
     /// Launches in a sample.
     pub launches: Vec<u32>,
@@ -75,11 +75,11 @@ pub(super) struct Set {
     pub x: Memory,
     pub w: Memory,
     pub y: Memory,
-    /// All rows of a gathered `x`, not by way of a peer.
+    /// All rows of a gathered `x`, not fetched from peers.
     pub whole: Option<Memory>,
-    /// The product of this rank alone, with room for equal chunks.
+    /// The product of this rank alone, padded to equal chunks.
     pub product: Memory,
-    /// What else the kernels read.
+    /// Other tensors that the kernels read.
     pub more: Vec<(TensorId, Memory)>,
 }
 
@@ -93,7 +93,7 @@ impl Set {
         }
     }
 
-    /// The memory of a tensor that is no operand of the product.
+    /// The memory of a tensor that is not an operand of the product.
     pub(super) fn more(&self, tensor: TensorId) -> Option<&Memory> {
         let mut more = self.more.iter();
         more.find(|(held, _)| *held == tensor)

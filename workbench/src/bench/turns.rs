@@ -1,5 +1,5 @@
-//! Contenders take turns: each once a round, each round in another order, so that none always follows the same other
-//! and none always meets the clock that recovered while the GPU waited.
+//! Interleaved sampling: each candidate once per round, each round in another order. So none always follows the same
+//! other, and none always gets the clock that recovered while the GPU was idle.
 
 use super::meter::{self, Reading};
 use super::stats::{self, Spread};
@@ -10,26 +10,26 @@ use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// One that takes turns.
+/// A candidate.
 pub(super) struct Contender<'a> {
-    /// Launches once, on that set of operands.
+    /// Launches once on that set of operands.
     pub launch: Box<dyn Fn(usize) -> Result<(), Error> + 'a>,
     /// Whether the ranks start its samples together.
     pub together: bool,
 }
 
-/// What a contender did back to back for seconds.
+/// A candidate's back-to-back run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Sustained {
     /// Seconds a launch.
     pub seconds: f64,
-    /// The same, over each whole second of the later half; none where that has no whole second.
+    /// The same for each whole second of the second half. None if that is shorter than a second.
     pub windows: Option<Spread>,
     /// The GPU's state meanwhile.
     pub reading: Option<Reading>,
 }
 
-/// The largest of what the ranks found: what they do together must not depend on one rank's clock.
+/// The largest of the ranks' values: common decisions must not depend on one rank's clock.
 pub(super) struct Exchange(Mutex<Vec<f64>>);
 
 impl Exchange {
@@ -47,17 +47,17 @@ impl Exchange {
     }
 }
 
-/// Everyone's turns on one rank.
+/// The sampling on one rank.
 pub(super) struct Turns<'a> {
     pub rank: &'a Communicator,
     pub exchange: &'a Exchange,
     pub contenders: &'a [Contender<'a>],
-    /// Sets of operands, taken in a circle.
+    /// Sets of operands, used in rotation.
     pub sets: usize,
     pub next: Cell<usize>,
 }
 
-/// A sample on the GPU: its first and last moment.
+/// A sample on the GPU: its start and end.
 type Sample = (Event, Event);
 
 impl Turns<'_> {
@@ -67,8 +67,8 @@ impl Turns<'_> {
         (contender.launch)(set)
     }
 
-    /// One contender's sample, enqueued. What leads it is not timed: it hides the host's time for the first launch,
-    /// and where the ranks launch together it is what makes them start together.
+    /// Enqueues one candidate's sample. The lead before it is not timed: it hides the host's time for the first launch,
+    /// and makes ranks that launch together start together.
     fn sample(&self, contender: &Contender<'_>, launches: u32) -> Result<Sample, Error> {
         let lead = if contender.together {
             self.rank.synchronize()?;
@@ -87,7 +87,7 @@ impl Turns<'_> {
         Ok((start, Event::record(self.rank.stream())?))
     }
 
-    /// One round, from contender `first` on: seconds a launch of each.
+    /// One round, from candidate `first` on: seconds per launch of each.
     fn round(&self, first: usize, launches: &[u32]) -> Result<Vec<f64>, Error> {
         let count = self.contenders.len();
         let mut taken: Vec<Option<Sample>> = (0..count).map(|_| None).collect();
@@ -104,7 +104,7 @@ impl Turns<'_> {
             .collect()
     }
 
-    /// How often each is launched in a sample. All ranks find the same.
+    /// Launches per sample of each candidate. All ranks get the same numbers.
     pub(super) fn launches(&self) -> Result<Vec<u32>, Error> {
         let few = vec![2; self.contenders.len()];
         self.round(0, &few)?;
@@ -112,7 +112,7 @@ impl Turns<'_> {
         let counts = seconds.iter().zip(self.contenders);
         counts
             .map(|(seconds, contender)| {
-                // Ranks that start a little apart do so once a sample.
+                // Ranks start slightly apart once per sample.
                 let least = if contender.together { 5 } else { 1 };
                 let seconds = self.exchange.most(self.rank, *seconds)?;
                 Ok(stats::launches(seconds, least))
@@ -120,9 +120,9 @@ impl Turns<'_> {
             .collect()
     }
 
-    /// Rounds until the clock has found its level: for so many seconds, which is what a GPU takes to notice that it
-    /// draws too much, and then until three in a row take the same within 1 %; at most twice as long. Seconds that a
-    /// round takes by the host's clock, on the slowest rank.
+    /// Runs rounds until the clock is steady: for `seconds`, in which a GPU notices that it draws too much power, and
+    /// then until three in a row agree within 1 %, at most twice as long. Gives the seconds of a round by the host's
+    /// clock, on the slowest rank.
     pub(super) fn settle(&self, launches: &[u32], seconds: f64) -> Result<f64, Error> {
         let (mut before, mut same, mut round) = (0.0, 0, 0);
         let begin = Instant::now();
@@ -140,7 +140,7 @@ impl Turns<'_> {
         }
     }
 
-    /// So many samples of each contender, in seconds a launch.
+    /// The samples of each candidate, in seconds per launch.
     pub(super) fn samples(&self, launches: &[u32], count: usize) -> Result<Vec<Vec<f64>>, Error> {
         let mut all = vec![Vec::with_capacity(count); self.contenders.len()];
         for round in 0..count {
@@ -152,9 +152,9 @@ impl Turns<'_> {
         Ok(all)
     }
 
-    /// Each contender alone, back to back for so long: seconds a launch, and the GPU's state meanwhile.
+    /// Each candidate alone, back to back: seconds per launch, and the GPU's state meanwhile.
     pub(super) fn sustained(&self, seconds: f64, each: &[f64]) -> Result<Vec<Sustained>, Error> {
-        // The first contender must not have the cool chip to itself: a quarter of the time goes before.
+        // The first candidate must not profit from a cool chip, so a quarter of the time runs before it.
         let lead = self.contenders.first().zip(each.first());
         if let Some((contender, each)) = lead {
             self.row(contender, seconds / 4.0, *each)?;
@@ -173,7 +173,7 @@ impl Turns<'_> {
         .collect()
     }
 
-    /// One contender back to back, about so long: seconds a launch, and in each second of the later half.
+    /// One candidate back to back for about this long: seconds per launch, also for each second of the second half.
     fn row(
         &self,
         contender: &Contender<'_>,
@@ -194,7 +194,7 @@ impl Turns<'_> {
                 self.launch(contender)?;
             }
             ends.push(Event::record(self.rank.stream())?);
-            // Two groups are on their way at any time: the GPU never waits for the host, nor the other way round.
+            // Two groups are in flight at any time, so that neither the GPU nor the host waits for the other.
             if let Some(before) = done.checked_sub(1) {
                 ends[before].wait()?;
             }

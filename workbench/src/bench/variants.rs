@@ -1,4 +1,4 @@
-//! Which kernels of ours take part: the choices of a schedule, those that are legal, the model's favourites.
+//! The candidate kernels: the choices of a schedule, the legal ones, the model's favourites.
 
 use super::after::After;
 use crate::args::Many;
@@ -19,15 +19,15 @@ use counterflow_runtime::tuned::{self, Ranked, Ranking};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-/// A kernel that takes part, whatever the shape.
+/// A candidate kernel, before a shape is known.
 #[derive(Debug)]
 pub(super) struct Built {
-    /// Its choices, as a user would set them.
+    /// Its choices, in the form of `--set`.
     pub name: String,
     pub choices: BTreeMap<String, Setting>,
     pub kernel: Checked<Kernel>,
     pub roles: Roles,
-    /// Made when first needed: most variants are only ranked.
+    /// Built on first use: most variants are only ranked.
     pipeline: OnceLock<Result<Checked<Pipeline>, Diagnostics>>,
 }
 
@@ -47,7 +47,7 @@ impl Planned<'_> {
     }
 }
 
-/// Which tensors are the operands and the result of the one product, and what becomes of it.
+/// The operands and the result of the one product, and its epilogue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Roles {
     pub x: TensorId,
@@ -67,7 +67,7 @@ impl Roles {
         };
         let inputs = all(|buffer| buffer.kind.is_input());
         let outputs = all(|buffer| !buffer.kind.is_input() && !buffer.is_scratch());
-        // What other ranks add to a product is still the product.
+        // Products that other ranks add are still the product.
         let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
         let product = moves && After::adds_only(kernel);
         let after = |y| After::of(kernel, y).or(product.then(After::default));
@@ -92,12 +92,12 @@ impl Roles {
                 inputs.len(),
                 outputs.len()
             ),
-            help: "schedules of one product are measured: two operands, one output; between them a bias, then GELU or a matrix that is added".into(),
+            help: "measure schedules of one product: two operands, one output; between them a bias, then GELU or an added matrix".into(),
         })
     }
 }
 
-/// What a schedule does with its ranks, in the words of a suite.
+/// How a schedule divides its product over ranks, in the terms of a suite.
 pub(super) fn side(program: &Program) -> Option<Side> {
     let has = |kind| program.tensors.iter().any(|tensor| tensor.kind == kind);
     if has(TensorKind::Gathered) {
@@ -112,7 +112,7 @@ pub(super) fn side(program: &Program) -> Option<Side> {
 /// The kernel of a variant, checked.
 ///
 /// # Errors
-/// What lowering or the verifier refuses.
+/// What lowering or the verifier rejects.
 pub(super) fn build(program: &Program, variant: &Variant) -> Result<Built, Error> {
     let kernel = verify::kernel(lower::lower(program, variant)?)?;
     let choices: BTreeMap<String, Setting> = tuned::choices(program)
@@ -134,7 +134,7 @@ pub(super) fn build(program: &Program, variant: &Variant) -> Result<Built, Error
 }
 
 impl Built {
-    /// Its numbers for that product on that machine.
+    /// Its plan for that product on that machine.
     fn numbers(&self, case: &Case, machine: &Machine) -> Result<(Series, Checked<Plan>), Error> {
         let [m, n, k] = case.size;
         let shape = Shape::new(m, n, k);
@@ -144,7 +144,7 @@ impl Built {
         Ok((series, plan))
     }
 
-    /// Refuses what cannot be among the fastest.
+    /// Rejects what cannot be among the fastest.
     fn asked(&self, grid: &Grid, machine: &Machine) -> Result<(), Error> {
         if tuned::worth_asking(&self.kernel, grid, machine) {
             return Ok(());
@@ -154,7 +154,7 @@ impl Built {
                 "{}: CTAs share the steps of each of {} tiles on {} SMs",
                 self.kernel.variant, grid.tiles, machine.sms
             ),
-            legal: "gemm.split=1 where each SM has two tiles: there is nothing to gain".into(),
+            legal: "use gemm.split=1 if each SM has two tiles: sharing steps gains nothing".into(),
         })
     }
 
@@ -165,10 +165,10 @@ impl Built {
         Ok(pipeline.map_err(Clone::clone)?)
     }
 
-    /// It and its numbers for that product on that machine.
+    /// The kernel and its plan for that product on that machine.
     ///
     /// # Errors
-    /// Where it is not legal there.
+    /// Why it is illegal there.
     pub(super) fn plan(&self, case: &Case, machine: &Machine) -> Result<Planned<'_>, Error> {
         let (series, plan) = self.numbers(case, machine)?;
         Ok(Planned {
@@ -180,9 +180,10 @@ impl Built {
     }
 }
 
-/// Which take part for one product: all that are legal, or the model's favourites of them, in its order, of those that
-/// are [alike](tuned::alike) the first. Behind several favourites, the first in every other order of tiles: the model sees
-/// little of what the caches hold, and with contiguous rows and a short K that was 5 to 9 %. With them the first refusal, if any.
+/// The candidates for one product: all legal kernels, or the model's favourites in its order, and only the first of
+/// those that are [alike](tuned::alike). Several favourites are followed by the first one in every other tile order:
+/// the model knows little of what the caches hold, which with contiguous rows and a short K was worth 5 to 9 %. Also
+/// gives the first rejection, if any.
 pub(super) fn contenders(
     all: &[Built],
     case: &Case,

@@ -1,5 +1,4 @@
-//! cuBLASLt beside a kernel of ours: what it does in one call, and what both are checked against where that is more
-//! than a product.
+//! The baseline: what cuBLASLt does in one call, and the reference for both if that is more than a product.
 
 use super::after::After;
 use super::task::{Set, Task};
@@ -13,10 +12,10 @@ use counterflow_runtime::cuda::Address;
 use counterflow_runtime::gpus::{Memory, POISON};
 use counterflow_runtime::{Communicator, Error};
 
-/// What cuBLASLt's GELU may be wrong by for each unit of its argument: half of what the GPU's own tanh is, 2^-11.
+/// The allowed error of cuBLASLt's GELU per unit of its argument: half of that of the GPU's tanh, 2^-11.
 const STEEP: f32 = 2.5e-4;
 
-/// What somebody does with the product.
+/// An epilogue on the GPU.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Does {
     after: After,
@@ -24,12 +23,12 @@ pub(super) struct Does {
 }
 
 impl Does {
-    /// What the schedule says.
+    /// The schedule's.
     pub(super) fn ours(after: After) -> Does {
         Does { after, steep: 0.0 }
     }
 
-    /// What cuBLASLt does for it: its GELU is by tanh.
+    /// cuBLASLt's: its GELU is by tanh.
     fn theirs(after: After) -> Does {
         let activation = match after.activation {
             Activation::Nothing => Activation::Nothing,
@@ -45,7 +44,7 @@ impl Does {
     }
 }
 
-/// cuBLASLt's product, with what it does after it.
+/// cuBLASLt's product, with its epilogue.
 pub(super) struct Yardstick<'a> {
     pub name: String,
     pub product: Product<'a>,
@@ -55,7 +54,7 @@ pub(super) struct Yardstick<'a> {
 }
 
 impl<'a> Yardstick<'a> {
-    /// All in one call, if the library has an algorithm for that; otherwise the product alone.
+    /// Everything in one call, if the library has an algorithm for that; otherwise the product alone.
     pub(super) fn new(
         blas: &'a Blas,
         task: &Task<'_>,
@@ -108,10 +107,10 @@ fn place(set: &Set, tensor: Option<TensorId>) -> Option<Address> {
     Some(set.more(tensor?)?.address())
 }
 
-/// The first set's product in f32, as cuBLASLt makes it.
+/// cuBLASLt's f32 product of the first set.
 pub(super) struct Exact<'a> {
     product: Memory,
-    /// What everyone's result holds before the launch, where that counts.
+    /// The contents of every result before the launch, if they count.
     before: Option<(Memory, Draw)>,
     set: &'a Set,
 }

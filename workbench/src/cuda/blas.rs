@@ -1,4 +1,4 @@
-//! cuBLASLt, the GEMM that ours are compared with: the fastest of the algorithms its heuristic offers.
+//! cuBLASLt, the baseline GEMM: the fastest of the algorithms that its heuristic returns.
 
 use super::elements;
 use counterflow_codegen::dtype::Dtype;
@@ -12,9 +12,9 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes an algorithm may use for itself: what cuBLASLt's own guide gives Hopper, twice.
+/// Bytes of an algorithm's workspace: twice what cuBLASLt's guide recommends for Hopper.
 const WORKSPACE: usize = 64 << 20;
-/// Answers asked of the heuristic.
+/// How many algorithms we ask the heuristic for.
 const ANSWERS: usize = 16;
 /// The library's major version that our bindings are written for.
 const FILE: &str = "libcublasLt.so.13";
@@ -33,10 +33,10 @@ unsafe impl Send for Blas {}
 unsafe impl Sync for Blas {}
 
 impl Blas {
-    /// The library, on that GPU; products run in the order of `stream`.
+    /// Loads the library for that GPU. Products run in the order of `stream`.
     ///
     /// # Errors
-    /// [`Error::Toolkit`] where the library is missing; what it refuses.
+    /// [`Error::Toolkit`] if the library is missing; what it rejects.
     pub(crate) fn open(gpu: &Gpu, stream: &Arc<CudaStream>) -> Result<Blas, Error> {
         jit::preload(FILE)?;
         // SAFETY: it loads the library, which runs no code of ours, and looks whether that worked.
@@ -59,25 +59,26 @@ impl Blas {
         })
     }
 
-    /// Its version, as it numbers itself.
+    /// Its version number.
     pub(crate) fn version(&self) -> usize {
         // SAFETY: the library is loaded.
         unsafe { sys::cublasLtGetVersion() }
     }
 
-    /// The fastest way to multiply so, of what the heuristic answers, each tried on those operands.
+    /// The fastest algorithm for a product: each one that the heuristic returns is tried on these operands.
     ///
     /// # Errors
-    /// [`Error::NotYet`] for types that are not compared; what the library refuses.
+    /// [`Error::NotYet`] for types that are not compared; what the library rejects.
     pub(crate) fn product(
         &self,
         problem: Problem,
         operands: &[Operands],
     ) -> Result<Product<'_>, Error> {
         let mut product = Product::new(self, problem)?;
-        // Who is far behind at once is left out. The others go on in laps, each begun by the next one, and the least sum wins: a
-        // clock that still moves decides nothing. (The least time of three laps in one order decided before: at 8192³, where
-        // the best two are 3 % ahead of the next, our speed over it was 0.99 or 1.025 by the run.)
+        // Algorithms that are far behind in the first lap are dropped. The others run more laps, each lap starting with
+        // the next algorithm, and the least sum wins, so a changing clock decides nothing. (Taking the least time of
+        // three laps in one order is not enough: at 8192³, where the best two are 3 % ahead of the next, it made our
+        // speed over it 0.99 or 1.025, depending on the run.)
         const BEHIND: f64 = 1.25;
         const LAPS: usize = 8;
         let mut near: Vec<(Duration, Duration, _)> = Vec::new();
@@ -85,7 +86,7 @@ impl Blas {
             product.algorithm = answer;
             match product.time(operands, None) {
                 Ok(once) => near.push((once, Duration::ZERO, answer)),
-                // The heuristic also answers what then turns out not to run.
+                // The heuristic also returns algorithms that then do not run.
                 Err(Error::Driver { code, .. })
                     if ["not supported", "invalid value"].contains(&&code[..]) => {}
                 Err(error) => return Err(error),
@@ -123,29 +124,29 @@ impl Drop for Blas {
     }
 }
 
-/// A multiplication: sizes, types, and how the operands lie.
+/// A multiplication: sizes, types and layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Problem {
     /// Rows, columns, depth.
     pub(crate) size: [u32; 3],
-    /// Of the operands; sums are in f32.
+    /// Type of the operands. Sums are in f32.
     pub(crate) dtype: Dtype,
-    /// Of the result and of what is added to it.
+    /// Type of the result and of what is added to it.
     pub(crate) result: Dtype,
-    /// What becomes of the product in the same call.
+    /// The epilogue in the same call.
     pub(crate) fused: Fused,
     /// As for our own kernels.
     pub(crate) layout: Layout,
 }
 
-/// What cuBLASLt does after a product, in this order.
+/// cuBLASLt's epilogue, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Fused {
     /// Adds a matrix of the result's type (beta is 1).
     pub(crate) added: bool,
     /// Adds a vector of the result's type along every row.
     pub(crate) bias: Option<Address>,
-    /// GELU, by tanh: it has no other.
+    /// GELU by tanh. It has no other.
     pub(crate) gelu: bool,
 }
 
@@ -165,7 +166,7 @@ impl Fused {
     }
 }
 
-/// Where the matrices are.
+/// The matrices' addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Operands {
     /// The left one.
@@ -178,7 +179,7 @@ pub(crate) struct Operands {
     pub(crate) y: Address,
 }
 
-/// One multiplication as cuBLASLt does it.
+/// One multiplication by cuBLASLt.
 #[derive(Debug)]
 pub(crate) struct Product<'a> {
     blas: &'a Blas,
@@ -186,7 +187,7 @@ pub(crate) struct Product<'a> {
     a: sys::cublasLtMatrixLayout_t,
     b: sys::cublasLtMatrixLayout_t,
     c: sys::cublasLtMatrixLayout_t,
-    /// What the matrix that is added counts.
+    /// The factor of the added matrix (beta).
     beta: f32,
     algorithm: sys::cublasLtMatmulAlgo_t,
     tried: usize,
@@ -204,7 +205,7 @@ impl<'a> Product<'a> {
         if dtype == Dtype::F32 {
             return Err(Error::NotYet {
                 what: "f32 operands beside cuBLASLt".into(),
-                help: "--dtype bf16 and f16 are compared".into(),
+                help: "use --dtype bf16 or f16".into(),
             });
         }
         let mut product = Product {
@@ -223,7 +224,7 @@ impl<'a> Product<'a> {
         check("describe a product", unsafe {
             sys::cublasLtMatmulDescCreate(&raw mut product.work, compute, single)
         })?;
-        // cuBLAS counts columns first: it multiplies the transposes, w to the left of x.
+        // cuBLAS is column-major: it multiplies the transposes, w to the left of x.
         let (w, x, transposed) = match layout {
             Layout::Nt => ([k, n], [k, m], [true, false]),
             Layout::Nn => ([n, k], [k, m], [false, false]),
@@ -285,7 +286,7 @@ impl<'a> Product<'a> {
         })
     }
 
-    /// What the heuristic answers, its favourite first.
+    /// The heuristic's algorithms, its favourite first.
     fn answers(&self) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, Error> {
         let mut preference = ptr::null_mut();
         // SAFETY: the place is ours.
@@ -324,7 +325,7 @@ impl<'a> Product<'a> {
         // SAFETY: nobody else has it.
         unsafe { sys::cublasLtMatmulPreferenceDestroy(preference) };
         check("say what cuBLASLt may use", said)?;
-        // It has none for that at all.
+        // It has none for this problem.
         if asked == cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED {
             return Ok(Vec::new());
         }
@@ -341,7 +342,7 @@ impl<'a> Product<'a> {
     /// Multiplies, in the order of the stream.
     ///
     /// # Errors
-    /// What the library refuses.
+    /// What the library rejects.
     pub(crate) fn run(&self, operands: &Operands) -> Result<(), Error> {
         let one = 1f32;
         let at = |address: Address| address.get() as *mut c_void;
@@ -369,8 +370,8 @@ impl<'a> Product<'a> {
         })
     }
 
-    /// For choosing: as many in a row as last a millisecond, but 16 at most; a few, where nothing is known of how long one takes. One
-    /// goes before.
+    /// Times an algorithm: as many launches as last a millisecond, at most 16, or a few if one's time is unknown. One
+    /// launch runs before.
     fn time(&self, operands: &[Operands], once: Option<Duration>) -> Result<Duration, Error> {
         const LONG: Duration = Duration::from_millis(1);
         const FEW: u32 = 3;
@@ -378,7 +379,7 @@ impl<'a> Product<'a> {
             let enough = LONG.as_secs_f64() / once.as_secs_f64().max(1e-6);
             (enough.ceil() as u32).clamp(1, 16)
         });
-        // The first of an algorithm also loads its code.
+        // An algorithm's first launch also loads its code.
         self.run(&operands[0])?;
         let start = Event::record(&self.blas.stream)?;
         let all = operands.iter().cycle().take(launches as usize);

@@ -1,7 +1,7 @@
-//! What measurements need of a GPU and no schedule does: cuBLASLt and NCCL, which ours are compared with, and random
-//! numbers made and compared there.
+//! GPU code that only measurements need: cuBLASLt and NCCL, the baselines, and random numbers that are made and
+//! compared on the GPU.
 //!
-//! The libraries are bound and our kernels for them launched here and nowhere else in this crate.
+//! Only this module binds these libraries and launches these kernels.
 #![allow(unsafe_code)]
 
 mod blas;

@@ -1,4 +1,4 @@
-//! NCCL, the collectives that fused kernels are compared with. Bound at run time, and by nothing but measurements.
+//! NCCL, the baseline for fused kernels. It is bound at run time, only for measurements.
 //!
 //! Never with multicast: on a shared host a program that uses it can put other people's GPUs out of service.
 
@@ -13,15 +13,15 @@ use std::ptr;
 use std::sync::Arc;
 
 const FILE: &str = "libnccl.so.2";
-/// The variable that must say that NCCL leaves multicast alone.
+/// The variable that must forbid NCCL multicast.
 const NO_MULTICAST: &str = "NCCL_NVLS_ENABLE";
 
 type Comm = *mut c_void;
 type Status = c_int;
-/// Sent, received, elements, type, communicator, stream.
+/// Arguments: sent, received, elements, type, communicator, stream.
 type Gather =
     unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Comm, *mut c_void) -> Status;
-/// The same with an operation after the type.
+/// The same, with an operation after the type.
 type Reduce = unsafe extern "C" fn(
     *const c_void,
     *mut c_void,
@@ -79,8 +79,8 @@ impl Nccl {
     /// A communicator for each of those GPUs and streams, in order.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless the environment forbids it multicast; [`Error::Toolkit`] where the library is missing;
-    /// what it refuses.
+    /// [`Error::Usage`] unless the environment forbids multicast; [`Error::Toolkit`] if the library is missing; what it
+    /// rejects.
     pub(crate) fn all(ranks: &[(Arc<Gpu>, Arc<CudaStream>)]) -> Result<Vec<Nccl>, Error> {
         if std::env::var_os(NO_MULTICAST).is_none_or(|value| value != "0") {
             return Err(Error::Usage {
@@ -131,7 +131,7 @@ impl Nccl {
         Ok(all.collect())
     }
 
-    /// Its version, as it numbers itself.
+    /// Its version number.
     pub(crate) fn version(&self) -> i32 {
         let mut version = 0;
         // SAFETY: the place is ours.
@@ -139,7 +139,7 @@ impl Nccl {
         version
     }
 
-    /// Every rank's `count` elements behind one another at `to`; this rank's lie there already. Collective.
+    /// Gathers every rank's `count` elements at `to`, in order. This rank's are there already. Collective.
     ///
     /// # Errors
     /// What the library refuses.
@@ -166,7 +166,7 @@ impl Nccl {
         check(self.functions, "gather with NCCL", status)
     }
 
-    /// The sum over ranks of this rank's part of `from`, `count` elements. Collective.
+    /// Sums this rank's part of `from`, `count` elements, over ranks. Collective.
     ///
     /// # Errors
     /// What the library refuses.
@@ -180,7 +180,7 @@ impl Nccl {
         self.sum(self.functions.reduce_scatter, from, to, count, dtype)
     }
 
-    /// The sum over ranks of `count` elements. Collective.
+    /// Sums `count` elements over ranks. Collective.
     ///
     /// # Errors
     /// What the library refuses.
@@ -235,6 +235,6 @@ fn check(functions: Functions, what: &str, status: Status) -> Result<(), Error> 
     Err(Error::Driver {
         what: what.into(),
         code: text.to_string_lossy().into_owned(),
-        help: "NCCL_DEBUG=WARN makes it say why; it needs a GPU for every rank".into(),
+        help: "set NCCL_DEBUG=WARN to see why; NCCL needs a GPU for every rank".into(),
     })
 }

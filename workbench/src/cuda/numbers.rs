@@ -1,4 +1,4 @@
-//! Numbers for measurements, made and compared on the GPU: operands of gigabytes would take the host minutes.
+//! Numbers for measurements, made and compared on the GPU. Operands of gigabytes would take the host minutes.
 
 use super::elements;
 use counterflow_codegen::dtype::Dtype;
@@ -28,15 +28,15 @@ pub(crate) struct Numbers {
 /// A run of elements of a random sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Draw {
-    /// Which sequence.
+    /// The sequence.
     pub seed: u64,
-    /// Its first element here.
+    /// The index of the first element.
     pub first: u64,
-    /// How many.
+    /// The number of elements.
     pub count: u64,
 }
 
-/// Matrices to compare: one, and those that it should be the sum of.
+/// Matrices to compare: one, and the parts whose sum it should be.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Compare {
     /// What is looked at.
@@ -53,7 +53,7 @@ pub(crate) struct Compare {
     pub depth: u32,
 }
 
-/// A result, and the unrounded product that it should be made of.
+/// A result, and the unrounded product that it is made from.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct CompareFused {
     /// What is looked at.
@@ -62,11 +62,11 @@ pub(crate) struct CompareFused {
     pub dtype: Dtype,
     /// The product, in f32.
     pub product: Address,
-    /// What is added along every row, and its type.
+    /// The vector that is added to every row, and its type.
     pub bias: Option<(Address, Dtype)>,
-    /// What is done then.
+    /// The function applied then.
     pub activation: Activation,
-    /// What is added in the end, and its type.
+    /// The matrix that is added last, and its type.
     pub added: Option<(Address, Dtype)>,
     /// Elements of the result.
     pub count: u64,
@@ -74,11 +74,11 @@ pub(crate) struct CompareFused {
     pub columns: u32,
     /// Products in each element.
     pub depth: u32,
-    /// What the activation may be wrong by, in units of its argument.
+    /// The activation's allowed error, in units of its argument.
     pub steep: f32,
 }
 
-/// Functions that both we and cuBLASLt have, or nearly so.
+/// Functions that both we and cuBLASLt have, at least nearly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Activation {
     /// None.
@@ -93,14 +93,14 @@ pub(crate) enum Activation {
 /// How two results differ.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct Difference {
-    /// Elements further off than rounding allows, NaN among them.
+    /// Elements that are off by more than rounding allows, with NaNs.
     pub wrong: u32,
-    /// The largest distance in units of what rounding allows; NaNs aside.
+    /// The largest distance, as a multiple of what rounding allows, without NaNs.
     pub worst: f32,
 }
 
 impl Numbers {
-    /// Compiles and loads what makes and compares them.
+    /// Compiles and loads the kernels that make and compare numbers.
     ///
     /// # Errors
     /// What the compiler or the driver refuses.
@@ -120,7 +120,7 @@ impl Numbers {
         Ok(numbers)
     }
 
-    /// Compares what is equal, and what is not: a comparison that cannot fail says nothing.
+    /// Tests the comparison on equal and on different numbers: a comparison that cannot fail says nothing.
     fn see_mistakes(&self) -> Result<(), Error> {
         const COUNT: u64 = 4096;
         let words = |seed| -> Result<Local<u16>, Error> {
@@ -146,7 +146,7 @@ impl Numbers {
             Ok::<_, Error>(u64::from(self.differ(Dtype::Bf16, compare)?.wrong))
         };
         let equal = wrong(&again)?;
-        // Two draws are hardly ever as near as a unit in the last place.
+        // Two random numbers are hardly ever within a unit in the last place.
         let unequal = wrong(&other)?;
         again.fill(0xff)?;
         let nan = wrong(&again)?;
@@ -155,13 +155,13 @@ impl Numbers {
         }
         Err(Error::Wrong {
             what: format!(
-                "of {COUNT} numbers the comparison finds {equal} of the same wrong, {unequal} of others and {nan} NaNs"
+                "of {COUNT} numbers the comparison reports {equal} equal ones, {unequal} different ones and {nan} NaNs as wrong"
             ),
             help: "report it with the GPU and the driver: no result can be trusted here".into(),
         })
     }
 
-    /// The same of what becomes of a product: one that is left as it is, one through a function, another one.
+    /// The same test for epilogues: one without a function, one with a function, one with another function.
     fn see_fused_mistakes(&self, same: &Local<u16>, other: &Local<u16>) -> Result<(), Error> {
         let count = same.len() as u64;
         let product: Local<f32> = Local::zeros(&self.stream, same.len())?;
@@ -197,7 +197,7 @@ impl Numbers {
         }
         Err(Error::Wrong {
             what: format!(
-                "of {count} products the comparison finds {equal} of the same wrong, {unequal} of others, and {erf} and {tanh} that a GELU was left out of"
+                "of {count} products the comparison reports {equal} equal ones, {unequal} different ones, and {erf} and {tanh} without their GELU as wrong"
             ),
             help: "report it with the GPU and the driver: no result can be trusted here".into(),
         })
@@ -211,7 +211,7 @@ impl Numbers {
         compiler.compile(&Source::new("numbers", TEXT), Target::Sm90a)
     }
 
-    /// Writes normally distributed numbers of mean 0 and variance 1. The caller's memory must hold them.
+    /// Writes normally distributed numbers of mean 0 and variance 1. The caller's memory must be large enough.
     ///
     /// # Errors
     /// What the driver refuses.
@@ -228,10 +228,10 @@ impl Numbers {
 
     /// Compares, once the stream is done.
     ///
-    /// Both sides were rounded to the type after sums in f32 of another order, so an element may differ by one unit
-    /// in the last place: 2 half units, relative to its size. In a sum of parts each part was rounded so, and the sum
-    /// itself once more. f32 sums of `depth` products of normal numbers differ by some of their own roundings, which
-    /// shows where the result is near zero.
+    /// Both sides were summed in f32 in different orders and rounded to the type, so an element may differ by one unit
+    /// in the last place: 2 half units, relative to its size. In a sum of parts each part was rounded, and the sum once
+    /// more. f32 sums of `depth` products of normal numbers also differ by some of their own roundings, which matters
+    /// if the result is near zero.
     ///
     /// # Errors
     /// What the kernels before ended with.
@@ -257,7 +257,7 @@ impl Numbers {
         Difference::read(&found)
     }
 
-    /// Compares with what becomes of a product, once the stream is done.
+    /// Compares with the epilogue of a product, once the stream is done.
     ///
     /// The result is rounded once, by half a unit in the last place. f32 sums differ as in [`Numbers::differ`]; no
     /// function here is steeper than 1.13.
@@ -311,7 +311,7 @@ fn operand(dtype: Dtype) -> Result<u32, Error> {
     if dtype == Dtype::F32 {
         return Err(Error::NotYet {
             what: "measuring f32".into(),
-            help: "--dtype bf16 and f16 are measured".into(),
+            help: "use --dtype bf16 or f16".into(),
         });
     }
     Ok(elements::ours(dtype))
