@@ -1,4 +1,4 @@
-//! y = x · wᵀ on each rank, with nothing to communicate: the smallest schedule there is.
+//! y = x · wᵀ on each rank, without communication: the smallest schedule.
 //!
 //! `cargo run --release --example gemm -- check --set tiles=256x128`
 

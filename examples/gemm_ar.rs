@@ -1,4 +1,4 @@
-//! y = all_reduce(x · wᵀ), the sum whole on every rank.
+//! y = all_reduce(x · wᵀ): every rank gets the whole sum.
 //!
 //! `cargo run --release --example gemm_ar -- run --m 1000 --world 5`
 

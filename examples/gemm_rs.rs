@@ -1,4 +1,4 @@
-//! y = reduce_scatter(x · wᵀ): partial tiles go straight to their owner, who adds them in rank order.
+//! y = reduce_scatter(x · wᵀ): partial tiles go straight to their owner, which adds them in rank order.
 //!
 //! The same bits every run: `cargo run --release --example gemm_rs -- run --seed 2`.
 

@@ -1,15 +1,15 @@
-//! A reference of your own: `run` compares what the schedule makes with what you say it should, element by element.
+//! A reference of your own: `run` compares the schedule's results with it, element by element.
 //!
-//! Without one it compares sums over ranks with what their types promise, and everything else with the schedule's own
-//! statements in f64. That finds what a kernel does wrong, but not what the schedule itself gets wrong. Here the cap is
-//! 20 in both: change one of them, and see.
+//! Without one, `run` compares sums over ranks with the promise of their types, and everything else with the schedule's
+//! own statements in f64. That finds errors of a kernel, but not errors of the schedule itself. Here the cap is 20 in
+//! both: change one of them, and see.
 //!
 //! `cargo run --release --example own_reference -- run --m 500`
 
 use counterflow::given::{Given, Matrix};
 use counterflow::prelude::*;
 
-/// Values far from zero come no further than 20.
+/// Caps values smoothly at 20 in magnitude.
 #[epilogue]
 fn capped(x: f32) -> f32 {
     20.0 * (x / 20.0).tanh()
@@ -25,7 +25,7 @@ pub fn logits(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
     }
 }
 
-/// The rows that a rank holds of an output, or why nothing can be said of it.
+/// The rows of an output that a rank holds, or why there is no reference.
 fn reference(given: &Given<'_>) -> Result<Matrix, String> {
     let x = given.input("x", given.rank())?;
     let w = given.input("w", given.rank())?;

@@ -1,6 +1,6 @@
-//! A schedule that is wrong on purpose: every rank waits for its own rows to arrive before it passes them on.
+//! A schedule that is wrong on purpose: every rank waits for its own rows to arrive before it forwards them.
 //!
-//! `cargo run --release --example rejected` exits with 1 and tells why nobody can ever begin.
+//! `cargo run --release --example rejected` exits with 1 and reports why no rank can ever begin.
 
 use counterflow::prelude::*;
 

@@ -1,4 +1,4 @@
-//! y = all_gather(x) · wᵀ again, but every rank only ever talks to the next one and passes on what it got.
+//! y = all_gather(x) · wᵀ again, but every rank sends only to the next one and forwards what it received.
 //!
 //! Compare the first tile of the last chunk with `ag_gemm`'s: `cargo run --release --example ring -- predict`.
 

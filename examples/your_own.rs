@@ -1,11 +1,11 @@
 //! A schedule that is not in the library: partners swap their rows, in the order of `me ^ step`.
 //!
-//! At any moment every link carries one exchange between two partners. A world that is no power of two has steps in
-//! which a rank has no partner: `if` leaves them out, and the verifier proves for each world that nothing is missing.
+//! At any moment every link carries one exchange between two partners. If the world is not a power of two, a rank has
+//! no partner in some steps: `if` skips those, and the verifier proves for each world that nothing is missing.
 //!
-//! `cargo run --release --example your_own -- demo --world 5`; then delete the second `if`, and read the story.
-//! The last line of what is proven says that it has no kernel for GPUs yet, and at which statement; `check --emit` says
-//! what would have one.
+//! `cargo run --release --example your_own -- demo --world 5`; then delete the second `if`, and read the report. The last
+//! line of the proof says that it has no kernel for GPUs yet, and because of which statement; `check --emit` says what
+//! would have one.
 
 use counterflow::prelude::*;
 
@@ -24,7 +24,7 @@ pub fn exchange(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
                 arrived.on(me() ^ step)[p].add(1);
             }
         }
-        // Between the world and the next power of two there are further steps.
+        // The steps from the world size up to the next power of two.
         if me() ^ (step + world()) < world() {
             for p in pieces.of(me()) {
                 x.on(me() ^ (step + world()))[p] = x[p];

@@ -1,17 +1,17 @@
 //! **counterflow** turns a Rust function that says *when each chunk moves and when each tile is computed* into one
 //! fused communication + GEMM kernel, proves that schedule safe, and runs it.
 //!
-//! A schedule goes one way: [`Program`] is what you wrote, with a [`Variant`] it is a [`Kernel`], with the largest
-//! [`Shape`] a [`Series`], and with each launch's a [`Plan`] of it; and only [`codegen::verify`] can make the
-//! [`Checked`] values that the emulator and the timeline take.
+//! Values flow one way: your [`Program`] and a [`Variant`] make a [`Kernel`], the largest [`Shape`] makes it a
+//! [`Series`], and each launch's shape makes a [`Plan`] of that. Only [`codegen::verify`] makes the [`Checked`] values
+//! that the emulator and the timeline take.
 //!
-//! Start with `use counterflow::prelude::*;` and [`schedule`](macro@schedule), look at [`schedules`], and give yours to
-//! `counterflow_workbench::main`, the command-line tool, which is a crate of its own.
+//! Start with `use counterflow::prelude::*;` and [`schedule`](macro@schedule), look at [`schedules`], and pass your own
+//! to `counterflow_workbench::main`, the command-line tool, which is a separate crate.
 //!
 //! # Embedding
 //!
-//! Every rank is a thread of one process today. [`launch::Tensors`] trusts the addresses and lengths that it is given,
-//! and buffers must outlive their launches.
+//! Every rank is a thread of one process today. [`launch::Tensors`] trusts the addresses and lengths that it gets, and
+//! buffers must outlive their launches.
 //!
 //! ```rust,no_run
 //! use counterflow::codegen::{lower::lower, program::TensorId, sm90, verify};
@@ -68,7 +68,7 @@ pub use counterflow_codegen::verify::{Checked, Series};
 pub mod prelude;
 pub mod schedules;
 
-/// What the macros' output names. Not for users: it changes with the macros.
+/// Items that the macros' output names. Not for users: they change with the macros.
 #[doc(hidden)]
 pub mod __private {
     pub use counterflow_codegen::builder::{
@@ -78,11 +78,11 @@ pub mod __private {
     pub use counterflow_codegen::dtype::{Dtype, Element};
     pub use counterflow_codegen::value::{Binary, Compare, ScalarFn, Unary};
 
-    /// The type behind every parameter's kind: a name for the element type, never a value.
+    /// The type of every parameter. It names the element type and never has a value.
     pub struct Tensor<T>(std::marker::PhantomData<T>);
 
     impl<T> Tensor<T> {
-        /// What its elements are in memory.
+        /// Its element type in memory.
         pub fn dtype() -> Dtype
         where
             T: Element,

@@ -1,14 +1,14 @@
-//! What a schedule names: `use counterflow::prelude::*;`.
+//! The names that a schedule uses: `use counterflow::prelude::*;`.
 //!
-//! The words of the language that are no items of Rust (`counters`, `symmetric`, `dot`, `zero`) are known to
-//! [`schedule`](macro@schedule) alone, which lists them all.
+//! Only [`schedule`](macro@schedule) knows the words that are not Rust items (`counters`, `symmetric`, `dot`, `zero`).
+//! Its documentation lists the whole language.
 
 use crate::__private::Tensor;
 pub use crate::{epilogue, schedule};
 pub use counterflow_codegen::builder::{everyone, me, others, ranks, ring, tune, world};
 pub use half::{bf16, f16};
 
-/// Input in row chunks, one a rank, that every rank holds all of at the end.
+/// Input in row chunks, one per rank. Every rank holds all of it at the end.
 pub type Gathered<T> = Tensor<T>;
 /// Input, whole on each rank and different on each.
 pub type Local<T> = Tensor<T>;
@@ -16,9 +16,9 @@ pub type Local<T> = Tensor<T>;
 pub type Vector<T> = Tensor<T>;
 /// Output, whole on each rank and different on each.
 pub type Out<T> = Tensor<T>;
-/// Output that a launch adds to (`grad[t] += …`), whole on each rank and different on each: what it holds before counts.
+/// Output that a launch adds to (`grad[t] += …`), whole on each rank and different on each. Its old contents count.
 pub type Accumulated<T> = Tensor<T>;
-/// Output: the sum over ranks, of which each rank keeps its chunk of the rows.
+/// Output: the sum over ranks. Each rank keeps its row chunk.
 pub type Scattered<T> = Tensor<T>;
 /// Output: the sum over ranks, whole on every rank.
 pub type Reduced<T> = Tensor<T>;

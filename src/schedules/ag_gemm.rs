@@ -3,8 +3,8 @@ use crate::prelude::*;
 /// y = all_gather(x) · wᵀ: push my rows to my peers while the tensor cores start on the rows already here.
 ///
 /// Use it for column-parallel layers (QKV, gate and up, fc1) when a rank's rows are less than about 4 MiB, where a
-/// copy engine's fixed cost shows, or when copies must not depend on the host. A few CTAs are given to moving data;
-/// they join the GEMM when they are done.
+/// copy engine's fixed cost matters, or when copies must not depend on the host. A few CTAs move data and join the GEMM
+/// when they are done.
 #[schedule]
 pub fn ag_gemm(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let pieces = x.pieces(rows = tune(128, 256));

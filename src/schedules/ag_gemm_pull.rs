@@ -2,8 +2,8 @@ use crate::prelude::*;
 
 /// y = all_gather(x) · wᵀ: copy engines fetch my peers' rows while the tensor cores start on mine.
 ///
-/// Use it when a rank's rows are more than about 4 MiB: copy engines are the fastest way over the link and cost no
-/// SM. Nearest neighbour first, and every rank fetches from another peer at any time.
+/// Use it when a rank's rows are more than about 4 MiB: copy engines use the link best and need no SM. The nearest
+/// neighbour comes first, and at any time every rank pulls from a different peer.
 #[schedule]
 pub fn ag_gemm_pull(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let pieces = x.pieces(rows = tune(1024, 512, 2048));

@@ -1,9 +1,9 @@
 use crate::prelude::*;
 
-/// y = all_gather(x) · wᵀ: every rank passes on what it has received to the next.
+/// y = all_gather(x) · wᵀ: every rank forwards what it has received to the next rank.
 ///
-/// Use it where each rank has a fast link to its neighbours only. Over a switch, [`ag_gemm`](super::ag_gemm) moves
-/// the same bytes with one hop instead of up to `world - 1`.
+/// Use it if each rank has fast links only to its neighbours. Over a switch, [`ag_gemm`](super::ag_gemm) moves the same
+/// bytes in one ring step instead of up to `world - 1`.
 #[schedule]
 pub fn ag_gemm_ring(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let pieces = x.pieces(rows = tune(128, 256));

@@ -2,8 +2,8 @@ use crate::prelude::*;
 
 /// y = x · wᵀ beside an independent all_gather(z): no counter connects them.
 ///
-/// Use it to hide a gather that a *later* layer needs (a gradient's operand, the next weight shard) behind a GEMM
-/// that needs no communication.
+/// Use it to hide a gather for a *later* layer (a gradient's operand, the next weight shard) behind a GEMM without
+/// communication.
 #[schedule]
 pub fn bulk(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, z: Gathered<bf16>) {
     let pieces = z.pieces(rows = tune(128, 256));

@@ -1,8 +1,8 @@
 use crate::prelude::*;
 
-/// y = x · wᵀ on each rank by itself.
+/// y = x · wᵀ on each rank alone.
 ///
-/// Use it where nothing has to be communicated, and as the yardstick for the others.
+/// Use it without communication, and as the baseline for the others.
 #[schedule]
 pub fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let tiles = y.tiles(tune(

@@ -2,8 +2,8 @@ use crate::prelude::*;
 
 /// y = all_reduce(x · wᵀ), two shots on the same tiles: partials go to their owner, and the sum goes to everyone.
 ///
-/// Use it for row-parallel layers whose next layer wants all rows (no sequence parallelism). Moves as many bytes as
-/// a reduce-scatter and an all-gather, and no rank waits for more than the tile it needs.
+/// Use it for row-parallel layers if the next layer needs all rows (no sequence parallelism). It moves as many bytes as
+/// a reduce-scatter and an all-gather, and a rank waits only for the tile it needs.
 #[schedule]
 pub fn gemm_ar(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
     let tiles = y.tiles(tune((128, 256), (128, 160), (128, 128)));

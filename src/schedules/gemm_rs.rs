@@ -1,9 +1,9 @@
 use crate::prelude::*;
 
-/// y = reduce_scatter(x · wᵀ): partial tiles go straight to their owner, who adds them to its own in rank order.
+/// y = reduce_scatter(x · wᵀ): partial tiles go straight to their owner, which adds them to its own in rank order.
 ///
 /// Use it for row-parallel layers (o_proj, down, fc2). Sums are in f32 and in a fixed order, so the same inputs give
-/// the same bits in every run. Costs one slot of scratch a rank.
+/// the same bits in every run. It needs one slot of scratch per rank.
 #[schedule]
 pub fn gemm_rs(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
     let tiles = y.tiles(tune((128, 256), (128, 160), (128, 128)));

@@ -1,8 +1,8 @@
 use crate::prelude::*;
 
-/// y = reduce_scatter(x · wᵀ): the owner stores its own tile first, and the others add theirs to it in its memory.
+/// y = reduce_scatter(x · wᵀ): the owner stores its own tile first, and the others add theirs in its memory.
 ///
-/// Use it where [`gemm_rs`](super::gemm_rs)'s scratch is too much. Every add rounds to y's type, and their order is
+/// Use it if [`gemm_rs`](super::gemm_rs) needs too much scratch. Every add rounds to y's type, and their order is
 /// not fixed: two runs may differ in the last bits.
 #[schedule]
 pub fn gemm_rs_add(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {

@@ -1,8 +1,8 @@
 use crate::prelude::*;
 
-/// y = gelu(x · wᵀ + bias): the first half of an MLP, on each rank by itself.
+/// y = gelu(x · wᵀ + bias): the first half of an MLP, on each rank alone.
 ///
-/// Use it where a bias and an activation follow the product: they cost no pass over memory of their own.
+/// Use it if a bias and an activation follow the product: they need no extra pass over memory.
 #[schedule]
 pub fn linear_gelu(x: Local<bf16>, w: Local<bf16>, bias: Vector<bf16>, y: Out<bf16>) {
     let tiles = y.tiles(tune(

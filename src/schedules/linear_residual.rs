@@ -1,8 +1,8 @@
 use crate::prelude::*;
 
-/// y = x · wᵀ + bias + residual: the second half of an MLP or of attention, on each rank by itself.
+/// y = x · wᵀ + bias + residual: the second half of an MLP or of attention, on each rank alone.
 ///
-/// Use it where what the layer was given is added to what it made. The sum is rounded once.
+/// Use it if a layer's input is added to its output. The sum is rounded once.
 #[schedule]
 pub fn linear_residual(
     x: Local<bf16>,

@@ -1,4 +1,4 @@
-//! The library: schedules in the language itself, one a file. Each says when to use it.
+//! The library: schedules in the language itself, one per file. Each says when to use it.
 
 mod ag_gemm;
 mod ag_gemm_pull;
