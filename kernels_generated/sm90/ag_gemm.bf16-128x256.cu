@@ -76,6 +76,16 @@ ag_gemm(
     const u32 base = shared_address(shared);
     const u32 warp = warp_index();
     const u32 lane = threadIdx.x % 32;
+    const Buffer<X_AT, X_BYTES> smem_x = {base};
+    const Buffer<W_AT, W_BYTES> smem_w = {base};
+    const Buffer<PANEL_AT, PANEL_BYTES> smem_panel = {base};
+    const Buffer<BOX_AT, BOX_BYTES> smem_box = {base};
+    const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
+    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Cta> stage_empty = {base};
+    const Barriers<PANEL_FULL_AT, PANEL_FULL, Order::Cta> panel_full = {base};
+    const Barriers<PANEL_EMPTY_AT, PANEL_EMPTY, Order::Cta> panel_empty = {base};
+    const Barriers<BOX_FULL_AT, BOX_FULL, Order::Cta> box_full = {base};
+    const Barriers<BOX_EMPTY_AT, BOX_EMPTY, Order::Cta> box_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
@@ -83,21 +93,9 @@ ag_gemm(
         tma_prefetch_map(w);
         tma_prefetch_map(w_strip);
         tma_prefetch_map(y);
-        #pragma unroll 1
-        for (u32 stage = 0; stage < STAGES; ++stage) {
-            mbarrier_init(base + STAGE_FULL_AT + stage * 8, 1);
-            mbarrier_init(base + STAGE_EMPTY_AT + stage * 8, CONSUMERS * 4);
-        }
-        #pragma unroll 1
-        for (u32 panel = 0; panel < PANELS; ++panel) {
-            mbarrier_init(base + PANEL_FULL_AT + panel * 8, CONSUMERS * 4);
-            mbarrier_init(base + PANEL_EMPTY_AT + panel * 8, 1);
-        }
-        #pragma unroll 1
-        for (u32 box = 0; box < BOXES; ++box) {
-            mbarrier_init(base + BOX_FULL_AT + box * 8, 1);
-            mbarrier_init(base + BOX_EMPTY_AT + box * 8, 1);
-        }
+        stage_full.init(STAGES, 1, stage_empty, CONSUMERS * 4);
+        panel_full.init(PANELS, CONSUMERS * 4, panel_empty, 1);
+        box_full.init(BOXES, 1, box_empty, 1);
         mbarrier_init_fence();
     }
     __syncthreads();
@@ -112,7 +110,7 @@ ag_gemm(
             // The first CTAs move data before they take items of the GEMM.
             if (blockIdx.x < COMM_CTAS) {
                 u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
-                u32 box = 0, box_parity = 0;
+                PipelineState<BOXES> box;
                 if (blockIdx.x == 0) {
                     // signal ready_x.on(peer)[me] += 1 (credit: my x may be touched)
                     #pragma unroll 1
@@ -132,11 +130,11 @@ ag_gemm(
                         // x.on(peer)[p] = x[p]
                         #pragma unroll 1
                         for (u32 i = 0; i < UNIT; ++i) {
-                            mbarrier_wait(base + BOX_EMPTY_AT + box * 8, box_parity ^ 1, watch, LOAD, BOX_EMPTY, box);
-                            const u32 full = base + BOX_FULL_AT + box * 8;
-                            mbarrier_expect(full, BOX_BYTES);
-                            tma_load(base + BOX_AT + box * BOX_BYTES, x, full, (unit * UNIT + i) * BOX_N, p_row * PIECE, me, me);
-                            if (++box == BOXES) box = 0, box_parity ^= 1;
+                            box_empty[box.index].wait(box.phase ^ 1, watch, LOAD);
+                            const auto full = box_full[box.index];
+                            full.expect(BOX_BYTES);
+                            tma_load(smem_box[box.index], x, full.at, (unit * UNIT + i) * BOX_N, p_row * PIECE, me, me);
+                            box.advance();
                         }
                     }
                     first += items;
@@ -144,12 +142,12 @@ ag_gemm(
                 // All boxes have left: stages and panels may lie over them.
                 #pragma unroll 1
                 for (u32 i = 0; i < BOXES; ++i) {
-                    mbarrier_wait(base + BOX_EMPTY_AT + box * 8, box_parity ^ 1, watch, LOAD, BOX_EMPTY, box);
-                    if (++box == BOXES) box = 0, box_parity ^= 1;
+                    box_empty[box.index].wait(box.phase ^ 1, watch, LOAD);
+                    box.advance();
                 }
             }
             u32 index = first_item(plan.join, COMM_CTAS), first = 0;  // this CTA's next item of the loops below, and how many the loops before had
-            u32 stage = 0, stage_parity = 0;
+            PipelineState<STAGES> stage;
             #pragma unroll 1
             for (u32 hop = 0; hop < world; ++hop) {
                 const u32 chunk = (me + hop) % world;
@@ -162,18 +160,18 @@ ag_gemm(
                     const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
                     #pragma unroll 1
                     for (u32 step = 0; step < steps; ++step) {
-                        mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
-                        const u32 full = base + STAGE_FULL_AT + stage * 8;
-                        mbarrier_expect(full, x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                        tma_load_strips<STRIP_ROWS, TILE_N>(base + W_AT + stage * W_BYTES, w, w_strip, w_rows, full, step * TILE_K, t.column * TILE_N, 0, 0);
+                        stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                        const auto full = stage_full[stage.index];
+                        full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
+                        tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
                         if (step == 0) {
                             // wait arrived[t.rows]
                             const u32 arrived_cell = chunk * plan.pieces_m + t.row * TILE_M / PIECE;
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
-                        tma_load_strips<STRIP_ROWS, TILE_M>(base + X_AT + stage * X_BYTES, x, x_strip, x_rows, full, step * TILE_K, t.row * TILE_M, chunk, me);
-                        if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                        tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at, step * TILE_K, t.row * TILE_M, chunk, me);
+                        stage.advance();
                     }
                 }
                 first += tiles;
@@ -182,8 +180,9 @@ ag_gemm(
             // The first CTAs move data before they take items of the GEMM.
             if (blockIdx.x < COMM_CTAS) {
                 u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
-                u32 box = 0, box_parity = 0;
-                u32 held = 0, oldest = 0;  // stores whose boxes may not have been read, and the first of those boxes
+                PipelineState<BOXES> box;
+                u32 held = 0;  // stores whose staging buffers may not have been read
+                PipelineState<BOXES> oldest;  // the first of those
                 Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight
                 #pragma unroll 1
                 for (u32 hop = 0; hop < world - 1; ++hop) {
@@ -203,16 +202,13 @@ ag_gemm(
                         // x.on(peer)[p] = x[p]
                         #pragma unroll 1
                         for (u32 i = 0; i < UNIT; ++i) {
-                            mbarrier_wait(base + BOX_FULL_AT + box * 8, box_parity, watch, STORE, BOX_FULL, box);
-                            tma_store(x, base + BOX_AT + box * BOX_BYTES, (unit * UNIT + i) * BOX_N, p_row * PIECE, me, peer);
+                            box_full[box.index].wait(box.phase, watch, STORE);
+                            tma_store(x, smem_box[box.index], (unit * UNIT + i) * BOX_N, p_row * PIECE, me, peer);
                             ++held;
                             tma_commit();
-                            if (++box == BOXES) box = 0, box_parity ^= 1;
+                            box.advance();
                             tma_wait_read<5>();  // at most 5 stores still read their boxes
-                            for (; held > 5; --held) {
-                                mbarrier_arrive(base + BOX_EMPTY_AT + oldest * 8);
-                                if (++oldest == BOXES) oldest = 0;
-                            }
+                            for (; held > 5; --held, oldest.advance()) box_empty[oldest.index].arrive();
                         }
                         tma_wait<16>();  // all but the latest item's stores are complete
                         if (unsignalled) counter_add(unsignalled, 1);
@@ -228,13 +224,10 @@ ag_gemm(
                     unsignalled = nullptr;
                 }
                 // All stores are complete: the last boxes go back.
-                for (; held > 0; --held) {
-                    mbarrier_arrive(base + BOX_EMPTY_AT + oldest * 8);
-                    if (++oldest == BOXES) oldest = 0;
-                }
+                for (; held > 0; --held, oldest.advance()) box_empty[oldest.index].arrive();
             }
             u32 index = first_item(plan.join, COMM_CTAS), first = 0;  // this CTA's next item of the loops below, and how many the loops before had
-            u32 panel = 0, panel_parity = 0;
+            PipelineState<PANELS> panel;
             #pragma unroll 1
             for (u32 hop = 0; hop < world; ++hop) {
                 const u32 chunk = (me + hop) % world;
@@ -247,12 +240,12 @@ ag_gemm(
                     // y[t] = acc0
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                        mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
-                        tma_store(y_out, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, y_chunk, 0);
+                        panel_full[panel.index].wait(panel.phase, watch, STORE);
+                        tma_store(y_out, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, t.row * TILE_M, y_chunk, 0);
                         tma_commit();
                         tma_wait_read<0>();
-                        mbarrier_arrive(base + PANEL_EMPTY_AT + panel * 8);
-                        if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                        panel_empty[panel.index].arrive();
+                        panel.advance();
                     }
                 }
                 first += tiles;
@@ -262,11 +255,12 @@ ag_gemm(
     } else {  // multiply
         registers_take<216>();
         const u32 consumer = warp / 4 - 1;
-        const u64 x_tile = wgmma_descriptor(base + X_AT) + consumer * WGMMA_64_ROWS;
-        const u64 w_tile = wgmma_descriptor(base + W_AT);
+        const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
+        const u64 w_tile = wgmma_descriptor(smem_w[0]);
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
         u32 index = first_item(plan.join, COMM_CTAS), first = 0;  // this CTA's next item of the loops below, and how many the loops before had
-        u32 stage = 0, stage_parity = 0, panel = 0, panel_parity = 0;
+        PipelineState<STAGES> stage;
+        PipelineState<PANELS> panel;
         #pragma unroll 1
         for (u32 hop = 0; hop < world; ++hop) {
             const u32 chunk = (me + hop) % world;
@@ -278,28 +272,28 @@ ag_gemm(
                 u32 previous = 0;
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
-                    mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
+                    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                     wgmma_fence();
-                    const u64 xs = x_tile + stage * (X_BYTES >> 4), ws = w_tile + stage * (W_BYTES >> 4);
+                    const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
                     #pragma unroll
                     for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                     wgmma_commit();
                     wgmma_wait<1>();  // the step before this one is done with its stage
-                    if (step != 0 && lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
-                    previous = stage;
-                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                    if (step != 0 && lane == 0) stage_empty[previous].arrive();
+                    previous = stage.index;
+                    stage.advance();
                 }
                 wgmma_wait<0>();
-                if (lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
+                if (lane == 0) stage_empty[previous].arrive();
                 // y[t] = acc0
                 #pragma unroll
                 for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                    mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);
-                    panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, base + PANEL_AT + panel * PANEL_BYTES, first_row, lane);
+                    panel_empty[panel.index].wait(panel.phase ^ 1, watch, MULTIPLY);
+                    panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, smem_panel[panel.index], first_row, lane);
                     fence_async_shared();
                     __syncwarp();
-                    if (lane == 0) mbarrier_arrive(base + PANEL_FULL_AT + panel * 8);
-                    if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                    if (lane == 0) panel_full[panel.index].arrive();
+                    panel.advance();
                 }
             }
             first += tiles;

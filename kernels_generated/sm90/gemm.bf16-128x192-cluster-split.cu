@@ -65,6 +65,16 @@ gemm(
     const u32 lane = threadIdx.x % 32;
     const u32 half = cluster_rank() % CLUSTER;  // which of the CTAs that load together this is
     const u32 share = cluster_rank() / CLUSTER;  // which part of the steps these have
+    const Buffer<X_AT, X_BYTES> smem_x = {base};
+    const Buffer<W_AT, W_BYTES> smem_w = {base};
+    const Buffer<PANEL_AT, PANEL_BYTES> smem_panel = {base};
+    const Buffer<SUM_AT, SUM_BYTES> smem_sum = {base};
+    const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
+    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Complete> stage_empty = {base};
+    const Barriers<PANEL_FULL_AT, PANEL_FULL, Order::Cta> panel_full = {base};
+    const Barriers<SUM_FULL_AT, SUM_FULL, Order::Cluster> sum_full = {base};
+    const Barriers<TILE_FULL_AT, TILE_FULL, Order::Complete> tile_full = {base};
+    const Barriers<TILE_EMPTY_AT, TILE_EMPTY, Order::Complete> tile_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
@@ -72,21 +82,10 @@ gemm(
         tma_prefetch_map(w);
         tma_prefetch_map(w_strip);
         tma_prefetch_map(y);
-        #pragma unroll 1
-        for (u32 stage = 0; stage < STAGES; ++stage) {
-            mbarrier_init(base + STAGE_FULL_AT + stage * 8, 1);
-            mbarrier_init(base + STAGE_EMPTY_AT + stage * 8, CLUSTER * CONSUMERS * 4);
-        }
-        #pragma unroll 1
-        for (u32 panel = 0; panel < PANELS; ++panel) {
-            mbarrier_init(base + PANEL_FULL_AT + panel * 8, CONSUMERS * 4);
-        }
-        #pragma unroll 1
-        for (u32 sum = 0; sum < CONSUMERS * SUMS; ++sum) {
-            mbarrier_init(base + SUM_FULL_AT + sum * 8, 1);
-        }
-        mbarrier_init(base + TILE_FULL_AT, SPLIT * CONSUMERS * 4);
-        mbarrier_init(base + TILE_EMPTY_AT, CLUSTER);
+        stage_full.init(STAGES, 1, stage_empty, CLUSTER * CONSUMERS * 4);
+        panel_full.init(PANELS, CONSUMERS * 4);
+        sum_full.init(CONSUMERS * SUMS, 1);
+        tile_full.init(1, SPLIT * CONSUMERS * 4, tile_empty, CLUSTER);
         mbarrier_init_fence();
     }
     cluster_sync();
@@ -101,38 +100,39 @@ gemm(
         registers_give<40>();
         if (warp == 0 && elect_one()) {  // load
             u32 index = blockIdx.x / (CLUSTER * SPLIT);  // this CTA's next item
-            u32 stage = 0, stage_parity = 0, tile_parity = 0;
+            PipelineState<STAGES> stage;
+            PipelineState<1> tile;
             const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
             const u32 tiles = tiles_m * tiles_n;
             for (; index < tiles; index += gridDim.x / (CLUSTER * SPLIT)) {
                 const Place t = grouped_8(index, tiles_m, tiles_n);
                 // Sums and panels of the tile before lay where the stages are.
-                mbarrier_wait_relaxed(base + TILE_EMPTY_AT, tile_parity ^ 1, watch, LOAD, TILE_EMPTY, 0);
-                tile_parity ^= 1;
+                tile_empty[0].wait(tile.phase ^ 1, watch, LOAD);
+                tile.advance();
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
                 const u32 x_rows = min(ceil_div(plan.m - min((t.row * CLUSTER + half) * TILE_M, plan.m), STRIP_ROWS) * STRIP_ROWS, TILE_M);
                 const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
                 const u32 my_w_rows = min(w_rows - min(half * (TILE_N / CLUSTER), w_rows), TILE_N / CLUSTER);
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
-                    mbarrier_wait_relaxed(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
-                    const u32 full = base + STAGE_FULL_AT + stage * 8;
-                    mbarrier_expect(full, x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                    tma_load_strips<STRIP_ROWS, TILE_M>(base + X_AT + stage * X_BYTES, x, x_strip, x_rows, full, (first_step + step) * TILE_K, (t.row * CLUSTER + half) * TILE_M, 0, 0);
-                    tma_load_multicast_strips<STRIP_ROWS, TILE_N / CLUSTER>(base + W_AT + stage * W_BYTES + half * (W_BYTES / CLUSTER), w, w_strip, my_w_rows, full, (first_step + step) * TILE_K, t.column * TILE_N + half * (TILE_N / CLUSTER), 0, 0, ((1 << CLUSTER) - 1) << (share * CLUSTER));
-                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                    stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                    const auto full = stage_full[stage.index];
+                    full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
+                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at, (first_step + step) * TILE_K, (t.row * CLUSTER + half) * TILE_M, 0, 0);
+                    tma_load_multicast_strips<STRIP_ROWS, TILE_N / CLUSTER>(smem_w[stage.index] + half * (W_BYTES / CLUSTER), w, w_strip, my_w_rows, full.at, (first_step + step) * TILE_K, t.column * TILE_N + half * (TILE_N / CLUSTER), 0, 0, ((1 << CLUSTER) - 1) << (share * CLUSTER));
+                    stage.advance();
                 }
             }
             // All of the cluster is done with what was loaded here: nothing of it is still on its way to this CTA.
             #pragma unroll 1
             for (u32 i = 0; i < STAGES; ++i) {
-                mbarrier_wait_relaxed(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
-                if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                stage.advance();
             }
-            mbarrier_wait_relaxed(base + TILE_EMPTY_AT, tile_parity ^ 1, watch, LOAD, TILE_EMPTY, 0);
+            tile_empty[0].wait(tile.phase ^ 1, watch, LOAD);
         } else if (warp == 1 && elect_one()) {  // store
             u32 index = blockIdx.x / (CLUSTER * SPLIT);  // this CTA's next item
-            u32 panel = 0, panel_parity = 0;
+            PipelineState<PANELS> panel;
             const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
             const u32 tiles = tiles_m * tiles_n;
             for (; index < tiles; index += gridDim.x / (CLUSTER * SPLIT)) {
@@ -140,26 +140,29 @@ gemm(
                 // y[t] = acc0
                 #pragma unroll 1
                 for (u32 part = share; part < TILE_N / PANEL_N; part += SPLIT) {
-                    mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
-                    tma_store(y, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, (t.row * CLUSTER + half) * TILE_M, 0, 0);
+                    panel_full[panel.index].wait(panel.phase, watch, STORE);
+                    tma_store(y, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, (t.row * CLUSTER + half) * TILE_M, 0, 0);
                     tma_commit();
-                    if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                    panel.advance();
                 }
                 // Then stages may be loaded again where they lay.
                 tma_wait_read<0>();
                 #pragma unroll 1
-                for (u32 lane = 0; lane < CLUSTER; ++lane) mbarrier_arrive_cluster(base + TILE_EMPTY_AT, share * CLUSTER + lane);
+                for (u32 lane = 0; lane < CLUSTER; ++lane) tile_empty[0].arrive_on(share * CLUSTER + lane);
             }
             tma_wait<0>();
         }
     } else {  // multiply
         registers_take<232>();
         const u32 consumer = warp / 4 - 1;
-        const u64 x_tile = wgmma_descriptor(base + X_AT) + consumer * WGMMA_64_ROWS;
-        const u64 w_tile = wgmma_descriptor(base + W_AT);
+        const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
+        const u64 w_tile = wgmma_descriptor(smem_w[0]);
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
         u32 index = blockIdx.x / (CLUSTER * SPLIT);  // this CTA's next item
-        u32 stage = 0, stage_parity = 0, panel = 0, panel_parity = 0, sum = consumer * SUMS, sum_parity = 0, tile_parity = 0;
+        PipelineState<STAGES> stage;
+        PipelineState<PANELS> panel;
+        PipelineState<SUMS> sum(consumer);
+        PipelineState<1> tile;
         const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
         const u32 tiles = tiles_m * tiles_n;
         for (; index < tiles; index += gridDim.x / (CLUSTER * SPLIT)) {
@@ -168,37 +171,37 @@ gemm(
             u32 previous = 0;
             #pragma unroll 1
             for (u32 step = 0; step < steps; ++step) {
-                mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
+                stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                 wgmma_fence();
-                const u64 xs = x_tile + stage * (X_BYTES >> 4), ws = w_tile + stage * (W_BYTES >> 4);
+                const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
                 #pragma unroll
                 for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
-                if (step != 0 && lane < CLUSTER) mbarrier_arrive_cluster(base + STAGE_EMPTY_AT + previous * 8, share * CLUSTER + lane);
-                previous = stage;
-                if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                if (step != 0 && lane < CLUSTER) stage_empty[previous].arrive_on(share * CLUSTER + lane);
+                previous = stage.index;
+                stage.advance();
             }
             wgmma_wait<0>();
-            if (lane < CLUSTER) mbarrier_arrive_cluster(base + STAGE_EMPTY_AT + previous * 8, share * CLUSTER + lane);
+            if (lane < CLUSTER) stage_empty[previous].arrive_on(share * CLUSTER + lane);
             // This CTA had a part of the steps: it sends the others its sums of their panels, and adds theirs to its own.
             // Once all are done with its steps, sums and panels lie where the stages are.
-            if (lane < SPLIT) mbarrier_arrive_cluster(base + TILE_FULL_AT, lane * CLUSTER + half);
-            mbarrier_wait_relaxed(base + TILE_FULL_AT, tile_parity, watch, MULTIPLY, TILE_FULL, 0);
-            if (warp % 4 == 0 && lane == 0) mbarrier_expect(base + SUM_FULL_AT + sum * 8, SUM_PANELS * (SPLIT - 1) * SUM_PANEL_BYTES);
+            if (lane < SPLIT) tile_full[0].arrive_on(lane * CLUSTER + half);
+            tile_full[0].wait(tile.phase, watch, MULTIPLY);
+            if (warp % 4 == 0 && lane == 0) sum_full[sum.index].expect(SUM_PANELS * (SPLIT - 1) * SUM_PANEL_BYTES);
             #pragma unroll
             for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                 if (part % SPLIT != share) {
-                    sum_send<PANEL_N, SUM_THREADS>(acc + part * PANEL_N / 2, base + SUM_AT + sum * SUM_BYTES + ((share + SPLIT - 1 - part % SPLIT) % SPLIT * SUM_PANELS + part / SPLIT) * SUM_PANEL_BYTES, base + SUM_FULL_AT + sum * 8, part % SPLIT * CLUSTER + half, threadIdx.x % 128);
+                    sum_send<PANEL_N, SUM_THREADS>(acc + part * PANEL_N / 2, smem_sum[sum.index] + ((share + SPLIT - 1 - part % SPLIT) % SPLIT * SUM_PANELS + part / SPLIT) * SUM_PANEL_BYTES, sum_full[sum.index].at, part % SPLIT * CLUSTER + half, threadIdx.x % 128);
                 }
             }
-            mbarrier_wait_cluster(base + SUM_FULL_AT + sum * 8, sum_parity, watch, MULTIPLY, SUM_FULL, sum);
+            sum_full[sum.index].wait(sum.phase, watch, MULTIPLY);
             #pragma unroll
             for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                 if (part % SPLIT == share) {
                     #pragma unroll
                     for (u32 from = 0; from < SPLIT - 1; ++from) {
-                        sum_add<PANEL_N, SUM_THREADS>(acc + part * PANEL_N / 2, base + SUM_AT + sum * SUM_BYTES + (from * SUM_PANELS + part / SPLIT) * SUM_PANEL_BYTES, threadIdx.x % 128);
+                        sum_add<PANEL_N, SUM_THREADS>(acc + part * PANEL_N / 2, smem_sum[sum.index] + (from * SUM_PANELS + part / SPLIT) * SUM_PANEL_BYTES, threadIdx.x % 128);
                     }
                 }
             }
@@ -206,15 +209,15 @@ gemm(
             #pragma unroll
             for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                 if (part % SPLIT == share) {
-                    panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, base + PANEL_AT + panel * PANEL_BYTES, first_row, lane);
+                    panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, smem_panel[panel.index], first_row, lane);
                     fence_async_shared();
                     __syncwarp();
-                    if (lane == 0) mbarrier_arrive(base + PANEL_FULL_AT + panel * 8);
-                    if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                    if (lane == 0) panel_full[panel.index].arrive();
+                    panel.advance();
                 }
             }
-            if (++sum == (consumer + 1) * SUMS) sum = consumer * SUMS, sum_parity ^= 1;
-            tile_parity ^= 1;
+            sum.advance();
+            tile.advance();
         }
     }
 

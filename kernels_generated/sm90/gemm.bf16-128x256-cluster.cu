@@ -56,6 +56,13 @@ gemm(
     const u32 warp = warp_index();
     const u32 lane = threadIdx.x % 32;
     const u32 half = cluster_rank();  // which CTA of its cluster this is
+    const Buffer<X_AT, X_BYTES> smem_x = {base};
+    const Buffer<W_AT, W_BYTES> smem_w = {base};
+    const Buffer<PANEL_AT, PANEL_BYTES> smem_panel = {base};
+    const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
+    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Complete> stage_empty = {base};
+    const Barriers<PANEL_FULL_AT, PANEL_FULL, Order::Cta> panel_full = {base};
+    const Barriers<PANEL_EMPTY_AT, PANEL_EMPTY, Order::Cta> panel_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
@@ -63,16 +70,8 @@ gemm(
         tma_prefetch_map(w);
         tma_prefetch_map(w_strip);
         tma_prefetch_map(y);
-        #pragma unroll 1
-        for (u32 stage = 0; stage < STAGES; ++stage) {
-            mbarrier_init(base + STAGE_FULL_AT + stage * 8, 1);
-            mbarrier_init(base + STAGE_EMPTY_AT + stage * 8, CLUSTER * CONSUMERS * 4);
-        }
-        #pragma unroll 1
-        for (u32 panel = 0; panel < PANELS; ++panel) {
-            mbarrier_init(base + PANEL_FULL_AT + panel * 8, CONSUMERS * 4);
-            mbarrier_init(base + PANEL_EMPTY_AT + panel * 8, 1);
-        }
+        stage_full.init(STAGES, 1, stage_empty, CLUSTER * CONSUMERS * 4);
+        panel_full.init(PANELS, CONSUMERS * 4, panel_empty, 1);
         mbarrier_init_fence();
     }
     cluster_sync();
@@ -85,7 +84,7 @@ gemm(
         registers_give<40>();
         if (warp == 0 && elect_one()) {  // load
             u32 index = blockIdx.x / CLUSTER;  // this CTA's next item
-            u32 stage = 0, stage_parity = 0;
+            PipelineState<STAGES> stage;
             const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
             const u32 tiles = tiles_m * tiles_n;
             for (; index < tiles; index += gridDim.x / CLUSTER) {
@@ -96,23 +95,23 @@ gemm(
                 const u32 my_w_rows = min(w_rows - min(half * (TILE_N / CLUSTER), w_rows), TILE_N / CLUSTER);
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
-                    mbarrier_wait_relaxed(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
-                    const u32 full = base + STAGE_FULL_AT + stage * 8;
-                    mbarrier_expect(full, x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                    tma_load_strips<STRIP_ROWS, TILE_M>(base + X_AT + stage * X_BYTES, x, x_strip, x_rows, full, step * TILE_K, (t.row * CLUSTER + half) * TILE_M, 0, 0);
-                    tma_load_multicast_strips<STRIP_ROWS, TILE_N / CLUSTER>(base + W_AT + stage * W_BYTES + half * (W_BYTES / CLUSTER), w, w_strip, my_w_rows, full, step * TILE_K, t.column * TILE_N + half * (TILE_N / CLUSTER), 0, 0, (1 << CLUSTER) - 1);
-                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                    stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                    const auto full = stage_full[stage.index];
+                    full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
+                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at, step * TILE_K, (t.row * CLUSTER + half) * TILE_M, 0, 0);
+                    tma_load_multicast_strips<STRIP_ROWS, TILE_N / CLUSTER>(smem_w[stage.index] + half * (W_BYTES / CLUSTER), w, w_strip, my_w_rows, full.at, step * TILE_K, t.column * TILE_N + half * (TILE_N / CLUSTER), 0, 0, (1 << CLUSTER) - 1);
+                    stage.advance();
                 }
             }
             // All of the cluster is done with what was loaded here: nothing of it is still on its way to this CTA.
             #pragma unroll 1
             for (u32 i = 0; i < STAGES; ++i) {
-                mbarrier_wait_relaxed(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
-                if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                stage.advance();
             }
         } else if (warp == 1 && elect_one()) {  // store
             u32 index = blockIdx.x / CLUSTER;  // this CTA's next item
-            u32 panel = 0, panel_parity = 0;
+            PipelineState<PANELS> panel;
             const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
             const u32 tiles = tiles_m * tiles_n;
             for (; index < tiles; index += gridDim.x / CLUSTER) {
@@ -120,12 +119,12 @@ gemm(
                 // y[t] = acc0
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                    mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
-                    tma_store(y, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, (t.row * CLUSTER + half) * TILE_M, 0, 0);
+                    panel_full[panel.index].wait(panel.phase, watch, STORE);
+                    tma_store(y, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, (t.row * CLUSTER + half) * TILE_M, 0, 0);
                     tma_commit();
                     tma_wait_read<0>();
-                    mbarrier_arrive(base + PANEL_EMPTY_AT + panel * 8);
-                    if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                    panel_empty[panel.index].arrive();
+                    panel.advance();
                 }
             }
             tma_wait<0>();
@@ -133,11 +132,12 @@ gemm(
     } else {  // multiply
         registers_take<232>();
         const u32 consumer = warp / 4 - 1;
-        const u64 x_tile = wgmma_descriptor(base + X_AT) + consumer * WGMMA_64_ROWS;
-        const u64 w_tile = wgmma_descriptor(base + W_AT);
+        const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
+        const u64 w_tile = wgmma_descriptor(smem_w[0]);
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
         u32 index = blockIdx.x / CLUSTER;  // this CTA's next item
-        u32 stage = 0, stage_parity = 0, panel = 0, panel_parity = 0;
+        PipelineState<STAGES> stage;
+        PipelineState<PANELS> panel;
         const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
         const u32 tiles = tiles_m * tiles_n;
         for (; index < tiles; index += gridDim.x / CLUSTER) {
@@ -146,28 +146,28 @@ gemm(
             u32 previous = 0;
             #pragma unroll 1
             for (u32 step = 0; step < steps; ++step) {
-                mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
+                stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                 wgmma_fence();
-                const u64 xs = x_tile + stage * (X_BYTES >> 4), ws = w_tile + stage * (W_BYTES >> 4);
+                const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
                 #pragma unroll
                 for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
-                if (step != 0 && lane < CLUSTER) mbarrier_arrive_cluster(base + STAGE_EMPTY_AT + previous * 8, lane);
-                previous = stage;
-                if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                if (step != 0 && lane < CLUSTER) stage_empty[previous].arrive_on(lane);
+                previous = stage.index;
+                stage.advance();
             }
             wgmma_wait<0>();
-            if (lane < CLUSTER) mbarrier_arrive_cluster(base + STAGE_EMPTY_AT + previous * 8, lane);
+            if (lane < CLUSTER) stage_empty[previous].arrive_on(lane);
             // y[t] = acc0
             #pragma unroll
             for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);
-                panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, base + PANEL_AT + panel * PANEL_BYTES, first_row, lane);
+                panel_empty[panel.index].wait(panel.phase ^ 1, watch, MULTIPLY);
+                panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, smem_panel[panel.index], first_row, lane);
                 fence_async_shared();
                 __syncwarp();
-                if (lane == 0) mbarrier_arrive(base + PANEL_FULL_AT + panel * 8);
-                if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                if (lane == 0) panel_full[panel.index].arrive();
+                panel.advance();
             }
         }
     }

@@ -58,22 +58,21 @@ gemm(
     const u32 base = shared_address(shared);
     const u32 warp = warp_index();
     const u32 lane = threadIdx.x % 32;
+    const Buffer<X_AT, X_BYTES> smem_x = {base};
+    const Buffer<W_AT, W_BYTES> smem_w = {base};
+    const Buffer<PANEL_AT, PANEL_BYTES> smem_panel = {base};
+    const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
+    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Cta> stage_empty = {base};
+    const Barriers<PANEL_FULL_AT, PANEL_FULL, Order::Cta> panel_full = {base};
+    const Barriers<PANEL_EMPTY_AT, PANEL_EMPTY, Order::Cta> panel_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
         tma_prefetch_map(w);
         tma_prefetch_map(y);
-        #pragma unroll 1
-        for (u32 stage = 0; stage < STAGES; ++stage) {
-            mbarrier_init(base + STAGE_FULL_AT + stage * 8, 1);
-            mbarrier_init(base + STAGE_EMPTY_AT + stage * 8, CONSUMERS * 4);
-        }
-        #pragma unroll 1
-        for (u32 panel = 0; panel < CONSUMERS * PANELS; ++panel) {
-            mbarrier_init(base + PANEL_FULL_AT + panel * 8, 4);
-            mbarrier_init(base + PANEL_EMPTY_AT + panel * 8, 1);
-        }
-        for (u32 consumer = 0; consumer < CONSUMERS; ++consumer) mbarrier_init(base + TURN_AT + consumer * 8, 4);
+        stage_full.init(STAGES, 1, stage_empty, CONSUMERS * 4);
+        panel_full.init(CONSUMERS * PANELS, 4, panel_empty, 1);
+        OrderBarrier::init(base + TURN_AT, 4);
         mbarrier_init_fence();
     }
     __syncthreads();
@@ -86,7 +85,7 @@ gemm(
         registers_give<24>();
         if (warp == 0 && elect_one()) {  // load
             u32 index = blockIdx.x;  // this CTA's next item
-            u32 stage = 0, stage_parity = 0;
+            PipelineState<STAGES> stage;
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; index < tiles; index += gridDim.x) {
@@ -94,18 +93,18 @@ gemm(
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
-                    mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
-                    const u32 full = base + STAGE_FULL_AT + stage * 8;
-                    mbarrier_expect(full, X_BYTES + W_BYTES);
-                    tma_load(base + X_AT + stage * X_BYTES, x, full, step * TILE_K, t.row * TILE_M, 0, 0);
-                    tma_load(base + W_AT + stage * W_BYTES, w, full, step * TILE_K, t.column * TILE_N, 0, 0);
-                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                    stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                    const auto full = stage_full[stage.index];
+                    full.expect(X_BYTES + W_BYTES);
+                    tma_load(smem_x[stage.index], x, full.at, step * TILE_K, t.row * TILE_M, 0, 0);
+                    tma_load(smem_w[stage.index], w, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                    stage.advance();
                 }
             }
         } else if (warp >= 1 && warp <= 2 && elect_one()) {  // store
             const u32 consumer = warp - 1;  // whose panels
             u32 index = blockIdx.x;  // this CTA's next item
-            u32 panel = consumer * PANELS, panel_parity = 0;
+            PipelineState<PANELS> panel(consumer);
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; index < tiles; index += gridDim.x) {
@@ -113,15 +112,15 @@ gemm(
                 // y[t] = acc0
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_M / PANEL_M; ++part) {
-                    mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
+                    panel_full[panel.index].wait(panel.phase, watch, STORE);
                     #pragma unroll 1
                     for (u32 slice = 0; slice < PANEL_N / SLICE_N; ++slice) {
-                        tma_store(y, base + PANEL_AT + panel % PANELS * PANEL_BYTES + slice * SLICE_BYTES, t.column * TILE_N + consumer * PANEL_N + slice * SLICE_N, t.row * TILE_M + part * PANEL_M, 0, 0);
+                        tma_store(y, smem_panel[panel.place()] + slice * SLICE_BYTES, t.column * TILE_N + consumer * PANEL_N + slice * SLICE_N, t.row * TILE_M + part * PANEL_M, 0, 0);
                     }
                     tma_commit();
                     tma_wait_read<0>();
-                    mbarrier_arrive(base + PANEL_EMPTY_AT + (panel + PANELS) % (CONSUMERS * PANELS) * 8);  // the other consumer has the place next
-                    if (++panel == (consumer + 1) * PANELS) panel = consumer * PANELS, panel_parity ^= 1;
+                    panel_empty[panel.of_other()].arrive();  // the other consumer has the place next
+                    panel.advance();
                 }
             }
             tma_wait<0>();
@@ -129,12 +128,13 @@ gemm(
     } else {  // multiply
         registers_take<240>();
         const u32 consumer = warp / 4 - 1;
-        const u64 x_tile = wgmma_descriptor(base + X_AT);
-        const u64 w_tile = wgmma_descriptor(base + W_AT) + consumer * BLOCKS * WGMMA_64_ROWS;
+        const u64 x_tile = wgmma_descriptor(smem_x[0]);
+        const u64 w_tile = wgmma_descriptor(smem_w[0]) + consumer * BLOCKS * WGMMA_64_ROWS;
         const u32 first_column = warp % 4 * 16;  // of this warp's 16 in its half of a tile
         u32 index = blockIdx.x;  // this CTA's next item
-        u32 stage = 0, stage_parity = 0, panel = consumer * PANELS, panel_parity = 0;
-        u32 turn_parity = consumer ^ 1;  // only the second consumer waits for turns
+        PipelineState<STAGES> stage;
+        PipelineState<PANELS> panel(consumer);
+        OrderBarrier order(base + TURN_AT, consumer);  // only the second consumer waits
         const u32 tiles_m = ceil_div(plan.m, TILE_M);
         const u32 tiles = tiles_m * tiles_n;
         for (; index < tiles; index += gridDim.x) {
@@ -146,13 +146,12 @@ gemm(
             for (u32 step = 0; step < steps; ++step) {
                 if (consumer == 1) {
                     if (step + BEHIND == steps) {
-                        mbarrier_wait(base + TURN_AT + consumer * 8, turn_parity, watch, MULTIPLY, TURN, consumer);
-                        turn_parity ^= 1;
+                        order.wait(watch, MULTIPLY, TURN);
                     }
                 }
-                mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
+                stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                 wgmma_fence();
-                const u64 xs = x_tile + stage * (X_BYTES >> 4), ws = w_tile + stage * (W_BYTES >> 4);
+                const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
                 #pragma unroll
                 for (u32 k = 0; k < TILE_K / 16; ++k) {
                     #pragma unroll
@@ -160,25 +159,25 @@ gemm(
                 }
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
-                if (step != 0 && lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
-                previous = stage;
-                if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                if (step != 0 && lane == 0) stage_empty[previous].arrive();
+                previous = stage.index;
+                stage.advance();
             }
             if (consumer == 0) {
-                if (lane == 0) mbarrier_arrive(base + TURN_AT + (consumer ^ 1) * 8);
+                if (lane == 0) order.arrive();
             }
             wgmma_wait<0>();
-            if (lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
+            if (lane == 0) stage_empty[previous].arrive();
             // y[t] = acc0
             #pragma unroll
             for (u32 part = 0; part < TILE_M / PANEL_M; ++part) {
-                mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ consumer ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);
+                panel_empty[panel.index].wait(panel.phase ^ consumer ^ 1, watch, MULTIPLY);
                 #pragma unroll
-                for (u32 block = 0; block < BLOCKS; ++block) panel_store_transposed<T, PANEL_M>(acc[block] + part * PANEL_M / 2, base + PANEL_AT + panel % PANELS * PANEL_BYTES, first_column + block * 64, lane);
+                for (u32 block = 0; block < BLOCKS; ++block) panel_store_transposed<T, PANEL_M>(acc[block] + part * PANEL_M / 2, smem_panel[panel.place()], first_column + block * 64, lane);
                 fence_async_shared();
                 __syncwarp();
-                if (lane == 0) mbarrier_arrive(base + PANEL_FULL_AT + panel * 8);
-                if (++panel == (consumer + 1) * PANELS) panel = consumer * PANELS, panel_parity ^= 1;
+                if (lane == 0) panel_full[panel.index].arrive();
+                panel.advance();
             }
         }
     }

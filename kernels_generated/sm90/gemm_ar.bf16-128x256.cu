@@ -75,6 +75,13 @@ gemm_ar(
     const u32 base = shared_address(shared);
     const u32 warp = warp_index();
     const u32 lane = threadIdx.x % 32;
+    const Buffer<X_AT, X_BYTES> smem_x = {base};
+    const Buffer<W_AT, W_BYTES> smem_w = {base};
+    const Buffer<PANEL_AT, PANEL_BYTES> smem_panel = {base};
+    const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
+    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Cta> stage_empty = {base};
+    const Barriers<PANEL_FULL_AT, PANEL_FULL, Order::Cta> panel_full = {base};
+    const Barriers<PANEL_EMPTY_AT, PANEL_EMPTY, Order::Cta> panel_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
@@ -83,16 +90,8 @@ gemm_ar(
         tma_prefetch_map(w_strip);
         tma_prefetch_map(partial);
         tma_prefetch_map(y);
-        #pragma unroll 1
-        for (u32 stage = 0; stage < STAGES; ++stage) {
-            mbarrier_init(base + STAGE_FULL_AT + stage * 8, 1);
-            mbarrier_init(base + STAGE_EMPTY_AT + stage * 8, CONSUMERS * 4);
-        }
-        #pragma unroll 1
-        for (u32 panel = 0; panel < PANELS; ++panel) {
-            mbarrier_init(base + PANEL_FULL_AT + panel * 8, CONSUMERS * 4);
-            mbarrier_init(base + PANEL_EMPTY_AT + panel * 8, 1);
-        }
+        stage_full.init(STAGES, 1, stage_empty, CONSUMERS * 4);
+        panel_full.init(PANELS, CONSUMERS * 4, panel_empty, 1);
         mbarrier_init_fence();
     }
     __syncthreads();
@@ -105,7 +104,7 @@ gemm_ar(
         registers_give<56>();
         if (warp == 0 && elect_one()) {  // load
             u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
-            u32 stage = 0, stage_parity = 0;
+            PipelineState<STAGES> stage;
             if (blockIdx.x == 0) {
                 // signal ready_y.on(peer)[me] += 1 (credit: my y may be touched)
                 #pragma unroll 1
@@ -126,12 +125,12 @@ gemm_ar(
                     const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
                     #pragma unroll 1
                     for (u32 step = 0; step < steps; ++step) {
-                        mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
-                        const u32 full = base + STAGE_FULL_AT + stage * 8;
-                        mbarrier_expect(full, x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                        tma_load_strips<STRIP_ROWS, TILE_M>(base + X_AT + stage * X_BYTES, x, x_strip, x_rows, full, step * TILE_K, owner * plan.rows + t.row * TILE_M, 0, 0);
-                        tma_load_strips<STRIP_ROWS, TILE_N>(base + W_AT + stage * W_BYTES, w, w_strip, w_rows, full, step * TILE_K, t.column * TILE_N, 0, 0);
-                        if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                        stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                        const auto full = stage_full[stage.index];
+                        full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
+                        tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at, step * TILE_K, owner * plan.rows + t.row * TILE_M, 0, 0);
+                        tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                        stage.advance();
                     }
                 }
                 first += tiles;
@@ -145,12 +144,12 @@ gemm_ar(
                 const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
-                    mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
-                    const u32 full = base + STAGE_FULL_AT + stage * 8;
-                    mbarrier_expect(full, x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                    tma_load_strips<STRIP_ROWS, TILE_M>(base + X_AT + stage * X_BYTES, x, x_strip, x_rows, full, step * TILE_K, me * plan.rows + t.row * TILE_M, 0, 0);
-                    tma_load_strips<STRIP_ROWS, TILE_N>(base + W_AT + stage * W_BYTES, w, w_strip, w_rows, full, step * TILE_K, t.column * TILE_N, 0, 0);
-                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                    stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                    const auto full = stage_full[stage.index];
+                    full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
+                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at, step * TILE_K, me * plan.rows + t.row * TILE_M, 0, 0);
+                    tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                    stage.advance();
                 }
                 // acc2 += sum(partial[others][t])
                 #pragma unroll 1
@@ -162,14 +161,14 @@ gemm_ar(
                     fence_async_global();
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / PANEL_N; part += CARRIED) {
-                        mbarrier_wait(base + STAGE_EMPTY_AT + stage * 8, stage_parity ^ 1, watch, LOAD, STAGE_EMPTY, stage);
-                        const u32 full = base + STAGE_FULL_AT + stage * 8;
-                        mbarrier_expect(full, CARRIED * PANEL_BYTES);
+                        stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                        const auto full = stage_full[stage.index];
+                        full.expect(CARRIED * PANEL_BYTES);
                         #pragma unroll 1
                         for (u32 i = 0; i < CARRIED; ++i) {
-                            tma_load(base + W_AT + stage * W_BYTES + i * PANEL_BYTES, partial, full, t.column * TILE_N + (part + i) * PANEL_N, t.row * TILE_M, from, me);
+                            tma_load(smem_w[stage.index] + i * PANEL_BYTES, partial, full.at, t.column * TILE_N + (part + i) * PANEL_N, t.row * TILE_M, from, me);
                         }
-                        if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                        stage.advance();
                     }
                 }
             }
@@ -191,7 +190,7 @@ gemm_ar(
             }
         } else if (warp == 1 && elect_one()) {  // store
             u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
-            u32 panel = 0, panel_parity = 0;
+            PipelineState<PANELS> panel;
             Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight
             #pragma unroll 1
             for (u32 hop = 0; hop < world - 1; ++hop) {
@@ -209,12 +208,12 @@ gemm_ar(
                     // partial.on(owner)[me][t] = acc0
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                        mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
-                        tma_store(partial, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, me, owner);
+                        panel_full[panel.index].wait(panel.phase, watch, STORE);
+                        tma_store(partial, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, t.row * TILE_M, me, owner);
                         tma_commit();
                         tma_wait_read<0>();
-                        mbarrier_arrive(base + PANEL_EMPTY_AT + panel * 8);
-                        if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                        panel_empty[panel.index].arrive();
+                        panel.advance();
                     }
                     tma_wait<4>();  // all but the latest item's stores are complete
                     if (unsignalled) counter_add(unsignalled, 1);
@@ -244,17 +243,17 @@ gemm_ar(
                 // y.on(peer)[t] = acc1 + acc2
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                    mbarrier_wait(base + PANEL_FULL_AT + panel * 8, panel_parity, watch, STORE, PANEL_FULL, panel);
-                    tma_store(y, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, me, me);
+                    panel_full[panel.index].wait(panel.phase, watch, STORE);
+                    tma_store(y, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, t.row * TILE_M, me, me);
                     #pragma unroll 1
                     for (u32 hop = 0; hop < world - 1; ++hop) {
                         const u32 peer = (me + 1 + hop) % world;
-                        tma_store(y, base + PANEL_AT + panel * PANEL_BYTES, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, me, peer);
+                        tma_store(y, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, t.row * TILE_M, me, peer);
                     }
                     tma_commit();
                     tma_wait_read<0>();
-                    mbarrier_arrive(base + PANEL_EMPTY_AT + panel * 8);
-                    if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                    panel_empty[panel.index].arrive();
+                    panel.advance();
                 }
                 tma_wait<0>();
                 // signal done.on(peer)[t] += 1
@@ -271,11 +270,12 @@ gemm_ar(
     } else {  // multiply
         registers_take<224>();
         const u32 consumer = warp / 4 - 1;
-        const u64 x_tile = wgmma_descriptor(base + X_AT) + consumer * WGMMA_64_ROWS;
-        const u64 w_tile = wgmma_descriptor(base + W_AT);
+        const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
+        const u64 w_tile = wgmma_descriptor(smem_w[0]);
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
         u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
-        u32 stage = 0, stage_parity = 0, panel = 0, panel_parity = 0;
+        PipelineState<STAGES> stage;
+        PipelineState<PANELS> panel;
         #pragma unroll 1
         for (u32 hop = 0; hop < world - 1; ++hop) {
             const u32 owner = (me + 1 + hop) % world;
@@ -287,28 +287,28 @@ gemm_ar(
                 u32 previous = 0;
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
-                    mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
+                    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                     wgmma_fence();
-                    const u64 xs = x_tile + stage * (X_BYTES >> 4), ws = w_tile + stage * (W_BYTES >> 4);
+                    const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
                     #pragma unroll
                     for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                     wgmma_commit();
                     wgmma_wait<1>();  // the step before this one is done with its stage
-                    if (step != 0 && lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
-                    previous = stage;
-                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                    if (step != 0 && lane == 0) stage_empty[previous].arrive();
+                    previous = stage.index;
+                    stage.advance();
                 }
                 wgmma_wait<0>();
-                if (lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
+                if (lane == 0) stage_empty[previous].arrive();
                 // partial.on(owner)[me][t] = acc0
                 #pragma unroll
                 for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                    mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);
-                    panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, base + PANEL_AT + panel * PANEL_BYTES, first_row, lane);
+                    panel_empty[panel.index].wait(panel.phase ^ 1, watch, MULTIPLY);
+                    panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, smem_panel[panel.index], first_row, lane);
                     fence_async_shared();
                     __syncwarp();
-                    if (lane == 0) mbarrier_arrive(base + PANEL_FULL_AT + panel * 8);
-                    if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                    if (lane == 0) panel_full[panel.index].arrive();
+                    panel.advance();
                 }
             }
             first += tiles;
@@ -321,45 +321,45 @@ gemm_ar(
             u32 previous = 0;
             #pragma unroll 1
             for (u32 step = 0; step < steps; ++step) {
-                mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
+                stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                 wgmma_fence();
-                const u64 xs = x_tile + stage * (X_BYTES >> 4), ws = w_tile + stage * (W_BYTES >> 4);
+                const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
                 #pragma unroll
                 for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
-                if (step != 0 && lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
-                previous = stage;
-                if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                if (step != 0 && lane == 0) stage_empty[previous].arrive();
+                previous = stage.index;
+                stage.advance();
             }
             wgmma_wait<0>();
-            if (lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + previous * 8);
+            if (lane == 0) stage_empty[previous].arrive();
             // acc2 += sum(partial[others][t])
             #pragma unroll 1
             for (u32 from = 0; from < world; ++from) {
                 if (from == me) continue;
                 #pragma unroll
                 for (u32 part = 0; part < TILE_N / PANEL_N; part += CARRIED) {
-                    mbarrier_wait(base + STAGE_FULL_AT + stage * 8, stage_parity, watch, MULTIPLY, STAGE_FULL, stage);
+                    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                     #pragma unroll
                     for (u32 i = 0; i < CARRIED; ++i) {
-                        panel_add<T, PANEL_N>(acc + (part + i) * PANEL_N / 2, base + W_AT + stage * W_BYTES + i * PANEL_BYTES, first_row, lane);
+                        panel_add<T, PANEL_N>(acc + (part + i) * PANEL_N / 2, smem_w[stage.index] + i * PANEL_BYTES, first_row, lane);
                     }
                     fence_async_shared();
                     __syncwarp();
-                    if (lane == 0) mbarrier_arrive(base + STAGE_EMPTY_AT + stage * 8);
-                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                    if (lane == 0) stage_empty[stage.index].arrive();
+                    stage.advance();
                 }
             }
             // y[t] = acc1 + acc2
             #pragma unroll
             for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                mbarrier_wait(base + PANEL_EMPTY_AT + panel * 8, panel_parity ^ 1, watch, MULTIPLY, PANEL_EMPTY, panel);
-                panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, base + PANEL_AT + panel * PANEL_BYTES, first_row, lane);
+                panel_empty[panel.index].wait(panel.phase ^ 1, watch, MULTIPLY);
+                panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, smem_panel[panel.index], first_row, lane);
                 fence_async_shared();
                 __syncwarp();
-                if (lane == 0) mbarrier_arrive(base + PANEL_FULL_AT + panel * 8);
-                if (++panel == PANELS) panel = 0, panel_parity ^= 1;
+                if (lane == 0) panel_full[panel.index].arrive();
+                panel.advance();
             }
         }
         first += my_tiles;

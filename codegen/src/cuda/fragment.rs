@@ -68,7 +68,7 @@ impl Text<'_> {
                     "sum_send",
                     *ring,
                     (index, part),
-                    &format!("{barrier}, {to}, "),
+                    &format!("{barrier}.at, {to}, "),
                 );
             }
             FragmentOp::AddSum { ring, index, part } => {

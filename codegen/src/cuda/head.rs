@@ -374,6 +374,7 @@ impl Text<'_> {
                 self.line("const u32 share = cluster_rank() / CLUSTER;  // which part of the steps these have");
             }
         }
+        self.ring_objects();
         self.line("");
         self.barriers();
         self.list(&pipeline.start);
@@ -413,7 +414,7 @@ impl Text<'_> {
                 text.ring_barriers(ring);
             }
             if pipeline.turns() > 0 {
-                text.line("for (u32 consumer = 0; consumer < CONSUMERS; ++consumer) mbarrier_init(base + TURN_AT + consumer * 8, 4);");
+                text.line("OrderBarrier::init(base + TURN_AT, 4);");
             }
             text.line("mbarrier_init_fence();");
         });
@@ -480,7 +481,7 @@ impl Text<'_> {
             let [x, w] = [0, 1].map(|part| pipeline.rings[0].parts()[part].name.clone());
             let [x_rows, w_rows] = pipeline.kernel.variant.layout.rows_contiguous();
             let descriptor = |name: &str, rows: bool| {
-                let at = format!("base + {}_AT", name.to_uppercase());
+                let at = format!("{}[0]", super::rings::smem(name));
                 if rows {
                     format!("const u64 {name}_tile = wgmma_descriptor_rows({at}, BLOCK_BYTES)")
                 } else {

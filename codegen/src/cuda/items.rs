@@ -47,7 +47,7 @@ impl Text<'_> {
 
     /// Where a role stands in its rings, and what else it keeps from item to item.
     fn cursors(&mut self, body: &[Node]) {
-        let (mut rings, mut defers, mut gives, mut turns) = (Vec::new(), false, false, false);
+        let (mut rings, mut defers, mut gives, mut turns) = (Vec::new(), false, None, false);
         for node in body {
             node.visit(&mut |node| {
                 if let Node::Await {
@@ -60,38 +60,31 @@ impl Text<'_> {
                     rings.push(*ring);
                 }
                 defers |= matches!(node, Node::Defer { .. });
-                gives |= matches!(node, Node::GiveBack { .. });
+                if let Node::GiveBack { ring, .. } = node {
+                    gives = Some(*ring);
+                }
                 turns |= matches!(node, Node::AwaitTurn);
             });
         }
         rings.sort();
-        let cursors: Vec<String> = rings
-            .iter()
-            .map(|ring| {
-                let ring = self.pipeline.ring(*ring);
-                let (name, slots) = (ring.name, ring.count);
-                if ring.buffer.is_none() {
-                    format!("{name}_parity = 0")
-                } else if ring.sets > 1 {
-                    format!("{name} = consumer * {slots}, {name}_parity = 0")
-                } else {
-                    format!("{name} = 0, {name}_parity = 0")
-                }
-            })
-            .collect();
-        if !cursors.is_empty() {
-            self.line(format!("u32 {};", cursors.join(", ")));
+        for ring in rings {
+            let state = self.state(ring, self.pipeline.ring(ring).name);
+            self.line(state);
         }
         if turns {
             let whose = if self.pipeline.cta.staggered() {
-                "only the second consumer waits for turns"
+                "  // only the second consumer waits"
             } else {
-                "the first turn is the first consumer's"
+                ""
             };
-            self.line(format!("u32 turn_parity = consumer ^ 1;  // {whose}"));
+            self.line(format!(
+                "OrderBarrier order(base + TURN_AT, consumer);{whose}"
+            ));
         }
-        if gives {
-            self.line("u32 held = 0, oldest = 0;  // stores whose boxes may not have been read, and the first of those boxes");
+        if let Some(ring) = gives {
+            self.line("u32 held = 0;  // stores whose staging buffers may not have been read");
+            let oldest = self.state(ring, "oldest");
+            self.line(format!("{oldest}  // the first of those"));
         }
         if defers {
             self.line("Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight");

@@ -4,7 +4,7 @@ use super::Text;
 use super::words::{ONCE, next_block};
 use crate::program::{CounterId, StoreMode};
 use crate::sm90::cta::{Mode, instruction_k};
-use crate::warp::{Expr, Field, Node, Order, Phase, Place, Ring, RingId, Slot, Warp};
+use crate::warp::{Expr, Field, Node, Phase, Place, RingId, Slot, Warp};
 use crate::warp::{Spelling, factor};
 
 impl Text<'_> {
@@ -100,38 +100,28 @@ impl Text<'_> {
                 }
             }
             Node::Await { barrier, phase } => {
-                let (ring, at) = (
-                    self.pipeline.ring(barrier.ring),
-                    self.barrier(*barrier, Slot::Current),
-                );
+                let name = self.pipeline.ring(barrier.ring).name;
                 let flip = match phase {
                     Phase::ThisLap => "",
                     Phase::LapBefore => " ^ 1",
                     // The first consumer has it first.
                     Phase::HandedOn => " ^ consumer ^ 1",
                 };
-                let of = self.pipeline.barrier(*barrier);
-                let (role, what) = (self.role.to_uppercase(), of.name.to_uppercase());
-                let verb = match of.order {
-                    Order::Cluster => "mbarrier_wait_cluster",
-                    Order::Complete => "mbarrier_wait_relaxed",
-                    Order::Cta => "mbarrier_wait",
-                };
-                let name = ring.name;
-                let slot = if ring.buffer.is_some() { name } else { "0" };
-                self.line(format!(
-                    "{verb}({at}, {name}_parity{flip}, watch, {role}, {what}, {slot});"
-                ));
+                let (at, role) = (
+                    self.barrier(*barrier, Slot::Current),
+                    self.role.to_uppercase(),
+                );
+                self.line(format!("{at}.wait({name}.phase{flip}, watch, {role});"));
             }
             Node::Expect { barrier, bytes } => {
                 let (barrier, bytes) = (self.barrier(*barrier, Slot::Current), self.expr(bytes));
-                if self.group {
+                if self.place == Place::Groups {
                     self.line(format!(
-                        "if (warp % 4 == 0 && lane == 0) mbarrier_expect({barrier}, {bytes});"
+                        "if (warp % 4 == 0 && lane == 0) {barrier}.expect({bytes});"
                     ));
                 } else {
-                    self.line(format!("const u32 full = {barrier};"));
-                    self.line(format!("mbarrier_expect(full, {bytes});"));
+                    self.line(format!("const auto full = {barrier};"));
+                    self.line(format!("full.expect({bytes});"));
                 }
             }
             Node::Arrive { barrier, slot } => {
@@ -146,47 +136,26 @@ impl Text<'_> {
                 }
             }
             Node::Advance { ring, keep } => {
-                let ring = self.pipeline.ring(*ring);
-                let (name, slots) = (ring.name, ring.count);
-                if ring.buffer.is_none() {
-                    return self.line(format!("{name}_parity ^= 1;"));
-                }
+                let name = self.pipeline.ring(*ring).name;
                 if *keep {
-                    self.line(format!("previous = {name};"));
+                    self.line(format!("previous = {name}.index;"));
                 }
-                let (first, end) = if ring.sets > 1 {
-                    (
-                        format!("consumer * {slots}"),
-                        format!("(consumer + 1) * {slots}"),
-                    )
-                } else {
-                    ("0".into(), slots.into())
-                };
-                self.line(format!(
-                    "if (++{name} == {end}) {name} = {first}, {name}_parity ^= 1;"
-                ));
+                self.line(format!("{name}.advance();"));
             }
             Node::Skip { ring, by } => {
-                let Ring { name, count, .. } = self.pipeline.ring(*ring);
-                let (slots, by) = (count, self.factor(by));
+                let (name, by) = (self.pipeline.ring(*ring).name, self.expr(by));
                 self.line(format!(
-                    "{name} += {by} % {slots}, {name}_parity ^= {by} / {slots} % 2;  // past the other consumer's tile"
-                ));
-                self.line(format!(
-                    "if ({name} >= {slots}) {name} -= {slots}, {name}_parity ^= 1;"
+                    "{name}.advance({by});  // past the other consumer's tile"
                 ));
             }
             Node::AwaitTurn => {
                 let role = self.role.to_uppercase();
                 if self.pipeline.cta.mode() == Mode::PingPong {
-                    self.line("// From here on, the waits below are within a lap of the ring, where a parity names one phase.");
+                    self.line("// From here on, the waits below are within one round of the stages, where a parity names one phase.");
                 }
-                self.line(format!("mbarrier_wait(base + TURN_AT + consumer * 8, turn_parity, watch, {role}, TURN, consumer);"));
-                self.line("turn_parity ^= 1;");
+                self.line(format!("order.wait(watch, {role}, TURN);"));
             }
-            Node::PassTurn => {
-                self.line("if (lane == 0) mbarrier_arrive(base + TURN_AT + (consumer ^ 1) * 8);")
-            }
+            Node::PassTurn => self.line("if (lane == 0) order.arrive();"),
             Node::GiveBack { ring, held } => self.give_back(*ring, *held),
             Node::Load {
                 ring,
@@ -229,14 +198,14 @@ impl Text<'_> {
                     }
                 };
                 self.line(match multicast {
-                    None => format!("tma_load{of}({shared}, {boxes}, full, {at});"),
+                    None => format!("tma_load{of}({shared}, {boxes}, full.at, {at});"),
                     Some(first) => {
                         let mask = match first {
                             Expr::Const(0) => "(1 << CLUSTER) - 1".into(),
                             first => format!("((1 << CLUSTER) - 1) << {}", self.factor(first)),
                         };
                         let verb = format!("tma_load_multicast{of}");
-                        format!("{verb}({shared}, {boxes}, full, {at}, {mask});")
+                        format!("{verb}({shared}, {boxes}, full.at, {at}, {mask});")
                     }
                 });
             }
@@ -403,7 +372,7 @@ impl Text<'_> {
         let [x, w] = [0, 1].map(|part| ring.parts()[part].name.clone());
         let at = |name: &str| {
             format!(
-                "{name}s = {name}_tile + {} * ({}_BYTES >> 4)",
+                "{name}s = {name}_tile + {}.index * ({}_BYTES >> 4)",
                 ring.name,
                 name.to_uppercase()
             )

@@ -1,17 +1,44 @@
 //! Rings in the text: their barriers, places in slots, and arrivals.
 
 use super::Text;
-use super::words::ONCE;
 use crate::warp::{Barrier, BarrierId, Expr, Order, Ring, RingId, Side, Slot};
 
 impl Text<'_> {
+    /// The objects of all roles: buffers, and the barriers of slots.
+    pub(super) fn ring_objects(&mut self) {
+        let rings = &self.pipeline.rings;
+        for part in rings.iter().flat_map(|ring| ring.parts()) {
+            let (name, upper) = (smem(&part.name), part.name.to_uppercase());
+            self.line(format!(
+                "const Buffer<{upper}_AT, {upper}_BYTES> {name} = {{base}};"
+            ));
+        }
+        for (_, barrier) in rings.iter().flat_map(|ring| ring.barriers()) {
+            let (order, name, at) = (order(barrier.order), barrier.name, at(barrier));
+            let upper = name.to_uppercase();
+            self.line(format!(
+                "const Barriers<{at}, {upper}, {order}> {name} = {{base}};"
+            ));
+        }
+    }
+
+    /// Where a role stands in a ring.
+    pub(super) fn state(&self, ring: RingId, name: &str) -> String {
+        let ring = self.pipeline.ring(ring);
+        let set = if ring.sets > 1 { "(consumer)" } else { "" };
+        let slots = if ring.buffer.is_some() {
+            ring.count.into()
+        } else {
+            ring.slots.to_string()
+        };
+        format!("PipelineState<{slots}> {name}{set};")
+    }
+
     pub(super) fn give_back(&mut self, ring: RingId, held: u32) {
-        let empty = self.at(ring.empty());
-        let count = self.pipeline.ring(ring).count;
-        self.block(format!("for (; held > {held}; --held)"), |text| {
-            text.line(format!("mbarrier_arrive(base + {empty} + oldest * 8);"));
-            text.line(format!("if (++oldest == {count}) oldest = 0;"));
-        });
+        let empty = self.pipeline.barrier(ring.empty()).name;
+        self.line(format!(
+            "for (; held > {held}; --held, oldest.advance()) {empty}[oldest.index].arrive();"
+        ));
     }
 
     /// Sends or adds a panel's accumulators.
@@ -26,7 +53,8 @@ impl Text<'_> {
         let ring = self.pipeline.ring(ring);
         let (slot, upper) = (ring.name, ring.name.to_uppercase());
         let place = format!(
-            "base + {upper}_AT + {slot} * {upper}_BYTES + {} * {upper}_PANEL_BYTES",
+            "{}[{slot}.index] + {} * {upper}_PANEL_BYTES",
+            smem(slot),
             self.factor(index)
         );
         let (each, block, at) = if self.pipeline.cta.blocks() == 1 {
@@ -45,75 +73,49 @@ impl Text<'_> {
 
     /// Which lanes arrive, and how: a lane for each CTA of a cluster.
     pub(super) fn arrive(&self, id: BarrierId, slot: Slot) -> (&'static str, String) {
-        let at = self.barrier(id, slot);
-        let barrier = self.pipeline.barrier(id);
+        let (slots, barrier) = (self.barrier(id, slot), self.pipeline.barrier(id));
         let Some(told) = &barrier.told else {
             let whose = match slot {
                 Slot::Current | Slot::Previous => "",
                 Slot::NextSet => "  // the other consumer has the place next",
             };
-            return ("lane == 0", format!("mbarrier_arrive({at});{whose}"));
+            return ("lane == 0", format!("{slots}.arrive();{whose}"));
         };
-        let verb = match barrier.order {
-            Order::Cluster => "mbarrier_arrive_release_cluster",
-            Order::Complete | Order::Cta => "mbarrier_arrive_cluster",
-        };
-        let arrive = format!("{verb}({at}, {});", self.expr(&told.peer));
         let lanes = match (id.side, told.others) {
             (_, true) => "lane < SPLIT && lane != share",
             (Side::Full, false) => "lane < SPLIT",
             (Side::Empty, false) => "lane < CLUSTER",
         };
+        let arrive = format!("{slots}.arrive_on({});", self.expr(&told.peer));
         (lanes, arrive)
     }
 
     /// Initialises a ring's barriers.
     pub(super) fn ring_barriers(&mut self, ring: &Ring) {
-        let name = ring.name;
-        let slot = if ring.buffer.is_some() {
-            format!(" + {name} * 8")
-        } else {
-            String::new()
+        let slots = match (&ring.buffer, ring.sets) {
+            (None, _) => ring.all().to_string(),
+            (Some(_), 1) => ring.count.into(),
+            (Some(_), _) => format!("CONSUMERS * {}", ring.count),
         };
-        let init = |(side, barrier): (Side, &Barrier)| {
-            let (at, arrivals) = (at(barrier), arrivals(side, barrier));
-            format!("mbarrier_init(base + {at}{slot}, {arrivals});")
-        };
-        let all: Vec<String> = ring.barriers().map(init).collect();
-        if ring.buffer.is_none() {
-            all.into_iter().for_each(|init| self.line(init));
-            return;
-        }
-        let sets = if ring.sets > 1 { "CONSUMERS * " } else { "" };
-        self.line(ONCE);
-        self.block(
-            format!(
-                "for (u32 {name} = 0; {name} < {sets}{}; ++{name})",
-                ring.count
-            ),
-            |text| all.into_iter().for_each(|init| text.line(init)),
-        );
+        let empty = ring.empty.as_ref().map_or(String::new(), |empty| {
+            format!(", {}, {}", empty.name, arrivals(Side::Empty, empty))
+        });
+        let full = arrivals(Side::Full, &ring.full);
+        self.line(format!("{}.init({slots}, {full}{empty});", ring.full.name));
     }
 
     /// A slot's barrier.
     pub(super) fn barrier(&self, id: BarrierId, slot: Slot) -> String {
-        let (at, ring) = (self.at(id), self.pipeline.ring(id.ring));
-        let (name, slots) = (ring.name, ring.count);
+        let (barrier, ring) = (self.pipeline.barrier(id), self.pipeline.ring(id.ring));
+        let name = ring.name;
         let slot = match slot {
-            Slot::Current => name.into(),
+            // The only one: a role that just arrives there keeps no state.
+            Slot::Current if ring.buffer.is_none() => "0".into(),
+            Slot::Current => format!("{name}.index"),
             Slot::Previous => "previous".into(),
-            Slot::NextSet => format!("({name} + {slots}) % (CONSUMERS * {slots})"),
+            Slot::NextSet => format!("{name}.of_other()"),
         };
-        if ring.buffer.is_some() {
-            format!("base + {at} + {slot} * 8")
-        } else {
-            format!("base + {at}")
-        }
-    }
-
-    /// Where the mbarriers of a barrier start.
-    fn at(&self, id: BarrierId) -> String {
-        at(self.pipeline.barrier(id))
+        format!("{}[{slot}]", barrier.name)
     }
 
     /// How far a slice of a panel lies behind its first.
@@ -128,13 +130,13 @@ impl Text<'_> {
     /// The address of a box in a part of the current slot: an operand's block, or a panel.
     pub(super) fn shared(&self, ring: RingId, part: usize, index: &Expr, block: bool) -> String {
         let ring = self.pipeline.ring(ring);
-        let (slot, upper) = (ring.name, ring.parts()[part].name.to_uppercase());
+        let (slot, part) = (ring.name, &ring.parts()[part].name);
         let place = if ring.is_handed_over() {
-            format!("{slot} % {}", ring.count)
+            format!("{slot}.place()")
         } else {
-            slot.into()
+            format!("{slot}.index")
         };
-        let mut text = format!("base + {upper}_AT + {place} * {upper}_BYTES");
+        let mut text = format!("{}[{place}]", smem(part));
         if *index != Expr::Const(0) {
             let bytes = if block { "BLOCK_BYTES" } else { "PANEL_BYTES" };
             text.push_str(&format!(" + {} * {bytes}", self.factor(index)));
@@ -146,6 +148,20 @@ impl Text<'_> {
 /// The constant that says where the mbarriers of a barrier start.
 pub(super) fn at(barrier: &Barrier) -> String {
     format!("{}_AT", barrier.name.to_uppercase())
+}
+
+/// The buffer of a part.
+pub(super) fn smem(part: &str) -> String {
+    format!("smem_{part}")
+}
+
+/// What a barrier orders, as the prelude says it.
+const fn order(order: Order) -> &'static str {
+    match order {
+        Order::Complete => "Order::Complete",
+        Order::Cta => "Order::Cta",
+        Order::Cluster => "Order::Cluster",
+    }
 }
 
 /// Arrivals that end a phase.

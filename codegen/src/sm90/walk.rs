@@ -45,7 +45,7 @@ pub(super) struct Walk<'b, 'a> {
 }
 
 /// Names the text uses for its own.
-const RESERVED: [&str; 41] = [
+const RESERVED: [&str; 56] = [
     "index",
     "first",
     "stage",
@@ -87,6 +87,21 @@ const RESERVED: [&str; 41] = [
     "slice",
     "first_step",
     "all_steps",
+    "tile",
+    "full",
+    "held",
+    "oldest",
+    "order",
+    "stage_full",
+    "stage_empty",
+    "panel_full",
+    "panel_empty",
+    "sum_full",
+    "sum_empty",
+    "tile_full",
+    "tile_empty",
+    "box_full",
+    "box_empty",
 ];
 
 impl<'b, 'a> Walk<'b, 'a> {

@@ -94,7 +94,7 @@ pub enum Node {
     // --- Rings: slots handed between warps by mbarriers.
     /// Blocks until a phase of the current slot's barrier is over. Acquires what the barrier orders.
     ///
-    /// CUDA: `mbarrier_wait` on the slot's barrier with the role's parity. Meaning: the phase of that parity is over,
+    /// CUDA: `stage_full[stage.index].wait(stage.phase, ..)`. Meaning: the phase of that parity is over,
     /// and all that its arrivals saw is seen.
     Await {
         /// The barrier.
@@ -142,7 +142,7 @@ pub enum Node {
     /// Blocks until it is this consumer's turn to multiply; the first turn is the first consumer's. Acquire at CTA
     /// scope.
     ///
-    /// CUDA: `mbarrier_wait` on the consumer's barrier. Meaning: all steps of the tile before are under way. A parity
+    /// CUDA: `OrderBarrier::wait`. Meaning: all steps of the tile before are under way. A parity
     /// names a phase of a stage within one lap around the ring only; from here on, this consumer is within that lap.
     AwaitTurn,
     /// Arrives at the other consumer's barrier: the next turn is its. Release at CTA scope.

@@ -1,7 +1,7 @@
 // mbarriers: how warps of a CTA (and of a cluster) hand each other stages of shared memory.
 // A barrier counts arrivals and outstanding TMA bytes; a phase ends when both reach zero. Waiters name a phase by its
-// parity, so a role keeps one running (stage, parity) pair and never resets a barrier. Who empties waits for the phase of
-// its own lap; who fills waits for the lap before (parity ^ 1), which is over at once in the first lap.
+// parity, so a role keeps one running PipelineState and never resets a barrier. Who empties a slot waits for `phase`;
+// who fills it waits for the one before (`phase ^ 1`), which is over at once in the first round.
 
 // `arrivals` of them end a phase.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
@@ -109,3 +109,109 @@ __device__ __forceinline__ void mbarrier_wait_cluster(u32 barrier, u32 parity, c
         if (global_nanoseconds() - start > 2 * watch.timeout_ns) stalled(watch, role, what, stage, parity, parity ^ 1);
     }
 }
+
+// What waits for a barrier and arrivals there order: accesses at CTA or at cluster scope, or nothing, since all that
+// they are about is complete by then.
+enum class Order { Cta, Cluster, Complete };
+
+// The mbarrier of one slot.
+template <Order ORDER>
+struct Barrier {
+    u32 at;
+    u32 name;  // in stall records
+    u32 slot;
+
+    __device__ __forceinline__ void wait(u32 parity, const Watch& watch, u32 role) const {
+        if (ORDER == Order::Cta) mbarrier_wait(at, parity, watch, role, name, slot);
+        if (ORDER == Order::Cluster) mbarrier_wait_cluster(at, parity, watch, role, name, slot);
+        if (ORDER == Order::Complete) mbarrier_wait_relaxed(at, parity, watch, role, name, slot);
+    }
+
+    __device__ __forceinline__ void arrive() const { mbarrier_arrive(at); }
+
+    // At this slot's barrier of CTA `cta` of the cluster.
+    __device__ __forceinline__ void arrive_on(u32 cta) const {
+        if (ORDER == Order::Cluster) {
+            mbarrier_arrive_release_cluster(at, cta);
+        } else {
+            mbarrier_arrive_cluster(at, cta);
+        }
+    }
+
+    __device__ __forceinline__ void expect(u32 bytes) const { mbarrier_expect(at, bytes); }
+};
+
+// An mbarrier of each slot, so far behind the base of shared memory.
+template <u32 AT, u32 NAME, Order ORDER>
+struct Barriers {
+    u32 base;
+
+    __device__ __forceinline__ Barrier<ORDER> operator[](u32 slot) const { return {base + AT + slot * 8, NAME, slot}; }
+
+    __device__ __forceinline__ void init(u32 slots, u32 arrivals) const {
+        #pragma unroll 1
+        for (u32 slot = 0; slot < slots; ++slot) mbarrier_init((*this)[slot].at, arrivals);
+    }
+
+    // With those that say that the same slots are empty.
+    template <typename Empty>
+    __device__ __forceinline__ void init(u32 slots, u32 arrivals, const Empty& empty, u32 releases) const {
+        #pragma unroll 1
+        for (u32 slot = 0; slot < slots; ++slot) {
+            mbarrier_init((*this)[slot].at, arrivals);
+            mbarrier_init(empty[slot].at, releases);
+        }
+    }
+};
+
+// Shared memory in slots of so many bytes, so far behind its base.
+template <u32 AT, u32 BYTES>
+struct Buffer {
+    u32 base;
+
+    __device__ __forceinline__ u32 operator[](u32 slot) const { return base + AT + slot * BYTES; }
+};
+
+// Where a role stands among the slots that go round: the next one, and the parity of its barriers' phase. A consumer
+// that has slots of its own goes round in its set of them.
+template <u32 SLOTS>
+struct PipelineState {
+    u32 first, index, phase;
+
+    __device__ __forceinline__ explicit PipelineState(u32 set = 0) : first(set * SLOTS), index(first), phase(0) {}
+
+    __device__ __forceinline__ void advance() {
+        if (++index == first + SLOTS) index = first, phase ^= 1;
+    }
+
+    __device__ __forceinline__ void advance(u32 by) {
+        index += by % SLOTS, phase ^= by / SLOTS % 2;
+        if (index >= first + SLOTS) index -= SLOTS, phase ^= 1;
+    }
+
+    // The slot's place where the sets of all consumers have the same places.
+    __device__ __forceinline__ u32 place() const { return index - first; }
+
+    // The same slot in the set of the other one of two consumers.
+    __device__ __forceinline__ u32 of_other() const { return (index + SLOTS) % (2 * SLOTS); }
+};
+
+// Two consumers one after the other: each waits until it is its turn, and arrives when it is the other one's. The first
+// turn is the first consumer's.
+struct OrderBarrier {
+    u32 at, consumer, phase;
+
+    __device__ __forceinline__ OrderBarrier(u32 at, u32 consumer) : at(at), consumer(consumer), phase(consumer ^ 1) {}
+
+    // So many arrivals end a turn.
+    __device__ __forceinline__ static void init(u32 at, u32 arrivals) {
+        for (u32 consumer = 0; consumer < 2; ++consumer) mbarrier_init(at + consumer * 8, arrivals);
+    }
+
+    __device__ __forceinline__ void wait(const Watch& watch, u32 role, u32 name) {
+        mbarrier_wait(at + consumer * 8, phase, watch, role, name, consumer);
+        phase ^= 1;
+    }
+
+    __device__ __forceinline__ void arrive() const { mbarrier_arrive(at + (consumer ^ 1) * 8); }
+};
