@@ -90,7 +90,9 @@ fn kernels_are_as_emitted() {
         };
         let (program, knobs) = (&program.name, knobs.1);
         let name = format!("sm90/{program}.{dtype}-{rows}x{columns}{layout}{knobs}.cu");
-        check(name, &cuda::emit(&pipeline).text);
+        let text = cuda::emit(&pipeline).text;
+        narrow(&name, &text);
+        check(name, &text);
     }
     for entry in fs::read_dir(root.join("sm90")).expect("a folder") {
         let name = format!(
@@ -106,6 +108,14 @@ fn kernels_are_as_emitted() {
         wrong.is_empty(),
         "not what is emitted; UPDATE_KERNELS=1 writes them: {wrong:?}"
     );
+}
+
+/// Text that is read has lines of at most 120 columns.
+fn narrow(name: &str, text: &str) {
+    for line in text.lines() {
+        let columns = line.chars().count();
+        assert!(columns <= 120, "{name}: {columns} columns: {line}");
+    }
 }
 
 #[test]
@@ -129,6 +139,7 @@ fn every_schedule_of_the_library_has_a_pipeline_in_both_types_and_tiles() {
                 );
                 assert!(!text.contains("asm"), "{entry}: PTX is the prelude's");
                 assert!(!text.contains("multimem"), "{entry}");
+                narrow(&entry, &text);
                 assert_eq!(
                     text,
                     cuda::emit(&pipeline).text,
@@ -137,5 +148,7 @@ fn every_schedule_of_the_library_has_a_pipeline_in_both_types_and_tiles() {
             }
         }
     }
-    assert!(!cuda::prelude().contains("multimem") && !cuda::prelude().contains("#include"));
+    let prelude = cuda::prelude();
+    assert!(!prelude.contains("multimem") && !prelude.contains("#include"));
+    narrow("the prelude", &prelude);
 }

@@ -14,6 +14,7 @@ constexpr u32 UNIT = 16;  // boxes of a piece that one CTA sends, with one signa
 constexpr u32 COMM_CTAS = 8;  // the first blocks move data before they multiply
 constexpr u32 PIECE = 128;  // rows that have one counter cell
 constexpr u32 STRIP_ROWS = 32;  // of an operand's box, loaded if one of them exists
+constexpr u32 SENDING = 5;  // stores of boxes under way that may still read them
 constexpr u32 PANEL_N = 64;  // columns of an output panel
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
@@ -53,8 +54,8 @@ __device__ __forceinline__ u32 rows_of(const Plan& plan, u32 chunk) {
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
-// Item `index` of a grid, grouped(8).
-__device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
+// Tile `index` of a grid, grouped(8).
+__device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
     const u32 first = index / sweep * 8;
     const u32 within = index % sweep;
@@ -65,7 +66,8 @@ __device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
 extern "C" __global__ void __launch_bounds__(384, 1)
 ag_gemm(
         const __grid_constant__ TensorMap x,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
-        const __grid_constant__ TensorMap x_strip,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 32x64
+        // everyone's, a chunk a rank: peers write it meanwhile; boxes of 32x64
+        const __grid_constant__ TensorMap x_strip,
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
         const __grid_constant__ TensorMap w_strip,  // mine, in one piece; boxes of 32x64
         const __grid_constant__ TensorMap y,  // mine, a chunk a rank; boxes of 128x64
@@ -109,7 +111,7 @@ ag_gemm(
         if (warp == 0 && elect_one()) {  // load
             // The first CTAs move data before they take items of the GEMM.
             if (blockIdx.x < COMM_CTAS) {
-                u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
+                TileScheduler scheduler(blockIdx.x, COMM_CTAS);
                 PipelineState<BOXES> box;
                 if (blockIdx.x == 0) {
                     // signal ready_x.on(peer)[me] += 1 (credit: my x may be touched)
@@ -124,9 +126,9 @@ ag_gemm(
                     const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
                     const u32 units = ceil_div(ceil_div(plan.k, BOX_N), UNIT);
                     const u32 items = pieces * units;
-                    for (; index - first < items; index += COMM_CTAS) {
-                        const u32 p_row = (index - first) / units;
-                        const u32 unit = (index - first) % units;
+                    for (; scheduler.has(items); scheduler.next()) {
+                        const u32 p_row = scheduler.tile() / units;
+                        const u32 unit = scheduler.tile() % units;
                         // x.on(peer)[p] = x[p]
                         #pragma unroll 1
                         for (u32 i = 0; i < UNIT; ++i) {
@@ -137,7 +139,7 @@ ag_gemm(
                             box.advance();
                         }
                     }
-                    first += items;
+                    scheduler.end_loop(items);
                 }
                 // All boxes have left: stages and panels may lie over them.
                 #pragma unroll 1
@@ -146,40 +148,43 @@ ag_gemm(
                     box.advance();
                 }
             }
-            u32 index = first_item(plan.join, COMM_CTAS), first = 0;  // this CTA's next item of the loops below, and how many the loops before had
+            TileScheduler scheduler = TileScheduler::late_comm(plan.join, COMM_CTAS);
             PipelineState<STAGES> stage;
             #pragma unroll 1
             for (u32 hop = 0; hop < world; ++hop) {
                 const u32 chunk = (me + hop) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
-                for (; index - first < tiles; index = next_item(index, plan.join, COMM_CTAS)) {
-                    const Place t = grouped_8(index - first, tiles_m, tiles_n);
+                for (; scheduler.has(tiles); scheduler.next()) {
+                    const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                     // acc0 += dot(x[t.rows, :], w[t.columns, :])
-                    const u32 x_rows = min(ceil_div(rows_of(plan, chunk) - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
+                    const u32 x_rows =
+                        min(ceil_div(rows_of(plan, chunk) - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
                     const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
                     #pragma unroll 1
                     for (u32 step = 0; step < steps; ++step) {
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                         const auto full = stage_full[stage.index];
                         full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                        tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                        tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at,
+                            step * TILE_K, t.column * TILE_N, 0, 0);
                         if (step == 0) {
                             // wait arrived[t.rows]
                             const u32 arrived_cell = chunk * plan.pieces_m + t.row * TILE_M / PIECE;
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
-                        tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at, step * TILE_K, t.row * TILE_M, chunk, me);
+                        tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at,
+                            step * TILE_K, t.row * TILE_M, chunk, me);
                         stage.advance();
                     }
                 }
-                first += tiles;
+                scheduler.end_loop(tiles);
             }
         } else if (warp == 1 && elect_one()) {  // store
             // The first CTAs move data before they take items of the GEMM.
             if (blockIdx.x < COMM_CTAS) {
-                u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
+                TileScheduler scheduler(blockIdx.x, COMM_CTAS);
                 PipelineState<BOXES> box;
                 u32 held = 0;  // stores whose staging buffers may not have been read
                 PipelineState<BOXES> oldest;  // the first of those
@@ -191,14 +196,14 @@ ag_gemm(
                     const u32 units = ceil_div(ceil_div(plan.k, BOX_N), UNIT);
                     const u32 items = pieces * units;
                     // Without items here there is nothing to wait for.
-                    if (index - first < items) {
+                    if (scheduler.has(items)) {
                         // wait ready_x[peer] (credit: its x may be touched)
                         counter_wait(plan.cells, me, plan.ready_x + peer, watch, STORE, READY_X);
                         fence_async_global();
                     }
-                    for (; index - first < items; index += COMM_CTAS) {
-                        const u32 p_row = (index - first) / units;
-                        const u32 unit = (index - first) % units;
+                    for (; scheduler.has(items); scheduler.next()) {
+                        const u32 p_row = scheduler.tile() / units;
+                        const u32 unit = scheduler.tile() % units;
                         // x.on(peer)[p] = x[p]
                         #pragma unroll 1
                         for (u32 i = 0; i < UNIT; ++i) {
@@ -207,17 +212,17 @@ ag_gemm(
                             ++held;
                             tma_commit();
                             box.advance();
-                            tma_wait_read<5>();  // at most 5 stores still read their boxes
-                            for (; held > 5; --held, oldest.advance()) box_empty[oldest.index].arrive();
+                            tma_wait_read<SENDING>();  // the latest stores may still read their boxes
+                            for (; held > SENDING; --held, oldest.advance()) box_empty[oldest.index].arrive();
                         }
-                        tma_wait<16>();  // all but the latest item's stores are complete
+                        tma_wait<UNIT>();  // all but the latest item's stores are complete
                         if (unsignalled) counter_add(unsignalled, 1);
                         unsignalled = nullptr;
                         // signal arrived.on(peer)[p] += 1
                         const u32 arrived_cell = me * plan.pieces_m + p_row;
                         unsignalled = counter_on(plan.cells, peer, plan.arrived + arrived_cell);
                     }
-                    first += items;
+                    scheduler.end_loop(items);
                     // Nothing stays unsignalled across a wait for the next peer.
                     tma_wait<0>();
                     if (unsignalled) counter_add(unsignalled, 1);
@@ -226,7 +231,7 @@ ag_gemm(
                 // All stores are complete: the last boxes go back.
                 for (; held > 0; --held, oldest.advance()) box_empty[oldest.index].arrive();
             }
-            u32 index = first_item(plan.join, COMM_CTAS), first = 0;  // this CTA's next item of the loops below, and how many the loops before had
+            TileScheduler scheduler = TileScheduler::late_comm(plan.join, COMM_CTAS);
             PipelineState<PANELS> panel;
             #pragma unroll 1
             for (u32 hop = 0; hop < world; ++hop) {
@@ -235,20 +240,21 @@ ag_gemm(
                 const u32 tiles = tiles_m * tiles_n;
                 const TensorMap& y_out = chunk == plan.tail ? y_tail : y;
                 const u32 y_chunk = chunk == plan.tail ? 0 : chunk;
-                for (; index - first < tiles; index = next_item(index, plan.join, COMM_CTAS)) {
-                    const Place t = grouped_8(index - first, tiles_m, tiles_n);
+                for (; scheduler.has(tiles); scheduler.next()) {
+                    const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                     // y[t] = acc0
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                         panel_full[panel.index].wait(panel.phase, watch, STORE);
-                        tma_store(y_out, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, t.row * TILE_M, y_chunk, 0);
+                        tma_store(y_out, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, t.row * TILE_M,
+                            y_chunk, 0);
                         tma_commit();
                         tma_wait_read<0>();
                         panel_empty[panel.index].arrive();
                         panel.advance();
                     }
                 }
-                first += tiles;
+                scheduler.end_loop(tiles);
             }
             tma_wait<0>();
         }
@@ -258,7 +264,7 @@ ag_gemm(
         const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(smem_w[0]);
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
-        u32 index = first_item(plan.join, COMM_CTAS), first = 0;  // this CTA's next item of the loops below, and how many the loops before had
+        TileScheduler scheduler = TileScheduler::late_comm(plan.join, COMM_CTAS);
         PipelineState<STAGES> stage;
         PipelineState<PANELS> panel;
         #pragma unroll 1
@@ -266,7 +272,7 @@ ag_gemm(
             const u32 chunk = (me + hop) % world;
             const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
-            for (; index - first < tiles; index = next_item(index, plan.join, COMM_CTAS)) {
+            for (; scheduler.has(tiles); scheduler.next()) {
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
                 float acc[TILE_N / 2];  // this thread's of 64 rows
                 u32 previous = 0;
@@ -276,7 +282,8 @@ ag_gemm(
                     wgmma_fence();
                     const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
                     #pragma unroll
-                    for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                    for (u32 k = 0; k < TILE_K / 16; ++k)
+                        wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                     wgmma_commit();
                     wgmma_wait<1>();  // the step before this one is done with its stage
                     if (step != 0 && lane == 0) stage_empty[previous].arrive();
@@ -296,7 +303,7 @@ ag_gemm(
                     panel.advance();
                 }
             }
-            first += tiles;
+            scheduler.end_loop(tiles);
         }
     }
 

@@ -46,8 +46,8 @@ __device__ __forceinline__ u32 rows_of(const Plan& plan, u32 chunk) {
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
-// Item `index` of a grid, grouped(8).
-__device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
+// Tile `index` of a grid, grouped(8).
+__device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
     const u32 first = index / sweep * 8;
     const u32 within = index % sweep;
@@ -58,7 +58,8 @@ __device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
 extern "C" __global__ void __launch_bounds__(384, 1)
 ag_gemm_pull(
         const __grid_constant__ TensorMap x,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
-        const __grid_constant__ TensorMap x_strip,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 32x64
+        // everyone's, a chunk a rank: peers write it meanwhile; boxes of 32x64
+        const __grid_constant__ TensorMap x_strip,
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
         const __grid_constant__ TensorMap w_strip,  // mine, in one piece; boxes of 32x64
         const __grid_constant__ TensorMap y,  // mine, a chunk a rank; boxes of 128x64
@@ -96,35 +97,38 @@ ag_gemm_pull(
     if (warp < 4) {
         registers_give<56>();
         if (warp == 0 && elect_one()) {  // load
-            u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<STAGES> stage;
             #pragma unroll 1
             for (u32 hop = 0; hop < world; ++hop) {
                 const u32 chunk = (me + hop) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
-                for (; index - first < tiles; index += gridDim.x) {
-                    const Place t = grouped_8(index - first, tiles_m, tiles_n);
+                for (; scheduler.has(tiles); scheduler.next()) {
+                    const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                     // acc0 += dot(x[t.rows, :], w[t.columns, :])
-                    const u32 x_rows = min(ceil_div(rows_of(plan, chunk) - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
+                    const u32 x_rows =
+                        min(ceil_div(rows_of(plan, chunk) - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
                     const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
                     #pragma unroll 1
                     for (u32 step = 0; step < steps; ++step) {
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                         const auto full = stage_full[stage.index];
                         full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                        tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                        tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at,
+                            step * TILE_K, t.column * TILE_N, 0, 0);
                         if (step == 0) {
                             // wait arrived[t.rows]
                             const u32 arrived_cell = chunk * plan.pieces_m + t.row * TILE_M / PIECE;
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
-                        tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at, step * TILE_K, t.row * TILE_M, chunk, me);
+                        tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at,
+                            step * TILE_K, t.row * TILE_M, chunk, me);
                         stage.advance();
                     }
                 }
-                first += tiles;
+                scheduler.end_loop(tiles);
             }
             if (blockIdx.x == 0) {
                 // wait returned_x[others] (credit: my x is no longer read)
@@ -135,7 +139,7 @@ ag_gemm_pull(
                 }
             }
         } else if (warp == 1 && elect_one()) {  // store
-            u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<PANELS> panel;
             #pragma unroll 1
             for (u32 hop = 0; hop < world; ++hop) {
@@ -144,20 +148,21 @@ ag_gemm_pull(
                 const u32 tiles = tiles_m * tiles_n;
                 const TensorMap& y_out = chunk == plan.tail ? y_tail : y;
                 const u32 y_chunk = chunk == plan.tail ? 0 : chunk;
-                for (; index - first < tiles; index += gridDim.x) {
-                    const Place t = grouped_8(index - first, tiles_m, tiles_n);
+                for (; scheduler.has(tiles); scheduler.next()) {
+                    const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                     // y[t] = acc0
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                         panel_full[panel.index].wait(panel.phase, watch, STORE);
-                        tma_store(y_out, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, t.row * TILE_M, y_chunk, 0);
+                        tma_store(y_out, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, t.row * TILE_M,
+                            y_chunk, 0);
                         tma_commit();
                         tma_wait_read<0>();
                         panel_empty[panel.index].arrive();
                         panel.advance();
                     }
                 }
-                first += tiles;
+                scheduler.end_loop(tiles);
             }
             tma_wait<0>();
         }
@@ -167,7 +172,7 @@ ag_gemm_pull(
         const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(smem_w[0]);
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
-        u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
+        TileScheduler scheduler(blockIdx.x, gridDim.x);
         PipelineState<STAGES> stage;
         PipelineState<PANELS> panel;
         #pragma unroll 1
@@ -175,7 +180,7 @@ ag_gemm_pull(
             const u32 chunk = (me + hop) % world;
             const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
-            for (; index - first < tiles; index += gridDim.x) {
+            for (; scheduler.has(tiles); scheduler.next()) {
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
                 float acc[TILE_N / 2];  // this thread's of 64 rows
                 u32 previous = 0;
@@ -185,7 +190,8 @@ ag_gemm_pull(
                     wgmma_fence();
                     const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
                     #pragma unroll
-                    for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                    for (u32 k = 0; k < TILE_K / 16; ++k)
+                        wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                     wgmma_commit();
                     wgmma_wait<1>();  // the step before this one is done with its stage
                     if (step != 0 && lane == 0) stage_empty[previous].arrive();
@@ -205,7 +211,7 @@ ag_gemm_pull(
                     panel.advance();
                 }
             }
-            first += tiles;
+            scheduler.end_loop(tiles);
         }
     }
 

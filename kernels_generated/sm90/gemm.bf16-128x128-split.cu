@@ -39,8 +39,8 @@ struct Plan {
     u32 n;  // its columns
 };
 
-// Item `index` of a grid, grouped(8).
-__device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
+// Tile `index` of a grid, grouped(8).
+__device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
     const u32 first = index / sweep * 8;
     const u32 within = index % sweep;
@@ -97,13 +97,13 @@ gemm(
     if (warp < 4) {
         registers_give<40>();
         if (warp == 0 && elect_one()) {  // load
-            u32 index = blockIdx.x / SPLIT;  // this CTA's next item
+            TileScheduler scheduler(blockIdx.x / SPLIT, gridDim.x / SPLIT);
             PipelineState<STAGES> stage;
             PipelineState<1> tile;
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
-            for (; index < tiles; index += gridDim.x / SPLIT) {
-                const Place t = grouped_8(index, tiles_m, tiles_n);
+            for (; scheduler.has(tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // Sums and panels of the tile before lay where the stages are.
                 tile_empty[0].wait(tile.phase ^ 1, watch, LOAD);
                 tile.advance();
@@ -115,18 +115,21 @@ gemm(
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at, (first_step + step) * TILE_K, t.row * TILE_M, 0, 0);
-                    tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at, (first_step + step) * TILE_K, t.column * TILE_N, 0, 0);
+                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at,
+                        (first_step + step) * TILE_K, t.row * TILE_M, 0, 0);
+                    tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at,
+                        (first_step + step) * TILE_K, t.column * TILE_N, 0, 0);
                     stage.advance();
                 }
             }
+            scheduler.end_loop(tiles);
         } else if (warp == 1 && elect_one()) {  // store
-            u32 index = blockIdx.x / SPLIT;  // this CTA's next item
+            TileScheduler scheduler(blockIdx.x / SPLIT, gridDim.x / SPLIT);
             PipelineState<PANELS> panel;
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
-            for (; index < tiles; index += gridDim.x / SPLIT) {
-                const Place t = grouped_8(index, tiles_m, tiles_n);
+            for (; scheduler.has(tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // y[t] = acc0
                 #pragma unroll 1
                 for (u32 part = share; part < TILE_N / PANEL_N; part += SPLIT) {
@@ -139,6 +142,7 @@ gemm(
                 tma_wait_read<0>();
                 tile_empty[0].arrive();
             }
+            scheduler.end_loop(tiles);
             tma_wait<0>();
         }
     } else {  // multiply
@@ -147,14 +151,14 @@ gemm(
         const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(smem_w[0]);
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
-        u32 index = blockIdx.x / SPLIT;  // this CTA's next item
+        TileScheduler scheduler(blockIdx.x / SPLIT, gridDim.x / SPLIT);
         PipelineState<STAGES> stage;
         PipelineState<PANELS> panel;
         PipelineState<SUMS> sum(consumer);
         PipelineState<1> tile;
         const u32 tiles_m = ceil_div(plan.m, TILE_M);
         const u32 tiles = tiles_m * tiles_n;
-        for (; index < tiles; index += gridDim.x / SPLIT) {
+        for (; scheduler.has(tiles); scheduler.next()) {
             // acc0 += dot(x[t.rows, :], w[t.columns, :])
             float acc[TILE_N / 2];  // this thread's of 64 rows
             u32 previous = 0;
@@ -164,7 +168,8 @@ gemm(
                 wgmma_fence();
                 const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
                 #pragma unroll
-                for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                for (u32 k = 0; k < TILE_K / 16; ++k)
+                    wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
                 if (step != 0 && lane == 0) stage_empty[previous].arrive();
@@ -173,15 +178,20 @@ gemm(
             }
             wgmma_wait<0>();
             if (lane == 0) stage_empty[previous].arrive();
-            // This CTA had a part of the steps: it sends the others its sums of their panels, and adds theirs to its own.
+            // This CTA had a part of the steps: it sends the others its sums of their panels, and adds theirs to its
+            // own.
             // Once all are done with its steps, sums and panels lie where the stages are.
             if (lane < SPLIT) tile_full[0].arrive_on(lane);
             tile_full[0].wait(tile.phase, watch, MULTIPLY);
-            if (warp % 4 == 0 && lane == 0) sum_full[sum.index].expect((TILE_N / PANEL_N + SPLIT - 1 - share) / SPLIT * (SPLIT - 1) * SUM_PANEL_BYTES);
+            if (warp % 4 == 0 && lane == 0)
+                sum_full[sum.index].expect((TILE_N / PANEL_N + SPLIT - 1 - share) / SPLIT * (SPLIT - 1)
+                    * SUM_PANEL_BYTES);
             #pragma unroll
             for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                 if (part % SPLIT != share) {
-                    sum_send<PANEL_N, SUM_THREADS>(acc + part * PANEL_N / 2, smem_sum[sum.index] + ((share + SPLIT - 1 - part % SPLIT) % SPLIT * SUM_PANELS + part / SPLIT) * SUM_PANEL_BYTES, sum_full[sum.index].at, part % SPLIT, threadIdx.x % 128);
+                    sum_send<PANEL_N, SUM_THREADS>(acc + part * PANEL_N / 2,
+                        smem_sum[sum.index] + ((share + SPLIT - 1 - part % SPLIT) % SPLIT * SUM_PANELS + part / SPLIT)
+                        * SUM_PANEL_BYTES, sum_full[sum.index].at, part % SPLIT, threadIdx.x % 128);
                 }
             }
             sum_full[sum.index].wait(sum.phase, watch, MULTIPLY);
@@ -190,7 +200,9 @@ gemm(
                 if (part % SPLIT == share) {
                     #pragma unroll
                     for (u32 from = 0; from < SPLIT - 1; ++from) {
-                        sum_add<PANEL_N, SUM_THREADS>(acc + part * PANEL_N / 2, smem_sum[sum.index] + (from * SUM_PANELS + part / SPLIT) * SUM_PANEL_BYTES, threadIdx.x % 128);
+                        sum_add<PANEL_N, SUM_THREADS>(acc + part * PANEL_N / 2,
+                            smem_sum[sum.index] + (from * SUM_PANELS + part / SPLIT) * SUM_PANEL_BYTES,
+                            threadIdx.x % 128);
                     }
                 }
             }
@@ -208,6 +220,7 @@ gemm(
             sum.advance();
             tile.advance();
         }
+        scheduler.end_loop(tiles);
     }
 
     __syncwarp();

@@ -33,8 +33,8 @@ struct Plan {
     u32 n;  // its columns
 };
 
-// Item `index` of a grid, grouped(8).
-__device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
+// Tile `index` of a grid, grouped(8).
+__device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
     const u32 first = index / sweep * 8;
     const u32 within = index % sweep;
@@ -84,12 +84,12 @@ gemm(
     if (warp < 4) {
         registers_give<40>();
         if (warp == 0 && elect_one()) {  // load
-            u32 index = blockIdx.x;  // this CTA's next item
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<STAGES> stage;
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
-            for (; index < tiles; index += gridDim.x) {
-                const Place t = grouped_8(index, tiles_m, tiles_n);
+            for (; scheduler.has(tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
                 const u32 x_rows = min(ceil_div(plan.m - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
                 const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
@@ -98,19 +98,23 @@ gemm(
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at, step * TILE_K, t.row * TILE_M, 0, 0);
-                    tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at,
+                        step * TILE_K, t.row * TILE_M, 0, 0);
+                    tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at,
+                        step * TILE_K, t.column * TILE_N, 0, 0);
                     stage.advance();
                 }
             }
+            scheduler.end_loop(tiles);
         } else if (warp >= 1 && warp <= 2 && elect_one()) {  // store
             const u32 consumer = warp - 1;  // whose panels
-            u32 index = blockIdx.x + consumer * gridDim.x;  // this CTA's next item
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
+            if (consumer != 0) scheduler.next();  // ping-pong: the CTA's second tile is its second consumer's
             PipelineState<PANELS> panel(consumer);
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
-            for (; index < tiles; index += CONSUMERS * gridDim.x) {
-                const Place t = grouped_8(index, tiles_m, tiles_n);
+            for (; scheduler.has(tiles); scheduler.next_ping_pong()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // y[t] = acc0
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
@@ -122,6 +126,7 @@ gemm(
                     panel.advance();
                 }
             }
+            scheduler.end_loop(tiles);
             tma_wait<0>();
         }
     } else {  // multiply
@@ -130,7 +135,8 @@ gemm(
         const u64 x_tile = wgmma_descriptor(smem_x[0]);
         const u64 w_tile = wgmma_descriptor(smem_w[0]);
         const u32 first_row = warp % 4 * 16;  // of this warp's 16 in a tile
-        u32 index = blockIdx.x + consumer * gridDim.x;  // this CTA's next item
+        TileScheduler scheduler(blockIdx.x, gridDim.x);
+        if (consumer != 0) scheduler.next();  // ping-pong: the CTA's second tile is its second consumer's
         PipelineState<STAGES> stage;
         PipelineState<PANELS> panel(consumer);
         OrderBarrier order(base + TURN_AT, consumer);
@@ -139,7 +145,7 @@ gemm(
         }
         const u32 tiles_m = ceil_div(plan.m, TILE_M);
         const u32 tiles = tiles_m * tiles_n;
-        for (; index < tiles; index += CONSUMERS * gridDim.x) {
+        for (; scheduler.has(tiles); scheduler.next_ping_pong()) {
             // acc0 += dot(x[t.rows, :], w[t.columns, :])
             float acc[BLOCKS][TILE_N / 2];  // this thread's of each 64 rows
             u32 previous = 0;
@@ -153,7 +159,9 @@ gemm(
                 #pragma unroll
                 for (u32 k = 0; k < TILE_K / 16; ++k) {
                     #pragma unroll
-                    for (u32 block = 0; block < BLOCKS; ++block) wgmma_m64k16(acc[block], xs + k * WGMMA_K_STEP + block * WGMMA_64_ROWS, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                    for (u32 block = 0; block < BLOCKS; ++block)
+                        wgmma_m64k16(acc[block], xs + k * WGMMA_K_STEP + block * WGMMA_64_ROWS, ws + k * WGMMA_K_STEP,
+                            step + k != 0, T());
                 }
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
@@ -170,12 +178,15 @@ gemm(
             for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                 panel_empty[panel.index].wait(panel.phase ^ 1, watch, MULTIPLY);
                 #pragma unroll
-                for (u32 block = 0; block < BLOCKS; ++block) panel_store<T, PANEL_N>(acc[block] + part * PANEL_N / 2, smem_panel[panel.index], first_row + block * 64, lane);
+                for (u32 block = 0; block < BLOCKS; ++block)
+                    panel_store<T, PANEL_N>(acc[block] + part * PANEL_N / 2, smem_panel[panel.index],
+                        first_row + block * 64, lane);
                 fence_async_shared();
                 __syncwarp();
                 if (lane == 0) panel_full[panel.index].arrive();
                 panel.advance();
             }
         }
+        scheduler.end_loop(tiles);
     }
 }

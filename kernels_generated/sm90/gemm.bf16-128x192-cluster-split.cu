@@ -40,8 +40,8 @@ struct Plan {
     u32 n;  // its columns
 };
 
-// Item `index` of a grid, grouped(8).
-__device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
+// Tile `index` of a grid, grouped(8).
+__device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
     const u32 first = index / sweep * 8;
     const u32 within = index % sweep;
@@ -99,18 +99,20 @@ gemm(
     if (warp < 4) {
         registers_give<40>();
         if (warp == 0 && elect_one()) {  // load
-            u32 index = blockIdx.x / (CLUSTER * SPLIT);  // this CTA's next item
+            TileScheduler scheduler(blockIdx.x / (CLUSTER * SPLIT), gridDim.x / (CLUSTER * SPLIT));
             PipelineState<STAGES> stage;
             PipelineState<1> tile;
             const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
             const u32 tiles = tiles_m * tiles_n;
-            for (; index < tiles; index += gridDim.x / (CLUSTER * SPLIT)) {
-                const Place t = grouped_8(index, tiles_m, tiles_n);
+            for (; scheduler.has(tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // Sums and panels of the tile before lay where the stages are.
                 tile_empty[0].wait(tile.phase ^ 1, watch, LOAD);
                 tile.advance();
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
-                const u32 x_rows = min(ceil_div(plan.m - min((t.row * CLUSTER + half) * TILE_M, plan.m), STRIP_ROWS) * STRIP_ROWS, TILE_M);
+                const u32 x_rows =
+                    min(ceil_div(plan.m - min((t.row * CLUSTER + half) * TILE_M, plan.m), STRIP_ROWS) * STRIP_ROWS,
+                    TILE_M);
                 const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
                 const u32 my_w_rows = min(w_rows - min(half * (TILE_N / CLUSTER), w_rows), TILE_N / CLUSTER);
                 #pragma unroll 1
@@ -118,11 +120,17 @@ gemm(
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at, (first_step + step) * TILE_K, (t.row * CLUSTER + half) * TILE_M, 0, 0);
-                    tma_load_multicast_strips<STRIP_ROWS, TILE_N / CLUSTER>(smem_w[stage.index] + half * (W_BYTES / CLUSTER), w, w_strip, my_w_rows, full.at, (first_step + step) * TILE_K, t.column * TILE_N + half * (TILE_N / CLUSTER), 0, 0, ((1 << CLUSTER) - 1) << (share * CLUSTER));
+                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at,
+                        (first_step + step) * TILE_K, (t.row * CLUSTER + half) * TILE_M, 0, 0);
+                    tma_load_multicast_strips<STRIP_ROWS,
+                        TILE_N
+                        / CLUSTER>(smem_w[stage.index] + half * (W_BYTES / CLUSTER), w, w_strip, my_w_rows, full.at,
+                        (first_step + step) * TILE_K, t.column * TILE_N + half * (TILE_N / CLUSTER), 0, 0,
+                        ((1 << CLUSTER) - 1) << (share * CLUSTER));
                     stage.advance();
                 }
             }
+            scheduler.end_loop(tiles);
             // All of the cluster is done with what was loaded here: nothing of it is still on its way to this CTA.
             #pragma unroll 1
             for (u32 i = 0; i < STAGES; ++i) {
@@ -131,17 +139,18 @@ gemm(
             }
             tile_empty[0].wait(tile.phase ^ 1, watch, LOAD);
         } else if (warp == 1 && elect_one()) {  // store
-            u32 index = blockIdx.x / (CLUSTER * SPLIT);  // this CTA's next item
+            TileScheduler scheduler(blockIdx.x / (CLUSTER * SPLIT), gridDim.x / (CLUSTER * SPLIT));
             PipelineState<PANELS> panel;
             const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
             const u32 tiles = tiles_m * tiles_n;
-            for (; index < tiles; index += gridDim.x / (CLUSTER * SPLIT)) {
-                const Place t = grouped_8(index, tiles_m, tiles_n);
+            for (; scheduler.has(tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // y[t] = acc0
                 #pragma unroll 1
                 for (u32 part = share; part < TILE_N / PANEL_N; part += SPLIT) {
                     panel_full[panel.index].wait(panel.phase, watch, STORE);
-                    tma_store(y, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, (t.row * CLUSTER + half) * TILE_M, 0, 0);
+                    tma_store(y, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N,
+                        (t.row * CLUSTER + half) * TILE_M, 0, 0);
                     tma_commit();
                     panel.advance();
                 }
@@ -150,6 +159,7 @@ gemm(
                 #pragma unroll 1
                 for (u32 lane = 0; lane < CLUSTER; ++lane) tile_empty[0].arrive_on(share * CLUSTER + lane);
             }
+            scheduler.end_loop(tiles);
             tma_wait<0>();
         }
     } else {  // multiply
@@ -158,14 +168,14 @@ gemm(
         const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(smem_w[0]);
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
-        u32 index = blockIdx.x / (CLUSTER * SPLIT);  // this CTA's next item
+        TileScheduler scheduler(blockIdx.x / (CLUSTER * SPLIT), gridDim.x / (CLUSTER * SPLIT));
         PipelineState<STAGES> stage;
         PipelineState<PANELS> panel;
         PipelineState<SUMS> sum(consumer);
         PipelineState<1> tile;
         const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
         const u32 tiles = tiles_m * tiles_n;
-        for (; index < tiles; index += gridDim.x / (CLUSTER * SPLIT)) {
+        for (; scheduler.has(tiles); scheduler.next()) {
             // acc0 += dot(x[t.rows, :], w[t.columns, :])
             float acc[TILE_N / 2];  // this thread's of 64 rows
             u32 previous = 0;
@@ -175,7 +185,8 @@ gemm(
                 wgmma_fence();
                 const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
                 #pragma unroll
-                for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                for (u32 k = 0; k < TILE_K / 16; ++k)
+                    wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
                 if (step != 0 && lane < CLUSTER) stage_empty[previous].arrive_on(share * CLUSTER + lane);
@@ -184,7 +195,8 @@ gemm(
             }
             wgmma_wait<0>();
             if (lane < CLUSTER) stage_empty[previous].arrive_on(share * CLUSTER + lane);
-            // This CTA had a part of the steps: it sends the others its sums of their panels, and adds theirs to its own.
+            // This CTA had a part of the steps: it sends the others its sums of their panels, and adds theirs to its
+            // own.
             // Once all are done with its steps, sums and panels lie where the stages are.
             if (lane < SPLIT) tile_full[0].arrive_on(lane * CLUSTER + half);
             tile_full[0].wait(tile.phase, watch, MULTIPLY);
@@ -192,7 +204,9 @@ gemm(
             #pragma unroll
             for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                 if (part % SPLIT != share) {
-                    sum_send<PANEL_N, SUM_THREADS>(acc + part * PANEL_N / 2, smem_sum[sum.index] + ((share + SPLIT - 1 - part % SPLIT) % SPLIT * SUM_PANELS + part / SPLIT) * SUM_PANEL_BYTES, sum_full[sum.index].at, part % SPLIT * CLUSTER + half, threadIdx.x % 128);
+                    sum_send<PANEL_N, SUM_THREADS>(acc + part * PANEL_N / 2,
+                        smem_sum[sum.index] + ((share + SPLIT - 1 - part % SPLIT) % SPLIT * SUM_PANELS + part / SPLIT)
+                        * SUM_PANEL_BYTES, sum_full[sum.index].at, part % SPLIT * CLUSTER + half, threadIdx.x % 128);
                 }
             }
             sum_full[sum.index].wait(sum.phase, watch, MULTIPLY);
@@ -201,7 +215,9 @@ gemm(
                 if (part % SPLIT == share) {
                     #pragma unroll
                     for (u32 from = 0; from < SPLIT - 1; ++from) {
-                        sum_add<PANEL_N, SUM_THREADS>(acc + part * PANEL_N / 2, smem_sum[sum.index] + (from * SUM_PANELS + part / SPLIT) * SUM_PANEL_BYTES, threadIdx.x % 128);
+                        sum_add<PANEL_N, SUM_THREADS>(acc + part * PANEL_N / 2,
+                            smem_sum[sum.index] + (from * SUM_PANELS + part / SPLIT) * SUM_PANEL_BYTES,
+                            threadIdx.x % 128);
                     }
                 }
             }
@@ -219,6 +235,7 @@ gemm(
             sum.advance();
             tile.advance();
         }
+        scheduler.end_loop(tiles);
     }
 
     __syncwarp();

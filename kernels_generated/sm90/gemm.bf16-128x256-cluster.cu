@@ -32,8 +32,8 @@ struct Plan {
     u32 n;  // its columns
 };
 
-// Item `index` of a grid, grouped(8).
-__device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
+// Tile `index` of a grid, grouped(8).
+__device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
     const u32 first = index / sweep * 8;
     const u32 within = index % sweep;
@@ -83,14 +83,16 @@ gemm(
     if (warp < 4) {
         registers_give<40>();
         if (warp == 0 && elect_one()) {  // load
-            u32 index = blockIdx.x / CLUSTER;  // this CTA's next item
+            TileScheduler scheduler(blockIdx.x / CLUSTER, gridDim.x / CLUSTER);
             PipelineState<STAGES> stage;
             const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
             const u32 tiles = tiles_m * tiles_n;
-            for (; index < tiles; index += gridDim.x / CLUSTER) {
-                const Place t = grouped_8(index, tiles_m, tiles_n);
+            for (; scheduler.has(tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
-                const u32 x_rows = min(ceil_div(plan.m - min((t.row * CLUSTER + half) * TILE_M, plan.m), STRIP_ROWS) * STRIP_ROWS, TILE_M);
+                const u32 x_rows =
+                    min(ceil_div(plan.m - min((t.row * CLUSTER + half) * TILE_M, plan.m), STRIP_ROWS) * STRIP_ROWS,
+                    TILE_M);
                 const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
                 const u32 my_w_rows = min(w_rows - min(half * (TILE_N / CLUSTER), w_rows), TILE_N / CLUSTER);
                 #pragma unroll 1
@@ -98,11 +100,16 @@ gemm(
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at, step * TILE_K, (t.row * CLUSTER + half) * TILE_M, 0, 0);
-                    tma_load_multicast_strips<STRIP_ROWS, TILE_N / CLUSTER>(smem_w[stage.index] + half * (W_BYTES / CLUSTER), w, w_strip, my_w_rows, full.at, step * TILE_K, t.column * TILE_N + half * (TILE_N / CLUSTER), 0, 0, (1 << CLUSTER) - 1);
+                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at,
+                        step * TILE_K, (t.row * CLUSTER + half) * TILE_M, 0, 0);
+                    tma_load_multicast_strips<STRIP_ROWS,
+                        TILE_N
+                        / CLUSTER>(smem_w[stage.index] + half * (W_BYTES / CLUSTER), w, w_strip, my_w_rows, full.at,
+                        step * TILE_K, t.column * TILE_N + half * (TILE_N / CLUSTER), 0, 0, (1 << CLUSTER) - 1);
                     stage.advance();
                 }
             }
+            scheduler.end_loop(tiles);
             // All of the cluster is done with what was loaded here: nothing of it is still on its way to this CTA.
             #pragma unroll 1
             for (u32 i = 0; i < STAGES; ++i) {
@@ -110,23 +117,25 @@ gemm(
                 stage.advance();
             }
         } else if (warp == 1 && elect_one()) {  // store
-            u32 index = blockIdx.x / CLUSTER;  // this CTA's next item
+            TileScheduler scheduler(blockIdx.x / CLUSTER, gridDim.x / CLUSTER);
             PipelineState<PANELS> panel;
             const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
             const u32 tiles = tiles_m * tiles_n;
-            for (; index < tiles; index += gridDim.x / CLUSTER) {
-                const Place t = grouped_8(index, tiles_m, tiles_n);
+            for (; scheduler.has(tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // y[t] = acc0
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                     panel_full[panel.index].wait(panel.phase, watch, STORE);
-                    tma_store(y, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, (t.row * CLUSTER + half) * TILE_M, 0, 0);
+                    tma_store(y, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N,
+                        (t.row * CLUSTER + half) * TILE_M, 0, 0);
                     tma_commit();
                     tma_wait_read<0>();
                     panel_empty[panel.index].arrive();
                     panel.advance();
                 }
             }
+            scheduler.end_loop(tiles);
             tma_wait<0>();
         }
     } else {  // multiply
@@ -135,12 +144,12 @@ gemm(
         const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(smem_w[0]);
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
-        u32 index = blockIdx.x / CLUSTER;  // this CTA's next item
+        TileScheduler scheduler(blockIdx.x / CLUSTER, gridDim.x / CLUSTER);
         PipelineState<STAGES> stage;
         PipelineState<PANELS> panel;
         const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
         const u32 tiles = tiles_m * tiles_n;
-        for (; index < tiles; index += gridDim.x / CLUSTER) {
+        for (; scheduler.has(tiles); scheduler.next()) {
             // acc0 += dot(x[t.rows, :], w[t.columns, :])
             float acc[TILE_N / 2];  // this thread's of 64 rows
             u32 previous = 0;
@@ -150,7 +159,8 @@ gemm(
                 wgmma_fence();
                 const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
                 #pragma unroll
-                for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                for (u32 k = 0; k < TILE_K / 16; ++k)
+                    wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
                 if (step != 0 && lane < CLUSTER) stage_empty[previous].arrive_on(lane);
@@ -170,6 +180,7 @@ gemm(
                 panel.advance();
             }
         }
+        scheduler.end_loop(tiles);
     }
 
     __syncwarp();

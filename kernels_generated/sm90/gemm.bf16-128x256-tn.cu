@@ -32,8 +32,8 @@ struct Plan {
     u32 n;  // its columns
 };
 
-// Item `index` of a grid, grouped(8).
-__device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
+// Tile `index` of a grid, grouped(8).
+__device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
     const u32 first = index / sweep * 8;
     const u32 within = index % sweep;
@@ -78,12 +78,12 @@ gemm(
     if (warp < 4) {
         registers_give<40>();
         if (warp == 0 && elect_one()) {  // load
-            u32 index = blockIdx.x;  // this CTA's next item
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<STAGES> stage;
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
-            for (; index < tiles; index += gridDim.x) {
-                const Place t = grouped_8(index, tiles_m, tiles_n);
+            for (; scheduler.has(tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
                 // Blocks outside the tensor do not come: nobody stores what they would be multiplied into.
                 const u32 x_blocks = min(ceil_div(plan.m - t.row * TILE_M, BLOCK_ROWS), 2);
@@ -95,22 +95,25 @@ gemm(
                     full.expect(x_blocks * BLOCK_BYTES + w_blocks * BLOCK_BYTES);
                     #pragma unroll 1
                     for (u32 block = 0; block < x_blocks; ++block) {
-                        tma_load(smem_x[stage.index] + block * BLOCK_BYTES, x, full.at, t.row * TILE_M + block * BLOCK_ROWS, step * TILE_K, 0, 0);
+                        tma_load(smem_x[stage.index] + block * BLOCK_BYTES, x, full.at,
+                            t.row * TILE_M + block * BLOCK_ROWS, step * TILE_K, 0, 0);
                     }
                     #pragma unroll 1
                     for (u32 block = 0; block < w_blocks; ++block) {
-                        tma_load(smem_w[stage.index] + block * BLOCK_BYTES, w, full.at, t.column * TILE_N + block * BLOCK_ROWS, step * TILE_K, 0, 0);
+                        tma_load(smem_w[stage.index] + block * BLOCK_BYTES, w, full.at,
+                            t.column * TILE_N + block * BLOCK_ROWS, step * TILE_K, 0, 0);
                     }
                     stage.advance();
                 }
             }
+            scheduler.end_loop(tiles);
         } else if (warp == 1 && elect_one()) {  // store
-            u32 index = blockIdx.x;  // this CTA's next item
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<PANELS> panel;
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
-            for (; index < tiles; index += gridDim.x) {
-                const Place t = grouped_8(index, tiles_m, tiles_n);
+            for (; scheduler.has(tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // y[t] = acc0
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
@@ -122,6 +125,7 @@ gemm(
                     panel.advance();
                 }
             }
+            scheduler.end_loop(tiles);
             tma_wait<0>();
         }
     } else {  // multiply
@@ -130,12 +134,12 @@ gemm(
         const u64 x_tile = wgmma_descriptor_rows(smem_x[0], BLOCK_BYTES) + consumer * (BLOCK_BYTES >> 4);
         const u64 w_tile = wgmma_descriptor_rows(smem_w[0], BLOCK_BYTES);
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
-        u32 index = blockIdx.x;  // this CTA's next item
+        TileScheduler scheduler(blockIdx.x, gridDim.x);
         PipelineState<STAGES> stage;
         PipelineState<PANELS> panel;
         const u32 tiles_m = ceil_div(plan.m, TILE_M);
         const u32 tiles = tiles_m * tiles_n;
-        for (; index < tiles; index += gridDim.x) {
+        for (; scheduler.has(tiles); scheduler.next()) {
             // acc0 += dot(x[t.rows, :], w[t.columns, :])
             float acc[TILE_N / 2];  // this thread's of 64 rows
             u32 previous = 0;
@@ -145,7 +149,9 @@ gemm(
                 wgmma_fence();
                 const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
                 #pragma unroll
-                for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16<ROWS_CONTIGUOUS, ROWS_CONTIGUOUS>(acc, xs + k * WGMMA_ROWS_K_STEP, ws + k * WGMMA_ROWS_K_STEP, step + k != 0, T());
+                for (u32 k = 0; k < TILE_K / 16; ++k)
+                    wgmma_m64k16<ROWS_CONTIGUOUS, ROWS_CONTIGUOUS>(acc, xs + k * WGMMA_ROWS_K_STEP,
+                        ws + k * WGMMA_ROWS_K_STEP, step + k != 0, T());
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
                 if (step != 0 && lane == 0) stage_empty[previous].arrive();
@@ -165,5 +171,6 @@ gemm(
                 panel.advance();
             }
         }
+        scheduler.end_loop(tiles);
     }
 }

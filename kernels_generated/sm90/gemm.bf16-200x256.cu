@@ -37,8 +37,8 @@ struct Plan {
     u32 n;  // its columns
 };
 
-// Item `index` of a grid, grouped(8).
-__device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
+// Tile `index` of a grid, grouped(8).
+__device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
     const u32 first = index / sweep * 8;
     const u32 within = index % sweep;
@@ -84,12 +84,12 @@ gemm(
     if (warp < 4) {
         registers_give<24>();
         if (warp == 0 && elect_one()) {  // load
-            u32 index = blockIdx.x;  // this CTA's next item
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<STAGES> stage;
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
-            for (; index < tiles; index += gridDim.x) {
-                const Place t = grouped_8(index, tiles_m, tiles_n);
+            for (; scheduler.has(tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
@@ -101,21 +101,24 @@ gemm(
                     stage.advance();
                 }
             }
+            scheduler.end_loop(tiles);
         } else if (warp >= 1 && warp <= 2 && elect_one()) {  // store
             const u32 consumer = warp - 1;  // whose panels
-            u32 index = blockIdx.x;  // this CTA's next item
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<PANELS> panel(consumer);
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
-            for (; index < tiles; index += gridDim.x) {
-                const Place t = grouped_8(index, tiles_m, tiles_n);
+            for (; scheduler.has(tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // y[t] = acc0
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_M / PANEL_M; ++part) {
                     panel_full[panel.index].wait(panel.phase, watch, STORE);
                     #pragma unroll 1
                     for (u32 slice = 0; slice < PANEL_N / SLICE_N; ++slice) {
-                        tma_store(y, smem_panel[panel.place()] + slice * SLICE_BYTES, t.column * TILE_N + consumer * PANEL_N + slice * SLICE_N, t.row * TILE_M + part * PANEL_M, 0, 0);
+                        tma_store(y, smem_panel[panel.place()] + slice * SLICE_BYTES,
+                            t.column * TILE_N + consumer * PANEL_N + slice * SLICE_N, t.row * TILE_M + part * PANEL_M,
+                            0, 0);
                     }
                     tma_commit();
                     tma_wait_read<0>();
@@ -123,6 +126,7 @@ gemm(
                     panel.advance();
                 }
             }
+            scheduler.end_loop(tiles);
             tma_wait<0>();
         }
     } else {  // multiply
@@ -131,17 +135,18 @@ gemm(
         const u64 x_tile = wgmma_descriptor(smem_x[0]);
         const u64 w_tile = wgmma_descriptor(smem_w[0]) + consumer * BLOCKS * WGMMA_64_ROWS;
         const u32 first_column = warp % 4 * 16;  // of this warp's 16 in its half of a tile
-        u32 index = blockIdx.x;  // this CTA's next item
+        TileScheduler scheduler(blockIdx.x, gridDim.x);
         PipelineState<STAGES> stage;
         PipelineState<PANELS> panel(consumer);
         OrderBarrier order(base + TURN_AT, consumer);  // only the second consumer waits
         const u32 tiles_m = ceil_div(plan.m, TILE_M);
         const u32 tiles = tiles_m * tiles_n;
-        for (; index < tiles; index += gridDim.x) {
+        for (; scheduler.has(tiles); scheduler.next()) {
             // acc0 += dot(x[t.rows, :], w[t.columns, :])
             float acc[BLOCKS][TILE_M / 2];  // this thread's of each 64 columns
             u32 previous = 0;
-            // The second consumer's last steps come after the first one's, which meanwhile rounds and hands over its half.
+            // The second consumer's last steps come after the first one's, which meanwhile rounds and hands over its
+            // half.
             #pragma unroll 1
             for (u32 step = 0; step < steps; ++step) {
                 if (consumer == 1) {
@@ -155,7 +160,9 @@ gemm(
                 #pragma unroll
                 for (u32 k = 0; k < TILE_K / 16; ++k) {
                     #pragma unroll
-                    for (u32 block = 0; block < BLOCKS; ++block) wgmma_m64k16(acc[block], ws + k * WGMMA_K_STEP + block * WGMMA_64_ROWS, xs + k * WGMMA_K_STEP, step + k != 0, T());
+                    for (u32 block = 0; block < BLOCKS; ++block)
+                        wgmma_m64k16(acc[block], ws + k * WGMMA_K_STEP + block * WGMMA_64_ROWS, xs + k * WGMMA_K_STEP,
+                            step + k != 0, T());
                 }
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
@@ -173,12 +180,15 @@ gemm(
             for (u32 part = 0; part < TILE_M / PANEL_M; ++part) {
                 panel_empty[panel.index].wait(panel.phase ^ consumer ^ 1, watch, MULTIPLY);
                 #pragma unroll
-                for (u32 block = 0; block < BLOCKS; ++block) panel_store_transposed<T, PANEL_M>(acc[block] + part * PANEL_M / 2, smem_panel[panel.place()], first_column + block * 64, lane);
+                for (u32 block = 0; block < BLOCKS; ++block)
+                    panel_store_transposed<T, PANEL_M>(acc[block] + part * PANEL_M / 2, smem_panel[panel.place()],
+                        first_column + block * 64, lane);
                 fence_async_shared();
                 __syncwarp();
                 if (lane == 0) panel_full[panel.index].arrive();
                 panel.advance();
             }
         }
+        scheduler.end_loop(tiles);
     }
 }

@@ -47,8 +47,8 @@ __device__ __forceinline__ u32 rows_of(const Plan& plan, u32 chunk) {
     return first >= plan.m ? 0 : min(plan.rows, plan.m - first);
 }
 
-// Item `index` of a grid, grouped(8).
-__device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
+// Tile `index` of a grid, grouped(8).
+__device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
     const u32 first = index / sweep * 8;
     const u32 within = index % sweep;
@@ -56,8 +56,8 @@ __device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
     return {first + within % height, within / height};
 }
 
-// Item `index` of a grid, row_major.
-__device__ __forceinline__ Place row_major(u32 index, u32 rows, u32 columns) {
+// Tile `index` of a grid, row_major.
+__device__ __forceinline__ Tile row_major(u32 index, u32 rows, u32 columns) {
     return {index / columns, index % columns};
 }
 
@@ -67,7 +67,8 @@ gemm_ar(
         const __grid_constant__ TensorMap x_strip,  // mine, in one piece; boxes of 32x64
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
         const __grid_constant__ TensorMap w_strip,  // mine, in one piece; boxes of 32x64
-        const __grid_constant__ TensorMap partial,  // everyone's, slot by slot: others write it meanwhile; boxes of 128x64
+        // everyone's, slot by slot: others write it meanwhile; boxes of 128x64
+        const __grid_constant__ TensorMap partial,
         const __grid_constant__ TensorMap y,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
@@ -103,7 +104,7 @@ gemm_ar(
     if (warp < 4) {
         registers_give<56>();
         if (warp == 0 && elect_one()) {  // load
-            u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<STAGES> stage;
             if (blockIdx.x == 0) {
                 // signal ready_y.on(peer)[me] += 1 (credit: my y may be touched)
@@ -118,27 +119,30 @@ gemm_ar(
                 const u32 owner = (me + 1 + hop) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
-                for (; index - first < tiles; index += gridDim.x) {
-                    const Place t = grouped_8(index - first, tiles_m, tiles_n);
+                for (; scheduler.has(tiles); scheduler.next()) {
+                    const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                     // acc0 += dot(x[t.rows, :], w[t.columns, :])
-                    const u32 x_rows = min(ceil_div(rows_of(plan, owner) - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
+                    const u32 x_rows =
+                        min(ceil_div(rows_of(plan, owner) - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
                     const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
                     #pragma unroll 1
                     for (u32 step = 0; step < steps; ++step) {
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                         const auto full = stage_full[stage.index];
                         full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                        tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at, step * TILE_K, owner * plan.rows + t.row * TILE_M, 0, 0);
-                        tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                        tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at,
+                            step * TILE_K, owner * plan.rows + t.row * TILE_M, 0, 0);
+                        tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at,
+                            step * TILE_K, t.column * TILE_N, 0, 0);
                         stage.advance();
                     }
                 }
-                first += tiles;
+                scheduler.end_loop(tiles);
             }
             const u32 my_tiles_m = ceil_div(rows_of(plan, me), TILE_M);
             const u32 my_tiles = my_tiles_m * tiles_n;
-            for (; index - first < my_tiles; index += gridDim.x) {
-                const Place t = grouped_8(index - first, my_tiles_m, tiles_n);
+            for (; scheduler.has(my_tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), my_tiles_m, tiles_n);
                 // acc1 += dot(x[t.rows, :], w[t.columns, :])
                 const u32 x_rows = min(ceil_div(rows_of(plan, me) - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
                 const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
@@ -147,15 +151,18 @@ gemm_ar(
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at, step * TILE_K, me * plan.rows + t.row * TILE_M, 0, 0);
-                    tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at,
+                        step * TILE_K, me * plan.rows + t.row * TILE_M, 0, 0);
+                    tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at,
+                        step * TILE_K, t.column * TILE_N, 0, 0);
                     stage.advance();
                 }
                 // acc2 += sum(partial[others][t])
                 #pragma unroll 1
                 for (u32 from = 0; from < world; ++from) {
                     if (from == me) continue;
-                    const u32 landed_cell = from * (world * plan.tiles_m * tiles_n) + (me * plan.tiles_m + t.row) * tiles_n + t.column;
+                    const u32 landed_cell =
+                        from * (world * plan.tiles_m * tiles_n) + (me * plan.tiles_m + t.row) * tiles_n + t.column;
                     counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
                     counter_advance(plan.cells, me, plan.landed + landed_cell);  // no one else waits for it
                     fence_async_global();
@@ -166,30 +173,31 @@ gemm_ar(
                         full.expect(CARRIED * PANEL_BYTES);
                         #pragma unroll 1
                         for (u32 i = 0; i < CARRIED; ++i) {
-                            tma_load(smem_w[stage.index] + i * PANEL_BYTES, partial, full.at, t.column * TILE_N + (part + i) * PANEL_N, t.row * TILE_M, from, me);
+                            tma_load(smem_w[stage.index] + i * PANEL_BYTES, partial, full.at,
+                                t.column * TILE_N + (part + i) * PANEL_N, t.row * TILE_M, from, me);
                         }
                         stage.advance();
                     }
                 }
             }
-            first += my_tiles;
+            scheduler.end_loop(my_tiles);
             #pragma unroll 1
             for (u32 hop = 0; hop < world - 1; ++hop) {
                 const u32 owner = (me + 1 + hop) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
-                for (; index - first < tiles; index += gridDim.x) {
-                    const Place t = row_major(index - first, tiles_m, tiles_n);
+                for (; scheduler.has(tiles); scheduler.next()) {
+                    const Tile t = row_major(scheduler.tile(), tiles_m, tiles_n);
                     // wait done[t]
                     const u32 done_cell = (owner * plan.tiles_m + t.row) * tiles_n + t.column;
                     counter_wait(plan.cells, me, plan.done + done_cell, watch, LOAD, DONE);
                     counter_advance(plan.cells, me, plan.done + done_cell);  // no one else waits for it
                     fence_async_global();
                 }
-                first += tiles;
+                scheduler.end_loop(tiles);
             }
         } else if (warp == 1 && elect_one()) {  // store
-            u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<PANELS> panel;
             Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight
             #pragma unroll 1
@@ -198,31 +206,33 @@ gemm_ar(
                 const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 // Without items here there is nothing to wait for.
-                if (index - first < tiles) {
+                if (scheduler.has(tiles)) {
                     // wait free_partial[owner] (credit: partial was read in the last launch)
                     counter_wait_before(plan.cells, me, plan.free_partial + owner, watch, STORE, FREE_PARTIAL);
                     fence_async_global();
                 }
-                for (; index - first < tiles; index += gridDim.x) {
-                    const Place t = grouped_8(index - first, tiles_m, tiles_n);
+                for (; scheduler.has(tiles); scheduler.next()) {
+                    const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                     // partial.on(owner)[me][t] = acc0
                     #pragma unroll 1
                     for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
                         panel_full[panel.index].wait(panel.phase, watch, STORE);
-                        tma_store(partial, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, t.row * TILE_M, me, owner);
+                        tma_store(partial, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, t.row * TILE_M,
+                            me, owner);
                         tma_commit();
                         tma_wait_read<0>();
                         panel_empty[panel.index].arrive();
                         panel.advance();
                     }
-                    tma_wait<4>();  // all but the latest item's stores are complete
+                    tma_wait<TILE_N / PANEL_N>();  // all but the latest item's stores are complete
                     if (unsignalled) counter_add(unsignalled, 1);
                     unsignalled = nullptr;
                     // signal landed.on(owner)[me][t] += 1
-                    const u32 landed_cell = me * (world * plan.tiles_m * tiles_n) + (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                    const u32 landed_cell =
+                        me * (world * plan.tiles_m * tiles_n) + (owner * plan.tiles_m + t.row) * tiles_n + t.column;
                     unsignalled = counter_on(plan.cells, owner, plan.landed + landed_cell);
                 }
-                first += tiles;
+                scheduler.end_loop(tiles);
                 // Nothing stays unsignalled past the loop: what comes next may wait for a peer that waits for this.
                 tma_wait<0>();
                 if (unsignalled) counter_add(unsignalled, 1);
@@ -230,8 +240,8 @@ gemm_ar(
             }
             const u32 my_tiles_m = ceil_div(rows_of(plan, me), TILE_M);
             const u32 my_tiles = my_tiles_m * tiles_n;
-            for (; index - first < my_tiles; index += gridDim.x) {
-                const Place t = grouped_8(index - first, my_tiles_m, tiles_n);
+            for (; scheduler.has(my_tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), my_tiles_m, tiles_n);
                 // wait ready_y[peer] (credit: its y may be touched)
                 #pragma unroll 1
                 for (u32 hop = 0; hop < world - 1; ++hop) {
@@ -248,7 +258,8 @@ gemm_ar(
                     #pragma unroll 1
                     for (u32 hop = 0; hop < world - 1; ++hop) {
                         const u32 peer = (me + 1 + hop) % world;
-                        tma_store(y, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, t.row * TILE_M, me, peer);
+                        tma_store(y, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, t.row * TILE_M, me,
+                            peer);
                     }
                     tma_commit();
                     tma_wait_read<0>();
@@ -264,7 +275,7 @@ gemm_ar(
                     counter_add(plan.cells, peer, plan.done + done_cell, 1);
                 }
             }
-            first += my_tiles;
+            scheduler.end_loop(my_tiles);
             tma_wait<0>();
         }
     } else {  // multiply
@@ -273,7 +284,7 @@ gemm_ar(
         const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(smem_w[0]);
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
-        u32 index = blockIdx.x, first = 0;  // this CTA's next item of the loops below, and how many the loops before had
+        TileScheduler scheduler(blockIdx.x, gridDim.x);
         PipelineState<STAGES> stage;
         PipelineState<PANELS> panel;
         #pragma unroll 1
@@ -281,7 +292,7 @@ gemm_ar(
             const u32 owner = (me + 1 + hop) % world;
             const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
-            for (; index - first < tiles; index += gridDim.x) {
+            for (; scheduler.has(tiles); scheduler.next()) {
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
                 float acc[TILE_N / 2];  // this thread's of 64 rows
                 u32 previous = 0;
@@ -291,7 +302,8 @@ gemm_ar(
                     wgmma_fence();
                     const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
                     #pragma unroll
-                    for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                    for (u32 k = 0; k < TILE_K / 16; ++k)
+                        wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                     wgmma_commit();
                     wgmma_wait<1>();  // the step before this one is done with its stage
                     if (step != 0 && lane == 0) stage_empty[previous].arrive();
@@ -311,11 +323,11 @@ gemm_ar(
                     panel.advance();
                 }
             }
-            first += tiles;
+            scheduler.end_loop(tiles);
         }
         const u32 my_tiles_m = ceil_div(rows_of(plan, me), TILE_M);
         const u32 my_tiles = my_tiles_m * tiles_n;
-        for (; index - first < my_tiles; index += gridDim.x) {
+        for (; scheduler.has(my_tiles); scheduler.next()) {
             // acc1 += dot(x[t.rows, :], w[t.columns, :])
             float acc[TILE_N / 2];  // this thread's of 64 rows
             u32 previous = 0;
@@ -325,7 +337,8 @@ gemm_ar(
                 wgmma_fence();
                 const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
                 #pragma unroll
-                for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                for (u32 k = 0; k < TILE_K / 16; ++k)
+                    wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
                 if (step != 0 && lane == 0) stage_empty[previous].arrive();
@@ -343,7 +356,8 @@ gemm_ar(
                     stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                     #pragma unroll
                     for (u32 i = 0; i < CARRIED; ++i) {
-                        panel_add<T, PANEL_N>(acc + (part + i) * PANEL_N / 2, smem_w[stage.index] + i * PANEL_BYTES, first_row, lane);
+                        panel_add<T, PANEL_N>(acc + (part + i) * PANEL_N / 2, smem_w[stage.index] + i * PANEL_BYTES,
+                            first_row, lane);
                     }
                     fence_async_shared();
                     __syncwarp();
@@ -362,7 +376,7 @@ gemm_ar(
                 panel.advance();
             }
         }
-        first += my_tiles;
+        scheduler.end_loop(my_tiles);
     }
 
     __syncwarp();  // the one thread of a role meets its warp again

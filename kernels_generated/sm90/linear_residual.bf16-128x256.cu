@@ -32,8 +32,8 @@ struct Plan {
     u32 n;  // its columns
 };
 
-// Item `index` of a grid, grouped(8).
-__device__ __forceinline__ Place grouped_8(u32 index, u32 rows, u32 columns) {
+// Tile `index` of a grid, grouped(8).
+__device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
     const u32 sweep = 8 * columns;
     const u32 first = index / sweep * 8;
     const u32 within = index % sweep;
@@ -89,12 +89,12 @@ linear_residual(
     if (warp < 4) {
         registers_give<40>();
         if (warp == 0 && elect_one()) {  // load
-            u32 index = blockIdx.x;  // this CTA's next item
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<STAGES> stage;
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
-            for (; index < tiles; index += gridDim.x) {
-                const Place t = grouped_8(index, tiles_m, tiles_n);
+            for (; scheduler.has(tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
                 const u32 x_rows = min(ceil_div(plan.m - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
                 const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
@@ -103,8 +103,10 @@ linear_residual(
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at, step * TILE_K, t.row * TILE_M, 0, 0);
-                    tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at, step * TILE_K, t.column * TILE_N, 0, 0);
+                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at,
+                        step * TILE_K, t.row * TILE_M, 0, 0);
+                    tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at,
+                        step * TILE_K, t.column * TILE_N, 0, 0);
                     stage.advance();
                 }
                 // acc2 = load(residual[t])
@@ -113,17 +115,19 @@ linear_residual(
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
                     full.expect(TILE_M * PANEL_N * 2);
-                    tma_load(smem_x[stage.index], residual, full.at, t.column * TILE_N + part * PANEL_N, t.row * TILE_M, 0, 0);
+                    tma_load(smem_x[stage.index], residual, full.at, t.column * TILE_N + part * PANEL_N,
+                        t.row * TILE_M, 0, 0);
                     stage.advance();
                 }
             }
+            scheduler.end_loop(tiles);
         } else if (warp == 1 && elect_one()) {  // store
-            u32 index = blockIdx.x;  // this CTA's next item
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<PANELS> panel;
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
-            for (; index < tiles; index += gridDim.x) {
-                const Place t = grouped_8(index, tiles_m, tiles_n);
+            for (; scheduler.has(tiles); scheduler.next()) {
+                const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // y[t] = acc0 + acc1 + acc2
                 #pragma unroll 1
                 for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
@@ -135,6 +139,7 @@ linear_residual(
                     panel.advance();
                 }
             }
+            scheduler.end_loop(tiles);
             tma_wait<0>();
         }
     } else {  // multiply
@@ -143,13 +148,13 @@ linear_residual(
         const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(smem_w[0]);
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
-        u32 index = blockIdx.x;  // this CTA's next item
+        TileScheduler scheduler(blockIdx.x, gridDim.x);
         PipelineState<STAGES> stage;
         PipelineState<PANELS> panel;
         const u32 tiles_m = ceil_div(plan.m, TILE_M);
         const u32 tiles = tiles_m * tiles_n;
-        for (; index < tiles; index += gridDim.x) {
-            const Place t = grouped_8(index, tiles_m, tiles_n);
+        for (; scheduler.has(tiles); scheduler.next()) {
+            const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
             // acc0 += dot(x[t.rows, :], w[t.columns, :])
             float acc[TILE_N / 2];  // this thread's of 64 rows
             u32 previous = 0;
@@ -159,7 +164,8 @@ linear_residual(
                 wgmma_fence();
                 const u64 xs = x_tile + stage.index * (X_BYTES >> 4), ws = w_tile + stage.index * (W_BYTES >> 4);
                 #pragma unroll
-                for (u32 k = 0; k < TILE_K / 16; ++k) wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
+                for (u32 k = 0; k < TILE_K / 16; ++k)
+                    wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
                 if (step != 0 && lane == 0) stage_empty[previous].arrive();
@@ -183,7 +189,8 @@ linear_residual(
                 vector_read<PANEL_N>(bias, plan.bias, t.column * TILE_N + part * PANEL_N, plan.n, lane);
                 float y_values[PANEL_N / 2];
                 #pragma unroll
-                for (u32 i = 0; i < PANEL_N / 2; ++i) y_values[i] = y_value(acc[part * PANEL_N / 2 + i], bias[vector_index(i)], residual[i]);
+                for (u32 i = 0; i < PANEL_N / 2; ++i)
+                    y_values[i] = y_value(acc[part * PANEL_N / 2 + i], bias[vector_index(i)], residual[i]);
                 panel_store<T, PANEL_N>(y_values, smem_panel[panel.index], first_row, lane);
                 fence_async_shared();
                 __syncwarp();
@@ -191,5 +198,6 @@ linear_residual(
                 panel.advance();
             }
         }
+        scheduler.end_loop(tiles);
     }
 }

@@ -13,7 +13,10 @@ impl Text<'_> {
 
     /// What a branch asks.
     pub(super) fn test(&self, asked: &Test) -> String {
-        test(asked, self)
+        match asked {
+            Test::Less(Expr::Within, count) => format!("scheduler.has({})", self.expr(count)),
+            asked => test(asked, self),
+        }
     }
 }
 
@@ -39,10 +42,6 @@ impl Spelling for Text<'_> {
     }
 
     fn within(&self) -> &'static str {
-        if self.several {
-            "index - first"
-        } else {
-            "index"
-        }
+        "scheduler.tile()"
     }
 }

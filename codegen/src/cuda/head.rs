@@ -274,9 +274,9 @@ impl Text<'_> {
         for order in orders {
             let (row, column) =
                 order.at(Expr::var("index"), Expr::var("rows"), Expr::var("columns"));
-            self.line(format!("// Item `index` of a grid, {order}."));
+            self.line(format!("// Tile `index` of a grid, {order}."));
             let head = format!(
-                "__device__ __forceinline__ Place {}(u32 index, u32 rows, u32 columns)",
+                "__device__ __forceinline__ Tile {}(u32 index, u32 rows, u32 columns)",
                 order_name(order)
             );
             self.block(head, |text| {

@@ -6,13 +6,14 @@ pub mod expected;
 mod expr;
 mod fragment;
 mod head;
-mod items;
 mod lines;
 mod node;
 mod params;
 mod rings;
+mod scheduler;
 mod value;
 mod words;
+mod wrap;
 
 pub use params::{FieldAt, Param};
 
@@ -30,7 +31,7 @@ pub fn prelude() -> String {
     let files = [
         include_str!("prelude/types.cuh"),
         include_str!("prelude/warps.cuh"),
-        include_str!("prelude/items.cuh"),
+        include_str!("prelude/scheduler.cuh"),
         include_str!("prelude/watch.cuh"),
         include_str!("prelude/probes.cuh"),
         include_str!("prelude/mbarrier.cuh"),
@@ -82,7 +83,6 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
         origins: Vec::new(),
         origin: None,
         depth: 0,
-        several: false,
         role: "",
         place: Place::Groups,
         group: false,
@@ -117,8 +117,6 @@ struct Text<'a> {
     /// The statement that is being printed.
     origin: Option<Loc>,
     depth: usize,
-    /// Whether the current loops over items are several, and count those of earlier ones.
-    several: bool,
     /// The current role, as stall records name it.
     role: &'static str,
     /// Who runs it.
@@ -129,13 +127,11 @@ struct Text<'a> {
 
 impl Text<'_> {
     fn line(&mut self, line: impl AsRef<str>) {
-        let line = line.as_ref();
-        if !line.is_empty() {
-            self.out.extend(std::iter::repeat_n("    ", self.depth));
-            self.out.push_str(line);
+        for line in wrap::wrapped(line.as_ref(), self.depth * 4) {
+            self.out.push_str(&line);
+            self.out.push('\n');
+            self.origins.push(self.origin);
         }
-        self.out.push('\n');
-        self.origins.push(self.origin);
     }
 
     fn block(&mut self, head: impl AsRef<str>, body: impl FnOnce(&mut Self)) {

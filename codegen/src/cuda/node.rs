@@ -31,11 +31,7 @@ impl Text<'_> {
             Node::Let { name, value } => {
                 self.line(format!("const u32 {name} = {};", self.expr(value)))
             }
-            Node::Schedule {
-                scheduler,
-                several,
-                body,
-            } => self.schedule(*scheduler, *several, body),
+            Node::Schedule { scheduler, body } => self.schedule(*scheduler, body),
             Node::Ranks {
                 step,
                 count,
@@ -156,7 +152,7 @@ impl Text<'_> {
                 self.line(format!("order.wait(watch, {role}, TURN);"));
             }
             Node::PassTurn => self.line("if (lane == 0) order.arrive();"),
-            Node::GiveBack { ring, held } => self.give_back(*ring, *held),
+            Node::GiveBack { ring, held } => self.give_back(*ring, held),
             Node::Load {
                 ring,
                 part,
@@ -260,20 +256,20 @@ impl Text<'_> {
             }
             Node::Commit => self.line("tma_commit();"),
             Node::AwaitRead { pending } => {
-                let why = if *pending == 0 {
-                    String::new()
+                let why = if *pending == Expr::Const(0) {
+                    ""
                 } else {
-                    format!("  // at most {pending} stores still read their boxes")
+                    "  // the latest stores may still read their boxes"
                 };
-                self.line(format!("tma_wait_read<{pending}>();{why}"));
+                self.line(format!("tma_wait_read<{}>();{why}", self.expr(pending)));
             }
             Node::AwaitStores { pending } => {
-                let why = if *pending == 0 {
+                let why = if *pending == Expr::Const(0) {
                     ""
                 } else {
                     "  // all but the latest item's stores are complete"
                 };
-                self.line(format!("tma_wait<{pending}>();{why}"));
+                self.line(format!("tma_wait<{}>();{why}", self.expr(pending)));
             }
             Node::MmaFence => self.line("wgmma_fence();"),
             Node::Mma { ring, fresh } => self.mma(*ring, fresh),

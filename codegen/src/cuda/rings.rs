@@ -34,7 +34,8 @@ impl Text<'_> {
         format!("PipelineState<{slots}> {name}{set};")
     }
 
-    pub(super) fn give_back(&mut self, ring: RingId, held: u32) {
+    pub(super) fn give_back(&mut self, ring: RingId, held: &Expr) {
+        let held = self.expr(held);
         let empty = self.pipeline.barrier(ring.empty()).name;
         self.line(format!(
             "for (; held > {held}; --held, oldest.advance()) {empty}[oldest.index].arrive();"

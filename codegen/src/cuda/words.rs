@@ -26,6 +26,7 @@ pub(super) fn meaning(name: &str) -> &'static str {
         "STRIP_ROWS" => "  // of an operand's box, loaded if one of them exists",
         "PIECE" => "  // rows that have one counter cell",
         "UNIT" => "  // boxes of a piece that one CTA sends, with one signal",
+        "SENDING" => "  // stores of boxes under way that may still read them",
         "BOX_N" => "  // columns of such a box",
         "PANEL_N" => "  // columns of an output panel",
         "PANEL_M" => "  // rows of an output panel",

@@ -135,7 +135,7 @@ impl Walk<'_, '_> {
             nodes.push(why(
                 "Nothing stays unsignalled across a wait for the next peer.",
             ));
-            nodes.push(Node::AwaitStores { pending: 0 });
+            nodes.push(Node::AwaitStores { pending: 0.into() });
             nodes.push(Node::Flush { amount: 1 });
         }
         nodes
@@ -234,10 +234,10 @@ impl Walk<'_, '_> {
                 ring: BOXES,
                 keep: false,
             },
-            Node::AwaitRead { pending: SENDING },
+            Node::AwaitRead { pending: sending() },
             Node::GiveBack {
                 ring: BOXES,
-                held: SENDING,
+                held: sending(),
             },
         ];
         let mut nodes = vec![note, boxes(body)];
@@ -247,10 +247,12 @@ impl Walk<'_, '_> {
             .collect();
         if lag {
             // All but this unit's boxes are complete: the unit before can be announced.
-            nodes.push(Node::AwaitStores { pending: UNIT });
+            nodes.push(Node::AwaitStores {
+                pending: Expr::symbol("UNIT", UNIT),
+            });
             nodes.push(Node::Flush { amount: 1 });
         } else {
-            nodes.push(Node::AwaitStores { pending: 0 });
+            nodes.push(Node::AwaitStores { pending: 0.into() });
         }
         if signals.len() != 1 || !signals[0].loops.is_empty() {
             let message = format!("{} signals after a copy", signals.len());
@@ -331,10 +333,15 @@ impl Walk<'_, '_> {
             why("All stores are complete: the last boxes go back."),
             Node::GiveBack {
                 ring: BOXES,
-                held: 0,
+                held: 0.into(),
             },
         ]
     }
+}
+
+/// Stores of the sending thread that may still read their boxes.
+fn sending() -> Expr {
+    Expr::symbol("SENDING", SENDING)
 }
 
 fn boxes(body: Vec<Node>) -> Node {

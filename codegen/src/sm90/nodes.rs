@@ -39,7 +39,7 @@ pub(super) fn side(region: &Region) -> Option<(Operand, Var)> {
 /// Gives a slot back whose stores have read it, or hands it on.
 pub(super) fn read(ring: RingId, slot: Slot) -> [Node; 2] {
     [
-        Node::AwaitRead { pending: 0 },
+        Node::AwaitRead { pending: 0.into() },
         Node::Arrive {
             barrier: ring.empty(),
             slot,

@@ -61,13 +61,13 @@ impl Walk<'_, '_> {
         if lag {
             // All but this tile's stores are complete: the tile before can be announced.
             nodes.push(Node::AwaitStores {
-                pending: self.b.tiling().subtiles() * per_panel,
+                pending: self.panels() * per_panel,
             });
             nodes.push(Node::Flush {
                 amount: amount(&sorted.signals[0]),
             });
         } else {
-            nodes.push(Node::AwaitStores { pending: 0 });
+            nodes.push(Node::AwaitStores { pending: 0.into() });
         }
         for leaf in &sorted.signals {
             if let OpKind::Signal { cells, amount } = &leaf.op.kind {

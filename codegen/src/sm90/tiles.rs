@@ -100,7 +100,7 @@ impl Walk<'_, '_> {
             nodes.push(why(
                 "Nothing stays unsignalled past the loop: what comes next may wait for a peer that waits for this.",
             ));
-            nodes.push(Node::AwaitStores { pending: 0 });
+            nodes.push(Node::AwaitStores { pending: 0.into() });
             nodes.push(Node::Flush {
                 amount: amount(&sorted.signals[0]),
             });

@@ -45,7 +45,8 @@ pub(super) struct Walk<'b, 'a> {
 }
 
 /// Names the text uses for its own.
-const RESERVED: [&str; 56] = [
+const RESERVED: [&str; 57] = [
+    "scheduler",
     "index",
     "first",
     "stage",
@@ -130,11 +131,9 @@ impl<'b, 'a> Walk<'b, 'a> {
         self.next.scheduler = scheduler;
         let mut nodes = self.blocks(body);
         trim(&mut nodes);
-        let runs = runs(&nodes);
-        if runs != Runs::Never
-            && self.which == Which::Multiply
-            && self.b.cta.mode() == Mode::PingPong
-        {
+        let scheduled = nodes.iter().any(has_items);
+        let ping_pong = self.b.cta.mode() == Mode::PingPong;
+        if scheduled && ping_pong && self.which == Which::Multiply {
             let test = Test::Differ(Expr::var("consumer"), 0.into());
             let body = vec![super::nodes::skip()];
             nodes.insert(0, Node::If { test, body });
@@ -143,20 +142,18 @@ impl<'b, 'a> Walk<'b, 'a> {
             Which::Load => nodes.extend(self.all_stages_empty()),
             Which::Multiply | Which::End => {}
             Which::Store if nodes.iter().any(has_stores) => {
-                nodes.push(Node::AwaitStores { pending: 0 })
+                nodes.push(Node::AwaitStores { pending: 0.into() })
             }
             Which::Store => {}
             Which::Fetch => nodes.extend(self.drained()),
             Which::Send => nodes.extend(self.all_given_back()),
         }
-        if runs == Runs::Never {
-            return nodes;
+        if scheduled {
+            let body = nodes;
+            vec![Node::Schedule { scheduler, body }]
+        } else {
+            nodes
         }
-        vec![Node::Schedule {
-            scheduler,
-            several: runs == Runs::Several,
-            body: nodes,
-        }]
     }
 
     pub fn blocks(&mut self, body: &[Block]) -> Vec<Node> {
@@ -476,29 +473,10 @@ pub(super) fn identifier(name: &str) -> String {
     }
 }
 
-/// How often a role's loops over items run.
-#[derive(PartialEq, Eq)]
-enum Runs {
-    Never,
-    Once,
-    Several,
-}
-
-fn runs(nodes: &[Node]) -> Runs {
-    let (mut loops, mut looped) = (0, false);
-    for node in nodes {
-        let ranks = matches!(node, Node::Ranks { .. });
-        node.visit(&mut |node| {
-            let items = matches!(node, Node::Items { .. });
-            loops += u32::from(items);
-            looped |= ranks && items;
-        });
-    }
-    match loops {
-        0 => Runs::Never,
-        1 if !looped => Runs::Once,
-        _ => Runs::Several,
-    }
+fn has_items(node: &Node) -> bool {
+    let mut found = false;
+    node.visit(&mut |node| found |= matches!(node, Node::Items { .. }));
+    found
 }
 
 fn has_stores(node: &Node) -> bool {

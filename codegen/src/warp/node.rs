@@ -31,9 +31,6 @@ pub enum Node {
     Schedule {
         /// The scheduler.
         scheduler: SchedulerId,
-        /// Whether there are several loops over items, or one that runs several times: then what is left of the
-        /// scheduler's count after a loop is the next one's.
-        several: bool,
         /// What runs.
         body: Vec<Node>,
     },
@@ -135,7 +132,7 @@ pub enum Node {
         /// The ring.
         ring: RingId,
         /// How many slots stay held.
-        held: u32,
+        held: Expr,
     },
 
     // --- Turns: two consumers, each with tiles of its own.
@@ -196,12 +193,12 @@ pub enum Node {
     /// All but the latest `pending` groups have read their shared memory. Says nothing about the destination.
     AwaitRead {
         /// How many may be in flight.
-        pending: u32,
+        pending: Expr,
     },
     /// All but the latest `pending` groups are complete at their destination.
     AwaitStores {
         /// How many may be in flight.
-        pending: u32,
+        pending: Expr,
     },
 
     // --- Tensor cores.

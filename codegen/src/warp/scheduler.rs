@@ -23,7 +23,7 @@ pub struct LoopId {
 /// The items of all loops are numbered in the order in which the loops visit them, and given to CTAs by that number. The
 /// claim is static: item `i` of a wave is that of CTA `i`, fixed before the launch. A ticket from a counter in memory
 /// would be the other claim: a field here, read where [`Scheduler::first`] and [`Scheduler::next`] are, and printed by
-/// `cuda/items`.
+/// `cuda/scheduler`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Scheduler {
     /// Which CTAs take part.
@@ -76,7 +76,7 @@ impl Scheduler {
         let (block, _) = values.block();
         let first = match self.ctas {
             Ctas::All | Ctas::Comm(_) | Ctas::Others(_) => self.among().0.eval(values),
-            // As `first_item` of the prelude.
+            // As the prelude's `TileScheduler` begins.
             Ctas::LateComm(ctas) => match (self.alone(values), comm(ctas).eval(values)) {
                 (1.., comm) if block >= comm => block - comm,
                 (alone, _) => alone + block,
@@ -105,7 +105,7 @@ impl Scheduler {
         let next = index + self.among().1.eval(values);
         match self.ctas {
             Ctas::All | Ctas::Comm(_) | Ctas::Others(_) => next,
-            // As `next_item` of the prelude.
+            // As its `next`.
             Ctas::LateComm(_) => match self.alone(values) {
                 alone if index >= alone => index + blocks,
                 alone if next < alone => next,

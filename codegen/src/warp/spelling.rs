@@ -13,7 +13,7 @@ pub(crate) trait Spelling {
     fn block(&self) -> &'static str;
     /// How many CTAs there are.
     fn blocks(&self) -> &'static str;
-    /// The index within the current loop over items: a name, or a difference.
+    /// The item of the current loop.
     fn within(&self) -> &'static str;
 }
 
@@ -60,9 +60,6 @@ fn inside(expr: &Expr, outer: u8, names: &impl Spelling) -> String {
         Expr::Min(a, b) => format!("min({}, {})", number(a, names), number(b, names)),
         Expr::CeilDiv(a, b) => format!("ceil_div({}, {})", number(a, names), number(b, names)),
         Expr::RowsOf(dim, chunk) => names.rows_of(*dim, &number(chunk, names)),
-        Expr::Within if outer > 2 && names.within().contains(' ') => {
-            format!("({})", names.within())
-        }
         Expr::Within => names.within().into(),
         Expr::Named(name, _) => (*name).into(),
     }

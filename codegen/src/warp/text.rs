@@ -296,6 +296,7 @@ impl Printer<'_> {
             Node::AwaitTurn => "await my turn".into(),
             Node::PassTurn => "pass the turn".into(),
             Node::GiveBack { ring, held } => {
+                let held = factor(held, self);
                 format!("give back all but {held} of {}", self.ring(*ring))
             }
             Node::Load {
@@ -348,8 +349,12 @@ impl Printer<'_> {
                 number(chunk)
             ),
             Node::Commit => "commit stores".into(),
-            Node::AwaitRead { pending } => format!("await reads of all but {pending} stores"),
-            Node::AwaitStores { pending } => format!("await all but {pending} stores"),
+            Node::AwaitRead { pending } => {
+                format!("await reads of all but {} stores", factor(pending, self))
+            }
+            Node::AwaitStores { pending } => {
+                format!("await all but {} stores", factor(pending, self))
+            }
             Node::MmaFence => "fence registers".into(),
             Node::Mma { ring, fresh } => {
                 let [x, w] = [0, 1].map(|part| self.part(*ring, part, &Expr::Const(0)));

@@ -99,6 +99,8 @@ impl Node {
             }
             Node::Expect { bytes, .. } => vec![bytes],
             Node::Skip { by, .. } => vec![by],
+            Node::GiveBack { held, .. } => vec![held],
+            Node::AwaitRead { pending } | Node::AwaitStores { pending } => vec![pending],
             Node::Load {
                 index,
                 slice,
@@ -131,12 +133,9 @@ impl Node {
             | Node::Await { .. }
             | Node::Arrive { .. }
             | Node::Advance { .. }
-            | Node::GiveBack { .. }
             | Node::AwaitTurn
             | Node::PassTurn
             | Node::Commit
-            | Node::AwaitRead { .. }
-            | Node::AwaitStores { .. }
             | Node::MmaFence
             | Node::MmaCommit
             | Node::MmaWait { .. }

@@ -239,7 +239,7 @@ fn given_early(pipeline: &mut Pipeline) {
         if let Some(at) = list.iter().position(|node| *node == Node::Commit) {
             let given = given.take();
             let first = Test::Less(Expr::var("part"), 2.into());
-            let body = vec![Node::AwaitRead { pending: 0 }];
+            let body = vec![Node::AwaitRead { pending: 0.into() }];
             let body = body.into_iter().chain(given).collect();
             list.insert(at + 1, Node::If { test: first, body });
         }

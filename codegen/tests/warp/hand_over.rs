@@ -8,7 +8,7 @@ use counterflow_codegen::lower::lower;
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
-use counterflow_codegen::warp::{Node, Phase, Pipeline, Side};
+use counterflow_codegen::warp::{Expr, Node, Phase, Pipeline, Side};
 
 fn good(name: &str) -> Pipeline {
     let tiles = if name == IN_TURN {
@@ -197,11 +197,12 @@ fn a_stage_released_too_early() {
 #[test]
 fn a_signal_after_read_only() {
     let found = story("gemm_rs", "store", |node| match node {
-        Node::AwaitStores { pending } if *pending > 0 => {
-            *node = Node::AwaitRead { pending: *pending };
+        Node::AwaitStores { pending } if *pending != Expr::Const(0) => {
+            let pending = pending.clone();
+            *node = Node::AwaitRead { pending };
             Some(Edit::Change)
         }
-        Node::AwaitRead { pending } if *pending > 0 => Some(Edit::Change),
+        Node::AwaitRead { pending } if *pending != Expr::Const(0) => Some(Edit::Change),
         _ => None,
     });
     insta::assert_snapshot!(found, @"
@@ -214,7 +215,7 @@ fn a_signal_after_read_only() {
 
 #[test]
 fn a_lagged_signal_held_across_a_wait() {
-    let last = |node: &Node| matches!(node, Node::AwaitStores { pending: 0 });
+    let last = |node: &Node| *node == Node::AwaitStores { pending: 0.into() };
     let mut pipeline = good("gemm_rs");
     pipeline.lists(&mut |list| {
         // The flush behind the loop over an owner's tiles.

@@ -1,6 +1,6 @@
-// Counters between ranks. A cell is 64 bits and only grows; it lives in its waiter's memory on a line of its own, next to
-// its base: the count before this launch. A launch waits for base + what arrives in it, and then moves the base on, so M
-// may change from call to call, nothing is reset and a captured graph can be replayed.
+// Counters between ranks. A cell is 64 bits and only grows; it lives in its waiter's memory on a line of its own, next
+// to its base: the count before this launch. A launch waits for base + what arrives in it, and then moves the base on,
+// so M may change from call to call, nothing is reset and a captured graph can be replayed.
 
 struct alignas(128) Counter {
     u64 count;  // peers add to it
@@ -31,9 +31,10 @@ __device__ __forceinline__ void counter_add(const Cells& cells, u32 rank, u32 ce
 }
 
 // Acquire at system scope once `arrivals` of this launch are in. If TMA touches the data next, fence_async_global
-// follows. Polls relaxed, so that a poll invalidates no cache, and ends with an acquire of the same cell. Gives up after
-// the time limit, or when a peer did.
-__device__ __forceinline__ void counter_wait_for(const Cells& cells, u32 me, u32 cell, u64 arrivals, const Watch& watch, u32 role, u32 what) {
+// follows. Polls relaxed, so that a poll invalidates no cache, and ends with an acquire of the same cell. Gives up
+// after the time limit, or when a peer did.
+__device__ __forceinline__ void counter_wait_for(const Cells& cells, u32 me, u32 cell, u64 arrivals,
+        const Watch& watch, u32 role, u32 what) {
     const Counter* counter = counter_on(cells, me, cell);
     const u64 wanted = *reinterpret_cast<const volatile u64*>(&counter->base) + arrivals;
     u64 seen, late = 0;
@@ -46,7 +47,8 @@ __device__ __forceinline__ void counter_wait_for(const Cells& cells, u32 me, u32
         asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(&counter->count) : "memory");
         if (seen >= wanted) break;
         late = look;
-        if (aborted(watch) || global_nanoseconds() - start > watch.timeout_ns) stalled(watch, role, what, cell, seen, wanted);
+        if (aborted(watch) || global_nanoseconds() - start > watch.timeout_ns)
+            stalled(watch, role, what, cell, seen, wanted);
         __nanosleep(32);
     }
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(&counter->count) : "memory");
@@ -55,12 +57,14 @@ __device__ __forceinline__ void counter_wait_for(const Cells& cells, u32 me, u32
 }
 
 // For all that arrives in this launch.
-__device__ __forceinline__ void counter_wait(const Cells& cells, u32 me, u32 cell, const Watch& watch, u32 role, u32 what) {
+__device__ __forceinline__ void counter_wait(const Cells& cells, u32 me, u32 cell, const Watch& watch, u32 role,
+        u32 what) {
     counter_wait_for(cells, me, cell, cells.arrivals[cell], watch, role, what);
 }
 
 // For all that arrived in the launches before: a credit that they gave for this one.
-__device__ __forceinline__ void counter_wait_before(const Cells& cells, u32 me, u32 cell, const Watch& watch, u32 role, u32 what) {
+__device__ __forceinline__ void counter_wait_before(const Cells& cells, u32 me, u32 cell, const Watch& watch, u32 role,
+        u32 what) {
     counter_wait_for(cells, me, cell, 0, watch, role, what);
 }
 

@@ -1,6 +1,7 @@
 // Between accumulators and swizzled panels. A panel is what one TMA box reads or writes: rows of 64 columns of 16-bit
-// elements (128-byte swizzle), or of 32 or 16 (64, 32) where the tile's width is no multiple of 64, or of 32 of f32. The swizzle
-// permutes a row's 16-byte chunks by row number, which also keeps the matrix instructions below free of bank conflicts.
+// elements (128-byte swizzle), or of 32 or 16 (64, 32) where the tile's width is no multiple of 64, or of 32 of f32.
+// The swizzle permutes a row's 16-byte chunks by row number, which also keeps the matrix instructions below free of
+// bank conflicts.
 
 // Two f32 to two 16-bit floats, round to nearest even; `low` is the element at the lower address.
 __device__ __forceinline__ u32 pack(float low, float high, bf16) {
@@ -35,9 +36,11 @@ __device__ __forceinline__ u32 panel_address(u32 panel, u32 row, u32 chunk) {
 }
 
 // A warp's 16x16 block, one row address a lane: lane % 16 is the row, lane / 16 the half of the columns. The register
-// order is the accumulators': (rows 0-7, columns 0-7), (rows 8-15, columns 0-7), (rows 0-7, columns 8-15), (8-15, 8-15).
+// order is the accumulators': (rows 0-7, columns 0-7), (rows 8-15, columns 0-7), (rows 0-7, columns 8-15), (8-15,
+// 8-15).
 __device__ __forceinline__ void stmatrix(u32 address, u32 a, u32 b, u32 c, u32 d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 __device__ __forceinline__ uint4 ldmatrix(u32 address) {
     uint4 block;
@@ -48,7 +51,8 @@ __device__ __forceinline__ uint4 ldmatrix(u32 address) {
     return block;
 }
 
-// The address of a lane's pair of f32 in a block of 8 columns. Rows of f32 are swizzled as twice as many 16-bit elements.
+// The address of a lane's pair of f32 in a block of 8 columns. Rows of f32 are swizzled as twice as many 16-bit
+// elements.
 template <u32 columns>
 __device__ __forceinline__ u32 panel_address_f32(u32 panel, u32 row, u32 block, u32 lane) {
     return panel_address<2 * columns>(panel, row, 2 * block + lane % 4 / 2) + lane % 2 * 8;
@@ -61,7 +65,8 @@ __device__ __forceinline__ void panel_store(const float* d, u32 panel, u32 row, 
 #pragma unroll
         for (u32 pair = 0; pair < columns / 4; ++pair) {
             const u32 address = panel_address_f32<columns>(panel, row + pair % 2 * 8 + lane / 4, pair / 2, lane);
-            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(d[2 * pair]), "f"(d[2 * pair + 1]) : "memory");
+            asm volatile("st.shared.v2.f32 [%0], {%1, %2};"
+                         ::"r"(address), "f"(d[2 * pair]), "f"(d[2 * pair + 1]) : "memory");
         }
     } else {
 #pragma unroll
@@ -103,7 +108,8 @@ __device__ __forceinline__ void panel_read(float* d, u32 panel, u32 row, u32 lan
 #pragma unroll
         for (u32 pair = 0; pair < columns / 4; ++pair) {
             const u32 address = panel_address_f32<columns>(panel, row + pair % 2 * 8 + lane / 4, pair / 2, lane);
-            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(d[2 * pair]), "=f"(d[2 * pair + 1]) : "r"(address) : "memory");
+            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                         : "=f"(d[2 * pair]), "=f"(d[2 * pair + 1]) : "r"(address) : "memory");
         }
     } else {
 #pragma unroll
@@ -145,22 +151,25 @@ __device__ __forceinline__ constexpr u32 vector_index(u32 i) {
     return i / 4 * 2 + i % 2;
 }
 
-// The same where a tile is swapped: its columns are on the instruction's M side, so accumulators hold it transposed. Warp
-// v of a warpgroup has columns 16v..16v+15 of a block of 64: d[4j], d[4j+1] are column lane/4, rows 8j + 2(lane%4) and the
-// next; d[4j+2], d[4j+3] are the same rows eight columns on. A panel has all of the tile's columns, 128 bytes of each row
-// (a slice) after another: `rows` lines of 128 bytes, swizzled like panels 64 columns wide. The matrix instructions
-// transpose a block of 8x8 on its way.
+// The same where a tile is swapped: its columns are on the instruction's M side, so accumulators hold it transposed.
+// Warp v of a warpgroup has columns 16v..16v+15 of a block of 64: d[4j], d[4j+1] are column lane/4, rows 8j + 2(lane%4)
+// and the next; d[4j+2], d[4j+3] are the same rows eight columns on. A panel has all of the tile's columns, 128 bytes
+// of each row (a slice) after another: `rows` lines of 128 bytes, swizzled like panels 64 columns wide. The matrix
+// instructions transpose a block of 8x8 on its way.
 template <u32 size, u32 rows>
 __device__ __forceinline__ u32 slice_address(u32 panel, u32 column) {
     return panel + column / (128 / size) * (rows * 128);
 }
 
-// A warp's 16 columns and 8 or 16 rows: the matrices are (columns 0-7, rows 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15).
+// A warp's 16 columns and 8 or 16 rows: the matrices are (columns 0-7, rows 0-7), (8-15, 0-7), (0-7, 8-15), (8-15,
+// 8-15).
 __device__ __forceinline__ void stmatrix_transposed(u32 address, u32 a, u32 b, u32 c, u32 d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                 ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 __device__ __forceinline__ void stmatrix_transposed(u32 address, u32 a, u32 b) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
+                 ::"r"(address), "r"(a), "r"(b) : "memory");
 }
 __device__ __forceinline__ uint4 ldmatrix_transposed(u32 address) {
     uint4 block;
@@ -172,12 +181,13 @@ __device__ __forceinline__ uint4 ldmatrix_transposed(u32 address) {
 }
 __device__ __forceinline__ uint2 ldmatrix_transposed_half(u32 address) {
     uint2 block;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(block.x), "=r"(block.y) : "r"(address) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(block.x), "=r"(block.y) : "r"(address) : "memory");
     return block;
 }
 
-// Where a lane points the matrix instructions at: lane % 8 is the row of 8, lane / 8 % 2 the half of the columns, lane / 16
-// the next 8 rows.
+// Where a lane points the matrix instructions at: lane % 8 is the row of 8, lane / 8 % 2 the half of the columns, lane
+// / 16 the next 8 rows.
 template <u32 rows>
 __device__ __forceinline__ u32 transposed_address(u32 panel, u32 column, u32 row, u32 lane) {
     const u32 slice = slice_address<2, rows>(panel, column);
@@ -197,7 +207,8 @@ __device__ __forceinline__ void panel_store_transposed(const float* d, u32 panel
     if constexpr (sizeof(T) == 4) {
 #pragma unroll
         for (u32 i = 0; i < rows / 2; ++i)
-            asm volatile("st.shared.f32 [%0], %1;" ::"r"(transposed_address_f32<rows>(panel, column, i, lane)), "f"(d[i]) : "memory");
+            asm volatile("st.shared.f32 [%0], %1;"
+                         ::"r"(transposed_address_f32<rows>(panel, column, i, lane)), "f"(d[i]) : "memory");
     } else {
 #pragma unroll
         for (u32 row = 0; row < rows; row += 16) {
@@ -216,7 +227,8 @@ __device__ __forceinline__ void panel_read_transposed(float* d, u32 panel, u32 c
     if constexpr (sizeof(T) == 4) {
 #pragma unroll
         for (u32 i = 0; i < rows / 2; ++i)
-            asm volatile("ld.shared.f32 %0, [%1];" : "=f"(d[i]) : "r"(transposed_address_f32<rows>(panel, column, i, lane)) : "memory");
+            asm volatile("ld.shared.f32 %0, [%1];"
+                         : "=f"(d[i]) : "r"(transposed_address_f32<rows>(panel, column, i, lane)) : "memory");
     } else {
 #pragma unroll
         for (u32 row = 0; row < rows; row += 16) {

@@ -1,5 +1,5 @@
-// The math after the dot, element by element, in f32. Relative to the result, each function is within 2e-6 of what its word
-// means in a schedule where x is at most 6, and within 2e-5 in the far tails; a schedule's own exp, ln, tanh, erf,
+// The math after the dot, element by element, in f32. Relative to the result, each function is within 2e-6 of what its
+// word means in a schedule where x is at most 6, and within 2e-5 in the far tails; a schedule's own exp, ln, tanh, erf,
 // quotients and roots are CUDA's, within 3e-7. What is stored is rounded once, to 16 bits by up to 5e-4.
 
 // 2^x. e^x is 2^(x * LOG2_E).

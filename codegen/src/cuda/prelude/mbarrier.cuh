@@ -19,11 +19,11 @@ __device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// An arrival on CTA `cta` of the cluster: it may write into a place of this CTA's shared memory again. Relaxed on purpose,
-// since all who used that place are complete, so that there is nothing left to order; a release at cluster scope would be
-// a GPU-wide fence, at every step of K. Operands were read by wgmma, and wgmma_wait saw that. Panels were read by TMA, and
-// tma_wait_read saw that; so what wrote them, and the sums of others that went into them, is past, too.
-// Never hand over written data with this one. Pairs with mbarrier_wait_relaxed.
+// An arrival on CTA `cta` of the cluster: it may write into a place of this CTA's shared memory again. Relaxed on
+// purpose, since all who used that place are complete, so that there is nothing left to order; a release at cluster
+// scope would be a GPU-wide fence, at every step of K. Operands were read by wgmma, and wgmma_wait saw that. Panels
+// were read by TMA, and tma_wait_read saw that; so what wrote them, and the sums of others that went into them, is
+// past, too. Never hand over written data with this one. Pairs with mbarrier_wait_relaxed.
 __device__ __forceinline__ void mbarrier_arrive_cluster(u32 barrier, u32 cta) {
     jitter();
     asm volatile(
@@ -32,8 +32,8 @@ __device__ __forceinline__ void mbarrier_arrive_cluster(u32 barrier, u32 cta) {
         : "memory");
 }
 
-// The same for memory that threads of this warp read by ordinary loads, after `__syncwarp`: CTA `cta` may write it again.
-// Once a tile, when nothing waits for it. Pairs with mbarrier_wait_cluster.
+// The same for memory that threads of this warp read by ordinary loads, after `__syncwarp`: CTA `cta` may write it
+// again. Once a tile, when nothing waits for it. Pairs with mbarrier_wait_cluster.
 __device__ __forceinline__ void mbarrier_arrive_release_cluster(u32 barrier, u32 cta) {
     jitter();
     asm volatile(
@@ -72,7 +72,8 @@ __device__ __forceinline__ bool mbarrier_try_wait_relaxed(u32 barrier, u32 parit
 
 // Acquire at CTA scope. Bounded, at twice the counters' limit: when a counter is late, the counter is what gets named.
 // The clock is read only after a try_wait failed, so the usual path is one instruction and a branch.
-__device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity, const Watch& watch, u32 role, u32 what, u32 stage) {
+__device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity, const Watch& watch, u32 role, u32 what,
+        u32 stage) {
     jitter();
     if (mbarrier_try_wait(barrier, parity)) return;
     const u64 start = global_nanoseconds();
@@ -82,7 +83,8 @@ __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity, const Wat
 }
 
 // Relaxed at cluster scope, for places whose users are all complete: the arrivals are mbarrier_arrive_cluster's.
-__device__ __forceinline__ void mbarrier_wait_relaxed(u32 barrier, u32 parity, const Watch& watch, u32 role, u32 what, u32 stage) {
+__device__ __forceinline__ void mbarrier_wait_relaxed(u32 barrier, u32 parity, const Watch& watch, u32 role, u32 what,
+        u32 stage) {
     jitter();
     if (mbarrier_try_wait_relaxed(barrier, parity)) return;
     const u64 start = global_nanoseconds();
@@ -101,7 +103,8 @@ __device__ __forceinline__ bool mbarrier_try_wait_cluster(u32 barrier, u32 parit
         : "memory");
     return done != 0;
 }
-__device__ __forceinline__ void mbarrier_wait_cluster(u32 barrier, u32 parity, const Watch& watch, u32 role, u32 what, u32 stage) {
+__device__ __forceinline__ void mbarrier_wait_cluster(u32 barrier, u32 parity, const Watch& watch, u32 role, u32 what,
+        u32 stage) {
     jitter();
     if (mbarrier_try_wait_cluster(barrier, parity)) return;
     const u64 start = global_nanoseconds();

@@ -1,9 +1,9 @@
 // Accumulators between the CTAs of a cluster that share the K steps of a tile, for the same thread of another CTA. Four
 // of them lie together, and those of a warp's threads one after another: 512 bytes, which meet no bank twice.
 
-// Send a thread's accumulators of a panel to a place of CTA `cta`. `place` and `barrier` are addresses as in this CTA; the
-// stores complete on the barrier there with their bytes, as TMA's do, and are then visible to who waits at cluster scope.
-// So nobody waits for them here: an arrival that releases ordinary stores would be a GPU-wide fence.
+// Send a thread's accumulators of a panel to a place of CTA `cta`. `place` and `barrier` are addresses as in this CTA;
+// the stores complete on the barrier there with their bytes, as TMA's do, and are then visible to who waits at cluster
+// scope. So nobody waits for them here: an arrival that releases ordinary stores would be a GPU-wide fence.
 template <u32 width, u32 threads>
 __device__ __forceinline__ void sum_send(const float* d, u32 place, u32 barrier, u32 cta, u32 thread) {
     u32 there, full;
@@ -13,7 +13,8 @@ __device__ __forceinline__ void sum_send(const float* d, u32 place, u32 barrier,
 #pragma unroll
     for (u32 i = 0; i < width / 2; i += 4)
         asm volatile(
-            "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there + i / 4 * threads * 16),
+            "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+            "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(there + i / 4 * threads * 16),
             "f"(d[i]), "f"(d[i + 1]), "f"(d[i + 2]), "f"(d[i + 3]), "r"(full)
             : "memory");
 }

@@ -8,42 +8,50 @@ __device__ __forceinline__ void tma_prefetch_map(const TensorMap& map) {
 }
 
 // Global (any GPU of the map) to shared. Completes on `barrier` with the whole box's bytes, clipped or not.
-__device__ __forceinline__ void tma_load(u32 shared, const TensorMap& map, u32 barrier, u32 column, u32 row, u32 chunk, u32 rank) {
+__device__ __forceinline__ void tma_load(u32 shared, const TensorMap& map, u32 barrier, u32 column, u32 row, u32 chunk,
+        u32 rank) {
     jitter();
     asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared),
-        "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(chunk), "r"(rank)
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared), "l"(&map), "r"(barrier), "r"(column), "r"(row),
+        "r"(chunk), "r"(rank)
         : "memory");
 }
 
 // The same into the CTAs of `mask`, at the same shared offset; completes on each one's barrier at that offset.
-__device__ __forceinline__ void tma_load_multicast(u32 shared, const TensorMap& map, u32 barrier, u32 column, u32 row, u32 chunk, u32 rank, u16 mask) {
+__device__ __forceinline__ void tma_load_multicast(u32 shared, const TensorMap& map, u32 barrier, u32 column, u32 row,
+        u32 chunk, u32 rank, u16 mask) {
     asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared),
-        "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(chunk), "r"(rank), "h"(mask)
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared), "l"(&map), "r"(barrier), "r"(column), "r"(row),
+        "r"(chunk), "r"(rank), "h"(mask)
         : "memory");
 }
 
 // A box of `all` rows, or by strips the first `rows` of them, where the others lie outside the map: there, a row takes
 // longer than inside. What is not loaded stays as it was; whoever multiplies it stores no row of that.
 template <u32 strip_rows, u32 all>
-__device__ __forceinline__ void tma_load_strips(u32 shared, const TensorMap& map, const TensorMap& strip, u32 rows, u32 barrier, u32 column, u32 row, u32 chunk, u32 rank) {
+__device__ __forceinline__ void tma_load_strips(u32 shared, const TensorMap& map, const TensorMap& strip, u32 rows,
+        u32 barrier, u32 column, u32 row, u32 chunk, u32 rank) {
     if (rows == all) {
         tma_load(shared, map, barrier, column, row, chunk, rank);
     } else {
         #pragma unroll 1
-        for (u32 at = 0; at < rows; at += strip_rows) tma_load(shared + at * 128, strip, barrier, column, row + at, chunk, rank);
+        for (u32 at = 0; at < rows; at += strip_rows)
+            tma_load(shared + at * 128, strip, barrier, column, row + at, chunk, rank);
     }
 }
 
 // The same into the CTAs of `mask`.
 template <u32 strip_rows, u32 all>
-__device__ __forceinline__ void tma_load_multicast_strips(u32 shared, const TensorMap& map, const TensorMap& strip, u32 rows, u32 barrier, u32 column, u32 row, u32 chunk, u32 rank, u16 mask) {
+__device__ __forceinline__ void tma_load_multicast_strips(u32 shared, const TensorMap& map, const TensorMap& strip,
+        u32 rows, u32 barrier, u32 column, u32 row, u32 chunk, u32 rank, u16 mask) {
     if (rows == all) {
         tma_load_multicast(shared, map, barrier, column, row, chunk, rank, mask);
     } else {
         #pragma unroll 1
-        for (u32 at = 0; at < rows; at += strip_rows) tma_load_multicast(shared + at * 128, strip, barrier, column, row + at, chunk, rank, mask);
+        for (u32 at = 0; at < rows; at += strip_rows)
+            tma_load_multicast(shared + at * 128, strip, barrier, column, row + at, chunk, rank, mask);
     }
 }
 
@@ -57,10 +65,12 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, u32 shared, u32 
 }
 
 // The same, added to what is there, in the map's type, one rounding an add; unordered among senders.
-__device__ __forceinline__ void tma_reduce_add(const TensorMap& map, u32 shared, u32 column, u32 row, u32 chunk, u32 rank) {
+__device__ __forceinline__ void tma_reduce_add(const TensorMap& map, u32 shared, u32 column, u32 row, u32 chunk,
+        u32 rank) {
     jitter();
     trace_store(map, column, row, chunk, rank);
-    asm volatile("cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+    asm volatile("cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+                 ::"l"(&map),
                  "r"(shared), "r"(column), "r"(row), "r"(chunk), "r"(rank)
                  : "memory");
 }

@@ -1,4 +1,5 @@
-// Who runs what, and when: one lane of a warp, the registers of a warpgroup, the CTAs of a cluster, launches that overlap.
+// Who runs what, and when: one lane of a warp, the registers of a warpgroup, the CTAs of a cluster, launches that
+// overlap.
 
 // The warp's index in the CTA, made uniform by a shuffle: role branches on it stay warp-uniform for ptxas.
 __device__ __forceinline__ u32 warp_index() {
@@ -29,17 +30,17 @@ __device__ __forceinline__ u32 cluster_rank() {
     return rank;
 }
 
-// Every thread of the cluster is here. The arrival is relaxed: a releasing one would be a GPU-wide fence of each thread.
-// At the start: peers' barriers are initialised; mbarrier_init_fence is the release of that.
-// At the end: no CTA leaves while a peer may still arrive on its barriers or write its shared memory. Each of those
-// accesses completed a phase that its receiver waited for before it came here, so none is under way.
+// Every thread of the cluster is here. The arrival is relaxed: a releasing one would be a GPU-wide fence of each
+// thread. At the start: peers' barriers are initialised; mbarrier_init_fence is the release of that. At the end: no CTA
+// leaves while a peer may still arrive on its barriers or write its shared memory. Each of those accesses completed a
+// phase that its receiver waited for before it came here, so none is under way.
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// Once every CTA of this launch has done it (or left), CTAs of the next one may become resident, if that launch was made
-// with programmatic stream serialization. It says nothing of memory, so the first instruction is the best place: all our
-// CTAs are resident then and need nothing more, and the next ones' prologue fills the SMs that we leave.
+// Once every CTA of this launch has done it (or left), CTAs of the next one may become resident, if that launch was
+// made with programmatic stream serialization. It says nothing of memory, so the first instruction is the best place:
+// all our CTAs are resident then and need nothing more, and the next ones' prologue fills the SMs that we leave.
 __device__ __forceinline__ void launch_dependents() {
     asm volatile("griddepcontrol.launch_dependents;");
 }

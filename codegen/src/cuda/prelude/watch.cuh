@@ -38,8 +38,10 @@ __device__ __forceinline__ bool aborted(const Watch& watch) {
     return flag != 0;
 }
 
-// Never returns, so a call costs its caller no register and no copy of this text. The record is complete (system fence) before `written` is set and before the peers are told.
-__device__ __noinline__ __attribute__((noreturn)) void stalled(const Watch& watch, u32 role, u32 what, u32 index, u64 seen, u64 wanted) {
+// Never returns, so a call costs its caller no register and no copy of this text. The record is complete (system fence)
+// before `written` is set and before the peers are told.
+__device__ __noinline__ __attribute__((noreturn)) void stalled(const Watch& watch, u32 role, u32 what, u32 index,
+        u64 seen, u64 wanted) {
     if (atomicExch(watch.claim, 1u) == 0) {
         volatile Stall* record = watch.stall;
         record->rank = watch.rank;
@@ -52,7 +54,8 @@ __device__ __noinline__ __attribute__((noreturn)) void stalled(const Watch& watc
         __threadfence_system();
         record->written = 1;
         for (u32 rank = 0; rank < watch.world; ++rank) {
-            asm volatile("st.relaxed.sys.global.u32 [%0], 1;" ::"l"(watch.abort + rank * watch.abort_stride) : "memory");
+            asm volatile("st.relaxed.sys.global.u32 [%0], 1;"
+                         ::"l"(watch.abort + rank * watch.abort_stride) : "memory");
         }
         __threadfence_system();
     }

@@ -23,8 +23,9 @@ constexpr u64 WGMMA_64_ROWS = 64 * 128 >> 4;
 // What is contiguous in an operand's memory: K, or its rows (then the multiply transposes it on the way in).
 enum Contiguous : u32 { K_CONTIGUOUS, ROWS_CONTIGUOUS };
 
-// Descriptor of a tile whose rows are contiguous: blocks of 64 of them, `block` bytes each, with a line of 128 bytes for
-// every K; eight lines (1024 bytes) from one swizzle atom to the next. Steps of 16 along K add 16 lines, of 64 rows a block.
+// Descriptor of a tile whose rows are contiguous: blocks of 64 of them, `block` bytes each, with a line of 128 bytes
+// for every K; eight lines (1024 bytes) from one swizzle atom to the next. Steps of 16 along K add 16 lines, of 64 rows
+// a block.
 __device__ __forceinline__ u64 wgmma_descriptor_rows(u32 shared, u32 block) {
     const u32 low = __shfl_sync(~0u, wgmma_address(shared) | (block >> 4 << 16), 0);
     return 0x4000004000000000ull | low;
@@ -49,7 +50,9 @@ __device__ __forceinline__ void wgmma_wait() {
 }
 
 #define ACC4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define ACC8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define ACC8(i)                                                              \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]),              \
+        "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 
 // Accumulators of an n side of n, as operands and by their names in the instruction: four for every 8.
 #define OUT8 ACC4(0)

@@ -26,8 +26,8 @@ pub(super) struct Flattener<'a> {
     /// Which of the role's runners, and who they are.
     runner: u32,
     place: Place,
-    /// What gives it its items, and whether its count goes on from loop to loop.
-    scheduler: Option<(&'a Scheduler, bool)>,
+    /// What gives it its items.
+    scheduler: Option<&'a Scheduler>,
     /// Turns passed to it that its next one needs.
     turn: u32,
     item: Option<(u32, u32)>,
@@ -100,7 +100,7 @@ impl<'a> Flattener<'a> {
             node,
             kind,
             item: self.item,
-            role: match self.scheduler.map(|(scheduler, _)| scheduler.ctas) {
+            role: match self.scheduler.map(|scheduler| scheduler.ctas) {
                 Some(Ctas::Comm(_)) => self.case.roles.mover,
                 Some(Ctas::All | Ctas::Others(_) | Ctas::LateComm(_)) | None => {
                     self.case.roles.gemm
@@ -132,13 +132,9 @@ impl<'a> Flattener<'a> {
                 let value = self.value(value);
                 self.set(name, value);
             }
-            Node::Schedule {
-                scheduler,
-                several,
-                body,
-            } => {
+            Node::Schedule { scheduler, body } => {
                 let scheduler = self.case.pipeline.scheduler(*scheduler);
-                self.scheduler = Some((scheduler, *several));
+                self.scheduler = Some(scheduler);
                 self.env.first = 0;
                 self.env.index = scheduler.first(self.runner, &self.env);
                 // A role's rings are its own from here: the emitter declares their cursors here.
@@ -198,9 +194,7 @@ impl<'a> Flattener<'a> {
                     self.list(body);
                     self.env.index = scheduler.next(self.env.index, self.place, &self.env);
                 }
-                if let Some((_, true)) = self.scheduler {
-                    self.env.first += count;
-                }
+                self.env.first += count;
                 self.item = None;
             }
             Node::For {
@@ -286,7 +280,8 @@ impl<'a> Flattener<'a> {
                 );
             }
             Node::GiveBack { ring, held } => {
-                while self.cursors[usize::from(ring.0)].held > *held {
+                let held = self.value(held);
+                while self.cursors[usize::from(ring.0)].held > held {
                     let cursor = self.cursors[usize::from(ring.0)];
                     self.push(
                         node,
@@ -373,13 +368,13 @@ impl<'a> Flattener<'a> {
             Node::AwaitRead { pending } => self.push(
                 node,
                 Kind::AwaitRead {
-                    pending: *pending as usize,
+                    pending: self.value(pending) as usize,
                 },
             ),
             Node::AwaitStores { pending } => self.push(
                 node,
                 Kind::AwaitStores {
-                    pending: *pending as usize,
+                    pending: self.value(pending) as usize,
                 },
             ),
             Node::Mma { ring, fresh } => {

@@ -2,44 +2,27 @@
 
 use super::Text;
 use super::words::order_name;
-use crate::warp::{BarrierId, CONSUMERS, Ctas, Expr, Grid, LoopId, Node, Scheduler, SchedulerId};
-
-/// The prelude's rule for CTAs that join late.
-const NEXT_OF_LATE: &str = "next_item(index, plan.join, COMM_CTAS)";
+use crate::warp::{BarrierId, Ctas, Expr, Grid, LoopId, Node, SchedulerId};
 
 impl Text<'_> {
-    /// A role's loops: where this CTA's items start, and the role's place in each ring it uses.
-    pub(super) fn schedule(&mut self, scheduler: SchedulerId, several: bool, body: &[Node]) {
+    /// A role's loops: which items of them this CTA has, and the role's place in each ring it uses.
+    pub(super) fn schedule(&mut self, scheduler: SchedulerId, body: &[Node]) {
         let scheduler = self.pipeline.scheduler(scheduler);
-        self.several = several;
-        let (first, why) = if several {
-            (
-                ", first = 0",
-                "this CTA's next item of the loops below, and how many the loops before had",
-            )
-        } else {
-            ("", "this CTA's next item")
-        };
-        let in_turn = scheduler.alternates(self.place);
-        let (this, all) = scheduler.among();
-        match scheduler.ctas {
+        self.line(match scheduler.ctas {
             Ctas::All | Ctas::Comm(_) | Ctas::Others(_) => {
-                let start = if in_turn {
-                    this + Expr::var("consumer") * all
-                } else {
-                    this
-                };
-                let start = self.expr(&start);
-                self.line(format!("u32 index = {start}{first};  // {why}"));
+                let (this, all) = scheduler.among();
+                format!(
+                    "TileScheduler scheduler({}, {});",
+                    self.expr(&this),
+                    self.expr(&all)
+                )
             }
             Ctas::LateComm(_) => {
-                self.line(format!(
-                    "u32 index = first_item(plan.join, COMM_CTAS){first};  // {why}"
-                ));
-                if in_turn {
-                    self.line(format!("if (consumer != 0) index = {NEXT_OF_LATE};"));
-                }
+                "TileScheduler scheduler = TileScheduler::late_comm(plan.join, COMM_CTAS);".into()
             }
+        });
+        if scheduler.alternates(self.place) {
+            self.line("if (consumer != 0) scheduler.next();  // ping-pong: the CTA's second tile is its second consumer's");
         }
         self.cursors(body);
         self.list(body);
@@ -93,9 +76,14 @@ impl Text<'_> {
 
     /// A loop over this CTA's share of items.
     pub(super) fn items(&mut self, of: LoopId, count: &Expr, grid: Option<&Grid>, body: &[Node]) {
-        let next = self.next(self.pipeline.scheduler(of.scheduler));
-        let [within, all] = [&Expr::Within, count].map(|expr| self.expr(expr));
-        let head = format!("for (; {within} < {all}; {next})");
+        let scheduler = self.pipeline.scheduler(of.scheduler);
+        let [tile, all] = [&Expr::Within, count].map(|expr| self.expr(expr));
+        let next = if scheduler.alternates(self.place) {
+            "next_ping_pong"
+        } else {
+            "next"
+        };
+        let head = format!("for (; scheduler.has({all}); scheduler.{next}())");
         if body.is_empty() {
             self.line(format!("{head} {{}}"));
         } else {
@@ -105,32 +93,12 @@ impl Text<'_> {
                     let [rows, columns] = [&grid.rows, &grid.columns].map(|side| text.expr(side));
                     let var = &grid.var;
                     text.line(format!(
-                        "const Place {var} = {order}({within}, {rows}, {columns});"
+                        "const Tile {var} = {order}({tile}, {rows}, {columns});"
                     ));
                 }
                 text.list(body);
             });
         }
-        if self.several {
-            self.line(format!("first += {all};"));
-        }
-    }
-
-    /// How the current role goes on to its next item.
-    fn next(&self, scheduler: &Scheduler) -> String {
-        let (in_turn, (_, all)) = (scheduler.alternates(self.place), scheduler.among());
-        match (scheduler.ctas, in_turn) {
-            (Ctas::All | Ctas::Comm(_) | Ctas::Others(_), false) => {
-                format!("index += {}", self.expr(&all))
-            }
-            (Ctas::All | Ctas::Comm(_) | Ctas::Others(_), true) => {
-                let both = Expr::symbol("CONSUMERS", CONSUMERS) * all;
-                format!("index += {}", self.expr(&both))
-            }
-            (Ctas::LateComm(_), false) => format!("index = {NEXT_OF_LATE}"),
-            (Ctas::LateComm(_), true) => {
-                format!("index = {}", NEXT_OF_LATE.replace("index", NEXT_OF_LATE))
-            }
-        }
+        self.line(format!("scheduler.end_loop({all});"));
     }
 }

@@ -1,0 +1,167 @@
+//! Lines of at most [`COLUMNS`] columns: a longer one is broken where a reader would.
+
+/// As wide as a line may be.
+const COLUMNS: usize = 120;
+
+/// How far what continues a line lies within it.
+const DEEPER: usize = 4;
+
+/// A line as it is printed, with so many spaces before it; several if it is too long.
+pub(super) fn wrapped(line: &str, indent: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    fill(line, indent, &mut lines);
+    lines
+}
+
+fn fill(line: &str, indent: usize, lines: &mut Vec<String>) {
+    if indent + line.chars().count() <= COLUMNS {
+        lines.push(indented(line, indent));
+    } else if line.starts_with("//") {
+        comment(line, indent, lines);
+    } else if let Some((code, words)) = line.split_once("  // ") {
+        comment(&format!("// {words}"), indent, lines);
+        fill(code, indent, lines);
+    } else if let Some((head, body)) = after_head(line) {
+        fill(head, indent, lines);
+        fill(body, indent + DEEPER, lines);
+    } else if let Some(at) = best(line, COLUMNS - indent) {
+        lines.push(indented(line[..at].trim_end(), indent));
+        rest(line[at..].trim_start(), indent + DEEPER, lines);
+    } else {
+        lines.push(indented(line, indent));
+    }
+}
+
+/// What continues a line: all of it lies equally deep.
+fn rest(line: &str, indent: usize, lines: &mut Vec<String>) {
+    match best(line, COLUMNS - indent) {
+        Some(at) if indent + line.chars().count() > COLUMNS => {
+            lines.push(indented(line[..at].trim_end(), indent));
+            rest(line[at..].trim_start(), indent, lines);
+        }
+        Some(_) | None => lines.push(indented(line, indent)),
+    }
+}
+
+fn indented(line: &str, indent: usize) -> String {
+    let indent = if line.is_empty() { 0 } else { indent };
+    format!("{:indent$}{line}", "")
+}
+
+/// A comment, word by word.
+fn comment(line: &str, indent: usize, lines: &mut Vec<String>) {
+    let mut current = String::from("//");
+    for word in line.trim_start_matches('/').split_whitespace() {
+        let wide = indent + current.chars().count() + 1 + word.chars().count();
+        if wide > COLUMNS && current != "//" {
+            lines.push(indented(&current, indent));
+            current = String::from("//");
+        }
+        current.push(' ');
+        current.push_str(word);
+    }
+    lines.push(indented(&current, indent));
+}
+
+/// The head of a loop or branch, and its only statement.
+fn after_head(line: &str) -> Option<(&str, &str)> {
+    if !(line.starts_with("for (") || line.starts_with("if (")) {
+        return None;
+    }
+    let mut depth = 0;
+    let closes = |(_, c): &(usize, char)| {
+        depth += i32::from(*c == '(') - i32::from(*c == ')');
+        *c == ')' && depth == 0
+    };
+    let (end, _) = line.char_indices().find(closes)?;
+    let (head, body) = line.split_at(end + 1);
+    let body = body.trim_start();
+    (!body.is_empty() && body != "{").then_some((head, body))
+}
+
+/// Where to break a line of which so many columns fit: as far out of its parentheses as possible, behind what separates
+/// rather than before an operator, and as late as possible.
+fn best(line: &str, fits: usize) -> Option<usize> {
+    let mut found: Option<(u32, usize)> = None;
+    let mut consider = |rank: u32, at: usize| {
+        if found.is_none_or(|(best, _)| rank <= best) {
+            found = Some((rank, at));
+        }
+    };
+    let mut depth = 0u32;
+    let bytes = line.as_bytes();
+    for (columns, (at, c)) in line
+        .char_indices()
+        .enumerate()
+        .take_while(|(columns, _)| *columns < fits)
+    {
+        let before = if at > 0 { bytes[at - 1] } else { b' ' };
+        match c {
+            '(' | '{' | '[' => depth += 1,
+            ')' | '}' | ']' => depth = depth.saturating_sub(1),
+            // Of a template: other signs of comparison have spaces around them.
+            '<' if before != b' ' && before != b'<' => depth += 1,
+            '>' if before != b' ' && before != b'>' => depth = depth.saturating_sub(1),
+            ' ' if columns > 0 => {
+                let next = &line[at..];
+                let operator = [" + ", " * ", " ? ", " : ", " && ", " / "];
+                if before == b',' || next.starts_with(" = ") && depth == 0 {
+                    consider(2 * depth, if before == b',' { at } else { at + 2 });
+                } else if operator.iter().any(|sign| next.starts_with(sign)) {
+                    consider(2 * depth + 1, at);
+                }
+            }
+            _ => {}
+        }
+    }
+    found.map(|(_, at)| at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrapped;
+
+    #[test]
+    fn what_fits_is_left() {
+        assert_eq!(wrapped("tma_commit();", 4), ["    tma_commit();"]);
+        assert_eq!(wrapped("", 4), [""]);
+    }
+
+    #[test]
+    fn long_lines_are_broken_where_a_reader_would() {
+        let a = "a_long_name_of_an_argument";
+        let call = format!("tma_load<ROWS, COLUMNS>({a} + 1, {a}, {a} * 2, {a}, {a}, {a});");
+        let broken = [
+            format!("    tma_load<ROWS, COLUMNS>({a} + 1, {a}, {a} * 2,"),
+            format!("        {a}, {a}, {a});"),
+        ];
+        assert_eq!(wrapped(&call, 4), broken);
+        let broken = [
+            "    for (u32 i = 0; i < PANELS; ++i)".into(),
+            format!("        tma_load<ROWS, COLUMNS>({a} + 1, {a},"),
+            format!("            {a} * 2, {a}, {a},"),
+            format!("            {a});"),
+        ];
+        let looped = format!("for (u32 i = 0; i < PANELS; ++i) {call}");
+        assert_eq!(wrapped(&looped, 4), broken);
+        let broken = [
+            "    const u32 sum =".into(),
+            format!("        ({a} + {a}) * {a}"),
+            format!("        + {a} * ({a} + {a} + 1);"),
+        ];
+        let sum = format!("const u32 sum = ({a} + {a}) * {a} + {a} * ({a} + {a} + 1);");
+        assert_eq!(wrapped(&sum, 4), broken);
+    }
+
+    #[test]
+    fn a_comment_that_has_no_room_stands_above() {
+        let words = " words of a comment";
+        let line = format!("const u32 one = 1;  //{}", words.repeat(8));
+        let broken = [
+            format!("    //{}", words.repeat(6)),
+            format!("    //{}", words.repeat(2)),
+            "    const u32 one = 1;".into(),
+        ];
+        assert_eq!(wrapped(&line, 4), broken);
+    }
+}
