@@ -61,7 +61,7 @@ pub struct Pipeline {
     pub rings: Vec<Ring>,
     /// Numbers that all warps use.
     pub lets: Vec<(String, Expr)>,
-    /// The math after the dot, by [`Node::Apply`].
+    /// The math after the dot, by [`FragmentOp::Apply`].
     pub epilogues: Vec<Epilogue>,
     /// Counters whose cells get several arrivals for each the kernel counts: by how many.
     pub scale: Vec<(CounterId, Expr)>,
