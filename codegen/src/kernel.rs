@@ -11,7 +11,7 @@
 use crate::dtype::Dtype;
 use crate::order::{RankOrder, TileOrder};
 use crate::program::{
-    CellIndex, CounterDim, CounterId, Extent, Home, Loc, PartitionId, Pick, Program, Slots,
+    CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, Program, ScratchRows, Slots,
     StoreMode, TensorId, TensorKind, Var,
 };
 use crate::rank::{Cond, RankExpr};
@@ -92,7 +92,7 @@ pub struct Buffer {
     /// Its columns.
     pub columns: DimId,
     /// Whether rows are contiguous in memory (a transposed operand) instead of columns.
-    pub rows_contiguous: bool,
+    pub mn_major: bool,
 }
 
 impl Buffer {
@@ -116,7 +116,7 @@ impl Buffer {
             self.kind,
             TensorKind::Scattered
                 | TensorKind::Scratch {
-                    extent: Extent::Chunk,
+                    extent: ScratchRows::Chunk,
                     ..
                 }
         )
@@ -235,8 +235,8 @@ pub struct GemmKind {
     /// Stages of the shared-memory ring. `None`: as many as fit.
     pub stages: Option<u32>,
     /// Shared-memory buffers through which results are stored. `None`: as many as fit.
-    pub panels: Option<u32>,
-    /// Whether the warpgroups that multiply take whole tiles in turn (ping-pong) instead of sharing each.
+    pub subtiles: Option<u32>,
+    /// Whether the warpgroups that multiply take whole tiles in ping-pong instead of sharing each.
     pub ping_pong: bool,
 }
 

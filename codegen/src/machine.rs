@@ -31,7 +31,7 @@ pub struct Machine {
     pub cluster_sm: f64,
     /// The least seconds of a K step of 64, however small the tile: barrier, multiplies, barrier, one after another.
     pub step_latency: f64,
-    /// The same if more than two CTAs share the steps of a tile.
+    /// The same if more than two CTAs split the steps of a tile.
     pub shared_step_latency: f64,
     /// Extra seconds of a step with multicast loads, in which the CTAs of a cluster wait for the slowest of them.
     pub meeting: f64,
@@ -48,7 +48,7 @@ pub struct Machine {
     pub tile_overhead: f64,
     /// Seconds for each epilogue subtile of a cooperative tile of any number of rows: a synchronization with the
     /// storing thread.
-    pub panel_overhead: f64,
+    pub subtile_overhead: f64,
     /// Bytes a second one direction of its link carries when a copy engine moves large chunks.
     pub link_copy_engine: f64,
     /// Bytes a second when CTAs push.
@@ -71,8 +71,8 @@ pub struct Machine {
     pub copy_engine_latency: f64,
     /// Seconds from enqueueing a kernel to its first instruction.
     pub launch_latency: f64,
-    /// The same if its CTAs start early (programmatic dependent launch, [`crate::sm90::cta::early`]).
-    pub early_launch_latency: f64,
+    /// The same if its CTAs start early (programmatic dependent launch, [`crate::sm90::cta::dependent_launch`]).
+    pub dependent_launch_latency: f64,
     /// Extra seconds of a kernel with clusters, for placement and synchronization, for each doubling of their CTAs.
     pub cluster_launch: f64,
 }
@@ -91,24 +91,24 @@ impl Machine {
     /// Fitted to the medians of our own kernels (tests/measured: 22 products in all variants, 105 in those that were
     /// favourites once), then rounded; in brackets what the first table alone gives: a step takes 0.148 µs at least
     /// (0.147), 0.235 where more than two CTAs share the steps (0.232); stages 1.4 µs (1.39); an SM alone multiplies
-    /// with 7 TFLOP/s (7.1; at 1.98 GHz it could 8.1); launches cost 3.4 µs (3.3), 1.9 if they come early (1.5), and
+    /// with 7 TFLOP/s (7.1; at 1.98 GHz it could 8.1); launches cost 3.4 µs (3.3), 1.9 as dependent launches (1.5), and
     /// 0.6 for each doubling of a cluster (0.63); CTAs that share steps exchange 28 GB/s of sums (24); an SM of a
     /// cluster takes in 128 GB/s (136), and loses 12 ns a step to the other (7 to 37 in pairs of rows that differ in
     /// nothing else).
     ///
     /// Pairs of SMs: 128×80 in step (512×2560×8192, 128 CTAs) brings 16 TB/s to all SMs, which is about 200 GB/s a pair
     /// if they read the common operand once; apart, each reads for itself, as all do in long products. How fast they
-    /// part is of the second table and of operands whose rows are contiguous, by hand: half the time after 800 steps
+    /// part is of the second table and of operands that are MN-major, by hand: half the time after 800 steps
     /// (128×96 takes 0.31 µs a step in the mean of 768 of them, 0.34 of 1536, 0.36 of 3072, 0.41 of 49152).
     ///
-    /// Where an operand's rows are contiguous, CTAs outside clusters read 4 % less a second in step than apart: a fit
+    /// Where an operand is MN-major, CTAs outside clusters read 4 % less a second in step than apart: a fit
     /// (0.93 to 0.97 do) to one product, 512×2560×8192 tn in 128×160 by two, with no reason known.
     ///
-    /// 200×256 in 25 panels took 5 % longer than 128×256 at 8192×8192×4096 tn, ten tiles a CTA: 0.2 µs a panel. In five
+    /// 200×256 in 25 subtiles took 5 % longer than 128×256 at 8192×8192×4096 tn, ten tiles a CTA: 0.2 µs a subtile. In five
     /// that makes 1 %: as measured in nt and nn, while tn still takes 2 % longer than 128×256. Where warpgroups end a
-    /// tile one after another (nt and nn by now) panels cost nothing: another 1.2 % at 8192³.
+    /// tile one after another (nt and nn by now) subtiles cost nothing: another 1.2 % at 8192³.
     ///
-    /// Fitted to launches back to back that come early or not: 36.9 → 35.7 µs (1×8192×8192), 13.0 → 11.2
+    /// Fitted to launches back to back that are dependent launches or not: 36.9 → 35.7 µs (1×8192×8192), 13.0 → 11.2
     /// (64×8192×2048), 16.0 → 15.1 (512×8192×1024) save 1.3 µs in the mean, 36.8 → 34.3 (512×2560×8192) and 28.2 → 24.7
     /// (512×1280×8192), where steps are shared, 3.0: taken as 1.5 µs less to launch.
     ///
@@ -142,7 +142,7 @@ impl Machine {
             flops: 854e12,
             flops_sm: 854e12 / 132.0,
             tile_overhead: 1.5e-6,
-            panel_overhead: 0.2e-6,
+            subtile_overhead: 0.2e-6,
             link_copy_engine: 394e9,
             link_push: 350e9,
             link_pull: 331e9,
@@ -154,7 +154,7 @@ impl Machine {
             local_signal_latency: 0.7e-6,
             copy_engine_latency: 8.5e-6,
             launch_latency: 3.4e-6,
-            early_launch_latency: 1.9e-6,
+            dependent_launch_latency: 1.9e-6,
             cluster_launch: 0.6e-6,
         }
     }
@@ -163,8 +163,8 @@ impl Machine {
     /// 683 TFLOP/s while the K loop runs. Links, latencies and caches keep their rates.
     ///
     /// Fitted to the same medians, which were measured in turns with others on a GPU at 700 W: 687 TFLOP/s while all
-    /// SMs are in the K loop (the first table alone: 715); fewer have a faster clock. A shared tile costs 0.4 µs, and
-    /// so does one taken in turn that has one block of 64 on the M side, or three (96×192 at 4096 and 16384×12288×1536:
+    /// SMs are in the K loop (the first table alone: 715); fewer have a faster clock. A cooperative tile costs 0.4 µs, and
+    /// so does one multiplied in ping-pong that has one block of 64 on the M side, or three (96×192 at 4096 and 16384×12288×1536:
     /// 0.5 µs); others nothing. Tiles of 128×96 take as long a step as 128×128 where the operands are many times what
     /// L2 holds (8192×14336×8192: 0.40 µs): 128 SMs read 10.8 TB/s with the latter, 9.5 with the former. So it is L2
     /// that bounds them, with 11.4 TB/s if all read.

@@ -9,7 +9,7 @@ use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Block, Kernel, OpKind, RoleKind, visit_ops};
 use crate::machine::Machine;
 use crate::shape::{Geometry, Shape};
-use crate::sm90::cta::{self, Cta, Level, early};
+use crate::sm90::cta::{self, Cta, Level, dependent_launch};
 use crate::unroll::{Agent, unroll};
 use crate::variant::Arch;
 use std::ops::Deref;
@@ -258,7 +258,7 @@ fn grid(
         // and columns. Not if CTAs of the next launch could then no longer start early, and not if tiles wait for
         // peers: those are scheduled loop by loop.
         let whole = clusters.div_ceil(grid.rounds) as u32 * cluster;
-        if kernel.counters.is_empty() && early::pays(whole, machine.sms) {
+        if kernel.counters.is_empty() && dependent_launch::pays(whole, machine.sms) {
             grid.gemm = whole;
         }
     }

@@ -108,7 +108,7 @@ pub enum TensorKind {
         /// The tensor whose rows and columns it has.
         like: TensorId,
         /// Which rows of it each rank holds.
-        extent: Extent,
+        extent: ScratchRows,
         /// How many copies.
         slots: Slots,
     },
@@ -161,7 +161,7 @@ impl TensorKind {
 
 /// Which rows a scratch tensor has on each rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Extent {
+pub enum ScratchRows {
     /// The row chunk the rank owns.
     Chunk,
     /// All rows.
@@ -296,8 +296,8 @@ pub enum RoleKind {
         /// Stages of the shared-memory ring.
         stages: Option<Choice>,
         /// Shared-memory buffers through which results are stored.
-        panels: Option<Choice>,
-        /// Whether the warpgroups that multiply take whole tiles in turn (ping-pong).
+        subtiles: Option<Choice>,
+        /// Whether the warpgroups that multiply take whole tiles in ping-pong.
         ping_pong: Option<Choice>,
     },
     /// Separate CTAs that only move data. When they are done, they join the GEMM.

@@ -237,11 +237,7 @@ impl Geometry {
             let contiguous = self.contiguous(buffer);
             let ld = shape.ld.get(&buffer.name).copied().unwrap_or(contiguous);
             if ld < contiguous {
-                let of = if buffer.rows_contiguous {
-                    "column"
-                } else {
-                    "row"
-                };
+                let of = if buffer.mn_major { "column" } else { "row" };
                 found.push(
                     shape_error(format!(
                         "the leading dimension of {} is {ld}, but a {of} has {contiguous} elements",
@@ -253,7 +249,7 @@ impl Geometry {
             let unit = 16 / buffer.dtype.bytes();
             // A vector is one row: no aligned row follows.
             if ld % unit != 0 && buffer.kind != TensorKind::Vector {
-                let (of, dim) = if buffer.rows_contiguous {
+                let (of, dim) = if buffer.mn_major {
                     ("column", buffer.rows)
                 } else {
                     ("row", buffer.columns)
@@ -274,7 +270,7 @@ impl Geometry {
 
     /// Elements of a buffer that are adjacent in memory.
     pub fn contiguous(&self, buffer: &Buffer) -> u32 {
-        if buffer.rows_contiguous {
+        if buffer.mn_major {
             self.dims[usize::from(buffer.rows.0)].chunk
         } else {
             self.size(buffer.columns)

@@ -66,7 +66,7 @@ impl Layout {
     pub const ALL: [Layout; 3] = [Layout::Nt, Layout::Nn, Layout::Tn];
 
     /// Whether the rows of `a` and of `b` are contiguous, instead of K.
-    pub const fn rows_contiguous(self) -> [bool; 2] {
+    pub const fn mn_major(self) -> [bool; 2] {
         match self {
             Layout::Nt => [false, false],
             Layout::Nn => [false, true],

@@ -7,30 +7,30 @@ typedef bf16 T;  // of operands and results
 constexpr u32 TILE_M = 128, TILE_N = 256, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
 constexpr u32 STAGES = 3;  // stages of x and w in flight
-constexpr u32 PANELS = 4;  // output panels in flight
-constexpr u32 BOXES = 12;  // boxes that a CTA which moves data holds, where stages and panels will be
-constexpr u32 BOX_N = 64;  // columns of such a box
-constexpr u32 UNIT = 16;  // boxes of a piece that one CTA sends, with one signal
+constexpr u32 SUBTILES = 4;  // output subtiles in flight
+constexpr u32 STAGING_SLOTS = 12;  // staging buffers of a CTA that moves data, where stages and subtiles will be
+constexpr u32 STAGING_N = 64;  // columns of such a staging buffer
+constexpr u32 BATCH = 16;  // staging buffers of a piece that one CTA sends, with one signal
 constexpr u32 COMM_CTAS = 8;  // the first blocks move data before they multiply
 constexpr u32 PIECE = 128;  // rows that have one counter cell
-constexpr u32 STRIP_ROWS = 32;  // of an operand's box, loaded if one of them exists
-constexpr u32 SENDING = 5;  // stores of boxes under way that may still read them
-constexpr u32 PANEL_N = 64;  // columns of an output panel
+constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
+constexpr u32 SENDING = 5;  // stores of staging buffers under way that may still read them
+constexpr u32 SUBTILE_N = 64;  // columns of an output subtile
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
 constexpr u32 X_AT = 0, X_BYTES = 16384;
 constexpr u32 W_AT = 49152, W_BYTES = 32768;
-constexpr u32 PANEL_AT = 147456, PANEL_BYTES = 16384;
-constexpr u32 BOX_AT = 0, BOX_BYTES = 16384;
+constexpr u32 SUBTILE_AT = 147456, SUBTILE_BYTES = 16384;
+constexpr u32 STAGING_AT = 0, STAGING_BYTES = 16384;
 constexpr u32 STAGE_FULL_AT = 212992, STAGE_EMPTY_AT = 213016;
-constexpr u32 PANEL_FULL_AT = 213040, PANEL_EMPTY_AT = 213072;
-constexpr u32 BOX_FULL_AT = 213104, BOX_EMPTY_AT = 213200;
+constexpr u32 SUBTILE_FULL_AT = 213040, SUBTILE_EMPTY_AT = 213072;
+constexpr u32 STAGING_FULL_AT = 213104, STAGING_EMPTY_AT = 213200;
 constexpr u32 SHARED_BYTES = 213296;
 static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
 
 // Names for stall records.
 enum Role : u32 { LOAD, STORE, MULTIPLY };
-enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, PANEL_EMPTY, BOX_FULL, BOX_EMPTY, ARRIVED, READY_X };
+enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SUBTILE_EMPTY, STAGING_FULL, STAGING_EMPTY, ARRIVED, READY_X };
 
 // What the host passes for one launch.
 struct Plan {
@@ -39,13 +39,13 @@ struct Plan {
     u32 k;  // its depth
     u32 n;  // its columns
     u32 rows;  // of m, in a full chunk
-    u32 tail;  // the chunk that has some rows, but not all: it has a map of its own
+    u32 partial_chunk;  // the partial chunk: it has some rows, but not all, and a map of its own
     u32 me;  // this rank
     u32 world;  // how many ranks there are
     u32 arrived;  // a counter: its first cell
     u32 ready_x;  // a counter: its first cell
     u32 pieces_m;  // rows of pieces in a chunk, each with its cells
-    u32 join;  // waves of items before the first blocks take part
+    u32 late_join;  // waves of items before the first blocks take part
 };
 
 // Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
@@ -67,11 +67,11 @@ extern "C" __global__ void __launch_bounds__(384, 1)
 ag_gemm(
         const __grid_constant__ TensorMap x,  // everyone's, a chunk a rank: peers write it meanwhile; boxes of 128x64
         // everyone's, a chunk a rank: peers write it meanwhile; boxes of 32x64
-        const __grid_constant__ TensorMap x_strip,
+        const __grid_constant__ TensorMap x_partial_box,
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
-        const __grid_constant__ TensorMap w_strip,  // mine, in one piece; boxes of 32x64
+        const __grid_constant__ TensorMap w_partial_box,  // mine, in one piece; boxes of 32x64
         const __grid_constant__ TensorMap y,  // mine, a chunk a rank; boxes of 128x64
-        const __grid_constant__ TensorMap y_tail,  // the chunk that is not full; boxes of 128x64
+        const __grid_constant__ TensorMap y_partial_chunk,  // the partial chunk; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
     extern __shared__ __align__(1024) u8 shared[];
@@ -80,24 +80,24 @@ ag_gemm(
     const u32 lane = threadIdx.x % 32;
     const Buffer<X_AT, X_BYTES> smem_x = {base};
     const Buffer<W_AT, W_BYTES> smem_w = {base};
-    const Buffer<PANEL_AT, PANEL_BYTES> smem_panel = {base};
-    const Buffer<BOX_AT, BOX_BYTES> smem_box = {base};
+    const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
+    const Buffer<STAGING_AT, STAGING_BYTES> smem_staging = {base};
     const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
     const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Cta> stage_empty = {base};
-    const Barriers<PANEL_FULL_AT, PANEL_FULL, Order::Cta> panel_full = {base};
-    const Barriers<PANEL_EMPTY_AT, PANEL_EMPTY, Order::Cta> panel_empty = {base};
-    const Barriers<BOX_FULL_AT, BOX_FULL, Order::Cta> box_full = {base};
-    const Barriers<BOX_EMPTY_AT, BOX_EMPTY, Order::Cta> box_empty = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Order::Cta> subtile_full = {base};
+    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Order::Cta> subtile_empty = {base};
+    const Barriers<STAGING_FULL_AT, STAGING_FULL, Order::Cta> staging_full = {base};
+    const Barriers<STAGING_EMPTY_AT, STAGING_EMPTY, Order::Cta> staging_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
-        tma_prefetch_map(x_strip);
+        tma_prefetch_map(x_partial_box);
         tma_prefetch_map(w);
-        tma_prefetch_map(w_strip);
+        tma_prefetch_map(w_partial_box);
         tma_prefetch_map(y);
         stage_full.init(STAGES, 1, stage_empty, CONSUMERS * 4);
-        panel_full.init(PANELS, CONSUMERS * 4, panel_empty, 1);
-        box_full.init(BOXES, 1, box_empty, 1);
+        subtile_full.init(SUBTILES, CONSUMERS * 4, subtile_empty, 1);
+        staging_full.init(STAGING_SLOTS, 1, staging_empty, 1);
         mbarrier_init_fence();
     }
     __syncthreads();
@@ -112,70 +112,73 @@ ag_gemm(
             // The first CTAs move data before they take items of the GEMM.
             if (blockIdx.x < COMM_CTAS) {
                 TileScheduler scheduler(blockIdx.x, COMM_CTAS);
-                PipelineState<BOXES> box;
+                PipelineState<STAGING_SLOTS> staging;
                 if (blockIdx.x == 0) {
                     // signal ready_x.on(peer)[me] += 1 (credit: my x may be touched)
                     #pragma unroll 1
-                    for (u32 hop = 0; hop < world - 1; ++hop) {
-                        const u32 peer = (me + 1 + hop) % world;
+                    for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
+                        const u32 peer = (me + 1 + ring_step) % world;
                         counter_add(plan.cells, peer, plan.ready_x + me, 1);
                     }
                 }
                 #pragma unroll 1
-                for (u32 hop = 0; hop < world - 1; ++hop) {
+                for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
                     const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
-                    const u32 units = ceil_div(ceil_div(plan.k, BOX_N), UNIT);
-                    const u32 items = pieces * units;
+                    const u32 batches = ceil_div(ceil_div(plan.k, STAGING_N), BATCH);
+                    const u32 items = pieces * batches;
                     for (; scheduler.has(items); scheduler.next()) {
-                        const u32 p_row = scheduler.tile() / units;
-                        const u32 unit = scheduler.tile() % units;
+                        const u32 p_row = scheduler.tile() / batches;
+                        const u32 batch = scheduler.tile() % batches;
                         // x.on(peer)[p] = x[p]
                         #pragma unroll 1
-                        for (u32 i = 0; i < UNIT; ++i) {
-                            box_empty[box.index].wait(box.phase ^ 1, watch, LOAD);
-                            const auto full = box_full[box.index];
-                            full.expect(BOX_BYTES);
-                            tma_load(smem_box[box.index], x, full.at, (unit * UNIT + i) * BOX_N, p_row * PIECE, me, me);
-                            box.advance();
+                        for (u32 i = 0; i < BATCH; ++i) {
+                            staging_empty[staging.index].wait(staging.phase ^ 1, watch, LOAD);
+                            const auto full = staging_full[staging.index];
+                            full.expect(STAGING_BYTES);
+                            tma_load(smem_staging[staging.index], x, full.at, (batch * BATCH + i) * STAGING_N,
+                                p_row * PIECE, me, me);
+                            staging.advance();
                         }
                     }
                     scheduler.end_loop(items);
                 }
-                // All boxes have left: stages and panels may lie over them.
+                // All staging buffers were sent: stages and subtiles may lie over them.
                 #pragma unroll 1
-                for (u32 i = 0; i < BOXES; ++i) {
-                    box_empty[box.index].wait(box.phase ^ 1, watch, LOAD);
-                    box.advance();
+                for (u32 i = 0; i < STAGING_SLOTS; ++i) {
+                    staging_empty[staging.index].wait(staging.phase ^ 1, watch, LOAD);
+                    staging.advance();
                 }
             }
-            TileScheduler scheduler = TileScheduler::late_comm(plan.join, COMM_CTAS);
+            TileScheduler scheduler = TileScheduler::late_comm(plan.late_join, COMM_CTAS);
             PipelineState<STAGES> stage;
             #pragma unroll 1
-            for (u32 hop = 0; hop < world; ++hop) {
-                const u32 chunk = (me + hop) % world;
+            for (u32 ring_step = 0; ring_step < world; ++ring_step) {
+                const u32 chunk = (me + ring_step) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
                     const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                     // acc0 += dot(x[t.rows, :], w[t.columns, :])
                     const u32 x_rows =
-                        min(ceil_div(rows_of(plan, chunk) - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
-                    const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
+                        min(ceil_div(rows_of(plan, chunk) - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS,
+                        TILE_M);
+                    const u32 w_rows =
+                        min(ceil_div(plan.n - t.column * TILE_N, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_N);
                     #pragma unroll 1
                     for (u32 step = 0; step < steps; ++step) {
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                         const auto full = stage_full[stage.index];
                         full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                        tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at,
-                            step * TILE_K, t.column * TILE_N, 0, 0);
+                        tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows,
+                            full.at, step * TILE_K, t.column * TILE_N, 0, 0);
                         if (step == 0) {
                             // wait arrived[t.rows]
                             const u32 arrived_cell = chunk * plan.pieces_m + t.row * TILE_M / PIECE;
                             counter_wait(plan.cells, me, plan.arrived + arrived_cell, watch, LOAD, ARRIVED);
                             fence_async_global();
                         }
-                        tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at,
-                            step * TILE_K, t.row * TILE_M, chunk, me);
+                        tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows,
+                            full.at, step * TILE_K, t.row * TILE_M, chunk, me);
                         stage.advance();
                     }
                 }
@@ -185,16 +188,16 @@ ag_gemm(
             // The first CTAs move data before they take items of the GEMM.
             if (blockIdx.x < COMM_CTAS) {
                 TileScheduler scheduler(blockIdx.x, COMM_CTAS);
-                PipelineState<BOXES> box;
+                PipelineState<STAGING_SLOTS> staging;
                 u32 held = 0;  // stores whose staging buffers may not have been read
-                PipelineState<BOXES> oldest;  // the first of those
+                PipelineState<STAGING_SLOTS> oldest;  // the first of those
                 Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight
                 #pragma unroll 1
-                for (u32 hop = 0; hop < world - 1; ++hop) {
-                    const u32 peer = (me + world - 1 - hop) % world;
+                for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
+                    const u32 peer = (me + world - 1 - ring_step) % world;
                     const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
-                    const u32 units = ceil_div(ceil_div(plan.k, BOX_N), UNIT);
-                    const u32 items = pieces * units;
+                    const u32 batches = ceil_div(ceil_div(plan.k, STAGING_N), BATCH);
+                    const u32 items = pieces * batches;
                     // Without items here there is nothing to wait for.
                     if (scheduler.has(items)) {
                         // wait ready_x[peer] (credit: its x may be touched)
@@ -202,20 +205,21 @@ ag_gemm(
                         fence_async_global();
                     }
                     for (; scheduler.has(items); scheduler.next()) {
-                        const u32 p_row = scheduler.tile() / units;
-                        const u32 unit = scheduler.tile() % units;
+                        const u32 p_row = scheduler.tile() / batches;
+                        const u32 batch = scheduler.tile() % batches;
                         // x.on(peer)[p] = x[p]
                         #pragma unroll 1
-                        for (u32 i = 0; i < UNIT; ++i) {
-                            box_full[box.index].wait(box.phase, watch, STORE);
-                            tma_store(x, smem_box[box.index], (unit * UNIT + i) * BOX_N, p_row * PIECE, me, peer);
+                        for (u32 i = 0; i < BATCH; ++i) {
+                            staging_full[staging.index].wait(staging.phase, watch, STORE);
+                            tma_store(x, smem_staging[staging.index], (batch * BATCH + i) * STAGING_N, p_row * PIECE,
+                                me, peer);
                             ++held;
                             tma_commit();
-                            box.advance();
-                            tma_wait_read<SENDING>();  // the latest stores may still read their boxes
-                            for (; held > SENDING; --held, oldest.advance()) box_empty[oldest.index].arrive();
+                            staging.advance();
+                            tma_wait_read<SENDING>();  // the latest stores may still read their staging buffers
+                            for (; held > SENDING; --held, oldest.advance()) staging_empty[oldest.index].arrive();
                         }
-                        tma_wait<UNIT>();  // all but the latest item's stores are complete
+                        tma_wait<BATCH>();  // all but the latest item's stores are complete
                         if (unsignalled) counter_add(unsignalled, 1);
                         unsignalled = nullptr;
                         // signal arrived.on(peer)[p] += 1
@@ -228,30 +232,30 @@ ag_gemm(
                     if (unsignalled) counter_add(unsignalled, 1);
                     unsignalled = nullptr;
                 }
-                // All stores are complete: the last boxes go back.
-                for (; held > 0; --held, oldest.advance()) box_empty[oldest.index].arrive();
+                // All stores are complete: the last staging buffers are released.
+                for (; held > 0; --held, oldest.advance()) staging_empty[oldest.index].arrive();
             }
-            TileScheduler scheduler = TileScheduler::late_comm(plan.join, COMM_CTAS);
-            PipelineState<PANELS> panel;
+            TileScheduler scheduler = TileScheduler::late_comm(plan.late_join, COMM_CTAS);
+            PipelineState<SUBTILES> subtile;
             #pragma unroll 1
-            for (u32 hop = 0; hop < world; ++hop) {
-                const u32 chunk = (me + hop) % world;
+            for (u32 ring_step = 0; ring_step < world; ++ring_step) {
+                const u32 chunk = (me + ring_step) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
-                const TensorMap& y_out = chunk == plan.tail ? y_tail : y;
-                const u32 y_chunk = chunk == plan.tail ? 0 : chunk;
+                const TensorMap& y_out = chunk == plan.partial_chunk ? y_partial_chunk : y;
+                const u32 y_chunk = chunk == plan.partial_chunk ? 0 : chunk;
                 for (; scheduler.has(tiles); scheduler.next()) {
                     const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                     // y[t] = acc0
                     #pragma unroll 1
-                    for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                        panel_full[panel.index].wait(panel.phase, watch, STORE);
-                        tma_store(y_out, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, t.row * TILE_M,
-                            y_chunk, 0);
+                    for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                        subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
+                        tma_store(y_out, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N,
+                            t.row * TILE_M, y_chunk, 0);
                         tma_commit();
                         tma_wait_read<0>();
-                        panel_empty[panel.index].arrive();
-                        panel.advance();
+                        subtile_empty[subtile.index].arrive();
+                        subtile.advance();
                     }
                 }
                 scheduler.end_loop(tiles);
@@ -264,12 +268,12 @@ ag_gemm(
         const u64 x_tile = wgmma_descriptor(smem_x[0]) + consumer * WGMMA_64_ROWS;
         const u64 w_tile = wgmma_descriptor(smem_w[0]);
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
-        TileScheduler scheduler = TileScheduler::late_comm(plan.join, COMM_CTAS);
+        TileScheduler scheduler = TileScheduler::late_comm(plan.late_join, COMM_CTAS);
         PipelineState<STAGES> stage;
-        PipelineState<PANELS> panel;
+        PipelineState<SUBTILES> subtile;
         #pragma unroll 1
-        for (u32 hop = 0; hop < world; ++hop) {
-            const u32 chunk = (me + hop) % world;
+        for (u32 ring_step = 0; ring_step < world; ++ring_step) {
+            const u32 chunk = (me + ring_step) % world;
             const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; scheduler.has(tiles); scheduler.next()) {
@@ -294,13 +298,14 @@ ag_gemm(
                 if (lane == 0) stage_empty[previous].arrive();
                 // y[t] = acc0
                 #pragma unroll
-                for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                    panel_empty[panel.index].wait(panel.phase ^ 1, watch, MULTIPLY);
-                    panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, smem_panel[panel.index], first_row, lane);
+                for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                    subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
+                    subtile_store<T, SUBTILE_N>(acc + part * SUBTILE_N / 2, smem_subtile[subtile.index], first_row,
+                        lane);
                     fence_async_shared();
                     __syncwarp();
-                    if (lane == 0) panel_full[panel.index].arrive();
-                    panel.advance();
+                    if (lane == 0) subtile_full[subtile.index].arrive();
+                    subtile.advance();
                 }
             }
             scheduler.end_loop(tiles);

@@ -1,30 +1,30 @@
-// gemm  sm90  bf16  nt  tiles 128x160x64 in turn  5 stages
+// gemm  sm90  bf16  nt  tiles 128x160x64 ping-pong  5 stages
 // What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
 // `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.
 #include "prelude.cuh"
 
 typedef bf16 T;  // of operands and results
 constexpr u32 TILE_M = 128, TILE_N = 160, TILE_K = 64;
-constexpr u32 CONSUMERS = 2;  // warpgroups, which take tiles in turn
+constexpr u32 CONSUMERS = 2;  // warpgroups, which take tiles in ping-pong
 constexpr u32 BLOCKS = 2;  // of 64 rows, which a consumer multiplies
 constexpr u32 STAGES = 5;  // stages of x and w in flight
-constexpr u32 PANELS = 2;  // output panels in flight, for each consumer
-constexpr u32 STRIP_ROWS = 32;  // of an operand's box, loaded if one of them exists
-constexpr u32 PANEL_N = 32;  // columns of an output panel
+constexpr u32 SUBTILES = 2;  // output subtiles in flight, for each consumer
+constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
+constexpr u32 SUBTILE_N = 32;  // columns of an output subtile
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
 constexpr u32 X_AT = 0, X_BYTES = 16384;
 constexpr u32 W_AT = 81920, W_BYTES = 20480;
-constexpr u32 PANEL_AT = 184320, PANEL_BYTES = 8192;
+constexpr u32 SUBTILE_AT = 184320, SUBTILE_BYTES = 8192;
 constexpr u32 STAGE_FULL_AT = 217088, STAGE_EMPTY_AT = 217128;
-constexpr u32 PANEL_FULL_AT = 217168, PANEL_EMPTY_AT = 217200;
-constexpr u32 TURN_AT = 217232;
+constexpr u32 SUBTILE_FULL_AT = 217168, SUBTILE_EMPTY_AT = 217200;
+constexpr u32 ORDER_AT = 217232;
 constexpr u32 SHARED_BYTES = 217248;
 static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
 
 // Names for stall records.
 enum Role : u32 { LOAD, STORE, MULTIPLY };
-enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, PANEL_EMPTY, TURN };
+enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SUBTILE_EMPTY, ORDER };
 
 // What the host passes for one launch.
 struct Plan {
@@ -45,9 +45,9 @@ __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
 extern "C" __global__ void __launch_bounds__(384, 1)
 gemm(
         const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
-        const __grid_constant__ TensorMap x_strip,  // mine, in one piece; boxes of 32x64
+        const __grid_constant__ TensorMap x_partial_box,  // mine, in one piece; boxes of 32x64
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 160x64
-        const __grid_constant__ TensorMap w_strip,  // mine, in one piece; boxes of 32x64
+        const __grid_constant__ TensorMap w_partial_box,  // mine, in one piece; boxes of 32x64
         const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x32
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
@@ -58,21 +58,21 @@ gemm(
     const u32 lane = threadIdx.x % 32;
     const Buffer<X_AT, X_BYTES> smem_x = {base};
     const Buffer<W_AT, W_BYTES> smem_w = {base};
-    const Buffer<PANEL_AT, PANEL_BYTES> smem_panel = {base};
+    const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
     const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
     const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Cta> stage_empty = {base};
-    const Barriers<PANEL_FULL_AT, PANEL_FULL, Order::Cta> panel_full = {base};
-    const Barriers<PANEL_EMPTY_AT, PANEL_EMPTY, Order::Cta> panel_empty = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Order::Cta> subtile_full = {base};
+    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Order::Cta> subtile_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
-        tma_prefetch_map(x_strip);
+        tma_prefetch_map(x_partial_box);
         tma_prefetch_map(w);
-        tma_prefetch_map(w_strip);
+        tma_prefetch_map(w_partial_box);
         tma_prefetch_map(y);
         stage_full.init(STAGES, 1, stage_empty, 4);
-        panel_full.init(CONSUMERS * PANELS, 4, panel_empty, 1);
-        OrderBarrier::init(base + TURN_AT, 4);
+        subtile_full.init(CONSUMERS * SUBTILES, 4, subtile_empty, 1);
+        OrderBarrier::init(base + ORDER_AT, 4);
         mbarrier_init_fence();
     }
     __syncthreads();
@@ -91,39 +91,41 @@ gemm(
             for (; scheduler.has(tiles); scheduler.next()) {
                 const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
-                const u32 x_rows = min(ceil_div(plan.m - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
-                const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
+                const u32 x_rows = min(ceil_div(plan.m - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_M);
+                const u32 w_rows =
+                    min(ceil_div(plan.n - t.column * TILE_N, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_N);
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at,
+                    tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows, full.at,
                         step * TILE_K, t.row * TILE_M, 0, 0);
-                    tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at,
+                    tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows, full.at,
                         step * TILE_K, t.column * TILE_N, 0, 0);
                     stage.advance();
                 }
             }
             scheduler.end_loop(tiles);
         } else if (warp >= 1 && warp <= 2 && elect_one()) {  // store
-            const u32 consumer = warp - 1;  // whose panels
+            const u32 consumer = warp - 1;  // whose subtiles
             TileScheduler scheduler(blockIdx.x, gridDim.x);
             if (consumer != 0) scheduler.next();  // ping-pong: the CTA's second tile is its second consumer's
-            PipelineState<PANELS> panel(consumer);
+            PipelineState<SUBTILES> subtile(consumer);
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; scheduler.has(tiles); scheduler.next_ping_pong()) {
                 const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // y[t] = acc0
                 #pragma unroll 1
-                for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                    panel_full[panel.index].wait(panel.phase, watch, STORE);
-                    tma_store(y, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, t.row * TILE_M, 0, 0);
+                for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                    subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
+                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0,
+                        0);
                     tma_commit();
                     tma_wait_read<0>();
-                    panel_empty[panel.index].arrive();
-                    panel.advance();
+                    subtile_empty[subtile.index].arrive();
+                    subtile.advance();
                 }
             }
             scheduler.end_loop(tiles);
@@ -138,8 +140,8 @@ gemm(
         TileScheduler scheduler(blockIdx.x, gridDim.x);
         if (consumer != 0) scheduler.next();  // ping-pong: the CTA's second tile is its second consumer's
         PipelineState<STAGES> stage;
-        PipelineState<PANELS> panel(consumer);
-        OrderBarrier order(base + TURN_AT, consumer);
+        PipelineState<SUBTILES> subtile(consumer);
+        OrderBarrier order(base + ORDER_AT, consumer);
         if (consumer != 0) {
             stage.advance(steps);  // past the other consumer's tile
         }
@@ -150,7 +152,7 @@ gemm(
             float acc[BLOCKS][TILE_N / 2];  // this thread's of each 64 rows
             u32 previous = 0;
             // From here on, the waits below are within one round of the stages, where a parity names one phase.
-            order.wait(watch, MULTIPLY, TURN);
+            order.wait(watch, MULTIPLY, ORDER);
             #pragma unroll 1
             for (u32 step = 0; step < steps; ++step) {
                 stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
@@ -175,16 +177,16 @@ gemm(
             stage.advance(steps);  // past the other consumer's tile
             // y[t] = acc0
             #pragma unroll
-            for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                panel_empty[panel.index].wait(panel.phase ^ 1, watch, MULTIPLY);
+            for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
                 #pragma unroll
                 for (u32 block = 0; block < BLOCKS; ++block)
-                    panel_store<T, PANEL_N>(acc[block] + part * PANEL_N / 2, smem_panel[panel.index],
+                    subtile_store<T, SUBTILE_N>(acc[block] + part * SUBTILE_N / 2, smem_subtile[subtile.index],
                         first_row + block * 64, lane);
                 fence_async_shared();
                 __syncwarp();
-                if (lane == 0) panel_full[panel.index].arrive();
-                panel.advance();
+                if (lane == 0) subtile_full[subtile.index].arrive();
+                subtile.advance();
             }
         }
         scheduler.end_loop(tiles);

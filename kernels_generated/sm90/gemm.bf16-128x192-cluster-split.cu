@@ -7,31 +7,31 @@ typedef bf16 T;  // of operands and results
 constexpr u32 TILE_M = 128, TILE_N = 192, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
 constexpr u32 CLUSTER = 2;  // CTAs along rows that load w together
-constexpr u32 SPLIT = 2;  // groups of them in a cluster, which share the steps of their tiles
+constexpr u32 SPLIT = 2;  // groups of them in a cluster, which split the K of their tiles
 constexpr u32 STAGES = 5;  // stages of x and w in flight
-constexpr u32 PANELS = 3;  // output panels in flight
-constexpr u32 SUMS = 1;  // sums of others that a CTA holds, for each consumer
-constexpr u32 STRIP_ROWS = 32;  // of an operand's box, loaded if one of them exists
-constexpr u32 PANEL_N = 32;  // columns of an output panel
-constexpr u32 SUM_PANELS = 3;  // panels of a tile that a CTA has the sums of, at most
-constexpr u32 SUM_THREADS = 128;  // of a consumer: those that have rows of the tile
-constexpr u32 SUM_PANEL_BYTES = PANEL_N * 2 * SUM_THREADS;  // of a panel's accumulators
+constexpr u32 SUBTILES = 3;  // output subtiles in flight
+constexpr u32 SPLIT_PARTIALS = 1;  // partials of other CTAs that a CTA holds, for each consumer
+constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
+constexpr u32 SUBTILE_N = 32;  // columns of an output subtile
+constexpr u32 SPLIT_PARTIAL_SUBTILES = 3;  // subtiles of a tile that a CTA has the partials of, at most
+constexpr u32 SPLIT_PARTIAL_THREADS = 128;  // of a consumer: those that have rows of the tile
+constexpr u32 SPLIT_PARTIAL_SUBTILE_BYTES = SUBTILE_N * 2 * SPLIT_PARTIAL_THREADS;  // of a subtile's accumulators
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
 constexpr u32 X_AT = 0, X_BYTES = 16384;
 constexpr u32 W_AT = 81920, W_BYTES = 24576;
-constexpr u32 PANEL_AT = 0, PANEL_BYTES = 8192;
-constexpr u32 SUM_AT = 24576, SUM_BYTES = 24576;
+constexpr u32 SUBTILE_AT = 0, SUBTILE_BYTES = 8192;
+constexpr u32 SPLIT_PARTIAL_AT = 24576, SPLIT_PARTIAL_BYTES = 24576;
 constexpr u32 STAGE_FULL_AT = 204800, STAGE_EMPTY_AT = 204840;
-constexpr u32 PANEL_FULL_AT = 204880;
-constexpr u32 SUM_FULL_AT = 204904;
+constexpr u32 SUBTILE_FULL_AT = 204880;
+constexpr u32 SPLIT_PARTIAL_FULL_AT = 204904;
 constexpr u32 TILE_FULL_AT = 204920, TILE_EMPTY_AT = 204928;
 constexpr u32 SHARED_BYTES = 204936;
 static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
 
 // Names for stall records.
 enum Role : u32 { LOAD, STORE, MULTIPLY };
-enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, SUM_FULL, TILE_FULL, TILE_EMPTY };
+enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SPLIT_PARTIAL_FULL, TILE_FULL, TILE_EMPTY };
 
 // What the host passes for one launch.
 struct Plan {
@@ -52,9 +52,9 @@ __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
 extern "C" __global__ void __cluster_dims__(CLUSTER * SPLIT, 1, 1) __launch_bounds__(384, 1)
 gemm(
         const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
-        const __grid_constant__ TensorMap x_strip,  // mine, in one piece; boxes of 32x64
+        const __grid_constant__ TensorMap x_partial_box,  // mine, in one piece; boxes of 32x64
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 96x64
-        const __grid_constant__ TensorMap w_strip,  // mine, in one piece; boxes of 32x64
+        const __grid_constant__ TensorMap w_partial_box,  // mine, in one piece; boxes of 32x64
         const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x32
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
@@ -63,28 +63,28 @@ gemm(
     const u32 base = shared_address(shared);
     const u32 warp = warp_index();
     const u32 lane = threadIdx.x % 32;
-    const u32 half = cluster_rank() % CLUSTER;  // which of the CTAs that load together this is
-    const u32 share = cluster_rank() / CLUSTER;  // which part of the steps these have
+    const u32 cta_rank = cluster_rank() % CLUSTER;  // which of the CTAs that load together this is
+    const u32 split_rank = cluster_rank() / CLUSTER;  // which part of the steps these have
     const Buffer<X_AT, X_BYTES> smem_x = {base};
     const Buffer<W_AT, W_BYTES> smem_w = {base};
-    const Buffer<PANEL_AT, PANEL_BYTES> smem_panel = {base};
-    const Buffer<SUM_AT, SUM_BYTES> smem_sum = {base};
+    const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
+    const Buffer<SPLIT_PARTIAL_AT, SPLIT_PARTIAL_BYTES> smem_split_partial = {base};
     const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
     const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Complete> stage_empty = {base};
-    const Barriers<PANEL_FULL_AT, PANEL_FULL, Order::Cta> panel_full = {base};
-    const Barriers<SUM_FULL_AT, SUM_FULL, Order::Cluster> sum_full = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Order::Cta> subtile_full = {base};
+    const Barriers<SPLIT_PARTIAL_FULL_AT, SPLIT_PARTIAL_FULL, Order::Cluster> split_partial_full = {base};
     const Barriers<TILE_FULL_AT, TILE_FULL, Order::Complete> tile_full = {base};
     const Barriers<TILE_EMPTY_AT, TILE_EMPTY, Order::Complete> tile_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
-        tma_prefetch_map(x_strip);
+        tma_prefetch_map(x_partial_box);
         tma_prefetch_map(w);
-        tma_prefetch_map(w_strip);
+        tma_prefetch_map(w_partial_box);
         tma_prefetch_map(y);
         stage_full.init(STAGES, 1, stage_empty, CLUSTER * CONSUMERS * 4);
-        panel_full.init(PANELS, CONSUMERS * 4);
-        sum_full.init(CONSUMERS * SUMS, 1);
+        subtile_full.init(SUBTILES, CONSUMERS * 4);
+        split_partial_full.init(CONSUMERS * SPLIT_PARTIALS, 1);
         tile_full.init(1, SPLIT * CONSUMERS * 4, tile_empty, CLUSTER);
         mbarrier_init_fence();
     }
@@ -93,8 +93,8 @@ gemm(
     wait_prerequisites();
     const u32 tiles_n = ceil_div(plan.n, TILE_N);
     const u32 all_steps = ceil_div(plan.k, TILE_K);
-    const u32 first_step = all_steps * share / SPLIT;
-    const u32 steps = all_steps * (share + 1) / SPLIT - first_step;
+    const u32 first_step = all_steps * split_rank / SPLIT;
+    const u32 steps = all_steps * (split_rank + 1) / SPLIT - first_step;
 
     if (warp < 4) {
         registers_give<40>();
@@ -106,27 +106,28 @@ gemm(
             const u32 tiles = tiles_m * tiles_n;
             for (; scheduler.has(tiles); scheduler.next()) {
                 const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
-                // Sums and panels of the tile before lay where the stages are.
+                // Partials and subtiles of the tile before lay where the stages are.
                 tile_empty[0].wait(tile.phase ^ 1, watch, LOAD);
                 tile.advance();
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
                 const u32 x_rows =
-                    min(ceil_div(plan.m - min((t.row * CLUSTER + half) * TILE_M, plan.m), STRIP_ROWS) * STRIP_ROWS,
-                    TILE_M);
-                const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
-                const u32 my_w_rows = min(w_rows - min(half * (TILE_N / CLUSTER), w_rows), TILE_N / CLUSTER);
+                    min(ceil_div(plan.m - min((t.row * CLUSTER + cta_rank) * TILE_M, plan.m), PARTIAL_BOX_ROWS)
+                    * PARTIAL_BOX_ROWS, TILE_M);
+                const u32 w_rows =
+                    min(ceil_div(plan.n - t.column * TILE_N, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_N);
+                const u32 my_w_rows = min(w_rows - min(cta_rank * (TILE_N / CLUSTER), w_rows), TILE_N / CLUSTER);
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at,
-                        (first_step + step) * TILE_K, (t.row * CLUSTER + half) * TILE_M, 0, 0);
-                    tma_load_multicast_strips<STRIP_ROWS,
+                    tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows, full.at,
+                        (first_step + step) * TILE_K, (t.row * CLUSTER + cta_rank) * TILE_M, 0, 0);
+                    tma_load_multicast_partial<PARTIAL_BOX_ROWS,
                         TILE_N
-                        / CLUSTER>(smem_w[stage.index] + half * (W_BYTES / CLUSTER), w, w_strip, my_w_rows, full.at,
-                        (first_step + step) * TILE_K, t.column * TILE_N + half * (TILE_N / CLUSTER), 0, 0,
-                        ((1 << CLUSTER) - 1) << (share * CLUSTER));
+                        / CLUSTER>(smem_w[stage.index] + cta_rank * (W_BYTES / CLUSTER), w, w_partial_box, my_w_rows,
+                        full.at, (first_step + step) * TILE_K, t.column * TILE_N + cta_rank * (TILE_N / CLUSTER), 0, 0,
+                        ((1 << CLUSTER) - 1) << (split_rank * CLUSTER));
                     stage.advance();
                 }
             }
@@ -140,24 +141,24 @@ gemm(
             tile_empty[0].wait(tile.phase ^ 1, watch, LOAD);
         } else if (warp == 1 && elect_one()) {  // store
             TileScheduler scheduler(blockIdx.x / (CLUSTER * SPLIT), gridDim.x / (CLUSTER * SPLIT));
-            PipelineState<PANELS> panel;
+            PipelineState<SUBTILES> subtile;
             const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
             const u32 tiles = tiles_m * tiles_n;
             for (; scheduler.has(tiles); scheduler.next()) {
                 const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // y[t] = acc0
                 #pragma unroll 1
-                for (u32 part = share; part < TILE_N / PANEL_N; part += SPLIT) {
-                    panel_full[panel.index].wait(panel.phase, watch, STORE);
-                    tma_store(y, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N,
-                        (t.row * CLUSTER + half) * TILE_M, 0, 0);
+                for (u32 part = split_rank; part < TILE_N / SUBTILE_N; part += SPLIT) {
+                    subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
+                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N,
+                        (t.row * CLUSTER + cta_rank) * TILE_M, 0, 0);
                     tma_commit();
-                    panel.advance();
+                    subtile.advance();
                 }
                 // Then stages may be loaded again where they lay.
                 tma_wait_read<0>();
                 #pragma unroll 1
-                for (u32 lane = 0; lane < CLUSTER; ++lane) tile_empty[0].arrive_on(share * CLUSTER + lane);
+                for (u32 lane = 0; lane < CLUSTER; ++lane) tile_empty[0].arrive_on(split_rank * CLUSTER + lane);
             }
             scheduler.end_loop(tiles);
             tma_wait<0>();
@@ -170,8 +171,8 @@ gemm(
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
         TileScheduler scheduler(blockIdx.x / (CLUSTER * SPLIT), gridDim.x / (CLUSTER * SPLIT));
         PipelineState<STAGES> stage;
-        PipelineState<PANELS> panel;
-        PipelineState<SUMS> sum(consumer);
+        PipelineState<SUBTILES> subtile;
+        PipelineState<SPLIT_PARTIALS> split_partial(consumer);
         PipelineState<1> tile;
         const u32 tiles_m = ceil_div(plan.m, TILE_M * CLUSTER);
         const u32 tiles = tiles_m * tiles_n;
@@ -189,50 +190,55 @@ gemm(
                     wgmma_m64k16(acc, xs + k * WGMMA_K_STEP, ws + k * WGMMA_K_STEP, step + k != 0, T());
                 wgmma_commit();
                 wgmma_wait<1>();  // the step before this one is done with its stage
-                if (step != 0 && lane < CLUSTER) stage_empty[previous].arrive_on(share * CLUSTER + lane);
+                if (step != 0 && lane < CLUSTER) stage_empty[previous].arrive_on(split_rank * CLUSTER + lane);
                 previous = stage.index;
                 stage.advance();
             }
             wgmma_wait<0>();
-            if (lane < CLUSTER) stage_empty[previous].arrive_on(share * CLUSTER + lane);
-            // This CTA had a part of the steps: it sends the others its sums of their panels, and adds theirs to its
-            // own.
-            // Once all are done with its steps, sums and panels lie where the stages are.
-            if (lane < SPLIT) tile_full[0].arrive_on(lane * CLUSTER + half);
+            if (lane < CLUSTER) stage_empty[previous].arrive_on(split_rank * CLUSTER + lane);
+            // This CTA had a part of the steps: it sends the others its partials of their subtiles, and adds theirs to
+            // its own.
+            // Once all are done with its steps, partials and subtiles lie where the stages are.
+            if (lane < SPLIT) tile_full[0].arrive_on(lane * CLUSTER + cta_rank);
             tile_full[0].wait(tile.phase, watch, MULTIPLY);
-            if (warp % 4 == 0 && lane == 0) sum_full[sum.index].expect(SUM_PANELS * (SPLIT - 1) * SUM_PANEL_BYTES);
+            if (warp % 4 == 0 && lane == 0)
+                split_partial_full[split_partial.index].expect(SPLIT_PARTIAL_SUBTILES * (SPLIT - 1)
+                    * SPLIT_PARTIAL_SUBTILE_BYTES);
             #pragma unroll
-            for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                if (part % SPLIT != share) {
-                    sum_send<PANEL_N, SUM_THREADS>(acc + part * PANEL_N / 2,
-                        smem_sum[sum.index] + ((share + SPLIT - 1 - part % SPLIT) % SPLIT * SUM_PANELS + part / SPLIT)
-                        * SUM_PANEL_BYTES, sum_full[sum.index].at, part % SPLIT * CLUSTER + half, threadIdx.x % 128);
+            for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                if (part % SPLIT != split_rank) {
+                    partial_send<SUBTILE_N, SPLIT_PARTIAL_THREADS>(acc + part * SUBTILE_N / 2,
+                        smem_split_partial[split_partial.index]
+                        + ((split_rank + SPLIT - 1 - part % SPLIT) % SPLIT * SPLIT_PARTIAL_SUBTILES + part / SPLIT)
+                        * SPLIT_PARTIAL_SUBTILE_BYTES, split_partial_full[split_partial.index].at,
+                        part % SPLIT * CLUSTER + cta_rank, threadIdx.x % 128);
                 }
             }
-            sum_full[sum.index].wait(sum.phase, watch, MULTIPLY);
+            split_partial_full[split_partial.index].wait(split_partial.phase, watch, MULTIPLY);
             #pragma unroll
-            for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                if (part % SPLIT == share) {
+            for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                if (part % SPLIT == split_rank) {
                     #pragma unroll
                     for (u32 from = 0; from < SPLIT - 1; ++from) {
-                        sum_add<PANEL_N, SUM_THREADS>(acc + part * PANEL_N / 2,
-                            smem_sum[sum.index] + (from * SUM_PANELS + part / SPLIT) * SUM_PANEL_BYTES,
-                            threadIdx.x % 128);
+                        partial_add<SUBTILE_N, SPLIT_PARTIAL_THREADS>(acc + part * SUBTILE_N / 2,
+                            smem_split_partial[split_partial.index] + (from * SPLIT_PARTIAL_SUBTILES + part / SPLIT)
+                            * SPLIT_PARTIAL_SUBTILE_BYTES, threadIdx.x % 128);
                     }
                 }
             }
             // y[t] = acc0
             #pragma unroll
-            for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                if (part % SPLIT == share) {
-                    panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, smem_panel[panel.index], first_row, lane);
+            for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                if (part % SPLIT == split_rank) {
+                    subtile_store<T, SUBTILE_N>(acc + part * SUBTILE_N / 2, smem_subtile[subtile.index], first_row,
+                        lane);
                     fence_async_shared();
                     __syncwarp();
-                    if (lane == 0) panel_full[panel.index].arrive();
-                    panel.advance();
+                    if (lane == 0) subtile_full[subtile.index].arrive();
+                    subtile.advance();
                 }
             }
-            sum.advance();
+            split_partial.advance();
             tile.advance();
         }
         scheduler.end_loop(tiles);

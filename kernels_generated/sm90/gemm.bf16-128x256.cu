@@ -7,22 +7,22 @@ typedef bf16 T;  // of operands and results
 constexpr u32 TILE_M = 128, TILE_N = 256, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
 constexpr u32 STAGES = 3;  // stages of x and w in flight
-constexpr u32 PANELS = 4;  // output panels in flight
-constexpr u32 STRIP_ROWS = 32;  // of an operand's box, loaded if one of them exists
-constexpr u32 PANEL_N = 64;  // columns of an output panel
+constexpr u32 SUBTILES = 4;  // output subtiles in flight
+constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
+constexpr u32 SUBTILE_N = 64;  // columns of an output subtile
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
 constexpr u32 X_AT = 0, X_BYTES = 16384;
 constexpr u32 W_AT = 49152, W_BYTES = 32768;
-constexpr u32 PANEL_AT = 147456, PANEL_BYTES = 16384;
+constexpr u32 SUBTILE_AT = 147456, SUBTILE_BYTES = 16384;
 constexpr u32 STAGE_FULL_AT = 212992, STAGE_EMPTY_AT = 213016;
-constexpr u32 PANEL_FULL_AT = 213040, PANEL_EMPTY_AT = 213072;
+constexpr u32 SUBTILE_FULL_AT = 213040, SUBTILE_EMPTY_AT = 213072;
 constexpr u32 SHARED_BYTES = 213104;
 static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
 
 // Names for stall records.
 enum Role : u32 { LOAD, STORE, MULTIPLY };
-enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, PANEL_EMPTY };
+enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SUBTILE_EMPTY };
 
 // What the host passes for one launch.
 struct Plan {
@@ -43,9 +43,9 @@ __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
 extern "C" __global__ void __launch_bounds__(384, 1)
 gemm(
         const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
-        const __grid_constant__ TensorMap x_strip,  // mine, in one piece; boxes of 32x64
+        const __grid_constant__ TensorMap x_partial_box,  // mine, in one piece; boxes of 32x64
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
-        const __grid_constant__ TensorMap w_strip,  // mine, in one piece; boxes of 32x64
+        const __grid_constant__ TensorMap w_partial_box,  // mine, in one piece; boxes of 32x64
         const __grid_constant__ TensorMap y,  // mine, in one piece; boxes of 128x64
         const __grid_constant__ Plan plan,
         const __grid_constant__ Watch watch) {
@@ -56,20 +56,20 @@ gemm(
     const u32 lane = threadIdx.x % 32;
     const Buffer<X_AT, X_BYTES> smem_x = {base};
     const Buffer<W_AT, W_BYTES> smem_w = {base};
-    const Buffer<PANEL_AT, PANEL_BYTES> smem_panel = {base};
+    const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
     const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
     const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Cta> stage_empty = {base};
-    const Barriers<PANEL_FULL_AT, PANEL_FULL, Order::Cta> panel_full = {base};
-    const Barriers<PANEL_EMPTY_AT, PANEL_EMPTY, Order::Cta> panel_empty = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Order::Cta> subtile_full = {base};
+    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Order::Cta> subtile_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
-        tma_prefetch_map(x_strip);
+        tma_prefetch_map(x_partial_box);
         tma_prefetch_map(w);
-        tma_prefetch_map(w_strip);
+        tma_prefetch_map(w_partial_box);
         tma_prefetch_map(y);
         stage_full.init(STAGES, 1, stage_empty, CONSUMERS * 4);
-        panel_full.init(PANELS, CONSUMERS * 4, panel_empty, 1);
+        subtile_full.init(SUBTILES, CONSUMERS * 4, subtile_empty, 1);
         mbarrier_init_fence();
     }
     __syncthreads();
@@ -88,16 +88,17 @@ gemm(
             for (; scheduler.has(tiles); scheduler.next()) {
                 const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
-                const u32 x_rows = min(ceil_div(plan.m - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
-                const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
+                const u32 x_rows = min(ceil_div(plan.m - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_M);
+                const u32 w_rows =
+                    min(ceil_div(plan.n - t.column * TILE_N, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_N);
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at,
+                    tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows, full.at,
                         step * TILE_K, t.row * TILE_M, 0, 0);
-                    tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at,
+                    tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows, full.at,
                         step * TILE_K, t.column * TILE_N, 0, 0);
                     stage.advance();
                 }
@@ -105,20 +106,21 @@ gemm(
             scheduler.end_loop(tiles);
         } else if (warp == 1 && elect_one()) {  // store
             TileScheduler scheduler(blockIdx.x, gridDim.x);
-            PipelineState<PANELS> panel;
+            PipelineState<SUBTILES> subtile;
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; scheduler.has(tiles); scheduler.next()) {
                 const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // y[t] = acc0
                 #pragma unroll 1
-                for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                    panel_full[panel.index].wait(panel.phase, watch, STORE);
-                    tma_store(y, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, t.row * TILE_M, 0, 0);
+                for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                    subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
+                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0,
+                        0);
                     tma_commit();
                     tma_wait_read<0>();
-                    panel_empty[panel.index].arrive();
-                    panel.advance();
+                    subtile_empty[subtile.index].arrive();
+                    subtile.advance();
                 }
             }
             scheduler.end_loop(tiles);
@@ -132,7 +134,7 @@ gemm(
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
         TileScheduler scheduler(blockIdx.x, gridDim.x);
         PipelineState<STAGES> stage;
-        PipelineState<PANELS> panel;
+        PipelineState<SUBTILES> subtile;
         const u32 tiles_m = ceil_div(plan.m, TILE_M);
         const u32 tiles = tiles_m * tiles_n;
         for (; scheduler.has(tiles); scheduler.next()) {
@@ -157,13 +159,13 @@ gemm(
             if (lane == 0) stage_empty[previous].arrive();
             // y[t] = acc0
             #pragma unroll
-            for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                panel_empty[panel.index].wait(panel.phase ^ 1, watch, MULTIPLY);
-                panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, smem_panel[panel.index], first_row, lane);
+            for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
+                subtile_store<T, SUBTILE_N>(acc + part * SUBTILE_N / 2, smem_subtile[subtile.index], first_row, lane);
                 fence_async_shared();
                 __syncwarp();
-                if (lane == 0) panel_full[panel.index].arrive();
-                panel.advance();
+                if (lane == 0) subtile_full[subtile.index].arrive();
+                subtile.advance();
             }
         }
         scheduler.end_loop(tiles);

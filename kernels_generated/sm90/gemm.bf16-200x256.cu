@@ -9,26 +9,26 @@ constexpr u32 TILE_M = 200, TILE_N = 256, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 128 columns each
 constexpr u32 BLOCKS = 2;  // of 64 columns, which a consumer multiplies
 constexpr u32 STAGES = 3;  // stages of x and w in flight
-constexpr u32 PANELS = 5;  // output panels in flight, in places that go from one consumer to the other
-constexpr u32 PANEL_M = 40;  // rows of an output panel
-constexpr u32 PANEL_N = 128;  // columns of an output panel
-constexpr u32 SLICE_N = 64;  // columns of a slice of a panel: a 128-byte line; slices lie one after another
+constexpr u32 SUBTILES = 5;  // output subtiles in flight, in places that go from one consumer to the other
+constexpr u32 SUBTILE_M = 40;  // rows of an output subtile
+constexpr u32 SUBTILE_N = 128;  // columns of an output subtile
+constexpr u32 SLICE_N = 64;  // columns of a slice of a subtile: a 128-byte line; slices lie one after another
 constexpr u32 BEHIND = 2;  // steps of a tile that the second consumer begins when the first one has begun all
-constexpr u32 SLICE_BYTES = PANEL_M * 128;
+constexpr u32 SLICE_BYTES = SUBTILE_M * 128;
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
 constexpr u32 X_AT = 0, X_BYTES = 25600;
 constexpr u32 W_AT = 76800, W_BYTES = 32768;
-constexpr u32 PANEL_AT = 175104, PANEL_BYTES = 10240;
+constexpr u32 SUBTILE_AT = 175104, SUBTILE_BYTES = 10240;
 constexpr u32 STAGE_FULL_AT = 226304, STAGE_EMPTY_AT = 226328;
-constexpr u32 PANEL_FULL_AT = 226352, PANEL_EMPTY_AT = 226432;
-constexpr u32 TURN_AT = 226512;
+constexpr u32 SUBTILE_FULL_AT = 226352, SUBTILE_EMPTY_AT = 226432;
+constexpr u32 ORDER_AT = 226512;
 constexpr u32 SHARED_BYTES = 226528;
 static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
 
 // Names for stall records.
 enum Role : u32 { LOAD, STORE, MULTIPLY };
-enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, PANEL_EMPTY, TURN };
+enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SUBTILE_EMPTY, ORDER };
 
 // What the host passes for one launch.
 struct Plan {
@@ -60,19 +60,19 @@ gemm(
     const u32 lane = threadIdx.x % 32;
     const Buffer<X_AT, X_BYTES> smem_x = {base};
     const Buffer<W_AT, W_BYTES> smem_w = {base};
-    const Buffer<PANEL_AT, PANEL_BYTES> smem_panel = {base};
+    const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
     const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
     const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Cta> stage_empty = {base};
-    const Barriers<PANEL_FULL_AT, PANEL_FULL, Order::Cta> panel_full = {base};
-    const Barriers<PANEL_EMPTY_AT, PANEL_EMPTY, Order::Cta> panel_empty = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Order::Cta> subtile_full = {base};
+    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Order::Cta> subtile_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
         tma_prefetch_map(w);
         tma_prefetch_map(y);
         stage_full.init(STAGES, 1, stage_empty, CONSUMERS * 4);
-        panel_full.init(CONSUMERS * PANELS, 4, panel_empty, 1);
-        OrderBarrier::init(base + TURN_AT, 4);
+        subtile_full.init(CONSUMERS * SUBTILES, 4, subtile_empty, 1);
+        OrderBarrier::init(base + ORDER_AT, 4);
         mbarrier_init_fence();
     }
     __syncthreads();
@@ -103,27 +103,27 @@ gemm(
             }
             scheduler.end_loop(tiles);
         } else if (warp >= 1 && warp <= 2 && elect_one()) {  // store
-            const u32 consumer = warp - 1;  // whose panels
+            const u32 consumer = warp - 1;  // whose subtiles
             TileScheduler scheduler(blockIdx.x, gridDim.x);
-            PipelineState<PANELS> panel(consumer);
+            PipelineState<SUBTILES> subtile(consumer);
             const u32 tiles_m = ceil_div(plan.m, TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; scheduler.has(tiles); scheduler.next()) {
                 const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // y[t] = acc0
                 #pragma unroll 1
-                for (u32 part = 0; part < TILE_M / PANEL_M; ++part) {
-                    panel_full[panel.index].wait(panel.phase, watch, STORE);
+                for (u32 part = 0; part < TILE_M / SUBTILE_M; ++part) {
+                    subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
                     #pragma unroll 1
-                    for (u32 slice = 0; slice < PANEL_N / SLICE_N; ++slice) {
-                        tma_store(y, smem_panel[panel.place()] + slice * SLICE_BYTES,
-                            t.column * TILE_N + consumer * PANEL_N + slice * SLICE_N, t.row * TILE_M + part * PANEL_M,
-                            0, 0);
+                    for (u32 slice = 0; slice < SUBTILE_N / SLICE_N; ++slice) {
+                        tma_store(y, smem_subtile[subtile.place()] + slice * SLICE_BYTES,
+                            t.column * TILE_N + consumer * SUBTILE_N + slice * SLICE_N,
+                            t.row * TILE_M + part * SUBTILE_M, 0, 0);
                     }
                     tma_commit();
                     tma_wait_read<0>();
-                    panel_empty[panel.of_other()].arrive();  // the other consumer has the place next
-                    panel.advance();
+                    subtile_empty[subtile.of_other()].arrive();  // the other consumer has the place next
+                    subtile.advance();
                 }
             }
             scheduler.end_loop(tiles);
@@ -137,8 +137,8 @@ gemm(
         const u32 first_column = warp % 4 * 16;  // of this warp's 16 in its half of a tile
         TileScheduler scheduler(blockIdx.x, gridDim.x);
         PipelineState<STAGES> stage;
-        PipelineState<PANELS> panel(consumer);
-        OrderBarrier order(base + TURN_AT, consumer);  // only the second consumer waits
+        PipelineState<SUBTILES> subtile(consumer);
+        OrderBarrier order(base + ORDER_AT, consumer);  // only the second consumer waits
         const u32 tiles_m = ceil_div(plan.m, TILE_M);
         const u32 tiles = tiles_m * tiles_n;
         for (; scheduler.has(tiles); scheduler.next()) {
@@ -151,7 +151,7 @@ gemm(
             for (u32 step = 0; step < steps; ++step) {
                 if (consumer == 1) {
                     if (step + BEHIND == steps) {
-                        order.wait(watch, MULTIPLY, TURN);
+                        order.wait(watch, MULTIPLY, ORDER);
                     }
                 }
                 stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
@@ -177,16 +177,16 @@ gemm(
             if (lane == 0) stage_empty[previous].arrive();
             // y[t] = acc0
             #pragma unroll
-            for (u32 part = 0; part < TILE_M / PANEL_M; ++part) {
-                panel_empty[panel.index].wait(panel.phase ^ consumer ^ 1, watch, MULTIPLY);
+            for (u32 part = 0; part < TILE_M / SUBTILE_M; ++part) {
+                subtile_empty[subtile.index].wait(subtile.phase ^ consumer ^ 1, watch, MULTIPLY);
                 #pragma unroll
                 for (u32 block = 0; block < BLOCKS; ++block)
-                    panel_store_transposed<T, PANEL_M>(acc[block] + part * PANEL_M / 2, smem_panel[panel.place()],
-                        first_column + block * 64, lane);
+                    subtile_store_transposed<T, SUBTILE_M>(acc[block] + part * SUBTILE_M / 2,
+                        smem_subtile[subtile.place()], first_column + block * 64, lane);
                 fence_async_shared();
                 __syncwarp();
-                if (lane == 0) panel_full[panel.index].arrive();
-                panel.advance();
+                if (lane == 0) subtile_full[subtile.index].arrive();
+                subtile.advance();
             }
         }
         scheduler.end_loop(tiles);

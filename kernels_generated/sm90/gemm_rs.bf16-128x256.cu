@@ -7,23 +7,23 @@ typedef bf16 T;  // of operands and results
 constexpr u32 TILE_M = 128, TILE_N = 256, TILE_K = 64;
 constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
 constexpr u32 STAGES = 3;  // stages of x and w in flight
-constexpr u32 PANELS = 4;  // output panels in flight
-constexpr u32 STRIP_ROWS = 32;  // of an operand's box, loaded if one of them exists
-constexpr u32 PANEL_N = 64;  // columns of an output panel
-constexpr u32 CARRIED = 2;  // stored panels that one stage holds
+constexpr u32 SUBTILES = 4;  // output subtiles in flight
+constexpr u32 PARTIAL_BOX_ROWS = 32;  // of an operand's box, loaded if one of them exists
+constexpr u32 SUBTILE_N = 64;  // columns of an output subtile
+constexpr u32 STAGE_SUBTILES = 2;  // stored subtiles that one reused stage holds
 
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
 constexpr u32 X_AT = 0, X_BYTES = 16384;
 constexpr u32 W_AT = 49152, W_BYTES = 32768;
-constexpr u32 PANEL_AT = 147456, PANEL_BYTES = 16384;
+constexpr u32 SUBTILE_AT = 147456, SUBTILE_BYTES = 16384;
 constexpr u32 STAGE_FULL_AT = 212992, STAGE_EMPTY_AT = 213016;
-constexpr u32 PANEL_FULL_AT = 213040, PANEL_EMPTY_AT = 213072;
+constexpr u32 SUBTILE_FULL_AT = 213040, SUBTILE_EMPTY_AT = 213072;
 constexpr u32 SHARED_BYTES = 213104;
 static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
 
 // Names for stall records.
 enum Role : u32 { LOAD, STORE, MULTIPLY };
-enum What : u32 { STAGE_FULL, STAGE_EMPTY, PANEL_FULL, PANEL_EMPTY, LANDED, FREE_PARTIAL };
+enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SUBTILE_EMPTY, LANDED, FREE_PARTIAL };
 
 // What the host passes for one launch.
 struct Plan {
@@ -57,9 +57,9 @@ __device__ __forceinline__ Tile grouped_8(u32 index, u32 rows, u32 columns) {
 extern "C" __global__ void __launch_bounds__(384, 1)
 gemm_rs(
         const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
-        const __grid_constant__ TensorMap x_strip,  // mine, in one piece; boxes of 32x64
+        const __grid_constant__ TensorMap x_partial_box,  // mine, in one piece; boxes of 32x64
         const __grid_constant__ TensorMap w,  // mine, in one piece; boxes of 256x64
-        const __grid_constant__ TensorMap w_strip,  // mine, in one piece; boxes of 32x64
+        const __grid_constant__ TensorMap w_partial_box,  // mine, in one piece; boxes of 32x64
         // everyone's, slot by slot: others write it meanwhile; boxes of 128x64
         const __grid_constant__ TensorMap partial,
         const __grid_constant__ TensorMap y,  // everyone's own chunk; boxes of 128x64
@@ -71,21 +71,21 @@ gemm_rs(
     const u32 lane = threadIdx.x % 32;
     const Buffer<X_AT, X_BYTES> smem_x = {base};
     const Buffer<W_AT, W_BYTES> smem_w = {base};
-    const Buffer<PANEL_AT, PANEL_BYTES> smem_panel = {base};
+    const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
     const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
     const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Cta> stage_empty = {base};
-    const Barriers<PANEL_FULL_AT, PANEL_FULL, Order::Cta> panel_full = {base};
-    const Barriers<PANEL_EMPTY_AT, PANEL_EMPTY, Order::Cta> panel_empty = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Order::Cta> subtile_full = {base};
+    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Order::Cta> subtile_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
-        tma_prefetch_map(x_strip);
+        tma_prefetch_map(x_partial_box);
         tma_prefetch_map(w);
-        tma_prefetch_map(w_strip);
+        tma_prefetch_map(w_partial_box);
         tma_prefetch_map(partial);
         tma_prefetch_map(y);
         stage_full.init(STAGES, 1, stage_empty, CONSUMERS * 4);
-        panel_full.init(PANELS, CONSUMERS * 4, panel_empty, 1);
+        subtile_full.init(SUBTILES, CONSUMERS * 4, subtile_empty, 1);
         mbarrier_init_fence();
     }
     __syncthreads();
@@ -100,25 +100,27 @@ gemm_rs(
             TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<STAGES> stage;
             #pragma unroll 1
-            for (u32 hop = 0; hop < world - 1; ++hop) {
-                const u32 owner = (me + 1 + hop) % world;
+            for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
+                const u32 owner = (me + 1 + ring_step) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
                     const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                     // acc0 += dot(x[t.rows, :], w[t.columns, :])
                     const u32 x_rows =
-                        min(ceil_div(rows_of(plan, owner) - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
-                    const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
+                        min(ceil_div(rows_of(plan, owner) - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS,
+                        TILE_M);
+                    const u32 w_rows =
+                        min(ceil_div(plan.n - t.column * TILE_N, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_N);
                     #pragma unroll 1
                     for (u32 step = 0; step < steps; ++step) {
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                         const auto full = stage_full[stage.index];
                         full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                        tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at,
-                            step * TILE_K, owner * plan.rows + t.row * TILE_M, 0, 0);
-                        tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at,
-                            step * TILE_K, t.column * TILE_N, 0, 0);
+                        tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows,
+                            full.at, step * TILE_K, owner * plan.rows + t.row * TILE_M, 0, 0);
+                        tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows,
+                            full.at, step * TILE_K, t.column * TILE_N, 0, 0);
                         stage.advance();
                     }
                 }
@@ -129,16 +131,18 @@ gemm_rs(
             for (; scheduler.has(my_tiles); scheduler.next()) {
                 const Tile t = grouped_8(scheduler.tile(), my_tiles_m, tiles_n);
                 // acc1 += dot(x[t.rows, :], w[t.columns, :])
-                const u32 x_rows = min(ceil_div(rows_of(plan, me) - t.row * TILE_M, STRIP_ROWS) * STRIP_ROWS, TILE_M);
-                const u32 w_rows = min(ceil_div(plan.n - t.column * TILE_N, STRIP_ROWS) * STRIP_ROWS, TILE_N);
+                const u32 x_rows =
+                    min(ceil_div(rows_of(plan, me) - t.row * TILE_M, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_M);
+                const u32 w_rows =
+                    min(ceil_div(plan.n - t.column * TILE_N, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_N);
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
-                    tma_load_strips<STRIP_ROWS, TILE_M>(smem_x[stage.index], x, x_strip, x_rows, full.at,
+                    tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows, full.at,
                         step * TILE_K, me * plan.rows + t.row * TILE_M, 0, 0);
-                    tma_load_strips<STRIP_ROWS, TILE_N>(smem_w[stage.index], w, w_strip, w_rows, full.at,
+                    tma_load_partial<PARTIAL_BOX_ROWS, TILE_N>(smem_w[stage.index], w, w_partial_box, w_rows, full.at,
                         step * TILE_K, t.column * TILE_N, 0, 0);
                     stage.advance();
                 }
@@ -152,14 +156,14 @@ gemm_rs(
                     counter_advance(plan.cells, me, plan.landed + landed_cell);  // no one else waits for it
                     fence_async_global();
                     #pragma unroll 1
-                    for (u32 part = 0; part < TILE_N / PANEL_N; part += CARRIED) {
+                    for (u32 part = 0; part < TILE_N / SUBTILE_N; part += STAGE_SUBTILES) {
                         stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                         const auto full = stage_full[stage.index];
-                        full.expect(CARRIED * PANEL_BYTES);
+                        full.expect(STAGE_SUBTILES * SUBTILE_BYTES);
                         #pragma unroll 1
-                        for (u32 i = 0; i < CARRIED; ++i) {
-                            tma_load(smem_w[stage.index] + i * PANEL_BYTES, partial, full.at,
-                                t.column * TILE_N + (part + i) * PANEL_N, t.row * TILE_M, from, me);
+                        for (u32 i = 0; i < STAGE_SUBTILES; ++i) {
+                            tma_load(smem_w[stage.index] + i * SUBTILE_BYTES, partial, full.at,
+                                t.column * TILE_N + (part + i) * SUBTILE_N, t.row * TILE_M, from, me);
                         }
                         stage.advance();
                     }
@@ -168,11 +172,11 @@ gemm_rs(
             scheduler.end_loop(my_tiles);
         } else if (warp == 1 && elect_one()) {  // store
             TileScheduler scheduler(blockIdx.x, gridDim.x);
-            PipelineState<PANELS> panel;
+            PipelineState<SUBTILES> subtile;
             Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight
             #pragma unroll 1
-            for (u32 hop = 0; hop < world - 1; ++hop) {
-                const u32 owner = (me + 1 + hop) % world;
+            for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
+                const u32 owner = (me + 1 + ring_step) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 // Without items here there is nothing to wait for.
@@ -185,16 +189,16 @@ gemm_rs(
                     const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                     // partial.on(owner)[me][t] = acc0
                     #pragma unroll 1
-                    for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                        panel_full[panel.index].wait(panel.phase, watch, STORE);
-                        tma_store(partial, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, t.row * TILE_M,
-                            me, owner);
+                    for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                        subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
+                        tma_store(partial, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N,
+                            t.row * TILE_M, me, owner);
                         tma_commit();
                         tma_wait_read<0>();
-                        panel_empty[panel.index].arrive();
-                        panel.advance();
+                        subtile_empty[subtile.index].arrive();
+                        subtile.advance();
                     }
-                    tma_wait<TILE_N / PANEL_N>();  // all but the latest item's stores are complete
+                    tma_wait<TILE_N / SUBTILE_N>();  // all but the latest item's stores are complete
                     if (unsignalled) counter_add(unsignalled, 1);
                     unsignalled = nullptr;
                     // signal landed.on(owner)[me][t] += 1
@@ -214,13 +218,14 @@ gemm_rs(
                 const Tile t = grouped_8(scheduler.tile(), my_tiles_m, tiles_n);
                 // y[t] = acc1 + acc2
                 #pragma unroll 1
-                for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                    panel_full[panel.index].wait(panel.phase, watch, STORE);
-                    tma_store(y, smem_panel[panel.index], t.column * TILE_N + part * PANEL_N, t.row * TILE_M, 0, me);
+                for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                    subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
+                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0,
+                        me);
                     tma_commit();
                     tma_wait_read<0>();
-                    panel_empty[panel.index].arrive();
-                    panel.advance();
+                    subtile_empty[subtile.index].arrive();
+                    subtile.advance();
                 }
             }
             scheduler.end_loop(my_tiles);
@@ -234,10 +239,10 @@ gemm_rs(
         const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
         TileScheduler scheduler(blockIdx.x, gridDim.x);
         PipelineState<STAGES> stage;
-        PipelineState<PANELS> panel;
+        PipelineState<SUBTILES> subtile;
         #pragma unroll 1
-        for (u32 hop = 0; hop < world - 1; ++hop) {
-            const u32 owner = (me + 1 + hop) % world;
+        for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
+            const u32 owner = (me + 1 + ring_step) % world;
             const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; scheduler.has(tiles); scheduler.next()) {
@@ -262,13 +267,14 @@ gemm_rs(
                 if (lane == 0) stage_empty[previous].arrive();
                 // partial.on(owner)[me][t] = acc0
                 #pragma unroll
-                for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                    panel_empty[panel.index].wait(panel.phase ^ 1, watch, MULTIPLY);
-                    panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, smem_panel[panel.index], first_row, lane);
+                for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                    subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
+                    subtile_store<T, SUBTILE_N>(acc + part * SUBTILE_N / 2, smem_subtile[subtile.index], first_row,
+                        lane);
                     fence_async_shared();
                     __syncwarp();
-                    if (lane == 0) panel_full[panel.index].arrive();
-                    panel.advance();
+                    if (lane == 0) subtile_full[subtile.index].arrive();
+                    subtile.advance();
                 }
             }
             scheduler.end_loop(tiles);
@@ -300,12 +306,12 @@ gemm_rs(
             for (u32 from = 0; from < world; ++from) {
                 if (from == me) continue;
                 #pragma unroll
-                for (u32 part = 0; part < TILE_N / PANEL_N; part += CARRIED) {
+                for (u32 part = 0; part < TILE_N / SUBTILE_N; part += STAGE_SUBTILES) {
                     stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
                     #pragma unroll
-                    for (u32 i = 0; i < CARRIED; ++i) {
-                        panel_add<T, PANEL_N>(acc + (part + i) * PANEL_N / 2, smem_w[stage.index] + i * PANEL_BYTES,
-                            first_row, lane);
+                    for (u32 i = 0; i < STAGE_SUBTILES; ++i) {
+                        subtile_add<T, SUBTILE_N>(acc + (part + i) * SUBTILE_N / 2,
+                            smem_w[stage.index] + i * SUBTILE_BYTES, first_row, lane);
                     }
                     fence_async_shared();
                     __syncwarp();
@@ -315,13 +321,13 @@ gemm_rs(
             }
             // y[t] = acc1 + acc2
             #pragma unroll
-            for (u32 part = 0; part < TILE_N / PANEL_N; ++part) {
-                panel_empty[panel.index].wait(panel.phase ^ 1, watch, MULTIPLY);
-                panel_store<T, PANEL_N>(acc + part * PANEL_N / 2, smem_panel[panel.index], first_row, lane);
+            for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
+                subtile_store<T, SUBTILE_N>(acc + part * SUBTILE_N / 2, smem_subtile[subtile.index], first_row, lane);
                 fence_async_shared();
                 __syncwarp();
-                if (lane == 0) panel_full[panel.index].arrive();
-                panel.advance();
+                if (lane == 0) subtile_full[subtile.index].arrive();
+                subtile.advance();
             }
         }
         scheduler.end_loop(my_tiles);
@@ -336,8 +342,8 @@ gemm_rs(
             if (lane == 0) {
                 // signal free_partial.on(peer)[me] += 1 (credit: partial may be written in the next launch)
                 #pragma unroll 1
-                for (u32 hop = 0; hop < world - 1; ++hop) {
-                    const u32 peer = (me + 1 + hop) % world;
+                for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
+                    const u32 peer = (me + 1 + ring_step) % world;
                     counter_add(plan.cells, peer, plan.free_partial + me, 1);
                 }
             }

@@ -151,7 +151,7 @@ pub struct Role {
 
 pub enum RoleKind {
     Gemm {
-        /// `k`, `cluster`, `split`, `stages`, `panels` and `ping_pong`, if given.
+        /// `k`, `cluster`, `split`, `stages`, `subtiles` and `ping_pong`, if given.
         options: Vec<(Ident, Constant)>,
     },
     Comm {

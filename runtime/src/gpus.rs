@@ -344,7 +344,7 @@ fn prepare(
         inputs(input, &mut values);
         let pitch = plan.pitch(&pipeline.kernel, tensor) as usize;
         let columns = columns as usize;
-        if buffer.rows_contiguous {
+        if buffer.mn_major {
             // Every chunk is a separate matrix, with a line for each column.
             let chunk = plan.geometry.chunk_rows(buffer.rows).max(1) as usize;
             let first = rows.start as usize / chunk;

@@ -1,10 +1,10 @@
-//! The compiler for real: NVRTC on small texts, the cache around it, and every gate made to fire.
+//! The compiler for real: NVRTC on small texts, the cache around it, and every SASS check made to fire.
 
 mod common;
 
 use common::{compiler, folder, sass};
 use counterflow_runtime::Error;
-use counterflow_runtime::jit::gates;
+use counterflow_runtime::jit::sass_checks;
 use counterflow_runtime::jit::{Cache, Cached, Compiled, Source, Target};
 use std::time::Duration;
 
@@ -88,12 +88,12 @@ fn machine_code_comes_with_its_log_and_facts() {
     let Some(sass) = sass(&kernel.cubin) else {
         return;
     };
-    assert_eq!(gates::findings(&kernel, Some(&sass)), [] as [&str; 0]);
+    assert_eq!(sass_checks::findings(&kernel, Some(&sass)), [] as [&str; 0]);
     assert!(sass.count("EXIT") > 0 && sass.count("STS") > 0);
 }
 
 #[test]
-fn every_gate_fires() {
+fn every_sass_check_fires() {
     for (name, text, wanted) in [
         (
             "spills",
@@ -109,7 +109,7 @@ fn every_gate_fires() {
         let Some(sass) = sass(&kernel.cubin) else {
             return;
         };
-        let found = gates::findings(&kernel, Some(&sass)).join("\n");
+        let found = sass_checks::findings(&kernel, Some(&sass)).join("\n");
         for wanted in wanted {
             assert!(
                 found.contains(wanted),

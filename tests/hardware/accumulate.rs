@@ -11,7 +11,7 @@ use counterflow::jit::Compiler;
 use counterflow::launch::Loaded;
 use counterflow::{Communicator, Dtype, Error, Layout, Program, Shape, Variant, schedules};
 
-/// Tiles, and whether they are taken in turn.
+/// Tiles, and whether they are multiplied in ping-pong.
 const TILES: [((u32, u32), u32); 8] = [
     ((128, 256), 0),
     ((128, 192), 0),
@@ -26,11 +26,11 @@ const SIZES: [(u32, u32); 3] = [(264, 1096), (520, 72), (1032, 2048)];
 /// Columns of M are lines of memory: whole 16 bytes.
 const ROWS: [u32; 6] = [8, 56, 120, 136, 1000, 2056];
 
-fn variant(((rows, columns), in_turn): ((u32, u32), u32)) -> Variant {
+fn variant(((rows, columns), ping_pong): ((u32, u32), u32)) -> Variant {
     Variant::new(1)
         .layout(Layout::Tn)
         .set("tiles", (rows, columns))
-        .set("gemm.ping_pong", One(in_turn))
+        .set("gemm.ping_pong", One(ping_pong))
 }
 
 /// All of them, for what compiles them ahead.

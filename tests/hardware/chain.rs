@@ -1,5 +1,5 @@
 //! Launches in a row, each of which reads what the one before wrote and writes what that one read, on a GPU that they
-//! fill: there the next one's CTAs come early, and must touch nothing before the launches before are complete.
+//! fill: there the next one is a dependent launch, and must touch nothing before the launches before are complete.
 //!
 //! Values are integers, and an error stays to the end: a product moves every row on by one column, a vector or a stored
 //! tile is added to one. Whatever comes a launch too early is a column, or a count, behind.
@@ -10,7 +10,7 @@ use crate::gpus::{self, World};
 use crate::right::JITTER;
 use counterflow::codegen::interp::{self, Options};
 use counterflow::codegen::program::{Setting, TensorId};
-use counterflow::codegen::sm90::cta::early;
+use counterflow::codegen::sm90::cta::dependent_launch;
 use counterflow::cuda::{Address, Enqueued, Local, enqueued};
 use counterflow::jit::{Compiler, Probes};
 use counterflow::launch::{Loaded, Tensors};
@@ -110,11 +110,14 @@ fn tensors(kernel: &Kernel, places: &[(&str, Address, usize)]) -> Tensors {
 }
 
 /// Without this the tests would say nothing.
-fn comes_early(case: &Case, rank: &Communicator) {
+fn is_dependent_launch(case: &Case, rank: &Communicator) {
     let grid = case.plans[0].grid;
     let (ctas, sms) = (grid.gemm + grid.comm, rank.gpu().sms());
-    assert!(case.pipeline.early, "{}", case.kernel.name);
-    assert!(early::pays(ctas, sms), "{ctas} CTAs on {sms} SMs");
+    assert!(case.pipeline.dependent_launch, "{}", case.kernel.name);
+    assert!(
+        dependent_launch::pays(ctas, sms),
+        "{ctas} CTAs on {sms} SMs"
+    );
 }
 
 /// So many launches; with copies, some of which read another place, filled and spoiled in the order of the stream.
@@ -125,7 +128,7 @@ fn product(
     (m, side): (usize, usize),
     (launches, copies): (usize, bool),
 ) -> Result<Vec<u16>, Error> {
-    comes_early(case, rank);
+    is_dependent_launch(case, rank);
     let words = m * side;
     rank.reserve((words as u64 * 2).next_multiple_of(2 << 20) + (4 << 20))?;
     let aside = rank.allocate::<u16>(words)?;
@@ -233,7 +236,7 @@ fn counted(
     (m, side): (usize, usize),
     (launches, chained): (usize, Chained),
 ) -> Result<Vec<u16>, Error> {
-    comes_early(case, rank);
+    is_dependent_launch(case, rank);
     let words = m * side;
     rank.reserve(4 << 20)?;
     let loaded = Loaded::load(rank, compiler, &case.pipeline, &case.series)?;
@@ -317,7 +320,7 @@ fn every_link_fills_most_of_a_gpu() {
         let grid = case.plans[0].grid;
         let ctas = grid.gemm + grid.comm;
         assert!(
-            case.pipeline.early && early::pays(ctas, 132),
+            case.pipeline.dependent_launch && dependent_launch::pays(ctas, 132),
             "{variant}: {ctas} CTAs"
         );
     };

@@ -36,7 +36,7 @@ fn copies_that_wait_for_a_rank_that_never_launches_name_it() {
     let error = ended.expect_err("stalled");
     println!("  {error}\n  {}", error.help().unwrap_or_default());
     assert_eq!(error.kind(), "stalled");
-    // The copies' story, not that of the kernel that waits for what they would bring.
+    // The copies' trace, not that of the kernel that waits for what they would bring.
     let told = error.to_string();
     assert!(
         told.starts_with("rank 0 waited too long: copy_engine saw 0 of 1 on ready_x[1] ("),

@@ -1,4 +1,4 @@
-//! The math after the dot, and operands whose rows are contiguous: right for shapes that nothing divides, and what they
+//! The math after the dot, and operands that are MN-major: right for shapes that nothing divides, and what they
 //! cost beside the product alone.
 
 use crate::case::Case;

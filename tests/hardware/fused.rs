@@ -20,8 +20,8 @@ pub const TRACE: Probes = Probes {
     trace: true,
 };
 
-/// Columns of an output panel and of a tile.
-const PANEL: u32 = 64;
+/// Columns of an output subtile and of a tile.
+const SUBTILE: u32 = 64;
 const TILE: u32 = 256;
 
 /// When each tile that a rank stored was complete in memory.
@@ -34,7 +34,7 @@ fn tiles(events: &[Sighting]) -> Vec<u64> {
             .or_default()
             .push(event);
     }
-    let mut panels: BTreeMap<[u32; 5], Vec<u64>> = BTreeMap::new();
+    let mut subtiles: BTreeMap<[u32; 5], Vec<u64>> = BTreeMap::new();
     for events in threads.values() {
         let mut open = Vec::new();
         for event in events {
@@ -52,16 +52,16 @@ fn tiles(events: &[Sighting]) -> Vec<u64> {
                 Seen::Sent => open.clear(),
                 Seen::Stored => {
                     for tile in open.drain(..) {
-                        panels.entry(tile).or_default().push(event.time);
+                        subtiles.entry(tile).or_default().push(event.time);
                     }
                 }
                 Seen::Late { .. } => {}
             }
         }
     }
-    let whole = panels
+    let whole = subtiles
         .values()
-        .filter(|times| times.len() as u32 == TILE / PANEL);
+        .filter(|times| times.len() as u32 == TILE / SUBTILE);
     whole
         .filter_map(|times| times.iter().copied().max())
         .collect()

@@ -202,7 +202,7 @@ impl<'a> Memory<'a> {
 /// Where an element is: rows one after another, or in each chunk columns one after another.
 fn at(plan: &Plan, buffer: &Buffer, row: usize, column: usize) -> usize {
     let columns = plan.geometry.size(buffer.columns) as usize;
-    if buffer.rows_contiguous {
+    if buffer.mn_major {
         let chunk = plan.geometry.chunk_rows(buffer.rows) as usize;
         (row / chunk * columns + column) * chunk + row % chunk
     } else {

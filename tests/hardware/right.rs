@@ -20,7 +20,7 @@ pub const KINDS: [Kind; 4] = [
 /// Of them, those that also run with pauses.
 pub const JITTERED: [Kind; 2] = [KINDS[0], KINDS[3]];
 
-/// Operands whose rows are contiguous: the second.
+/// Operands that are MN-major: the second.
 pub const NN: [Kind; 2] = [
     (Dtype::Bf16, (128, 256), Layout::Nn),
     (Dtype::F16, (128, 128), Layout::Nn),
@@ -140,7 +140,7 @@ mod agrees {
     crate::each_schedule!(super::agrees);
 }
 
-/// Chunks that end within a tile, of which some strips exist: every sort of end in every world.
+/// Chunks that end within a tile, of which some partial boxes exist: every sort of end in every world.
 fn ragged(schedule: Schedule) {
     let matrix = Matrix {
         kinds: &[KINDS[0], KINDS[1], NN[0]],

@@ -55,11 +55,11 @@ const SIZES: [(u32, u32); 5] = [(8, 8), (264, 72), (1032, 1000), (2056, 520), (2
 pub const ROWS: [u32; 6] = [1, 7, 127, 129, 1000, 2049];
 /// Where columns of M are lines of memory, they are whole 16 bytes.
 const EVEN: [u32; 6] = [8, 56, 120, 136, 1000, 2056];
-/// Of the last tile's rows, as of its columns, some strips exist: one of them, a part of one, all but one of a half.
+/// Of the last tile's rows, as of its columns, some partial boxes exist: one of them, a part of one, all but one of a half.
 pub const RAGGED: [u32; 9] = [129, 1, 7, 8, 9, 65, 100, 200, 257];
 const RAGGED_EVEN: [u32; 5] = [136, 8, 72, 200, 264];
 const RAGGED_SIZES: [(u32, u32); 2] = [(8, 256), (1096, 520)];
-/// Operands whose rows are contiguous, most in blocks that the tile does not fill.
+/// Operands that are MN-major, most in blocks that the tile does not fill.
 const LAID_OUT: [(Layout, (u32, u32), Knobs); 22] = [
     (Layout::Nn, (128, 224), &[]),
     (Layout::Nn, (128, 144), PING_PONG),
@@ -98,7 +98,7 @@ const LAID_OUT: [(Layout, (u32, u32), Knobs); 22] = [
     ),
 ];
 
-/// CTAs that share the steps of a tile: as many panels each, or not; shared by warpgroups and in turn.
+/// CTAs that split the K of a tile: as many subtiles each, or not; cooperative and in ping-pong.
 const SPLIT: [(Layout, (u32, u32), Knobs); 32] = [
     (Layout::Nt, (64, 64), BY_2),
     (Layout::Nt, (64, 64), BY_3),
@@ -250,7 +250,7 @@ fn fused(tile: (u32, u32), knobs: Knobs) -> Variant {
     }
 }
 
-/// Tiles that warpgroups end one after another.
+/// Tiles that warpgroups end with staggered epilogues.
 fn staggered() -> impl Iterator<Item = (Program, Variant)> {
     let kinds = [
         (Dtype::Bf16, Layout::Nt, (200, 256)),
@@ -321,9 +321,9 @@ fn every_sort_of_tile_agrees_with_the_reference_on_ragged_shapes() {
     }
 }
 
-/// Strips of tiles that are not whole: alone, in turn, in clusters, with shared steps.
+/// Partial boxes of tiles that are not whole: alone, in ping-pong, in clusters, with shared steps.
 #[test]
-fn every_sort_of_tile_agrees_where_strips_are_left_out() {
+fn every_sort_of_tile_agrees_where_partial_boxes_are_left_out() {
     let known = References::default();
     for (variant, _, _, fill) in kernels() {
         let rows = match variant.layout {

@@ -2,14 +2,14 @@
 //! each sort as the tile asks for. The whole matrix is compiled by the ignored test.
 
 use crate::epilogues;
-use crate::gates::{all_pass, checked, nvidia};
+use crate::sass::{all_pass, checked, nvidia};
 use counterflow::codegen::cuda;
-use counterflow::jit::gates::findings;
+use counterflow::jit::sass_checks::findings;
 use counterflow::jit::{Compiled, Probes, Source, Target};
 use counterflow::{Dtype, Error, Layout, Variant, launch, schedules};
 
 #[test]
-fn one_of_each_kind_passes_the_gates() {
+fn one_of_each_kind_passes_the_sass_checks() {
     let variant = Variant::new(4).set("tiles", (128, 256));
     all_pass(&[
         (schedules::gemm(), variant.clone()),
@@ -23,17 +23,17 @@ fn one_of_each_kind_passes_the_gates() {
 
 /// 128x256 leaves the fewest registers: no word for the math after the dot may spill there.
 #[test]
-fn every_epilogue_passes_the_gates() {
+fn every_epilogue_passes_the_sass_checks() {
     let library = [schedules::linear_gelu, schedules::linear_residual];
     let all = library.iter().chain(&epilogues::ALL);
     let mut cases: Vec<_> = all.map(|program| (program(), Variant::new(4))).collect();
     cases.push((schedules::wgrad(), Variant::new(4).layout(Layout::Tn)));
-    // In turn, and with two blocks of rows a warpgroup.
+    // In ping-pong, and with two blocks of rows a warpgroup.
     let tall = Variant::new(4).set("tiles", (256, 128));
-    let in_turn = Variant::new(4)
+    let ping_pong = Variant::new(4)
         .set("tiles", (128, 128))
         .set("gemm.ping_pong", 1);
-    cases.push((schedules::linear_gelu(), in_turn));
+    cases.push((schedules::linear_gelu(), ping_pong));
     // With columns on the instruction's M side: one block of them, and two.
     for tile in [(208, 128), (240, 128), (104, 128), (176, 256), (80, 256)] {
         let swapped = Variant::new(4).set("tiles", tile);
@@ -95,7 +95,7 @@ fn probes_leave_no_instruction_where_they_are_off() {
 
 #[test]
 #[ignore = "a minute of compiling: `.ci/run` runs it"]
-fn every_schedule_type_and_tile_passes_the_gates() {
+fn every_schedule_type_and_tile_passes_the_sass_checks() {
     let mut cases = Vec::new();
     for schedule in schedules::ALL {
         for dtype in [Dtype::Bf16, Dtype::F16] {

@@ -2,6 +2,6 @@
 
 #[path = "../common/epilogues.rs"]
 mod epilogues;
-mod gates;
 mod kinds;
+mod sass;
 mod tiles;

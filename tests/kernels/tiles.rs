@@ -1,13 +1,13 @@
-//! The knobs of the GEMM itself, compiled: tiles of every width, shared and in turn, pass the gates.
+//! The knobs of the GEMM itself, compiled: tiles of every width, cooperative and in ping-pong, pass the SASS checks.
 
-use crate::gates::all_pass;
+use crate::sass::all_pass;
 use counterflow::codegen::builder::{GemmOptions, ScheduleBuilder, Tune};
 use counterflow::codegen::program::Setting;
 use counterflow::codegen::sm90::cta::{Mode, Wgmma};
 use counterflow::codegen::warp::Tile;
 use counterflow::{Dtype, Layout, Program, Variant, schedules};
 
-/// A tile and whether it is taken in turn.
+/// A tile and whether it is multiplied in ping-pong.
 type Kind = ((u32, u32), bool);
 
 /// Rows that are no multiple of 64: the columns are on the instruction's M side.
@@ -42,7 +42,7 @@ fn gemm(kinds: &[Kind]) -> Vec<(Program, Variant)> {
 }
 
 #[test]
-fn one_tile_of_each_sort_passes_the_gates() {
+fn one_tile_of_each_sort_passes_the_sass_checks() {
     all_pass(&gemm(&[
         ((128, 224), false),
         ((128, 144), false),
@@ -85,7 +85,7 @@ fn one_tile_of_each_sort_passes_the_gates() {
 
 #[test]
 #[ignore = "minutes of compiling: `.ci/run` runs it"]
-fn every_tile_passes_the_gates() {
+fn every_tile_passes_the_sass_checks() {
     let mut kinds = Vec::new();
     for columns in (16..=256).step_by(16) {
         kinds.push(((64, columns), true));
@@ -107,7 +107,7 @@ fn every_tile_passes_the_gates() {
             ((rows, 256), false, 200),
         ];
         let fits = more.into_iter().filter(|(.., most)| rows <= *most);
-        kinds.extend(fits.map(|(tile, in_turn, _)| (tile, in_turn)));
+        kinds.extend(fits.map(|(tile, ping_pong, _)| (tile, ping_pong)));
     }
     let mut cases = gemm(&kinds);
     // The types differ in few instructions: of swapped tiles, every third height will do.
@@ -127,7 +127,7 @@ fn every_tile_passes_the_gates() {
 
 #[test]
 #[ignore = "minutes of compiling: `.ci/run` runs it"]
-fn every_tile_that_the_library_offers_passes_the_gates() {
+fn every_tile_that_the_library_offers_passes_the_sass_checks() {
     let mut cases = Vec::new();
     for program in schedules::ALL.map(|schedule| schedule()) {
         let tiles = &program
@@ -135,7 +135,7 @@ fn every_tile_that_the_library_offers_passes_the_gates() {
             .iter()
             .find(|choice| choice.name == "tiles");
         let tiles = tiles.expect("tiles are a choice").options.clone();
-        let in_turn = program
+        let ping_pong = program
             .tunables
             .iter()
             .any(|choice| choice.name == "gemm.ping_pong");
@@ -143,7 +143,7 @@ fn every_tile_that_the_library_offers_passes_the_gates() {
             let variant = Variant::new(4).dtype(dtype);
             let tiles = tiles.iter().map(|tile| {
                 let variant = variant.clone().set("tiles", *tile);
-                if only_in_turn(*tile) {
+                if only_ping_pong(*tile) {
                     variant.set("gemm.ping_pong", true)
                 } else {
                     variant
@@ -152,7 +152,7 @@ fn every_tile_that_the_library_offers_passes_the_gates() {
             cases.extend(tiles.map(|variant| (program.clone(), variant)));
             for tile in [(128, 160), (128, 144), (128, 128)]
                 .iter()
-                .filter(|_| in_turn)
+                .filter(|_| ping_pong)
             {
                 let variant = variant
                     .clone()
@@ -166,7 +166,7 @@ fn every_tile_that_the_library_offers_passes_the_gates() {
 }
 
 /// Whether two warpgroups cannot share such a tile.
-fn only_in_turn(tile: Setting) -> bool {
+fn only_ping_pong(tile: Setting) -> bool {
     let Setting::Pair(rows, columns) = tile else {
         panic!("a tile is a pair");
     };
@@ -176,9 +176,9 @@ fn only_in_turn(tile: Setting) -> bool {
     Wgmma { tile, mode }.refused().is_some()
 }
 
-/// Panels of f32, which TMA adds to what is there: one reduction where a tile would be stored.
+/// Subtiles of f32, which TMA adds to what is there: one reduction where a tile would be stored.
 #[test]
-fn what_a_launch_adds_to_passes_the_gates() {
+fn what_a_launch_adds_to_passes_the_sass_checks() {
     let kinds = [
         ((128, 256), false),
         ((128, 192), false),
@@ -202,7 +202,7 @@ fn split(kind: Kind, split: u32) -> (Program, Variant) {
 }
 
 #[test]
-fn tiles_whose_steps_are_shared_pass_the_gates() {
+fn split_k_passes_the_sass_checks() {
     let kinds = [
         ((32, 64), true),
         ((64, 64), true),
@@ -216,7 +216,7 @@ fn tiles_whose_steps_are_shared_pass_the_gates() {
         let (program, variant) = split(kind, by);
         (program, variant.layout(layout))
     };
-    // Two blocks of rows a warpgroup, rows that a warp does not have, panels that are not dealt out evenly.
+    // Two blocks of rows a warpgroup, rows that a warp does not have, subtiles that are not dealt out evenly.
     all_pass(&[
         split(((256, 64), false), 2),
         split(((128, 96), true), 2),
@@ -276,13 +276,13 @@ fn linear(by: u32, tile: bool) -> Program {
 }
 
 #[test]
-fn what_comes_after_a_shared_product_passes_the_gates() {
+fn fused_epilogues_of_split_k_pass_the_sass_checks() {
     let all = [2, 3, 4].map(|by| [true, false].map(|tile| (linear(by, tile), Variant::new(1))));
     all_pass(all.as_flattened());
 }
 
 #[test]
-fn tiles_whose_steps_are_shared_in_clusters_pass_the_gates() {
+fn cluster_split_k_passes_the_sass_checks() {
     all_pass(&[
         both(((128, 192), false), (2, 1), 2),
         both(((128, 96), false), (1, 2), 2),

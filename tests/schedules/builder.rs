@@ -358,7 +358,7 @@ fn program(rolls: &[u8]) -> Program {
                     k: (dice.roll(2) == 0).then(|| number(dice)),
                     cluster: dice.wild().then(|| pair(dice)),
                     stages: dice.wild().then(|| number(dice)),
-                    panels: dice.wild().then(|| number(dice)),
+                    subtiles: dice.wild().then(|| number(dice)),
                     split: dice.wild().then(|| number(dice)),
                     ping_pong: dice.wild().then(|| number(dice)),
                 };

@@ -298,8 +298,8 @@ with_options! {
     two_of_them: (k = 64, cluster = (2, 1));
     three_of_them: (k = 64, cluster = (2, 1), split = 1);
     four_of_them: (k = 64, cluster = (2, 1), split = 1, stages = 4);
-    five_of_them: (k = 64, cluster = (2, 1), split = 1, stages = 4, panels = 2);
-    all_of_them: (k = 64, cluster = (2, 1), split = 1, stages = 4, panels = 2, ping_pong = true);
+    five_of_them: (k = 64, cluster = (2, 1), split = 1, stages = 4, subtiles = 2);
+    all_of_them: (k = 64, cluster = (2, 1), split = 1, stages = 4, subtiles = 2, ping_pong = true);
 }
 
 #[test]
@@ -311,13 +311,13 @@ fn a_gemm_takes_any_number_of_its_options() {
             cluster,
             split,
             stages,
-            panels,
+            subtiles,
             ping_pong,
         } = program.roles[0].kind
         else {
             panic!("{:?}", program.roles[0].kind);
         };
-        let given = [k, cluster, split, stages, panels, ping_pong];
+        let given = [k, cluster, split, stages, subtiles, ping_pong];
         assert_eq!(given.iter().flatten().count(), count, "{}", program.name);
     }
     assert_eq!(WITH_OPTIONS.len(), 7, "from none to all");

@@ -2,7 +2,7 @@
 //! rule, and the variants they run in.
 
 mod builder;
-mod gallery;
 mod library;
 mod macros;
+mod negative;
 mod tuned;

@@ -105,7 +105,7 @@ fn the_other_16_bit_type_counts_behind_the_type_itself() {
 #[test]
 fn what_is_no_longer_legal_is_not_taken() {
     let program = schedules::gemm();
-    for choices in [[("tiles", "8x8")], [("panels", "3")], [("tiles", "wide")]] {
+    for choices in [[("tiles", "8x8")], [("subtiles", "3")], [("tiles", "wide")]] {
         let stale = measured(&program, 1, &choices);
         let choice = select(&[stale], &program, &Variant::new(1), 2048);
         assert!(!choice.measured, "{choices:?}");
@@ -138,7 +138,7 @@ fn a_choice_that_came_later_is_as_it_was() {
 }
 
 #[test]
-fn few_tiles_of_a_deep_product_share_their_steps() {
+fn few_tiles_of_a_deep_product_are_split_along_k() {
     let (program, base) = (schedules::gemm(), Variant::new(1));
     let favourite = |m, n, k| {
         let shape = Shape::new(m, n, k);
@@ -182,7 +182,7 @@ const PRODUCTS: &str = include_str!("../measured/gemm.csv");
 /// Of the suites' products, the variants that were the model's favourites when they were measured.
 const SUITES: &str = include_str!("../measured/suite.csv");
 
-/// In all layouts, in turn and shared, in clusters and alone; and rows that are no whole tiles.
+/// In all layouts, in ping-pong and cooperative, in clusters and alone; and rows that are no whole tiles.
 const LAYOUTS: &str = include_str!("../measured/layouts.csv");
 
 /// Variants and their medians in microseconds, by product and layout, and where runs are told apart by what cuBLASLt took.
@@ -227,8 +227,8 @@ fn runs(lines: &str) -> Runs<'_> {
 /// Of rows that are no whole tiles, which it was not fitted to, it counts neither what a multiply of narrow tiles reads of shared
 /// memory nor rows of a box outside the tensor. Nor does it know why 104x128 in clusters of 2x1 takes 47 and 54 us in nn where
 /// it says 38 and 45 (two runs without the tiles that it has before that one). With rows contiguous, it misses by less: shared
-/// steps of tiles that do not begin with lines and the clusters that share them, 128x144 in turn beside shared, 128x160 in
-/// clusters of 1x2 beside 128x144, and short K in turn. The table has winners at all of these; at
+/// steps of tiles that do not begin with lines and the clusters that share them, 128x144 in ping-pong beside cooperative, 128x160 in
+/// clusters of 1x2 beside 128x144, and short K in ping-pong. The table has winners at all of these; at
 /// 16384x8192x1024 tn it is the model's tile in another order, fastest in a later run in which 128x192, fastest here, was not.
 const KNOWN: [([u32; 3], &str, &str, f64); 12] = [
     ([65, 8192, 8192], "nt", "36.99", 1.30),
@@ -485,17 +485,17 @@ fn where_no_variant_fits_the_refusal_is_of_one_that_has_a_meaning() {
     let error =
         tuned::select(&[], GPU, &program, &base, &shape, &machine).expect_err("too few steps");
     assert!(
-        error.to_string().contains("4 CTAs share 2 steps"),
+        error.to_string().contains("4 CTAs split 2 steps"),
         "{error}"
     );
 }
 
 /// Tiles whose width is no multiple of 64 read lines twice where that many elements lie together.
 #[test]
-fn contiguous_rows_cost_odd_tiles_what_was_measured() {
+fn mn_major_costs_odd_tiles_what_was_measured() {
     let (program, machine) = (schedules::gemm(), Machine::h200());
     let shape = Shape::new(8192, 8192, 8192);
-    // In turn, in microseconds.
+    // in ping-pong, in microseconds.
     for (layout, tile, measured) in [
         (Layout::Nn, (128, 128), 1578.0),
         (Layout::Nn, (128, 160), 1753.0),

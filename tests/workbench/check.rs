@@ -1,4 +1,4 @@
-//! `check`: what is proven, what is refused with which story, and ranges of shapes.
+//! `check`: what is proven, what is refused with which trace, and ranges of shapes.
 
 use super::{AG, ALL, SMALL_AG, bad, good, has, object, schedules, tell, your_own};
 use counterflow_workbench::{GOOD, REJECTED, Schedule, USAGE};
@@ -265,7 +265,7 @@ fn check_takes_every_schedule() {
 }
 
 #[test]
-fn check_tells_the_story_of_a_wait_that_is_not_met() {
+fn check_shows_the_trace_of_a_wait_that_is_not_met() {
     let told = tell(&ALL, "check forgets_one_peer");
     bad(
         &told,
@@ -280,7 +280,7 @@ fn check_tells_the_story_of_a_wait_that_is_not_met() {
 }
 
 #[test]
-fn check_tells_the_story_of_a_race() {
+fn check_shows_the_trace_of_a_race() {
     let told = tell(&ALL, "check does_not_wait");
     bad(
         &told,

@@ -23,7 +23,7 @@ const SMALL_AG: &str = "--arch cpu --set tiles=16x16 --set pieces=8 --m 64 --n 3
 
 /// What a call of the workbench gave.
 #[derive(Debug)]
-struct Told {
+struct Output {
     code: u8,
     out: String,
     err: String,
@@ -43,7 +43,7 @@ const ALL: [Schedule; 9] = [
 ];
 
 /// Calls the workbench with words separated by spaces.
-fn tell(schedules: &[Schedule], words: &str) -> Told {
+fn tell(schedules: &[Schedule], words: &str) -> Output {
     tell_with(
         schedules,
         words.split_whitespace(),
@@ -56,11 +56,11 @@ fn tell_with<'a>(
     schedules: &[Schedule],
     words: impl IntoIterator<Item = &'a str>,
     surroundings: &Surroundings,
-) -> Told {
+) -> Output {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let args = std::iter::once("workbench").chain(words);
     let code = run_with(args, schedules, surroundings, &mut out, &mut err);
-    Told {
+    Output {
         code,
         out: String::from_utf8(out).expect("text"),
         err: String::from_utf8(err).expect("text"),
@@ -68,7 +68,7 @@ fn tell_with<'a>(
 }
 
 #[track_caller]
-fn good(told: Told) -> Told {
+fn good(told: Output) -> Output {
     assert_eq!(told.code, GOOD, "{}{}", told.out, told.err);
     assert_eq!(told.err, "");
     told
@@ -76,7 +76,7 @@ fn good(told: Told) -> Told {
 
 /// The answer to a mistake: its exit code, and every one of `words` on standard error.
 #[track_caller]
-fn bad(told: &Told, code: u8, words: &[&str]) {
+fn bad(told: &Output, code: u8, words: &[&str]) {
     assert_eq!(told.code, code, "{}{}", told.out, told.err);
     for word in words {
         assert!(told.err.contains(word), "no `{word}` in:\n{}", told.err);
@@ -96,7 +96,7 @@ fn has(text: &str, words: &[&str]) {
 }
 
 #[track_caller]
-fn object(told: &Told) -> Json {
+fn object(told: &Output) -> Json {
     let mut lines = told.out.lines();
     let object = serde_json::from_str(lines.next().expect("a line")).expect("an object");
     assert_eq!(lines.next(), None, "one object only");

@@ -1,6 +1,6 @@
 //! What is only shown: a demo, timelines, kernels, lists, JSON, stages and colours.
 
-use super::{AG, ALL, SMALL_AG, Told, bad, good, has, object, tell, tell_with};
+use super::{AG, ALL, Output, SMALL_AG, bad, good, has, object, tell, tell_with};
 use counterflow_workbench::{GOOD, REJECTED, Surroundings, USAGE};
 use serde_json::Value as Json;
 
@@ -130,7 +130,7 @@ fn json_carries_errors_too() {
     assert_eq!(object(&told)["error"]["kind"], "usage");
 }
 
-fn dump(value: &str, words: &str) -> Told {
+fn dump(value: &str, words: &str) -> Output {
     let surroundings = Surroundings {
         dump: Some(value.into()),
         ..Surroundings::default()

@@ -47,7 +47,7 @@ fn every_bad_input_names_the_value_and_what_is_legal() {
         ("check --set tiles=0x64", &["0x64", "1 to 65536"]),
         (
             "check --set tiles=100x256",
-            &["100x256", "64 (in turn), 128 or 256"],
+            &["100x256", "64 (in ping-pong), 128 or 256"],
         ),
         (
             "check --set comm.ctas=200",

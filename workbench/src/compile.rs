@@ -8,7 +8,7 @@ use counterflow_codegen::cuda::{self, expected};
 use counterflow_codegen::verify;
 use counterflow_runtime::Error;
 use counterflow_runtime::jit::sass::Sass;
-use counterflow_runtime::jit::{Cached, Compiler, gates};
+use counterflow_runtime::jit::{Cached, Compiler, sass_checks};
 use counterflow_runtime::launch;
 use serde_json::{Map, json};
 
@@ -27,9 +27,9 @@ pub(super) fn compile(request: &Request, console: &mut Console<'_>) -> Result<Ou
     drop(bar);
     // Only this report needs a disassembler.
     let sass = Sass::of(&compiled.cubin);
-    let mut found = gates::findings(&compiled, sass.as_ref().ok());
+    let mut found = sass_checks::findings(&compiled, sass.as_ref().ok());
     if let Ok(sass) = &sass {
-        found.extend(gates::in_counts(sass, &wanted));
+        found.extend(sass_checks::in_counts(sass, &wanted));
     }
     wanted.extend(LOCAL.map(|name| (name, 0)));
     let took = compiled.took.as_secs_f64();

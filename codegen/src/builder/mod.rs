@@ -138,9 +138,9 @@ impl ScheduleBuilder {
             .get(like.id.index())
             .is_some_and(|t| t.kind == TensorKind::Scattered);
         let extent = like.extent.unwrap_or(if scattered {
-            Extent::Chunk
+            ScratchRows::Chunk
         } else {
-            Extent::Whole
+            ScratchRows::Whole
         });
         self.tensor(
             name,
@@ -243,7 +243,7 @@ impl ScheduleBuilder {
             cluster,
             split,
             stages,
-            panels,
+            subtiles,
             ping_pong,
         } = options;
         // A closure has its own location, so the caller's is taken here.
@@ -256,7 +256,7 @@ impl ScheduleBuilder {
             cluster: choice("cluster", cluster),
             split: choice("split", split),
             stages: choice("stages", stages),
-            panels: choice("panels", panels),
+            subtiles: choice("subtiles", subtiles),
             ping_pong: choice("ping_pong", ping_pong),
         };
         self.role(kind, body);

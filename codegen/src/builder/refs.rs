@@ -3,7 +3,7 @@
 use super::words::Tune;
 use crate::order::TileOrder;
 use crate::program::{
-    CellIndex, Cells, CounterDim, CounterId, Extent, Home, PartitionId, Pick, Place, Slots,
+    CellIndex, Cells, CounterDim, CounterId, Home, PartitionId, Pick, Place, ScratchRows, Slots,
     TensorId, Var,
 };
 use crate::rank::RankExpr;
@@ -12,7 +12,7 @@ use crate::rank::RankExpr;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TensorRef {
     pub(super) id: TensorId,
-    pub(super) extent: Option<Extent>,
+    pub(super) extent: Option<ScratchRows>,
 }
 
 /// A partition of the schedule being built.
@@ -129,7 +129,7 @@ impl TensorRef {
     #[must_use]
     pub fn chunk(self) -> TensorRef {
         TensorRef {
-            extent: Some(Extent::Chunk),
+            extent: Some(ScratchRows::Chunk),
             ..self
         }
     }
@@ -137,7 +137,7 @@ impl TensorRef {
     #[must_use]
     pub fn whole(self) -> TensorRef {
         TensorRef {
-            extent: Some(Extent::Whole),
+            extent: Some(ScratchRows::Whole),
             ..self
         }
     }

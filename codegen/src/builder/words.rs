@@ -136,8 +136,8 @@ pub struct GemmOptions {
     /// Stages of the shared-memory ring.
     pub stages: Option<Tune>,
     /// Shared-memory buffers through which results are stored.
-    pub panels: Option<Tune>,
-    /// Whether the warpgroups that multiply take whole tiles in turn (ping-pong) instead of sharing each. Tiles of 64
+    pub subtiles: Option<Tune>,
+    /// Whether the warpgroups that multiply take whole tiles in ping-pong instead of sharing each. Tiles of 64
     /// rows always do, and tiles of 64 columns whose rows are no multiple of 64.
     pub ping_pong: Option<Tune>,
 }

@@ -17,12 +17,12 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         (tile.columns, tile.rows)
     };
     // Two warpgroups share a tile, or each has one of its own.
-    let in_turn = (pipeline.kernel.roles.iter())
+    let ping_pong = (pipeline.kernel.roles.iter())
         .any(|role| matches!(role.kind, RoleKind::Gemm(gemm) if gemm.ping_pong || m <= 64));
-    let m = if in_turn { m } else { m / 2 };
+    let m = if ping_pong { m } else { m / 2 };
     // wgmma multiplies 64 of that side at a time.
     let mma = m / 64 * (tile.k / instruction_k(pipeline.dtype()));
-    // stmatrix.x4 writes, and ldmatrix.x4 reads, 16 by 16 elements of a warp, of which four have the M side. A panel of
+    // stmatrix.x4 writes, and ldmatrix.x4 reads, 16 by 16 elements of a warp, of which four have the M side. A subtile of
     // rows may end with half of that.
     let each = if tile.rows.is_multiple_of(64) {
         n
@@ -31,7 +31,7 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     };
     let blocks = m / 64 * (n / each) * each.div_ceil(16);
     let (mut products, mut writes, mut adds, mut sums, mut copies) = (0, 0, 0, 0, 0);
-    // Stored tiles beside a product; panels of 16 bits that are written and read by matrix instructions, f32 has others.
+    // Stored tiles beside a product; subtiles of 16 bits that are written and read by matrix instructions, f32 has others.
     let (mut tiles, mut stored, mut read) = (0, 0, 0);
     let halves = |region: &Region| {
         u32::from(pipeline.kernel.buffers[region.buffer.index()].dtype.bytes() == 2)
@@ -62,16 +62,16 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
             | OpKind::If { .. } => {}
         });
     }
-    // What an item stores in several places is written to panels once, unless it differs in value or type.
+    // What an item stores in several places is written to subtiles once, unless it differs in value or type.
     for role in &pipeline.kernel.roles {
         items(&role.body, &mut |body| {
-            let mut panels = Vec::new();
+            let mut subtiles = Vec::new();
             visit_ops(body, &mut |op| {
                 if let OpKind::Store { dst, value, .. } = &op.kind {
                     let dtype = pipeline.kernel.buffers[dst.buffer.index()].dtype;
                     let value = &pipeline.kernel.values[usize::from(value.0)];
-                    if !panels.contains(&(dtype, value)) {
-                        panels.push((dtype, value));
+                    if !subtiles.contains(&(dtype, value)) {
+                        subtiles.push((dtype, value));
                         stored += halves(dst);
                     }
                 }
@@ -80,7 +80,7 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
     }
     let mut wanted = vec![
         ("HGMMA", products * mma),
-        // The operands of a step, a panel of another rank's sum or of a stored tile, a box.
+        // The operands of a step, a subtile of another rank's sum or of a stored tile, a box.
         (
             "UTMALDG",
             operands(pipeline) * products + sums + tiles + copies,
@@ -91,10 +91,10 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         ("LDSM", read * blocks),
         // One gives registers, the others take them.
         ("USETMAXREG", 2),
-        // What comes early lets the next launch come, and waits for those before, each once.
-        ("PREEXIT", u32::from(pipeline.early)),
-        ("ACQBULK", u32::from(pipeline.early)),
-        // Where a sum is given back, which is not in the way of the tile; neither at the start nor at the end. Where sums
+        // A dependent launch lets the next launch come, and waits for those before, each once.
+        ("PREEXIT", u32::from(pipeline.dependent_launch)),
+        ("ACQBULK", u32::from(pipeline.dependent_launch)),
+        // Where a partial is released, which is not in the way of the tile; neither at the start nor at the end. Where partials
         // lie in the stages, nobody gives them back.
         (
             "MEMBAR.ALL.GPU",
@@ -102,14 +102,14 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         ),
     ];
     if pipeline.cta.split() > 1 {
-        // Four accumulators each, of all that a thread has of a tile; each panel's sends stand once, whoever's it is.
+        // Four accumulators each, of all that a thread has of a tile; each subtile's sends stand once, whoever's it is.
         let accumulators = products * m * n / 128;
         wanted.push(("STAS", accumulators / 4));
     }
     wanted
 }
 
-/// Loads of a step: each operand's box, and a strip of it if it has several.
+/// Loads of a step: each operand's box, and a partial box of it if it has several.
 fn operands(pipeline: &Pipeline) -> u32 {
     let each = pipeline.tiling().operands().iter();
     each.map(|operand| 1 + u32::from(operand.major == Major::K && operand.boxes.partial))

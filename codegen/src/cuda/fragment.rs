@@ -8,7 +8,7 @@ impl Text<'_> {
     /// One operation.
     pub(super) fn fragment(&mut self, op: &FragmentOp) {
         match op {
-            FragmentOp::ReadPanel {
+            FragmentOp::ReadSubtile {
                 ring,
                 name,
                 slot_part,
@@ -18,8 +18,8 @@ impl Text<'_> {
             } => {
                 let shared = self.shared(*ring, *slot_part, index, false);
                 let element = self.element(*dtype);
-                self.panel_array(name);
-                self.panel("panel_read", &element, (name, ""), &shared);
+                self.subtile_array(name);
+                self.subtile("subtile_read", &element, (name, ""), &shared);
             }
             FragmentOp::ReadVector {
                 name,
@@ -37,7 +37,7 @@ impl Text<'_> {
                 let part = self.factor(part);
                 self.apply(*epilogue, &part);
             }
-            FragmentOp::WritePanel {
+            FragmentOp::WriteSubtile {
                 ring,
                 part,
                 epilogue,
@@ -48,15 +48,15 @@ impl Text<'_> {
                 match epilogue {
                     Some(index) => {
                         let from = results(&self.pipeline.epilogues[*index]);
-                        self.panel("panel_store", &element, (&from, ""), &shared);
+                        self.subtile("subtile_store", &element, (&from, ""), &shared);
                     }
                     None => {
-                        let at = format!(" + {} * {} / 2", self.factor(part), self.panel_n());
-                        self.panel("panel_store", &element, ("acc", &at), &shared);
+                        let at = format!(" + {} * {} / 2", self.factor(part), self.subtile_n());
+                        self.subtile("subtile_store", &element, ("acc", &at), &shared);
                     }
                 }
             }
-            FragmentOp::SendSum {
+            FragmentOp::SendPartial {
                 ring,
                 to,
                 index,
@@ -64,17 +64,17 @@ impl Text<'_> {
             } => {
                 let barrier = self.barrier(ring.full(), Slot::Current);
                 let to = self.expr(to);
-                self.sum(
-                    "sum_send",
+                self.partial(
+                    "partial_send",
                     *ring,
                     (index, part),
                     &format!("{barrier}.at, {to}, "),
                 );
             }
-            FragmentOp::AddSum { ring, index, part } => {
-                self.sum("sum_add", *ring, (index, part), "")
+            FragmentOp::AddPartial { ring, index, part } => {
+                self.partial("partial_add", *ring, (index, part), "")
             }
-            FragmentOp::AddPanel {
+            FragmentOp::AddSubtile {
                 ring,
                 slot_part,
                 index,
@@ -83,9 +83,9 @@ impl Text<'_> {
             } => {
                 let shared = self.shared(*ring, *slot_part, index, false);
                 let part = self.factor(part);
-                let at = format!(" + {part} * {} / 2", self.panel_n());
+                let at = format!(" + {part} * {} / 2", self.subtile_n());
                 let element = self.element(*dtype);
-                self.panel("panel_add", &element, ("acc", &at), &shared);
+                self.subtile("subtile_add", &element, ("acc", &at), &shared);
             }
         }
     }

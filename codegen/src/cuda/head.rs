@@ -4,7 +4,7 @@ use super::words::{meaning, next_block, order_name, view};
 use super::{PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
 use crate::sm90::cta::Mode;
-use crate::warp::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Pipeline, Place, Ring, cluster};
+use crate::warp::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Pipeline, Ring, RunBy, cluster};
 use std::collections::BTreeSet;
 
 impl Text<'_> {
@@ -21,7 +21,7 @@ impl Text<'_> {
             tile.columns,
             tile.k,
             match pipeline.cta.mode() {
-                Mode::PingPong => " in turn",
+                Mode::PingPong => " ping-pong",
                 Mode::Cooperative => "",
             },
             match (pipeline.cta.cluster(), pipeline.cta.split()) {
@@ -55,16 +55,16 @@ impl Text<'_> {
             tile.rows, tile.columns, tile.k
         ));
         let blocks = pipeline.cta.blocks();
-        // What is on the instruction's M side, and of a panel the part of what is on its N side.
-        let (on_m, panel_n) = if pipeline.tiling().swapped() {
+        // What is on the instruction's M side, and of a subtile the part of what is on its N side.
+        let (on_m, subtile_n) = if pipeline.tiling().swapped() {
             self.line("// Columns of the tile are on the instruction's M side, its rows on the N side: accumulators hold it transposed.");
-            ("columns", "PANEL_M")
+            ("columns", "SUBTILE_M")
         } else {
-            ("rows", "PANEL_N")
+            ("rows", "SUBTILE_N")
         };
         self.line(match pipeline.cta.mode() {
             Mode::PingPong => {
-                "constexpr u32 CONSUMERS = 2;  // warpgroups, which take tiles in turn".into()
+                "constexpr u32 CONSUMERS = 2;  // warpgroups, which take tiles in ping-pong".into()
             }
             Mode::Cooperative => format!(
                 "constexpr u32 CONSUMERS = 2;  // warpgroups, {} {on_m} each",
@@ -76,7 +76,7 @@ impl Text<'_> {
                 "constexpr u32 BLOCKS = {blocks};  // of 64 {on_m}, which a consumer multiplies"
             ));
         }
-        if pipeline.cta.beside() > 1 {
+        if pipeline.cta.multicast_group() > 1 {
             let (shared, along) = if pipeline.cta.cluster().0 > 1 {
                 (1, "rows")
             } else {
@@ -85,14 +85,14 @@ impl Text<'_> {
             let shared = &pipeline.rings[0].parts()[shared].name;
             self.line(format!(
                 "constexpr u32 CLUSTER = {};  // CTAs along {along} that load {shared} together",
-                pipeline.cta.beside()
+                pipeline.cta.multicast_group()
             ));
         }
         if pipeline.cta.split() > 1 {
-            let of = if pipeline.cta.beside() > 1 {
-                "groups of them in a cluster, which share the steps of their tiles"
+            let of = if pipeline.cta.multicast_group() > 1 {
+                "groups of them in a cluster, which split the K of their tiles"
             } else {
-                "CTAs of a cluster, which share the steps of each tile"
+                "CTAs of a cluster, which split the K of each tile"
             };
             self.line(format!(
                 "constexpr u32 SPLIT = {};  // {of}",
@@ -115,7 +115,7 @@ impl Text<'_> {
             "CLUSTER",
             "SPLIT",
             "STAGES",
-            "BOXES",
+            "STAGING_SLOTS",
         ];
         let mut symbols: Vec<(String, u32)> = Vec::new();
         pipeline.visit_exprs(|expr| {
@@ -139,14 +139,14 @@ impl Text<'_> {
             ));
         }
         if sliced {
-            self.line("constexpr u32 SLICE_BYTES = PANEL_M * 128;");
+            self.line("constexpr u32 SLICE_BYTES = SUBTILE_M * 128;");
         }
         if pipeline.cta.split() > 1 {
             self.line(format!(
-                "constexpr u32 SUM_THREADS = 128;  // of a consumer: those that have {on_m} of the tile"
+                "constexpr u32 SPLIT_PARTIAL_THREADS = 128;  // of a consumer: those that have {on_m} of the tile"
             ));
             self.line(format!(
-                "constexpr u32 SUM_PANEL_BYTES = {}{panel_n} * 2 * SUM_THREADS;  // of a panel's accumulators",
+                "constexpr u32 SPLIT_PARTIAL_SUBTILE_BYTES = {}{subtile_n} * 2 * SPLIT_PARTIAL_THREADS;  // of a subtile's accumulators",
                 if blocks > 1 { "BLOCKS * " } else { "" }
             ));
         }
@@ -175,8 +175,8 @@ impl Text<'_> {
             let all = all.collect::<Vec<_>>().join(", ");
             self.line(format!("constexpr u32 {all};"));
         }
-        if pipeline.turns() > 0 {
-            self.line(format!("constexpr u32 TURN_AT = {at};"));
+        if pipeline.order_barriers() > 0 {
+            self.line(format!("constexpr u32 ORDER_AT = {at};"));
         }
         self.line(format!(
             "constexpr u32 SHARED_BYTES = {};",
@@ -323,7 +323,7 @@ impl Text<'_> {
     pub(super) fn kernel(&mut self, params: &[Param]) {
         let pipeline = self.pipeline;
         let cluster = if pipeline.cta.ctas() > 1 {
-            let ctas = cluster(pipeline.cta.beside(), pipeline.cta.split());
+            let ctas = cluster(pipeline.cta.multicast_group(), pipeline.cta.split());
             format!("__cluster_dims__({}, 1, 1) ", self.expr(&ctas))
         } else {
             String::new()
@@ -336,12 +336,12 @@ impl Text<'_> {
         self.depth += 2;
         for param in params {
             match param {
-                Param::Map { map, tail } => {
+                Param::Map { map, partial_chunk } => {
                     let map = pipeline.map(*map);
-                    let (name, of) = if *tail {
+                    let (name, of) = if *partial_chunk {
                         (
-                            format!("{}_tail", map.name),
-                            "the chunk that is not full".to_string(),
+                            format!("{}_partial_chunk", map.name),
+                            "the partial chunk".to_string(),
                         )
                     } else {
                         (map.name.clone(), view(map.view).to_string())
@@ -356,22 +356,22 @@ impl Text<'_> {
             }
         }
         self.depth -= 1;
-        if pipeline.early {
+        if pipeline.dependent_launch {
             self.line("launch_dependents();");
         }
         self.line("extern __shared__ __align__(1024) u8 shared[];");
         self.line("const u32 base = shared_address(shared);");
         self.line("const u32 warp = warp_index();");
         self.line("const u32 lane = threadIdx.x % 32;");
-        match (pipeline.cta.beside() > 1, pipeline.cta.split() > 1) {
+        match (pipeline.cta.multicast_group() > 1, pipeline.cta.split() > 1) {
             (false, false) => {}
             (true, false) => {
-                self.line("const u32 half = cluster_rank();  // which CTA of its cluster this is");
+                self.line("const u32 cta_rank = cluster_rank();  // which CTA of its cluster this is");
             }
-            (false, true) => self.line("const u32 share = cluster_rank();  // which of its cluster's CTAs this is, and which part of the steps it has"),
+            (false, true) => self.line("const u32 split_rank = cluster_rank();  // which of its cluster's CTAs this is, and which part of the steps it has"),
             (true, true) => {
-                self.line("const u32 half = cluster_rank() % CLUSTER;  // which of the CTAs that load together this is");
-                self.line("const u32 share = cluster_rank() / CLUSTER;  // which part of the steps these have");
+                self.line("const u32 cta_rank = cluster_rank() % CLUSTER;  // which of the CTAs that load together this is");
+                self.line("const u32 split_rank = cluster_rank() / CLUSTER;  // which part of the steps these have");
             }
         }
         self.ring_objects();
@@ -413,8 +413,8 @@ impl Text<'_> {
             for ring in &pipeline.rings {
                 text.ring_barriers(ring);
             }
-            if pipeline.turns() > 0 {
-                text.line("OrderBarrier::init(base + TURN_AT, 4);");
+            if pipeline.order_barriers() > 0 {
+                text.line("OrderBarrier::init(base + ORDER_AT, 4);");
             }
             text.line("mbarrier_init_fence();");
         });
@@ -434,18 +434,18 @@ impl Text<'_> {
         self.line(format!("registers_give<{give}>();"));
         let mut open = String::new();
         for warp in &pipeline.warps {
-            let (test, consumer) = match warp.place {
-                Place::Thread { warp } => (format!("warp == {warp}"), None),
-                Place::Threads { first } => {
+            let (test, consumer) = match warp.run_by {
+                RunBy::Thread { warp } => (format!("warp == {warp}"), None),
+                RunBy::Threads { first } => {
                     let last = first + CONSUMERS - 1;
                     (
                         format!("warp >= {first} && warp <= {last}"),
                         Some(format!(
-                            "const u32 consumer = warp - {first};  // whose panels"
+                            "const u32 consumer = warp - {first};  // whose subtiles"
                         )),
                     )
                 }
-                Place::Groups => continue,
+                RunBy::Groups => continue,
             };
             self.line(format!(
                 "{open}if ({test} && elect_one()) {{  // {}",
@@ -462,12 +462,12 @@ impl Text<'_> {
         self.line("}");
         self.depth -= 1;
         for warp in &pipeline.warps {
-            let Place::Groups = warp.place else { continue };
+            let RunBy::Groups = warp.run_by else { continue };
             self.line(format!("}} else {{  // {}", warp.name));
             self.depth += 1;
             self.line(format!("registers_take<{take}>();"));
             self.line("const u32 consumer = warp / 4 - 1;");
-            // A shared tile is halved: what is first on the instruction's M side is the first consumer's.
+            // A cooperative tile is halved: what is first on the instruction's M side is the first consumer's.
             let first = match (pipeline.cta.ordered(), pipeline.cta.blocks()) {
                 (true, _) => String::new(),
                 (false, 1) => format!("consumer * {BLOCK_ROWS} + "),
@@ -479,11 +479,11 @@ impl Text<'_> {
                 "a tile"
             };
             let [x, w] = [0, 1].map(|part| pipeline.rings[0].parts()[part].name.clone());
-            let [x_rows, w_rows] = pipeline.kernel.variant.layout.rows_contiguous();
+            let [x_rows, w_rows] = pipeline.kernel.variant.layout.mn_major();
             let descriptor = |name: &str, rows: bool| {
                 let at = format!("{}[0]", super::rings::smem(name));
                 if rows {
-                    format!("const u64 {name}_tile = wgmma_descriptor_rows({at}, BLOCK_BYTES)")
+                    format!("const u64 {name}_tile = wgmma_descriptor_mn_major({at}, BLOCK_BYTES)")
                 } else {
                     format!("const u64 {name}_tile = wgmma_descriptor({at})")
                 }
@@ -515,11 +515,11 @@ fn in_flight(ring: &Ring) -> String {
     let parts = ring.parts().iter();
     let parts = parts.map(|part| part.name.as_str()).collect::<Vec<_>>();
     match (parts.as_slice(), ring.name) {
-        (_, "sum") => "sums of others that a CTA holds, for each consumer".into(),
-        (_, "box") => {
-            "boxes that a CTA which moves data holds, where stages and panels will be".into()
+        (_, "split_partial") => "partials of other CTAs that a CTA holds, for each consumer".into(),
+        (_, "staging") => {
+            "staging buffers of a CTA that moves data, where stages and subtiles will be".into()
         }
-        ([_], name) if ring.is_handed_over() => {
+        ([_], name) if ring.is_staggered() => {
             format!("output {name}s in flight, in places that go from one consumer to the other")
         }
         ([_], name) if ring.sets > 1 => format!("output {name}s in flight, for each consumer"),
@@ -538,8 +538,8 @@ fn describe(pipeline: &Pipeline, field: Field) -> String {
             other => format!("size of {other}"),
         },
         Field::ChunkRows(id) => format!("of {}, in a full chunk", dim(id)),
-        Field::Tail(_) => {
-            "the chunk that has some rows, but not all: it has a map of its own".into()
+        Field::PartialChunk(_) => {
+            "the partial chunk: it has some rows, but not all, and a map of its own".into()
         }
         Field::Me => "this rank".into(),
         Field::World => "how many ranks there are".into(),
@@ -548,7 +548,7 @@ fn describe(pipeline: &Pipeline, field: Field) -> String {
             "rows of {} in a chunk, each with its cells",
             pipeline.kernel.partitions[id.index()].name
         ),
-        Field::Join => "waves of items before the first blocks take part".into(),
+        Field::LateJoin => "waves of items before the first blocks take part".into(),
         Field::Heap
         | Field::Stride
         | Field::Counters

@@ -21,7 +21,7 @@ use crate::kernel::DimId;
 use crate::program::Loc;
 use crate::variant::Arch;
 use crate::verify::Checked;
-use crate::warp::{Field, Pipeline, Place};
+use crate::warp::{Field, Pipeline, RunBy};
 
 /// The name under which the text includes the prelude.
 pub const PRELUDE: &str = "prelude.cuh";
@@ -39,7 +39,7 @@ pub fn prelude() -> String {
         include_str!("prelude/counters.cuh"),
         include_str!("prelude/wgmma.cuh"),
         include_str!("prelude/epilogue.cuh"),
-        include_str!("prelude/sums.cuh"),
+        include_str!("prelude/partials.cuh"),
         include_str!("prelude/math.cuh"),
     ];
     files.join("\n")
@@ -84,7 +84,7 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
         origin: None,
         depth: 0,
         role: "",
-        place: Place::Groups,
+        run_by: RunBy::Groups,
         group: false,
     };
     let params = params::of(pipeline);
@@ -120,7 +120,7 @@ struct Text<'a> {
     /// The current role, as stall records name it.
     role: &'static str,
     /// Who runs it.
-    place: Place,
+    run_by: RunBy,
     /// Whether warpgroups do, not one thread.
     group: bool,
 }
@@ -159,8 +159,8 @@ impl Text<'_> {
     fn waits(&self) -> Vec<String> {
         let barriers = self.pipeline.barriers();
         let mut names: Vec<String> = barriers.map(|(_, barrier)| barrier.name.into()).collect();
-        if self.pipeline.turns() > 0 {
-            names.push("turn".into());
+        if self.pipeline.order_barriers() > 0 {
+            names.push("order".into());
         }
         names.extend(
             self.pipeline

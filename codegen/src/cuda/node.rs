@@ -4,15 +4,15 @@ use super::Text;
 use super::words::{ONCE, next_block};
 use crate::program::{CounterId, StoreMode};
 use crate::sm90::cta::{Mode, instruction_k};
-use crate::warp::{Expr, Field, Node, Phase, Place, RingId, Slot, Warp};
+use crate::warp::{Expr, Field, Node, Phase, RingId, RunBy, Slot, Warp};
 use crate::warp::{Spelling, factor};
 
 impl Text<'_> {
     /// All that one role does.
     pub(super) fn warp(&mut self, warp: &Warp) {
         self.role = warp.name;
-        self.place = warp.place;
-        self.group = warp.place == Place::Groups;
+        self.run_by = warp.run_by;
+        self.group = warp.run_by == RunBy::Groups;
         self.list(&warp.body);
     }
 
@@ -98,10 +98,10 @@ impl Text<'_> {
             Node::Await { barrier, phase } => {
                 let name = self.pipeline.ring(barrier.ring).name;
                 let flip = match phase {
-                    Phase::ThisLap => "",
-                    Phase::LapBefore => " ^ 1",
+                    Phase::ThisPhase => "",
+                    Phase::PreviousPhase => " ^ 1",
                     // The first consumer has it first.
-                    Phase::HandedOn => " ^ consumer ^ 1",
+                    Phase::Staggered => " ^ consumer ^ 1",
                 };
                 let (at, role) = (
                     self.barrier(*barrier, Slot::Current),
@@ -111,7 +111,7 @@ impl Text<'_> {
             }
             Node::Expect { barrier, bytes } => {
                 let (barrier, bytes) = (self.barrier(*barrier, Slot::Current), self.expr(bytes));
-                if self.place == Place::Groups {
+                if self.run_by == RunBy::Groups {
                     self.line(format!(
                         "if (warp % 4 == 0 && lane == 0) {barrier}.expect({bytes});"
                     ));
@@ -124,7 +124,7 @@ impl Text<'_> {
                 let (lanes, arrive) = self.arrive(*barrier, *slot);
                 if self.group {
                     self.line(format!("if ({lanes}) {arrive}"));
-                } else if self.pipeline.barrier(*barrier).told.is_some() {
+                } else if self.pipeline.barrier(*barrier).multicast.is_some() {
                     self.line(ONCE);
                     self.line(format!("for (u32 lane = 0; {lanes}; ++lane) {arrive}"));
                 } else {
@@ -144,15 +144,15 @@ impl Text<'_> {
                     "{name}.advance({by});  // past the other consumer's tile"
                 ));
             }
-            Node::AwaitTurn => {
+            Node::AwaitOrder => {
                 let role = self.role.to_uppercase();
                 if self.pipeline.cta.mode() == Mode::PingPong {
                     self.line("// From here on, the waits below are within one round of the stages, where a parity names one phase.");
                 }
-                self.line(format!("order.wait(watch, {role}, TURN);"));
+                self.line(format!("order.wait(watch, {role}, ORDER);"));
             }
-            Node::PassTurn => self.line("if (lane == 0) order.arrive();"),
-            Node::GiveBack { ring, held } => self.give_back(*ring, held),
+            Node::ArriveOrder => self.line("if (lane == 0) order.arrive();"),
+            Node::Release { ring, held } => self.release(*ring, held),
             Node::Load {
                 ring,
                 part,
@@ -161,21 +161,21 @@ impl Text<'_> {
                 map,
                 at,
                 multicast,
-                strips,
+                partial_boxes,
             } => {
-                let blocked = self.pipeline.rows_contiguous(*map);
-                let mut shared = self.shared(*ring, *part, index, blocked);
+                let mn_major = self.pipeline.mn_major(*map);
+                let mut shared = self.shared(*ring, *part, index, mn_major);
                 shared.push_str(&self.slice(slice));
                 if multicast.is_some() {
-                    let loaded_by_all = if blocked {
+                    let loaded_by_all = if mn_major {
                         "BLOCK".into()
                     } else {
                         self.pipeline.ring(*ring).parts()[*part].name.to_uppercase()
                     };
-                    shared.push_str(&format!(" + half * ({loaded_by_all}_BYTES / CLUSTER)"));
+                    shared.push_str(&format!(" + cta_rank * ({loaded_by_all}_BYTES / CLUSTER)"));
                 }
                 // The contiguous dimension comes first.
-                let [inner, outer] = if blocked {
+                let [inner, outer] = if mn_major {
                     [&at.row, &at.column]
                 } else {
                     [&at.column, &at.row]
@@ -184,13 +184,14 @@ impl Text<'_> {
                     .map(|expr| self.expr(expr))
                     .join(", ");
                 let map = &self.pipeline.map(*map).name;
-                let (of, boxes) = match strips {
+                let (of, boxes) = match partial_boxes {
                     None => (String::new(), map.clone()),
-                    Some(strips) => {
-                        let strip = &self.pipeline.map(strips.map).name;
-                        let [rows, all] = [&strips.rows, &strips.all].map(|expr| self.expr(expr));
-                        let of = format!("_strips<STRIP_ROWS, {all}>");
-                        (of, format!("{map}, {strip}, {rows}"))
+                    Some(partial_boxes) => {
+                        let partial_box = &self.pipeline.map(partial_boxes.map).name;
+                        let [rows, all] =
+                            [&partial_boxes.rows, &partial_boxes.all].map(|expr| self.expr(expr));
+                        let of = format!("_partial<PARTIAL_BOX_ROWS, {all}>");
+                        (of, format!("{map}, {partial_box}, {rows}"))
                     }
                 };
                 self.line(match multicast {
@@ -214,13 +215,16 @@ impl Text<'_> {
             } => {
                 let mut shared = self.shared(*ring, 0, &Expr::Const(0), false);
                 shared.push_str(&self.slice(slice));
-                let (map, tail) = (&self.pipeline.map(*map).name, self.pipeline.map(*map).tail);
-                let chunk = if tail {
+                let (map, partial_chunk) = (
+                    &self.pipeline.map(*map).name,
+                    self.pipeline.map(*map).partial_chunk,
+                );
+                let chunk = if partial_chunk {
                     format!("{map}_chunk")
                 } else {
                     self.expr(&at.chunk)
                 };
-                let to = if tail {
+                let to = if partial_chunk {
                     format!("{map}_out")
                 } else {
                     map.clone()
@@ -242,16 +246,16 @@ impl Text<'_> {
                     self.line("++held;");
                 }
             }
-            Node::Tail { map, chunk } => {
+            Node::PartialChunk { map, chunk } => {
                 let map_of = self.pipeline.map(*map);
                 let dim = self.pipeline.kernel.buffers[map_of.tensor.index()].rows;
                 let (map, chunk) = (&map_of.name, self.expr(chunk));
-                let tail = self.field(Field::Tail(dim));
+                let partial_chunk = self.field(Field::PartialChunk(dim));
                 self.line(format!(
-                    "const TensorMap& {map}_out = {chunk} == {tail} ? {map}_tail : {map};"
+                    "const TensorMap& {map}_out = {chunk} == {partial_chunk} ? {map}_partial_chunk : {map};"
                 ));
                 self.line(format!(
-                    "const u32 {map}_chunk = {chunk} == {tail} ? 0 : {chunk};"
+                    "const u32 {map}_chunk = {chunk} == {partial_chunk} ? 0 : {chunk};"
                 ));
             }
             Node::Commit => self.line("tma_commit();"),
@@ -259,7 +263,7 @@ impl Text<'_> {
                 let why = if *pending == Expr::Const(0) {
                     ""
                 } else {
-                    "  // the latest stores may still read their boxes"
+                    "  // the latest stores may still read their staging buffers"
                 };
                 self.line(format!("tma_wait_read<{}>();{why}", self.expr(pending)));
             }
@@ -374,10 +378,10 @@ impl Text<'_> {
             )
         };
         let (xs, ws, fresh) = (at(&x), at(&w), self.expr(fresh));
-        let rows = self.pipeline.kernel.variant.layout.rows_contiguous();
+        let rows = self.pipeline.kernel.variant.layout.mn_major();
         let [x_step, w_step] = rows.map(|rows| {
             if rows {
-                "WGMMA_ROWS_K_STEP"
+                "WGMMA_MN_MAJOR_K_STEP"
             } else {
                 "WGMMA_K_STEP"
             }
@@ -396,9 +400,9 @@ impl Text<'_> {
         };
         let has = match (a_rows, b_rows) {
             (false, false) => "",
-            (false, true) => "<K_CONTIGUOUS, ROWS_CONTIGUOUS>",
-            (true, false) => "<ROWS_CONTIGUOUS, K_CONTIGUOUS>",
-            (true, true) => "<ROWS_CONTIGUOUS, ROWS_CONTIGUOUS>",
+            (false, true) => "<K_MAJOR, MN_MAJOR>",
+            (true, false) => "<MN_MAJOR, K_MAJOR>",
+            (true, true) => "<MN_MAJOR, MN_MAJOR>",
         };
         let depth = instruction_k(self.pipeline.dtype());
         let step = |acc: &str, block: &str| {

@@ -13,7 +13,7 @@ pub enum Param {
         map: MapId,
         /// Whether it is for the one chunk that has some rows, but not all: its base is that chunk, its rows are those
         /// the chunk has, and it has one chunk.
-        tail: bool,
+        partial_chunk: bool,
     },
     /// A struct of numbers.
     Plan {
@@ -44,12 +44,12 @@ pub(super) fn of(pipeline: &Pipeline) -> Vec<Param> {
         let id = MapId(index as u16);
         params.push(Param::Map {
             map: id,
-            tail: false,
+            partial_chunk: false,
         });
-        if map.tail {
+        if map.partial_chunk {
             params.push(Param::Map {
                 map: id,
-                tail: true,
+                partial_chunk: true,
             });
         }
     }
@@ -100,13 +100,13 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
     pipeline.visit(|node| match node {
         Node::Schedule { scheduler, .. } => {
             if let Ctas::LateComm(_) = pipeline.scheduler(*scheduler).ctas {
-                used.insert(Field::Join);
+                used.insert(Field::LateJoin);
             }
         }
         Node::Others { .. } => used.extend([Field::Me, Field::World]),
-        Node::Tail { map, .. } => {
+        Node::PartialChunk { map, .. } => {
             let buffer = &pipeline.kernel.buffers[pipeline.map(*map).tensor.index()];
-            used.insert(Field::Tail(buffer.rows));
+            used.insert(Field::PartialChunk(buffer.rows));
         }
         Node::CounterWait { counter, .. }
         | Node::CounterAdvance { counter, .. }
@@ -128,9 +128,9 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
         | Node::Arrive { .. }
         | Node::Advance { .. }
         | Node::Skip { .. }
-        | Node::GiveBack { .. }
-        | Node::AwaitTurn
-        | Node::PassTurn
+        | Node::Release { .. }
+        | Node::AwaitOrder
+        | Node::ArriveOrder
         | Node::Load { .. }
         | Node::Store { .. }
         | Node::Commit

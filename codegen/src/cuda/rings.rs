@@ -34,7 +34,7 @@ impl Text<'_> {
         format!("PipelineState<{slots}> {name}{set};")
     }
 
-    pub(super) fn give_back(&mut self, ring: RingId, held: &Expr) {
+    pub(super) fn release(&mut self, ring: RingId, held: &Expr) {
         let held = self.expr(held);
         let empty = self.pipeline.barrier(ring.empty()).name;
         self.line(format!(
@@ -42,8 +42,8 @@ impl Text<'_> {
         ));
     }
 
-    /// Sends or adds a panel's accumulators.
-    pub(super) fn sum(
+    /// Sends or adds a subtile's accumulators.
+    pub(super) fn partial(
         &mut self,
         verb: &str,
         ring: RingId,
@@ -54,7 +54,7 @@ impl Text<'_> {
         let ring = self.pipeline.ring(ring);
         let (slot, upper) = (ring.name, ring.name.to_uppercase());
         let place = format!(
-            "{}[{slot}.index] + {} * {upper}_PANEL_BYTES",
+            "{}[{slot}.index] + {} * {upper}_SUBTILE_BYTES",
             smem(slot),
             self.factor(index)
         );
@@ -65,29 +65,29 @@ impl Text<'_> {
             (
                 "for (u32 block = 0; block < BLOCKS; ++block) ",
                 "[block]",
-                format!(" + block * ({upper}_PANEL_BYTES / BLOCKS)"),
+                format!(" + block * ({upper}_SUBTILE_BYTES / BLOCKS)"),
             )
         };
-        let panel = self.panel_n();
-        self.line(format!("{each}{verb}<{panel}, {upper}_THREADS>(acc{block} + {part} * {panel} / 2, {place}{at}, {to}threadIdx.x % 128);"));
+        let subtile = self.subtile_n();
+        self.line(format!("{each}{verb}<{subtile}, {upper}_THREADS>(acc{block} + {part} * {subtile} / 2, {place}{at}, {to}threadIdx.x % 128);"));
     }
 
     /// Which lanes arrive, and how: a lane for each CTA of a cluster.
     pub(super) fn arrive(&self, id: BarrierId, slot: Slot) -> (&'static str, String) {
         let (slots, barrier) = (self.barrier(id, slot), self.pipeline.barrier(id));
-        let Some(told) = &barrier.told else {
+        let Some(multicast) = &barrier.multicast else {
             let whose = match slot {
                 Slot::Current | Slot::Previous => "",
                 Slot::NextSet => "  // the other consumer has the place next",
             };
             return ("lane == 0", format!("{slots}.arrive();{whose}"));
         };
-        let lanes = match (id.side, told.others) {
-            (_, true) => "lane < SPLIT && lane != share",
+        let lanes = match (id.side, multicast.others) {
+            (_, true) => "lane < SPLIT && lane != split_rank",
             (Side::Full, false) => "lane < SPLIT",
             (Side::Empty, false) => "lane < CLUSTER",
         };
-        let arrive = format!("{slots}.arrive_on({});", self.expr(&told.peer));
+        let arrive = format!("{slots}.arrive_on({});", self.expr(&multicast.peer));
         (lanes, arrive)
     }
 
@@ -119,7 +119,7 @@ impl Text<'_> {
         format!("{}[{slot}]", barrier.name)
     }
 
-    /// How far a slice of a panel lies behind its first.
+    /// How far a slice of a subtile lies behind its first.
     pub(super) fn slice(&self, slice: &Expr) -> String {
         if *slice == Expr::Const(0) {
             String::new()
@@ -128,18 +128,22 @@ impl Text<'_> {
         }
     }
 
-    /// The address of a box in a part of the current slot: an operand's block, or a panel.
+    /// The address of a box in a part of the current slot: an operand's block, or a subtile.
     pub(super) fn shared(&self, ring: RingId, part: usize, index: &Expr, block: bool) -> String {
         let ring = self.pipeline.ring(ring);
         let (slot, part) = (ring.name, &ring.parts()[part].name);
-        let place = if ring.is_handed_over() {
+        let place = if ring.is_staggered() {
             format!("{slot}.place()")
         } else {
             format!("{slot}.index")
         };
         let mut text = format!("{}[{place}]", smem(part));
         if *index != Expr::Const(0) {
-            let bytes = if block { "BLOCK_BYTES" } else { "PANEL_BYTES" };
+            let bytes = if block {
+                "BLOCK_BYTES"
+            } else {
+                "SUBTILE_BYTES"
+            };
             text.push_str(&format!(" + {} * {bytes}", self.factor(index)));
         }
         text
@@ -167,11 +171,15 @@ const fn order(order: Order) -> &'static str {
 
 /// Arrivals that end a phase.
 fn arrivals(side: Side, barrier: &Barrier) -> String {
-    match (&barrier.told, side) {
+    match (&barrier.multicast, side) {
         (None, _) => of_each(barrier.arrivals, 1),
-        (Some(told), _) if told.others => "(SPLIT - 1) * 4".into(),
-        (Some(told), Side::Full) => format!("SPLIT * {}", of_each(barrier.arrivals / told.ctas, 1)),
-        (Some(told), Side::Empty) => of_each(barrier.arrivals / told.ctas, told.ctas),
+        (Some(multicast), _) if multicast.others => "(SPLIT - 1) * 4".into(),
+        (Some(multicast), Side::Full) => {
+            format!("SPLIT * {}", of_each(barrier.arrivals / multicast.ctas, 1))
+        }
+        (Some(multicast), Side::Empty) => {
+            of_each(barrier.arrivals / multicast.ctas, multicast.ctas)
+        }
     }
 }
 

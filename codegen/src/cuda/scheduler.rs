@@ -18,10 +18,11 @@ impl Text<'_> {
                 )
             }
             Ctas::LateComm(_) => {
-                "TileScheduler scheduler = TileScheduler::late_comm(plan.join, COMM_CTAS);".into()
+                "TileScheduler scheduler = TileScheduler::late_comm(plan.late_join, COMM_CTAS);"
+                    .into()
             }
         });
-        if scheduler.alternates(self.place) {
+        if scheduler.alternates(self.run_by) {
             self.line("if (consumer != 0) scheduler.next();  // ping-pong: the CTA's second tile is its second consumer's");
         }
         self.cursors(body);
@@ -30,7 +31,7 @@ impl Text<'_> {
 
     /// Where a role stands in its rings, and what else it keeps from item to item.
     fn cursors(&mut self, body: &[Node]) {
-        let (mut rings, mut defers, mut gives, mut turns) = (Vec::new(), false, None, false);
+        let (mut rings, mut defers, mut releases, mut ordered) = (Vec::new(), false, None, false);
         for node in body {
             node.visit(&mut |node| {
                 if let Node::Await {
@@ -43,10 +44,10 @@ impl Text<'_> {
                     rings.push(*ring);
                 }
                 defers |= matches!(node, Node::Defer { .. });
-                if let Node::GiveBack { ring, .. } = node {
-                    gives = Some(*ring);
+                if let Node::Release { ring, .. } = node {
+                    releases = Some(*ring);
                 }
-                turns |= matches!(node, Node::AwaitTurn);
+                ordered |= matches!(node, Node::AwaitOrder);
             });
         }
         rings.sort();
@@ -54,17 +55,17 @@ impl Text<'_> {
             let state = self.state(ring, self.pipeline.ring(ring).name);
             self.line(state);
         }
-        if turns {
+        if ordered {
             let whose = if self.pipeline.cta.staggered() {
                 "  // only the second consumer waits"
             } else {
                 ""
             };
             self.line(format!(
-                "OrderBarrier order(base + TURN_AT, consumer);{whose}"
+                "OrderBarrier order(base + ORDER_AT, consumer);{whose}"
             ));
         }
-        if let Some(ring) = gives {
+        if let Some(ring) = releases {
             self.line("u32 held = 0;  // stores whose staging buffers may not have been read");
             let oldest = self.state(ring, "oldest");
             self.line(format!("{oldest}  // the first of those"));
@@ -78,7 +79,7 @@ impl Text<'_> {
     pub(super) fn items(&mut self, of: LoopId, count: &Expr, grid: Option<&Grid>, body: &[Node]) {
         let scheduler = self.pipeline.scheduler(of.scheduler);
         let [tile, all] = [&Expr::Within, count].map(|expr| self.expr(expr));
-        let next = if scheduler.alternates(self.place) {
+        let next = if scheduler.alternates(self.run_by) {
             "next_ping_pong"
         } else {
             "next"

@@ -63,9 +63,9 @@ impl Text<'_> {
         );
     }
 
-    /// Between this warp's share of a panel of some type and registers: an array, of each of its blocks if it has
+    /// Between this warp's share of a subtile of some type and registers: an array, of each of its blocks if it has
     /// several, and where in it.
-    pub(super) fn panel(
+    pub(super) fn subtile(
         &mut self,
         verb: &str,
         element: &str,
@@ -77,30 +77,30 @@ impl Text<'_> {
         } else {
             (verb.to_string(), "first_row")
         };
-        let panel = self.panel_n();
+        let subtile = self.subtile_n();
         if self.pipeline.cta.blocks() == 1 {
             self.line(format!(
-                "{verb}<{element}, {panel}>({array}{at}, {shared}, {first}, lane);"
+                "{verb}<{element}, {subtile}>({array}{at}, {shared}, {first}, lane);"
             ));
         } else {
             self.line("#pragma unroll");
-            self.line(format!("for (u32 block = 0; block < BLOCKS; ++block) {verb}<{element}, {panel}>({array}[block]{at}, {shared}, {first} + block * 64, lane);"));
+            self.line(format!("for (u32 block = 0; block < BLOCKS; ++block) {verb}<{element}, {subtile}>({array}[block]{at}, {shared}, {first} + block * 64, lane);"));
         }
     }
 
-    /// How much of the instruction's N side a panel has.
-    pub(super) fn panel_n(&self) -> &'static str {
+    /// How much of the instruction's N side a subtile has.
+    pub(super) fn subtile_n(&self) -> &'static str {
         if self.pipeline.tiling().swapped() {
-            "PANEL_M"
+            "SUBTILE_M"
         } else {
-            "PANEL_N"
+            "SUBTILE_N"
         }
     }
 
-    /// Registers for this thread's elements of a panel.
-    pub(super) fn panel_array(&mut self, name: &str) {
-        let (blocks, panel) = (self.of_blocks(), self.panel_n());
-        self.line(format!("float {name}{blocks}[{panel} / 2];"));
+    /// Registers for this thread's elements of a subtile.
+    pub(super) fn subtile_array(&mut self, name: &str) {
+        let (blocks, subtile) = (self.of_blocks(), self.subtile_n());
+        self.line(format!("float {name}{blocks}[{subtile} / 2];"));
     }
 
     fn of_blocks(&self) -> &'static str {
@@ -111,12 +111,12 @@ impl Text<'_> {
         }
     }
 
-    /// Reads what a panel needs of a vector, from the panel's first column on.
+    /// Reads what a subtile needs of a vector, from the subtile's first column on.
     pub(super) fn vector(&mut self, name: &str, from: &str, columns: &str) {
         if !self.pipeline.tiling().swapped() {
-            self.line(format!("float {name}[PANEL_N / 4];"));
+            self.line(format!("float {name}[SUBTILE_N / 4];"));
             self.line(format!(
-                "vector_read<PANEL_N>({name}, {from}, {columns}, lane);"
+                "vector_read<SUBTILE_N>({name}, {from}, {columns}, lane);"
             ));
             return;
         }
@@ -149,35 +149,35 @@ impl Text<'_> {
         }
     }
 
-    /// Applies an epilogue to a panel's elements.
+    /// Applies an epilogue to a subtile's elements.
     pub(super) fn apply(&mut self, index: usize, part: &str) {
         let epilogue = &self.pipeline.epilogues[index];
         let name = identifier(&epilogue.name);
         let one = self.pipeline.cta.blocks() == 1;
         let block = if one { "" } else { "[block]" };
-        let panel = self.panel_n();
+        let subtile = self.subtile_n();
         let arguments = epilogue.params.iter().map(|param| match param.from {
-            Source::Product => format!("acc{block}[{part} * {panel} / 2 + i]"),
-            Source::Panel => format!("{}{block}[i]", param.name),
+            Source::Product => format!("acc{block}[{part} * {subtile} / 2 + i]"),
+            Source::Subtile => format!("{}{block}[i]", param.name),
             Source::Vector if self.pipeline.tiling().swapped() => {
                 format!("{}{block}[vector_index_transposed(i)]", param.name)
             }
             Source::Vector => format!("{}[vector_index(i)]", param.name),
         });
         let arguments = arguments.collect::<Vec<_>>().join(", ");
-        self.panel_array(&results(epilogue));
+        self.subtile_array(&results(epilogue));
         if !one {
             self.line("#pragma unroll");
             self.line("for (u32 block = 0; block < BLOCKS; ++block)");
         }
         self.line("#pragma unroll");
         self.line(format!(
-            "for (u32 i = 0; i < {panel} / 2; ++i) {name}s{block}[i] = {name}({arguments});"
+            "for (u32 i = 0; i < {subtile} / 2; ++i) {name}s{block}[i] = {name}({arguments});"
         ));
     }
 }
 
-/// The registers an epilogue leaves a panel's elements in.
+/// The registers an epilogue leaves a subtile's elements in.
 pub(super) fn results(epilogue: &Epilogue) -> String {
     format!("{}s", identifier(&epilogue.name))
 }

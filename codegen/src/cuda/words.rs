@@ -22,32 +22,34 @@ pub(super) fn view(view: View) -> &'static str {
 pub(super) fn meaning(name: &str) -> &'static str {
     match name {
         "COMM_CTAS" => "  // the first blocks move data before they multiply",
-        "BLOCK_ROWS" => "  // rows of an operand that are contiguous: one 128-byte line for each k",
-        "STRIP_ROWS" => "  // of an operand's box, loaded if one of them exists",
+        "BLOCK_ROWS" => "  // rows of a block of an MN-major operand: one 128-byte line for each k",
+        "PARTIAL_BOX_ROWS" => "  // of an operand's box, loaded if one of them exists",
         "PIECE" => "  // rows that have one counter cell",
-        "UNIT" => "  // boxes of a piece that one CTA sends, with one signal",
-        "SENDING" => "  // stores of boxes under way that may still read them",
-        "BOX_N" => "  // columns of such a box",
-        "PANEL_N" => "  // columns of an output panel",
-        "PANEL_M" => "  // rows of an output panel",
+        "BATCH" => "  // staging buffers of a piece that one CTA sends, with one signal",
+        "SENDING" => "  // stores of staging buffers under way that may still read them",
+        "STAGING_N" => "  // columns of such a staging buffer",
+        "SUBTILE_N" => "  // columns of an output subtile",
+        "SUBTILE_M" => "  // rows of an output subtile",
         "SLICE_N" => {
-            "  // columns of a slice of a panel: a 128-byte line; slices lie one after another"
+            "  // columns of a slice of a subtile: a 128-byte line; slices lie one after another"
         }
         "SLICE_N_F32" => {
-            "  // columns of a slice of a panel of f32: a 128-byte line; slices lie one after another"
+            "  // columns of a slice of a subtile of f32: a 128-byte line; slices lie one after another"
         }
         "BEHIND" => {
             "  // steps of a tile that the second consumer begins when the first one has begun all"
         }
-        "SUM_PANELS" => "  // panels of a tile that a CTA has the sums of, at most",
-        "CARRIED" => "  // stored panels that one stage holds",
+        "SPLIT_PARTIAL_SUBTILES" => {
+            "  // subtiles of a tile that a CTA has the partials of, at most"
+        }
+        "STAGE_SUBTILES" => "  // stored subtiles that one reused stage holds",
         _ => "",
     }
 }
 
 /// How far an operand's descriptor goes on for the next 64 rows.
-pub(super) fn next_block(rows_contiguous: bool) -> &'static str {
-    if rows_contiguous {
+pub(super) fn next_block(mn_major: bool) -> &'static str {
+    if mn_major {
         "(BLOCK_BYTES >> 4)"
     } else {
         "WGMMA_64_ROWS"

@@ -137,12 +137,12 @@ mod tests {
         ];
         assert_eq!(wrapped(&call, 4), broken);
         let broken = [
-            "    for (u32 i = 0; i < PANELS; ++i)".into(),
+            "    for (u32 i = 0; i < SUBTILES; ++i)".into(),
             format!("        tma_load<ROWS, COLUMNS>({a} + 1, {a},"),
             format!("            {a} * 2, {a}, {a},"),
             format!("            {a});"),
         ];
-        let looped = format!("for (u32 i = 0; i < PANELS; ++i) {call}");
+        let looped = format!("for (u32 i = 0; i < SUBTILES; ++i) {call}");
         assert_eq!(wrapped(&looped, 4), broken);
         let broken = [
             "    const u32 sum =".into(),

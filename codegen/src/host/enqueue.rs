@@ -186,7 +186,7 @@ impl Pipeline {
         let (columns, column) = (geometry.size(buffer.columns), span.columns.start);
         let (rows_long, columns_long) = (span.rows.len().into(), u64::from(span.columns.len()));
         // If rows are contiguous, every chunk is a separate matrix, whose lines are its columns.
-        let (line, first, slot, long, lines) = if buffer.rows_contiguous {
+        let (line, first, slot, long, lines) = if buffer.mn_major {
             let line = row / chunk_rows * columns + column;
             (
                 line,

@@ -29,7 +29,7 @@
 //! far as they get. That run is confluent, as the tile level's is, and a rank's own program is in one order.
 
 mod run;
-mod story;
+mod trace;
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{OpKind, visit};
@@ -157,7 +157,7 @@ impl Pipeline {
                 }
             }
             run.go();
-            run.story(queues)
+            run.trace(queues)
         })
     }
 

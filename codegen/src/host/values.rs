@@ -26,12 +26,12 @@ impl Pipeline {
         Some(match field {
             Field::Size(dim) => geometry.size(dim).into(),
             Field::ChunkRows(dim) => geometry.chunk_rows(dim).into(),
-            Field::Tail(dim) => tail(plan, dim).into(),
+            Field::PartialChunk(dim) => partial_chunk(plan, dim).into(),
             Field::Me => rank.into(),
             Field::World => geometry.world.into(),
             Field::First(counter) => first_cell(plan, counter).into(),
             Field::CellRows(partition) => geometry.cell_rows(partition).into(),
-            Field::Join => self.join(plan, machine).into(),
+            Field::LateJoin => self.late_join(plan, machine).into(),
             Field::Heap
             | Field::Stride
             | Field::Counters
@@ -91,25 +91,22 @@ impl Pipeline {
             View::SharedSlots => (chunk_rows, u64::from(buffer.slots(geometry.world)), world),
             View::SharedChunk => (chunk_rows, 1, world),
         };
-        let tail = tail(plan, buffer.rows);
-        let (rows, middle, first) = match (map.tail, short && tail < geometry.world) {
-            (false, _) => (rows, middle, 0),
-            // Full chunks only: the last one's box must not spill over its end.
-            (true, false) => {
-                let full = u64::from(geometry.size(buffer.rows)) / chunk_rows.max(1);
-                (rows, full.min(middle), 0)
-            }
-            (true, true) => {
-                let rows = geometry.chunk(buffer.rows, tail).len();
-                (rows.into(), 1, u64::from(tail))
-            }
-        };
+        let partial_chunk = partial_chunk(plan, buffer.rows);
+        let (rows, middle, first) =
+            match (map.partial_chunk, short && partial_chunk < geometry.world) {
+                (false, _) => (rows, middle, 0),
+                // Full chunks only: the last one's box must not spill over its end.
+                (true, false) => {
+                    let full = u64::from(geometry.size(buffer.rows)) / chunk_rows.max(1);
+                    (rows, full.min(middle), 0)
+                }
+                (true, true) => {
+                    let rows = geometry.chunk(buffer.rows, partial_chunk).len();
+                    (rows.into(), 1, u64::from(partial_chunk))
+                }
+            };
         // If rows are contiguous, every chunk is a separate matrix, whose lines are its columns.
-        let lines = if buffer.rows_contiguous {
-            columns
-        } else {
-            chunk_rows
-        };
+        let lines = if buffer.mn_major { columns } else { chunk_rows };
         let plane = lines.max(1) * pitch;
         let mut shape = MapShape {
             // TMA's encoder rejects an empty map, so encode one row that nobody visits.
@@ -118,7 +115,7 @@ impl Pipeline {
             boxed: [map.box_columns, map.box_rows, 1, 1],
             offset: first * plane,
         };
-        if buffer.rows_contiguous {
+        if buffer.mn_major {
             shape.dims.swap(0, 1);
             shape.boxed.swap(0, 1);
         }
@@ -126,7 +123,7 @@ impl Pipeline {
     }
 
     /// The waves of tiles while the comm CTAs are busy.
-    fn join(&self, plan: &Plan, machine: &Machine) -> u32 {
+    fn late_join(&self, plan: &Plan, machine: &Machine) -> u32 {
         let Some(comm) = self.comm.filter(|_| plan.geometry.world > 1) else {
             return 0;
         };
@@ -174,7 +171,7 @@ fn first_cell(plan: &Plan, counter: CounterId) -> u32 {
 }
 
 /// The partial chunk. The world size if there is none.
-fn tail(plan: &Plan, dim: DimId) -> u32 {
+fn partial_chunk(plan: &Plan, dim: DimId) -> u32 {
     let geometry = &plan.geometry;
     let short =
         |chunk: &u32| (1..geometry.chunk_rows(dim)).contains(&geometry.chunk(dim, *chunk).len());
@@ -199,11 +196,11 @@ impl Values for Numbers<'_> {
             Field::Size(dim) => self.plan.geometry.size(dim),
             Field::ChunkRows(dim) => self.plan.geometry.chunk_rows(dim),
             Field::World => self.plan.geometry.world,
-            Field::Tail(_)
+            Field::PartialChunk(_)
             | Field::Me
             | Field::First(_)
             | Field::CellRows(_)
-            | Field::Join
+            | Field::LateJoin
             | Field::Heap
             | Field::Stride
             | Field::Counters

@@ -9,8 +9,8 @@
 //! There is no partial-order reduction, on purpose. The verifier argues that one run decides progress and that clocks
 //! decide races in any order ([`crate::verify`]). This search relies on neither, so it can test both.
 
+use super::emulator::Emulator;
 use super::failure::{Failure, FailureKind};
-use super::machine::Machine;
 use super::setup::{Setup, of_series};
 use crate::kernel::Kernel;
 use crate::plan::Plan;
@@ -55,22 +55,22 @@ pub fn provoke_all(
     limit: u64,
 ) -> Result<Explored, Failure> {
     let setup = Setup::new(kernel, launches);
-    let machine = Machine::new(&setup, |_| workers, false);
-    let mut seen = HashSet::from([digest(&machine)]);
+    let emulator = Emulator::new(&setup, |_| workers, false);
+    let mut seen = HashSet::from([digest(&emulator)]);
     // Each level: a state and how many of its turns have been taken.
-    let mut path: Vec<(Machine<'_>, usize)> = vec![(machine, 0)];
+    let mut path: Vec<(Emulator<'_>, usize)> = vec![(emulator, 0)];
     let mut complete = true;
-    while let Some((machine, tried)) = path.last_mut() {
-        let Some(&turn) = machine.ready.get(*tried) else {
-            if machine.ready.is_empty() && !machine.done() {
-                let kind = machine.deadlock();
+    while let Some((emulator, tried)) = path.last_mut() {
+        let Some(&turn) = emulator.ready.get(*tried) else {
+            if emulator.ready.is_empty() && !emulator.done() {
+                let kind = emulator.deadlock();
                 return Err(failed(kind, &path));
             }
             path.pop();
             continue;
         };
         *tried += 1;
-        let mut next = machine.clone();
+        let mut next = emulator.clone();
         if let Err(kind) = next.take(turn, &mut |_, _| {}) {
             return Err(failed(kind, &path));
         }
@@ -88,11 +88,11 @@ pub fn provoke_all(
     })
 }
 
-fn failed(kind: Box<FailureKind>, path: &[(Machine<'_>, usize)]) -> Failure {
+fn failed(kind: Box<FailureKind>, path: &[(Emulator<'_>, usize)]) -> Failure {
     let taken = path.iter().filter(|(_, tried)| *tried > 0);
-    let schedule = taken.map(|(machine, tried)| {
-        let at = machine.ready.get(tried - 1).or(machine.ready.last());
-        at.map(|turn| machine.site_of(*turn))
+    let schedule = taken.map(|(emulator, tried)| {
+        let at = emulator.ready.get(tried - 1).or(emulator.ready.last());
+        at.map(|turn| emulator.site_of(*turn))
     });
     Failure {
         kind,
@@ -103,10 +103,10 @@ fn failed(kind: Box<FailureKind>, path: &[(Machine<'_>, usize)]) -> Failure {
 }
 
 /// 128 bits: with 2^24 states two of them collide with a chance below 2^-80.
-fn digest(machine: &Machine<'_>) -> (u64, u64) {
+fn digest(emulator: &Emulator<'_>) -> (u64, u64) {
     let mut both = (DefaultHasher::new(), DefaultHasher::new());
     both.1.write_u8(1);
-    machine.digest(&mut both.0);
-    machine.digest(&mut both.1);
+    emulator.digest(&mut both.0);
+    emulator.digest(&mut both.1);
     (both.0.finish(), both.1.finish())
 }

@@ -1,6 +1,6 @@
 //! The emulator's failures, each with everything that its trace needs.
 
-mod story;
+mod trace;
 
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::OpId;

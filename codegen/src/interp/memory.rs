@@ -11,7 +11,7 @@ mod who;
 
 use super::clocks::{Epoch, HOST};
 use super::failure::{Check, FailureKind, Rect};
-use super::setup::{Grid, Setup};
+use super::setup::{Cuts, Setup};
 use super::tags::{Tag, Tags};
 use crate::program::{TensorId, TensorKind};
 use crate::shape::Extent;
@@ -110,8 +110,8 @@ impl Memory {
             shadow.latest = Some(who.at);
         }
         let grid = &setup.grids[shadow.grid][span.buffer.index()];
-        let rows = Grid::cover(&grid.rows, span.rows);
-        let columns = Grid::cover(&grid.columns, span.columns);
+        let rows = Cuts::cover(&grid.rows, span.rows);
+        let columns = Cuts::cover(&grid.columns, span.columns);
         let mut found: Option<Tags> = None;
         let output = !matches!(buffer.kind, TensorKind::Scratch { .. });
         let once = buffer.kind == TensorKind::Accumulated;
@@ -288,7 +288,7 @@ impl Memory {
 fn shadow(setup: &Setup<'_>, launch: u32, rank: u16, buffer: TensorId) -> Shadow {
     let index = setup.grid_index(launch, rank);
     let grid = &setup.grids[index][buffer.index()];
-    let held = Grid::cover(&grid.rows, setup.held(launch, rank, buffer));
+    let held = Cuts::cover(&grid.rows, setup.held(launch, rank, buffer));
     let columns = grid.columns.len() - 1;
     let slots = setup.kernel.buffers[buffer.index()].slots(setup.world as u32) as usize;
     Shadow {

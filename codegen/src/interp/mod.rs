@@ -65,13 +65,13 @@ mod clocks;
 mod compare;
 mod counters;
 mod data;
+mod emulator;
 mod expected;
 mod explore;
 mod failure;
 mod fill;
 mod inputs;
 mod known;
-mod machine;
 mod meaning;
 mod memory;
 mod outcome;
@@ -96,7 +96,7 @@ pub use reference::reference;
 use crate::kernel::Kernel;
 use crate::plan::Plan;
 use crate::verify::{Checked, Series};
-use machine::{Fill, Machine};
+use emulator::{Emulator, Fill};
 use sched::Scheduler;
 use setup::{Setup, of_series};
 
@@ -190,7 +190,7 @@ fn execute(
         let chosen = 1 + (numbers.draw() % 4) as u32;
         options.workers.unwrap_or(chosen)
     };
-    let mut machine = Machine::new(&setup, workers, options.data);
+    let mut emulator = Emulator::new(&setup, workers, options.data);
     let policy = options
         .policy
         .unwrap_or_else(|| Policy::of_seed(options.seed, setup.world as u32, setup.roles as u32));
@@ -202,21 +202,21 @@ fn execute(
         steps,
         schedule: Vec::new(),
     };
-    while let Some(turn) = scheduler.choose(&machine) {
+    while let Some(turn) = scheduler.choose(&emulator) {
         if steps == options.step_limit {
             let limit = options.step_limit;
             return Err(failed(Box::new(FailureKind::StepLimit { limit }), steps));
         }
-        machine
+        emulator
             .take(turn, inputs)
             .map_err(|kind| failed(kind, steps))?;
         steps += 1;
     }
-    if !machine.done() {
-        return Err(failed(machine.deadlock(), steps));
+    if !emulator.done() {
+        return Err(failed(emulator.deadlock(), steps));
     }
     Ok(Outcome {
-        outputs: machine.outputs,
+        outputs: emulator.outputs,
         steps,
         policy,
     })

@@ -1,6 +1,6 @@
 //! Chooses the next step: legal but unusual orders, each reproduced by its seed.
 
-use super::machine::{Machine, Turn};
+use super::emulator::{Emulator, Turn};
 use super::policy::{Numbers, Policy};
 
 /// Chooses steps by a policy.
@@ -23,18 +23,18 @@ impl Scheduler {
     }
 
     /// One of those that are ready. `None` if none is.
-    pub fn choose(&mut self, machine: &Machine<'_>) -> Option<Turn> {
-        let ready = &machine.ready;
+    pub fn choose(&mut self, emulator: &Emulator<'_>) -> Option<Turn> {
+        let ready = &emulator.ready;
         let turn = match self.policy {
             Policy::Random => self.any(ready)?,
             Policy::StarveRank(rank) => {
-                self.prefer(ready, |turn| machine.rank_of(turn) != rank as usize)?
+                self.prefer(ready, |turn| emulator.rank_of(turn) != rank as usize)?
             }
             Policy::StarveRole(role) => {
-                self.prefer(ready, |turn| machine.role_of(turn) != Some(role as usize))?
+                self.prefer(ready, |turn| emulator.role_of(turn) != Some(role as usize))?
             }
             Policy::RunAhead(rank) => {
-                self.prefer(ready, |turn| machine.rank_of(turn) == rank as usize)?
+                self.prefer(ready, |turn| emulator.rank_of(turn) == rank as usize)?
             }
             Policy::Lifo => *ready.last()?,
             Policy::RoundRobin => {

@@ -1,9 +1,9 @@
 //! The constants of a run: the kernel, the plans, the grids of memory, and the cells that several ranks signal.
 
-mod grid;
+mod cuts;
 mod partial;
 
-pub(super) use grid::{Grid, homes};
+pub(super) use cuts::{Cuts, homes};
 
 use super::clocks::{Epoch, HOST};
 use super::failure::{CellName, Failure, FailureKind, Rect, Site};
@@ -13,7 +13,7 @@ use crate::program::{CounterId, TensorId};
 use crate::shape::Extent;
 use crate::unroll::{Span, StepKind};
 use crate::verify::{Checked, Series};
-use grid::grids;
+use cuts::grids;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -46,7 +46,7 @@ pub(super) struct Setup<'a> {
     pub world: usize,
     pub roles: usize,
     /// Grids of all buffers for each distinct geometry.
-    pub grids: Vec<Vec<Grid>>,
+    pub grids: Vec<Vec<Cuts>>,
     /// The grid's index, by launch and rank.
     grid_of: Vec<Vec<usize>>,
     /// First cell of each counter, and how many there are on a rank.

@@ -3,7 +3,7 @@
 use crate::dtype::Dtype;
 use crate::order::TileOrder;
 use crate::program::{
-    Block, Choice, Extent, ItemOrder, PartitionId, Place, Program, Setting, Stmt, StmtKind,
+    Block, Choice, ItemOrder, PartitionId, Place, Program, ScratchRows, Setting, Stmt, StmtKind,
     TensorId, TensorKind, Var,
 };
 use crate::shape::Shape;
@@ -137,7 +137,7 @@ impl<'p> Sizes<'p> {
     pub fn held(&self, tensor: usize, rank: u32) -> Range<u32> {
         let own = match self.program.tensors[tensor].kind {
             TensorKind::Scattered => true,
-            TensorKind::Scratch { extent, .. } => extent == Extent::Chunk,
+            TensorKind::Scratch { extent, .. } => extent == ScratchRows::Chunk,
             TensorKind::Gathered
             | TensorKind::Local
             | TensorKind::Vector

@@ -2,9 +2,9 @@
 
 use super::counters::At;
 use super::data::evaluate;
+use super::emulator::{Emulator, Turn};
 use super::failure::Check;
 use super::failure::FailureKind;
-use super::machine::{Machine, Turn};
 use super::memory::{Memory, Mode, Who};
 use super::setup::{Setup, homes};
 use super::tags::{Tag, Tags};
@@ -15,7 +15,7 @@ use crate::unroll::{EVERYWHERE, Span, StepKind};
 use crate::value::AccId;
 use std::ops::Range;
 
-impl Machine<'_> {
+impl Emulator<'_> {
     /// Takes the next step of a worker that is not blocked.
     pub(super) fn step(&mut self, turn: Turn) -> Check<()> {
         let setup = self.setup;
@@ -143,7 +143,7 @@ impl Machine<'_> {
     fn store(
         &mut self,
         who: &Who<'_>,
-        accs: &[super::machine::Acc],
+        accs: &[super::emulator::Acc],
         dst: &Span,
         mode: StoreMode,
         value: ValueId,

@@ -74,7 +74,7 @@ impl<'a> Placer<'a> {
                 cluster,
                 split,
                 stages,
-                panels,
+                subtiles,
                 ping_pong,
             } => RoleKind::Gemm(GemmKind {
                 k: k.map_or(self.whole_row(), |k| {
@@ -92,9 +92,9 @@ impl<'a> Placer<'a> {
                     self.choices
                         .one(s, "stages", self.choices.at(s, at), self.found)
                 }),
-                panels: panels.map(|p| {
+                subtiles: subtiles.map(|p| {
                     self.choices
-                        .one(p, "panels", self.choices.at(p, at), self.found)
+                        .one(p, "subtiles", self.choices.at(p, at), self.found)
                 }),
                 ping_pong: ping_pong.is_some_and(|p| {
                     self.choices

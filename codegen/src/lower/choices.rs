@@ -194,7 +194,7 @@ pub(super) fn same_ctas(a: RoleKind, b: RoleKind, whole_row: u32) -> Option<Role
             cluster: agreed(a.cluster, b.cluster, (1, 1))?,
             split: agreed(a.split, b.split, 1)?,
             stages: agreed(a.stages, b.stages, None)?,
-            panels: agreed(a.panels, b.panels, None)?,
+            subtiles: agreed(a.subtiles, b.subtiles, None)?,
             ping_pong: agreed(a.ping_pong, b.ping_pong, false)?,
         })),
         (a, b) => (a == b).then_some(a),

@@ -67,7 +67,7 @@ pub(super) fn infer(mut kernel: Kernel) -> Kernel {
     let (kernels, copies) = (of(false).unwrap_or(0), of(true));
     let granter = copies.unwrap_or(kernels);
     let mut heads: Vec<Vec<Op>> = vec![Vec::new(); kernel.roles.len()];
-    let mut tails: Vec<Vec<Op>> = vec![Vec::new(); kernel.roles.len()];
+    let mut ends: Vec<Vec<Op>> = vec![Vec::new(); kernel.roles.len()];
     let mut last: Vec<Op> = Vec::new();
     let mut guards: Vec<Guard> = Vec::new();
     for (buffer, touched) in touched {
@@ -94,7 +94,7 @@ pub(super) fn infer(mut kernel: Kernel) -> Kernel {
                 let grant = for_others(&mut kernel, at, |kernel, peer| {
                     signal(kernel, free, peer, at)
                 });
-                tails[role].push(grant);
+                ends[role].push(grant);
             }
         } else {
             let ready = add_counter(&mut kernel, Purpose::Ready(buffer), at);
@@ -112,10 +112,10 @@ pub(super) fn infer(mut kernel: Kernel) -> Kernel {
             if touched.remote_read.is_some() {
                 let returned = add_counter(&mut kernel, Purpose::Returned(buffer), at);
                 for role in touched.remote_readers {
-                    let give_back = for_others(&mut kernel, at, |kernel, peer| {
+                    let release = for_others(&mut kernel, at, |kernel, peer| {
                         signal(kernel, returned, peer, at)
                     });
-                    tails[role].push(give_back);
+                    ends[role].push(release);
                 }
                 let cells = Cells {
                     counter: returned,
@@ -147,10 +147,10 @@ pub(super) fn infer(mut kernel: Kernel) -> Kernel {
                 .into_iter()
                 .map(|block| guard_block(block, &guards, &mut kernel)),
         );
-        if !tails[index].is_empty() {
+        if !ends[index].is_empty() {
             body.push(Block::Join);
             body.push(Block::Once {
-                body: std::mem::take(&mut tails[index]),
+                body: std::mem::take(&mut ends[index]),
             });
         }
         if index == kernels && !last.is_empty() {

@@ -47,7 +47,7 @@ impl Classes {
 const MOST_SLOTS: u32 = 1024;
 
 /// A product: which tensors' sides are its m, n and k.
-struct Product {
+struct DotSides {
     a: TensorId,
     b: TensorId,
     over: TensorId,
@@ -137,7 +137,7 @@ pub(super) fn match_dims(
     let Scan {
         classes, products, ..
     } = scan;
-    for Product { a, b, over, at } in &products {
+    for DotSides { a, b, over, at } in &products {
         let name = |tensor: &TensorId| program.tensors[tensor.index()].name.as_str();
         let (m, n, k) = (
             classes.of(*a, Side::Rows),
@@ -157,7 +157,7 @@ pub(super) fn match_dims(
 
     let (dims, ids) = name_dims(program, &classes, &products);
     let replaced = program.tensors.first().map(|first| first.dtype);
-    let rows_contiguous = layouts(program, variant, &products, found);
+    let mn_major = layouts(program, variant, &products, found);
     let buffers = program
         .tensors
         .iter()
@@ -171,7 +171,7 @@ pub(super) fn match_dims(
                 .unwrap_or(tensor.dtype),
             rows: ids[&classes.of(TensorId(index as u16), Side::Rows)],
             columns: ids[&classes.of(TensorId(index as u16), Side::Columns)],
-            rows_contiguous: rows_contiguous[index],
+            mn_major: mn_major[index],
         })
         .collect();
     let partitions = program
@@ -234,10 +234,10 @@ pub(super) fn match_dims(
 fn name_dims(
     program: &Program,
     classes: &Classes,
-    products: &[Product],
+    products: &[DotSides],
 ) -> (Vec<Dim>, HashMap<usize, DimId>) {
     let mut names: HashMap<usize, String> = HashMap::new();
-    if let Some(Product { a, b, .. }) = products.first() {
+    if let Some(DotSides { a, b, .. }) = products.first() {
         for (name, tensor, side) in [
             ("m", *a, Side::Rows),
             ("n", *b, Side::Rows),
@@ -278,12 +278,12 @@ fn name_dims(
 fn layouts(
     program: &Program,
     variant: &Variant,
-    products: &[Product],
+    products: &[DotSides],
     found: &mut Vec<Diagnostic>,
 ) -> Vec<bool> {
     let mut contiguous: Vec<Option<bool>> = vec![None; program.tensors.len()];
-    for Product { a, b, at, .. } in products {
-        let [a_rows, b_rows] = variant.layout.rows_contiguous();
+    for DotSides { a, b, at, .. } in products {
+        let [a_rows, b_rows] = variant.layout.mn_major();
         for (tensor, rows) in [(a, a_rows), (b, b_rows)] {
             let entry = &mut contiguous[tensor.index()];
             if *entry.get_or_insert(rows) != rows {
@@ -315,7 +315,7 @@ struct Scan<'a> {
     items: HashMap<Var, TensorId>,
     /// The item loop around the statement.
     current: Option<Var>,
-    products: Vec<Product>,
+    products: Vec<DotSides>,
 }
 
 impl Scan<'_> {
@@ -381,6 +381,6 @@ impl Scan<'_> {
         self.classes.join((a, Side::Rows), (over, Side::Rows));
         self.classes.join((b, Side::Rows), (over, Side::Columns));
         self.classes.join((a, Side::Columns), (b, Side::Columns));
-        self.products.push(Product { a, b, over, at });
+        self.products.push(DotSides { a, b, over, at });
     }
 }

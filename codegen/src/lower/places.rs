@@ -288,7 +288,7 @@ impl<'a> Placer<'a> {
                 mistake(at, message)
                     .hint("a copy moves bytes unchanged: both sides have one element type"),
             );
-        } else if from.rows_contiguous != to.rows_contiguous {
+        } else if from.mn_major != to.mn_major {
             let message = format!(
                 "`{name}` is copied to `{other}`, but one has contiguous columns and the other contiguous rows"
             );

@@ -3,7 +3,7 @@
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpId, OpKind, RoleKind};
 use crate::machine::Machine;
 use crate::plan::Plan;
-use crate::sm90::cta::{BLOCK_ROWS, Cta, Mode, STRIP_ROWS};
+use crate::sm90::cta::{BLOCK_ROWS, Cta, Mode, PARTIAL_BOX_ROWS};
 use crate::tiling::Tiling;
 use crate::unroll::Span;
 
@@ -58,7 +58,7 @@ impl<'a> Costs<'a> {
                 cluster: (1, 1),
                 split: 1,
                 stages: None,
-                panels: None,
+                subtiles: None,
                 ping_pong: false,
             },
             k_step: kernel.k_step().max(1),
@@ -151,7 +151,7 @@ impl<'a> Costs<'a> {
         let (rows, columns) = item.tile;
         let k = a.columns.len().next_multiple_of(self.k_step);
         let split = self.gemm.split;
-        // CTAs that share a tile's steps have equal numbers of them, or one more.
+        // CTAs that split a tile's K have equal numbers of them, or one more.
         let steps = (k / self.k_step).div_ceil(split);
         let k = f64::from(steps * self.k_step);
         let steps = f64::from(steps);
@@ -176,7 +176,7 @@ impl<'a> Costs<'a> {
         let whole = x(1).come + w(1, Neighbour::Other).come;
         let read = [neighbour, Neighbour::Other]
             .map(|neighbour| (x(across).read(), w(down, neighbour).read()));
-        let by_rows = [a, b].map(|span| self.kernel.buffers[span.buffer.index()].rows_contiguous);
+        let by_rows = [a, b].map(|span| self.kernel.buffers[span.buffer.index()].mn_major);
         let feeds = self.feeds(item, whole, read, by_rows.contains(&true));
         let latency = if split > 2 {
             machine.shared_step_latency
@@ -198,7 +198,7 @@ impl<'a> Costs<'a> {
         let done = steps * self.plan.grid.rounds as f64 / machine.apart;
         let share = 1.0 / (1.0 + done * done);
         let others = f64::from(split - 1) / f64::from(split);
-        let exchange = others * f64::from(rows) * width * SUM_BYTES / machine.exchange;
+        let exchange = others * f64::from(rows) * width * SPLIT_PARTIAL_BYTES / machine.exchange;
         let overhead = if first { self.overhead(tiling) } else { 0.0 };
         ps(share * in_step + (1.0 - share) * apart + meet + overhead + exchange)
     }
@@ -266,14 +266,14 @@ impl<'a> Costs<'a> {
         let alone = grid.tiles * u64::from(tiling.split()) <= u64::from(grid.gemm);
         let tile = tiling.tile();
         let blocks = tiling.sides(tile.rows, tile.columns).0 / BLOCK_ROWS;
-        let panels = if tiling.swapped() && (alone || !cta.staggered()) {
+        let subtiles = if tiling.swapped() && (alone || !cta.staggered()) {
             let each = tiling.subtiles().div_ceil(tiling.split());
-            f64::from(each) * self.machine.panel_overhead
+            f64::from(each) * self.machine.subtile_overhead
         } else {
             0.0
         };
         match (cta.mode(), alone) {
-            (Mode::Cooperative, _) => self.machine.tile_overhead + panels,
+            (Mode::Cooperative, _) => self.machine.tile_overhead + subtiles,
             (Mode::PingPong, _) if tiling.split() > 1 => self.machine.tile_overhead,
             (Mode::PingPong, true) => self.machine.tile_overhead * f64::from(blocks),
             (Mode::PingPong, false) if blocks == 2 => 0.0,
@@ -305,8 +305,8 @@ impl<'a> Costs<'a> {
         } else {
             whole
         };
-        let (come, begun) = if !buffer.rows_contiguous {
-            (exist.next_multiple_of(STRIP_ROWS).min(whole), 0.0)
+        let (come, begun) = if !buffer.mn_major {
+            (exist.next_multiple_of(PARTIAL_BOX_ROWS).min(whole), 0.0)
         } else if aligned {
             let begun = lines_begun(boxed * bytes, neighbour) * f64::from(BLOCK_ROWS);
             (exist.next_multiple_of(BLOCK_ROWS), begun)
@@ -363,7 +363,7 @@ impl Lines {
 }
 
 /// Bytes of an element of sums.
-const SUM_BYTES: f64 = 4.0;
+const SPLIT_PARTIAL_BYTES: f64 = 4.0;
 
 /// Bytes of a cache line, and of a sector of it.
 const LINE: u32 = 128;

@@ -3,16 +3,17 @@
 use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::plan::Grid;
-use crate::sm90::cta::early;
+use crate::sm90::cta::dependent_launch;
 
 /// Seconds from enqueueing a launch of that grid to its first instruction, behind another of its kind.
 pub(super) fn launch(machine: &Machine, kernel: &Kernel, grid: Grid) -> f64 {
-    let early = early::possible(kernel) && early::pays(grid.gemm + grid.comm, machine.sms);
+    let dependent_launch = dependent_launch::possible(kernel)
+        && dependent_launch::pays(grid.gemm + grid.comm, machine.sms);
     let doublings = kernel
         .gemm()
         .map_or(0.0, |kind| f64::from(kind.ctas()).log2());
-    let latency = if early {
-        machine.early_launch_latency
+    let latency = if dependent_launch {
+        machine.dependent_launch_latency
     } else {
         machine.launch_latency
     };

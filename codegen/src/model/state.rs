@@ -118,7 +118,7 @@ pub(super) struct Store {
 /// How many lanes of a rank start in a role.
 pub(super) fn lane_count(role: RoleKind, plan: &Plan) -> u32 {
     match role {
-        // CTAs that share the steps of each tile are one worker. If a cluster has a tile outside, fewer have one.
+        // CTAs that split the K of each tile are one worker. If a cluster has a tile outside, fewer have one.
         RoleKind::Gemm(kind) => {
             let workers = plan.grid.gemm / kind.split;
             let busy = plan.grid.tiles.div_ceil(plan.grid.rounds.max(1));

@@ -48,7 +48,7 @@ pub(super) fn heap(kernel: &Kernel, geometry: &Geometry, shape: &Shape) -> Heap 
             geometry.most(buffer.columns),
         );
         // If rows are contiguous, every chunk is a separate matrix.
-        let (lines, contiguous) = if buffer.rows_contiguous {
+        let (lines, contiguous) = if buffer.mn_major {
             (columns, rows)
         } else {
             (rows, columns)

@@ -23,7 +23,7 @@ impl Plan {
         let chunk = u64::from(geometry.chunk_rows(buffer.rows));
         let lines = match buffer.kind {
             // Every chunk is a separate matrix, with a line for each column.
-            _ if buffer.rows_contiguous => {
+            _ if buffer.mn_major => {
                 u64::from(geometry.size(buffer.columns)) * u64::from(geometry.chunks(buffer.rows))
             }
             _ if buffer.chunk_only() => chunk,

@@ -6,7 +6,7 @@ use crate::kernel::{
     Purpose, Region, RoleKind,
 };
 use crate::order::TileOrder;
-use crate::program::{Extent, PartitionId, Slots, StoreMode, TensorKind, Var};
+use crate::program::{PartitionId, ScratchRows, Slots, StoreMode, TensorKind, Var};
 use crate::rank::RankExpr;
 use std::fmt;
 
@@ -82,18 +82,19 @@ fn role_text(kind: RoleKind) -> String {
             cluster: (rows, columns),
             split,
             stages,
-            panels,
+            subtiles,
             ping_pong,
         }) => {
             let stages = stages.map_or_else(String::new, |stages| format!(", stages = {stages}"));
-            let panels = panels.map_or_else(String::new, |panels| format!(", panels = {panels}"));
-            let in_turn = if ping_pong { ", ping_pong" } else { "" };
+            let subtiles =
+                subtiles.map_or_else(String::new, |subtiles| format!(", subtiles = {subtiles}"));
+            let ping_pong = if ping_pong { ", ping_pong" } else { "" };
             let split = if split > 1 {
                 format!(", split = {split}")
             } else {
                 String::new()
             };
-            format!("gemm(k = {k}, cluster = {rows}x{columns}{split}{stages}{panels}{in_turn})")
+            format!("gemm(k = {k}, cluster = {rows}x{columns}{split}{stages}{subtiles}{ping_pong})")
         }
         RoleKind::Comm { ctas } => format!("comm(ctas = {ctas})"),
         RoleKind::SpareWarps | RoleKind::CopyEngine => kind.name().into(),
@@ -140,8 +141,8 @@ impl Printer<'_> {
                     Slots::World => "world slots".into(),
                 });
                 notes.push(match extent {
-                    Extent::Chunk => "own chunk".into(),
-                    Extent::Whole => "all rows".into(),
+                    ScratchRows::Chunk => "own chunk".into(),
+                    ScratchRows::Whole => "all rows".into(),
                 });
             }
             TensorKind::Scattered => notes.push("own chunk".into()),
@@ -152,7 +153,7 @@ impl Printer<'_> {
             | TensorKind::Accumulated
             | TensorKind::Reduced => {}
         }
-        if buffer.rows_contiguous {
+        if buffer.mn_major {
             notes.push("rows contiguous".into());
         }
         vec![

@@ -3,11 +3,11 @@
 //! Reads like the language, with the user's names. Deliberately absent: source locations, hashes, addresses, and
 //! running numbers wherever the user gave a name, so that a refactoring of a schedule's file changes no text.
 
-#[cfg(test)]
-mod crumbs;
 mod kernel;
 mod plan;
 mod program;
+#[cfg(test)]
+mod unit_snapshots;
 
 pub(crate) use kernel::statement;
 

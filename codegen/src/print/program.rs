@@ -2,8 +2,8 @@
 
 use super::{Names, Page};
 use crate::program::{
-    Block, Choice, Extent, ItemOrder, Items, Place, Program, Role, RoleKind, Setting, Slots, Stmt,
-    StmtKind, StoreMode, TensorKind,
+    Block, Choice, ItemOrder, Items, Place, Program, Role, RoleKind, ScratchRows, Setting, Slots,
+    Stmt, StmtKind, StoreMode, TensorKind,
 };
 use std::fmt;
 
@@ -77,8 +77,8 @@ impl Printer<'_> {
                     slots,
                 } => {
                     let extent = match extent {
-                        Extent::Chunk => "chunk",
-                        Extent::Whole => "whole",
+                        ScratchRows::Chunk => "chunk",
+                        ScratchRows::Whole => "whole",
                     };
                     let slots = match slots {
                         Slots::Count(count) => count.to_string(),
@@ -125,7 +125,7 @@ impl Printer<'_> {
                 cluster,
                 split,
                 stages,
-                panels,
+                subtiles,
                 ping_pong,
             } => {
                 vec![
@@ -133,7 +133,7 @@ impl Printer<'_> {
                     ("cluster", cluster),
                     ("split", split),
                     ("stages", stages),
-                    ("panels", panels),
+                    ("subtiles", subtiles),
                     ("ping_pong", ping_pong),
                 ]
             }

@@ -13,7 +13,7 @@ use crate::kernel::{Block, Kernel, OpKind, Role, RoleKind, visit};
 use crate::program::Loc;
 use crate::tiling::first_step;
 use crate::verify::Checked;
-use crate::warp::{Comm, Expr, Node, Pipeline, Place, Test, UNIT, Warp};
+use crate::warp::{BATCH, Comm, Expr, Node, Pipeline, RunBy, Test, Warp};
 use std::collections::BTreeSet;
 
 /// The pipeline of `kernel` on its architecture.
@@ -47,7 +47,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     );
     let mut warps = Vec::new();
     for warp in cta.warps() {
-        let place = warp.place;
+        let run_by = warp.run_by;
         let (name, which, before) = match warp.role {
             cta::Role::Load => ("load", Which::Load, Some(Which::Fetch)),
             cta::Role::Store => ("store", Which::Store, Some(Which::Send)),
@@ -56,12 +56,12 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         let mut body = Vec::new();
         if let (Some(mover), Some(which), Some(comm)) = (mover, before, comm) {
             let mut moved = Walk::new(&mut builder, which).role(COMM, head(mover));
-            if place == (Place::Threads { first: 1 }) {
+            if run_by == (RunBy::Threads { first: 1 }) {
                 let test = Test::Equal(Expr::var("consumer"), 0.into());
                 moved = vec![Node::If { test, body: moved }];
             }
             let test = Test::Less(Expr::Block, Expr::symbol("COMM_CTAS", comm.ctas));
-            body.push(why(if comm.joins {
+            body.push(why(if comm.join_late {
                 "The first CTAs move data before they take items of the GEMM."
             } else {
                 "The first CTAs move data."
@@ -71,15 +71,19 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         let mut work = gemm.map_or_else(Vec::new, |gemm| {
             Walk::new(&mut builder, which).role(GEMM, head(gemm))
         });
-        if let Some(comm) = comm.filter(|comm| !comm.joins) {
+        if let Some(comm) = comm.filter(|comm| !comm.join_late) {
             let test = Test::AtLeast(Expr::Block, Expr::symbol("COMM_CTAS", comm.ctas));
             work = vec![Node::If { test, body: work }];
         }
         body.append(&mut work);
-        warps.push(Warp { name, place, body });
+        warps.push(Warp { name, run_by, body });
     }
-    let tails: Vec<&Block> = [mover, gemm].into_iter().flatten().flat_map(tail).collect();
-    let mut end = Walk::new(&mut builder, Which::End).end(&tails);
+    let ends: Vec<&Block> = [mover, gemm]
+        .into_iter()
+        .flatten()
+        .flat_map(after_join)
+        .collect();
+    let mut end = Walk::new(&mut builder, Which::End).end(&ends);
     if cta.ctas() > 1 {
         end.push(Node::SyncCluster);
     }
@@ -93,7 +97,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     } = builder;
     Diagnostics::check(once(found), ())?;
     let lets = lets(kernel, &cta);
-    let early = cta.early();
+    let dependent_launch = cta.dependent_launch();
     let pipeline = Pipeline {
         kernel: kernel.clone(),
         cta,
@@ -104,8 +108,8 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         lets,
         epilogues,
         scale,
-        early,
-        start: Vec::from_iter(early.then_some(Node::AwaitLaunches)),
+        dependent_launch,
+        start: Vec::from_iter(dependent_launch.then_some(Node::AwaitLaunches)),
         warps,
         end,
     };
@@ -162,7 +166,7 @@ fn head(role: &Role) -> &[Block] {
 }
 
 /// What it does after: by then all CTAs are at their end.
-fn tail(role: &Role) -> &[Block] {
+fn after_join(role: &Role) -> &[Block] {
     let join = role.body.iter().position(|block| *block == Block::Join);
     &role.body[join.unwrap_or(role.body.len())..]
 }
@@ -180,7 +184,7 @@ fn comm(kernel: &Kernel) -> Option<Comm> {
             waited.insert(cells.counter);
         }
     });
-    let mut joins = true;
+    let mut join_late = true;
     for role in kernel
         .roles
         .iter()
@@ -188,11 +192,11 @@ fn comm(kernel: &Kernel) -> Option<Comm> {
     {
         visit(&role.body, &mut |op| {
             if let OpKind::Signal { cells, .. } = &op.kind {
-                joins &= !waited.contains(&cells.counter);
+                join_late &= !waited.contains(&cells.counter);
             }
         });
     }
-    Some(Comm { ctas, joins })
+    Some(Comm { ctas, join_late })
 }
 
 /// Numbers all warps use.
@@ -211,13 +215,13 @@ fn lets(kernel: &Kernel, cta: &Cta) -> Vec<(String, Expr)> {
     let mut lets = vec![("tiles_n".into(), tiles_n)];
     if cta.split() > 1 {
         // Each has its part, and none is without a step: the plan refuses fewer steps than CTAs.
-        let shares = || Expr::symbol("SPLIT", cta.split());
-        let start = |share: Expr| first_step(Expr::var("all_steps"), share, shares());
+        let split = || Expr::symbol("SPLIT", cta.split());
+        let start = |split_rank: Expr| first_step(Expr::var("all_steps"), split_rank, split());
         lets.push(("all_steps".into(), steps));
-        lets.push(("first_step".into(), start(Expr::var("share"))));
+        lets.push(("first_step".into(), start(Expr::var("split_rank"))));
         lets.push((
             "steps".into(),
-            start(Expr::var("share") + 1) - Expr::var("first_step"),
+            start(Expr::var("split_rank") + 1) - Expr::var("first_step"),
         ));
     } else {
         lets.push(("steps".into(), steps));
@@ -225,4 +229,4 @@ fn lets(kernel: &Kernel, cta: &Cta) -> Vec<(String, Expr)> {
     lets
 }
 
-const _: () = assert!(UNIT > 0);
+const _: () = assert!(BATCH > 0);

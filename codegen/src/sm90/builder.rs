@@ -27,17 +27,17 @@ impl Builder<'_> {
     }
 
     /// How many share the steps of a tile.
-    pub fn shares(&self) -> Expr {
+    pub fn split_ctas(&self) -> Expr {
         Expr::symbol("SPLIT", self.cta.split())
     }
 
-    /// The rank of a CTA in its cluster: those that load together, `half` by `half`, follow each other, so that a pair of
+    /// The rank of a CTA in its cluster: those that load together, `cta_rank` by `cta_rank`, follow each other, so that a pair of
     /// SMs does; each such group has a share of the steps.
-    pub fn rank(&self, share: Expr, half: Expr) -> Expr {
-        match (self.cta.split(), self.cta.beside()) {
-            (1, _) => half,
-            (_, 1) => share,
-            (_, beside) => share * Expr::symbol("CLUSTER", beside) + half,
+    pub fn rank(&self, split_rank: Expr, cta_rank: Expr) -> Expr {
+        match (self.cta.split(), self.cta.multicast_group()) {
+            (1, _) => cta_rank,
+            (_, 1) => split_rank,
+            (_, group) => split_rank * Expr::symbol("CLUSTER", group) + cta_rank,
         }
     }
 }

@@ -1,21 +1,21 @@
 //! A loop over pieces, as the two threads of a CTA that moves data run it: one fetches boxes, the other sends them.
 //!
-//! A piece travels in units of [`UNIT`] boxes, each sent and signalled by one CTA; units go round the CTAs.
+//! A piece travels in batches of [`BATCH`] boxes, each sent and signalled by one CTA; batches go round the CTAs.
 
 use super::builder::refuse;
 use super::cta::staging_rows;
 use super::item::{Leaf, common, leaves};
 use super::nodes::{all_empty, count, why};
-use super::rings::BOXES;
+use super::rings::STAGING;
 use super::walk::{Bound, Walk, Which};
 use crate::kernel::{Kernel, Op, OpKind, Purpose};
 use crate::program::{PartitionId, Pick, StoreMode, Var};
 use crate::rank::RankExpr;
 use crate::undo::{Fix, undone};
-use crate::warp::{At, BOX_COLUMNS, Expr, Field, LoopId, MapId, Node, Phase, SENDING, UNIT};
+use crate::warp::{At, BATCH, Expr, Field, LoopId, MapId, Node, Phase, SENDING, STAGING_COLUMNS};
 
 /// Rows of a box.
-fn box_rows(kernel: &Kernel) -> u32 {
+fn staging_buffer_rows(kernel: &Kernel) -> u32 {
     staging_rows(kernel).unwrap_or(0)
 }
 
@@ -31,7 +31,7 @@ impl Walk<'_, '_> {
     ) -> Vec<Node> {
         let chunk = chunk.map(|chunk| self.rank(chunk));
         let item = self.b.kernel.partitions[partition.index()].clone();
-        let rows = box_rows(self.b.kernel);
+        let rows = staging_buffer_rows(self.b.kernel);
         if item.row_block != Some(rows) || item.column_block.is_some() {
             let message = format!("#[comm] moves items of `{}`", item.name);
             let hint = format!("pieces of whole rows, at most 256 of them; here {rows}");
@@ -47,9 +47,9 @@ impl Walk<'_, '_> {
                 && let Some(buffer) = [dst, src]
                     .map(|region| &self.b.kernel.buffers[region.buffer.index()])
                     .into_iter()
-                    .find(|buffer| buffer.rows_contiguous)
+                    .find(|buffer| buffer.mn_major)
             {
-                let message = format!("#[comm] moves `{}`, whose rows are contiguous", buffer.name);
+                let message = format!("#[comm] moves `{}`, which is MN-major", buffer.name);
                 let at = Some(self.b.kernel.loc(copy.op.id));
                 let hint = "tensors whose columns are: layout nt, or nn where it is `a` of the dot";
                 self.b.found.push(refuse(at, message, hint));
@@ -62,17 +62,17 @@ impl Walk<'_, '_> {
             .ceil_div(piece_rows.clone());
         let pieces = self.name(&mut nodes, "pieces", all);
         let name = self.ident(var);
-        let (unit, row, items) = if copies.is_empty() {
+        let (batch, row, items) = if copies.is_empty() {
             (None, Expr::Within, pieces)
         } else {
-            let boxes =
-                Expr::Field(Field::Size(item.columns)).ceil_div(Expr::symbol("BOX_N", BOX_COLUMNS));
-            let units = boxes.ceil_div(Expr::symbol("UNIT", UNIT));
-            let units = self.name(&mut nodes, "units", units);
-            let items = self.name(&mut nodes, "items", pieces * units.clone());
+            let boxes = Expr::Field(Field::Size(item.columns))
+                .ceil_div(Expr::symbol("STAGING_N", STAGING_COLUMNS));
+            let batches = boxes.ceil_div(Expr::symbol("BATCH", BATCH));
+            let batches = self.name(&mut nodes, "batches", batches);
+            let items = self.name(&mut nodes, "items", pieces * batches.clone());
             (
-                Some(Expr::Within % units.clone()),
-                Expr::Within / units,
+                Some(Expr::Within % batches.clone()),
+                Expr::Within / batches,
                 items,
             )
         };
@@ -87,10 +87,10 @@ impl Walk<'_, '_> {
             name: format!("{name}_row"),
             value: row,
         }];
-        if let Some(unit) = unit {
+        if let Some(batch) = batch {
             work.push(Node::Let {
-                name: "unit".into(),
-                value: unit,
+                name: "batch".into(),
+                value: batch,
             });
         }
         let mut body = Vec::new();
@@ -146,36 +146,39 @@ impl Walk<'_, '_> {
             return Vec::new();
         };
         let note = self.note(copy.op);
-        let (map, at) = self.box_at(var, src);
-        let bytes = Expr::symbol("BOX_BYTES", box_rows(self.b.kernel) * BOX_COLUMNS * 2);
+        let (map, at) = self.staging_at(var, src);
+        let bytes = Expr::symbol(
+            "STAGING_BYTES",
+            staging_buffer_rows(self.b.kernel) * STAGING_COLUMNS * 2,
+        );
         let body = vec![
             Node::Await {
-                barrier: BOXES.empty(),
-                phase: Phase::LapBefore,
+                barrier: STAGING.empty(),
+                phase: Phase::PreviousPhase,
             },
             Node::Expect {
-                barrier: BOXES.full(),
+                barrier: STAGING.full(),
                 bytes,
             },
             Node::Load {
-                ring: BOXES,
+                ring: STAGING,
                 part: 0,
                 index: 0.into(),
                 slice: 0.into(),
                 map,
                 at,
                 multicast: None,
-                strips: None,
+                partial_boxes: None,
             },
             Node::Advance {
-                ring: BOXES,
+                ring: STAGING,
                 keep: false,
             },
         ];
-        vec![note, boxes(body)]
+        vec![note, batch(body)]
     }
 
-    /// Units are signalled after their boxes, and fetched after all waits: what the schedule says must agree.
+    /// Batches are signalled after their boxes, and fetched after all waits: what the schedule says must agree.
     fn in_order(&mut self, leaves: &[Leaf<'_>], copy: &Leaf<'_>) {
         let at = leaves.iter().position(|leaf| leaf.op.id == copy.op.id);
         let (before, after) = leaves.split_at(at.unwrap_or(0));
@@ -216,14 +219,14 @@ impl Walk<'_, '_> {
             return Vec::new();
         };
         let note = self.note(copy.op);
-        let (map, at) = self.box_at(var, dst);
+        let (map, at) = self.staging_at(var, dst);
         let body = vec![
             Node::Await {
-                barrier: BOXES.full(),
-                phase: Phase::ThisLap,
+                barrier: STAGING.full(),
+                phase: Phase::ThisPhase,
             },
             Node::Store {
-                ring: BOXES,
+                ring: STAGING,
                 slice: 0.into(),
                 map,
                 at,
@@ -231,24 +234,24 @@ impl Walk<'_, '_> {
             },
             Node::Commit,
             Node::Advance {
-                ring: BOXES,
+                ring: STAGING,
                 keep: false,
             },
             Node::AwaitRead { pending: sending() },
-            Node::GiveBack {
-                ring: BOXES,
+            Node::Release {
+                ring: STAGING,
                 held: sending(),
             },
         ];
-        let mut nodes = vec![note, boxes(body)];
+        let mut nodes = vec![note, batch(body)];
         let signals: Vec<_> = leaves
             .iter()
             .filter(|leaf| matches!(leaf.op.kind, OpKind::Signal { .. }))
             .collect();
         if lag {
-            // All but this unit's boxes are complete: the unit before can be announced.
+            // All but this batch's boxes are complete: the batch before can be announced.
             nodes.push(Node::AwaitStores {
-                pending: Expr::symbol("UNIT", UNIT),
+                pending: Expr::symbol("BATCH", BATCH),
             });
             nodes.push(Node::Flush { amount: 1 });
         } else {
@@ -270,7 +273,7 @@ impl Walk<'_, '_> {
                     .iter()
                     .any(|(counter, _)| *counter == cells.counter)
                 {
-                    self.b.scale.push((cells.counter, self.units()));
+                    self.b.scale.push((cells.counter, self.batches()));
                 }
                 nodes.extend(self.signal(cells, *amount, lag));
             }
@@ -278,19 +281,19 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// Units of a piece, as a number of the plan's.
-    fn units(&self) -> Expr {
+    /// Batches of a piece, as a number of the plan's.
+    fn batches(&self) -> Expr {
         self.declared
             .iter()
             .rev()
-            .find(|(name, _)| name == "units")
-            .map_or(Expr::Const(1), |(_, units)| units.clone())
+            .find(|(name, _)| name == "batches")
+            .map_or(Expr::Const(1), |(_, batches)| batches.clone())
     }
 
-    /// The box of the current unit, `i`-th of it.
-    fn box_at(&mut self, var: Var, region: &crate::kernel::Region) -> (MapId, At) {
-        let rows = box_rows(self.b.kernel);
-        let map = self.map(region.buffer, rows, BOX_COLUMNS);
+    /// The box of the current batch, `i`-th of it.
+    fn staging_at(&mut self, var: Var, region: &crate::kernel::Region) -> (MapId, At) {
+        let rows = staging_buffer_rows(self.b.kernel);
+        let map = self.map(region.buffer, rows, STAGING_COLUMNS);
         let start = self.item(var).map_or(Expr::Const(0), |(_, _, row, _)| {
             row * Expr::symbol("PIECE", rows)
         });
@@ -305,8 +308,8 @@ impl Walk<'_, '_> {
             }
         };
         let (row, chunk, rank) = self.place(region, map, var, start, slot);
-        let column = (Expr::var("unit") * Expr::symbol("UNIT", UNIT) + Expr::var("i"))
-            * Expr::symbol("BOX_N", BOX_COLUMNS);
+        let column = (Expr::var("batch") * Expr::symbol("BATCH", BATCH) + Expr::var("i"))
+            * Expr::symbol("STAGING_N", STAGING_COLUMNS);
         (
             map,
             At {
@@ -320,32 +323,36 @@ impl Walk<'_, '_> {
 
     /// At the end of fetching: every box has left, so the memory is free for the stages.
     pub fn drained(&mut self) -> Vec<Node> {
-        let slots = self.b.cta.region("box").map_or(0, |region| region.slots);
+        let slots = self
+            .b
+            .cta
+            .region("staging")
+            .map_or(0, |region| region.slots);
         vec![
-            why("All boxes have left: stages and panels may lie over them."),
-            all_empty(BOXES, Expr::symbol("BOXES", slots)),
+            why("All staging buffers were sent: stages and subtiles may lie over them."),
+            all_empty(STAGING, Expr::symbol("STAGING_SLOTS", slots)),
         ]
     }
 
     /// At the end of sending, when all stores are complete: the slots still held go back.
-    pub fn all_given_back(&mut self) -> Vec<Node> {
+    pub fn all_released(&mut self) -> Vec<Node> {
         vec![
-            why("All stores are complete: the last boxes go back."),
-            Node::GiveBack {
-                ring: BOXES,
+            why("All stores are complete: the last staging buffers are released."),
+            Node::Release {
+                ring: STAGING,
                 held: 0.into(),
             },
         ]
     }
 }
 
-/// Stores of the sending thread that may still read their boxes.
+/// Stores of the sending thread that may still read their staging buffers.
 fn sending() -> Expr {
     Expr::symbol("SENDING", SENDING)
 }
 
-fn boxes(body: Vec<Node>) -> Node {
-    count("i", Expr::symbol("UNIT", UNIT), 1.into(), false, body)
+fn batch(body: Vec<Node>) -> Node {
+    count("i", Expr::symbol("BATCH", BATCH), 1.into(), false, body)
 }
 
 /// An item's waits: which of its thread makes them, and before what.

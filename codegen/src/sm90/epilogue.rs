@@ -1,12 +1,12 @@
 //! The math after the dot: what the elements of an item become before they are stored, and the stored operands it reads.
 //!
-//! Vectors are read by ordinary loads. Stored tiles come through the stages behind the item's last step, panel by panel:
-//! one slot holds a panel of each, the first where `x` would be, the others where `w` would be.
+//! Vectors are read by ordinary loads. Stored tiles come through the stages behind the item's last step, subtile by subtile:
+//! one slot holds a subtile of each, the first where `x` would be, the others where `w` would be.
 
 use super::builder::refuse;
 use super::item::{Leaf, Sorted};
 use super::nodes::side;
-use super::rings::{PANELS, STAGES};
+use super::rings::{STAGES, SUBTILES};
 use super::walk::{Walk, identifier};
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
@@ -93,7 +93,7 @@ impl Walk<'_, '_> {
     /// The stored operands of an item: tiles, then vectors.
     fn operands(&mut self, sorted: &Sorted<'_>) -> Vec<Param> {
         let mut operands: Vec<Param> = Vec::new();
-        let tiles = sorted.loads.iter().map(|(_, load)| (load, Source::Panel));
+        let tiles = sorted.loads.iter().map(|(_, load)| (load, Source::Subtile));
         let vectors = sorted.vectors.iter().map(|load| (load, Source::Vector));
         for (leaf, from) in tiles.chain(vectors) {
             let OpKind::Load { acc, from: region } = &leaf.op.kind else {
@@ -113,7 +113,7 @@ impl Walk<'_, '_> {
         operands
     }
 
-    /// Loads the stored tiles, a panel of each at a time.
+    /// Loads the stored tiles, a subtile of each at a time.
     pub(super) fn load_operands(&mut self, sorted: &Sorted<'_>) -> Vec<Node> {
         let mut nodes = Vec::new();
         let mut loads = Vec::new();
@@ -126,13 +126,13 @@ impl Walk<'_, '_> {
             nodes.extend(self.waits(waits));
             let (part, place) = self.b.tiling().input_place(index as u32);
             let dtype = self.b.kernel.buffers[from.buffer.index()].dtype;
-            bytes = bytes + self.panel_elements() * dtype.bytes();
-            loads.extend(self.stored_panel(from).map(|(map, at)| {
+            bytes = bytes + self.subtile_elements() * dtype.bytes();
+            loads.extend(self.stored_subtile(from).map(|(map, at)| {
                 self.each_slice(dtype, at.column.clone(), |slice, column| Node::Load {
                     ring: STAGES,
                     part,
                     multicast: None,
-                    strips: None,
+                    partial_boxes: None,
                     index: place.into(),
                     slice,
                     map,
@@ -149,7 +149,7 @@ impl Walk<'_, '_> {
         let mut part = vec![
             Node::Await {
                 barrier: STAGES.empty(),
-                phase: Phase::LapBefore,
+                phase: Phase::PreviousPhase,
             },
             Node::Expect {
                 barrier: STAGES.full(),
@@ -161,20 +161,20 @@ impl Walk<'_, '_> {
             ring: STAGES,
             keep: false,
         });
-        nodes.push(self.each_own_panel(part));
+        nodes.push(self.each_own_subtile(part));
         nodes
     }
 
-    /// Where a panel of a stored tile lies.
-    fn stored_panel(&mut self, from: &Region) -> Option<(MapId, At)> {
+    /// Where a subtile of a stored tile lies.
+    fn stored_subtile(&mut self, from: &Region) -> Option<(MapId, At)> {
         let (_, var) = side(from)?;
         let (_, _, row, column) = self.item(var)?;
-        let map = self.panel_map(from.buffer);
+        let map = self.subtile_map(from.buffer);
         let slot = match &from.slot {
             Some(crate::program::Pick::One(slot)) => Some(self.rank(slot)),
             Some(crate::program::Pick::All | crate::program::Pick::Others) | None => None,
         };
-        let (row, column) = self.panel_at(row, column, Expr::var("part"));
+        let (row, column) = self.subtile_at(row, column, Expr::var("part"));
         let (row, chunk, rank) = self.place(from, map, var, row, slot);
         Some((
             map,
@@ -187,11 +187,11 @@ impl Walk<'_, '_> {
         ))
     }
 
-    /// Turns accumulators into panels: reads the operands, computes, rounds and hands on.
+    /// Turns accumulators into subtiles: reads the operands, computes, rounds and hands on.
     ///
     /// What is read or computed comes as late as it can, behind the waits: nothing but accumulators is in registers
     /// while a warp waits.
-    pub(super) fn write_panels(&mut self, sorted: &Sorted<'_>, var: Var) -> Vec<Node> {
+    pub(super) fn write_subtiles(&mut self, sorted: &Sorted<'_>, var: Var) -> Vec<Node> {
         if sorted.stores.is_empty() {
             return Vec::new();
         }
@@ -204,12 +204,12 @@ impl Walk<'_, '_> {
                 .map_or(self.b.tiling().element(), |leaf| self.stored(leaf));
             nodes.extend(stores.iter().map(|leaf| self.note(leaf.op)).take(1));
             if !self.b.cta.aliased() {
-                part.push(self.place_for_panel());
+                part.push(self.place_for_subtile());
             }
             let applied = |node: &Node| matches!(node, Node::Fragment(FragmentOp::Apply { epilogue: known, .. }) if Some(*known) == epilogue);
             if let Some(epilogue) = epilogue.filter(|_| !part.iter().any(applied)) {
                 let params = &self.b.epilogues[epilogue].params;
-                if params.iter().any(|param| param.from == Source::Panel) {
+                if params.iter().any(|param| param.from == Source::Subtile) {
                     part.append(&mut tiles);
                 }
                 let needs = |acc: AccId| params.iter().any(|param| param.acc == acc);
@@ -223,8 +223,8 @@ impl Walk<'_, '_> {
                 }));
             }
             part.extend([
-                Node::Fragment(FragmentOp::WritePanel {
-                    ring: PANELS,
+                Node::Fragment(FragmentOp::WriteSubtile {
+                    ring: SUBTILES,
                     part: Expr::var("part"),
                     epilogue,
                     dtype,
@@ -232,34 +232,34 @@ impl Walk<'_, '_> {
                 Node::FenceShared,
                 Node::SyncWarp,
                 Node::Arrive {
-                    barrier: PANELS.full(),
+                    barrier: SUBTILES.full(),
                     slot: Slot::Current,
                 },
                 Node::Advance {
-                    ring: PANELS,
+                    ring: SUBTILES,
                     keep: false,
                 },
             ]);
         }
         // A tile that no value uses is in the stages all the same.
         part.append(&mut tiles);
-        nodes.push(self.each_panel_of(Test::Equal, part));
+        nodes.push(self.each_subtile_of(Test::Equal, part));
         nodes
     }
 
-    /// Reads a panel of each stored tile from the current stage.
+    /// Reads a subtile of each stored tile from the current stage.
     fn read_tiles(&self, sorted: &Sorted<'_>) -> Vec<Node> {
         if sorted.loads.is_empty() {
             return Vec::new();
         }
         let mut nodes = vec![Node::Await {
             barrier: STAGES.full(),
-            phase: Phase::ThisLap,
+            phase: Phase::ThisPhase,
         }];
         for (index, (_, leaf)) in sorted.loads.iter().enumerate() {
             if let OpKind::Load { acc, from } = &leaf.op.kind {
                 let (slot_part, place) = self.b.tiling().input_place(index as u32);
-                nodes.push(Node::Fragment(FragmentOp::ReadPanel {
+                nodes.push(Node::Fragment(FragmentOp::ReadSubtile {
                     ring: STAGES,
                     acc: *acc,
                     name: self.operand_name(*acc),
@@ -285,12 +285,12 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// Reads a panel's columns of each vector.
+    /// Reads a subtile's columns of each vector.
     fn read_vectors(&self, sorted: &Sorted<'_>, var: Var) -> Vec<(AccId, Node)> {
         let Some((_, _, row, column)) = self.item(var) else {
             return Vec::new();
         };
-        let (_, column) = self.panel_at(row, column, Expr::var("part"));
+        let (_, column) = self.subtile_at(row, column, Expr::var("part"));
         let read = |leaf: &Leaf<'_>| match &leaf.op.kind {
             OpKind::Load { acc, from } => Some((
                 *acc,
@@ -336,7 +336,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// The stores of an item, together where they write the same panel.
+/// The stores of an item, together where they write the same subtile.
 pub(super) fn groups<'s, 'a>(
     walk: &Walk<'_, '_>,
     sorted: &'s Sorted<'a>,

@@ -13,13 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Counters {
     waits: BTreeMap<CounterId, Vec<Vec<CellIndex>>>,
     /// Those that are waited for in items that copy.
-    by_units: BTreeSet<CounterId>,
+    by_batches: BTreeSet<CounterId>,
 }
 
 impl Counters {
     pub fn of(kernel: &Kernel) -> Counters {
         let mut waits: BTreeMap<CounterId, Vec<Vec<CellIndex>>> = BTreeMap::new();
-        let mut by_units = BTreeSet::new();
+        let mut by_batches = BTreeSet::new();
         let on_device = kernel.roles.iter().filter(|role| !role.kind.sequential());
         for role in on_device {
             each_item(&role.body, &mut |item| {
@@ -31,7 +31,7 @@ impl Counters {
                     }
                 });
                 if copies {
-                    by_units.append(&mut waited);
+                    by_batches.append(&mut waited);
                 }
             });
             visit(&role.body, &mut |op| {
@@ -43,13 +43,13 @@ impl Counters {
                 }
             });
         }
-        Counters { waits, by_units }
+        Counters { waits, by_batches }
     }
 
     /// Whether each cell has one waiter, which can move its base on at once. A piece that is copied has one for each of its
-    /// units.
+    /// batches.
     pub fn single(&self, counter: CounterId) -> bool {
-        !self.by_units.contains(&counter)
+        !self.by_batches.contains(&counter)
             && matches!(self.waits.get(&counter).map(Vec::as_slice), Some([index]) if names_an_item(index))
     }
 
@@ -315,7 +315,7 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// A unit of work without an item: signals and waits.
+    /// A batch of work without an item: signals and waits.
     pub fn once(&mut self, body: &[Op]) -> Vec<Node> {
         let leaves = leaves(self, body);
         let mut nodes = Vec::new();
@@ -342,9 +342,9 @@ impl Walk<'_, '_> {
     }
 
     /// What the last CTA does: the signals and waits after the joins, then the bases.
-    pub fn end(mut self, tails: &[&Block]) -> Vec<Node> {
+    pub fn end(mut self, ends: &[&Block]) -> Vec<Node> {
         let mut body = Vec::new();
-        for block in tails {
+        for block in ends {
             match block {
                 Block::Once { body: ops } => body.extend(self.once(ops)),
                 Block::Join => {}

@@ -1,7 +1,7 @@
 //! The operands of a product: how a tile of one lies in a stage, and the loads that put it there.
 //!
-//! Where K is contiguous, a tile is one box, its rows 128 bytes each, or as many of the box's strips as have rows that
-//! exist. Where its rows are contiguous (`w` of a dgrad, both operands of a wgrad), it is blocks of [`BLOCK_ROWS`] rows,
+//! Where it is K-major, a tile is one box, its rows 128 bytes each, or as many of the box's partial boxes as have rows that
+//! exist. Where it is MN-major (`w` of a dgrad, both operands of a wgrad), it is blocks of [`BLOCK_ROWS`] rows,
 //! each a box of a 128-byte line for every K, or as many of the blocks as have rows that exist.
 //!
 //! What the CTAs of a cluster have in common, each loads a part of, into all of them: of one box some of its rows, of every
@@ -15,7 +15,7 @@ use super::walk::{Walk, identifier};
 use crate::kernel::{OpKind, Region};
 use crate::program::Pick;
 use crate::tiling::Major;
-use crate::warp::{At, BLOCK_ROWS, Expr, Field, Node, Phase, STRIP_ROWS, Strips, Test};
+use crate::warp::{At, BLOCK_ROWS, Expr, Field, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test};
 
 /// How a tile of an operand comes into a stage.
 pub(super) struct Staged {
@@ -28,7 +28,7 @@ pub(super) struct Staged {
 }
 
 /// Where a tile lies along its rows (of `w`: along columns of the product), and who loads it.
-struct Extent {
+struct TileSide {
     /// How many rows the tile has.
     tile: Expr,
     /// Where the tile starts, and the first row that no longer exists.
@@ -58,7 +58,7 @@ impl Walk<'_, '_> {
         let mut body = vec![
             Node::Await {
                 barrier: STAGES.empty(),
-                phase: Phase::LapBefore,
+                phase: Phase::PreviousPhase,
             },
             Node::Expect {
                 barrier: STAGES.full(),
@@ -102,7 +102,7 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// Loads stored tiles through the stages: as many panels as fit where the larger operand would be.
+    /// Loads stored tiles through the stages: as many subtiles as fit where the larger operand would be.
     fn others(&mut self, sum: &Leaf<'_>, waits: &[Leaf<'_>]) -> Vec<Node> {
         let OpKind::Reduce { from, .. } = &sum.op.kind else {
             return Vec::new();
@@ -132,12 +132,12 @@ impl Walk<'_, '_> {
         let Some((_, _, row, column)) = self.item(var) else {
             return Vec::new();
         };
-        let map = self.panel_map(from.buffer);
+        let map = self.subtile_map(from.buffer);
         let slot = Expr::var("from");
-        let (row, column) = self.panel_at(row, column, Expr::var("part") + Expr::var("i"));
+        let (row, column) = self.subtile_at(row, column, Expr::var("part") + Expr::var("i"));
         let (row, chunk, rank) = self.place(from, map, var, row, Some(slot));
-        let panel = Expr::symbol("PANEL_BYTES", self.b.tiling().subtile_bytes());
-        let (part, _) = self.b.tiling().carrier();
+        let subtile = Expr::symbol("SUBTILE_BYTES", self.b.tiling().subtile_bytes());
+        let (part, _) = self.b.tiling().reused_stage();
         let load = self.each_slice(dtype, column, |slice, column| Node::Load {
             ring: STAGES,
             part,
@@ -151,18 +151,18 @@ impl Walk<'_, '_> {
                 rank: rank.clone(),
             },
             multicast: None,
-            strips: None,
+            partial_boxes: None,
         });
         let part = vec![
             Node::Await {
                 barrier: STAGES.empty(),
-                phase: Phase::LapBefore,
+                phase: Phase::PreviousPhase,
             },
             Node::Expect {
                 barrier: STAGES.full(),
-                bytes: self.carried() * panel,
+                bytes: self.stage_subtiles() * subtile,
             },
-            count("i", self.carried(), 1.into(), false, vec![load]),
+            count("i", self.stage_subtiles(), 1.into(), false, vec![load]),
             Node::Advance {
                 ring: STAGES,
                 keep: false,
@@ -179,16 +179,22 @@ impl Walk<'_, '_> {
             }
         }
         body.push(Node::FenceGlobal);
-        body.push(count("part", self.panels(), self.carried(), false, part));
+        body.push(count(
+            "part",
+            self.subtiles(),
+            self.stage_subtiles(),
+            false,
+            part,
+        ));
         vec![Node::Others {
             var: "from".into(),
             body,
         }]
     }
 
-    /// Subtiles that a stage carries of a stored tile.
-    pub(super) fn carried(&self) -> Expr {
-        Expr::symbol("CARRIED", self.b.tiling().carrier().1)
+    /// Subtiles of a stored tile that a reused stage holds.
+    pub(super) fn stage_subtiles(&self) -> Expr {
+        Expr::symbol("STAGE_SUBTILES", self.b.tiling().reused_stage().1)
     }
 
     /// Which of all K steps this is.
@@ -208,8 +214,8 @@ impl Walk<'_, '_> {
         let (partition, chunk, row, column) = self.item(var)?;
         let (down, across) = self.b.cta.cluster();
         let ctas = operand.multicast;
-        let extent = match axis {
-            Operand::Rows => Extent {
+        let tile_side = match axis {
+            Operand::Rows => TileSide {
                 tile: Expr::symbol("TILE_M", tile.rows),
                 from: row * Expr::symbol("TILE_M", tile.rows),
                 end: self.rows_in(partition, chunk.as_ref()),
@@ -218,7 +224,7 @@ impl Walk<'_, '_> {
             },
             Operand::Columns => {
                 let columns = self.b.kernel.partitions[partition.index()].columns;
-                Extent {
+                TileSide {
                     tile: Expr::symbol("TILE_N", tile.columns),
                     from: column * Expr::symbol("TILE_N", tile.columns),
                     end: Expr::Field(Field::Size(columns)),
@@ -228,27 +234,27 @@ impl Walk<'_, '_> {
             }
         };
         let buffer = &self.b.kernel.buffers[region.buffer.index()];
-        let (name, blocked) = (identifier(&buffer.name), operand.major == Major::Mn);
+        let (name, mn_major) = (identifier(&buffer.name), operand.major == Major::Mn);
         let all = format!("{}_BYTES", buffer.name.to_uppercase());
         let all_bytes = Expr::symbol(all, operand.bytes);
         let boxes = operand.boxes;
-        let block = if blocked {
+        let block = if mn_major {
             Expr::var("block")
         } else {
             0.into()
         };
         let map = self.map(region.buffer, boxes.rows, boxes.k);
         let (mut mine, mut k) = (
-            extent.from.clone(),
+            tile_side.from.clone(),
             self.step() * Expr::symbol("TILE_K", tile.k),
         );
-        if extent.ctas > 1 {
-            let half = Expr::var("half");
-            if blocked {
-                let cluster = Expr::symbol("CLUSTER", extent.ctas);
-                k = k + half * (Expr::symbol("TILE_K", tile.k) / cluster);
+        if tile_side.ctas > 1 {
+            let cta_rank = Expr::var("cta_rank");
+            if mn_major {
+                let cluster = Expr::symbol("CLUSTER", tile_side.ctas);
+                k = k + cta_rank * (Expr::symbol("TILE_K", tile.k) / cluster);
             } else {
-                mine = mine + half * extent.mine();
+                mine = mine + cta_rank * tile_side.mine();
             }
         }
         let mut staged = Staged {
@@ -256,19 +262,19 @@ impl Walk<'_, '_> {
             bytes: all_bytes,
             loads: Vec::new(),
         };
-        let strips = (!blocked && boxes.partial).then(|| {
-            let map = self.map_as(region.buffer, (STRIP_ROWS, tile.k), "_strip");
-            let (come, mine) = self.rows_that_come(&name, &extent, &mut staged.sizes);
+        let partial_boxes = (!mn_major && boxes.partial).then(|| {
+            let map = self.map_as(region.buffer, (PARTIAL_BOX_ROWS, tile.k), "_partial_box");
+            let (come, mine) = self.rows_that_come(&name, &tile_side, &mut staged.sizes);
             staged.bytes = come * Expr::symbol("TILE_K", tile.k) * operand.element.bytes();
-            Strips {
+            PartialBoxes {
                 map,
                 rows: mine,
-                all: extent.mine(),
+                all: tile_side.mine(),
             }
         });
         let mut come = Expr::from(boxes.count);
-        if blocked && boxes.partial {
-            come = self.blocks_that_come(&name, boxes.count, &extent, &mut staged.sizes);
+        if mn_major && boxes.partial {
+            come = self.blocks_that_come(&name, boxes.count, &tile_side, &mut staged.sizes);
             let each = BLOCK_ROWS * tile.k * operand.element.bytes();
             staged.bytes = come.clone() * Expr::symbol("BLOCK_BYTES", each);
         }
@@ -289,10 +295,10 @@ impl Walk<'_, '_> {
                 chunk,
                 rank,
             },
-            multicast: (extent.ctas > 1).then(|| self.b.rank(Expr::var("share"), 0.into())),
-            strips,
+            multicast: (tile_side.ctas > 1).then(|| self.b.rank(Expr::var("split_rank"), 0.into())),
+            partial_boxes,
         };
-        staged.loads.push(if blocked {
+        staged.loads.push(if mn_major {
             count("block", come, 1.into(), false, vec![load])
         } else {
             load
@@ -307,10 +313,10 @@ impl Walk<'_, '_> {
         &mut self,
         name: &str,
         blocks: u32,
-        extent: &Extent,
+        tile_side: &TileSide,
         sizes: &mut Vec<Node>,
     ) -> Expr {
-        let exist = extent
+        let exist = tile_side
             .exist()
             .ceil_div(Expr::symbol("BLOCK_ROWS", BLOCK_ROWS));
         let come = least(exist, blocks.into());
@@ -318,30 +324,30 @@ impl Walk<'_, '_> {
         self.name(sizes, &format!("{name}_blocks"), come)
     }
 
-    /// How many rows of a tile come in strips that have a row which exists: into the stage, and loaded by this CTA. What
-    /// each CTA of a cluster loads is whole strips.
+    /// How many rows of a tile come in partial boxes that have a row which exists: into the stage, and loaded by this CTA. What
+    /// each CTA of a cluster loads is whole partial boxes.
     fn rows_that_come(
         &mut self,
         name: &str,
-        extent: &Extent,
+        tile_side: &TileSide,
         sizes: &mut Vec<Node>,
     ) -> (Expr, Expr) {
-        let strip = || Expr::symbol("STRIP_ROWS", STRIP_ROWS);
-        let strips = extent.exist().ceil_div(strip()) * strip();
-        let come = least(strips, extent.tile.clone());
+        let partial_box = || Expr::symbol("PARTIAL_BOX_ROWS", PARTIAL_BOX_ROWS);
+        let partial_boxes = tile_side.exist().ceil_div(partial_box()) * partial_box();
+        let come = least(partial_boxes, tile_side.tile.clone());
         let come = self.name(sizes, &format!("{name}_rows"), come);
-        if extent.ctas == 1 {
+        if tile_side.ctas == 1 {
             return (come.clone(), come);
         }
-        let each = extent.mine();
-        let before = least(Expr::var("half") * each.clone(), come.clone());
+        let each = tile_side.mine();
+        let before = least(Expr::var("cta_rank") * each.clone(), come.clone());
         let mine = least(come.clone() - before, each);
         let mine = self.name(sizes, &format!("my_{name}_rows"), mine);
         (come, mine)
     }
 }
 
-impl Extent {
+impl TileSide {
     /// How many rows exist from the tile's first on, of its own and of the tiles behind it.
     fn exist(&self) -> Expr {
         let (from, end) = (self.from.clone(), self.end.clone());

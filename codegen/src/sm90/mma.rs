@@ -21,7 +21,7 @@ impl Walk<'_, '_> {
         let body = vec![
             Node::Await {
                 barrier: STAGES.full(),
-                phase: Phase::ThisLap,
+                phase: Phase::ThisPhase,
             },
             Node::MmaFence,
             Node::Mma {
@@ -39,20 +39,20 @@ impl Walk<'_, '_> {
                 keep: true,
             },
         ];
-        let in_turn = |node: Node| (self.b.cta.mode() == Mode::PingPong).then_some(node);
+        let ping_pong = |node: Node| (self.b.cta.mode() == Mode::PingPong).then_some(node);
         let mut nodes = vec![self.note(dot.op), Node::Accumulators];
-        nodes.extend(in_turn(Node::AwaitTurn));
+        nodes.extend(ping_pong(Node::AwaitOrder));
         nodes.extend(self.staggered(body));
-        nodes.extend(in_turn(Node::PassTurn));
+        nodes.extend(ping_pong(Node::ArriveOrder));
         nodes.extend([Node::MmaWait { pending: 0 }, arrive(Slot::Previous)]);
-        nodes.extend(in_turn(skip()));
+        nodes.extend(ping_pong(skip()));
         for (_, sum) in &sorted.sums {
             let OpKind::Reduce { from, .. } = &sum.op.kind else {
                 continue;
             };
-            let add = Node::Fragment(FragmentOp::AddPanel {
+            let add = Node::Fragment(FragmentOp::AddSubtile {
                 ring: STAGES,
-                slot_part: self.b.tiling().carrier().0,
+                slot_part: self.b.tiling().reused_stage().0,
                 index: Expr::var("i"),
                 part: Expr::var("part") + Expr::var("i"),
                 dtype: self.b.kernel.buffers[from.buffer.index()].dtype,
@@ -60,9 +60,9 @@ impl Walk<'_, '_> {
             let part = vec![
                 Node::Await {
                     barrier: STAGES.full(),
-                    phase: Phase::ThisLap,
+                    phase: Phase::ThisPhase,
                 },
-                count("i", self.carried(), 1.into(), true, vec![add]),
+                count("i", self.stage_subtiles(), 1.into(), true, vec![add]),
                 // These were ordinary reads; the next write to the stage is TMA's.
                 Node::FenceShared,
                 Node::SyncWarp,
@@ -75,15 +75,21 @@ impl Walk<'_, '_> {
             nodes.push(self.note(sum.op));
             nodes.push(Node::Others {
                 var: "from".into(),
-                body: vec![count("part", self.panels(), self.carried(), true, part)],
+                body: vec![count(
+                    "part",
+                    self.subtiles(),
+                    self.stage_subtiles(),
+                    true,
+                    part,
+                )],
             });
         }
         if self.b.cta.split() > 1 {
             nodes.extend(self.exchange());
         }
-        nodes.extend(self.write_panels(sorted, var));
+        nodes.extend(self.write_subtiles(sorted, var));
         if self.b.cta.split() > 1 {
-            nodes.extend(self.handed_on(tiles));
+            nodes.extend(self.end_of_tile(tiles));
         }
         nodes
     }

@@ -47,12 +47,12 @@ pub(super) fn read(ring: RingId, slot: Slot) -> [Node; 2] {
     ]
 }
 
-/// Waits for each slot of a ring in turn to be empty.
+/// Waits for each slot of a ring, one after the other, to be empty.
 pub(super) fn all_empty(ring: RingId, slots: Expr) -> Node {
     let body = vec![
         Node::Await {
             barrier: ring.empty(),
-            phase: Phase::LapBefore,
+            phase: Phase::PreviousPhase,
         },
         Node::Advance { ring, keep: false },
     ];

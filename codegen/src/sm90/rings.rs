@@ -3,19 +3,19 @@
 
 use super::builder::Builder;
 use super::cta::Region;
-use crate::warp::{Barrier, Buffer, CONSUMERS, Expr, Order, Part, Ring, RingId, Told};
+use crate::warp::{Barrier, Buffer, CONSUMERS, Expr, MulticastArrivals, Order, Part, Ring, RingId};
 
 /// The ring of operands.
 pub(super) const STAGES: RingId = RingId(0);
-/// The ring of output panels.
-pub(super) const PANELS: RingId = RingId(1);
-/// The ring of sums that CTAs which share a tile's steps send each other. Such a kernel moves no boxes.
-pub(super) const SUMS: RingId = RingId(2);
-/// The stages together, where sums and panels lie in them, as barriers alone: a tile in between is full when all CTAs that
-/// share it are done with its steps, and empty when all its panels were read.
+/// The ring of output subtiles.
+pub(super) const SUBTILES: RingId = RingId(1);
+/// The ring of partials that CTAs which split a tile's K send each other. Such a kernel moves no boxes.
+pub(super) const PARTIALS: RingId = RingId(2);
+/// The stages together, where partials and subtiles lie in them, as barriers alone: a tile in between is full when all CTAs that
+/// share it are done with its steps, and empty when all its subtiles were read.
 pub(super) const TILES: RingId = RingId(3);
-/// The ring of boxes on their way to a peer.
-pub(super) const BOXES: RingId = RingId(2);
+/// The ring of staging buffers on their way to a peer.
+pub(super) const STAGING: RingId = RingId(2);
 
 /// The rings, one a region of shared memory, and the one that says whose the stages are where others lie in them.
 pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
@@ -25,15 +25,19 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
     // One lane of each warp that takes part in a tile arrives for it.
     let warps = cta.mode().warpgroups() * 4;
     // Of those that load into each other's stages.
-    let beside = |name, arrivals| {
+    let group = |name, arrivals| {
         let of_one = barrier(name, arrivals);
-        match cta.beside() {
+        match cta.multicast_group() {
             1 => of_one,
-            ctas => told(of_one, ctas, b.rank(Expr::var("share"), Expr::var("lane"))),
+            ctas => multicast(
+                of_one,
+                ctas,
+                b.rank(Expr::var("split_rank"), Expr::var("lane")),
+            ),
         }
     };
     // Those that share the tile.
-    let sharing = b.rank(Expr::var("lane"), Expr::var("half"));
+    let sharing = b.rank(Expr::var("lane"), Expr::var("cta_rank"));
     let operands = tiling.operands().iter().map(|operand| Part {
         name: b.kernel.buffers[operand.tensor.index()].name.clone(),
         bytes: operand.bytes,
@@ -43,33 +47,39 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
         "STAGES",
         operands.collect(),
         landing("stage_full"),
-        Some(beside("stage_empty", warps * cta.beside())),
+        Some(group("stage_empty", warps * cta.multicast_group())),
     );
-    let panel = over(
-        region("panel"),
-        "PANELS",
+    let subtile = over(
+        region("subtile"),
+        "SUBTILES",
         Vec::new(),
-        barrier("panel_full", if cta.ordered() { 4 } else { warps }),
-        (!cta.aliased()).then(|| barrier("panel_empty", 1)),
+        barrier("subtile_full", if cta.ordered() { 4 } else { warps }),
+        (!cta.aliased()).then(|| barrier("subtile_empty", 1)),
     );
-    let mut rings = vec![stage, panel];
+    let mut rings = vec![stage, subtile];
     if split > 1 {
         let full = Barrier {
             order: Order::Cluster,
-            ..landing("sum_full")
+            ..landing("split_partial_full")
         };
         // A lane of each warp of the others that read theirs.
         let empty = || Barrier {
-            told: Some(Told {
+            multicast: Some(MulticastArrivals {
                 ctas: split,
                 peer: sharing.clone(),
                 others: true,
             }),
             order: Order::Cluster,
-            ..barrier("sum_empty", (split - 1) * 4)
+            ..barrier("split_partial_empty", (split - 1) * 4)
         };
         let empty = (!cta.aliased()).then(empty);
-        rings.push(over(region("sum"), "SUMS", Vec::new(), full, empty));
+        rings.push(over(
+            region("split_partial"),
+            "SPLIT_PARTIALS",
+            Vec::new(),
+            full,
+            empty,
+        ));
     }
     if cta.aliased() {
         rings.push(Ring {
@@ -80,13 +90,19 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
             buffer: None,
             // A lane of each warp that multiplies, of all that share the tile; the thread that stores, of all that load
             // into each other's stages.
-            full: told(barrier("tile_full", warps * split), split, sharing),
-            empty: Some(beside("tile_empty", cta.beside())),
+            full: multicast(barrier("tile_full", warps * split), split, sharing),
+            empty: Some(group("tile_empty", cta.multicast_group())),
         });
     }
-    if let Some(staging) = cta.region("box") {
-        let (full, empty) = (landing("box_full"), barrier("box_empty", 1));
-        rings.push(over(staging, "BOXES", Vec::new(), full, Some(empty)));
+    if let Some(staging) = cta.region("staging") {
+        let (full, empty) = (landing("staging_full"), barrier("staging_empty", 1));
+        rings.push(over(
+            staging,
+            "STAGING_SLOTS",
+            Vec::new(),
+            full,
+            Some(empty),
+        ));
     }
     rings
 }
@@ -121,7 +137,7 @@ const fn barrier(name: &'static str, arrivals: u32) -> Barrier {
     Barrier {
         name,
         arrivals,
-        told: None,
+        multicast: None,
         order: Order::Cta,
         tx: false,
     }
@@ -136,9 +152,9 @@ fn landing(name: &'static str) -> Barrier {
 }
 
 /// A barrier whose arrivals are at that of each of several CTAs: they order what is complete by then.
-fn told(barrier: Barrier, ctas: u32, peer: Expr) -> Barrier {
+fn multicast(barrier: Barrier, ctas: u32, peer: Expr) -> Barrier {
     Barrier {
-        told: Some(Told {
+        multicast: Some(MulticastArrivals {
             ctas,
             peer,
             others: false,

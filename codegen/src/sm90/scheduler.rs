@@ -17,10 +17,10 @@ pub(super) fn schedulers(
     let of_gemm = Scheduler {
         ctas: match comm {
             None => Ctas::All,
-            Some(comm) if comm.joins => Ctas::LateComm(comm.ctas),
+            Some(comm) if comm.join_late => Ctas::LateComm(comm.ctas),
             Some(comm) => Ctas::Others(comm.ctas),
         },
-        cluster: (cta.ctas() > 1).then(|| cluster(cta.beside(), cta.split())),
+        cluster: (cta.ctas() > 1).then(|| cluster(cta.multicast_group(), cta.split())),
         ping_pong: cta.mode() == Mode::PingPong,
         loops: orders(gemm),
     };

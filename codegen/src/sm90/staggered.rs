@@ -1,4 +1,4 @@
-//! How two warpgroups that share a tile end it one after another.
+//! Staggered epilogues: how two warpgroups end a cooperative tile.
 //!
 //! Each holds half of the tile in registers, and shared memory has room for one half. The first consumer's last steps come
 //! before the second one's, so that tensor cores are busy while it rounds its half, and no store keeps it waiting: the places
@@ -6,7 +6,7 @@
 //! what lay there was stored.
 
 use super::nodes::{read, steps, why};
-use super::rings::PANELS;
+use super::rings::SUBTILES;
 use super::walk::Walk;
 use crate::warp::{Expr, Node, Phase, Slot, Test};
 
@@ -16,7 +16,7 @@ use crate::warp::{Expr, Node, Phase, Slot, Test};
 const BEHIND: u32 = 2;
 
 impl Walk<'_, '_> {
-    /// The steps of a tile, each of them `body`. One that has a single step has no turn that somebody waits for.
+    /// The steps of a tile, each of them `body`. One that has a single step has no order barrier that somebody waits at.
     pub(super) fn staggered(&self, mut body: Vec<Node>) -> Vec<Node> {
         if !self.b.cta.staggered() {
             return vec![steps(body)];
@@ -26,40 +26,40 @@ impl Walk<'_, '_> {
             body,
         };
         let behind = Expr::symbol("BEHIND", BEHIND);
-        let turn = Node::If {
+        let order = Node::If {
             test: Test::Equal(Expr::var("step") + behind, Expr::var("steps")),
-            body: vec![Node::AwaitTurn],
+            body: vec![Node::AwaitOrder],
         };
-        body.insert(0, only(1, vec![turn]));
+        body.insert(0, only(1, vec![order]));
         vec![
             why(
                 "The second consumer's last steps come after the first one's, which meanwhile rounds and hands over its half.",
             ),
             steps(body),
-            only(0, vec![Node::PassTurn]),
+            only(0, vec![Node::ArriveOrder]),
         ]
     }
 
-    /// A panel may be written into the current place.
-    pub(super) fn place_for_panel(&self) -> Node {
+    /// A subtile may be written into the current place.
+    pub(super) fn place_for_subtile(&self) -> Node {
         let phase = if self.b.cta.staggered() {
-            Phase::HandedOn
+            Phase::Staggered
         } else {
-            Phase::LapBefore
+            Phase::PreviousPhase
         };
         Node::Await {
-            barrier: PANELS.empty(),
+            barrier: SUBTILES.empty(),
             phase,
         }
     }
 
-    /// All stores of a panel have read it.
-    pub(super) fn panel_read(&self) -> [Node; 2] {
+    /// All stores of a subtile have read it.
+    pub(super) fn subtile_read(&self) -> [Node; 2] {
         let slot = if self.b.cta.staggered() {
             Slot::NextSet
         } else {
             Slot::Current
         };
-        read(PANELS, slot)
+        read(SUBTILES, slot)
     }
 }

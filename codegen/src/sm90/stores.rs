@@ -1,9 +1,9 @@
-//! Panels of a tile, as the roles number them: where each lies, and the boxes that carry it.
+//! Subtiles of a tile, as the roles number them: where each lies, and the boxes that carry it.
 
 use super::epilogue::groups;
 use super::item::{Leaf, Sorted};
 use super::nodes::{count, read, side, why};
-use super::rings::{PANELS, TILES};
+use super::rings::{SUBTILES, TILES};
 use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
@@ -25,11 +25,11 @@ impl Walk<'_, '_> {
         let mut nodes = self.waits(&sorted.store_waits);
         let mut part = Vec::new();
         let groups = groups(self, sorted);
-        let per_panel = groups.len() as u32;
+        let per_subtile = groups.len() as u32;
         for (_, stores) in groups {
             part.push(Node::Await {
-                barrier: PANELS.full(),
-                phase: Phase::ThisLap,
+                barrier: SUBTILES.full(),
+                phase: Phase::ThisPhase,
             });
             for leaf in stores {
                 nodes.push(self.note(leaf.op));
@@ -38,19 +38,19 @@ impl Walk<'_, '_> {
                 };
                 let (dst, mode) = (dst.clone(), *mode);
                 part.extend(self.in_loops(&leaf.loops, &mut |walk| {
-                    walk.panel_to(&dst, mode, before, chunk)
+                    walk.subtile_to(&dst, mode, before, chunk)
                 }));
             }
             part.push(Node::Commit);
             if !self.b.cta.aliased() {
-                part.extend(self.panel_read());
+                part.extend(self.subtile_read());
             }
             part.push(Node::Advance {
-                ring: PANELS,
+                ring: SUBTILES,
                 keep: false,
             });
         }
-        nodes.push(self.each_own_panel(part));
+        nodes.push(self.each_own_subtile(part));
         if self.b.cta.aliased() {
             nodes.push(why("Then stages may be loaded again where they lay."));
             nodes.extend(read(TILES, Slot::Current));
@@ -61,7 +61,7 @@ impl Walk<'_, '_> {
         if lag {
             // All but this tile's stores are complete: the tile before can be announced.
             nodes.push(Node::AwaitStores {
-                pending: self.panels() * per_panel,
+                pending: self.subtiles() * per_subtile,
             });
             nodes.push(Node::Flush {
                 amount: amount(&sorted.signals[0]),
@@ -80,15 +80,15 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// One panel of a tile to one destination.
-    fn panel_to(
+    /// One subtile of a tile to one destination.
+    fn subtile_to(
         &mut self,
         dst: &Region,
         mode: StoreMode,
         before: &mut Vec<Node>,
         chunk: Option<&Expr>,
     ) -> Vec<Node> {
-        let map = self.panel_map(dst.buffer);
+        let map = self.subtile_map(dst.buffer);
         let Some((_, var)) = side(dst) else {
             return Vec::new();
         };
@@ -99,19 +99,19 @@ impl Walk<'_, '_> {
             Some(Pick::One(slot)) => Some(self.rank(slot)),
             Some(Pick::All | Pick::Others) | None => None,
         };
-        let (row, column) = self.panel_at(row, column, Expr::var("part"));
+        let (row, column) = self.subtile_at(row, column, Expr::var("part"));
         let (row, at_chunk, rank) = self.place(dst, map, var, row, slot);
-        if self.b.maps[usize::from(map.0)].tail
+        if self.b.maps[usize::from(map.0)].partial_chunk
             && let Some(chunk) = chunk
         {
-            before.push(Node::Tail {
+            before.push(Node::PartialChunk {
                 map,
                 chunk: chunk.clone(),
             });
         }
         let dtype = self.b.kernel.buffers[dst.buffer.index()].dtype;
         vec![self.each_slice(dtype, column, |slice, column| Node::Store {
-            ring: PANELS,
+            ring: SUBTILES,
             slice,
             map,
             at: At {
@@ -125,27 +125,27 @@ impl Walk<'_, '_> {
     }
 
     /// How many a tile has.
-    pub(super) fn panels(&self) -> Expr {
+    pub(super) fn subtiles(&self) -> Expr {
         let tile = self.b.tiling().tile();
         if self.b.tiling().swapped() {
-            Expr::symbol("TILE_M", tile.rows) / self.panel_rows()
+            Expr::symbol("TILE_M", tile.rows) / self.subtile_rows()
         } else {
-            Expr::symbol("TILE_N", tile.columns) / self.panel_columns()
+            Expr::symbol("TILE_N", tile.columns) / self.subtile_columns()
         }
     }
 
     /// Elements of one.
-    pub(super) fn panel_elements(&self) -> Expr {
+    pub(super) fn subtile_elements(&self) -> Expr {
         let tile = self.b.tiling().tile();
         if self.b.tiling().swapped() {
-            self.panel_rows() * Expr::symbol("TILE_N", tile.columns)
+            self.subtile_rows() * Expr::symbol("TILE_N", tile.columns)
         } else {
-            Expr::symbol("TILE_M", tile.rows) * self.panel_columns()
+            Expr::symbol("TILE_M", tile.rows) * self.subtile_columns()
         }
     }
 
-    /// The first row and column of panel `part` of the tile in a row and column of tiles, or of a warpgroup's own half of it.
-    pub(super) fn panel_at(&self, row: Expr, column: Expr, part: Expr) -> (Expr, Expr) {
+    /// The first row and column of subtile `part` of the tile in a row and column of tiles, or of a warpgroup's own half of it.
+    pub(super) fn subtile_at(&self, row: Expr, column: Expr, part: Expr) -> (Expr, Expr) {
         let tile = self.b.tiling().tile();
         let row = row * Expr::symbol("TILE_M", tile.rows);
         let column = column * Expr::symbol("TILE_N", tile.columns);
@@ -157,22 +157,22 @@ impl Walk<'_, '_> {
             }
         };
         if self.b.tiling().swapped() {
-            let column = half(column, self.panel_columns());
-            (row + part * self.panel_rows(), column)
+            let column = half(column, self.subtile_columns());
+            (row + part * self.subtile_rows(), column)
         } else {
-            let row = half(row, self.panel_rows());
-            (row, column + part * self.panel_columns())
+            let row = half(row, self.subtile_rows());
+            (row, column + part * self.subtile_columns())
         }
     }
 
-    /// The map of a tensor that panels are stored in or loaded from.
-    pub(super) fn panel_map(&mut self, tensor: TensorId) -> MapId {
+    /// The map of a tensor that subtiles are stored in or loaded from.
+    pub(super) fn subtile_map(&mut self, tensor: TensorId) -> MapId {
         let (tiling, dtype) = (self.b.tiling(), self.b.kernel.buffers[tensor.index()].dtype);
         let (rows, columns) = (tiling.subtile().rows, tiling.slice_columns(dtype.bytes()));
         self.map(tensor, rows, columns)
     }
 
-    /// What moves a panel of some type from its first column on: once, or slice by slice where it has several.
+    /// What moves a subtile of some type from its first column on: once, or slice by slice where it has several.
     pub(super) fn each_slice(
         &self,
         dtype: Dtype,
@@ -180,9 +180,9 @@ impl Walk<'_, '_> {
         moves: impl Fn(Expr, Expr) -> Node,
     ) -> Node {
         let tiling = self.b.tiling();
-        let (tile, panel) = (tiling.tile(), tiling.subtile());
+        let (tile, subtile) = (tiling.tile(), tiling.subtile());
         let columns = tiling.slice_columns(dtype.bytes());
-        if columns == panel.columns {
+        if columns == subtile.columns {
             return moves(0.into(), column);
         }
         let name = if dtype == Dtype::F32 {
@@ -191,10 +191,10 @@ impl Walk<'_, '_> {
             "SLICE_N"
         };
         let columns = Expr::symbol(name, columns);
-        let of = if panel.columns == tile.columns {
+        let of = if subtile.columns == tile.columns {
             Expr::symbol("TILE_N", tile.columns)
         } else {
-            self.panel_columns()
+            self.subtile_columns()
         };
         let slices = of / columns.clone();
         let slice = || Expr::var("slice");
@@ -202,12 +202,12 @@ impl Walk<'_, '_> {
         count("slice", slices, 1.into(), false, vec![node])
     }
 
-    fn panel_columns(&self) -> Expr {
-        Expr::symbol("PANEL_N", self.b.tiling().subtile().columns)
+    fn subtile_columns(&self) -> Expr {
+        Expr::symbol("SUBTILE_N", self.b.tiling().subtile().columns)
     }
 
-    fn panel_rows(&self) -> Expr {
-        Expr::symbol("PANEL_M", self.b.tiling().subtile().rows)
+    fn subtile_rows(&self) -> Expr {
+        Expr::symbol("SUBTILE_M", self.b.tiling().subtile().rows)
     }
 }
 

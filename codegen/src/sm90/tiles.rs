@@ -112,7 +112,7 @@ impl Walk<'_, '_> {
     /// arrivals, and the CTA may leave.
     pub fn all_stages_empty(&self) -> Vec<Node> {
         let cta = self.b.cta;
-        if cta.beside() == 1 {
+        if cta.multicast_group() == 1 {
             return Vec::new();
         }
         let mut nodes = vec![
@@ -124,7 +124,7 @@ impl Walk<'_, '_> {
         if cta.aliased() {
             nodes.push(Node::Await {
                 barrier: TILES.empty(),
-                phase: Phase::LapBefore,
+                phase: Phase::PreviousPhase,
             });
         }
         nodes
@@ -133,7 +133,7 @@ impl Walk<'_, '_> {
     /// A tile's row or column among all: with `ctas` of a cluster along it, a place is theirs together.
     fn of_cta(&self, place: String, ctas: u32) -> Expr {
         if ctas > 1 {
-            Expr::var(place) * Expr::symbol("CLUSTER", ctas) + Expr::var("half")
+            Expr::var(place) * Expr::symbol("CLUSTER", ctas) + Expr::var("cta_rank")
         } else {
             Expr::var(place)
         }

@@ -50,8 +50,8 @@ const RESERVED: [&str; 57] = [
     "index",
     "first",
     "stage",
-    "panel",
-    "box",
+    "subtile",
+    "staging",
     "base",
     "warp",
     "lane",
@@ -62,7 +62,7 @@ const RESERVED: [&str; 57] = [
     "tiles_m",
     "steps",
     "step",
-    "hop",
+    "ring_step",
     "acc",
     "previous",
     "part",
@@ -70,8 +70,8 @@ const RESERVED: [&str; 57] = [
     "watch",
     "shared",
     "consumer",
-    "unit",
-    "units",
+    "batch",
+    "batches",
     "items",
     "sent",
     "pieces",
@@ -82,9 +82,9 @@ const RESERVED: [&str; 57] = [
     "for",
     "const",
     "auto",
-    "half",
-    "share",
-    "sum",
+    "cta_rank",
+    "split_rank",
+    "split_partial",
     "slice",
     "first_step",
     "all_steps",
@@ -95,14 +95,14 @@ const RESERVED: [&str; 57] = [
     "order",
     "stage_full",
     "stage_empty",
-    "panel_full",
-    "panel_empty",
-    "sum_full",
-    "sum_empty",
+    "subtile_full",
+    "subtile_empty",
+    "split_partial_full",
+    "split_partial_empty",
     "tile_full",
     "tile_empty",
-    "box_full",
-    "box_empty",
+    "staging_full",
+    "staging_empty",
 ];
 
 impl<'b, 'a> Walk<'b, 'a> {
@@ -146,7 +146,7 @@ impl<'b, 'a> Walk<'b, 'a> {
             }
             Which::Store => {}
             Which::Fetch => nodes.extend(self.drained()),
-            Which::Send => nodes.extend(self.all_given_back()),
+            Which::Send => nodes.extend(self.all_released()),
         }
         if scheduled {
             let body = nodes;
@@ -223,9 +223,9 @@ impl<'b, 'a> Walk<'b, 'a> {
             .filter(|(_, bound)| matches!(bound, Bound::Rank(_)))
             .count();
         let step = if outer == 0 {
-            "hop".into()
+            "ring_step".into()
         } else {
-            format!("{name}_hop")
+            format!("{name}_ring_step")
         };
         let (count, rank) = match order {
             RankOrder::FromMe {
@@ -403,14 +403,14 @@ impl<'b, 'a> Walk<'b, 'a> {
             self.b.kernel.buffers[tensor.index()].kind,
             TensorKind::Out | TensorKind::Accumulated
         );
-        let tail = view == View::Chunks && stored;
+        let partial_chunk = view == View::Chunks && stored;
         maps.push(Map {
             name,
             tensor,
             view,
             box_columns: columns,
             box_rows: rows,
-            tail,
+            partial_chunk,
         });
         MapId((maps.len() - 1) as u16)
     }
@@ -452,8 +452,8 @@ impl Builder<'_> {
         let buffer = &self.kernel.buffers[tensor.index()];
         let chunked = self.kernel.dims[usize::from(buffer.rows.0)].chunked;
         match buffer.kind {
-            // Where rows are contiguous, every chunk is a matrix of its own.
-            TensorKind::Local if chunked && buffer.rows_contiguous => View::Chunks,
+            // Where an operand is MN-major, every chunk is a matrix of its own.
+            TensorKind::Local if chunked && buffer.mn_major => View::Chunks,
             TensorKind::Local | TensorKind::Vector => View::Flat,
             TensorKind::Out | TensorKind::Accumulated if chunked => View::Chunks,
             TensorKind::Out | TensorKind::Accumulated => View::Flat,
@@ -489,8 +489,10 @@ fn has_stores(node: &Node) -> bool {
 fn trim(nodes: &mut Vec<Node>) {
     fn idle(node: &Node) -> bool {
         let looped = matches!(node, Node::Items { .. } | Node::Ranks { .. });
-        matches!(node, Node::Note(_) | Node::Let { .. } | Node::Tail { .. })
-            || looped && node.body().iter().all(idle)
+        matches!(
+            node,
+            Node::Note(_) | Node::Let { .. } | Node::PartialChunk { .. }
+        ) || looped && node.body().iter().all(idle)
     }
     while nodes.last().is_some_and(idle) {
         nodes.pop();

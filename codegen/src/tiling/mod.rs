@@ -126,7 +126,7 @@ impl Tiling {
         self.0.accumulators
     }
 
-    /// CTAs that share the K steps of a tile; 1: none.
+    /// CTAs that split the K of a tile; 1: none.
     pub const fn split(&self) -> u32 {
         self.0.split
     }
@@ -176,7 +176,7 @@ impl Tiling {
 
     /// What carries the terms of a sum of stored tiles: the larger operand's part of a slot, and how many subtiles at a time,
     /// as many as fit there and divide the tile.
-    pub fn carrier(&self) -> (usize, u32) {
+    pub fn reused_stage(&self) -> (usize, u32) {
         let Tile { rows, columns, .. } = self.0.tile;
         let part = usize::from(columns >= rows);
         let (fits, all) = (self.input_places()[part], self.subtiles());
@@ -201,9 +201,9 @@ impl Tiling {
 }
 
 /// Where the part of the one of `split` CTAs with that number begins among all K steps.
-pub fn first_step<T>(steps: T, share: T, split: T) -> T
+pub fn first_step<T>(steps: T, split_rank: T, split: T) -> T
 where
     T: std::ops::Mul<Output = T> + std::ops::Div<Output = T>,
 {
-    steps * share / split
+    steps * split_rank / split
 }

@@ -59,7 +59,7 @@ pub enum Field {
     /// Rows of a full chunk of it.
     ChunkRows(DimId),
     /// The chunk of it that has some rows, but not all; the world if there is none. It has output maps of its own.
-    Tail(DimId),
+    PartialChunk(DimId),
     /// This rank.
     Me,
     /// How many ranks there are.
@@ -69,7 +69,7 @@ pub enum Field {
     /// Rows of the grid of cells that a chunk has along a counter axis over this partition.
     CellRows(PartitionId),
     /// How many waves of items the GEMM's own CTAs do alone before the others join them.
-    Join,
+    LateJoin,
     /// Address of slot 0 of the symmetric heap (64 bits).
     Heap,
     /// Bytes from a rank's slot of the heap to the next (64 bits).
@@ -90,12 +90,12 @@ impl Field {
         match self {
             Field::Size(_)
             | Field::ChunkRows(_)
-            | Field::Tail(_)
+            | Field::PartialChunk(_)
             | Field::Me
             | Field::World
             | Field::First(_)
             | Field::CellRows(_)
-            | Field::Join => false,
+            | Field::LateJoin => false,
             Field::Heap
             | Field::Stride
             | Field::Counters

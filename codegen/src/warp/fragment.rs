@@ -12,22 +12,22 @@ use crate::value::{AccId, Value};
 /// One operation on a fragment.
 #[derive(Clone, PartialEq, Debug)]
 pub enum FragmentOp {
-    /// Reads a loaded panel into registers of its own, in f32 (ordinary loads).
-    ReadPanel {
+    /// Reads a loaded subtile into registers of its own, in f32 (ordinary loads).
+    ReadSubtile {
         /// The ring.
         ring: RingId,
         /// What the schedule's load fills.
         acc: AccId,
         /// The registers' name.
         name: String,
-        /// The panel's type.
+        /// The subtile's type.
         dtype: Dtype,
         /// Which part of the slot.
         slot_part: usize,
         /// Which box within the part.
         index: Expr,
     },
-    /// Reads a panel's columns of a vector, each lane those of its accumulators. Ordinary loads of memory that
+    /// Reads a subtile's columns of a vector, each lane those of its accumulators. Ordinary loads of memory that
     /// nobody writes during the launch; what is beyond the vector reads as zero.
     ReadVector {
         /// What the schedule's load fills.
@@ -39,56 +39,56 @@ pub enum FragmentOp {
         /// Its first column.
         column: Expr,
     },
-    /// Computes what a panel's elements become.
+    /// Computes what a subtile's elements become.
     Apply {
         /// An index into [`super::Pipeline::epilogues`].
         epilogue: usize,
-        /// Which panel of the tile.
+        /// Which subtile of the tile.
         part: Expr,
     },
-    /// Rounds a panel's accumulators, or of what became of them, into the current slot (ordinary stores).
-    WritePanel {
+    /// Rounds a subtile's accumulators, or of what became of them, into the current slot (ordinary stores).
+    WriteSubtile {
         /// The ring.
         ring: RingId,
-        /// Which panel of the tile.
+        /// Which subtile of the tile.
         part: Expr,
         /// What was applied to it before.
         epilogue: Option<usize>,
         /// What it is rounded to.
         dtype: Dtype,
     },
-    /// Sends a panel's accumulators to another CTA of the cluster, into the slot of the current number there.
+    /// Sends a subtile's accumulators to another CTA of the cluster, into the slot of the current number there.
     ///
-    /// CUDA: `sum_send`, asynchronous stores. Meaning: as a load by TMA, it completes on that CTA's full barrier with
+    /// CUDA: `partial_send`, asynchronous stores. Meaning: as a load by TMA, it completes on that CTA's full barrier with
     /// all its bytes.
-    SendSum {
+    SendPartial {
         /// The ring.
         ring: RingId,
         /// Which CTA, by its rank in the cluster.
         to: Expr,
         /// Which place of the slot.
         index: Expr,
-        /// Which panel of the tile.
+        /// Which subtile of the tile.
         part: Expr,
     },
-    /// Adds what another CTA sent to a panel's accumulators, in f32 (ordinary loads).
-    AddSum {
+    /// Adds what another CTA sent to a subtile's accumulators, in f32 (ordinary loads).
+    AddPartial {
         /// The ring.
         ring: RingId,
         /// Which place of the slot.
         index: Expr,
-        /// Which panel of the tile.
+        /// Which subtile of the tile.
         part: Expr,
     },
-    /// Adds a loaded panel to accumulators, in f32 (ordinary loads).
-    AddPanel {
+    /// Adds a loaded subtile to accumulators, in f32 (ordinary loads).
+    AddSubtile {
         /// The ring.
         ring: RingId,
         /// Which part of the slot.
         slot_part: usize,
         /// Which box within the part.
         index: Expr,
-        /// Which panel of the tile.
+        /// Which subtile of the tile.
         part: Expr,
         /// The type it is stored in.
         dtype: Dtype,
@@ -99,13 +99,14 @@ impl FragmentOp {
     /// The numbers of it.
     pub fn exprs(&self) -> Vec<&Expr> {
         match self {
-            FragmentOp::WritePanel { part, .. } | FragmentOp::Apply { part, .. } => vec![part],
-            FragmentOp::ReadPanel { index, .. } => vec![index],
+            FragmentOp::WriteSubtile { part, .. } | FragmentOp::Apply { part, .. } => vec![part],
+            FragmentOp::ReadSubtile { index, .. } => vec![index],
             FragmentOp::ReadVector { column, .. } => vec![column],
-            FragmentOp::AddPanel { index, part, .. } | FragmentOp::AddSum { index, part, .. } => {
+            FragmentOp::AddSubtile { index, part, .. }
+            | FragmentOp::AddPartial { index, part, .. } => {
                 vec![index, part]
             }
-            FragmentOp::SendSum {
+            FragmentOp::SendPartial {
                 to, index, part, ..
             } => vec![to, index, part],
         }
@@ -114,11 +115,11 @@ impl FragmentOp {
     /// The ring in whose slot it reads or writes, if it does.
     pub const fn ring(&self) -> Option<RingId> {
         match self {
-            FragmentOp::ReadPanel { ring, .. }
-            | FragmentOp::WritePanel { ring, .. }
-            | FragmentOp::AddPanel { ring, .. }
-            | FragmentOp::SendSum { ring, .. }
-            | FragmentOp::AddSum { ring, .. } => Some(*ring),
+            FragmentOp::ReadSubtile { ring, .. }
+            | FragmentOp::WriteSubtile { ring, .. }
+            | FragmentOp::AddSubtile { ring, .. }
+            | FragmentOp::SendPartial { ring, .. }
+            | FragmentOp::AddPartial { ring, .. } => Some(*ring),
             FragmentOp::ReadVector { .. } | FragmentOp::Apply { .. } => None,
         }
     }
@@ -130,12 +131,12 @@ impl FragmentOp {
                 let columns = kernel.buffers[tensor.index()].columns;
                 vec![Field::Vector(*tensor), Field::Size(columns)]
             }
-            FragmentOp::ReadPanel { .. }
+            FragmentOp::ReadSubtile { .. }
             | FragmentOp::Apply { .. }
-            | FragmentOp::WritePanel { .. }
-            | FragmentOp::AddPanel { .. }
-            | FragmentOp::SendSum { .. }
-            | FragmentOp::AddSum { .. } => Vec::new(),
+            | FragmentOp::WriteSubtile { .. }
+            | FragmentOp::AddSubtile { .. }
+            | FragmentOp::SendPartial { .. }
+            | FragmentOp::AddPartial { .. } => Vec::new(),
         }
     }
 }
@@ -169,8 +170,8 @@ pub struct Param {
 pub enum Source {
     /// The item's accumulators.
     Product,
-    /// [`FragmentOp::ReadPanel`]
-    Panel,
+    /// [`FragmentOp::ReadSubtile`]
+    Subtile,
     /// [`FragmentOp::ReadVector`]
     Vector,
 }

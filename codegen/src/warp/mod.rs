@@ -8,14 +8,14 @@
 //! On Hopper a CTA has three warpgroups. In the first, warp 0's elected thread loads (*load*) and warp 1's stores
 //! (*store*); on CTAs that move data the same two threads first fetch and send. The other two warpgroups multiply
 //! (*multiply*): they share a tile, half of its rows each (of its columns, if it is [swapped](Tiling::swapped)), or take
-//! tiles in turn, so that one rounds and hands over its tile while the other multiplies; then each has panels of its own
-//! and a thread that stores them. Where they share a tile that is too large for all of its panels to have room beside three
-//! stages, they end it one after another: each has panels of its own half and a thread that stores them, in places that go from
-//! one to the other. Operands pass through a ring of stages, results through a ring of panels.
+//! tiles in ping-pong, so that one rounds and hands over its tile while the other multiplies; then each has subtiles of its own
+//! and a thread that stores them. Where they share a tile that is too large for all of its subtiles to have room beside three
+//! stages, they end it with staggered epilogues: each has subtiles of its own half and a thread that stores them, in places that go from
+//! one to the other. Operands pass through a ring of stages, results through a ring of subtiles.
 //!
 //! CTAs of a cluster work together in two ways, or in both. Those that have tiles beside each other load what these have
-//! in common, a piece each into all of them; `half` is which of them one is. Those that share the K steps of a tile send
-//! each other their sums, which may lie where the stages are; `share` is which. The first follow each other in the
+//! in common, a piece each into all of them; `cta_rank` is which of them one is. Those that share the K steps of a tile send
+//! each other their sums, which may lie where the stages are; `split_rank` is which. The first follow each other in the
 //! cluster: they lie on a pair of SMs.
 
 mod expr;
@@ -27,12 +27,12 @@ mod spelling;
 mod text;
 mod visit;
 
-pub use crate::sm90::cta::{BLOCK_ROWS, BOX_COLUMNS, CONSUMERS, Place, STRIP_ROWS};
+pub use crate::sm90::cta::{BLOCK_ROWS, CONSUMERS, PARTIAL_BOX_ROWS, RunBy, STAGING_COLUMNS};
 pub use crate::tiling::{Subtile, Tile};
 pub use expr::{Expr, Field, Op, Test, Values};
 pub use fragment::{Epilogue, FragmentOp, Param, Source};
-pub use node::{At, Grid, Map, MapId, Node, Note, Phase, Slot, Strips, View};
-pub use ring::{Barrier, BarrierId, Buffer, Order, Part, Ring, RingId, Side, Told};
+pub use node::{At, Grid, Map, MapId, Node, Note, PartialBoxes, Phase, Slot, View};
+pub use ring::{Barrier, BarrierId, Buffer, MulticastArrivals, Order, Part, Ring, RingId, Side};
 pub use scheduler::{Ctas, LoopId, Scheduler, SchedulerId};
 pub(crate) use spelling::{Spelling, factor, field_name, number, test};
 
@@ -66,9 +66,9 @@ pub struct Pipeline {
     /// Counters whose cells get several arrivals for each the kernel counts: by how many.
     pub scale: Vec<(CounterId, Expr)>,
     /// Whether its CTAs may come while the launch before on the stream still runs, and let those of the next launch come
-    /// as soon as all of its own are there ([`crate::sm90::cta::early`]).
-    pub early: bool,
-    /// What all warps do first, once the CTA's barriers are there: empty, or the wait of those that come early.
+    /// as soon as all of its own are there ([`crate::sm90::cta::dependent_launch`]).
+    pub dependent_launch: bool,
+    /// What all warps do first, once the CTA's barriers are there: empty, or the wait of dependent launches.
     pub start: Vec<Node>,
     /// What each warp does.
     pub warps: Vec<Warp>,
@@ -82,7 +82,7 @@ pub struct Comm {
     /// How many.
     pub ctas: u32,
     /// Whether they take items of the GEMM when they are done.
-    pub joins: bool,
+    pub join_late: bool,
 }
 
 /// One role of a CTA.
@@ -91,13 +91,13 @@ pub struct Warp {
     /// Its name, also in stall records.
     pub name: &'static str,
     /// Who runs it.
-    pub place: Place,
+    pub run_by: RunBy,
     /// What it runs.
     pub body: Vec<Node>,
 }
 
 /// Boxes of a piece that are sent and signalled together.
-pub const UNIT: u32 = 16;
+pub const BATCH: u32 = 16;
 /// Stores of a sending thread that may still be reading their slots.
 pub const SENDING: u32 = 5;
 
@@ -138,8 +138,8 @@ impl Pipeline {
     }
 
     /// Whether the contiguous dimension of a map is its tensor's rows.
-    pub fn rows_contiguous(&self, map: MapId) -> bool {
-        self.kernel.buffers[self.map(map).tensor.index()].rows_contiguous
+    pub fn mn_major(&self, map: MapId) -> bool {
+        self.kernel.buffers[self.map(map).tensor.index()].mn_major
     }
 
     /// Where the barriers start in shared memory: after the rings' buffers.
@@ -181,19 +181,19 @@ impl Pipeline {
         all.map(|(id, _)| self.ring(id.ring).all()).sum()
     }
 
-    /// Where the barriers of the turns start, if there are any: after those of the rings.
-    pub fn turns_at(&self) -> u32 {
+    /// Where the order barriers start, if there are any: after those of the rings.
+    pub fn order_at(&self) -> u32 {
         self.barriers_at() + self.ring_barriers() * 8
     }
 
     /// Bytes of shared memory a CTA needs.
     pub fn shared_bytes(&self) -> u32 {
-        self.turns_at() + self.turns() * 8
+        self.order_at() + self.order_barriers() * 8
     }
 
-    /// Barriers that say whose turn it is: one for each warpgroup that multiplies, if one waits for the other. Of tiles that they
-    /// end one after another only the second one's is used.
-    pub fn turns(&self) -> u32 {
+    /// Order barriers: one for each warpgroup that multiplies, if one waits for the other. Of tiles that they
+    /// end with staggered epilogues only the second one's is used.
+    pub fn order_barriers(&self) -> u32 {
         if self.cta.ordered() { CONSUMERS } else { 0 }
     }
 
@@ -216,14 +216,14 @@ impl Pipeline {
         (first + CONSUMERS * others) / (1 + CONSUMERS)
     }
 
-    /// Bytes of a warpgroup's sums of a subtile, as CTAs that share a tile's K steps send them.
-    pub fn sum_panel_bytes(&self) -> u32 {
+    /// Bytes of a warpgroup's sums of a subtile, as CTAs that split a tile's K send them.
+    pub fn partial_subtile_bytes(&self) -> u32 {
         self.tiling().subtile().elements() * 4 / self.cta.mode().warpgroups()
     }
 
     /// The first row and column of a subtile within its tile. Those of a warpgroup's own half follow each other.
-    pub(crate) fn panel_at(&self, part: u32) -> (u32, u32) {
-        let (each, subtile) = (self.own_panels(), self.tiling().subtile());
+    pub(crate) fn subtile_at(&self, part: u32) -> (u32, u32) {
+        let (each, subtile) = (self.own_subtiles(), self.tiling().subtile());
         let (half, part) = (part / each, part % each);
         if self.tiling().swapped() {
             (part * subtile.rows, half * subtile.columns)
@@ -233,7 +233,7 @@ impl Pipeline {
     }
 
     /// Subtiles that a warpgroup has something of.
-    pub(crate) fn own_panels(&self) -> u32 {
+    pub(crate) fn own_subtiles(&self) -> u32 {
         let all = self.tiling().subtiles();
         if self.cta.staggered() {
             all / CONSUMERS
@@ -243,21 +243,21 @@ impl Pipeline {
     }
 
     /// How many run a role in a CTA: one, or one a warpgroup that multiplies.
-    pub(crate) const fn runners(place: Place) -> u32 {
-        match place {
-            Place::Thread { .. } => 1,
-            Place::Threads { .. } | Place::Groups => CONSUMERS,
+    pub(crate) const fn runners(run_by: RunBy) -> u32 {
+        match run_by {
+            RunBy::Thread { .. } => 1,
+            RunBy::Threads { .. } | RunBy::Groups => CONSUMERS,
         }
     }
 }
 
 /// CTAs of a cluster in the text: those that load together, as often as they share steps.
-pub(crate) fn cluster(beside: u32, split: u32) -> Expr {
-    let [together, shares] =
-        [("CLUSTER", beside), ("SPLIT", split)].map(|(name, ctas)| Expr::symbol(name, ctas));
-    match (beside, split) {
-        (1, _) => shares,
+pub(crate) fn cluster(group: u32, split: u32) -> Expr {
+    let [together, split_k] =
+        [("CLUSTER", group), ("SPLIT", split)].map(|(name, ctas)| Expr::symbol(name, ctas));
+    match (group, split) {
+        (1, _) => split_k,
         (_, 1) => together,
-        (_, _) => together * shares,
+        (_, _) => together * split_k,
     }
 }

@@ -127,23 +127,23 @@ pub enum Node {
         /// How many slots.
         by: Expr,
     },
-    /// Gives back the slots of all but the latest `held` stores of this thread; they must have been read.
-    GiveBack {
+    /// Releases the slots of all but the latest `held` stores of this thread; they must have been read.
+    Release {
         /// The ring.
         ring: RingId,
         /// How many slots stay held.
         held: Expr,
     },
 
-    // --- Turns: two consumers, each with tiles of its own.
-    /// Blocks until it is this consumer's turn to multiply; the first turn is the first consumer's. Acquire at CTA
+    // --- Order barriers: two consumers, one before the other.
+    /// Blocks at this consumer's order barrier until it may multiply; the first consumer goes first. Acquire at CTA
     /// scope.
     ///
     /// CUDA: `OrderBarrier::wait`. Meaning: all steps of the tile before are under way. A parity
-    /// names a phase of a stage within one lap around the ring only; from here on, this consumer is within that lap.
-    AwaitTurn,
-    /// Arrives at the other consumer's barrier: the next turn is its. Release at CTA scope.
-    PassTurn,
+    /// names a phase of a stage within one pass over the ring only; from here on, this consumer is within that pass.
+    AwaitOrder,
+    /// Arrives at the other consumer's order barrier: it multiplies next. Release at CTA scope.
+    ArriveOrder,
 
     // --- TMA.
     /// Starts a load into a part of the current slot; it completes on the slot's full barrier, with all its bytes.
@@ -152,9 +152,9 @@ pub enum Node {
         ring: RingId,
         /// Which part of the slot.
         part: usize,
-        /// Which box or panel within the part.
+        /// Which box or subtile within the part.
         index: Expr,
-        /// Which slice of the panel.
+        /// Which slice of the subtile.
         slice: Expr,
         /// The map.
         map: MapId,
@@ -162,16 +162,16 @@ pub enum Node {
         at: At,
         /// Where each of the ring's CTAs loads a piece of the part into all of them, instead of a box of its own: the
         /// first of them, by its rank in the cluster; the others follow. The pieces lie by the CTAs' order, in the part or,
-        /// where its rows are contiguous, in each of its blocks, and complete on each one's barrier.
+        /// where it is MN-major, in each of its blocks, and complete on each one's barrier.
         multicast: Option<Expr>,
         /// Where the box may have rows that do not exist: what is loaded instead.
-        strips: Option<Strips>,
+        partial_boxes: Option<PartialBoxes>,
     },
     /// Starts a store from the current slot's first part.
     Store {
         /// The ring.
         ring: RingId,
-        /// Which slice of the panel there.
+        /// Which slice of the subtile there.
         slice: Expr,
         /// To where.
         map: MapId,
@@ -180,9 +180,9 @@ pub enum Node {
         /// Replace or add.
         mode: StoreMode,
     },
-    /// Chooses between an output map and the one of the chunk that is not full: binds `map.name` for the stores that
+    /// Chooses between an output map and the one of the partial chunk: binds `map.name` for the stores that
     /// follow, and its chunk coordinate.
-    Tail {
+    PartialChunk {
         /// The map.
         map: MapId,
         /// The chunk.
@@ -219,7 +219,7 @@ pub enum Node {
         pending: u32,
     },
 
-    // --- Accumulators and panels.
+    // --- Accumulators and subtiles.
     /// Accumulators for one item.
     Accumulators,
     /// What a thread that multiplies does with its fragment of a tile.
@@ -278,7 +278,7 @@ pub enum Node {
     },
     /// Blocks until the launches before on the stream are complete, and all they wrote is seen. Each thread's own.
     ///
-    /// CUDA: `wait_prerequisites`; passes at once where the launch did not come early. Meaning: no access of global
+    /// CUDA: `wait_prerequisites`; passes at once where it is no dependent launch. Meaning: no access of global
     /// memory stands before it, and no warp ends without it, since the launch after takes this one's end for that of
     /// all before.
     AwaitLaunches,
@@ -320,16 +320,16 @@ pub struct Grid {
     pub columns: Expr,
 }
 
-/// Which phase of a barrier: the parity of the role's lap around the ring, or the one before.
+/// Which phase of a barrier: the parity of the role's pass over the ring, or the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// The one of this lap.
-    ThisLap,
-    /// The one before: passes at once in the first lap.
-    LapBefore,
+    /// The one of this pass.
+    ThisPhase,
+    /// The one before: passes at once in the first pass over the slots.
+    PreviousPhase,
     /// Where sets hand slots on: the one in which the set before hands it to this one. For the first consumer it is that of
-    /// the lap before, for the second that of this lap.
-    HandedOn,
+    /// the previous pass, for the second that of this pass.
+    Staggered,
 }
 
 /// Which slot an arrival is about.
@@ -356,11 +356,11 @@ pub struct At {
     pub rank: Expr,
 }
 
-/// A box as strips of [`STRIP_ROWS`](super::STRIP_ROWS) rows, loaded one by one unless all of them have rows that exist:
+/// A box as partial boxes of [`PARTIAL_BOX_ROWS`](super::PARTIAL_BOX_ROWS) rows, loaded one by one unless all of them have rows that exist:
 /// what lies outside a tensor costs TMA more time than what lies inside. What is not loaded keeps what the slot held:
 /// rows of garbage are multiplied into rows, or columns, that nobody stores.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Strips {
+pub struct PartialBoxes {
     /// The map of one.
     pub map: MapId,
     /// How many rows those have that have one which exists: the box's first.
@@ -382,8 +382,8 @@ pub struct Map {
     pub box_columns: u32,
     /// Rows of a box.
     pub box_rows: u32,
-    /// Whether it has a sibling for the chunk that is not full.
-    pub tail: bool,
+    /// Whether it has a sibling for the partial chunk.
+    pub partial_chunk: bool,
 }
 
 /// How a tensor's rows are laid over a map's dimensions.

@@ -42,7 +42,7 @@ pub enum Side {
 /// Slots that go round between warps: one fills a slot, another one empties it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ring {
-    /// What a slot is called: `stage`, `panel`, `box`.
+    /// What a slot is called: `stage`, `subtile`, `staging`.
     pub name: &'static str,
     /// The constant of the text that says how many slots there are.
     pub count: &'static str,
@@ -74,7 +74,7 @@ pub struct Buffer {
 /// What a slot consists of, for the tensors it stages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part {
-    /// Its name: `x`, `w`, `panel`.
+    /// Its name: `x`, `w`, `subtile`.
     pub name: String,
     /// Bytes in a slot.
     pub bytes: u32,
@@ -87,8 +87,8 @@ pub struct Barrier {
     pub name: &'static str,
     /// Arrivals that end a phase.
     pub arrivals: u32,
-    /// At whose barriers an arrival is; `None`: at this CTA's alone.
-    pub told: Option<Told>,
+    /// At whose barriers an arrival is a multicast; `None`: at this CTA's alone.
+    pub multicast: Option<MulticastArrivals>,
     /// What waits and arrivals order.
     pub order: Order,
     /// Whether a phase ends with bytes, too: those that an arrival announced have landed.
@@ -106,14 +106,14 @@ pub enum Order {
     Cluster,
 }
 
-/// The CTAs of a cluster that an arrival tells.
+/// The CTAs of a cluster at whose barriers an arrival counts.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Told {
+pub struct MulticastArrivals {
     /// How many there are.
     pub ctas: u32,
     /// The rank in the cluster of the `lane`-th of them.
     pub peer: Expr,
-    /// Whether this CTA itself is not told.
+    /// Whether it does not count at this CTA's own.
     pub others: bool,
 }
 
@@ -156,7 +156,7 @@ impl Ring {
     }
 
     /// Whether consumers hand its places on to each other.
-    pub fn is_handed_over(&self) -> bool {
+    pub fn is_staggered(&self) -> bool {
         let all = self.all();
         self.buffer.as_ref().is_some_and(|it| it.places < all)
     }

@@ -3,7 +3,7 @@
 
 use super::{Expr, Field, Values};
 use crate::order::TileOrder;
-use crate::sm90::cta::Place;
+use crate::sm90::cta::RunBy;
 
 /// An index into [`super::Pipeline::schedulers`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -30,7 +30,7 @@ pub struct Scheduler {
     pub ctas: Ctas,
     /// CTAs that have each item together, if several do: those of a cluster.
     pub cluster: Option<Expr>,
-    /// Whether consumers take items in turn, each every second one of the CTA's.
+    /// Whether consumers take items in ping-pong, each every second one of the CTA's.
     pub ping_pong: bool,
     /// In which order each loop visits the items of its grid: a loop over the rows and columns of one chunk. Around
     /// them are the loops over ranks.
@@ -51,11 +51,11 @@ pub enum Ctas {
 }
 
 impl Scheduler {
-    /// Whether the warps at a place take items in turn: those that a CTA has once for each consumer do.
-    pub(crate) const fn alternates(&self, place: Place) -> bool {
-        match place {
-            Place::Thread { .. } => false,
-            Place::Threads { .. } | Place::Groups => self.ping_pong,
+    /// Whether the warps at a place take items in ping-pong: those that a CTA has once for each consumer do.
+    pub(crate) const fn alternates(&self, run_by: RunBy) -> bool {
+        match run_by {
+            RunBy::Thread { .. } => false,
+            RunBy::Threads { .. } | RunBy::Groups => self.ping_pong,
         }
     }
 
@@ -90,9 +90,9 @@ impl Scheduler {
     }
 
     /// The next item of the warps at a place.
-    pub(crate) fn next(&self, index: u32, place: Place, values: &impl Values) -> u32 {
+    pub(crate) fn next(&self, index: u32, run_by: RunBy, values: &impl Values) -> u32 {
         let next = self.after(index, values);
-        if self.alternates(place) {
+        if self.alternates(run_by) {
             self.after(next, values)
         } else {
             next
@@ -116,7 +116,7 @@ impl Scheduler {
 
     /// Items that the others do before the CTAs that move data join them.
     fn alone(&self, values: &impl Values) -> u32 {
-        values.field(Field::Join) * self.among().1.eval(values)
+        values.field(Field::LateJoin) * self.among().1.eval(values)
     }
 }
 

@@ -85,13 +85,13 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
         Field::Size(id) => dim(id),
         Field::ChunkRows(id) if dim(id) == "m" => "rows".into(),
         Field::ChunkRows(id) => format!("{}_chunk", dim(id)),
-        Field::Tail(id) if dim(id) == "m" => "tail".into(),
-        Field::Tail(id) => format!("{}_tail", dim(id)),
+        Field::PartialChunk(id) if dim(id) == "m" => "partial_chunk".into(),
+        Field::PartialChunk(id) => format!("{}_partial_chunk", dim(id)),
         Field::Me => "me".into(),
         Field::World => "world".into(),
         Field::First(counter) => kernel.counters[counter.index()].name.clone(),
         Field::CellRows(partition) => format!("{}_m", kernel.partitions[partition.index()].name),
-        Field::Join => "join".into(),
+        Field::LateJoin => "late_join".into(),
         Field::Heap => "heap".into(),
         Field::Stride => "stride".into(),
         Field::Counters => "offset".into(),
@@ -101,7 +101,7 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
             // Behind the counters and before the sizes, by names that neither has.
             let name = &kernel.buffers[tensor.index()].name;
             let taken = |name: &str| {
-                ["cells", "rows", "tail", "me", "world", "join"].contains(&name)
+                ["cells", "rows", "partial_chunk", "me", "world", "late_join"].contains(&name)
                     || kernel
                         .dims
                         .iter()

@@ -5,7 +5,7 @@ use crate::kernel::DimId;
 use crate::print::Page;
 use crate::program::{CounterId, StoreMode};
 use crate::warp::{
-    At, BarrierId, Ctas, Expr, Field, FragmentOp, Map, Node, Phase, Pipeline, Place, Ring, RingId,
+    At, BarrierId, Ctas, Expr, Field, FragmentOp, Map, Node, Phase, Pipeline, Ring, RingId, RunBy,
     Side, Slot, Source, View,
 };
 use std::fmt;
@@ -18,7 +18,7 @@ impl Pipeline {
         let mut printer = Printer {
             pipeline: self,
             page: Page::default(),
-            at: Place::Groups,
+            at: RunBy::Groups,
         };
         printer.head();
         if !self.start.is_empty() {
@@ -27,16 +27,16 @@ impl Pipeline {
             printer.nested(&self.start);
         }
         for warp in &self.warps {
-            let place = match warp.place {
-                Place::Thread { warp } => format!("one thread of warp {warp}"),
-                Place::Threads { first } => {
+            let place = match warp.run_by {
+                RunBy::Thread { warp } => format!("one thread of warp {warp}"),
+                RunBy::Threads { first } => {
                     format!("one thread of each warp from {first} on, one a consumer")
                 }
-                Place::Groups => "the warpgroups after the first".into(),
+                RunBy::Groups => "the warpgroups after the first".into(),
             };
             printer.page.line("");
             printer.page.line(format!("{}: {place}", warp.name));
-            printer.at = warp.place;
+            printer.at = warp.run_by;
             printer.nested(&warp.body);
         }
         if !self.end.is_empty() {
@@ -58,7 +58,7 @@ struct Printer<'a> {
     pipeline: &'a Pipeline,
     page: Page,
     /// Who runs the nodes.
-    at: Place,
+    at: RunBy,
 }
 
 impl Spelling for Printer<'_> {
@@ -108,28 +108,28 @@ impl Printer<'_> {
             pipeline.shared_bytes()
         ));
         let (rows, columns) = pipeline.cta.cluster();
-        let shares = "that share a tile's steps, `share` is which";
-        match (pipeline.cta.beside(), pipeline.cta.split()) {
+        let split_k = "that split a tile's K, `split_rank` is which";
+        match (pipeline.cta.multicast_group(), pipeline.cta.split()) {
             (1, 1) => {}
             (1, split) => {
-                let line = format!("clusters of {split} CTAs {shares}");
+                let line = format!("clusters of {split} CTAs {split_k}");
                 self.page.line(line);
             }
             (_, split) => {
-                let line = format!("clusters of {rows}x{columns} CTAs, `half` is which");
+                let line = format!("clusters of {rows}x{columns} CTAs, `cta_rank` is which");
                 self.page.line(if split > 1 {
-                    format!("{line}, of each {split} {shares}")
+                    format!("{line}, of each {split} {split_k}")
                 } else {
                     line
                 });
             }
         }
-        if pipeline.early {
+        if pipeline.dependent_launch {
             self.page
-                .line("comes early: its CTAs may be there before the launch before has ended");
+                .line("programmatic dependent launch: its CTAs may be there before the launch before has ended");
         }
         if let Some(comm) = pipeline.comm {
-            let joins = if comm.joins {
+            let joins = if comm.join_late {
                 ", then join the others"
             } else {
                 ""
@@ -208,11 +208,11 @@ impl Printer<'_> {
                     Ctas::Others(_) => "the CTAs that move no data".into(),
                     Ctas::LateComm(_) => format!(
                         "the CTAs that move no data, after {} waves to all",
-                        self.field(Field::Join)
+                        self.field(Field::LateJoin)
                     ),
                 };
                 let turn = if scheduler.alternates(self.at) {
-                    ", their consumers in turn"
+                    ", their consumers in ping-pong"
                 } else {
                     ""
                 };
@@ -252,12 +252,12 @@ impl Printer<'_> {
             }
             Node::If { test: asked, .. } => format!("if {}", test(asked, self)),
             Node::Await { barrier, phase } => {
-                let lap = match phase {
-                    Phase::ThisLap => "",
-                    Phase::LapBefore => " of the lap before",
-                    Phase::HandedOn => " as handed on",
+                let phase = match phase {
+                    Phase::ThisPhase => "",
+                    Phase::PreviousPhase => " of the previous phase",
+                    Phase::Staggered => " as staggered",
                 };
-                format!("await {}{lap}", self.barrier(*barrier))
+                format!("await {}{phase}", self.barrier(*barrier))
             }
             Node::Expect { barrier, bytes } => {
                 let full = self.barrier(*barrier);
@@ -269,12 +269,12 @@ impl Printer<'_> {
                     Slot::Previous => " of the slot before",
                     Slot::NextSet => " of the next set",
                 };
-                let told = self.pipeline.barrier(*barrier).told.as_ref();
-                let everywhere = told.map_or(String::new(), |told| {
-                    let (all, peer) = if told.others {
-                        ("the others", &told.peer)
+                let multicast = self.pipeline.barrier(*barrier).multicast.as_ref();
+                let everywhere = multicast.map_or(String::new(), |multicast| {
+                    let (all, peer) = if multicast.others {
+                        ("the others", &multicast.peer)
                     } else {
-                        ("all", &told.peer)
+                        ("all", &multicast.peer)
                     };
                     if *peer == Expr::var("lane") {
                         format!(", in {all} of the cluster")
@@ -293,11 +293,11 @@ impl Printer<'_> {
                 number(by),
                 self.ring(*ring)
             ),
-            Node::AwaitTurn => "await my turn".into(),
-            Node::PassTurn => "pass the turn".into(),
-            Node::GiveBack { ring, held } => {
+            Node::AwaitOrder => "await the order barrier".into(),
+            Node::ArriveOrder => "arrive at the order barrier".into(),
+            Node::Release { ring, held } => {
                 let held = factor(held, self);
-                format!("give back all but {held} of {}", self.ring(*ring))
+                format!("release all but {held} of {}", self.ring(*ring))
             }
             Node::Load {
                 ring,
@@ -307,7 +307,7 @@ impl Printer<'_> {
                 map,
                 at,
                 multicast,
-                strips,
+                partial_boxes,
             } => format!(
                 "load {}{}{} <- {}{}{}",
                 self.part(*ring, *part, index),
@@ -322,11 +322,13 @@ impl Printer<'_> {
                 },
                 self.pipeline.map(*map).name,
                 self.at(at),
-                strips.as_ref().map_or(String::new(), |strips| format!(
-                    ", or by strips {} of its {} rows",
-                    number(&strips.rows),
-                    number(&strips.all)
-                ))
+                partial_boxes
+                    .as_ref()
+                    .map_or(String::new(), |partial_boxes| format!(
+                        ", or by partial boxes {} of its {} rows",
+                        number(&partial_boxes.rows),
+                        number(&partial_boxes.all)
+                    ))
             ),
             Node::Store {
                 ring,
@@ -343,8 +345,8 @@ impl Printer<'_> {
                 let slice = self.slice(slice);
                 format!("store {}{slice} {sign} {name}{at}", self.ring(*ring))
             }
-            Node::Tail { map, chunk } => format!(
-                "{} is the map of the short chunk if {} is it",
+            Node::PartialChunk { map, chunk } => format!(
+                "{} is the map of the partial chunk if {} is it",
                 self.pipeline.map(*map).name,
                 number(chunk)
             ),
@@ -404,7 +406,7 @@ impl Printer<'_> {
     fn fragment(&self, op: &FragmentOp) -> String {
         let number = |expr: &Expr| number(expr, self);
         match op {
-            FragmentOp::ReadPanel {
+            FragmentOp::ReadSubtile {
                 ring,
                 name,
                 dtype,
@@ -429,13 +431,13 @@ impl Printer<'_> {
                 let name = |acc| {
                     let param = epilogue.params.iter().find(|param| param.acc == acc);
                     match param.map(|param| (param.from, &param.name)) {
-                        Some((Source::Panel | Source::Vector, name)) => name.clone(),
+                        Some((Source::Subtile | Source::Vector, name)) => name.clone(),
                         Some((Source::Product, _)) | None => format!("acc[{}]", number(part)),
                     }
                 };
                 format!("{} = {}", epilogue.name, epilogue.value.text(&name))
             }
-            FragmentOp::WritePanel {
+            FragmentOp::WriteSubtile {
                 ring,
                 part,
                 epilogue,
@@ -453,7 +455,7 @@ impl Printer<'_> {
                 };
                 format!("write {} <- {from}{to}", self.ring(*ring))
             }
-            FragmentOp::AddPanel {
+            FragmentOp::AddSubtile {
                 ring,
                 slot_part,
                 index,
@@ -464,7 +466,7 @@ impl Printer<'_> {
                 number(part),
                 self.part(*ring, *slot_part, index)
             ),
-            FragmentOp::SendSum {
+            FragmentOp::SendPartial {
                 ring,
                 to,
                 index,
@@ -475,7 +477,7 @@ impl Printer<'_> {
                 number(to),
                 self.part(*ring, 0, index)
             ),
-            FragmentOp::AddSum { ring, index, part } => {
+            FragmentOp::AddPartial { ring, index, part } => {
                 format!("acc[{}] += {}", number(part), self.part(*ring, 0, index))
             }
         }
@@ -514,7 +516,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Which slice of a panel, if it has several.
+    /// Which slice of a subtile, if it has several.
     fn slice(&self, slice: &Expr) -> String {
         if *slice == Expr::Const(0) {
             String::new()
@@ -553,8 +555,8 @@ fn map(map: &Map) -> Vec<String> {
         View::SharedSlots => "everyone's slots",
         View::SharedChunk => "everyone's own chunk",
     };
-    let tail = if map.tail {
-        "the short chunk apart"
+    let partial_chunk = if map.partial_chunk {
+        "the partial chunk apart"
     } else {
         ""
     };
@@ -562,7 +564,7 @@ fn map(map: &Map) -> Vec<String> {
         map.name.clone(),
         view.into(),
         format!("boxes of {}×{}", map.box_rows, map.box_columns),
-        tail.into(),
+        partial_chunk.into(),
     ]
 }
 

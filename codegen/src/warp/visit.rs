@@ -26,12 +26,12 @@ impl Node {
             | Node::Arrive { .. }
             | Node::Advance { .. }
             | Node::Skip { .. }
-            | Node::GiveBack { .. }
-            | Node::AwaitTurn
-            | Node::PassTurn
+            | Node::Release { .. }
+            | Node::AwaitOrder
+            | Node::ArriveOrder
             | Node::Load { .. }
             | Node::Store { .. }
-            | Node::Tail { .. }
+            | Node::PartialChunk { .. }
             | Node::Commit
             | Node::AwaitRead { .. }
             | Node::AwaitStores { .. }
@@ -99,23 +99,27 @@ impl Node {
             }
             Node::Expect { bytes, .. } => vec![bytes],
             Node::Skip { by, .. } => vec![by],
-            Node::GiveBack { held, .. } => vec![held],
+            Node::Release { held, .. } => vec![held],
             Node::AwaitRead { pending } | Node::AwaitStores { pending } => vec![pending],
             Node::Load {
                 index,
                 slice,
                 at,
                 multicast,
-                strips,
+                partial_boxes,
                 ..
             } => {
                 let mut all = vec![index, slice, &at.column, &at.row, &at.chunk, &at.rank];
                 all.extend(multicast);
-                all.extend(strips.iter().flat_map(|strips| [&strips.rows, &strips.all]));
+                all.extend(
+                    partial_boxes
+                        .iter()
+                        .flat_map(|partial_boxes| [&partial_boxes.rows, &partial_boxes.all]),
+                );
                 all
             }
             Node::Store { slice, at, .. } => vec![slice, &at.column, &at.row, &at.chunk, &at.rank],
-            Node::Tail { chunk, .. } => vec![chunk],
+            Node::PartialChunk { chunk, .. } => vec![chunk],
             Node::Mma { fresh, .. } => vec![fresh],
             Node::Fragment(op) => op.exprs(),
             Node::CounterWait { cell, .. } | Node::CounterAdvance { cell, .. } => vec![cell],
@@ -133,8 +137,8 @@ impl Node {
             | Node::Await { .. }
             | Node::Arrive { .. }
             | Node::Advance { .. }
-            | Node::AwaitTurn
-            | Node::PassTurn
+            | Node::AwaitOrder
+            | Node::ArriveOrder
             | Node::Commit
             | Node::MmaFence
             | Node::MmaCommit

@@ -80,22 +80,22 @@ fn built(program: &Program, variant: &Variant) -> Pipeline {
     sm90::build(&checked(program, variant)).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn told(body: Body) -> String {
+fn verdict(body: Body) -> String {
     let refused = lower(&schedule(F32, body), &Variant::new(2)).expect_err("refused");
     refused.first().text(&|_| String::new())
 }
 
 #[test]
 fn what_counts_before_is_not_overwritten() {
-    let story = told(|s, [dy, x, _, grad], t| {
+    let trace = verdict(|s, [dy, x, _, grad], t| {
         let product = s.dot(dy.at(t), x.at(t));
         s.store(grad.at(t), product);
     });
-    insta::assert_snapshot!(story, @"
+    insta::assert_snapshot!(trace, @"
     error[language]: `grad` is Accumulated: this overwrites what it held before the launch
       help: add to it: `grad[t] += …`; to overwrite it, make it Out
     ");
-    let copied = told(|s, [_, _, z, grad], t| s.copy(grad.at(t), z.at(t)));
+    let copied = verdict(|s, [_, _, z, grad], t| s.copy(grad.at(t), z.at(t)));
     assert!(
         copied.contains("this overwrites what it held before the launch"),
         "{copied}"
@@ -104,12 +104,12 @@ fn what_counts_before_is_not_overwritten() {
 
 #[test]
 fn what_is_added_to_is_not_read() {
-    let story = told(|s, [dy, x, _, grad], t| {
+    let trace = verdict(|s, [dy, x, _, grad], t| {
         let product = s.dot(dy.at(t), x.at(t));
         let before = s.load(grad.at(t));
         s.store_add(grad.at(t), product + before);
     });
-    insta::assert_snapshot!(story, @"
+    insta::assert_snapshot!(trace, @"
     error[language]: `grad` is Accumulated: the launch that adds to it cannot read it
       help: read `grad` in a later launch, or pass what it held before as a Local tensor of its own
     ");
@@ -134,11 +134,11 @@ fn what_is_added_to_is_not_read() {
 
 #[test]
 fn what_is_added_to_is_this_ranks() {
-    let story = told(|s, [dy, x, _, grad], t| {
+    let trace = verdict(|s, [dy, x, _, grad], t| {
         let product = s.dot(dy.at(t), x.at(t));
         s.store_add(grad.on(0).at(t), product);
     });
-    insta::assert_snapshot!(story, @"
+    insta::assert_snapshot!(trace, @"
     error[language]: `grad` is Accumulated: peers cannot address it
       help: only Gathered, Scattered, Reduced and symmetric memory can be addressed on another rank
     ");
@@ -147,11 +147,11 @@ fn what_is_added_to_is_this_ranks() {
 /// One reduction by TMA for each place that adds, no store, nothing loaded beside the operands.
 #[test]
 fn adding_is_a_reduction_where_it_lies() {
-    for (tile, in_turn) in [((128, 256), false), ((128, 128), true)] {
-        // Where K is contiguous, an operand comes as a box or as strips.
+    for (tile, ping_pong) in [((128, 256), false), ((128, 128), true)] {
+        // Where it is K-major, an operand comes as a box or as partial boxes.
         for (layout, loads) in [(Layout::Nt, 4), (Layout::Tn, 2)] {
             let variant = Variant::new(1).layout(layout);
-            let variant = variant.set("tiles", tile).set("gemm.ping_pong", in_turn);
+            let variant = variant.set("tiles", tile).set("gemm.ping_pong", ping_pong);
             let pipeline = verify::pipeline(built(&wgrad(), &variant));
             let pipeline = pipeline.unwrap_or_else(|error| panic!("{error}"));
             let text = cuda::emit(&pipeline).text;
@@ -165,7 +165,7 @@ fn adding_is_a_reduction_where_it_lies() {
     }
 }
 
-/// Each CTA adds the panels whose sums it has.
+/// Each CTA adds the subtiles whose sums it has.
 #[test]
 fn ctas_that_load_together_or_share_steps_add_their_own() {
     let of = |tile: (u32, u32)| Variant::new(1).set("tiles", tile);
@@ -213,8 +213,13 @@ fn chunks_that_arrive_are_added_to() {
         let pipeline = built(&program, &variant.clone().set("tiles", (128, 256)));
         let map = pipeline.maps.iter().find(|map| map.name == "y");
         let map = map.expect("what is added to");
-        assert_eq!(map.tail, program.name != "gemm", "{}", program.name);
-        assert!(!map.tail || map.view == View::Chunks);
+        assert_eq!(
+            map.partial_chunk,
+            program.name != "gemm",
+            "{}",
+            program.name
+        );
+        assert!(!map.partial_chunk || map.view == View::Chunks);
         verify::pipeline(pipeline).unwrap_or_else(|error| panic!("{}: {error}", program.name));
         let variant = variant.arch(Arch::Cpu).set("tiles", (4, 8));
         let variant = if program.name == "gemm" {
@@ -319,7 +324,7 @@ fn launches_go_on_adding() {
 }
 
 /// What the verifier says after `edit` has changed the store of the storing warp.
-fn story(edit: impl Fn(&mut Vec<Node>, usize)) -> String {
+fn trace(edit: impl Fn(&mut Vec<Node>, usize)) -> String {
     let mut pipeline = built(&wgrad(), &Variant::new(2));
     pipeline.lists(&mut |list| {
         let store = |node: &Node| matches!(node, Node::Store { .. });
@@ -332,19 +337,19 @@ fn story(edit: impl Fn(&mut Vec<Node>, usize)) -> String {
 }
 
 #[test]
-fn a_panel_that_is_not_added_once() {
-    let plain = story(|list, at| {
+fn a_subtile_that_is_not_added_once() {
+    let plain = trace(|list, at| {
         if let Node::Store { mode, .. } = &mut list[at] {
             *mode = StoreMode::Write;
         }
     });
     insta::assert_snapshot!(plain, @"error[coverage]: 0 of 151536 elements of grad on rank 0 are added to, 151536 are overwritten");
-    let left_out = story(|list, at| drop(list.remove(at)));
+    let left_out = trace(|list, at| drop(list.remove(at)));
     insta::assert_snapshot!(left_out, @"error[coverage]: 0 of 151536 elements of grad on rank 0 are added to, 0 are overwritten");
-    let twice = story(|list, at| list.insert(at, list[at].clone()));
+    let twice = trace(|list, at| list.insert(at, list[at].clone()));
     insta::assert_snapshot!(twice, @"
-    error[race]: store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..32 of grad (chunk or slot 0) on rank 0 for tile (0, 0)
-      = store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..32 of grad (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[race]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..32 of grad (chunk or slot 0) on rank 0 for tile (0, 0)
+      = store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..32 of grad (chunk or slot 0) on rank 0 for tile (0, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
     ");

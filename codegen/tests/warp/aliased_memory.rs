@@ -1,4 +1,4 @@
-//! CTAs that share the K steps of a tile, with sums and panels where the stages are: what the verifier says when these
+//! CTAs that split the K of a tile, with partials and subtiles where the stages are: what the verifier says when these
 //! come too early, are gone too soon, or lie elsewhere.
 
 use crate::fixtures::left_out::unnoticed;
@@ -10,9 +10,9 @@ use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::{self, Expr, Node, Pipeline, Side, Test};
 
-/// What an item has beside its product.
+/// What an epilogue reads and computes.
 #[derive(Clone, Copy, PartialEq)]
-enum Beside {
+enum Inputs {
     Nothing,
     /// A vector, and results of two types.
     Math,
@@ -24,14 +24,14 @@ fn built(
     tile: (u32, u32),
     cluster: (u32, u32),
     split: u32,
-    beside: Beside,
+    inputs: Inputs,
     layout: Layout,
 ) -> Pipeline {
     let mut s = ScheduleBuilder::new("gemm");
     let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let bias = s.vector("bias", F32);
-    let wide = (beside == Beside::Math).then(|| s.out("wide", F32));
-    let z = (beside == Beside::Tile).then(|| s.local("z", Bf16));
+    let wide = (inputs == Inputs::Math).then(|| s.out("wide", F32));
+    let z = (inputs == Inputs::Tile).then(|| s.local("z", Bf16));
     let tiles = s.tiles("tiles", y, tile);
     let options = GemmOptions {
         cluster: Some(cluster.into()),
@@ -60,20 +60,20 @@ fn built(
     built.unwrap_or_else(|found| panic!("{tile:?} {cluster:?} by {split}: {found}"))
 }
 
-/// Two CTAs with three panels each.
+/// Two CTAs with three subtiles each.
 fn two() -> Pipeline {
-    built((128, 96), (1, 1), 2, Beside::Nothing, Layout::Nt)
+    built((128, 96), (1, 1), 2, Inputs::Nothing, Layout::Nt)
 }
 
-/// The same twice: they load the rows of `x`, where panels lie, together with those that have the tile beside.
+/// The same twice: they load the rows of `x`, where subtiles lie, together with those that have the tile beside.
 fn four() -> Pipeline {
-    built((128, 96), (1, 2), 2, Beside::Nothing, Layout::Nt)
+    built((128, 96), (1, 2), 2, Inputs::Nothing, Layout::Nt)
 }
 
 /// The rings.
 const STAGES: usize = 0;
-const PANELS: usize = 1;
-const SUMS: usize = 2;
+const SUBTILES: usize = 1;
+const PARTIALS: usize = 2;
 const TILES: usize = 3;
 
 #[test]
@@ -88,14 +88,14 @@ fn every_sort_of_tile_is_accepted() {
         ((256, 176), &[2]),
     ] {
         for split in splits {
-            for beside in [Beside::Nothing, Beside::Math, Beside::Tile] {
-                // f32 beside 16 bits has panels of 16 columns or more.
-                if beside != Beside::Nothing && (*split > 2 || tile.1 % 32 != 0) {
+            for inputs in [Inputs::Nothing, Inputs::Math, Inputs::Tile] {
+                // f32 beside 16 bits has subtiles of 16 columns or more.
+                if inputs != Inputs::Nothing && (*split > 2 || tile.1 % 32 != 0) {
                     continue;
                 }
                 for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
-                    let pipeline = built(tile, (1, 1), *split, beside, layout);
-                    assert_eq!(pipeline.cta.aliased(), beside != Beside::Tile);
+                    let pipeline = built(tile, (1, 1), *split, inputs, layout);
+                    assert_eq!(pipeline.cta.aliased(), inputs != Inputs::Tile);
                     let checked = verify::pipeline(pipeline);
                     checked.unwrap_or_else(|found| panic!("{tile:?} by {split}: {found}"));
                 }
@@ -108,8 +108,8 @@ fn every_sort_of_tile_is_accepted() {
         ((128, 192), (2, 1)),
         ((256, 64), (1, 2)),
     ] {
-        for beside in [Beside::Nothing, Beside::Math] {
-            let checked = verify::pipeline(built(tile, cluster, 2, beside, Layout::Nt));
+        for inputs in [Inputs::Nothing, Inputs::Math] {
+            let checked = verify::pipeline(built(tile, cluster, 2, inputs, Layout::Nt));
             checked.unwrap_or_else(|found| panic!("{tile:?} in {cluster:?}: {found}"));
         }
     }
@@ -118,9 +118,9 @@ fn every_sort_of_tile_is_accepted() {
 #[test]
 fn stages_have_all_the_memory() {
     let stages = |tile, split| {
-        let pipeline = built(tile, (1, 1), split, Beside::Nothing, Layout::Nt);
+        let pipeline = built(tile, (1, 1), split, Inputs::Nothing, Layout::Nt);
         let end = |ring: &warp::Ring| ring.buffer.as_ref().expect("memory").end();
-        let ends = [STAGES, PANELS, SUMS].map(|ring| end(&pipeline.rings[ring]));
+        let ends = [STAGES, SUBTILES, PARTIALS].map(|ring| end(&pipeline.rings[ring]));
         assert!(ends[0] >= ends[1].max(ends[2]), "{ends:?}");
         pipeline.rings[STAGES].slots
     };
@@ -141,7 +141,7 @@ fn no_step_can_be_left_out() {
 }
 
 /// What the verifier says after `edit`.
-fn told(mut pipeline: Pipeline, edit: impl FnOnce(&mut Pipeline)) -> String {
+fn verdict(mut pipeline: Pipeline, edit: impl FnOnce(&mut Pipeline)) -> String {
     edit(&mut pipeline);
     let found = verify::pipeline(pipeline).expect_err("refused");
     found.first().text(&|_| String::new())
@@ -149,7 +149,7 @@ fn told(mut pipeline: Pipeline, edit: impl FnOnce(&mut Pipeline)) -> String {
 
 /// What it says without one of the nodes that `is` finds.
 fn without(pipeline: Pipeline, nth: usize, is: impl Fn(&Node) -> bool) -> String {
-    told(pipeline, |pipeline| {
+    verdict(pipeline, |pipeline| {
         let mut seen = 0;
         pipeline.lists(&mut |list| {
             list.retain(|node| {
@@ -172,35 +172,35 @@ fn arrives(node: &Node, wanted: Side) -> bool {
 }
 
 #[test]
-fn sums_come_before_all_are_done_with_their_steps() {
+fn partials_come_before_all_are_done_with_their_steps() {
     insta::assert_snapshot!(without(two(), 0, |node| awaits(node, Side::Full)), @"
     error[race]: load of block 1 on rank 0 loads rows 0..128, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
-      = multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
+      = multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
     // As if they were done when half of them are.
-    insta::assert_snapshot!(told(two(), |pipeline| pipeline.rings[TILES].full.arrivals -= 8), @"
+    insta::assert_snapshot!(verdict(two(), |pipeline| pipeline.rings[TILES].full.arrivals -= 8), @"
     error[race]: load of block 1 on rank 0 loads rows 0..128, columns 576..640 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
-      = multiply of block 0 on rank 0 sends panel 1 of its part to sum 1 of CTA 1 of its cluster
+      = multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 1 of CTA 1 of its cluster
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
     // As if each were alone.
-    let alone = told(two(), |pipeline| {
+    let alone = verdict(two(), |pipeline| {
         let ring = &mut pipeline.rings[TILES];
-        (ring.full.arrivals, ring.full.told) = (8, None);
+        (ring.full.arrivals, ring.full.multicast) = (8, None);
     });
     insta::assert_snapshot!(alone, @"
     error[race]: load of block 1 on rank 0 loads rows 0..128, columns 576..640 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
-      = multiply of block 0 on rank 0 sends panel 1 of its part to sum 1 of CTA 1 of its cluster
+      = multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 1 of CTA 1 of its cluster
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
     // Before the last multiply has read its stage.
     let wait = |node: &Node| *node == Node::MmaWait { pending: 0 };
     insta::assert_snapshot!(without(two(), 0, wait), @"
-    error[race]: multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
+    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
       = multiply of block 1 on rank 0 multiplies x of stage 0 by w of stage 0
       = nothing orders these two
       help: wait for what says that the first is complete
@@ -210,26 +210,26 @@ fn sums_come_before_all_are_done_with_their_steps() {
 #[test]
 fn nobody_says_that_steps_are_done() {
     insta::assert_snapshot!(without(two(), 0, |node| arrives(node, Side::Full)), @"
-    error[progress]: load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0), for ever
-      = load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
+    error[progress]: load of block 0 on rank 0 waits until the subtiles before have been read for tile (2, 0), for ever
+      = load of block 0 on rank 0 waits until the subtiles before have been read for tile (2, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 0)
       = multiply of block 0 on rank 0 waits until all are done with the steps of a tile
       = multiply of block 0 on rank 0 waits until all are done with the steps of a tile
-      = load of block 1 on rank 0 waits until the panels before have been read for tile (2, 0)
+      = load of block 1 on rank 0 waits until the subtiles before have been read for tile (2, 0)
     ");
-    let too_many = told(two(), |pipeline| pipeline.rings[TILES].full.arrivals += 1);
+    let too_many = verdict(two(), |pipeline| pipeline.rings[TILES].full.arrivals += 1);
     insta::assert_snapshot!(too_many, @"
-    error[progress]: load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0), for ever
-      = load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
+    error[progress]: load of block 0 on rank 0 waits until the subtiles before have been read for tile (2, 0), for ever
+      = load of block 0 on rank 0 waits until the subtiles before have been read for tile (2, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 0)
       = multiply of block 0 on rank 0 waits until all are done with the steps of a tile
       = multiply of block 0 on rank 0 waits until all are done with the steps of a tile
-      = load of block 1 on rank 0 waits until the panels before have been read for tile (2, 0)
+      = load of block 1 on rank 0 waits until the subtiles before have been read for tile (2, 0)
     ");
 }
 
-/// The arrival of the thread that stores, moved behind its first panel.
-fn given_early(pipeline: &mut Pipeline) {
+/// The arrival of the thread that stores, moved behind its first subtile.
+fn released_too_soon(pipeline: &mut Pipeline) {
     let mut given = None;
     pipeline.lists(&mut |list| {
         let at = list.iter().position(|node| arrives(node, Side::Empty));
@@ -247,9 +247,9 @@ fn given_early(pipeline: &mut Pipeline) {
 }
 
 #[test]
-fn the_next_tile_is_loaded_before_panels_were_read() {
+fn the_next_tile_is_loaded_before_subtiles_were_read() {
     insta::assert_snapshot!(without(two(), 0, |node| awaits(node, Side::Empty)), @"
-    error[race]: multiply of block 1 on rank 0 sends panel 0 of its part to sum 1 of CTA 0 of its cluster
+    error[race]: multiply of block 1 on rank 0 sends subtile 0 of its part to split_partial 1 of CTA 0 of its cluster
       = load of block 0 on rank 0 loads rows 256..384, columns 64..128 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
@@ -257,13 +257,13 @@ fn the_next_tile_is_loaded_before_panels_were_read() {
     let read = |node: &Node| matches!(node, Node::AwaitRead { .. });
     insta::assert_snapshot!(without(two(), 0, read), @"
     error[race]: load of block 1 on rank 0 loads rows 256..384, columns 960..1024 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
-      = store of block 1 on rank 0 stores panel 0 to rows 0..128, columns 16..32 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = store of block 1 on rank 0 stores subtile 0 to rows 0..128, columns 16..32 of y (chunk or slot 0) on rank 0 for tile (0, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
-    insta::assert_snapshot!(told(two(), given_early), @"
+    insta::assert_snapshot!(verdict(two(), released_too_soon), @"
     error[race]: load of block 1 on rank 0 loads rows 256..384, columns 960..1024 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
-      = multiply of block 1 on rank 0 writes panel 1
+      = multiply of block 1 on rank 0 writes subtile 1
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
@@ -271,37 +271,37 @@ fn the_next_tile_is_loaded_before_panels_were_read() {
 
 /// Each CTA of a pair loads into the other one's stages, too.
 #[test]
-fn the_next_tile_is_loaded_where_the_one_beside_has_panels() {
-    let alone = told(four(), |pipeline| {
+fn the_next_tile_is_loaded_where_the_one_beside_has_subtiles() {
+    let alone = verdict(four(), |pipeline| {
         let ring = &mut pipeline.rings[TILES];
         let empty = ring.empty.as_mut().expect("a barrier");
-        (empty.told, empty.arrivals) = (None, 1);
+        (empty.multicast, empty.arrivals) = (None, 1);
     });
     insta::assert_snapshot!(alone, @"
     error[race]: load of block 2 on rank 0 loads rows 256..320, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
-      = multiply of block 1 on rank 0 sends panel 3 of its part to sum 0 of CTA 3 of its cluster
+      = multiply of block 1 on rank 0 sends subtile 3 of its part to split_partial 0 of CTA 3 of its cluster
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
-    let half = told(four(), |pipeline| {
+    let half = verdict(four(), |pipeline| {
         let empty = pipeline.rings[TILES].empty.as_mut();
         empty.expect("a barrier").arrivals = 1;
     });
     insta::assert_snapshot!(half, @"
     error[race]: load of block 3 on rank 0 loads rows 320..384, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
-      = multiply of block 1 on rank 0 sends panel 1 of its part to sum 1 of CTA 3 of its cluster
+      = multiply of block 1 on rank 0 sends subtile 1 of its part to split_partial 1 of CTA 3 of its cluster
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
     // To those that share its own tile.
-    let sharing = told(four(), |pipeline| {
+    let sharing = verdict(four(), |pipeline| {
         let empty = pipeline.rings[TILES].empty.as_mut().expect("a barrier");
-        let told = empty.told.as_mut().expect("several");
-        told.peer = Expr::var("lane") * 2 + Expr::var("half");
+        let multicast = empty.multicast.as_mut().expect("several");
+        multicast.peer = Expr::var("lane") * 2 + Expr::var("cta_rank");
     });
     insta::assert_snapshot!(sharing, @"
     error[race]: load of block 2 on rank 0 loads rows 256..320, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
-      = multiply of block 1 on rank 0 sends panel 3 of its part to sum 0 of CTA 3 of its cluster
+      = multiply of block 1 on rank 0 sends subtile 3 of its part to split_partial 0 of CTA 3 of its cluster
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
@@ -310,25 +310,25 @@ fn the_next_tile_is_loaded_where_the_one_beside_has_panels() {
 /// The steps of the tile beside are others.
 #[test]
 fn done_with_the_steps_of_another_tile() {
-    let beside = told(four(), |pipeline| {
-        let other = Expr::from(1) - Expr::var("half");
-        let told = pipeline.rings[TILES].full.told.as_mut();
-        told.expect("several").peer = Expr::var("lane") * 2 + other;
+    let beside = verdict(four(), |pipeline| {
+        let other = Expr::from(1) - Expr::var("cta_rank");
+        let multicast = pipeline.rings[TILES].full.multicast.as_mut();
+        multicast.expect("several").peer = Expr::var("lane") * 2 + other;
     });
     insta::assert_snapshot!(beside, @"
-    error[race]: multiply of block 3 on rank 0 sends panel 0 of its part to sum 0 of CTA 1 of its cluster
+    error[race]: multiply of block 3 on rank 0 sends subtile 0 of its part to split_partial 0 of CTA 1 of its cluster
       = load of block 1 on rank 0 loads rows 64..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
     // To those that have the same steps.
-    let same = told(four(), |pipeline| {
-        let peer = Expr::var("share") * 2 + Expr::var("lane");
-        let told = pipeline.rings[TILES].full.told.as_mut();
-        told.expect("several").peer = peer;
+    let same = verdict(four(), |pipeline| {
+        let peer = Expr::var("split_rank") * 2 + Expr::var("lane");
+        let multicast = pipeline.rings[TILES].full.multicast.as_mut();
+        multicast.expect("several").peer = peer;
     });
     insta::assert_snapshot!(same, @"
-    error[race]: multiply of block 0 on rank 0 sends panel 1 of its part to sum 1 of CTA 2 of its cluster
+    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 1 of CTA 2 of its cluster
       = load of block 3 on rank 0 loads rows 64..128, columns 576..640 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
@@ -336,14 +336,14 @@ fn done_with_the_steps_of_another_tile() {
 }
 
 #[test]
-fn nobody_says_that_panels_were_read() {
+fn nobody_says_that_subtiles_were_read() {
     insta::assert_snapshot!(without(two(), 0, |node| arrives(node, Side::Empty)), @"
-    error[progress]: load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0), for ever
-      = load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (2, 0)
+    error[progress]: load of block 0 on rank 0 waits until the subtiles before have been read for tile (2, 0), for ever
+      = load of block 0 on rank 0 waits until the subtiles before have been read for tile (2, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (2, 0)
       = multiply of block 0 on rank 0 waits for a stage to be full
       = multiply of block 0 on rank 0 waits for a stage to be full
-      = load of block 1 on rank 0 waits until the panels before have been read for tile (2, 0)
+      = load of block 1 on rank 0 waits until the subtiles before have been read for tile (2, 0)
     ");
 }
 
@@ -352,29 +352,29 @@ fn nobody_says_that_panels_were_read() {
 fn what_is_under_way_at_the_end() {
     insta::assert_snapshot!(without(four(), 0, |node| awaits(node, Side::Empty)), @"
     error[race]: store of block 1 on rank 0 ends while its cluster's shared memory may still change
-      = store of block 2 on rank 0 says that its panels have been read for tile (3, 1)
+      = store of block 2 on rank 0 says that its subtiles have been read for tile (3, 1)
       = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
       help: wait for the barrier it completes on, or leave it out if nobody needs it
     ");
 }
 
 #[test]
-fn sums_and_panels_in_the_same_place() {
-    let together = told(two(), |pipeline| {
+fn partials_and_subtiles_in_the_same_place() {
+    let together = verdict(two(), |pipeline| {
         let at = |ring: &warp::Ring| ring.buffer.as_ref().expect("memory").at;
-        let panels = at(&pipeline.rings[PANELS]);
-        pipeline.rings[SUMS].buffer.as_mut().expect("memory").at = panels;
+        let subtiles = at(&pipeline.rings[SUBTILES]);
+        pipeline.rings[PARTIALS].buffer.as_mut().expect("memory").at = subtiles;
     });
     insta::assert_snapshot!(together, @"
-    error[race]: multiply of block 1 on rank 0 sends panel 0 of its part to sum 0 of CTA 0 of its cluster
-      = multiply of block 0 on rank 0 writes panel 0
+    error[race]: multiply of block 1 on rank 0 sends subtile 0 of its part to split_partial 0 of CTA 0 of its cluster
+      = multiply of block 0 on rank 0 writes subtile 0
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
-    let panels = told(two(), |pipeline| pipeline.rings[PANELS].slots -= 1);
-    insta::assert_snapshot!(panels, @"
-    error[coverage]: store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..16 of y (chunk or slot 0) on rank 0 for tile (0, 0)
-      = the panel is of another place
+    let subtiles = verdict(two(), |pipeline| pipeline.rings[SUBTILES].slots -= 1);
+    insta::assert_snapshot!(subtiles, @"
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..16 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = the subtile is of another place
     ");
 }
 
@@ -384,13 +384,13 @@ fn the_phase_of_the_tile_before() {
     let advances =
         |node: &Node| matches!(node, Node::Advance { ring, .. } if usize::from(ring.0) == TILES);
     insta::assert_snapshot!(without(two(), 0, advances), @"
-    error[race]: multiply of block 1 on rank 0 sends panel 0 of its part to sum 1 of CTA 0 of its cluster
+    error[race]: multiply of block 1 on rank 0 sends subtile 0 of its part to split_partial 1 of CTA 0 of its cluster
       = load of block 0 on rank 0 loads rows 256..384, columns 64..128 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
     insta::assert_snapshot!(without(two(), 1, advances), @"
-    error[race]: multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
+    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
       = load of block 1 on rank 0 loads rows 256..384, columns 960..1024 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
@@ -401,8 +401,8 @@ fn the_phase_of_the_tile_before() {
 fn accesses_that_are_not_fenced_from_the_next_loads() {
     let fence = |node: &Node| *node == Node::FenceShared;
     insta::assert_snapshot!(without(two(), 0, fence), @"
-    error[race]: store of block 1 on rank 0 stores panel 0 to rows 0..128, columns 16..32 of y (chunk or slot 0) on rank 0 for tile (0, 0)
-      = multiply of block 1 on rank 0 writes panel 0
+    error[race]: store of block 1 on rank 0 stores subtile 0 to rows 0..128, columns 16..32 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = multiply of block 1 on rank 0 writes subtile 0
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_shared` after ordinary accesses, before the slot is given on
     ");

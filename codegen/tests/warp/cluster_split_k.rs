@@ -15,18 +15,18 @@ use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify::{self, Checked};
 use counterflow_codegen::warp::{Barrier, Expr, FragmentOp, Node, Pipeline, Test};
 
-/// A tile and whether it is taken in turn.
+/// A tile and whether it is multiplied in ping-pong.
 type Kind = ((u32, u32), bool);
 
 fn kernel(kind: Kind, cluster: (u32, u32), split: u32, layout: Layout) -> Checked<Kernel> {
-    let (tile, in_turn) = kind;
+    let (tile, ping_pong) = kind;
     let mut s = ScheduleBuilder::new("gemm");
     let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let tiles = s.tiles("tiles", y, tile);
     let options = GemmOptions {
         cluster: Some(cluster.into()),
         split: Some(split.into()),
-        ping_pong: Some(in_turn.into()),
+        ping_pong: Some(ping_pong.into()),
         ..GemmOptions::default()
     };
     s.gemm(options, |s| {
@@ -44,13 +44,13 @@ fn good(kind: Kind, cluster: (u32, u32), split: u32) -> Pipeline {
     built.unwrap_or_else(|found| panic!("{found}"))
 }
 
-/// Clusters of four whose warpgroups share tiles.
+/// Clusters of four whose tiles are cooperative.
 fn four() -> Pipeline {
     good(((128, 128), false), (2, 1), 2)
 }
 
-/// The same in turn: sums lie beside the stages, and are given back.
-fn in_turn() -> Pipeline {
+/// The same in ping-pong: sums lie beside the stages, and are released.
+fn ping_pong() -> Pipeline {
     good(((64, 64), true), (2, 1), 2)
 }
 
@@ -85,13 +85,13 @@ fn every_sort_of_tile_is_accepted() {
     accepted(((32, 64), true), (2, 1), 4, Layout::Nt);
 }
 
-fn told(pipeline: Pipeline) -> String {
+fn verdict(pipeline: Pipeline) -> String {
     let found = verify::pipeline(pipeline).expect_err("refused");
     found.first().text(&|_| String::new())
 }
 
 /// What the verifier says after `edit` has changed nodes of a good pipeline.
-fn story(mut pipeline: Pipeline, mut edit: impl FnMut(&mut Node) -> bool) -> String {
+fn trace(mut pipeline: Pipeline, mut edit: impl FnMut(&mut Node) -> bool) -> String {
     let mut edited = false;
     pipeline.lists(&mut |list| {
         for node in list {
@@ -99,12 +99,12 @@ fn story(mut pipeline: Pipeline, mut edit: impl FnMut(&mut Node) -> bool) -> Str
         }
     });
     assert!(edited, "the edit found nothing to change");
-    told(pipeline)
+    verdict(pipeline)
 }
 
 /// The rank in its cluster of a CTA of four.
-fn rank(share: Expr, half: Expr) -> Expr {
-    share * 2 + half
+fn rank(split_rank: Expr, cta_rank: Expr) -> Expr {
+    split_rank * 2 + cta_rank
 }
 
 fn other(name: &str) -> Expr {
@@ -112,7 +112,7 @@ fn other(name: &str) -> Expr {
 }
 
 fn loaded_into(first: &Expr) -> String {
-    story(four(), |node| {
+    trace(four(), |node| {
         let Node::Load {
             multicast: Some(to),
             ..
@@ -127,7 +127,7 @@ fn loaded_into(first: &Expr) -> String {
 
 #[test]
 fn loads_into_ctas_that_have_other_steps() {
-    insta::assert_snapshot!(loaded_into(&rank(other("share"), 0.into())), @"
+    insta::assert_snapshot!(loaded_into(&rank(other("split_rank"), 0.into())), @"
     error[coverage]: multiply of block 2 on rank 0 multiplies x of stage 0 by w of stage 0
       = its operands are not the next of its tile's along K
     ");
@@ -139,7 +139,7 @@ fn loads_into_ctas_that_have_other_steps() {
       help: wait for what says that the first is complete
     ");
     // Into one of its own and one beyond.
-    insta::assert_snapshot!(loaded_into(&rank(Expr::var("share"), Expr::from(1))), @"
+    insta::assert_snapshot!(loaded_into(&rank(Expr::var("split_rank"), Expr::from(1))), @"
     error[coverage]: load of block 2 on rank 0 loads rows 0..64, columns 448..512 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
       = its cluster has no CTA 4
     ");
@@ -152,16 +152,16 @@ fn emptied(pipeline: &mut Pipeline, ring: usize) -> &mut Barrier {
 fn emptied_at(peer: Expr) -> String {
     let mut pipeline = four();
     emptied(&mut pipeline, 0)
-        .told
+        .multicast
         .as_mut()
         .expect("several")
         .peer = peer;
-    told(pipeline)
+    verdict(pipeline)
 }
 
 #[test]
-fn stages_that_are_given_back_to_others() {
-    insta::assert_snapshot!(emptied_at(rank(other("share"), Expr::var("lane"))), @"
+fn stages_that_are_released_to_others() {
+    insta::assert_snapshot!(emptied_at(rank(other("split_rank"), Expr::var("lane"))), @"
     error[progress]: load of block 2 on rank 0 waits for a stage to be empty for tile (0, 0)
       = multiply of block 0 on rank 0 gives a slot on
       = the next phase may be over before all its warps have looked: by its parity, the one they wait for is not
@@ -169,15 +169,15 @@ fn stages_that_are_given_back_to_others() {
     ");
     // To the first two, whoever loaded.
     insta::assert_snapshot!(emptied_at(Expr::var("lane")), @"
-    error[progress]: load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0), for ever
-      = load of block 0 on rank 0 waits until the panels before have been read for tile (2, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
+    error[progress]: load of block 0 on rank 0 waits until the subtiles before have been read for tile (2, 0), for ever
+      = load of block 0 on rank 0 waits until the subtiles before have been read for tile (2, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 0)
       = multiply of block 0 on rank 0 waits until all are done with the steps of a tile
       = multiply of block 0 on rank 0 waits until all are done with the steps of a tile
-      = load of block 1 on rank 0 waits until the panels before have been read for tile (2, 0)
+      = load of block 1 on rank 0 waits until the subtiles before have been read for tile (2, 0)
     ");
-    // To those of its half, as sums are.
-    insta::assert_snapshot!(emptied_at(rank(Expr::var("lane"), Expr::var("half"))), @"
+    // To those of its rank, as partials are.
+    insta::assert_snapshot!(emptied_at(rank(Expr::var("lane"), Expr::var("cta_rank"))), @"
     error[race]: load of block 3 on rank 0 loads rows 64..128, columns 896..904 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
       = load of block 3 on rank 0 loads rows 64..128, columns 448..512 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
       = nothing orders these two
@@ -189,7 +189,7 @@ fn stages_that_are_given_back_to_others() {
 fn a_stage_is_loaded_again_before_all_who_have_it_are_done() {
     let mut pipeline = four();
     emptied(&mut pipeline, 0).arrivals /= 2;
-    insta::assert_snapshot!(told(pipeline), @"
+    insta::assert_snapshot!(verdict(pipeline), @"
     error[race]: load of block 2 on rank 0 loads rows 0..128, columns 896..904 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = load of block 2 on rank 0 loads rows 0..128, columns 448..512 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = nothing orders these two
@@ -198,8 +198,8 @@ fn a_stage_is_loaded_again_before_all_who_have_it_are_done() {
 }
 
 fn sent_to(cta: impl Fn(Expr) -> Expr) -> String {
-    story(four(), |node| {
-        let Node::Fragment(FragmentOp::SendSum { to, .. }) = node else {
+    trace(four(), |node| {
+        let Node::Fragment(FragmentOp::SendPartial { to, .. }) = node else {
             return false;
         };
         *to = cta(Expr::var("part") % 2);
@@ -208,47 +208,47 @@ fn sent_to(cta: impl Fn(Expr) -> Expr) -> String {
 }
 
 #[test]
-fn sums_that_are_sent_to_a_cta_with_another_tile() {
-    insta::assert_snapshot!(sent_to(|owner| rank(owner, other("half"))), @"
-    error[race]: multiply of block 2 on rank 0 sends panel 0 of its part to sum 1 of CTA 1 of its cluster
+fn partials_that_are_sent_to_a_cta_with_another_tile() {
+    insta::assert_snapshot!(sent_to(|owner| rank(owner, other("cta_rank"))), @"
+    error[race]: multiply of block 2 on rank 0 sends subtile 0 of its part to split_partial 1 of CTA 1 of its cluster
       = load of block 1 on rank 0 loads rows 128..256, columns 128..192 of x (chunk or slot 0) on rank 0 into x of stage 2 for tile (0, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
     // As if there were no halves.
     insta::assert_snapshot!(sent_to(|owner| owner), @"
-    error[race]: multiply of block 3 on rank 0 sends panel 0 of its part to sum 1 of CTA 0 of its cluster
-      = multiply of block 2 on rank 0 sends panel 0 of its part to sum 1 of CTA 0 of its cluster
+    error[race]: multiply of block 3 on rank 0 sends subtile 0 of its part to split_partial 1 of CTA 0 of its cluster
+      = multiply of block 2 on rank 0 sends subtile 0 of its part to split_partial 1 of CTA 0 of its cluster
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
     // Beyond the cluster.
-    insta::assert_snapshot!(sent_to(|owner| rank(owner + 2, Expr::var("half"))), @"
-    error[coverage]: multiply of block 2 on rank 0 sends panel 0 of its part to sum 1 of CTA 4 of its cluster
+    insta::assert_snapshot!(sent_to(|owner| rank(owner + 2, Expr::var("cta_rank"))), @"
+    error[coverage]: multiply of block 2 on rank 0 sends subtile 0 of its part to split_partial 1 of CTA 4 of its cluster
       = its cluster has no CTA 4
     ");
 }
 
-fn sums_given_back_to(peer: Expr) -> String {
-    let mut pipeline = in_turn();
+fn partials_released_to(peer: Expr) -> String {
+    let mut pipeline = ping_pong();
     emptied(&mut pipeline, 2)
-        .told
+        .multicast
         .as_mut()
         .expect("several")
         .peer = peer;
-    told(pipeline)
+    verdict(pipeline)
 }
 
 #[test]
-fn sums_that_are_given_back_to_others() {
-    insta::assert_snapshot!(sums_given_back_to(rank(Expr::var("lane"), other("half"))), @"
-    error[progress]: multiply of block 1 on rank 0 waits for a sum to be empty
+fn partials_that_are_released_to_others() {
+    insta::assert_snapshot!(partials_released_to(rank(Expr::var("lane"), other("cta_rank"))), @"
+    error[progress]: multiply of block 1 on rank 0 waits for a split_partial to be empty
       = multiply of block 2 on rank 0 gives a slot on
       = the next phase may be over before all its warps have looked: by its parity, the one they wait for is not
       help: what ends the next phase must come after the wait in each warp: an arrival of all of them, not of one
     ");
-    insta::assert_snapshot!(sums_given_back_to(Expr::var("lane")), @"
-    error[progress]: multiply of block 1 on rank 0 waits for a sum to be empty
+    insta::assert_snapshot!(partials_released_to(Expr::var("lane")), @"
+    error[progress]: multiply of block 1 on rank 0 waits for a split_partial to be empty
       = multiply of block 0 on rank 0 gives a slot on
       = the next phase may be over before all its warps have looked: by its parity, the one they wait for is not
       help: what ends the next phase must come after the wait in each warp: an arrival of all of them, not of one
@@ -257,7 +257,7 @@ fn sums_that_are_given_back_to_others() {
 
 #[test]
 fn both_load_the_same_half() {
-    let found = story(good(((128, 128), false), (1, 2), 2), |node| {
+    let found = trace(good(((128, 128), false), (1, 2), 2), |node| {
         let Node::Load { part: 0, at, .. } = node else {
             return false;
         };
@@ -276,7 +276,7 @@ fn both_load_the_same_half() {
 fn what_is_under_way_at_the_end() {
     let mut pipeline = four();
     pipeline.end.clear();
-    insta::assert_snapshot!(told(pipeline), @"
+    insta::assert_snapshot!(verdict(pipeline), @"
     error[race]: multiply of block 4 on rank 0 ends while another CTA of its cluster may still write its shared memory
       help: wait for the whole cluster at the end
     ");
@@ -288,14 +288,14 @@ fn what_is_under_way_at_the_end() {
         edited |= list.len() < before;
     });
     assert!(edited);
-    insta::assert_snapshot!(told(pipeline), @"
+    insta::assert_snapshot!(verdict(pipeline), @"
     error[race]: load of block 5 on rank 0 ends while its cluster's shared memory may still change
       = multiply of block 7 on rank 0 gives a slot on
       = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
       help: wait for the barrier it completes on, or leave it out if nobody needs it
     ");
     let gives = |node: &Node| matches!(node, Node::Arrive { barrier, .. } if barrier.ring.0 == 2);
-    let always = story(in_turn(), |node| match node {
+    let always = trace(ping_pong(), |node| match node {
         Node::If { test, body } if body.iter().any(gives) => {
             *test = Test::Equal(0.into(), 0.into());
             true
@@ -310,10 +310,10 @@ fn what_is_under_way_at_the_end() {
     ");
 }
 
-/// What is said if a sum is given back as if the next tile of its warpgroup were so many on.
-fn given_back_among(tiles_on: &Expr) -> String {
+/// What is said if a sum is released as if the next tile of its warpgroup were so many on.
+fn released_among(tiles_on: &Expr) -> String {
     let gives = |node: &Node| matches!(node, Node::Arrive { barrier, .. } if barrier.ring.0 == 2);
-    story(in_turn(), |node| match node {
+    trace(ping_pong(), |node| match node {
         Node::If { test, body } if body.iter().any(gives) => {
             let (_, tiles) = test.sides();
             *test = Test::Less(Expr::Within + tiles_on.clone(), tiles.clone());
@@ -325,21 +325,21 @@ fn given_back_among(tiles_on: &Expr) -> String {
 
 #[test]
 fn a_cluster_has_ctas_beside_each_other_and_ctas_that_share() {
-    insta::assert_snapshot!(given_back_among(&Expr::Blocks), @"
+    insta::assert_snapshot!(released_among(&Expr::Blocks), @"
     error[progress]: load of block 0 on rank 0 waits for all warps of its cluster, for ever
       = load of block 0 on rank 0 waits for all warps of its cluster
-      = store of block 0 on rank 0 waits for a panel to be full for tile (2, 2)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 2)
-      = multiply of block 0 on rank 0 waits for a sum to be empty
-      = multiply of block 0 on rank 0 waits for a sum to be empty
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (2, 2)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 2)
+      = multiply of block 0 on rank 0 waits for a split_partial to be empty
+      = multiply of block 0 on rank 0 waits for a split_partial to be empty
     ");
-    insta::assert_snapshot!(given_back_among(&(Expr::Blocks * 2)), @"
+    insta::assert_snapshot!(released_among(&(Expr::Blocks * 2)), @"
     error[progress]: load of block 0 on rank 0 waits for a stage to be empty, for ever
       = load of block 0 on rank 0 waits for a stage to be empty
-      = store of block 0 on rank 0 waits for a panel to be full for tile (1, 1)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 2)
-      = multiply of block 0 on rank 0 waits for a sum to be empty
-      = multiply of block 0 on rank 0 waits for a sum to be empty
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (1, 1)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 2)
+      = multiply of block 0 on rank 0 waits for a split_partial to be empty
+      = multiply of block 0 on rank 0 waits for a split_partial to be empty
     ");
 }
 
@@ -368,7 +368,7 @@ fn clusters_that_cannot_be_are_refused_with_the_numbers() {
         |kind, cluster, split, layout| refused(sm90::build(&kernel(kind, cluster, split, layout)));
     let small = ((64, 64), true);
     insta::assert_snapshot!(build(small, (2, 1), 5, Layout::Nt), @"
-    error[resources]: 5 CTAs that share the steps of a tile, in a cluster of 2x1
+    error[resources]: 5 CTAs that split the K of a tile, in a cluster of 2x1
       help: at most 8 CTAs in all: `split` is at most 4
     ");
     insta::assert_snapshot!(build(small, (2, 2), 2, Layout::Nt), @"
@@ -379,7 +379,7 @@ fn clusters_that_cannot_be_are_refused_with_the_numbers() {
     accepted(((256, 176), false), (1, 1), 2, Layout::Nt);
     insta::assert_snapshot!(build(((176, 256), false), (1, 1), 2, Layout::Nt), @"
     error[resources]: tiles of 176x256
-      help: rows that are no multiple of 64, by 64 columns in turn or 128 shared up to 248 rows; by 128 in turn up to 160, 256 shared up to 160 (176 by CTAs alone, 200 of their plain products), 192 and 256 in turn up to 104 and 80
+      help: rows that are no multiple of 64, by 64 columns in ping-pong or 128 cooperative up to 248 rows; by 128 in ping-pong up to 160, 256 cooperative up to 160 (176 by CTAs alone, 200 of their plain products), 192 and 256 in ping-pong up to 104 and 80
     ");
     insta::assert_snapshot!(build(((24, 64), true), (1, 2), 2, Layout::Nt), @"
     error[resources]: a cluster that shares the rows of tiles of 24

@@ -173,7 +173,7 @@ fn a_launch_that_ends_while_a_peer_reads() {
 fn a_number_without_a_value_is_our_bug() {
     let mut pipeline = built(Mover::Ctas, Way::Pull);
     pipeline.lists(&mut |list| {
-        list.retain(|node| !matches!(node, Node::Let { name, .. } if name == "unit"));
+        list.retain(|node| !matches!(node, Node::Let { name, .. } if name == "batch"));
     });
     let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()));
@@ -198,11 +198,11 @@ fn without_the_fix_a_wrong_pull_is_accepted() {
 /// Whatever else is left out is missed, but for what the end of a kernel, or another wait, sees to as well.
 #[test]
 fn no_step_can_be_left_out() {
-    let told = |(mover, way): (Mover, Way)| {
+    let verdict = |(mover, way): (Mover, Way)| {
         format!("{mover:?} {way:?}: {}\n", unnoticed(|| built(mover, way)))
     };
-    let told: String = ways::all().map(told).collect();
-    insta::assert_snapshot!(told);
+    let verdict: String = ways::all().map(verdict).collect();
+    insta::assert_snapshot!(verdict);
 }
 
 fn waits(node: &Node) -> bool {

@@ -57,7 +57,7 @@ fn what_hopper_cannot_do_is_refused_with_the_numbers() {
     let wgrad = variant(Dtype::Bf16, (128, 256)).layout(Layout::Tn);
     let found = build("ag_gemm", &wgrad).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
-    error[resources]: #[comm] moves `x`, whose rows are contiguous
+    error[resources]: #[comm] moves `x`, which is MN-major
       help: tensors whose columns are: layout nt, or nn where it is `a` of the dot
     ");
 }
@@ -100,7 +100,7 @@ fn clusters_that_hopper_does_not_have_are_refused() {
 }
 
 #[test]
-fn operands_may_have_their_rows_contiguous() {
+fn operands_may_be_mn_major() {
     for (name, layouts) in [
         ("gemm", &Layout::ALL[..]),
         ("ag_gemm", &[Layout::Nn]),
@@ -115,7 +115,7 @@ fn operands_may_have_their_rows_contiguous() {
             let text = cuda::emit(&pipeline).text;
             assert_eq!(
                 *layout != Layout::Nt,
-                text.contains("wgmma_descriptor_rows")
+                text.contains("wgmma_descriptor_mn_major")
             );
         }
     }
@@ -127,15 +127,15 @@ fn the_host_is_told_every_number() {
     let source = cuda::emit(&pipeline);
     let (shape, machine) = (Shape::new(1000, 512, 2048), Machine::h200());
     let plan = Plan::new(&pipeline.kernel, &shape, &machine).expect("a plan");
-    let mut told = String::new();
+    let mut verdict = String::new();
     for param in &source.params {
         match param {
-            Param::Map { map, tail } => {
-                let shape = pipeline.map_shape(*map, *tail, &plan, 1);
-                told += &format!(
+            Param::Map { map, partial_chunk } => {
+                let shape = pipeline.map_shape(*map, *partial_chunk, &plan, 1);
+                verdict += &format!(
                     "{}{}: dims {:?} strides {:?} box {:?} offset {}\n",
                     pipeline.map(*map).name,
-                    if *tail { "_tail" } else { "" },
+                    if *partial_chunk { "_partial_chunk" } else { "" },
                     shape.dims,
                     shape.strides,
                     shape.boxed,
@@ -143,10 +143,10 @@ fn the_host_is_told_every_number() {
                 );
             }
             Param::Plan { bytes, fields } => {
-                told += &format!("plan: {bytes} bytes\n");
+                verdict += &format!("plan: {bytes} bytes\n");
                 for at in fields {
                     let value = pipeline.value(at.field, &plan, &machine, 1);
-                    told += &format!(
+                    verdict += &format!(
                         "  {} at {}: {}\n",
                         at.name,
                         at.offset,
@@ -154,16 +154,16 @@ fn the_host_is_told_every_number() {
                     );
                 }
             }
-            Param::Watch => told += "watch\n",
+            Param::Watch => verdict += "watch\n",
         }
     }
-    insta::assert_snapshot!(told, @"
+    insta::assert_snapshot!(verdict, @"
     x: dims [2048, 250, 4, 4] strides [4096, 1024000] box [64, 128, 1, 1] offset 0
-    x_strip: dims [2048, 250, 4, 4] strides [4096, 1024000] box [64, 32, 1, 1] offset 0
+    x_partial_box: dims [2048, 250, 4, 4] strides [4096, 1024000] box [64, 32, 1, 1] offset 0
     w: dims [2048, 512, 1, 1] strides [4096, 2097152] box [64, 256, 1, 1] offset 0
-    w_strip: dims [2048, 512, 1, 1] strides [4096, 2097152] box [64, 32, 1, 1] offset 0
+    w_partial_box: dims [2048, 512, 1, 1] strides [4096, 2097152] box [64, 32, 1, 1] offset 0
     y: dims [512, 250, 4, 1] strides [1024, 256000] box [64, 128, 1, 1] offset 0
-    y_tail: dims [512, 250, 4, 1] strides [1024, 256000] box [64, 128, 1, 1] offset 0
+    y_partial_chunk: dims [512, 250, 4, 1] strides [1024, 256000] box [64, 128, 1, 1] offset 0
     plan: 88 bytes
       heap at 0: an address
       stride at 8: an address
@@ -174,16 +174,16 @@ fn the_host_is_told_every_number() {
       k at 44: 2048
       n at 48: 512
       rows at 52: 250
-      tail at 56: 4
+      partial_chunk at 56: 4
       me at 60: 1
       world at 64: 4
       arrived at 68: 0
       ready_x at 72: 8
       pieces_m at 76: 2
-      join at 80: 2
+      late_join at 80: 2
     watch
     ");
-    // Two units a piece: 2048 columns are 32 boxes, and a CTA signals every 16.
+    // Two batches a piece: 2048 columns are 32 boxes, and a CTA signals every 16.
     let arrivals = pipeline.arrivals(&plan, 1);
     let first = pipeline
         .value(Field::First(CounterId(0)), &plan, &machine, 1)

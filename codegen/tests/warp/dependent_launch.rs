@@ -1,5 +1,5 @@
-//! Launches that come early: which kernels do, where their text lets the next launch come and awaits those before, and
-//! the stories of waits that are missing or too late.
+//! Programmatic dependent launch: which kernels do, where their text lets the next launch come and awaits those before, and
+//! the traces of waits that are missing or too late.
 
 use crate::fixtures::library;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
@@ -10,7 +10,7 @@ use counterflow_codegen::model::{Machine, outline, seconds};
 use counterflow_codegen::program::Program;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
-use counterflow_codegen::sm90::cta::early;
+use counterflow_codegen::sm90::cta::dependent_launch;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
 use counterflow_codegen::warp::{Node, Pipeline};
@@ -70,7 +70,7 @@ fn waits(mut pipeline: Pipeline, before: impl Fn(&str) -> Option<bool>) -> Pipel
 }
 
 #[test]
-fn kernels_without_communication_come_early_and_no_others() {
+fn kernels_without_communication_are_dependent_launches_and_no_others() {
     let (mut with, mut without) = (0, 0);
     for pipeline in built() {
         let communicates = pipeline.comm.is_some()
@@ -80,9 +80,16 @@ fn kernels_without_communication_come_early_and_no_others() {
                 .roles
                 .iter()
                 .any(|role| role.kind.sequential());
-        assert_eq!(pipeline.early, !communicates, "{}", pipeline.kernel.name);
-        assert_eq!(pipeline.early, early::possible(&pipeline.kernel));
-        *if pipeline.early {
+        assert_eq!(
+            pipeline.dependent_launch, !communicates,
+            "{}",
+            pipeline.kernel.name
+        );
+        assert_eq!(
+            pipeline.dependent_launch,
+            dependent_launch::possible(&pipeline.kernel)
+        );
+        *if pipeline.dependent_launch {
             &mut with
         } else {
             &mut without
@@ -100,10 +107,10 @@ fn the_text_lets_the_next_launch_come_at_once_and_waits_before_any_role() {
         let text = text(&pipeline);
         let name = &pipeline.kernel.name;
         let count = |what: &str| text.matches(what).count();
-        let wanted = usize::from(pipeline.early);
+        let wanted = usize::from(pipeline.dependent_launch);
         assert_eq!(count("launch_dependents();"), wanted, "{name}");
         assert_eq!(count("wait_prerequisites();"), wanted, "{name}");
-        if !pipeline.early {
+        if !pipeline.dependent_launch {
             continue;
         }
         let at = |what: &str| {
@@ -134,7 +141,7 @@ fn text(pipeline: &Checked<Pipeline>) -> String {
 fn hidden(name: &str, (tile, m): ((u32, u32), u32)) -> (u32, f64) {
     let machine = Machine::h200();
     let shown = Machine {
-        early_launch_latency: machine.launch_latency,
+        dependent_launch_latency: machine.launch_latency,
         ..machine.clone()
     };
     let program = library::all()
@@ -155,7 +162,7 @@ fn hidden(name: &str, (tile, m): ((u32, u32), u32)) -> (u32, f64) {
 }
 
 #[test]
-fn the_model_hides_a_part_of_launches_that_come_early() {
+fn the_model_hides_a_part_of_dependent_launches() {
     let near = |(ctas, saved): (u32, f64), wanted: (u32, f64)| {
         assert_eq!(ctas, wanted.0);
         assert!((saved - wanted.1).abs() < 1e-6, "{saved} µs of {ctas} CTAs");
@@ -169,7 +176,7 @@ fn the_model_hides_a_part_of_launches_that_come_early() {
 fn a_wait_that_is_missing() {
     insta::assert_snapshot!(refused(waits(named("gemm"), |_| None)), @"
     error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
-      = it comes early, and nothing says that the launches before are complete
+      = it is a dependent launch, and nothing says that the launches before are complete
       help: await the launches before ahead of every access of global memory
     ");
 }
@@ -178,7 +185,7 @@ fn a_wait_that_is_missing() {
 fn a_load_before_the_wait() {
     insta::assert_snapshot!(refused(waits(named("gemm"), |role| Some(role != "load"))), @"
     error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
-      = it comes early, and nothing says that the launches before are complete
+      = it is a dependent launch, and nothing says that the launches before are complete
       help: await the launches before ahead of every access of global memory
     ");
 }
@@ -188,7 +195,7 @@ fn a_vector_before_the_wait() {
     let pipeline = named("biased");
     insta::assert_snapshot!(refused(waits(pipeline, |role| Some(role != "multiply"))), @"
     error[race]: multiply of block 0 on rank 0 reads bias from column 0 on for tile (0, 0)
-      = it comes early, and nothing says that the launches before are complete
+      = it is a dependent launch, and nothing says that the launches before are complete
       help: await the launches before ahead of every access of global memory
     ");
 }
@@ -212,11 +219,11 @@ fn a_wait_in_each_role_will_do() {
 #[test]
 fn a_kernel_that_communicates() {
     let mut pipeline = named("ag_gemm");
-    pipeline.early = true;
+    pipeline.dependent_launch = true;
     pipeline.start.push(Node::AwaitLaunches);
     insta::assert_snapshot!(refused(pipeline), @"
     error[progress]: CTAs of a kernel that communicates come before the launch before has ended
-      help: only kernels without counters, copies and CTAs that move data come early
+      help: only kernels without counters, copies and CTAs that move data are dependent launches
     ");
 }
 
@@ -231,6 +238,6 @@ fn a_grid_has_no_more_ctas_than_its_rounds_need() {
     assert_eq!(ctas(1024, 1024), 64);
     // 1024 tiles are eight rounds of 128, not seven of 132 and one of 100.
     assert_eq!(ctas(4096, 4096), 128);
-    // 160 would be two rounds of 80, too few to begin early.
+    // 160 would be two rounds of 80, too few for a dependent launch.
     assert_eq!(ctas(2048, 1280), 132);
 }

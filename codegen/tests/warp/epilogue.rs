@@ -59,15 +59,15 @@ fn good(program: &Program) -> Pipeline {
 }
 
 #[test]
-fn values_are_functions_and_operands_come_by_panels() {
+fn values_are_functions_and_operands_come_by_subtiles() {
     let pipeline = verify::pipeline(good(&gated(Bf16))).unwrap_or_else(|error| panic!("{error}"));
     let text = cuda::emit(&pipeline).text;
     let functions = text
         .find("// The schedule's #[epilogue]")
         .expect("functions");
     let kernel = text.find("extern \"C\"").expect("a kernel");
-    let panels = text.rfind("// before[t]").expect("the stores");
-    insta::assert_snapshot!(format!("{}{}", &text[functions..kernel], &text[panels..]));
+    let subtiles = text.rfind("// before[t]").expect("the stores");
+    insta::assert_snapshot!(format!("{}{}", &text[functions..kernel], &text[subtiles..]));
 }
 
 #[test]
@@ -84,12 +84,12 @@ fn a_sum_over_ranks_goes_through_its_epilogue_whole() {
 }
 
 #[test]
-fn panels_are_as_wide_as_the_widest_type_allows() {
+fn subtiles_are_as_wide_as_the_widest_type_allows() {
     let pipeline = verify::pipeline(good(&gated(F32))).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(pipeline.tiling().subtile().columns, 32);
     let text = cuda::emit(&pipeline).text;
-    assert!(text.contains("panel_read<float, PANEL_N>(gate,"));
-    assert!(text.contains("panel_store<T, PANEL_N>(y_values,"));
+    assert!(text.contains("subtile_read<float, SUBTILE_N>(gate,"));
+    assert!(text.contains("subtile_store<T, SUBTILE_N>(y_values,"));
 }
 
 /// What the verifier says when the first node of a kind is gone from the multiplying warps.
@@ -122,18 +122,18 @@ fn after(first: impl Fn(&Node) -> bool, gone: impl Fn(&Node) -> bool) -> String 
 #[test]
 fn an_operand_or_an_epilogue_left_out() {
     insta::assert_snapshot!(without(|node| matches!(node, Node::Fragment(FragmentOp::ReadVector { .. }))), @"
-    error[coverage]: multiply of block 0 on rank 0 applies before_value to panel 0 for tile (0, 0)
+    error[coverage]: multiply of block 0 on rank 0 applies before_value to subtile 0 for tile (0, 0)
       = `bias` is not there for these rows and columns
     ");
-    insta::assert_snapshot!(without(|node| matches!(node, Node::Fragment(FragmentOp::ReadPanel { .. }))), @"
-    error[coverage]: multiply of block 0 on rank 0 applies y_value to panel 0 for tile (0, 0)
+    insta::assert_snapshot!(without(|node| matches!(node, Node::Fragment(FragmentOp::ReadSubtile { .. }))), @"
+    error[coverage]: multiply of block 0 on rank 0 applies y_value to subtile 0 for tile (0, 0)
       = `gate` is not there for these rows and columns
     ");
     insta::assert_snapshot!(without(|node| matches!(node, Node::Fragment(FragmentOp::Apply { .. }))), @"
-    error[coverage]: multiply of block 0 on rank 0 writes panel 0 for tile (0, 0)
-      = its epilogue was not applied to this panel
+    error[coverage]: multiply of block 0 on rank 0 writes subtile 0 for tile (0, 0)
+      = its epilogue was not applied to this subtile
     ");
-    insta::assert_snapshot!(after(|node| matches!(node, Node::Fragment(FragmentOp::ReadPanel { .. })), |node| matches!(node, Node::FenceShared)), @"
+    insta::assert_snapshot!(after(|node| matches!(node, Node::Fragment(FragmentOp::ReadSubtile { .. })), |node| matches!(node, Node::FenceShared)), @"
     error[race]: load of block 0 on rank 0 loads rows 0..128, columns 192..256 of gate (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
       = multiply of block 0 on rank 0 reads x of stage 1 for tile (0, 0)
       = a barrier or a counter orders them, but no proxy fence
@@ -153,7 +153,7 @@ fn an_operand_of_other_columns() {
     });
     let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
-    error[coverage]: multiply of block 0 on rank 0 applies before_value to panel 1 for tile (0, 0)
+    error[coverage]: multiply of block 0 on rank 0 applies before_value to subtile 1 for tile (0, 0)
       = `bias` is not there for these rows and columns
     ");
 }

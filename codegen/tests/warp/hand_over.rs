@@ -1,4 +1,4 @@
-//! The warp-level verifier: each test takes a good pipeline, changes one thing, and shows the story that follows.
+//! The warp-level verifier: each test takes a good pipeline, changes one thing, and shows the trace that follows.
 
 use crate::fixtures::left_out::unnoticed;
 use crate::fixtures::library;
@@ -11,12 +11,12 @@ use counterflow_codegen::verify;
 use counterflow_codegen::warp::{Expr, Node, Phase, Pipeline, Side};
 
 fn good(name: &str) -> Pipeline {
-    let tiles = if name == IN_TURN {
+    let tiles = if name == PING_PONG {
         (64, 48)
     } else {
         (128, 128)
     };
-    let name = name.trim_end_matches(IN_TURN_END);
+    let name = name.trim_end_matches(PING_PONG_END);
     let program = library::all()
         .into_iter()
         .find(|program| program.name == name)
@@ -28,12 +28,12 @@ fn good(name: &str) -> Pipeline {
     sm90::build(&kernel).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// A GEMM whose warpgroups take tiles in turn.
-const IN_TURN: &str = "gemm in turn";
-const IN_TURN_END: &str = " in turn";
+/// A GEMM whose warpgroups work in ping-pong.
+const PING_PONG: &str = "gemm ping-pong";
+const PING_PONG_END: &str = " ping-pong";
 
 /// What the verifier says after `edit` has changed the first node of the role that it can, or removed it (`true`).
-fn story(name: &str, role: &str, edit: impl Fn(&mut Node) -> Option<Edit>) -> String {
+fn trace(name: &str, role: &str, edit: impl Fn(&mut Node) -> Option<Edit>) -> String {
     let mut pipeline = good(name);
     let mut done = false;
     let warp = pipeline
@@ -108,9 +108,9 @@ fn blocks_of_an_operand_that_are_all_the_same() {
 
 #[test]
 fn a_wrong_phase() {
-    let found = story("gemm", "multiply", |node| match node {
+    let found = trace("gemm", "multiply", |node| match node {
         Node::Await { barrier, phase } if barrier.side == Side::Full => {
-            *phase = Phase::LapBefore;
+            *phase = Phase::PreviousPhase;
             Some(Edit::Change)
         }
         _ => None,
@@ -118,11 +118,11 @@ fn a_wrong_phase() {
     insta::assert_snapshot!(found, @"
     error[progress]: multiply of block 0 on rank 0 waits for a stage to be full
       = the next phase is over, too: by its parity, the one it waits for is not
-      help: wait for the phase of its own lap, and before anyone can end the next one
+      help: wait for its own phase, and before anyone can end the next one
     ");
-    let found = story("gemm", "load", |node| match node {
+    let found = trace("gemm", "load", |node| match node {
         Node::Await { barrier, phase } if barrier.side == Side::Empty => {
-            *phase = Phase::ThisLap;
+            *phase = Phase::ThisPhase;
             Some(Edit::Change)
         }
         _ => None,
@@ -130,7 +130,7 @@ fn a_wrong_phase() {
     insta::assert_snapshot!(found, @"
     error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0), for ever
       = load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 0)
       = multiply of block 0 on rank 0 waits for a stage to be full
       = multiply of block 0 on rank 0 waits for a stage to be full
       = load of block 1 on rank 0 waits for a stage to be empty for tile (1, 0)
@@ -139,36 +139,36 @@ fn a_wrong_phase() {
 
 #[test]
 fn a_missing_proxy_fence() {
-    let found = story(
+    let found = trace(
         "gemm",
         "multiply",
         remove(|node| matches!(node, Node::FenceShared)),
     );
     insta::assert_snapshot!(found, @"
-    error[race]: store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
-      = multiply of block 0 on rank 0 writes panel 0
+    error[race]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = multiply of block 0 on rank 0 writes subtile 0
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_shared` after ordinary accesses, before the slot is given on
     ");
-    let found = story(
+    let found = trace(
         "gemm_rs",
         "load",
         remove(|node| matches!(node, Node::FenceGlobal)),
     );
     insta::assert_snapshot!(found, @"
     error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 into w of stage 5 for tile (0, 0)
-      = store of block 0 on rank 1 stores panel 0 to rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (0, 0)
+      = store of block 0 on rank 1 stores subtile 0 to rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (0, 0)
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_global` after the wait on a counter, before TMA touches the data
     ");
-    let found = story(
+    let found = trace(
         "ag_gemm",
         "load",
         remove(|node| matches!(node, Node::FenceGlobal)),
     );
     insta::assert_snapshot!(found, @"
     error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 5 for tile (0, 0)
-      = store of block 0 on rank 1 stores box 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0
+      = store of block 0 on rank 1 stores staging 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_global` after the wait on a counter, before TMA touches the data
     ");
@@ -176,7 +176,7 @@ fn a_missing_proxy_fence() {
 
 #[test]
 fn a_stage_released_too_early() {
-    let found = story("gemm", "multiply", |node| match node {
+    let found = trace("gemm", "multiply", |node| match node {
         Node::MmaWait {
             pending: pending @ 1,
         } => {
@@ -196,7 +196,7 @@ fn a_stage_released_too_early() {
 
 #[test]
 fn a_signal_after_read_only() {
-    let found = story("gemm_rs", "store", |node| match node {
+    let found = trace("gemm_rs", "store", |node| match node {
         Node::AwaitStores { pending } if *pending != Expr::Const(0) => {
             let pending = pending.clone();
             *node = Node::AwaitRead { pending };
@@ -207,7 +207,7 @@ fn a_signal_after_read_only() {
     });
     insta::assert_snapshot!(found, @"
     error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 into w of stage 5 for tile (0, 0)
-      = store of block 0 on rank 1 stores panel 0 to rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (0, 0)
+      = store of block 0 on rank 1 stores subtile 0 to rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (0, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
@@ -240,21 +240,21 @@ fn a_lagged_signal_held_across_a_wait() {
 
 #[test]
 fn a_box_that_spills_over_a_chunks_end() {
-    let found = story(
+    let found = trace(
         "ag_gemm",
         "store",
-        remove(|node| matches!(node, Node::Tail { .. })),
+        remove(|node| matches!(node, Node::PartialChunk { .. })),
     );
     insta::assert_snapshot!(found, @"
-    error[bounds]: store of block 3 on rank 2 stores panel 0 to rows 128..192, columns 0..64 of y (chunk or slot 2) on rank 2 for tile (1, 0)
+    error[bounds]: store of block 3 on rank 2 stores subtile 0 to rows 128..192, columns 0..64 of y (chunk or slot 2) on rank 2 for tile (1, 0)
       = chunk 2 ends after 190 rows, and the map does not clip the box there
-      help: a map of its own for the chunk that is not full
+      help: a map of its own for the partial chunk
     ");
 }
 
 #[test]
 fn a_counter_that_forgets_its_base() {
-    let found = story(
+    let found = trace(
         "gemm_rs",
         "load",
         remove(|node| matches!(node, Node::CounterAdvance { .. })),
@@ -284,24 +284,24 @@ fn a_counter_that_forgets_its_base() {
 
 #[test]
 fn a_missing_credit() {
-    let found = story(
+    let found = trace(
         "gemm_rs",
         "store",
         remove(|node| matches!(node, Node::CounterWait { .. })),
     );
     insta::assert_snapshot!(found, @"
-    error[race]: store of block 0 on rank 0 in the next launch stores panel 0 to rows 0..2, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+    error[race]: store of block 0 on rank 0 in the next launch stores subtile 0 to rows 0..2, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
       = load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into w of stage 5 for tile (0, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
-    let found = story(
+    let found = trace(
         "ag_gemm",
         "store",
         remove(|node| matches!(node, Node::CounterWait { .. })),
     );
     insta::assert_snapshot!(found, @"
-    error[race]: store of block 0 on rank 0 stores box 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 2
+    error[race]: store of block 0 on rank 0 stores staging 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 2
       = the caller fills or takes rows 0..192, columns 0..1088 of x (chunk or slot 0) on rank 2 between launches
       = nothing orders these two
       help: wait for what says that the first is complete
@@ -311,7 +311,7 @@ fn a_missing_credit() {
 #[test]
 fn other_edits() {
     // The memory of boxes becomes that of stages before the last box has left it.
-    let found = story("ag_gemm", "load", |node| match node {
+    let found = trace("ag_gemm", "load", |node| match node {
         Node::For { body, .. }
             if matches!(body.as_slice(), [Node::Await { .. }, Node::Advance { .. }]) =>
         {
@@ -321,19 +321,19 @@ fn other_edits() {
     });
     insta::assert_snapshot!(found, @"
     error[race]: load of block 0 on rank 0 loads rows 128..136, columns 0..64 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 1)
-      = store of block 0 on rank 0 stores box 6 to rows 128..192, columns 384..448 of x (chunk or slot 0) on rank 1
+      = store of block 0 on rank 0 stores staging 6 to rows 128..192, columns 384..448 of x (chunk or slot 0) on rank 1
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
     // A thread ends while its stores read shared memory.
-    let found = story(
+    let found = trace(
         "gemm",
         "store",
         remove(|node| matches!(node, Node::AwaitRead { .. })),
     );
     insta::assert_snapshot!(found, @"
-    error[race]: multiply of block 0 on rank 0 writes panel 0
-      = store of block 0 on rank 0 stores panel 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[race]: multiply of block 0 on rank 0 writes subtile 0
+      = store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
@@ -341,7 +341,7 @@ fn other_edits() {
     pipeline.end.clear();
     let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
-    error[race]: store of block 0 on rank 0 in the next launch stores panel 0 to rows 0..2, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
+    error[race]: store of block 0 on rank 0 in the next launch stores subtile 0 to rows 0..2, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
       = load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into w of stage 5 for tile (0, 0)
       = nothing orders these two
       help: wait for what says that the first is complete
@@ -350,7 +350,7 @@ fn other_edits() {
 
 #[test]
 fn no_step_can_be_left_out() {
-    let mut told = String::new();
+    let mut verdict = String::new();
     for name in [
         "gemm",
         "ag_gemm",
@@ -360,11 +360,11 @@ fn no_step_can_be_left_out() {
         "gemm_ar",
         "bulk",
     ] {
-        told += &format!("{name}: {}\n", unnoticed(|| good(name)));
+        verdict += &format!("{name}: {}\n", unnoticed(|| good(name)));
     }
     // The end of a kernel completes its stores, too. A barrier of the CTA says again what a schedule's own waits may
     // say already; so does a credit to a rank that must have signalled in this launch anyway.
-    insta::assert_snapshot!(told, @"
+    insta::assert_snapshot!(verdict, @"
     gemm: AwaitStores
     ag_gemm: AwaitStores, SyncCta
     ag_gemm_ring: AwaitStores, SyncCta
@@ -399,13 +399,13 @@ fn a_cluster_that_does_not_wait_for_all_of_itself() {
     for cluster in [(2, 1), (1, 2)] {
         verify::pipeline(clustered(cluster)).unwrap_or_else(|e| panic!("{cluster:?}: {e}"));
     }
-    let told = |pipeline| {
+    let verdict = |pipeline| {
         let found = verify::pipeline(pipeline).expect_err("refused");
         found.first().text(&|_| String::new())
     };
     let mut pipeline = clustered((2, 1));
     pipeline.end.clear();
-    insta::assert_snapshot!(told(pipeline), @"
+    insta::assert_snapshot!(verdict(pipeline), @"
     error[race]: multiply of block 2 on rank 0 ends while another CTA of its cluster may still write its shared memory
       help: wait for the whole cluster at the end
     ");
@@ -421,12 +421,12 @@ fn a_cluster_that_does_not_wait_for_all_of_itself() {
         });
         assert!(edited);
         // Which CTA is first to end is the interpreter's luck.
-        let told = ["0", "1", "2", "3"]
+        let verdict = ["0", "1", "2", "3"]
             .iter()
-            .fold(told(pipeline), |told, block| {
-                told.replace(&format!("block {block}"), "block _")
+            .fold(verdict(pipeline), |verdict, block| {
+                verdict.replace(&format!("block {block}"), "block _")
             });
-        insta::allow_duplicates! { insta::assert_snapshot!(told, @"
+        insta::allow_duplicates! { insta::assert_snapshot!(verdict, @"
         error[race]: store of block _ on rank 0 ends while its cluster's shared memory may still change
           = multiply of block _ on rank 0 gives a slot on
           = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
@@ -437,7 +437,7 @@ fn a_cluster_that_does_not_wait_for_all_of_itself() {
     let mut pipeline = clustered((2, 1));
     let empty = pipeline.rings[0].empty.as_mut();
     empty.expect("a barrier").arrivals /= 2;
-    insta::assert_snapshot!(told(pipeline), @"
+    insta::assert_snapshot!(verdict(pipeline), @"
     error[race]: load of block 0 on rank 0 loads rows 0..128, columns 384..392 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = nothing orders these two
@@ -452,38 +452,46 @@ fn a_cluster_that_does_not_wait_for_all_of_itself() {
             }
         }
     });
-    insta::assert_snapshot!(told(pipeline), @"
+    insta::assert_snapshot!(verdict(pipeline), @"
     error[coverage]: multiply of block 1 on rank 0 multiplies x of stage 0 by w of stage 0
       = a stage does not hold one tile of each operand
     ");
 }
 
 #[test]
-fn a_turn_that_is_not_awaited_or_not_passed() {
-    verify::pipeline(good(IN_TURN)).unwrap_or_else(|e| panic!("{e}"));
-    let found = story(IN_TURN, "multiply", remove(|node| *node == Node::AwaitTurn));
+fn an_order_barrier_without_its_wait_or_its_arrival() {
+    verify::pipeline(good(PING_PONG)).unwrap_or_else(|e| panic!("{e}"));
+    let found = trace(
+        PING_PONG,
+        "multiply",
+        remove(|node| *node == Node::AwaitOrder),
+    );
     insta::assert_snapshot!(found, @"
     error[race]: multiply of block 0 on rank 0 waits for a stage to be full
       = nothing says that the phase before is over, and its parity is that of an earlier one
-      help: a parity names a phase only within a lap around the ring: wait for a turn first
+      help: a parity names a phase only within one pass over the ring's slots: wait at the order barrier first
     ");
-    let found = story(IN_TURN, "multiply", remove(|node| *node == Node::PassTurn));
+    let found = trace(
+        PING_PONG,
+        "multiply",
+        remove(|node| *node == Node::ArriveOrder),
+    );
     insta::assert_snapshot!(found, @"
     error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (2, 0), for ever
       = load of block 0 on rank 0 waits for a stage to be empty for tile (2, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (4, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (2, 0)
-      = multiply of block 0 on rank 0 waits for its turn
-      = multiply of block 0 on rank 0 waits for its turn
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (4, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (2, 0)
+      = multiply of block 0 on rank 0 waits at its order barrier
+      = multiply of block 0 on rank 0 waits at its order barrier
     ");
-    let found = story(
-        IN_TURN,
+    let found = trace(
+        PING_PONG,
         "multiply",
         remove(|node| matches!(node, Node::Skip { .. })),
     );
     insta::assert_snapshot!(found, @"
     error[progress]: multiply of block 0 on rank 0 waits for a stage to be full
       = the next phase is over, too: by its parity, the one it waits for is not
-      help: wait for the phase of its own lap, and before anyone can end the next one
+      help: wait for its own phase, and before anyone can end the next one
     ");
 }

@@ -1,4 +1,4 @@
-//! Operands whose rows are contiguous: which of their blocks come, which part of a block each CTA of a cluster loads, and
+//! Operands that are MN-major: which of their blocks come, which part of a block each CTA of a cluster loads, and
 //! what the verifier says when that is changed.
 
 use crate::fixtures::left_out::unnoticed;
@@ -10,20 +10,20 @@ use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::{Expr, Node, Pipeline};
 
-/// A tile, and whether it is taken in turn.
+/// A tile, and whether it is multiplied in ping-pong.
 type Kind = ((u32, u32), bool);
 
 const SHARED: Kind = ((128, 192), false);
-const IN_TURN: Kind = ((128, 96), true);
+const PING_PONG: Kind = ((128, 96), true);
 
-fn good((tile, in_turn): Kind, cluster: (u32, u32), split: u32, layout: Layout) -> Pipeline {
+fn good((tile, ping_pong): Kind, cluster: (u32, u32), split: u32, layout: Layout) -> Pipeline {
     let mut s = ScheduleBuilder::new("gemm");
     let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let tiles = s.tiles("tiles", y, tile);
     let options = GemmOptions {
         cluster: Some(cluster.into()),
         split: Some(split.into()),
-        ping_pong: Some(in_turn.into()),
+        ping_pong: Some(ping_pong.into()),
         ..GemmOptions::default()
     };
     s.gemm(options, |s| {
@@ -38,7 +38,7 @@ fn good((tile, in_turn): Kind, cluster: (u32, u32), split: u32, layout: Layout) 
 }
 
 /// What the verifier says after `edit` has changed the nodes of a good pipeline that it can.
-fn story(mut pipeline: Pipeline, mut edit: impl FnMut(&mut Node) -> bool) -> String {
+fn trace(mut pipeline: Pipeline, mut edit: impl FnMut(&mut Node) -> bool) -> String {
     let mut edited = false;
     pipeline.lists(&mut |list| {
         for node in list {
@@ -75,7 +75,7 @@ fn a_block_that_is_left_out() {
             ("w_blocks", Layout::Tn),
             ("w_blocks", Layout::Nn),
         ] {
-            let found = story(good(SHARED, cluster, 1, layout), a_block_less(name));
+            let found = trace(good(SHARED, cluster, 1, layout), a_block_less(name));
             assert!(
                 found.contains("was not loaded"),
                 "{cluster:?} {layout:?}: {found}"
@@ -105,9 +105,9 @@ fn other_blocks_than_are_expected() {
     let fewer = |blocks: Expr| blocks.clone() - Expr::Min(Expr::from(1).into(), blocks.into());
     for cluster in [(1, 1), (2, 1), (1, 2)] {
         let kernel = || good(SHARED, cluster, 1, Layout::Tn);
-        let found = story(kernel(), blocks_of(1, fewer));
+        let found = trace(kernel(), blocks_of(1, fewer));
         assert!(found.contains("for ever"), "{cluster:?}: {found}");
-        let found = story(kernel(), blocks_of(1, more));
+        let found = trace(kernel(), blocks_of(1, more));
         assert!(found.starts_with("error"), "{cluster:?}: {found}");
     }
 }
@@ -115,14 +115,14 @@ fn other_blocks_than_are_expected() {
 /// Nothing tells the consumers that a block is stale: only what is stored of its rows.
 #[test]
 fn a_block_that_does_not_come_in_every_step() {
-    for (split, name) in [(1, "step"), (2, "share")] {
+    for (split, name) in [(1, "step"), (2, "split_rank")] {
         // Of four blocks of rows, the last tile has two.
         let less = |blocks: Expr| {
             let then = Expr::Min(Expr::var(name).into(), Expr::from(1).into());
             blocks.clone() - then * (Expr::from(1) - blocks / 4)
         };
         let kernel = good(((256, 96), false), (1, 1), split, Layout::Tn);
-        let found = story(kernel, |node| match node {
+        let found = trace(kernel, |node| match node {
             Node::Expect { barrier, bytes } if barrier.ring.0 == 0 => {
                 let all = Expr::var("x_blocks");
                 let missing = all.clone() - less(all);
@@ -154,13 +154,13 @@ fn loads(mut column: impl FnMut(Expr) -> Expr) -> impl FnMut(&mut Node) -> bool 
 
 #[test]
 fn parts_of_a_block_that_do_not_follow_each_other() {
-    let half = || Expr::var("half") * 32;
+    let mine = || Expr::var("cta_rank") * 32;
     // Both the first; each the other's.
-    insta::assert_snapshot!(story(good(SHARED, (2, 1), 1, Layout::Nn), loads(|column| column - half())), @"
+    insta::assert_snapshot!(trace(good(SHARED, (2, 1), 1, Layout::Nn), loads(|column| column - mine())), @"
     error[coverage]: multiply of block 1 on rank 0 multiplies x of stage 0 by w of stage 0
       = a stage does not hold one tile of each operand
     ");
-    insta::assert_snapshot!(story(good(SHARED, (2, 1), 1, Layout::Tn), loads(|column| column - half() + (Expr::from(32) - half()))), @"
+    insta::assert_snapshot!(trace(good(SHARED, (2, 1), 1, Layout::Tn), loads(|column| column - mine() + (Expr::from(32) - mine()))), @"
     error[coverage]: multiply of block 1 on rank 0 multiplies x of stage 0 by w of stage 0
       = a stage does not hold one tile of each operand
     ");
@@ -174,13 +174,13 @@ fn a_part_of_a_block_that_comes_to_its_own_cta_alone() {
         };
         multicast.take().is_some()
     };
-    insta::assert_snapshot!(story(good(IN_TURN, (1, 2), 1, Layout::Tn), alone), @"
+    insta::assert_snapshot!(trace(good(PING_PONG, (1, 2), 1, Layout::Tn), alone), @"
     error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0), for ever
       = load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (2, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (2, 0)
       = multiply of block 0 on rank 0 waits for a stage to be full
-      = multiply of block 0 on rank 0 waits for its turn
+      = multiply of block 0 on rank 0 waits at its order barrier
     ");
 }
 
@@ -191,7 +191,7 @@ fn every_node_counts() {
         ((2, 1), Layout::Tn),
         ((1, 2), Layout::Tn),
     ] {
-        for (kind, split) in [(SHARED, 1), (SHARED, 2), (IN_TURN, 1)] {
+        for (kind, split) in [(SHARED, 1), (SHARED, 2), (PING_PONG, 1)] {
             let kernel = || good(kind, cluster, split, layout);
             insta::allow_duplicates! { insta::assert_snapshot!(unnoticed(kernel), @"
             AwaitStores

@@ -9,14 +9,14 @@ use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::{
-    self, BLOCK_ROWS, Expr, Field, Node, Pipeline, STRIP_ROWS, Values,
+    self, BLOCK_ROWS, Expr, Field, Node, PARTIAL_BOX_ROWS, Pipeline, Values,
 };
 use proptest::prelude::*;
 use std::collections::HashMap;
 
 type Kind = ((u32, u32), bool, (u32, u32), Layout);
 
-/// Tiles, whether in turn, and clusters.
+/// Tiles, whether in ping-pong, and clusters.
 const KINDS: [Kind; 10] = [
     ((128, 256), false, (1, 1), Layout::Nt),
     ((128, 144), true, (2, 1), Layout::Nt),
@@ -34,15 +34,15 @@ fn good(kind: Kind) -> Pipeline {
     shared(kind, 1)
 }
 
-/// The same of CTAs that share the steps of a tile.
-fn shared((tile, in_turn, cluster, layout): Kind, split: u32) -> Pipeline {
+/// The same of CTAs that split the K of a tile.
+fn shared((tile, ping_pong, cluster, layout): Kind, split: u32) -> Pipeline {
     let mut s = ScheduleBuilder::new("gemm");
     let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let tiles = s.tiles("tiles", y, tile);
     let options = GemmOptions {
         cluster: Some(cluster.into()),
         split: Some(split.into()),
-        ping_pong: Some(in_turn.into()),
+        ping_pong: Some(ping_pong.into()),
         ..GemmOptions::default()
     };
     s.gemm(options, |s| {
@@ -118,11 +118,11 @@ struct Blocks {
 
 impl At<'_> {
     /// The loading thread's nodes of a tile, with the names that they bind.
-    fn tile(&mut self, place: (u32, u32), half: u32) -> Vec<Node> {
+    fn tile(&mut self, place: (u32, u32), cta_rank: u32) -> Vec<Node> {
         self.vars.extend([
             ("t.row".into(), place.0),
             ("t.column".into(), place.1),
-            ("half".into(), half),
+            ("cta_rank".into(), cta_rank),
             ("step".into(), 0),
             ("block".into(), 0),
         ]);
@@ -146,20 +146,20 @@ impl At<'_> {
         found
     }
 
-    /// What the loading thread of a CTA does of a tile, by strips.
-    fn loads(&mut self, place: (u32, u32), half: u32) -> Vec<Said> {
-        let nodes = self.tile(place, half);
+    /// What the loading thread of a CTA does of a tile, by partial boxes.
+    fn loads(&mut self, place: (u32, u32), cta_rank: u32) -> Vec<Said> {
+        let nodes = self.tile(place, cta_rank);
         let said = |node: &Node| match node {
             Node::Load {
                 part,
                 at,
-                strips: Some(strips),
+                partial_boxes: Some(partial_boxes),
                 ..
             } => Some(Said {
                 part: *part,
                 first: at.row.eval(self),
-                rows: strips.rows.eval(self),
-                all: strips.all.eval(self),
+                rows: partial_boxes.rows.eval(self),
+                all: partial_boxes.all.eval(self),
             }),
             _ => None,
         };
@@ -167,8 +167,8 @@ impl At<'_> {
     }
 
     /// The same by blocks; and how many bytes are expected in all.
-    fn blocks(&mut self, place: (u32, u32), half: u32) -> (Vec<Blocks>, u32) {
-        let nodes = self.tile(place, half);
+    fn blocks(&mut self, place: (u32, u32), cta_rank: u32) -> (Vec<Blocks>, u32) {
+        let nodes = self.tile(place, cta_rank);
         let blocks = |node: &Node| match node {
             Node::For { var, to, body, .. } if var == "block" => {
                 let [Node::Load { part, map, at, .. }] = &body[..] else {
@@ -194,7 +194,7 @@ impl At<'_> {
 }
 
 /// Tiles of which both operands come in blocks.
-const BLOCKED: [Kind; 7] = [
+const MN_MAJOR: [Kind; 7] = [
     ((128, 192), false, (1, 1), Layout::Tn),
     ((128, 144), false, (2, 1), Layout::Tn),
     ((256, 144), false, (1, 2), Layout::Tn),
@@ -207,7 +207,7 @@ const BLOCKED: [Kind; 7] = [
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the size: the CTAs of a cluster load the rows of their tiles that exist, in whole strips, and no more.
+    /// Whatever the size: the CTAs of a cluster load the rows of their tiles that exist, in whole partial boxes, and no more.
     #[test]
     fn all_rows_that_exist_come_and_no_others(
         which in 0..KINDS.len(),
@@ -220,22 +220,22 @@ proptest! {
         let tiles = [m.div_ceil(tile.0 * down), n.div_ceil(tile.1 * across)];
         for place in (0..tiles[0]).flat_map(|row| (0..tiles[1]).map(move |column| (row, column))) {
             let cluster: Vec<Vec<Said>> =
-                (0..down * across).map(|half| at.loads(place, half)).collect();
-            for (half, mine) in cluster.iter().enumerate() {
-                let half = half as u32;
+                (0..down * across).map(|cta_rank| at.loads(place, cta_rank)).collect();
+            for (cta_rank, mine) in cluster.iter().enumerate() {
+                let cta_rank = cta_rank as u32;
                 let first = [
-                    (place.0 * down + half * (down - 1)) * tile.0,
-                    (place.1 * across + half * (across - 1)) * tile.1,
+                    (place.0 * down + cta_rank * (down - 1)) * tile.0,
+                    (place.1 * across + cta_rank * (across - 1)) * tile.1,
                 ];
                 let parts = mine.iter().map(|said| said.part);
-                // More rows than one strip has, and of what several CTAs load, whole strips each.
-                let strips = |rows: u32, ctas: u32| {
+                // More rows than one partial box has, and of what several CTAs load, whole partial boxes each.
+                let partial_boxes = |rows: u32, ctas: u32| {
                     let each = rows / ctas;
-                    each > STRIP_ROWS && (ctas == 1 || each.is_multiple_of(STRIP_ROWS))
+                    each > PARTIAL_BOX_ROWS && (ctas == 1 || each.is_multiple_of(PARTIAL_BOX_ROWS))
                 };
-                let contiguous = layout.rows_contiguous();
+                let contiguous = layout.mn_major();
                 let sides = [(tile.0, across), (tile.1, down)].into_iter().zip(contiguous).enumerate();
-                let stripped = sides.filter(|(_, ((rows, ctas), blocked))| !blocked && strips(*rows, *ctas));
+                let stripped = sides.filter(|(_, ((rows, ctas), mn_major))| !mn_major && partial_boxes(*rows, *ctas));
                 prop_assert_eq!(parts.collect::<Vec<_>>(), stripped.map(|(part, _)| part).collect::<Vec<_>>());
                 for (index, said) in mine.iter().enumerate() {
                     let (size, block, shared) = match said.part {
@@ -243,15 +243,15 @@ proptest! {
                         _ => (n, tile.1, down),
                     };
                     prop_assert_eq!(said.all, block / shared);
-                    let strips = said.rows.is_multiple_of(STRIP_ROWS);
-                    prop_assert!(said.rows == said.all || said.rows < said.all && strips);
+                    let partial_boxes = said.rows.is_multiple_of(PARTIAL_BOX_ROWS);
+                    prop_assert!(said.rows == said.all || said.rows < said.all && partial_boxes);
                     // All that comes into this CTA: what each of those that share the tile loads.
                     let loads = cluster.iter().map(|other| &other[index]);
                     let loads: Vec<_> = if shared > 1 { loads.collect() } else { vec![said] };
                     let from = first[said.part];
                     let exist = size.saturating_sub(from).min(block);
                     let come: u32 = loads.iter().map(|said| said.rows).sum();
-                    prop_assert_eq!(come, exist.next_multiple_of(STRIP_ROWS).min(block));
+                    prop_assert_eq!(come, exist.next_multiple_of(PARTIAL_BOX_ROWS).min(block));
                     let mut next = from;
                     for load in loads.iter().filter(|load| load.rows > 0) {
                         prop_assert_eq!(load.first, next, "their rows follow each other");
@@ -270,28 +270,28 @@ proptest! {
     /// to count them; of what a cluster's CTAs share, each loads its part of the step's K.
     #[test]
     fn all_blocks_that_exist_come_and_no_others(
-        which in 0..BLOCKED.len(),
+        which in 0..MN_MAJOR.len(),
         m in (1u32..120).prop_map(|m| m * 8),
         n in (1u32..90).prop_map(|n| n * 8),
     ) {
-        let (tile, _, (down, across), _) = BLOCKED[which];
-        let pipeline = good(BLOCKED[which]);
+        let (tile, _, (down, across), _) = MN_MAJOR[which];
+        let pipeline = good(MN_MAJOR[which]);
         let mut at = At { pipeline: &pipeline, size: (m, n), vars: HashMap::new() };
         let tiles = [m.div_ceil(tile.0 * down), n.div_ceil(tile.1 * across)];
         for place in (0..tiles[0]).flat_map(|row| (0..tiles[1]).map(move |column| (row, column))) {
-            for half in 0..down * across {
+            for cta_rank in 0..down * across {
                 let sides = [
-                    (m, tile.0, place.0 * down + half * (down - 1), across),
-                    (n, tile.1, place.1 * across + half * (across - 1), down),
+                    (m, tile.0, place.0 * down + cta_rank * (down - 1), across),
+                    (n, tile.1, place.1 * across + cta_rank * (across - 1), down),
                 ];
-                let (blocks, bytes) = at.blocks(place, half);
+                let (blocks, bytes) = at.blocks(place, cta_rank);
                 prop_assert_eq!(blocks.len(), 2);
                 for (part, (size, block, index, shared)) in sides.into_iter().enumerate() {
                     let said = &blocks[part];
                     let from = index * block;
                     let come = if tile == (200, 256) { block } else { size.saturating_sub(from).min(block) };
                     let each = 64 / shared;
-                    let mine = half * each * (shared - 1);
+                    let mine = cta_rank * each * (shared - 1);
                     prop_assert_eq!((said.part, said.first), (part, from));
                     prop_assert_eq!(said.count, come.div_ceil(BLOCK_ROWS));
                     prop_assert_eq!(said.k.clone(), mine..mine + each);
@@ -304,13 +304,13 @@ proptest! {
     }
 }
 
-fn told(pipeline: Pipeline) -> String {
+fn verdict(pipeline: Pipeline) -> String {
     let found = verify::pipeline(pipeline).expect_err("refused");
     found.first().text(&|_| String::new())
 }
 
 /// What the verifier says after `edit` has changed the nodes of a good pipeline that it can.
-fn story(mut pipeline: Pipeline, mut edit: impl FnMut(&mut Node) -> bool) -> String {
+fn trace(mut pipeline: Pipeline, mut edit: impl FnMut(&mut Node) -> bool) -> String {
     let mut edited = false;
     pipeline.lists(&mut |list| {
         for node in list {
@@ -318,7 +318,7 @@ fn story(mut pipeline: Pipeline, mut edit: impl FnMut(&mut Node) -> bool) -> Str
         }
     });
     assert!(edited, "the edit found nothing to change");
-    told(pipeline)
+    verdict(pipeline)
 }
 
 /// Changes how many rows of an operand are said to exist: for its loads, and for the bytes that are expected.
@@ -340,7 +340,7 @@ fn loaded(which: usize, rows: impl Fn(Expr) -> Expr) -> impl FnMut(&mut Node) ->
     move |node| {
         let Node::Load {
             part,
-            strips: Some(strips),
+            partial_boxes: Some(partial_boxes),
             ..
         } = node
         else {
@@ -348,33 +348,33 @@ fn loaded(which: usize, rows: impl Fn(Expr) -> Expr) -> impl FnMut(&mut Node) ->
         };
         let found = *part == which;
         if found {
-            strips.rows = rows(strips.rows.clone());
+            partial_boxes.rows = rows(partial_boxes.rows.clone());
         }
         found
     }
 }
 
-/// One strip less than there are, of what is not whole.
-fn a_strip_less(rows: Expr, all: u32) -> Expr {
-    let strip = Expr::from(STRIP_ROWS) * (Expr::from(1) - rows.clone() / all);
-    rows.clone() - Expr::Min(strip.into(), rows.into())
+/// One partial box less than there are, of what is not whole.
+fn a_partial_box_less(rows: Expr, all: u32) -> Expr {
+    let partial_box = Expr::from(PARTIAL_BOX_ROWS) * (Expr::from(1) - rows.clone() / all);
+    rows.clone() - Expr::Min(partial_box.into(), rows.into())
 }
 
 const ALONE: Kind = ((128, 128), false, (1, 1), Layout::Nt);
 
 #[test]
-fn a_strip_that_is_left_out() {
+fn a_partial_box_that_is_left_out() {
     // Rows of the last tile, of a short chunk, and columns.
-    insta::assert_snapshot!(story(good(ALONE), said_to_exist("x_rows", |rows| a_strip_less(rows, 128))), @"
-    error[coverage]: store of block 0 on rank 0 stores panel 0 to rows 512..574, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (4, 0)
+    insta::assert_snapshot!(trace(good(ALONE), said_to_exist("x_rows", |rows| a_partial_box_less(rows, 128))), @"
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 512..574, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (4, 0)
       = some of what exists of its operands was not loaded
     ");
-    insta::assert_snapshot!(story(chunked(), said_to_exist("x_rows", |rows| a_strip_less(rows, 128))), @"
-    error[coverage]: store of block 3 on rank 0 stores panel 0 to rows 128..192, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (1, 0)
+    insta::assert_snapshot!(trace(chunked(), said_to_exist("x_rows", |rows| a_partial_box_less(rows, 128))), @"
+    error[coverage]: store of block 3 on rank 0 stores subtile 0 to rows 128..192, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (1, 0)
       = some of what exists of its operands was not loaded
     ");
-    insta::assert_snapshot!(story(good(ALONE), said_to_exist("w_rows", |rows| a_strip_less(rows, 128))), @"
-    error[coverage]: store of block 1 on rank 0 stores panel 0 to rows 0..128, columns 128..136 of y (chunk or slot 0) on rank 0 for tile (0, 1)
+    insta::assert_snapshot!(trace(good(ALONE), said_to_exist("w_rows", |rows| a_partial_box_less(rows, 128))), @"
+    error[coverage]: store of block 1 on rank 0 stores subtile 0 to rows 0..128, columns 128..136 of y (chunk or slot 0) on rank 0 for tile (0, 1)
       = some of what exists of its operands was not loaded
     ");
     // Of a half that CTAs of a cluster load into each other.
@@ -385,29 +385,32 @@ fn a_strip_that_is_left_out() {
         } else {
             ("x_rows", 0)
         };
-        let found = story(
+        let found = trace(
             good(kind),
-            said_to_exist(name, |rows| a_strip_less(rows, 128)),
+            said_to_exist(name, |rows| a_partial_box_less(rows, 128)),
         );
         assert!(found.contains("was not loaded"), "{found}");
-        let found = story(good(kind), loaded(part, |rows| a_strip_less(rows, 64)));
+        let found = trace(
+            good(kind),
+            loaded(part, |rows| a_partial_box_less(rows, 64)),
+        );
         assert!(found.contains("for ever"), "{found}");
     }
 }
 
-/// What is said after x lacks a strip where a variable is not 0, and its bytes are not expected either.
+/// What is said after x lacks a partial box where a variable is not 0, and its bytes are not expected either.
 fn lacking(pipeline: Pipeline, name: &str) -> String {
     let less = |rows: Expr| {
         let then = Expr::Min(Expr::var(name).into(), Expr::from(1).into());
-        then * STRIP_ROWS * (Expr::from(1) - rows / 128)
+        then * PARTIAL_BOX_ROWS * (Expr::from(1) - rows / 128)
     };
-    story(pipeline, |node| match node {
+    trace(pipeline, |node| match node {
         Node::Load {
             part: 0,
-            strips: Some(strips),
+            partial_boxes: Some(partial_boxes),
             ..
         } => {
-            strips.rows = strips.rows.clone() - less(strips.rows.clone());
+            partial_boxes.rows = partial_boxes.rows.clone() - less(partial_boxes.rows.clone());
             true
         }
         Node::Expect { barrier, bytes } if barrier.ring.0 == 0 => {
@@ -418,23 +421,23 @@ fn lacking(pipeline: Pipeline, name: &str) -> String {
     })
 }
 
-/// Nothing tells the consumers that a strip is stale: only what is stored of its rows.
+/// Nothing tells the consumers that a partial box is stale: only what is stored of its rows.
 #[test]
-fn a_strip_that_does_not_come_in_every_step() {
+fn a_partial_box_that_does_not_come_in_every_step() {
     insta::assert_snapshot!(lacking(good(ALONE), "step"), @"
-    error[coverage]: store of block 0 on rank 0 stores panel 0 to rows 512..574, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (4, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 512..574, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (4, 0)
       = some of what exists of its operands was not loaded
     ");
     // Its sum is added to that of a CTA which has all rows.
-    insta::assert_snapshot!(lacking(shared(ALONE, 2), "share"), @"
-    error[coverage]: store of block 1 on rank 0 stores panel 0 to rows 512..574, columns 64..128 of y (chunk or slot 0) on rank 0 for tile (4, 0)
+    insta::assert_snapshot!(lacking(shared(ALONE, 2), "split_rank"), @"
+    error[coverage]: store of block 1 on rank 0 stores subtile 0 to rows 512..574, columns 64..128 of y (chunk or slot 0) on rank 0 for tile (4, 0)
       = some of what exists of its operands was not loaded
     ");
 }
 
 #[test]
 fn other_bytes_than_come() {
-    let whole = story(good(ALONE), |node| match node {
+    let whole = trace(good(ALONE), |node| match node {
         Node::Expect { bytes, .. } => {
             *bytes = Expr::from(2 * 128 * 128);
             true
@@ -444,35 +447,36 @@ fn other_bytes_than_come() {
     insta::assert_snapshot!(whole, @"
     error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (4, 0), for ever
       = load of block 0 on rank 0 waits for a stage to be empty for tile (4, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (4, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (4, 0)
       = multiply of block 0 on rank 0 waits for a stage to be full
       = multiply of block 0 on rank 0 waits for a stage to be full
       = load of block 1 on rank 0 waits for a stage to be empty for tile (0, 1)
     ");
-    // A strip is left out, but expected; and one too many.
-    let less = story(good(ALONE), loaded(0, |rows| a_strip_less(rows, 128)));
+    // A partial box is left out, but expected; and one too many.
+    let less = trace(good(ALONE), loaded(0, |rows| a_partial_box_less(rows, 128)));
     insta::assert_snapshot!(less, @"
     error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (4, 0), for ever
       = load of block 0 on rank 0 waits for a stage to be empty for tile (4, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (4, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (4, 0)
       = multiply of block 0 on rank 0 waits for a stage to be full
       = multiply of block 0 on rank 0 waits for a stage to be full
       = load of block 1 on rank 0 waits for a stage to be empty for tile (4, 1)
     ");
-    let more = |rows: Expr| rows.clone() + Expr::from(STRIP_ROWS) * (Expr::from(1) - rows / 128);
-    insta::assert_snapshot!(story(good(ALONE), loaded(1, more)), @"
+    let more =
+        |rows: Expr| rows.clone() + Expr::from(PARTIAL_BOX_ROWS) * (Expr::from(1) - rows / 128);
+    insta::assert_snapshot!(trace(good(ALONE), loaded(1, more)), @"
     error[race]: multiply of block 1 on rank 0 multiplies x of stage 2 by w of stage 2
       = load of block 1 on rank 0 loads rows 136..136, columns 0..64 of w (chunk or slot 0) on rank 0 into w of stage 2 for tile (0, 1)
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
-    // Of a cluster that shares columns of w, each CTA loads as many strips as if it had the first half.
+    // Of a cluster that shares columns of w, each CTA loads as many partial boxes as if it had the first half.
     let kind = ((128, 128), false, (2, 1), Layout::Nt);
-    let half = |_| Expr::Min(Expr::var("w_rows").into(), Expr::from(64).into());
-    insta::assert_snapshot!(story(good(kind), loaded(1, half)), @"
+    let some = |_| Expr::Min(Expr::var("w_rows").into(), Expr::from(64).into());
+    insta::assert_snapshot!(trace(good(kind), loaded(1, some)), @"
     error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (0, 2), for ever
       = load of block 0 on rank 0 waits for a stage to be empty for tile (0, 2)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 2)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 2)
       = multiply of block 0 on rank 0 waits for a stage to be full
       = multiply of block 0 on rank 0 waits for a stage to be full
       = load of block 1 on rank 0 waits for a stage to be empty for tile (0, 2)
@@ -480,20 +484,20 @@ fn other_bytes_than_come() {
 }
 
 #[test]
-fn strips_of_something_else() {
+fn partial_boxes_of_something_else() {
     let map = |pipeline: &Pipeline, name| {
         let maps = &pipeline.maps;
         let at = maps.iter().position(|map| map.name == name);
         warp::MapId(at.expect("a map") as u16)
     };
-    let w = map(&good(ALONE), "w_strip");
-    let found = story(good(ALONE), |node| match node {
+    let w = map(&good(ALONE), "w_partial_box");
+    let found = trace(good(ALONE), |node| match node {
         Node::Load {
             part: 0,
-            strips: Some(strips),
+            partial_boxes: Some(partial_boxes),
             ..
         } => {
-            strips.map = w;
+            partial_boxes.map = w;
             true
         }
         _ => false,
@@ -503,9 +507,9 @@ fn strips_of_something_else() {
       = a stage does not hold one tile of each operand
     ");
     // More of them than the part has room for.
-    let found = story(
+    let found = trace(
         good(ALONE),
-        said_to_exist("x_rows", |rows| rows + STRIP_ROWS),
+        said_to_exist("x_rows", |rows| rows + PARTIAL_BOX_ROWS),
     );
     insta::assert_snapshot!(found, @"
     error[race]: load of block 0 on rank 0 loads rows 0..32, columns 64..128 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
@@ -515,42 +519,47 @@ fn strips_of_something_else() {
     ");
 }
 
-/// Small tiles come as one strip, blocks of rows as blocks.
+/// Small tiles come as one partial box, blocks of rows as blocks.
 #[test]
-fn what_has_no_strips() {
-    let strips = |kind| {
+fn what_has_no_partial_boxes() {
+    let partial_boxes = |kind| {
         let mut parts = Vec::new();
         good(kind).visit(|node| {
-            if let Node::Load { part, strips, .. } = node {
-                parts.push((*part, strips.is_some()));
+            if let Node::Load {
+                part,
+                partial_boxes,
+                ..
+            } = node
+            {
+                parts.push((*part, partial_boxes.is_some()));
             }
         });
         parts
     };
-    let in_turn = |tile, cluster, layout| strips((tile, true, cluster, layout));
+    let ping_pong = |tile, cluster, layout| partial_boxes((tile, true, cluster, layout));
     assert_eq!(
-        in_turn((8, 64), (1, 1), Layout::Nt),
+        ping_pong((8, 64), (1, 1), Layout::Nt),
         [(0, false), (1, true)]
     );
     assert_eq!(
-        in_turn((8, 64), (2, 1), Layout::Nt),
+        ping_pong((8, 64), (2, 1), Layout::Nt),
         [(0, false), (1, false)]
     );
     assert_eq!(
-        in_turn((64, 64), (1, 1), Layout::Nn),
+        ping_pong((64, 64), (1, 1), Layout::Nn),
         [(0, true), (1, false)]
     );
     assert_eq!(
-        in_turn((64, 64), (1, 1), Layout::Tn),
+        ping_pong((64, 64), (1, 1), Layout::Tn),
         [(0, false), (1, false)]
     );
 }
 
-/// Tensors may be called what strips, or their rows, of another would be.
+/// Tensors may be called what partial boxes, or their rows, of another would be.
 #[test]
 fn names_stay_apart() {
     let mut s = ScheduleBuilder::new("gemm");
-    let (x, w) = (s.local("x_strip", Bf16), s.local("x", Bf16));
+    let (x, w) = (s.local("x_partial_box", Bf16), s.local("x", Bf16));
     let y = s.out("x_rows", Bf16);
     let tiles = s.tiles("tiles", y, (128, 128));
     s.gemm(GemmOptions::default(), |s| {

@@ -53,8 +53,8 @@ fn the_library_is_right_with_any_number_of_queues_at_a_rank_a_gpu() {
             let (pipeline, plan) = of(&program, world);
             for count in [1, 2, 8, 32] {
                 let queues = a_gpu_each(world, count);
-                if let Err(story) = pipeline.queued(&plan, &queues) {
-                    panic!("{} of {world} with {count} queues: {story}", program.name);
+                if let Err(trace) = pipeline.queued(&plan, &queues) {
+                    panic!("{} of {world} with {count} queues: {trace}", program.name);
                 }
             }
         }
@@ -187,23 +187,23 @@ fn an_order_that_puts_a_wait_before_what_it_needs_is_refused() {
         |edit: &dyn Fn(&mut Vec<Submission>)| pipeline.stuck(&plan, &programs(edit), &queues);
     assert!(stuck(&|_| {}).is_none());
     // A wait for a peer ahead of this rank's grants.
-    let story = stuck(&|program| {
+    let trace = stuck(&|program| {
         let at = program.iter().position(is_wait).expect("a wait");
         let wait = program.remove(at);
         program.insert(1, wait);
     });
-    insta::assert_snapshot!(story.expect("a hang").text(&|_| String::new()));
+    insta::assert_snapshot!(trace.expect("a hang").text(&|_| String::new()));
     // The copies of a launch follow its own kernel, which waits for them.
-    let story = stuck(&|program| {
+    let trace = stuck(&|program| {
         program.retain(|submission| *submission != Submission::Kernel);
         program.insert(0, Submission::Kernel);
     });
-    insta::assert_snapshot!(story.expect("a hang").text(&|_| String::new()));
+    insta::assert_snapshot!(trace.expect("a hang").text(&|_| String::new()));
 }
 
 /// Sums that copy engines carry to all ranks: they wait for the kernel, which waits for them.
-fn carried_sums() -> Program {
-    let mut s = ScheduleBuilder::new("carried");
+fn reused_stages() -> Program {
+    let mut s = ScheduleBuilder::new("stage_subtiles");
     let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.reduced("y", Bf16));
     let tiles = s.tiles("tiles", y, (128, 128));
     let partial = s.symmetric("partial", Bf16, y.chunk(), world());
@@ -243,7 +243,7 @@ fn carried_sums() -> Program {
 
 #[test]
 fn copies_that_need_the_kernel_are_submitted_after_it() {
-    let (pipeline, plan) = of(&carried_sums(), 2);
+    let (pipeline, plan) = of(&reused_stages(), 2);
     let program = pipeline.submissions(&plan, 0).expect("a program");
     let kernel = program.iter().position(|is| *is == Submission::Kernel);
     let kernel = kernel.expect("a kernel");
@@ -253,14 +253,14 @@ fn copies_that_need_the_kernel_are_submitted_after_it() {
     );
     assert!(pipeline.queued(&plan, &a_gpu_each(2, 1)).is_ok());
     let programs = [0, 1].map(|rank| copies_first(&pipeline, &plan, rank));
-    let story = pipeline.stuck(&plan, &programs, &a_gpu_each(2, 1));
-    insta::assert_snapshot!(story.expect("a hang").text(&|_| String::new()));
+    let trace = pipeline.stuck(&plan, &programs, &a_gpu_each(2, 1));
+    insta::assert_snapshot!(trace.expect("a hang").text(&|_| String::new()));
 }
 
 #[test]
 fn ranks_that_share_a_queue_stand_behind_each_others_next_launch() {
     let (pipeline, plan) = of(&library::gemm_rs(&library::real()), 2);
-    let story = pipeline.queued(&plan, &one_gpu(2, 1)).expect_err("a hang");
-    let story = story.iter().next().cloned();
-    insta::assert_snapshot!(story.expect("a finding").text(&|_| String::new()));
+    let trace = pipeline.queued(&plan, &one_gpu(2, 1)).expect_err("a hang");
+    let trace = trace.iter().next().cloned();
+    insta::assert_snapshot!(trace.expect("a finding").text(&|_| String::new()));
 }

@@ -59,10 +59,10 @@ fn warp_level(kernel: &Kernel) -> (String, String) {
     let pipeline = match pipeline {
         Ok(pipeline) => pipeline,
         Err(found) => {
-            let told = found.first().text(&|_| String::new());
-            let told = told.lines().filter(|line| !line.contains(".rs:"));
-            let told: String = told.map(|line| format!("{line}\n")).collect();
-            return (told.clone(), told);
+            let verdict = found.first().text(&|_| String::new());
+            let verdict = verdict.lines().filter(|line| !line.contains(".rs:"));
+            let verdict: String = verdict.map(|line| format!("{line}\n")).collect();
+            return (verdict.clone(), verdict);
         }
     };
     let mut statements = BTreeSet::new();
@@ -98,7 +98,7 @@ fn excerpts(
     let lines: Vec<&str> = text.lines().collect();
     let depth = |line: &str| line.len() - line.trim_start().len();
     let note = |line: &str| line.trim_start().starts_with(mark);
-    let (mut told, mut shown, mut current) = (String::new(), "", "");
+    let (mut verdict, mut shown, mut current) = (String::new(), "", "");
     let mut known: Vec<Vec<&str>> = Vec::new();
     let mut at = 0;
     while at < lines.len() {
@@ -110,7 +110,7 @@ fn excerpts(
             continue;
         }
         if shown != current {
-            told.push_str(&format!("{current}\n"));
+            verdict.push_str(&format!("{current}\n"));
             shown = current;
             known.clear();
         }
@@ -120,17 +120,17 @@ fn excerpts(
         let became = &lines[at..at + count];
         let became: Vec<&str> = became.iter().map(|next| &next[depth(line)..]).collect();
         at += count;
-        told.push_str(&format!("    {}\n", line.trim_start()));
+        verdict.push_str(&format!("    {}\n", line.trim_start()));
         if known.contains(&became) {
-            told.push_str("    as above\n");
+            verdict.push_str("    as above\n");
             continue;
         }
         for next in &became {
-            told.push_str(&format!("    {next}\n"));
+            verdict.push_str(&format!("    {next}\n"));
         }
         known.push(became);
     }
-    told
+    verdict
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! CTAs that share the K steps of a tile: what the verifier accepts, and what it says when one thing is changed.
+//! CTAs that split the K of a tile: what the verifier accepts, and what it says when one thing is changed.
 
 use crate::fixtures::left_out::unnoticed;
 use crate::fixtures::library;
@@ -16,8 +16,8 @@ use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify::{self, Checked};
 use counterflow_codegen::warp::{BarrierId, Expr, FragmentOp, Node, Order, Pipeline, RingId, Test};
 
-/// The sums that CTAs which share a tile send each other.
-const SUMS: RingId = RingId(2);
+/// The partials that CTAs which share a tile send each other.
+const PARTIALS: RingId = RingId(2);
 
 fn kernel(options: GemmOptions, tile: (u32, u32), layout: Layout) -> Checked<Kernel> {
     let variant = Variant::new(1).layout(layout);
@@ -51,7 +51,7 @@ fn good(split: u32, tile: (u32, u32), layout: Layout) -> Pipeline {
 }
 
 #[test]
-fn every_sort_of_tile_shares_its_steps() {
+fn every_sort_of_tile_is_split_along_k() {
     for (tile, splits) in [
         ((128, 128), &[2, 3, 4][..]),
         ((128, 160), &[2, 4]),
@@ -73,9 +73,9 @@ fn every_sort_of_tile_shares_its_steps() {
     }
 }
 
-/// What comes after the product is shared, too: vectors and stored tiles by panels, several types of results.
+/// What comes after the product is shared, too: vectors and stored tiles by subtiles, several types of results.
 #[test]
-fn every_cta_applies_the_math_to_its_own_panels() {
+fn every_cta_applies_the_math_to_its_own_subtiles() {
     for split in [2, 3, 4] {
         let mut s = ScheduleBuilder::new("linear");
         let (x, w, z) = (s.local("x", Bf16), s.local("w", Bf16), s.local("z", Bf16));
@@ -99,15 +99,15 @@ fn every_cta_applies_the_math_to_its_own_panels() {
 }
 
 /// What the verifier says after `edit` has changed the first nodes that it can.
-fn story(tile: (u32, u32), edit: impl Fn(&mut Vec<Node>) -> bool) -> String {
+fn trace(tile: (u32, u32), edit: impl Fn(&mut Vec<Node>) -> bool) -> String {
     let mut pipeline = good(3, tile, Layout::Nt);
     let mut done = false;
     pipeline.lists(&mut |list| done = done || edit(list));
     assert!(done, "the edit found nothing to change");
-    told(pipeline)
+    verdict(pipeline)
 }
 
-fn told(pipeline: Pipeline) -> String {
+fn verdict(pipeline: Pipeline) -> String {
     let found = verify::pipeline(pipeline).expect_err("refused");
     found.first().text(&|_| String::new())
 }
@@ -126,74 +126,74 @@ fn awaits(node: &Node, wanted: BarrierId) -> bool {
 
 #[test]
 fn a_slot_is_written_before_it_was_read() {
-    let found = story((64, 64), |list| {
-        remove(list, |node| awaits(node, SUMS.empty()))
+    let found = trace((64, 64), |list| {
+        remove(list, |node| awaits(node, PARTIALS.empty()))
     });
     insta::assert_snapshot!(found, @"
-    error[race]: multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
-      = multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
+    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
+      = multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
 }
 
 #[test]
-fn a_sum_is_read_before_it_came() {
-    let found = story((128, 128), |list| {
-        remove(list, |node| awaits(node, SUMS.full()))
+fn a_partial_is_read_before_it_came() {
+    let found = trace((128, 128), |list| {
+        remove(list, |node| awaits(node, PARTIALS.full()))
     });
     insta::assert_snapshot!(found, @"
-    error[coverage]: multiply of block 2 on rank 0 adds sum 1 to panel 2
-      = no sum of this panel of its tile lies there
+    error[coverage]: multiply of block 2 on rank 0 adds split_partial 1 to subtile 2
+      = no partial of this subtile of its tile lies there
     ");
 }
 
 #[test]
 fn bytes_that_nobody_announced() {
-    let found = story((64, 64), |list| {
+    let found = trace((64, 64), |list| {
         remove(
             list,
-            |node| matches!(node, Node::Expect { barrier, .. } if *barrier == SUMS.full()),
+            |node| matches!(node, Node::Expect { barrier, .. } if *barrier == PARTIALS.full()),
         )
     });
     insta::assert_snapshot!(found, @"
     error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (1, 1), for ever
       = load of block 0 on rank 0 waits for a stage to be empty for tile (1, 1)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (2, 0)
-      = multiply of block 0 on rank 0 waits for a sum to be full
-      = multiply of block 0 on rank 0 waits for a sum to be full
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (2, 0)
+      = multiply of block 0 on rank 0 waits for a split_partial to be full
+      = multiply of block 0 on rank 0 waits for a split_partial to be full
     ");
 }
 
 #[test]
-fn a_slot_is_not_given_back() {
-    let found = story((64, 64), |list| {
+fn a_slot_is_not_released() {
+    let found = trace((64, 64), |list| {
         remove(
             list,
-            |node| matches!(node, Node::Arrive { barrier, .. } if *barrier == SUMS.empty()),
+            |node| matches!(node, Node::Arrive { barrier, .. } if *barrier == PARTIALS.empty()),
         )
     });
     insta::assert_snapshot!(found, @"
     error[progress]: load of block 0 on rank 0 waits for all warps of its cluster, for ever
       = load of block 0 on rank 0 waits for all warps of its cluster
-      = store of block 0 on rank 0 waits for a panel to be full for tile (4, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (1, 1)
-      = multiply of block 0 on rank 0 waits for a sum to be empty
-      = multiply of block 0 on rank 0 waits for a sum to be empty
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (4, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (1, 1)
+      = multiply of block 0 on rank 0 waits for a split_partial to be empty
+      = multiply of block 0 on rank 0 waits for a split_partial to be empty
     ");
 }
 
 #[test]
-fn reads_that_are_not_fenced_from_the_next_sums() {
+fn reads_that_are_not_fenced_from_the_next_partials() {
     let mut pipeline = good(2, (64, 64), Layout::Nt);
     let fence = |node: &Node| *node == Node::FenceShared;
     pipeline.lists(&mut |list| {
         while remove(list, fence) {}
     });
-    insta::assert_snapshot!(told(pipeline), @"
-    error[race]: multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
-      = multiply of block 1 on rank 0 adds sum 0 to panel 1
+    insta::assert_snapshot!(verdict(pipeline), @"
+    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
+      = multiply of block 1 on rank 0 adds split_partial 0 to subtile 1
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_shared` after ordinary accesses, before the slot is given on
     ");
@@ -206,9 +206,9 @@ fn arrivals_that_order_nothing_beyond_their_cta() {
     for barrier in [Some(&mut sums.full), sums.empty.as_mut()] {
         barrier.expect("both").order = Order::Cta;
     }
-    insta::assert_snapshot!(told(pipeline), @"
-    error[race]: multiply of block 1 on rank 0 adds sum 0 to panel 1
-      = multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
+    insta::assert_snapshot!(verdict(pipeline), @"
+    error[race]: multiply of block 1 on rank 0 adds split_partial 0 to subtile 1
+      = multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
@@ -219,7 +219,7 @@ fn bytes_on_a_barrier_that_counts_arrivals_alone() {
     let without = |ring: usize| {
         let mut pipeline = good(2, (64, 64), Layout::Nt);
         pipeline.rings[ring].full.tx = false;
-        told(pipeline)
+        verdict(pipeline)
     };
     insta::assert_snapshot!(without(0), @"
     error[progress]: load of block 0 on rank 0 announces a load for tile (0, 0)
@@ -245,27 +245,27 @@ fn steps(change: impl Fn(&str, Expr) -> Expr) -> Pipeline {
 fn steps_that_are_skipped_or_repeated() {
     // The second and third begin a step late.
     let skipped = steps(|name, value| match name {
-        "first_step" => (Expr::var("all_steps") * Expr::var("share") + 2) / 3,
+        "first_step" => (Expr::var("all_steps") * Expr::var("split_rank") + 2) / 3,
         _ => value,
     });
-    insta::assert_snapshot!(told(skipped), @"
-    error[coverage]: store of block 2 on rank 0 stores panel 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    insta::assert_snapshot!(verdict(skipped), @"
+    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
       = the product does not have all of K
     ");
     let repeated = steps(|name, value| match name {
         "steps" => value + 1,
         _ => value,
     });
-    insta::assert_snapshot!(told(repeated), @"
-    error[coverage]: store of block 2 on rank 0 stores panel 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    insta::assert_snapshot!(verdict(repeated), @"
+    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
       = the product does not have all of K
     ");
     let all = steps(|name, value| match name {
         "first_step" => 0.into(),
         _ => value,
     });
-    insta::assert_snapshot!(told(all), @"
-    error[coverage]: store of block 2 on rank 0 stores panel 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    insta::assert_snapshot!(verdict(all), @"
+    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
       = the product does not have all of K
     ");
 }
@@ -276,28 +276,28 @@ fn a_part_that_is_added_twice_or_left_out() {
         let mut pipeline = good(3, (64, 64), Layout::Nt);
         pipeline.lists(&mut |list| {
             for node in list {
-                if let Node::Fragment(FragmentOp::AddSum { index, .. }) = node {
+                if let Node::Fragment(FragmentOp::AddPartial { index, .. }) = node {
                     *index = to.clone();
                 }
             }
         });
-        told(pipeline)
+        verdict(pipeline)
     };
     insta::assert_snapshot!(index(Expr::var("part") / 3), @"
-    error[coverage]: store of block 2 on rank 0 stores panel 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
       = the product does not have all of K
     ");
     insta::assert_snapshot!(index(Expr::var("from") * 2 + 1), @"
-    error[coverage]: multiply of block 2 on rank 0 adds sum 0 to panel 2
-      = no sum of this panel of its tile lies there
+    error[coverage]: multiply of block 2 on rank 0 adds split_partial 0 to subtile 2
+      = no partial of this subtile of its tile lies there
     ");
-    let left_out = story((64, 64), |list| {
+    let left_out = trace((64, 64), |list| {
         remove(list, |node| {
-            matches!(node, Node::Fragment(FragmentOp::AddSum { .. }))
+            matches!(node, Node::Fragment(FragmentOp::AddPartial { .. }))
         })
     });
     insta::assert_snapshot!(left_out, @"
-    error[coverage]: store of block 2 on rank 0 stores panel 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 2 on rank 0 stores subtile 0 to rows 0..64, columns 32..48 of y (chunk or slot 0) on rank 0 for tile (0, 0)
       = the product does not have all of K
     ");
 }
@@ -315,12 +315,12 @@ fn no_step_can_be_left_out() {
 
 /// A CTA that does not go on to the next phase takes the slot of the tile before for full, and for free.
 #[test]
-fn the_sums_of_the_tile_before() {
+fn the_partials_of_the_tile_before() {
     let advances = |node: &Node| matches!(node, Node::Advance { ring, .. } if ring.0 == 2);
-    let found = story((64, 64), |list| remove(list, advances));
+    let found = trace((64, 64), |list| remove(list, advances));
     insta::assert_snapshot!(found, @"
-    error[race]: multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
-      = multiply of block 0 on rank 0 sends panel 1 of its part to sum 0 of CTA 1 of its cluster
+    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
+      = multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
@@ -330,17 +330,17 @@ fn the_sums_of_the_tile_before() {
 fn a_cluster_that_ends_before_all_have_sent() {
     let mut pipeline = good(2, (64, 64), Layout::Nt);
     pipeline.end.clear();
-    insta::assert_snapshot!(told(pipeline), @"
+    insta::assert_snapshot!(verdict(pipeline), @"
     error[race]: load of block 0 on rank 0 ends while another CTA of its cluster may still write its shared memory
       help: wait for the whole cluster at the end
     ");
 }
 
-/// What is said if a sum is given back under another condition.
-fn given_back_if(to: impl Fn(Expr, Expr) -> Test) -> String {
+/// What is said if a sum is released under another condition.
+fn released_if(to: impl Fn(Expr, Expr) -> Test) -> String {
     let gives =
-        |node: &Node| matches!(node, Node::Arrive { barrier, .. } if *barrier == SUMS.empty());
-    story((64, 64), |list| {
+        |node: &Node| matches!(node, Node::Arrive { barrier, .. } if *barrier == PARTIALS.empty());
+    trace((64, 64), |list| {
         let mut found = list.iter_mut().filter_map(|node| match node {
             Node::If { test, body } if body.iter().any(gives) => Some(test),
             _ => None,
@@ -357,7 +357,7 @@ fn given_back_if(to: impl Fn(Expr, Expr) -> Test) -> String {
 #[test]
 fn an_arrival_that_nobody_waits_for_is_under_way_at_the_end() {
     let always = |_, _| Test::Equal(0.into(), 0.into());
-    insta::assert_snapshot!(given_back_if(always), @"
+    insta::assert_snapshot!(released_if(always), @"
     error[race]: store of block 1 on rank 0 ends while its cluster's shared memory may still change
       = multiply of block 2 on rank 0 gives a slot on
       = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
@@ -366,20 +366,20 @@ fn an_arrival_that_nobody_waits_for_is_under_way_at_the_end() {
 }
 
 #[test]
-fn a_slot_that_is_not_given_back_though_there_is_a_next_tile() {
+fn a_slot_that_is_not_released_though_there_is_a_next_tile() {
     let late = |next: Expr, tiles| Test::Less(next + Expr::Blocks / 3, tiles);
-    insta::assert_snapshot!(given_back_if(late), @"
+    insta::assert_snapshot!(released_if(late), @"
     error[progress]: load of block 0 on rank 0 waits for all warps of its cluster, for ever
       = load of block 0 on rank 0 waits for all warps of its cluster
-      = store of block 0 on rank 0 waits for a panel to be full for tile (3, 1)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (3, 1)
       = store of block 0 on rank 0 waits for all warps of its cluster
-      = multiply of block 0 on rank 0 waits for a sum to be empty
+      = multiply of block 0 on rank 0 waits for a split_partial to be empty
       = multiply of block 0 on rank 0 waits for all warps of its cluster
     ");
 }
 
 #[test]
-fn several_loops_do_not_share_steps() {
+fn several_loops_are_not_split_along_k() {
     let mut s = ScheduleBuilder::new("gemm");
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
     let outs = [s.out("y", Bf16), s.out("z", Bf16)];
@@ -394,7 +394,7 @@ fn several_loops_do_not_share_steps() {
     });
     let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
     insta::assert_snapshot!(refused(kernel.and_then(|kernel| sm90::build(&kernel))), @"
-    error[resources]: 2 CTAs that share the steps of a tile, in several loops
+    error[resources]: 2 CTAs that split the K of a tile, in several loops
       help: split = 1, or one loop over tiles
     ");
 }
@@ -409,7 +409,7 @@ fn what_cannot_be_shared_is_refused_with_the_numbers() {
     let build =
         |options: GemmOptions, tile| refused(sm90::build(&kernel(options, tile, Layout::Nt)));
     insta::assert_snapshot!(build(shared(9), (64, 64)), @"
-    error[resources]: 9 CTAs that share the steps of a tile
+    error[resources]: 9 CTAs that split the K of a tile
       help: at most 8: a cluster has no more CTAs
     ");
     let clustered = GemmOptions {
@@ -417,15 +417,15 @@ fn what_cannot_be_shared_is_refused_with_the_numbers() {
         ..shared(5)
     };
     insta::assert_snapshot!(build(clustered, (64, 64)), @"
-    error[resources]: 5 CTAs that share the steps of a tile, in a cluster of 2x1
+    error[resources]: 5 CTAs that split the K of a tile, in a cluster of 2x1
       help: at most 8 CTAs in all: `split` is at most 4
     ");
-    let in_turn = GemmOptions {
+    let ping_pong = GemmOptions {
         ping_pong: Some(true.into()),
         ..shared(4)
     };
-    insta::assert_snapshot!(build(in_turn, (128, 160)), @"
-    error[resources]: not even 2 stages of 36864 bytes fit beside 4 panels of 4096 bytes and 147456 bytes of sums
+    insta::assert_snapshot!(build(ping_pong, (128, 160)), @"
+    error[resources]: not even 2 stages of 36864 bytes fit beside 4 subtiles of 4096 bytes and 147456 bytes of partials
       help: an SM has 232448 bytes: use smaller tiles, or a smaller k
     ");
     let few = |stages: u32| GemmOptions {
@@ -433,35 +433,35 @@ fn what_cannot_be_shared_is_refused_with_the_numbers() {
         ..shared(4)
     };
     insta::assert_snapshot!(build(few(2), (128, 256)), @"
-    error[resources]: 114688 bytes of sums and panels where 2 stages of 49152 bytes are
+    error[resources]: 114688 bytes of partials and subtiles where 2 stages of 49152 bytes are
       help: 3 stages or more, or a smaller `split`
     ");
     insta::assert_snapshot!(build(few(5), (128, 256)), @"
     error[resources]: 5 stages of 49152 bytes
       help: an SM has 232448 bytes: 2 to 4 stages
     ");
-    let panels = GemmOptions {
-        panels: Some(2.into()),
+    let subtiles = GemmOptions {
+        subtiles: Some(2.into()),
         ..shared(4)
     };
-    insta::assert_snapshot!(build(panels, (128, 256)), @"
-    error[resources]: 2 panels, where 4 CTAs that share a tile have 1 each
-      help: leave `panels` open: sums and panels lie where the stages are
+    insta::assert_snapshot!(build(subtiles, (128, 256)), @"
+    error[resources]: 2 subtiles, where 4 CTAs that share a tile have 1 each
+      help: leave `subtiles` open: partials and subtiles lie where the stages are
     ");
     insta::assert_snapshot!(build(shared(7), (128, 96)), @"
-    error[resources]: 7 CTAs that share a tile of 6 panels of 16 columns
-      help: a panel each: `split` is at most 6
+    error[resources]: 7 CTAs that share a tile of 6 subtiles of 16 columns
+      help: a subtile each: `split` is at most 6
     ");
     let few = kernel(shared(4), (64, 64), Layout::Nt);
     let plan = Plan::new(&few, &Shape::new(64, 64, 152), &Machine::h200());
     insta::assert_snapshot!(refused(plan), @"
-    error[resources]: 4 CTAs share 3 steps of 64 of a K of 152
+    error[resources]: 4 CTAs split 3 steps of 64 of a K of 152
       help: a step each: `split` is at most 3
     ");
 }
 
 #[test]
-fn kernels_that_communicate_do_not_share_steps() {
+fn kernels_that_communicate_are_not_split_along_k() {
     let all = library::all();
     let named = |name: &str| all.iter().find(|program| program.name == name);
     for name in ["ag_gemm", "gemm_rs"] {
@@ -474,12 +474,12 @@ fn kernels_that_communicate_do_not_share_steps() {
         let variant = Variant::new(4).set("tiles", (128, 128));
         let kernel = lower(&program, &variant).and_then(verify::kernel);
         let kernel = kernel.unwrap_or_else(|found| panic!("{found}"));
-        let told = refused(sm90::build(&kernel));
+        let verdict = refused(sm90::build(&kernel));
         assert!(
-            told.contains(
-                "2 CTAs that share the steps of a tile, in a kernel that moves data or signals"
+            verdict.contains(
+                "2 CTAs that split the K of a tile, in a kernel that moves data or signals"
             ),
-            "{name}: {told}"
+            "{name}: {verdict}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Tiles that two warpgroups end one after another, in the same places of shared memory: what the verifier accepts, and what
+//! Tiles that two warpgroups end with staggered epilogues, in the same places of shared memory: what the verifier accepts, and what
 //! it says when one thing is changed.
 
 use crate::fixtures::left_out::unnoticed;
@@ -90,7 +90,7 @@ fn where_three_stages_leave_no_room_for_a_tile() {
         ((256, 160), None, Stored, Layout::Nt, true),
         // What is computed beside accumulators was not measured.
         ((256, 160), None, Function, Layout::Nt, false),
-        // Panels of 8 and 16 rows.
+        // Subtiles of 8 and 16 rows.
         ((152, 256), None, Stored, Layout::Nt, false),
         ((176, 256), None, Stored, Layout::Nt, false),
         ((168, 256), None, Stored, Layout::Nt, true),
@@ -105,7 +105,7 @@ fn where_three_stages_leave_no_room_for_a_tile() {
     }
 }
 
-/// In a tile that they would end one after another by themselves.
+/// In a tile that they would end with staggered epilogues by themselves.
 #[test]
 fn what_keeps_warpgroups_together() {
     let tile = (256, 144);
@@ -129,7 +129,7 @@ fn what_keeps_warpgroups_together() {
         ),
         (
             GemmOptions {
-                panels: Some(2.into()),
+                subtiles: Some(2.into()),
                 ..alone()
             },
             false,
@@ -148,20 +148,20 @@ fn what_keeps_warpgroups_together() {
 
 #[test]
 fn no_step_can_be_left_out() {
-    let mut told = String::new();
+    let mut verdict = String::new();
     for tile in TILES {
         let left = unnoticed(|| built(tile, None, After::Stored, Layout::Nt));
-        told += &format!("{tile:?}: {left}\n");
+        verdict += &format!("{tile:?}: {left}\n");
     }
     // Nobody needs to be behind for the result's sake.
-    insta::assert_snapshot!(told, @"
-    (200, 256): AwaitStores, AwaitTurn
-    (256, 192): AwaitStores, AwaitTurn
+    insta::assert_snapshot!(verdict, @"
+    (200, 256): AwaitStores, AwaitOrder
+    (256, 192): AwaitStores, AwaitOrder
     ");
 }
 
 /// What the verifier says of a pipeline whose nodes `edit` has changed: all it can.
-fn story(edit: impl Fn(&mut Node) -> bool) -> String {
+fn trace(edit: impl Fn(&mut Node) -> bool) -> String {
     let mut pipeline = good();
     let mut edited = 0;
     pipeline.lists(&mut |list| {
@@ -175,51 +175,51 @@ fn story(edit: impl Fn(&mut Node) -> bool) -> String {
 }
 
 #[test]
-fn a_place_that_is_not_handed_on() {
-    let told = story(|node| match node {
+fn a_place_that_is_not_passed_on() {
+    let verdict = trace(|node| match node {
         Node::Arrive { slot, .. } if *slot == Slot::NextSet => {
             *slot = Slot::Current;
             true
         }
         _ => false,
     });
-    insta::assert_snapshot!(told, @"
+    insta::assert_snapshot!(verdict, @"
     error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (2, 0), for ever
       = load of block 0 on rank 0 waits for a stage to be empty for tile (2, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (2, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (2, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 0)
       = multiply of block 0 on rank 0 waits for a stage to be full
-      = multiply of block 0 on rank 0 waits for a panel to be empty
+      = multiply of block 0 on rank 0 waits for a subtile to be empty
     ");
     // The second consumer takes the places before the first one's half was stored.
-    let told = story(|node| match node {
-        Node::Await { phase, .. } if *phase == Phase::HandedOn => {
-            *phase = Phase::LapBefore;
+    let verdict = trace(|node| match node {
+        Node::Await { phase, .. } if *phase == Phase::Staggered => {
+            *phase = Phase::PreviousPhase;
             true
         }
         _ => false,
     });
-    insta::assert_snapshot!(told, @"
-    error[race]: multiply of block 0 on rank 0 writes panel 0
-      = multiply of block 0 on rank 0 writes panel 0
+    insta::assert_snapshot!(verdict, @"
+    error[race]: multiply of block 0 on rank 0 writes subtile 0
+      = multiply of block 0 on rank 0 writes subtile 0
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
     // The first one waits for a half that comes later.
-    let told = story(|node| match node {
-        Node::Await { phase, .. } if *phase == Phase::HandedOn => {
-            *phase = Phase::ThisLap;
+    let verdict = trace(|node| match node {
+        Node::Await { phase, .. } if *phase == Phase::Staggered => {
+            *phase = Phase::ThisPhase;
             true
         }
         _ => false,
     });
-    insta::assert_snapshot!(told, @"
+    insta::assert_snapshot!(verdict, @"
     error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (2, 0), for ever
       = load of block 0 on rank 0 waits for a stage to be empty for tile (2, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
-      = multiply of block 0 on rank 0 waits for a panel to be empty
-      = multiply of block 0 on rank 0 waits for a panel to be empty
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 0)
+      = multiply of block 0 on rank 0 waits for a subtile to be empty
+      = multiply of block 0 on rank 0 waits for a subtile to be empty
     ");
 }
 
@@ -230,8 +230,8 @@ fn places_that_each_consumer_takes_for_its_own() {
     pipeline.lists(&mut |list| {
         for node in list {
             match node {
-                Node::Await { phase, .. } if *phase == Phase::HandedOn => {
-                    *phase = Phase::LapBefore;
+                Node::Await { phase, .. } if *phase == Phase::Staggered => {
+                    *phase = Phase::PreviousPhase;
                 }
                 Node::Arrive { slot, .. } if *slot == Slot::NextSet => *slot = Slot::Current,
                 _ => {}
@@ -240,8 +240,8 @@ fn places_that_each_consumer_takes_for_its_own() {
     });
     let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
-    error[race]: multiply of block 0 on rank 0 writes panel 0
-      = multiply of block 0 on rank 0 writes panel 0
+    error[race]: multiply of block 0 on rank 0 writes subtile 0
+      = multiply of block 0 on rank 0 writes subtile 0
       = nothing orders these two
       help: wait for what says that the first is complete
     ");
@@ -250,67 +250,67 @@ fn places_that_each_consumer_takes_for_its_own() {
 /// Both consumers' halves to where the first one's belongs.
 #[test]
 fn a_half_that_goes_to_the_others_place() {
-    let told = story(|node| match node {
+    let verdict = trace(|node| match node {
         Node::Store { at, .. } => {
             at.column = Expr::from(0);
             true
         }
         _ => false,
     });
-    insta::assert_snapshot!(told, @"
-    error[coverage]: store of block 0 on rank 0 stores panel 0 to rows 0..40, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
-      = the panel is of another place
+    insta::assert_snapshot!(verdict, @"
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..40, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = the subtile is of another place
     ");
 }
 
 /// With one more stage, the first consumer could be through with two short tiles before the second one has looked.
 #[test]
-fn a_turn_that_is_passed_before_the_one_before_was_seen() {
+fn an_arrival_at_an_order_barrier_before_the_one_before_was_seen() {
     let mut pipeline = good();
-    let [stages, panels, ..] = &mut pipeline.rings[..] else {
-        panic!("stages and panels")
+    let [stages, subtiles, ..] = &mut pipeline.rings[..] else {
+        panic!("stages and subtiles")
     };
     stages.slots += 1;
-    let buffers = (stages.buffer.as_mut(), panels.buffer.as_mut());
-    let (Some(stages), Some(panels)) = buffers else {
+    let buffers = (stages.buffer.as_mut(), subtiles.buffer.as_mut());
+    let (Some(stages), Some(subtiles)) = buffers else {
         panic!("memory")
     };
     stages.places += 1;
-    panels.at += stages.slot_bytes();
+    subtiles.at += stages.slot_bytes();
     let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
-    error[progress]: multiply of block 0 on rank 0 waits for its turn
+    error[progress]: multiply of block 0 on rank 0 waits at its order barrier
       = the next phase is over, too: by its parity, the one it waits for is not
-      help: wait for the phase of its own lap, and before anyone can end the next one
+      help: wait for its own phase, and before anyone can end the next one
     ");
 }
 
 /// The second consumer waits while it still holds the stage that the first one's last step needs.
 #[test]
 fn a_consumer_that_falls_too_far_behind() {
-    let told = story(|node| match node {
-        Node::If { test, body } if body.as_slice() == [Node::AwaitTurn] => {
+    let verdict = trace(|node| match node {
+        Node::If { test, body } if body.as_slice() == [Node::AwaitOrder] => {
             *test = Test::Equal(Expr::var("step") + 3, Expr::var("steps"));
             true
         }
         _ => false,
     });
-    insta::assert_snapshot!(told, @"
+    insta::assert_snapshot!(verdict, @"
     error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0), for ever
       = load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 0)
       = multiply of block 0 on rank 0 waits for a stage to be full
-      = multiply of block 0 on rank 0 waits for its turn
+      = multiply of block 0 on rank 0 waits at its order barrier
     ");
 }
 
-/// A panel is full when the four warps of its consumer have written it.
+/// A subtile is full when the four warps of its consumer have written it.
 #[test]
-fn a_panel_that_counts_both_consumers() {
+fn a_subtile_that_counts_both_consumers() {
     let mut pipeline = good();
     pipeline.rings[1].full.arrivals = 8;
     let found = verify::pipeline(pipeline).expect_err("refused");
-    let told = found.first().text(&|_| String::new());
-    assert!(told.starts_with("error[progress]"), "{told}");
+    let verdict = found.first().text(&|_| String::new());
+    assert!(verdict.starts_with("error[progress]"), "{verdict}");
 }

@@ -21,16 +21,16 @@ use proptest::prelude::*;
 #[derive(Clone, Copy, Debug)]
 struct Knobs {
     tile: (u32, u32),
-    in_turn: bool,
+    ping_pong: bool,
     cluster: (u32, u32),
     split: u32,
     layout: Layout,
 }
 
-const fn knobs(tile: (u32, u32), in_turn: bool, split: u32) -> Knobs {
+const fn knobs(tile: (u32, u32), ping_pong: bool, split: u32) -> Knobs {
     Knobs {
         tile,
-        in_turn,
+        ping_pong,
         cluster: (1, 1),
         split,
         layout: Layout::Nt,
@@ -55,7 +55,7 @@ enum After {
 fn program(knobs: Knobs, after: After) -> Program {
     let mut s = ScheduleBuilder::new("gemm");
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-    let beside = (after == After::Tile).then(|| s.local("z", F32));
+    let input = (after == After::Tile).then(|| s.local("z", F32));
     let vector = matches!(after, After::Vector | After::Tile).then(|| s.vector("bias", F32));
     let y = match after {
         After::Accumulated => s.accumulated("y", F32),
@@ -66,7 +66,7 @@ fn program(knobs: Knobs, after: After) -> Program {
     let options = GemmOptions {
         cluster: Some(knobs.cluster.into()),
         split: Some(Tune::from(knobs.split)),
-        ping_pong: Some(knobs.in_turn.into()),
+        ping_pong: Some(knobs.ping_pong.into()),
         ..GemmOptions::default()
     };
     s.gemm(options, |s| {
@@ -78,7 +78,7 @@ fn program(knobs: Knobs, after: After) -> Program {
             if let Some(bias) = vector {
                 sum = sum + s.load(bias);
             }
-            if let Some(z) = beside {
+            if let Some(z) = input {
                 sum = sum + s.load(z.at(t));
             }
             if after == After::Accumulated {
@@ -111,7 +111,7 @@ fn accepted(knobs: Knobs, after: After) {
 
 #[test]
 fn every_sort_of_tile_is_accepted() {
-    for (tile, in_turn, splits) in [
+    for (tile, ping_pong, splits) in [
         ((208, 128), false, &[1, 2, 3, 4][..]),
         ((176, 256), false, &[1]),
         ((104, 256), false, &[1, 2]),
@@ -128,7 +128,7 @@ fn every_sort_of_tile_is_accepted() {
             for layout in Layout::ALL {
                 let knobs = Knobs {
                     layout,
-                    ..knobs(tile, in_turn, *split)
+                    ..knobs(tile, ping_pong, *split)
                 };
                 accepted(knobs, After::Nothing);
             }
@@ -137,7 +137,7 @@ fn every_sort_of_tile_is_accepted() {
 }
 
 #[test]
-fn what_comes_after_the_product_is_by_panels() {
+fn what_comes_after_the_product_is_by_subtiles() {
     for split in [1, 2, 3] {
         for after in [
             After::Function,
@@ -156,11 +156,11 @@ fn what_comes_after_the_product_is_by_panels() {
 
 #[test]
 fn tiles_beside_each_other_load_together() {
-    for (tile, in_turn) in [((208, 128), false), ((80, 128), false), ((48, 64), true)] {
+    for (tile, ping_pong) in [((208, 128), false), ((80, 128), false), ((48, 64), true)] {
         for (cluster, split) in [((2, 1), 1), ((1, 2), 1), ((2, 1), 2), ((1, 2), 3)] {
             let knobs = Knobs {
                 cluster,
-                ..knobs(tile, in_turn, split)
+                ..knobs(tile, ping_pong, split)
             };
             accepted(knobs, After::Nothing);
         }
@@ -188,9 +188,9 @@ fn any_knobs() -> impl Strategy<Value = Knobs> {
     let layouts = prop::sample::select(Layout::ALL.to_vec());
     (rows, columns, any::<bool>(), clusters, 1u32..5, layouts)
         .prop_filter("not swapped", |(rows, ..)| rows % 64 != 0)
-        .prop_map(|(rows, columns, in_turn, cluster, split, layout)| Knobs {
+        .prop_map(|(rows, columns, ping_pong, cluster, split, layout)| Knobs {
             tile: (rows, columns),
-            in_turn,
+            ping_pong,
             cluster,
             split,
             layout,
@@ -218,7 +218,7 @@ proptest! {
         };
         let tiling = pipeline.tiling();
         let (tile, Subtile { rows, columns }) = (tiling.tile(), tiling.subtile());
-        // Where warpgroups end such a tile one after another, a panel is of one warpgroup's half of the columns.
+        // Where warpgroups stagger the epilogues of such a tile, a subtile is of one warpgroup's half of the columns.
         let halved = pipeline.cta.staggered() && tiling.swapped();
         let wide = if halved { tile.columns / 2 } else { tile.columns };
         prop_assert_eq!((columns, rows % 8, tile.rows % rows), (wide, 0, 0));
@@ -231,19 +231,19 @@ proptest! {
 
     /// Whichever side is on the instruction's M side, the warpgroups have all of the tile between them.
     #[test]
-    fn all_of_a_tile_is_multiplied(rows in (1u32..=32).prop_map(|atoms| atoms * 8), columns in (1u32..=16).prop_map(|few| few * 16), in_turn in any::<bool>()) {
-        let (tile, mode) = (Tile { rows, columns, k: 64 }, if in_turn { Mode::PingPong } else { Mode::Cooperative });
+    fn all_of_a_tile_is_multiplied(rows in (1u32..=32).prop_map(|atoms| atoms * 8), columns in (1u32..=16).prop_map(|few| few * 16), ping_pong in any::<bool>()) {
+        let (tile, mode) = (Tile { rows, columns, k: 64 }, if ping_pong { Mode::PingPong } else { Mode::Cooperative });
         let wgmma = Wgmma { tile, mode };
         prop_assert_eq!(wgmma.swapped(), rows % 64 != 0);
-        if wgmma.refused().is_none() && (in_turn || wgmma.sides().0.is_multiple_of(128)) {
-            let groups = if in_turn { 1 } else { 2 };
+        if wgmma.refused().is_none() && (ping_pong || wgmma.sides().0.is_multiple_of(128)) {
+            let groups = if ping_pong { 1 } else { 2 };
             prop_assert_eq!(wgmma.accumulators() * 128 * groups, rows * columns);
         }
     }
 }
 
 /// What the verifier says after `edit` has changed the first nodes that it can.
-fn told(knobs: Knobs, after: After, edit: impl Fn(&mut Node) -> bool) -> String {
+fn verdict(knobs: Knobs, after: After, edit: impl Fn(&mut Node) -> bool) -> String {
     let (mut pipeline, mut done) = (good(knobs, after), false);
     pipeline.lists(&mut |list| {
         for node in list {
@@ -259,7 +259,7 @@ const TALL: Knobs = knobs((208, 128), false, 1);
 
 #[test]
 fn a_slice_that_is_stored_elsewhere() {
-    let found = told(TALL, After::Nothing, |node| {
+    let found = verdict(TALL, After::Nothing, |node| {
         let Node::Store { at, .. } = node else {
             return false;
         };
@@ -267,10 +267,10 @@ fn a_slice_that_is_stored_elsewhere() {
         true
     });
     insta::assert_snapshot!(found, @"
-    error[coverage]: store of block 0 on rank 0 stores panel 0 to rows 0..104, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
-      = the panel is of another place
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..104, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = the subtile is of another place
     ");
-    let found = told(TALL, After::Nothing, |node| {
+    let found = verdict(TALL, After::Nothing, |node| {
         let Node::Store { slice, .. } = node else {
             return false;
         };
@@ -278,14 +278,14 @@ fn a_slice_that_is_stored_elsewhere() {
         true
     });
     insta::assert_snapshot!(found, @"
-    error[coverage]: store of block 0 on rank 0 stores panel 0 to rows 0..104, columns 64..128 of y (chunk or slot 0) on rank 0 for tile (0, 0)
-      = the panel is of another place
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..104, columns 64..128 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = the subtile is of another place
     ");
 }
 
 #[test]
-fn a_panel_of_other_rows() {
-    let found = told(TALL, After::Nothing, |node| {
+fn a_subtile_of_other_rows() {
+    let found = verdict(TALL, After::Nothing, |node| {
         let Node::Store { at, .. } = node else {
             return false;
         };
@@ -293,8 +293,8 @@ fn a_panel_of_other_rows() {
         true
     });
     insta::assert_snapshot!(found, @"
-    error[coverage]: store of block 0 on rank 0 stores panel 1 to rows 0..104, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
-      = the panel is of another place
+    error[coverage]: store of block 0 on rank 0 stores subtile 1 to rows 0..104, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+      = the subtile is of another place
     ");
 }
 
@@ -311,16 +311,16 @@ fn first_slice_alone(node: &mut Node) -> bool {
 
 #[test]
 fn a_slice_that_is_not_stored() {
-    insta::assert_snapshot!(told(TALL, After::Nothing, first_slice_alone), @"error[coverage]: 67248 of 127024 elements of y on rank 0 are written");
+    insta::assert_snapshot!(verdict(TALL, After::Nothing, first_slice_alone), @"error[coverage]: 67248 of 127024 elements of y on rank 0 are written");
 }
 
 #[test]
 fn a_slice_of_a_stored_tile_that_does_not_come() {
     // The loading warp comes first.
-    insta::assert_snapshot!(told(TALL, After::Tile, first_slice_alone), @"
+    insta::assert_snapshot!(verdict(TALL, After::Tile, first_slice_alone), @"
     error[progress]: load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0), for ever
       = load of block 0 on rank 0 waits for a stage to be empty for tile (0, 0)
-      = store of block 0 on rank 0 waits for a panel to be full for tile (0, 0)
+      = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 0)
       = multiply of block 0 on rank 0 waits for a stage to be full for tile (0, 0)
       = multiply of block 0 on rank 0 waits for a stage to be full for tile (0, 0)
       = load of block 1 on rank 0 waits for a stage to be empty for tile (1, 0)
@@ -330,7 +330,7 @@ fn a_slice_of_a_stored_tile_that_does_not_come() {
 #[test]
 fn a_stored_tile_of_another_place() {
     let moved = |change: fn(Expr, Expr) -> (Expr, Expr)| {
-        told(TALL, After::Tile, |node| {
+        verdict(TALL, After::Tile, |node| {
             let Node::Load { slice, at, .. } = node else {
                 return false;
             };
@@ -342,22 +342,22 @@ fn a_stored_tile_of_another_place() {
         })
     };
     insta::assert_snapshot!(moved(|row, column| (row + 8, column)), @"
-    error[coverage]: multiply of block 0 on rank 0 applies y_value to panel 0 for tile (0, 0)
+    error[coverage]: multiply of block 0 on rank 0 applies y_value to subtile 0 for tile (0, 0)
       = `z` is not there for these rows and columns
     ");
     insta::assert_snapshot!(moved(|row, column| (row, column + 32)), @"
-    error[coverage]: multiply of block 0 on rank 0 applies y_value to panel 0 for tile (0, 0)
+    error[coverage]: multiply of block 0 on rank 0 applies y_value to subtile 0 for tile (0, 0)
       = `z` is not there for these rows and columns
     ");
     insta::assert_snapshot!(moved(|row, column| (row, column + Expr::var("slice"))), @"
     error[coverage]: multiply of block 0 on rank 0 reads x of stage 1 for tile (0, 0)
-      = a stage does not hold one stored panel
+      = a stage does not hold one stored subtile
     ");
 }
 
 #[test]
-fn a_vector_of_another_panel() {
-    let found = told(TALL, After::Vector, |node| {
+fn a_vector_of_another_subtile() {
+    let found = verdict(TALL, After::Vector, |node| {
         let Node::Fragment(FragmentOp::ReadVector { column, .. }) = node else {
             return false;
         };
@@ -365,7 +365,7 @@ fn a_vector_of_another_panel() {
         true
     });
     insta::assert_snapshot!(found, @"
-    error[coverage]: multiply of block 0 on rank 0 applies y_value to panel 1 for tile (0, 0)
+    error[coverage]: multiply of block 0 on rank 0 applies y_value to subtile 1 for tile (0, 0)
       = `bias` is not there for these rows and columns
     ");
 }
@@ -373,7 +373,7 @@ fn a_vector_of_another_panel() {
 #[test]
 fn rows_that_exist_and_do_not_come() {
     let short = |name: &'static str| {
-        told(TALL, After::Nothing, move |node| match node {
+        verdict(TALL, After::Nothing, move |node| match node {
             Node::Let { name: known, value } if known == name => {
                 *value = 32.into();
                 true
@@ -382,11 +382,11 @@ fn rows_that_exist_and_do_not_come() {
         })
     };
     insta::assert_snapshot!(short("x_rows"), @"
-    error[coverage]: store of block 0 on rank 0 stores panel 0 to rows 0..104, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..104, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
       = some of what exists of its operands was not loaded
     ");
     insta::assert_snapshot!(short("w_rows"), @"
-    error[coverage]: store of block 0 on rank 0 stores panel 0 to rows 0..104, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
+    error[coverage]: store of block 0 on rank 0 stores subtile 0 to rows 0..104, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
       = some of what exists of its operands was not loaded
     ");
 }
@@ -401,39 +401,39 @@ fn no_step_can_be_left_out() {
 
 #[test]
 fn what_cannot_be_multiplied_is_refused_with_what_can() {
-    let refused = |tile, in_turn| {
-        let found = built(knobs(tile, in_turn, 1), After::Nothing).expect_err("refused");
+    let refused = |tile, ping_pong| {
+        let found = built(knobs(tile, ping_pong, 1), After::Nothing).expect_err("refused");
         found.first().text(&|_| String::new())
     };
     insta::assert_snapshot!(refused((100, 128), false), @"
     error[resources]: tiles of 100x128
-      help: sm90 multiplies 64 (in turn), 128 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
+      help: sm90 multiplies 64 (in ping-pong), 128 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in ping-pong by a multiple of 64; up to 256 of each
     ");
     insta::assert_snapshot!(refused((208, 192), false), @"
     error[resources]: tiles of 208x192
-      help: sm90 multiplies 64 (in turn), 128 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
+      help: sm90 multiplies 64 (in ping-pong), 128 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in ping-pong by a multiple of 64; up to 256 of each
     ");
     insta::assert_snapshot!(refused((16, 32), false), @"
     error[resources]: tiles of 16x32
-      help: sm90 multiplies 64 (in turn), 128 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
+      help: sm90 multiplies 64 (in ping-pong), 128 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in ping-pong by a multiple of 64; up to 256 of each
     ");
     insta::assert_snapshot!(refused((208, 256), false), @"
     error[resources]: tiles of 208x256
-      help: rows that are no multiple of 64, by 64 columns in turn or 128 shared up to 248 rows; by 128 in turn up to 160, 256 shared up to 160 (176 by CTAs alone, 200 of their plain products), 192 and 256 in turn up to 104 and 80
+      help: rows that are no multiple of 64, by 64 columns in ping-pong or 128 cooperative up to 248 rows; by 128 in ping-pong up to 160, 256 cooperative up to 160 (176 by CTAs alone, 200 of their plain products), 192 and 256 in ping-pong up to 104 and 80
     ");
     insta::assert_snapshot!(refused((264, 128), false), @"
     error[resources]: tiles of 264x128
-      help: sm90 multiplies 64 (in turn), 128 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
+      help: sm90 multiplies 64 (in ping-pong), 128 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in ping-pong by a multiple of 64; up to 256 of each
     ");
     let shared = built(knobs((8, 128), false, 2), After::Tile).expect_err("refused");
     insta::assert_snapshot!(shared.first().text(&|_| String::new()), @"
-    error[resources]: 2 CTAs that share a tile of 1 panels of 8 rows
-      help: a panel each: `split` is at most 1
+    error[resources]: 2 CTAs that share a tile of 1 subtiles of 8 rows
+      help: a subtile each: `split` is at most 1
     ");
     let shared = built(knobs((8, 256), false, 2), After::Nothing).expect_err("refused");
     insta::assert_snapshot!(shared.first().text(&|_| String::new()), @"
-    error[resources]: 2 CTAs that share a tile of 1 panels of 8 rows
-      help: a panel each: `split` is at most 1
+    error[resources]: 2 CTAs that share a tile of 1 subtiles of 8 rows
+      help: a subtile each: `split` is at most 1
     ");
     // The plan says the same, before there is a pipeline.
     let kernel = lower(&program(TALL, After::Nothing), &Variant::new(1)).and_then(verify::kernel);
@@ -451,11 +451,11 @@ fn what_cannot_be_multiplied_is_refused_with_what_can() {
     let found = plan.expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[resources]: tiles of 208x192
-      help: sm90 multiplies 64 (in turn), 128 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each
+      help: sm90 multiplies 64 (in ping-pong), 128 or 256 rows by a multiple of 16 columns, and any other multiple of 8 rows by 128 or 256 columns, or in ping-pong by a multiple of 64; up to 256 of each
     ");
 }
 
-/// A panel of f32 has twice as many slices of half as many columns.
+/// A subtile of f32 has twice as many slices of half as many columns.
 #[test]
 fn slices_are_lines_of_128_bytes() {
     let pipeline = good(TALL, After::Accumulated);
@@ -473,9 +473,9 @@ fn slices_are_lines_of_128_bytes() {
 
 /// Two of a tall tile, as many for each CTA that shares its steps, fewer rows where registers or room want it.
 #[test]
-fn panels_are_as_tall_as_they_may_be() {
-    let rows = |tile, in_turn, split, after| {
-        good(knobs(tile, in_turn, split), after)
+fn subtiles_are_as_tall_as_they_may_be() {
+    let rows = |tile, ping_pong, split, after| {
+        good(knobs(tile, ping_pong, split), after)
             .tiling()
             .subtile()
             .rows
@@ -491,11 +491,11 @@ fn panels_are_as_tall_as_they_may_be() {
     );
     assert_eq!([1, 2, 3].map(|split| plain((80, 128), split)), [40, 40, 16]);
     assert_eq!([1, 2].map(|split| plain((16, 128), split)), [16, 8]);
-    // 13 atoms are no two panels.
+    // 13 atoms are no two subtiles.
     assert_eq!(plain((104, 128), 1), 104);
     // Two blocks of columns: a thread has twice as many of each row.
     assert_eq!(plain((144, 256), 1), 48);
-    // Of 88 rows, two panels leave no room for a third stage.
+    // Of 88 rows, two subtiles leave no room for a third stage.
     assert_eq!(plain((176, 256), 1), 16);
     // What is stored as it is needs no registers of its own.
     assert_eq!(plain((200, 256), 1), 40);
@@ -504,7 +504,7 @@ fn panels_are_as_tall_as_they_may_be() {
         after.map(|after| rows((160, 256), false, 1, after)),
         [40, 32]
     );
-    // f32, and a stored tile of it: a stage has room for one panel.
+    // f32, and a stored tile of it: a stage has room for one subtile.
     assert_eq!(rows((208, 128), false, 1, After::Accumulated), 16);
     assert_eq!(rows((96, 128), false, 1, After::Tile), 32);
     assert_eq!(rows((96, 128), true, 1, After::Nothing), 48);

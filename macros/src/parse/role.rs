@@ -15,7 +15,7 @@ use syn::{Attribute, Expr, Meta, MetaNameValue, Token};
 pub(super) const WORDS: [&str; 4] = ["gemm", "comm", "spare_warps", "copy_engine"];
 
 /// Every option of `#[gemm(…)]`.
-pub const GEMM_OPTIONS: [&str; 6] = ["k", "cluster", "split", "stages", "panels", "ping_pong"];
+pub const GEMM_OPTIONS: [&str; 6] = ["k", "cluster", "split", "stages", "subtiles", "ping_pong"];
 
 impl Parser<'_> {
     /// A statement outside roles must have a role. Without the attribute its body is still read.

@@ -24,7 +24,7 @@ pub use event::Event;
 pub use gpu::Gpu;
 pub use map::{MapSpec, TensorMap};
 pub use memory::{Element, Local, address_of};
-pub use module::{Arguments, Function, Grid, Module};
+pub use module::{Arguments, Function, LaunchConfig, Module};
 pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
 pub(crate) use aside::Aside;

@@ -116,7 +116,7 @@ unsafe impl Sync for Function {}
 
 /// The grid of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Grid {
+pub struct LaunchConfig {
     /// CTAs.
     pub ctas: u32,
     /// Threads of each.
@@ -132,7 +132,7 @@ pub struct Grid {
     /// before it. This extends to all earlier launches if each that started early waited for its own predecessor, as
     /// ours do. Another library's kernel that is launched programmatically and never waits may end before its
     /// predecessor.
-    pub early: bool,
+    pub dependent_launch: bool,
 }
 
 /// The bytes of a kernel's parameters, in order.
@@ -224,7 +224,7 @@ impl Function {
     pub unsafe fn launch(
         &self,
         stream: &CudaStream,
-        grid: Grid,
+        grid: LaunchConfig,
         arguments: &Arguments,
     ) -> Result<(), Error> {
         let given = arguments.parts.iter().map(|(_, bytes)| *bytes);
@@ -272,7 +272,7 @@ impl Function {
 }
 
 /// Launch attributes beside the grid: none for most launches.
-fn attributes(grid: Grid) -> Vec<sys::CUlaunchAttribute> {
+fn attributes(grid: LaunchConfig) -> Vec<sys::CUlaunchAttribute> {
     use sys::CUlaunchAttributeID as Id;
     let mut all = Vec::new();
     let mut add = |id, value| {
@@ -291,7 +291,7 @@ fn attributes(grid: Grid) -> Vec<sys::CUlaunchAttribute> {
         };
         add(Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value);
     }
-    if grid.early {
+    if grid.dependent_launch {
         let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
         value.programmaticStreamSerializationAllowed = 1;
         add(
@@ -309,25 +309,25 @@ mod tests {
     #[test]
     fn a_launch_has_the_attributes_it_asks_for() {
         use sys::CUlaunchAttributeID as Id;
-        let ids = |cluster, early| {
-            let grid = Grid {
+        let ids = |cluster, dependent_launch| {
+            let grid = LaunchConfig {
                 ctas: 132,
                 threads: 384,
                 cluster,
-                early,
+                dependent_launch,
             };
             attributes(grid)
                 .iter()
                 .map(|one| one.id)
                 .collect::<Vec<_>>()
         };
-        let (cluster, early) = (
+        let (cluster, dependent_launch) = (
             Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
             Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         );
         assert_eq!(ids(1, false), []);
-        assert_eq!(ids(1, true), [early]);
+        assert_eq!(ids(1, true), [dependent_launch]);
         assert_eq!(ids(2, false), [cluster]);
-        assert_eq!(ids(2, true), [cluster, early]);
+        assert_eq!(ids(2, true), [cluster, dependent_launch]);
     }
 }

@@ -9,7 +9,7 @@ use std::ptr::{self, NonNull};
 /// As the prelude's `Stall`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct Stall {
     written: u32,
     pub rank: u32,
     pub role: u32,
@@ -80,11 +80,11 @@ impl<T> Drop for Pinned<T> {
 }
 
 /// One rank's record.
-pub(crate) type Record = Pinned<Told>;
+pub(crate) type Record = Pinned<Stall>;
 
 impl Record {
     /// The report, if there is one: a kernel sets `written` last.
-    pub(crate) fn told(&self) -> Option<Told> {
+    pub(crate) fn stall(&self) -> Option<Stall> {
         Some(self.get()).filter(|told| told.written != 0)
     }
 }

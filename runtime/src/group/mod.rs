@@ -358,7 +358,7 @@ impl Group {
         let own = std::iter::once(rank as usize);
         let (told, names) = own.chain(0..self.records.len()).find_map(|rank| {
             Some((
-                self.records[rank].told()?,
+                self.records[rank].stall()?,
                 lock(&self.running[rank]).clone(),
             ))
         })?;

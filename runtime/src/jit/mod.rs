@@ -14,11 +14,11 @@
 mod cache;
 mod excerpt;
 mod facts;
-pub mod gates;
 mod libraries;
 mod nvrtc;
 mod options;
 pub mod sass;
+pub mod sass_checks;
 mod source;
 
 pub use crate::error::{CompileError, Excerpt};

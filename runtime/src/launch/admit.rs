@@ -27,7 +27,7 @@ fn judge(queues: &Queues, blocking: bool, pipeline: &Pipeline, plan: &Plan) -> R
             help: format!("unset {BLOCKING}, or launch a world of one rank"),
         });
     }
-    let Err(story) = pipeline.queued(plan, queues) else {
+    let Err(trace) = pipeline.queued(plan, queues) else {
         return Ok(());
     };
     let ranks = |gpu: u32| queues.gpus.iter().filter(|on| **on == gpu).count() as u32;
@@ -41,7 +41,7 @@ fn judge(queues: &Queues, blocking: bool, pipeline: &Pipeline, plan: &Plan) -> R
     } else {
         format!("share a GPU among fewer ranks: {QUEUES} is at most {MOST_QUEUES}")
     };
-    let first = story.iter().next();
+    let first = trace.iter().next();
     Err(Error::Environment {
         variable: QUEUES,
         what: format!(

@@ -1,7 +1,7 @@
 //! A kernel's view of its tensors: sizes, addresses and TMA maps.
 
 use super::Loaded;
-use super::tensors::{Place, Tensors, alone};
+use super::tensors::{Placement, Tensors, alone};
 use crate::communicator::Communicator;
 use crate::cuda::{MapSpec, TensorMap};
 use crate::error::Error;
@@ -24,7 +24,7 @@ impl Loaded {
         tensors: &Tensors,
         plan: &Plan,
         tensor: TensorId,
-    ) -> Result<Place, Error> {
+    ) -> Result<Placement, Error> {
         let place = tensors.place(tensor);
         let (needs, _) = Loaded::needs(&self.pipeline.kernel, plan, tensor);
         place

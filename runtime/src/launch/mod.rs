@@ -10,7 +10,7 @@ mod tensors;
 pub use tensors::Tensors;
 
 use crate::communicator::Communicator;
-use crate::cuda::{Address, Arguments, Function, Grid, Local, Module};
+use crate::cuda::{Address, Arguments, Function, LaunchConfig, Local, Module};
 use crate::error::Error;
 use crate::group::{Awaited, Names};
 use crate::jit::{Compiled, Compiler, Source, Target};
@@ -21,7 +21,7 @@ use counterflow_codegen::kernel::{OpKind, visit};
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::{COUNTER_LINE, Plan};
 use counterflow_codegen::program::CounterId;
-use counterflow_codegen::sm90::cta::early;
+use counterflow_codegen::sm90::cta::dependent_launch;
 use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::{Field, Pipeline};
 use counts::Copies;
@@ -97,7 +97,7 @@ pub struct Loaded {
     /// How many CTAs a launch may have.
     sms: u32,
     /// Whether launches may start before the previous one has ended (programmatic dependent launch).
-    early: bool,
+    dependent_launch: bool,
     /// Whether the host moves data.
     copies: bool,
     state: Mutex<State>,
@@ -165,7 +165,7 @@ impl Loaded {
                 copies: Copies::new(&pipeline.kernel, (count * rank.world()) as usize),
             }),
             agreed: Mutex::default(),
-            early: pipeline.early,
+            dependent_launch: pipeline.dependent_launch,
             pipeline: pipeline.clone(),
             series: series.clone(),
             source,
@@ -240,19 +240,21 @@ impl Loaded {
     /// The same, but launches start only when the previous one has ended. Use it for a stream that also has other
     /// libraries' kernels that are launched programmatically and end without waiting for their predecessors.
     pub fn in_order(mut self) -> Loaded {
-        self.early = false;
+        self.dependent_launch = false;
         self
     }
 
     /// How a plan is launched. A captured launch stays a kernel with an ordinary edge to its predecessor, which every
     /// driver and every library that reads the graph knows.
-    fn grid(&self, rank: &Communicator, plan: &Plan, capturing: bool) -> Grid {
+    fn grid(&self, rank: &Communicator, plan: &Plan, capturing: bool) -> LaunchConfig {
         let ctas = plan.grid.gemm + plan.grid.comm;
-        Grid {
+        LaunchConfig {
             ctas,
             threads: self.source.threads,
             cluster: 1,
-            early: self.early && early::pays(ctas, rank.gpu().sms()) && !capturing,
+            dependent_launch: self.dependent_launch
+                && dependent_launch::pays(ctas, rank.gpu().sms())
+                && !capturing,
         }
     }
 
@@ -284,8 +286,8 @@ impl Loaded {
         arguments.clear();
         for param in &self.source.params {
             match param {
-                Param::Map { map, tail } => {
-                    arguments.map(&self.map(*map, *tail, rank, plan, tensors)?);
+                Param::Map { map, partial_chunk } => {
+                    arguments.map(&self.map(*map, *partial_chunk, rank, plan, tensors)?);
                 }
                 Param::Plan { bytes, fields } => {
                     let mut numbers = [0; MOST_NUMBERS];
@@ -299,12 +301,12 @@ impl Loaded {
                             Field::Vector(tensor) => self.vector(tensor, plan, tensors)?,
                             Field::Size(_)
                             | Field::ChunkRows(_)
-                            | Field::Tail(_)
+                            | Field::PartialChunk(_)
                             | Field::Me
                             | Field::World
                             | Field::First(_)
                             | Field::CellRows(_)
-                            | Field::Join => {
+                            | Field::LateJoin => {
                                 let value =
                                     self.pipeline
                                         .value(at.field, plan, &self.machine, rank.rank());
@@ -323,7 +325,12 @@ impl Loaded {
     }
 
     #[allow(unsafe_code, reason = "the door to the GPU")]
-    fn start(&self, rank: &Communicator, grid: Grid, arguments: &Arguments) -> Result<(), Error> {
+    fn start(
+        &self,
+        rank: &Communicator,
+        grid: LaunchConfig,
+        arguments: &Arguments,
+    ) -> Result<(), Error> {
         // SAFETY: pipeline and plan are checked, so the kernel stays inside its tensors, whose sizes were compared with
         // what it needs. Ranks that run the same kernel make all the signals it waits for, and every wait is bounded.
         // The caller keeps the tensors alive until `synchronize`.

@@ -9,11 +9,11 @@ use counterflow_codegen::program::TensorId;
 /// The addresses of a kernel's tensors.
 #[derive(Clone, Debug, Default)]
 pub struct Tensors {
-    places: Vec<Option<Place>>,
+    places: Vec<Option<Placement>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct Placement {
     /// In this rank's memory.
     pub own: Address,
     /// Its address in slot 0, if it is in the heap.
@@ -27,7 +27,7 @@ impl Tensors {
         Tensors::default()
     }
 
-    fn put(&mut self, tensor: TensorId, place: Place) {
+    fn put(&mut self, tensor: TensorId, place: Placement) {
         let index = tensor.index();
         if self.places.len() <= index {
             self.places.resize(index + 1, None);
@@ -36,7 +36,7 @@ impl Tensors {
     }
 
     /// One tensor's address, if it was given.
-    pub(super) fn place(&self, tensor: TensorId) -> Option<Place> {
+    pub(super) fn place(&self, tensor: TensorId) -> Option<Placement> {
         self.places.get(tensor.index()).copied().flatten()
     }
 
@@ -44,7 +44,7 @@ impl Tensors {
     pub fn local(&mut self, tensor: TensorId, address: Address, bytes: u64) {
         self.put(
             tensor,
-            Place {
+            Placement {
                 own: address,
                 shared: None,
                 bytes,
@@ -56,7 +56,7 @@ impl Tensors {
     pub fn shared<T: Element>(&mut self, tensor: TensorId, buffer: &UserBuffer<T>) {
         self.put(
             tensor,
-            Place {
+            Placement {
                 own: buffer.address(),
                 shared: Some(buffer.on(0)),
                 bytes: (buffer.len() * size_of::<T>()) as u64,
@@ -65,7 +65,7 @@ impl Tensors {
     }
 }
 
-impl Place {
+impl Placement {
     /// Its address on a rank.
     pub fn on(&self, home: u32, rank: &Communicator, name: &str) -> Result<Address, Error> {
         match self.shared {

@@ -92,7 +92,7 @@ pub struct Ranking<'a> {
     shape: &'a Shape,
     machine: &'a Machine,
     hot: Machine,
-    open: BinaryHeap<Reverse<Place>>,
+    open: BinaryHeap<Reverse<Standing>>,
     /// The kernels that were examined closely.
     settled: Vec<Option<Ranked>>,
     refused: Option<Error>,
@@ -101,7 +101,7 @@ pub struct Ranking<'a> {
 /// A kernel's sort key. Among equals the first given comes first. Times are positive, and the bits of positive floats
 /// sort as the numbers do.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Place {
+struct Standing {
     bits: u64,
     which: usize,
 }
@@ -137,7 +137,7 @@ impl<'a> Ranking<'a> {
     }
 
     fn place(&mut self, which: usize, seconds: f64) {
-        self.open.push(Reverse(Place {
+        self.open.push(Reverse(Standing {
             bits: seconds.to_bits(),
             which,
         }));
@@ -157,7 +157,7 @@ impl Iterator for Ranking<'_> {
     type Item = Ranked;
 
     fn next(&mut self) -> Option<Ranked> {
-        while let Some(Reverse(Place { which, .. })) = self.open.pop() {
+        while let Some(Reverse(Standing { which, .. })) = self.open.pop() {
             if let Some(ranked) = self.settled[which].take() {
                 return Some(ranked);
             }

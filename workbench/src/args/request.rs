@@ -81,5 +81,5 @@ pub(crate) struct Request {
     pub ranges: Option<Ranges>,
     pub bench: Options,
     /// The binary's `gemm`, if it has one: the product on each rank alone.
-    pub yardstick: Option<Program>,
+    pub baseline: Option<Program>,
 }

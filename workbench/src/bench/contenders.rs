@@ -2,7 +2,7 @@
 
 use super::task::{Set, Task};
 use super::variants::Planned;
-use crate::cuda::{Nccl, Operands, Product};
+use crate::cuda::{Matmul, Nccl, Operands};
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::{TensorId, TensorKind};
 use counterflow_codegen::shape::Extent;
@@ -103,7 +103,7 @@ impl<'a> Ready<'a> {
 /// NCCL communicates and cuBLASLt multiplies, one after the other.
 pub(super) struct Peer<'a> {
     nccl: &'a Nccl,
-    product: &'a Product<'a>,
+    product: &'a Matmul<'a>,
     sets: &'a [Set],
     /// The schedule that does the same.
     like: &'a Planned<'a>,
@@ -126,7 +126,7 @@ impl<'a> Peer<'a> {
     pub(super) fn new(
         rank: &Communicator,
         nccl: &'a Nccl,
-        product: &'a Product<'a>,
+        product: &'a Matmul<'a>,
         task: &'a Task<'a>,
         sets: &'a [Set],
     ) -> Peer<'a> {

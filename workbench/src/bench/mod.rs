@@ -1,28 +1,28 @@
 //! `bench`: our kernels beside cuBLASLt, in one process, with interleaved samples, on random data. Results are checked
 //! before they are timed.
 
-mod after;
+mod baseline;
+mod candidates;
 mod contenders;
-mod field;
+mod fused_epilogue;
+mod interleaved;
 mod meter;
 mod setup;
-mod station;
 mod stats;
 mod summary;
 mod table;
 mod task;
-mod turns;
 mod variants;
-mod yardstick;
+mod worker;
 
 use crate::args::Request;
 use crate::cuda::Nccl;
 use crate::outcome::Outcome;
 use crate::render::Console;
 use crate::suite::{self, Case};
+use candidates::Candidates;
 use counterflow_codegen::variant::Variant;
 use counterflow_runtime::Error;
-use field::Field;
 use serde_json::{Map, json};
 use setup::Setup;
 use std::collections::BTreeMap;
@@ -61,34 +61,34 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
         setup.add_nccl()?;
     }
     console.say(setup.describe());
-    let mut field = Field::new(&request.program, base.clone(), options)?;
+    let mut candidates = Candidates::new(&request.program, base.clone(), options)?;
     // The product on each rank alone, if the schedule does more.
     let free = Variant {
         choices: BTreeMap::new(),
         ..base
     };
-    let alone = request.yardstick.as_ref().filter(|_| side.is_some());
-    let mut alone = alone.map(|program| Field::chosen(program, free));
+    let alone = request.baseline.as_ref().filter(|_| side.is_some());
+    let mut alone = alone.map(|program| Candidates::chosen(program, free));
     let mut notes = Vec::new();
     for case in &cases {
-        let refused = field.choose(case, &setup)?;
+        let refused = candidates.choose(case, &setup)?;
         notes.extend(refused.map(|error| format!("{case}: {error}")));
-        if let Some(field) = &mut alone {
-            field.choose(case, &setup)?;
+        if let Some(candidates) = &mut alone {
+            candidates.choose(case, &setup)?;
         }
     }
-    let mut sources = field.sources()?;
-    if let Some(field) = &alone {
-        sources.extend(field.sources()?);
+    let mut sources = candidates.sources()?;
+    if let Some(candidates) = &alone {
+        sources.extend(candidates.sources()?);
     }
     setup.compile(&sources)?;
     let begin = Instant::now();
     let bar = console.bar(cases.len() as u64, "measuring");
     let (results, ended) = as_far_as(cases.iter().enumerate(), |(at, case)| {
         bar.say(&case.to_string());
-        let ours = field.take(at, case, &setup)?;
+        let ours = candidates.take(at, case, &setup)?;
         let beside = match &alone {
-            Some(field) => field.take(at, case, &setup)?,
+            Some(candidates) => candidates.take(at, case, &setup)?,
             None => Vec::new(),
         };
         // If earlier products took too long, this one gets less time, and vice versa.
@@ -107,7 +107,7 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
             "  **{}** at {}, with {done} of {all} products measured; it was measuring {}",
             error.kind(),
             cases[done],
-            field.names(done)
+            candidates.names(done)
         ));
     }
     let ended = match ended {
@@ -134,8 +134,8 @@ pub(super) fn bench(request: &Request, console: &mut Console<'_>) -> Result<Outc
     measured["gpu"] = setup.gpu().into();
     measured["world"] = world.into();
     measured["ranks_sharing_a_gpu"] = setup.sharing.into();
-    measured["cublaslt"] = setup.stations[0].blas.version().into();
-    measured["nccl"] = setup.stations[0].nccl.as_ref().map(Nccl::version).into();
+    measured["cublaslt"] = setup.workers[0].blas.version().into();
+    measured["nccl"] = setup.workers[0].nccl.as_ref().map(Nccl::version).into();
     measured["left_out"] = json!(notes);
     for (name, part) in summary::object(&results) {
         measured[name] = part;

@@ -1,9 +1,9 @@
 //! GPUs, compiler and libraries of a measurement, and the ranks' common steps.
 
-use super::station::Station;
+use super::interleaved::Exchange;
 use super::task::Task;
-use super::turns::Exchange;
 use super::variants::{self, Planned};
+use super::worker::Worker;
 use super::{meter, table};
 use crate::args::Request;
 use crate::cuda::Nccl;
@@ -20,7 +20,7 @@ use counterflow_runtime::{Communicator, Error, communicator, gpus, launch};
 /// GPUs, compiler and libraries, for all products.
 pub(super) struct Setup {
     pub ranks: Vec<Communicator>,
-    pub stations: Vec<Station>,
+    pub workers: Vec<Worker>,
     compiler: Compiler,
     exchange: Exchange,
     /// Ranks on the first GPU.
@@ -40,11 +40,11 @@ impl Setup {
             .filter(|rank| rank.gpu().ordinal() == gpu.ordinal())
             .count();
         let compiler = Compiler::find()?;
-        let stations = Communicator::each(&ranks, |rank| Station::new(rank, &compiler))?;
+        let workers = Communicator::each(&ranks, |rank| Worker::new(rank, &compiler))?;
         Ok(Setup {
             exchange: Exchange::new(ranks.len()),
             ranks,
-            stations,
+            workers,
             compiler,
             sharing,
             machine: machine.clone(),
@@ -57,8 +57,8 @@ impl Setup {
         let ranks: Vec<_> = ranks
             .map(|rank| (rank.gpu().clone(), rank.stream().clone()))
             .collect();
-        for (station, nccl) in self.stations.iter_mut().zip(Nccl::all(&ranks)?) {
-            station.nccl = Some(nccl);
+        for (worker, nccl) in self.workers.iter_mut().zip(Nccl::all(&ranks)?) {
+            worker.nccl = Some(nccl);
         }
         Ok(())
     }
@@ -127,10 +127,10 @@ impl Setup {
         };
         let mut text = format!(
             "**measuring** on {place}, beside cuBLASLt {}, compiled by {}",
-            self.stations[0].blas.version(),
+            self.workers[0].blas.version(),
             self.compiler.describe()
         );
-        if let Some(nccl) = &self.stations[0].nccl {
+        if let Some(nccl) = &self.workers[0].nccl {
             text.push_str(&format!(", NCCL {}", nccl.version()));
         }
         if let Err(why) = meter::library() {
@@ -164,7 +164,7 @@ impl Setup {
             exchange: &self.exchange,
         };
         let measured = Communicator::each(&self.ranks, |rank| {
-            self.stations[rank.rank() as usize].measure(rank, &task)
+            self.workers[rank.rank() as usize].measure(rank, &task)
         })?;
         let mut names = vec![(table::CUBLAS.to_owned(), None)];
         names.extend(alone.map(|alone| (format!("{} alone", alone.name()), None)));
@@ -172,7 +172,7 @@ impl Setup {
             ours.iter()
                 .map(|planned| (planned.name(), Some(planned.built.choices.clone()))),
         );
-        if self.stations[0].nccl.is_some() {
+        if self.workers[0].nccl.is_some() {
             let name = if variants::side(&request.program) == Some(Side::Columns) {
                 "NCCL, then cuBLASLt"
             } else {

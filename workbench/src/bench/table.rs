@@ -1,9 +1,9 @@
 //! Results as tables and JSON.
 
+use super::interleaved::Sustained;
 use super::meter::Reading;
 use super::stats::{Spread, geometric_mean, round_by_round, slowest};
 use super::task::Measured;
-use super::turns::Sustained;
 use crate::cuda::Difference;
 use crate::render;
 use crate::suite::Case;
@@ -77,7 +77,7 @@ impl Result {
                 .max_by(|a, b| a.seconds.total_cmp(&b.seconds));
             Row {
                 contender: match (which, ranks.first()) {
-                    (0, Some(rank)) => rank.yardstick.clone(),
+                    (0, Some(rank)) => rank.baseline.clone(),
                     _ => name.clone(),
                 },
                 seconds: Spread::of(&samples),
@@ -161,15 +161,15 @@ impl Result {
     /// In interleaved samples a kernel that draws more power is fast at the others' expense; alone, a kernel that draws
     /// little power wins where nothing else would have used it.
     fn winner(&self) -> Option<&Row> {
-        let turns = |row: &Row| Some(row.seconds.median);
+        let interleaved = |row: &Row| Some(row.seconds.median);
         let alone = |row: &Row| row.sustained.map(|sustained| sustained.seconds);
         let least =
             |time: &dyn Fn(&Row) -> Option<f64>| self.ours().filter_map(time).reduce(f64::min);
-        let (least_in_turns, least_alone) = (least(&turns)?, least(&alone));
+        let (least_interleaved, least_alone) = (least(&interleaved)?, least(&alone));
         let miss = |row: &Row| {
-            let in_turns = row.seconds.median / least_in_turns;
+            let interleaved = row.seconds.median / least_interleaved;
             let alone = alone(row).zip(least_alone);
-            alone.map_or(in_turns, |(own, least)| in_turns.max(own / least))
+            alone.map_or(interleaved, |(own, least)| interleaved.max(own / least))
         };
         let best = self.ours().map(miss).reduce(f64::min)?;
         self.ours().find(|row| miss(row) <= 1.01 * best)
@@ -445,7 +445,7 @@ pub(super) mod tests {
             reading: None,
             sustained: Vec::new(),
             algorithms: 8,
-            yardstick: CUBLAS.into(),
+            baseline: CUBLAS.into(),
         };
         Result::of(&suite::single(size), &names, &[measured], link)
     }
@@ -486,7 +486,7 @@ pub(super) mod tests {
             reading: None,
             sustained: Vec::new(),
             algorithms: 8,
-            yardstick: CUBLAS.into(),
+            baseline: CUBLAS.into(),
         };
         let result = Result::of(&suite::single([512; 3]), &names, &[measured], None);
         let near = |got: f64| assert!((got - 1.1).abs() < 1e-9, "{got}");
@@ -526,7 +526,7 @@ pub(super) mod tests {
         one.rows[1].sustained = Some(back_to_back(110e-6));
         one.rows[2].sustained = Some(back_to_back(105e-6));
         assert_eq!(winner(&one).as_deref(), Some("b"));
-        // 2 % behind alone and the fastest in turns, or the fastest alone and 4 % behind in turns.
+        // 2 % behind alone and the fastest interleaved, or the fastest alone and 4 % behind interleaved.
         one.rows[1].seconds = result([512; 3], None, &[(CUBLAS, 96.0)]).rows[0].seconds;
         one.rows[1].sustained = Some(back_to_back(107e-6));
         assert_eq!(winner(&one).as_deref(), Some("a"));

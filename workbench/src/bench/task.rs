@@ -1,8 +1,8 @@
 //! A measurement's task, operands and results.
 
-use super::after::After;
+use super::fused_epilogue::FusedEpilogue;
+use super::interleaved::{Exchange, Sustained};
 use super::meter::Reading;
-use super::turns::{Exchange, Sustained};
 use super::variants::Planned;
 use crate::cuda::{Difference, Operands};
 use crate::suite::Case;
@@ -35,14 +35,14 @@ pub(super) struct Task<'a> {
 
 impl Task<'_> {
     /// The epilogue.
-    pub(super) fn after(&self) -> After {
-        self.ours[0].built.roles.after
+    pub(super) fn epilogue(&self) -> FusedEpilogue {
+        self.ours[0].built.roles.epilogue
     }
 
     /// Whether the result is more than the product, or of another type than its operands. It is then compared with the
     /// epilogue of the unrounded product.
     pub(super) fn fused(&self) -> bool {
-        self.after().some() || self.result() != self.dtype
+        self.epilogue().some() || self.result() != self.dtype
     }
 
     /// The result's type.
@@ -66,7 +66,7 @@ pub(super) struct Measured {
     /// Algorithms of cuBLASLt that were tried.
     pub algorithms: usize,
     /// What cuBLASLt did.
-    pub yardstick: String,
+    pub baseline: String,
 }
 
 /// One set of operands and results.

@@ -1,6 +1,6 @@
 //! The candidate kernels: the choices of a schedule, the legal ones, the model's favourites.
 
-use super::after::After;
+use super::fused_epilogue::FusedEpilogue;
 use crate::args::Many;
 use crate::size;
 use crate::suite::{Case, Side};
@@ -53,7 +53,7 @@ pub(super) struct Roles {
     pub x: TensorId,
     pub w: TensorId,
     pub y: TensorId,
-    pub after: After,
+    pub epilogue: FusedEpilogue,
 }
 
 impl Roles {
@@ -69,20 +69,20 @@ impl Roles {
         let outputs = all(|buffer| !buffer.kind.is_input() && !buffer.is_scratch());
         // Products that other ranks add are still the product.
         let moves = kernel.buffers.iter().any(|buffer| buffer.kind.symmetric());
-        let product = moves && After::adds_only(kernel);
-        let after = |y| After::of(kernel, y).or(product.then(After::default));
+        let product = moves && FusedEpilogue::adds_only(kernel);
+        let epilogue = |y| FusedEpilogue::of(kernel, y).or(product.then(FusedEpilogue::default));
         if let [y] = outputs[..]
-            && let Some(after) = after(y)
+            && let Some(epilogue) = epilogue(y)
         {
-            let read: Vec<TensorId> = after.operands().collect();
+            let read: Vec<TensorId> = epilogue.operands().collect();
             let rest: Vec<TensorId> = inputs
                 .iter()
                 .copied()
                 .filter(|input| !read.contains(input))
                 .collect();
             if let [x, w] = rest[..] {
-                after.comparable(kernel, y)?;
-                return Ok(Roles { x, w, y, after });
+                epilogue.comparable(kernel, y)?;
+                return Ok(Roles { x, w, y, epilogue });
             }
         }
         Err(Error::NotYet {
@@ -151,7 +151,7 @@ impl Built {
         }
         Err(Error::Usage {
             what: format!(
-                "{}: CTAs share the steps of each of {} tiles on {} SMs",
+                "{}: CTAs split the steps of each of {} tiles on {} SMs",
                 self.kernel.variant, grid.tiles, machine.sms
             ),
             legal: "use gemm.split=1 if each SM has two tiles: sharing steps gains nothing".into(),

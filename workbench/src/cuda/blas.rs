@@ -73,8 +73,8 @@ impl Blas {
         &self,
         problem: Problem,
         operands: &[Operands],
-    ) -> Result<Product<'_>, Error> {
-        let mut product = Product::new(self, problem)?;
+    ) -> Result<Matmul<'_>, Error> {
+        let mut product = Matmul::new(self, problem)?;
         // Algorithms that are far behind in the first lap are dropped. The others run more laps, each lap starting with
         // the next algorithm, and the least sum wins, so a changing clock decides nothing. (Taking the least time of
         // three laps in one order is not enough: at 8192³, where the best two are 3 % ahead of the next, it made our
@@ -181,7 +181,7 @@ pub(crate) struct Operands {
 
 /// One multiplication by cuBLASLt.
 #[derive(Debug)]
-pub(crate) struct Product<'a> {
+pub(crate) struct Matmul<'a> {
     blas: &'a Blas,
     work: sys::cublasLtMatmulDesc_t,
     a: sys::cublasLtMatrixLayout_t,
@@ -193,8 +193,8 @@ pub(crate) struct Product<'a> {
     tried: usize,
 }
 
-impl<'a> Product<'a> {
-    fn new(blas: &'a Blas, problem: Problem) -> Result<Product<'a>, Error> {
+impl<'a> Matmul<'a> {
+    fn new(blas: &'a Blas, problem: Problem) -> Result<Matmul<'a>, Error> {
         let Problem {
             size: [m, n, k],
             dtype,
@@ -208,7 +208,7 @@ impl<'a> Product<'a> {
                 help: "use --dtype bf16 or f16".into(),
             });
         }
-        let mut product = Product {
+        let mut product = Matmul {
             blas,
             work: ptr::null_mut(),
             a: ptr::null_mut(),
@@ -390,7 +390,7 @@ impl<'a> Product<'a> {
     }
 }
 
-impl Drop for Product<'_> {
+impl Drop for Matmul<'_> {
     fn drop(&mut self) {
         for layout in [self.a, self.b, self.c] {
             if !layout.is_null() {

@@ -9,6 +9,6 @@ mod elements;
 mod nccl;
 mod numbers;
 
-pub(crate) use blas::{Blas, Fused, Operands, Problem, Product};
+pub(crate) use blas::{Blas, Fused, Matmul, Operands, Problem};
 pub(crate) use nccl::Nccl;
 pub(crate) use numbers::{Activation, Compare, CompareFused, Difference, Draw, Numbers};

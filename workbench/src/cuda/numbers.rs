@@ -3,17 +3,17 @@
 use super::elements;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_runtime::Error;
-use counterflow_runtime::cuda::{Address, Arguments, Function, Gpu, Grid, Local, Module};
+use counterflow_runtime::cuda::{Address, Arguments, Function, Gpu, LaunchConfig, Local, Module};
 use counterflow_runtime::jit::{Compiled, Compiler, Source, Target};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 
 const TEXT: &str = include_str!("numbers.cu");
-const GRID: Grid = Grid {
+const GRID: LaunchConfig = LaunchConfig {
     ctas: 528,
     threads: 256,
     cluster: 1,
-    early: false,
+    dependent_launch: false,
 };
 
 /// Random numbers and comparisons on one GPU.

@@ -1,5 +1,6 @@
-// Between accumulators and swizzled panels. A panel is what one TMA box reads or writes: rows of 64 columns of 16-bit
-// elements (128-byte swizzle), or of 32 or 16 (64, 32) where the tile's width is no multiple of 64, or of 32 of f32.
+// Between accumulators and swizzled subtiles. A subtile is what one TMA box reads or writes: rows of 64 columns of
+// 16-bit elements (128-byte swizzle), or of 32 or 16 (64, 32) where the tile's width is no multiple of 64, or of 32 of
+// f32.
 // The swizzle permutes a row's 16-byte chunks by row number, which also keeps the matrix instructions below free of
 // bank conflicts.
 
@@ -27,12 +28,12 @@ __device__ __forceinline__ float2 unpack(u32 pair, f16) {
     return value;
 }
 
-// Address of a row's 16-byte chunk in a panel `columns` wide.
+// Address of a row's 16-byte chunk in a subtile `columns` wide.
 template <u32 columns>
-__device__ __forceinline__ u32 panel_address(u32 panel, u32 row, u32 chunk) {
-    if constexpr (columns == 64) return panel + row * 128 + ((chunk ^ row % 8) << 4);
-    else if constexpr (columns == 32) return panel + row * 64 + ((chunk ^ row / 2 % 4) << 4);
-    else return panel + row * 32 + ((chunk ^ row / 4 % 2) << 4);
+__device__ __forceinline__ u32 subtile_address(u32 subtile, u32 row, u32 chunk) {
+    if constexpr (columns == 64) return subtile + row * 128 + ((chunk ^ row % 8) << 4);
+    else if constexpr (columns == 32) return subtile + row * 64 + ((chunk ^ row / 2 % 4) << 4);
+    else return subtile + row * 32 + ((chunk ^ row / 4 % 2) << 4);
 }
 
 // A warp's 16x16 block, one row address a lane: lane % 16 is the row, lane / 16 the half of the columns. The register
@@ -54,17 +55,17 @@ __device__ __forceinline__ uint4 ldmatrix(u32 address) {
 // The address of a lane's pair of f32 in a block of 8 columns. Rows of f32 are swizzled as twice as many 16-bit
 // elements.
 template <u32 columns>
-__device__ __forceinline__ u32 panel_address_f32(u32 panel, u32 row, u32 block, u32 lane) {
-    return panel_address<2 * columns>(panel, row, 2 * block + lane % 4 / 2) + lane % 2 * 8;
+__device__ __forceinline__ u32 subtile_address_f32(u32 subtile, u32 row, u32 block, u32 lane) {
+    return subtile_address<2 * columns>(subtile, row, 2 * block + lane % 4 / 2) + lane % 2 * 8;
 }
 
-// Round a panel's width of a warp's 16 rows into it. `d` is the first of their accumulators, `row` the warp's first.
+// Round a subtile's width of a warp's 16 rows into it. `d` is the first of their accumulators, `row` the warp's first.
 template <typename T, u32 columns>
-__device__ __forceinline__ void panel_store(const float* d, u32 panel, u32 row, u32 lane) {
+__device__ __forceinline__ void subtile_store(const float* d, u32 subtile, u32 row, u32 lane) {
     if constexpr (sizeof(T) == 4) {
 #pragma unroll
         for (u32 pair = 0; pair < columns / 4; ++pair) {
-            const u32 address = panel_address_f32<columns>(panel, row + pair % 2 * 8 + lane / 4, pair / 2, lane);
+            const u32 address = subtile_address_f32<columns>(subtile, row + pair % 2 * 8 + lane / 4, pair / 2, lane);
             asm volatile("st.shared.v2.f32 [%0], {%1, %2};"
                          ::"r"(address), "f"(d[2 * pair]), "f"(d[2 * pair + 1]) : "memory");
         }
@@ -72,19 +73,19 @@ __device__ __forceinline__ void panel_store(const float* d, u32 panel, u32 row, 
 #pragma unroll
         for (u32 block = 0; block < columns / 16; ++block) {
             const float* v = d + 8 * block;
-            stmatrix(panel_address<columns>(panel, row + lane % 16, 2 * block + lane / 16), pack(v[0], v[1], T()),
+            stmatrix(subtile_address<columns>(subtile, row + lane % 16, 2 * block + lane / 16), pack(v[0], v[1], T()),
                      pack(v[2], v[3], T()), pack(v[4], v[5], T()), pack(v[6], v[7], T()));
         }
     }
 }
 
-// Add a panel to a warp's accumulators, in f32. The inverse walk of panel_store.
+// Add a subtile to a warp's accumulators, in f32. The inverse walk of subtile_store.
 template <typename T, u32 columns>
-__device__ __forceinline__ void panel_add(float* d, u32 panel, u32 row, u32 lane) {
+__device__ __forceinline__ void subtile_add(float* d, u32 subtile, u32 row, u32 lane) {
     if constexpr (sizeof(T) == 4) {
 #pragma unroll
         for (u32 pair = 0; pair < columns / 4; ++pair) {
-            const u32 address = panel_address_f32<columns>(panel, row + pair % 2 * 8 + lane / 4, pair / 2, lane);
+            const u32 address = subtile_address_f32<columns>(subtile, row + pair % 2 * 8 + lane / 4, pair / 2, lane);
             float a, b;
             asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(address) : "memory");
             d[2 * pair] += a, d[2 * pair + 1] += b;
@@ -93,7 +94,7 @@ __device__ __forceinline__ void panel_add(float* d, u32 panel, u32 row, u32 lane
 #pragma unroll
         for (u32 block = 0; block < columns / 16; ++block) {
             float* v = d + 8 * block;
-            const uint4 p = ldmatrix(panel_address<columns>(panel, row + lane % 16, 2 * block + lane / 16));
+            const uint4 p = ldmatrix(subtile_address<columns>(subtile, row + lane % 16, 2 * block + lane / 16));
             const float2 a = unpack(p.x, T()), b = unpack(p.y, T()), c = unpack(p.z, T()), e = unpack(p.w, T());
             v[0] += a.x, v[1] += a.y, v[2] += b.x, v[3] += b.y;
             v[4] += c.x, v[5] += c.y, v[6] += e.x, v[7] += e.y;
@@ -101,13 +102,13 @@ __device__ __forceinline__ void panel_add(float* d, u32 panel, u32 row, u32 lane
     }
 }
 
-// A panel's width of a warp's 16 rows of a stored panel, in the order of its accumulators.
+// A subtile's width of a warp's 16 rows of a stored subtile, in the order of its accumulators.
 template <typename T, u32 columns>
-__device__ __forceinline__ void panel_read(float* d, u32 panel, u32 row, u32 lane) {
+__device__ __forceinline__ void subtile_read(float* d, u32 subtile, u32 row, u32 lane) {
     if constexpr (sizeof(T) == 4) {
 #pragma unroll
         for (u32 pair = 0; pair < columns / 4; ++pair) {
-            const u32 address = panel_address_f32<columns>(panel, row + pair % 2 * 8 + lane / 4, pair / 2, lane);
+            const u32 address = subtile_address_f32<columns>(subtile, row + pair % 2 * 8 + lane / 4, pair / 2, lane);
             asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
                          : "=f"(d[2 * pair]), "=f"(d[2 * pair + 1]) : "r"(address) : "memory");
         }
@@ -115,7 +116,7 @@ __device__ __forceinline__ void panel_read(float* d, u32 panel, u32 row, u32 lan
 #pragma unroll
         for (u32 block = 0; block < columns / 16; ++block) {
             float* v = d + 8 * block;
-            const uint4 p = ldmatrix(panel_address<columns>(panel, row + lane % 16, 2 * block + lane / 16));
+            const uint4 p = ldmatrix(subtile_address<columns>(subtile, row + lane % 16, 2 * block + lane / 16));
             const float2 a = unpack(p.x, T()), b = unpack(p.y, T()), c = unpack(p.z, T()), e = unpack(p.w, T());
             v[0] = a.x, v[1] = a.y, v[2] = b.x, v[3] = b.y;
             v[4] = c.x, v[5] = c.y, v[6] = e.x, v[7] = e.y;
@@ -138,7 +139,7 @@ __device__ __forceinline__ float2 vector_pair(const float* vector, u32 column, u
     return make_float2(column < columns ? vector[column] : 0.0f, 0.0f);
 }
 
-// A lane's part of a panel's width: of accumulator i of the panel, the column's element is d[vector_index(i)].
+// A lane's part of a subtile's width: of accumulator i of the subtile, the column's element is d[vector_index(i)].
 template <u32 width, typename V>
 __device__ __forceinline__ void vector_read(float* d, const V* vector, u32 first, u32 columns, u32 lane) {
 #pragma unroll
@@ -153,12 +154,12 @@ __device__ __forceinline__ constexpr u32 vector_index(u32 i) {
 
 // The same where a tile is swapped: its columns are on the instruction's M side, so accumulators hold it transposed.
 // Warp v of a warpgroup has columns 16v..16v+15 of a block of 64: d[4j], d[4j+1] are column lane/4, rows 8j + 2(lane%4)
-// and the next; d[4j+2], d[4j+3] are the same rows eight columns on. A panel has all of the tile's columns, 128 bytes
-// of each row (a slice) after another: `rows` lines of 128 bytes, swizzled like panels 64 columns wide. The matrix
+// and the next; d[4j+2], d[4j+3] are the same rows eight columns on. A subtile has all of the tile's columns, 128 bytes
+// of each row (a slice) after another: `rows` lines of 128 bytes, swizzled like subtiles 64 columns wide. The matrix
 // instructions transpose a block of 8x8 on its way.
 template <u32 size, u32 rows>
-__device__ __forceinline__ u32 slice_address(u32 panel, u32 column) {
-    return panel + column / (128 / size) * (rows * 128);
+__device__ __forceinline__ u32 slice_address(u32 subtile, u32 column) {
+    return subtile + column / (128 / size) * (rows * 128);
 }
 
 // A warp's 16 columns and 8 or 16 rows: the matrices are (columns 0-7, rows 0-7), (8-15, 0-7), (0-7, 8-15), (8-15,
@@ -189,31 +190,31 @@ __device__ __forceinline__ uint2 ldmatrix_transposed_half(u32 address) {
 // Where a lane points the matrix instructions at: lane % 8 is the row of 8, lane / 8 % 2 the half of the columns, lane
 // / 16 the next 8 rows.
 template <u32 rows>
-__device__ __forceinline__ u32 transposed_address(u32 panel, u32 column, u32 row, u32 lane) {
-    const u32 slice = slice_address<2, rows>(panel, column);
-    return panel_address<64>(slice, row + lane / 16 * 8 + lane % 8, column % 64 / 8 + lane / 8 % 2);
+__device__ __forceinline__ u32 transposed_address(u32 subtile, u32 column, u32 row, u32 lane) {
+    const u32 slice = slice_address<2, rows>(subtile, column);
+    return subtile_address<64>(slice, row + lane / 16 * 8 + lane % 8, column % 64 / 8 + lane / 8 % 2);
 }
 
-// The address of a lane's f32 of accumulator i of a panel.
+// The address of a lane's f32 of accumulator i of a subtile.
 template <u32 rows>
-__device__ __forceinline__ u32 transposed_address_f32(u32 panel, u32 column, u32 i, u32 lane) {
+__device__ __forceinline__ u32 transposed_address_f32(u32 subtile, u32 column, u32 i, u32 lane) {
     const u32 at = column + i / 2 % 2 * 8 + lane / 4, row = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    return panel_address<64>(slice_address<4, rows>(panel, at), row, at % 32 / 4) + at % 4 * 4;
+    return subtile_address<64>(slice_address<4, rows>(subtile, at), row, at % 32 / 4) + at % 4 * 4;
 }
 
-// Round a warp's 16 columns of a panel into it. `d` is the first of their accumulators, `column` the warp's first.
+// Round a warp's 16 columns of a subtile into it. `d` is the first of their accumulators, `column` the warp's first.
 template <typename T, u32 rows>
-__device__ __forceinline__ void panel_store_transposed(const float* d, u32 panel, u32 column, u32 lane) {
+__device__ __forceinline__ void subtile_store_transposed(const float* d, u32 subtile, u32 column, u32 lane) {
     if constexpr (sizeof(T) == 4) {
 #pragma unroll
         for (u32 i = 0; i < rows / 2; ++i)
             asm volatile("st.shared.f32 [%0], %1;"
-                         ::"r"(transposed_address_f32<rows>(panel, column, i, lane)), "f"(d[i]) : "memory");
+                         ::"r"(transposed_address_f32<rows>(subtile, column, i, lane)), "f"(d[i]) : "memory");
     } else {
 #pragma unroll
         for (u32 row = 0; row < rows; row += 16) {
             const float* v = d + row / 2;
-            const u32 address = transposed_address<rows>(panel, column, row, row + 8 < rows ? lane : lane % 16);
+            const u32 address = transposed_address<rows>(subtile, column, row, row + 8 < rows ? lane : lane % 16);
             const u32 a = pack(v[0], v[1], T()), b = pack(v[2], v[3], T());
             if (row + 8 < rows) stmatrix_transposed(address, a, b, pack(v[4], v[5], T()), pack(v[6], v[7], T()));
             else stmatrix_transposed(address, a, b);
@@ -221,23 +222,23 @@ __device__ __forceinline__ void panel_store_transposed(const float* d, u32 panel
     }
 }
 
-// A warp's 16 columns of a stored panel, in the order of its accumulators.
+// A warp's 16 columns of a stored subtile, in the order of its accumulators.
 template <typename T, u32 rows>
-__device__ __forceinline__ void panel_read_transposed(float* d, u32 panel, u32 column, u32 lane) {
+__device__ __forceinline__ void subtile_read_transposed(float* d, u32 subtile, u32 column, u32 lane) {
     if constexpr (sizeof(T) == 4) {
 #pragma unroll
         for (u32 i = 0; i < rows / 2; ++i)
             asm volatile("ld.shared.f32 %0, [%1];"
-                         : "=f"(d[i]) : "r"(transposed_address_f32<rows>(panel, column, i, lane)) : "memory");
+                         : "=f"(d[i]) : "r"(transposed_address_f32<rows>(subtile, column, i, lane)) : "memory");
     } else {
 #pragma unroll
         for (u32 row = 0; row < rows; row += 16) {
             float* v = d + row / 2;
             uint4 p = {};
             if (row + 8 < rows) {
-                p = ldmatrix_transposed(transposed_address<rows>(panel, column, row, lane));
+                p = ldmatrix_transposed(transposed_address<rows>(subtile, column, row, lane));
             } else {
-                const uint2 half = ldmatrix_transposed_half(transposed_address<rows>(panel, column, row, lane % 16));
+                const uint2 half = ldmatrix_transposed_half(transposed_address<rows>(subtile, column, row, lane % 16));
                 p.x = half.x, p.y = half.y;
             }
             const float2 a = unpack(p.x, T()), b = unpack(p.y, T());
@@ -250,11 +251,11 @@ __device__ __forceinline__ void panel_read_transposed(float* d, u32 panel, u32 c
     }
 }
 
-// Add a panel to a warp's accumulators, in f32.
+// Add a subtile to a warp's accumulators, in f32.
 template <typename T, u32 rows>
-__device__ __forceinline__ void panel_add_transposed(float* d, u32 panel, u32 column, u32 lane) {
+__device__ __forceinline__ void subtile_add_transposed(float* d, u32 subtile, u32 column, u32 lane) {
     float added[rows / 2];
-    panel_read_transposed<T, rows>(added, panel, column, lane);
+    subtile_read_transposed<T, rows>(added, subtile, column, lane);
 #pragma unroll
     for (u32 i = 0; i < rows / 2; ++i) d[i] += added[i];
 }

@@ -21,7 +21,7 @@ __device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
 
 // An arrival on CTA `cta` of the cluster: it may write into a place of this CTA's shared memory again. Relaxed on
 // purpose, since all who used that place are complete, so that there is nothing left to order; a release at cluster
-// scope would be a GPU-wide fence, at every step of K. Operands were read by wgmma, and wgmma_wait saw that. Panels
+// scope would be a GPU-wide fence, at every step of K. Operands were read by wgmma, and wgmma_wait saw that. Subtiles
 // were read by TMA, and tma_wait_read saw that; so what wrote them, and the sums of others that went into them, is
 // past, too. Never hand over written data with this one. Pairs with mbarrier_wait_relaxed.
 __device__ __forceinline__ void mbarrier_arrive_cluster(u32 barrier, u32 cta) {

@@ -14,12 +14,12 @@ struct TileScheduler {
     __device__ __forceinline__ TileScheduler(u32 rank, u32 ctas)
         : index(rank), first(0), rank(rank), ctas(ctas), early(ctas), alone(0) {}
 
-    // All CTAs do, but the first `comm` ones, which move data, join late: when the others have done `join` waves.
-    static __device__ __forceinline__ TileScheduler late_comm(u32 join, u32 comm) {
+    // All CTAs do, but the first `comm` ones, which move data, join late: when the others have done `late_join` waves.
+    static __device__ __forceinline__ TileScheduler late_comm(u32 late_join, u32 comm) {
         TileScheduler scheduler(blockIdx.x, gridDim.x);
         scheduler.early = gridDim.x - comm;
-        scheduler.alone = join * scheduler.early;
-        const bool joins = blockIdx.x < comm || join == 0;
+        scheduler.alone = late_join * scheduler.early;
+        const bool joins = blockIdx.x < comm || late_join == 0;
         scheduler.index = joins ? scheduler.alone + blockIdx.x : blockIdx.x - comm;
         return scheduler;
     }

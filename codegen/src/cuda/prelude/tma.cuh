@@ -28,30 +28,30 @@ __device__ __forceinline__ void tma_load_multicast(u32 shared, const TensorMap& 
         : "memory");
 }
 
-// A box of `all` rows, or by strips the first `rows` of them, where the others lie outside the map: there, a row takes
-// longer than inside. What is not loaded stays as it was; whoever multiplies it stores no row of that.
-template <u32 strip_rows, u32 all>
-__device__ __forceinline__ void tma_load_strips(u32 shared, const TensorMap& map, const TensorMap& strip, u32 rows,
-        u32 barrier, u32 column, u32 row, u32 chunk, u32 rank) {
+// A box of `all` rows, or by partial boxes the first `rows` of them, where the others lie outside the map: there, a row
+// takes longer than inside. What is not loaded stays as it was; whoever multiplies it stores no row of that.
+template <u32 partial_box_rows, u32 all>
+__device__ __forceinline__ void tma_load_partial(u32 shared, const TensorMap& map, const TensorMap& partial_box,
+        u32 rows, u32 barrier, u32 column, u32 row, u32 chunk, u32 rank) {
     if (rows == all) {
         tma_load(shared, map, barrier, column, row, chunk, rank);
     } else {
         #pragma unroll 1
-        for (u32 at = 0; at < rows; at += strip_rows)
-            tma_load(shared + at * 128, strip, barrier, column, row + at, chunk, rank);
+        for (u32 at = 0; at < rows; at += partial_box_rows)
+            tma_load(shared + at * 128, partial_box, barrier, column, row + at, chunk, rank);
     }
 }
 
 // The same into the CTAs of `mask`.
-template <u32 strip_rows, u32 all>
-__device__ __forceinline__ void tma_load_multicast_strips(u32 shared, const TensorMap& map, const TensorMap& strip,
-        u32 rows, u32 barrier, u32 column, u32 row, u32 chunk, u32 rank, u16 mask) {
+template <u32 partial_box_rows, u32 all>
+__device__ __forceinline__ void tma_load_multicast_partial(u32 shared, const TensorMap& map,
+        const TensorMap& partial_box, u32 rows, u32 barrier, u32 column, u32 row, u32 chunk, u32 rank, u16 mask) {
     if (rows == all) {
         tma_load_multicast(shared, map, barrier, column, row, chunk, rank, mask);
     } else {
         #pragma unroll 1
-        for (u32 at = 0; at < rows; at += strip_rows)
-            tma_load_multicast(shared + at * 128, strip, barrier, column, row + at, chunk, rank, mask);
+        for (u32 at = 0; at < rows; at += partial_box_rows)
+            tma_load_multicast(shared + at * 128, partial_box, barrier, column, row + at, chunk, rank, mask);
     }
 }
 

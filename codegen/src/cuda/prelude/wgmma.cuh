@@ -20,17 +20,17 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 shared) {
 constexpr u64 WGMMA_K_STEP = 32 >> 4;
 constexpr u64 WGMMA_64_ROWS = 64 * 128 >> 4;
 
-// What is contiguous in an operand's memory: K, or its rows (then the multiply transposes it on the way in).
-enum Contiguous : u32 { K_CONTIGUOUS, ROWS_CONTIGUOUS };
+// What is contiguous in an operand's memory: K, or M or N (then the multiply transposes it on the way in).
+enum Major : u32 { K_MAJOR, MN_MAJOR };
 
-// Descriptor of a tile whose rows are contiguous: blocks of 64 of them, `block` bytes each, with a line of 128 bytes
+// Descriptor of a tile that is MN-major: blocks of 64 rows, `block` bytes each, with a line of 128 bytes
 // for every K; eight lines (1024 bytes) from one swizzle atom to the next. Steps of 16 along K add 16 lines, of 64 rows
 // a block.
-__device__ __forceinline__ u64 wgmma_descriptor_rows(u32 shared, u32 block) {
+__device__ __forceinline__ u64 wgmma_descriptor_mn_major(u32 shared, u32 block) {
     const u32 low = __shfl_sync(~0u, wgmma_address(shared) | (block >> 4 << 16), 0);
     return 0x4000004000000000ull | low;
 }
-constexpr u64 WGMMA_ROWS_K_STEP = 16 * 128 >> 4;
+constexpr u64 WGMMA_MN_MAJOR_K_STEP = 16 * 128 >> 4;
 
 // Before the first multiply of a batch: the accumulators' earlier register accesses are done. From here to the wait no
 // instruction may name an accumulator.
@@ -124,7 +124,7 @@ __device__ __forceinline__ void wgmma_wait() {
 // The number of accumulators picks n: a thread holds n / 2 of them. Operands have K contiguous unless said otherwise.
 // a, b, p, a_is and b_is number the operands after the accumulators.
 #define WGMMA_OF(type, n, a_at, b_at, p_at, a_is_at, b_is_at) \
-    template <u32 a_is = K_CONTIGUOUS, u32 b_is = K_CONTIGUOUS> \
+    template <u32 a_is = K_MAJOR, u32 b_is = K_MAJOR> \
     __device__ __forceinline__ void wgmma_m64k16(float (&d)[n / 2], u64 a, u64 b, bool accumulate, type) { \
         asm volatile( \
             "{ .reg .pred p; setp.ne.b32 p, %" #p_at ", 0;\n\t" \

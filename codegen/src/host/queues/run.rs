@@ -47,10 +47,10 @@ pub(super) struct Agent {
 }
 
 /// A step of a kernel's role that others can observe, with its source location.
-pub(super) type Step = (Loc, Told);
+pub(super) type Step = (Loc, CounterOp);
 
 #[derive(Clone, Copy)]
-pub(super) enum Told {
+pub(super) enum CounterOp {
     /// A wait for this much more than the arrivals of all launches before.
     Wait {
         cell: usize,
@@ -98,7 +98,7 @@ impl<'a> Run<'a> {
             let roles = 0..pipeline.kernel.roles.len();
             let on_device = roles.filter(|role| !pipeline.kernel.roles[*role].kind.sequential());
             on_device
-                .map(|role| told(pipeline, plan, rank, role))
+                .map(|role| counter_ops(pipeline, plan, rank, role))
                 .collect()
         });
         Run {
@@ -256,12 +256,12 @@ impl<'a> Run<'a> {
                 let steps = &self.steps[entry.rank as usize][agent.role];
                 while let Some((_, step)) = steps.get(agent.at) {
                     match *step {
-                        Told::Wait { cell, more } => {
+                        CounterOp::Wait { cell, more } => {
                             if self.counts[cell] < self.all[cell] * u64::from(entry.launch) + more {
                                 break;
                             }
                         }
-                        Told::Signal { cell, amount } => self.counts[cell] += amount,
+                        CounterOp::Signal { cell, amount } => self.counts[cell] += amount,
                     }
                     agent.at += 1;
                     moved = true;
@@ -282,10 +282,10 @@ impl<'a> Run<'a> {
 }
 
 /// What a role of a kernel waits for and signals, in order.
-fn told(pipeline: &Pipeline, plan: &Plan, rank: u32, role: usize) -> Vec<Step> {
+fn counter_ops(pipeline: &Pipeline, plan: &Plan, rank: u32, role: usize) -> Vec<Step> {
     let kernel = &pipeline.kernel;
     let tell = |step: &unroll::Step| {
-        let told = match step.kind {
+        let op = match step.kind {
             StepKind::Wait {
                 counter,
                 cell,
@@ -296,7 +296,7 @@ fn told(pipeline: &Pipeline, plan: &Plan, rank: u32, role: usize) -> Vec<Step> {
                     0 => all * pipeline.scale(counter, plan),
                     _ => 0,
                 };
-                Told::Wait {
+                CounterOp::Wait {
                     cell: plan.arrivals.index(rank as u16, counter, cell),
                     more: more.into(),
                 }
@@ -306,7 +306,7 @@ fn told(pipeline: &Pipeline, plan: &Plan, rank: u32, role: usize) -> Vec<Step> {
                 home,
                 cell,
                 amount,
-            } => Told::Signal {
+            } => CounterOp::Signal {
                 cell: plan.arrivals.index(home, counter, cell),
                 amount: (amount * pipeline.scale(counter, plan)).into(),
             },
@@ -316,7 +316,7 @@ fn told(pipeline: &Pipeline, plan: &Plan, rank: u32, role: usize) -> Vec<Step> {
             | StepKind::Load { .. }
             | StepKind::Store { .. } => return None,
         };
-        Some((kernel.loc(step.op), told))
+        Some((kernel.loc(step.op), op))
     };
     plan.agent(rank, role)
         .steps

@@ -29,7 +29,7 @@ impl Layout {
         let ld = ld.unwrap_or_else(|| geometry.contiguous(buffer)) as usize;
         let slots = buffer.slots(setup.world as u32) as usize;
         let rows = held.len() as usize;
-        let (strides, chunk, slot) = if buffer.rows_contiguous {
+        let (strides, chunk, slot) = if buffer.mn_major {
             let chunk = geometry.chunk_rows(buffer.rows) as usize;
             (
                 (1, ld),

@@ -102,7 +102,7 @@ impl Asked<'_> {
         // What the CTAs of a cluster share, each loads a part of: those along rows have the same columns. The last ones along
         // a side may lie outside.
         let (multicast, outside) = ([across, down], [down > 1, across > 1]);
-        let contiguous = self.kernel.variant.layout.rows_contiguous();
+        let contiguous = self.kernel.variant.layout.mn_major();
         let accumulators = self.wgmma.accumulators();
         [0, 1].map(|side| {
             let (rows, ctas) = (rows[side], multicast[side].max(1));

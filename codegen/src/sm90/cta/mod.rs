@@ -4,7 +4,7 @@
 //! What is decided here is decided nowhere else: the plan, the model, the nodes of the warps and the emitter read it.
 
 mod asked;
-pub mod early;
+pub mod dependent_launch;
 mod registers;
 mod rules;
 mod smem;
@@ -25,11 +25,11 @@ use rules::refuse;
 use smem::{Division, Needs};
 
 /// Rows of a part of an operand's box that is loaded by itself: whole 128-byte swizzle atoms of 8. A load takes about 20 ns
-/// whatever its rows, and a row outside the tensor 2 ns: measured, 200x8192x8192 in strips of 8, nine in its last tiles, was
+/// whatever its rows, and a row outside the tensor 2 ns: measured, 200x8192x8192 in partial boxes of 8, nine in its last tiles, was
 /// 25 % slower than 256x8192x8192.
-pub const STRIP_ROWS: u32 = 32;
+pub const PARTIAL_BOX_ROWS: u32 = 32;
 /// Columns of a staging buffer on its way to a peer: one 128-byte swizzle atom of 16-bit elements.
-pub const BOX_COLUMNS: u32 = 64;
+pub const STAGING_COLUMNS: u32 = 64;
 
 /// What a warp does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +44,7 @@ pub enum Role {
 
 /// Who runs a role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum RunBy {
     /// One elected thread of a warp of the first warpgroup.
     Thread {
         /// Which warp.
@@ -65,7 +65,7 @@ pub struct Warp {
     /// What it does.
     pub role: Role,
     /// Who runs it.
-    pub place: Place,
+    pub run_by: RunBy,
     /// Registers that each of its threads has.
     pub registers: u32,
 }
@@ -77,7 +77,7 @@ pub struct Cta {
     mode: Mode,
     warps: Vec<Warp>,
     smem: Vec<Region>,
-    early: bool,
+    dependent_launch: bool,
     tilings: Vec<Tiling>,
     bytes: u32,
 }
@@ -173,27 +173,27 @@ pub fn cta(kernel: &Kernel, level: Level) -> Result<Option<Cta>, Diagnostics> {
         let (comm, accumulators) = (staging(kernel), asked.wgmma.accumulators());
         let plain = kernel.counters.is_empty();
         let (first, others) = dealt(plain, comm.is_some(), accumulators);
-        let own = asked.wgmma.mode == Mode::PingPong || division.lifetime == Lifetime::HandedOver;
+        let own = asked.wgmma.mode == Mode::PingPong || division.lifetime == Lifetime::Staggered;
         let store = if own {
-            Place::Threads { first: 1 }
+            RunBy::Threads { first: 1 }
         } else {
-            Place::Thread { warp: 1 }
+            RunBy::Thread { warp: 1 }
         };
-        let warp = |role, place, registers| Warp {
+        let warp = |role, run_by, registers| Warp {
             role,
-            place,
+            run_by,
             registers,
         };
         Cta {
             cluster: kind.cluster,
             mode: asked.wgmma.mode,
             warps: vec![
-                warp(Role::Load, Place::Thread { warp: 0 }, first),
+                warp(Role::Load, RunBy::Thread { warp: 0 }, first),
                 warp(Role::Store, store, first),
-                warp(Role::Multiply, Place::Groups, others),
+                warp(Role::Multiply, RunBy::Groups, others),
             ],
             smem: needs.regions(division, comm),
-            early: early::possible(kernel),
+            dependent_launch: dependent_launch::possible(kernel),
             tilings: divided
                 .iter()
                 .map(|(asked, _, division)| asked.tiling(division))
@@ -225,7 +225,7 @@ pub(crate) fn staging_rows(kernel: &Kernel) -> Option<u32> {
 
 /// Bytes of such a buffer.
 fn staging(kernel: &Kernel) -> Option<u32> {
-    staging_rows(kernel).map(|rows| rows * BOX_COLUMNS * 2)
+    staging_rows(kernel).map(|rows| rows * STAGING_COLUMNS * 2)
 }
 
 impl Cta {
@@ -234,14 +234,14 @@ impl Cta {
         self.cluster
     }
 
-    /// CTAs of a cluster that have tiles beside each other, and load together.
-    pub const fn beside(&self) -> u32 {
+    /// The multicast group: CTAs of a cluster that have tiles beside each other, and load together.
+    pub const fn multicast_group(&self) -> u32 {
         self.cluster.0 * self.cluster.1
     }
 
     /// CTAs of a cluster: those that load together, as often as they share steps.
     pub const fn ctas(&self) -> u32 {
-        self.beside() * self.split()
+        self.multicast_group() * self.split()
     }
 
     /// CTAs of a cluster that share the K steps of each tile; 1: none.
@@ -286,25 +286,25 @@ impl Cta {
         &self.smem[1]
     }
 
-    /// Whether the warpgroups that share a tile end it one after another (staggered epilogues).
+    /// Whether the warpgroups that share a tile stagger its epilogues.
     pub fn staggered(&self) -> bool {
-        self.subtiles().lifetime == Lifetime::HandedOver
+        self.subtiles().lifetime == Lifetime::Staggered
     }
 
-    /// Whether sums and subtiles lie where the stages are (aliased shared memory).
+    /// Whether partials and subtiles lie where the stages are (aliased shared memory).
     pub fn aliased(&self) -> bool {
         self.subtiles().lifetime == Lifetime::Epilogue
     }
 
-    /// Whether warpgroups that multiply take turns at it, and have subtiles of their own: of tiles of their own (ping-pong), or
+    /// Whether warpgroups that multiply have an order barrier, and subtiles of their own: of tiles of their own (ping-pong), or
     /// of their halves (staggered epilogues).
     pub fn ordered(&self) -> bool {
         self.subtiles().sets > 1
     }
 
     /// Whether launches may come before the one before them on the stream has ended (programmatic dependent launch).
-    pub const fn early(&self) -> bool {
-        self.early
+    pub const fn dependent_launch(&self) -> bool {
+        self.dependent_launch
     }
 
     /// Bytes of shared memory that a plan counts with, barriers included.

@@ -1,6 +1,6 @@
 //! Who has how many registers, and what that leaves room for. All of it is measured: other choices spill.
 
-use super::STRIP_ROWS;
+use super::PARTIAL_BOX_ROWS;
 use super::wgmma::{MOST_ACCUMULATORS, Mode, Wgmma};
 
 /// Accumulators of a thread from which the others have few registers: the loading thread 24.
@@ -29,16 +29,16 @@ pub(super) const fn has_registers(wgmma: Wgmma, company: Company) -> bool {
 }
 
 /// Whether the loading thread has registers for how much of each operand's tile exists, so that the rest is not loaded:
-/// beside more accumulators it would spill (256x176 in strips, 200x256 in blocks).
+/// beside more accumulators it would spill (256x176 in partial boxes, 200x256 in blocks).
 pub(super) const fn leaves_out(accumulators: u32) -> bool {
     accumulators <= MANY_ACCUMULATORS
 }
 
-/// Whether a box of so many rows of an operand that is K-major may be loaded in parts of [`STRIP_ROWS`]: what each of
+/// Whether a box of so many rows of an operand that is K-major may be loaded in parts of [`PARTIAL_BOX_ROWS`]: what each of
 /// several CTAs loads of a tile is whole ones.
 pub(super) const fn in_parts(rows: u32, ctas: u32, accumulators: u32) -> bool {
-    let whole = ctas == 1 || rows.is_multiple_of(STRIP_ROWS);
-    rows > STRIP_ROWS && whole && leaves_out(accumulators)
+    let whole = ctas == 1 || rows.is_multiple_of(PARTIAL_BOX_ROWS);
+    rows > PARTIAL_BOX_ROWS && whole && leaves_out(accumulators)
 }
 
 /// Registers that a thread of the first warpgroup keeps, and that one of the others takes. What the first gives up, the

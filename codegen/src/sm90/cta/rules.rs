@@ -73,7 +73,7 @@ const ITEMS: [fn(&Asked<'_>, &Tiling) -> Option<Diagnostic>; 4] = [
 /// What the rules for items find.
 pub(super) fn of_items(asked: &Asked<'_>, tiling: &Tiling) -> Vec<Diagnostic> {
     let found = ITEMS.iter().filter_map(|rule| rule(asked, tiling));
-    found.chain(shared_with_sums(asked)).collect()
+    found.chain(split_with_sums(asked)).collect()
 }
 
 /// What the rules of a level find, and whether what comes after them means anything.
@@ -214,7 +214,7 @@ fn clusters(asked: &Asked<'_>) -> Vec<Diagnostic> {
         ));
     }
     let rows = asked.wgmma.tile.rows;
-    let [x_rows, _] = asked.kernel.variant.layout.rows_contiguous();
+    let [x_rows, _] = asked.kernel.variant.layout.mn_major();
     if across == 2 && !x_rows && !rows.is_multiple_of(2 * ATOM_ROWS) {
         found.push(refuse(
             asked.at,
@@ -225,7 +225,7 @@ fn clusters(asked: &Asked<'_>) -> Vec<Diagnostic> {
     found
 }
 
-/// CTAs that share the steps of a tile.
+/// CTAs that split the K of a tile.
 fn splits(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let (kernel, kind, at) = (asked.kernel, asked.kind, asked.at);
     let split = kind.split;
@@ -234,13 +234,13 @@ fn splits(asked: &Asked<'_>) -> Vec<Diagnostic> {
         return found;
     }
     if split > MOST_CTAS {
-        let message = format!("{split} CTAs that share the steps of a tile");
+        let message = format!("{split} CTAs that split the K of a tile");
         let hint = format!("at most {MOST_CTAS}: a cluster has no more CTAs");
         found.push(refuse(at, message, hint));
     } else if kind.ctas() > MOST_CTAS {
         let (down, across) = kind.cluster;
         let message =
-            format!("{split} CTAs that share the steps of a tile, in a cluster of {down}x{across}");
+            format!("{split} CTAs that split the K of a tile, in a cluster of {down}x{across}");
         let most = MOST_CTAS / (down * across).max(1);
         let hint = format!("at most {MOST_CTAS} CTAs in all: `split` is at most {most}");
         found.push(refuse(at, message, hint));
@@ -248,7 +248,7 @@ fn splits(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let communicates = (kernel.roles.iter()).any(|role| !matches!(role.kind, RoleKind::Gemm(_)));
     if communicates || !kernel.counters.is_empty() {
         let message = format!(
-            "{split} CTAs that share the steps of a tile, in a kernel that moves data or signals"
+            "{split} CTAs that split the K of a tile, in a kernel that moves data or signals"
         );
         found.push(refuse(at, message, "split = 1: it is for GEMMs alone"));
         return found;
@@ -262,17 +262,17 @@ fn splits(asked: &Asked<'_>) -> Vec<Diagnostic> {
             .any(|block| !matches!(block, Block::Items { .. }))
     {
         // The last tile of a CTA is handed on differently: it must be known in the loop which one that is.
-        let message = format!("{split} CTAs that share the steps of a tile, in several loops");
+        let message = format!("{split} CTAs that split the K of a tile, in several loops");
         found.push(refuse(at, message, "split = 1, or one loop over tiles"));
     }
     found
 }
 
-/// Stored tiles come through the stages after the turn has passed.
+/// Stored tiles come through the stages after the order barrier was passed.
 fn shared_with_inputs(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
     let at = *asked.item.inputs.first()?;
-    let message = "a stored tile beside the product, with tiles taken in turn";
-    let hint = "it goes through the stages, after the turn has passed: tiles that are shared";
+    let message = "a stored tile beside the product, with tiles in ping-pong";
+    let hint = "it goes through the stages, after the order barrier was passed: cooperative tiles";
     (asked.wgmma.mode == Mode::PingPong).then(|| refuse(at, message, hint))
 }
 
@@ -290,8 +290,9 @@ fn whole_lines(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let at = asked.item.halves?;
     let columns = tiling.subtile().columns;
     let bytes = columns * 4;
-    let message = format!("16-bit panels of {columns} columns, beside f32 of {bytes} bytes a row");
-    let hint = "tiles that are shared, of a multiple of 32 columns";
+    let message =
+        format!("16-bit subtiles of {columns} columns, beside f32 of {bytes} bytes a row");
+    let hint = "cooperative tiles, of a multiple of 32 columns";
     (columns < 16).then(|| refuse(at, message, hint))
 }
 
@@ -301,17 +302,18 @@ fn inputs_fit(asked: &Asked<'_>, tiling: &Tiling) -> Option<Diagnostic> {
     let most: u32 = tiling.input_places().iter().sum();
     let at = *inputs.get(most as usize)?;
     let message = format!("{} stored tiles in one item", inputs.len());
-    let hint = format!("at most {most}: as many panels as a stage has room for");
+    let hint = format!("at most {most}: as many subtiles as a stage has room for");
     Some(refuse(at, message, hint))
 }
 
 /// As stored tiles do, those of a sum come through the stages.
-fn shared_with_sums(asked: &Asked<'_>) -> impl Iterator<Item = Diagnostic> {
-    let in_turn = asked.wgmma.mode == Mode::PingPong;
-    let sums = asked.item.sums.iter().filter(move |_| in_turn);
+fn split_with_sums(asked: &Asked<'_>) -> impl Iterator<Item = Diagnostic> {
+    let ping_pong = asked.wgmma.mode == Mode::PingPong;
+    let sums = asked.item.sums.iter().filter(move |_| ping_pong);
     sums.map(|at| {
-        let message = "a sum of stored tiles, with tiles taken in turn";
-        let hint = "it goes through the stages, after the turn has passed: tiles that are shared";
+        let message = "a sum of stored tiles, with tiles in ping-pong";
+        let hint =
+            "it goes through the stages, after the order barrier was passed: cooperative tiles";
         refuse(*at, message, hint)
     })
 }
@@ -349,7 +351,7 @@ pub(crate) fn placed(kernel: &Kernel, geometry: &Geometry) -> Vec<Diagnostic> {
                 let steps = depth.div_ceil(kind.k.max(1));
                 if steps < kind.split {
                     let message = format!(
-                        "{} CTAs share {steps} steps of {} of a K of {depth}",
+                        "{} CTAs split {steps} steps of {} of a K of {depth}",
                         kind.split, kind.k
                     );
                     let hint = format!("a step each: `split` is at most {steps}");
@@ -364,15 +366,15 @@ pub(crate) fn placed(kernel: &Kernel, geometry: &Geometry) -> Vec<Diagnostic> {
 /// What keeps a tile from having a pipeline: a hint at those that have.
 fn room(wgmma: Wgmma, company: Company) -> Option<&'static str> {
     if wgmma.swapped() {
-        let hint = "rows that are no multiple of 64, by 64 columns in turn or 128 shared up to 248 rows; \
-            by 128 in turn up to 160, 256 shared up to 160 (176 by CTAs alone, 200 of their plain products), 192 and 256 \
-            in turn up to 104 and 80";
+        let hint = "rows that are no multiple of 64, by 64 columns in ping-pong or 128 cooperative up to 248 rows; \
+            by 128 in ping-pong up to 160, 256 cooperative up to 160 (176 by CTAs alone, 200 of their plain products), 192 and 256 \
+            in ping-pong up to 104 and 80";
         return (wgmma.refused()).or_else(|| (!has_registers(wgmma, company)).then_some(hint));
     }
     let (rows, how): (&[u32], _) = match wgmma.mode {
         Mode::PingPong => (
             &[64, 128],
-            "64 or 128 rows in turn by a multiple of 16 columns: at most 256, of 128 rows 160",
+            "64 or 128 rows in ping-pong by a multiple of 16 columns: at most 256, of 128 rows 160",
         ),
         Mode::Cooperative => (
             &[128, 256],

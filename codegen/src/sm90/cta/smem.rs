@@ -1,4 +1,4 @@
-//! How a CTA's shared memory is divided between stages of operands, epilogue subtiles, and partial sums of other CTAs: the one
+//! How a CTA's shared memory is divided between stages of operands, epilogue subtiles, and partials of other CTAs: the one
 //! place that decides.
 
 use super::wgmma::{ATOM_ROWS, BLOCK_ROWS, CONSUMERS, Mode, Wgmma};
@@ -14,7 +14,7 @@ pub(super) struct Needs {
     pub stage: u32,
     /// Bytes of an operand's element.
     pub element: u32,
-    /// CTAs that share the K steps of a tile, and send each other their sums of its subtiles.
+    /// CTAs that split the K of a tile, and send each other their partials of its subtiles.
     pub split: u32,
     /// What leaves a tile, and what is read beside its product.
     pub results: Results,
@@ -39,7 +39,7 @@ pub(super) struct Results {
 /// A part of a CTA's shared memory: slots of the same size, in places of their own or in others'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// What a slot is called: `stage`, `panel`, `sum`, `box`.
+    /// What a slot is called: `stage`, `subtile`, `split_partial`, `staging`.
     pub name: &'static str,
     /// Bytes of a slot.
     pub bytes: u32,
@@ -59,7 +59,7 @@ pub enum Lifetime {
     /// All the time.
     Launch,
     /// All the time, for one set after another: a consumer hands each place on to the other one (staggered epilogues).
-    HandedOver,
+    Staggered,
     /// From a tile's last step to the first of the next: it lies where the stages are (aliased shared memory).
     Epilogue,
     /// Before the CTA's first tile: it lies where the others will be.
@@ -75,7 +75,7 @@ impl Region {
     /// Places that these have.
     pub const fn places(&self) -> u32 {
         match self.lifetime {
-            Lifetime::HandedOver => self.slots,
+            Lifetime::Staggered => self.slots,
             Lifetime::Launch | Lifetime::Epilogue | Lifetime::BeforeTiles => self.all(),
         }
     }
@@ -103,8 +103,8 @@ pub(super) struct Division {
 
 /// Barriers come last and take less.
 const BARRIERS: u32 = 1024;
-/// Bytes of a stage of which seven fit beside sums and subtiles. Measured, 512x1280x8192 and 256x2560x8192, steps shared by two:
-/// 128x80 (26 KB) takes 22 µs with seven, and 24 with eight where sums wait; 128x96 (28 KB) 22 with six, and 20.5 to 23 with eight.
+/// Bytes of a stage of which seven fit beside partials and subtiles. Measured, 512x1280x8192 and 256x2560x8192, steps shared by two:
+/// 128x80 (26 KB) takes 22 µs with seven, and 24 with eight where partials wait; 128x96 (28 KB) 22 with six, and 20.5 to 23 with eight.
 const ENOUGH: u32 = 27 << 10;
 /// More stages than this hide nothing that fewer do not.
 const MOST_STAGES: u32 = 16;
@@ -126,7 +126,7 @@ const MOST_STAGING: u32 = 12;
 pub(super) type Refusal = (String, String);
 
 impl Needs {
-    const fn in_turn(&self) -> bool {
+    const fn ping_pong(&self) -> bool {
         matches!(self.wgmma.mode, Mode::PingPong)
     }
 
@@ -155,7 +155,7 @@ impl Needs {
 
     /// Columns of a subtile: what one TMA box stores. The widest swizzle that divides the tile, since a box beyond the
     /// tile would overwrite its neighbour's columns. In ping-pong, half of the widest: room for one more stage is worth
-    /// more than fewer stores. CTAs that share a tile's K steps store as many of its subtiles each, where a
+    /// more than fewer stores. CTAs that split a tile's K store as many of its subtiles each, where a
     /// width allows it, and otherwise narrow ones, which differ least.
     fn subtile_columns(&self) -> u32 {
         let widths = match self.wgmma.mode {
@@ -210,15 +210,15 @@ impl Needs {
         operands.map(each).iter().sum()
     }
 
-    /// Whether sums and subtiles lie where the stages are: those are idle then, since a CTA whose steps are shared waits
+    /// Whether partials and subtiles lie where the stages are: those are idle then, since a CTA whose steps are shared waits
     /// for the others at the end of each tile. In ping-pong, stages have steps of the other warpgroup's tile meanwhile; and
     /// a stored tile comes through them. Small stages are enough without: the wait costs more than they bring.
     const fn aliased(&self) -> bool {
-        self.split > 1 && !self.in_turn() && self.results.inputs == 0 && self.stage > ENOUGH
+        self.split > 1 && !self.ping_pong() && self.results.inputs == 0 && self.stage > ENOUGH
     }
 
-    /// Bytes in which the other CTAs' sums of this one's subtiles arrive, for both warpgroups.
-    pub fn sums(&self) -> u32 {
+    /// Bytes in which the other CTAs' partials of this one's subtiles arrive, for both warpgroups.
+    pub fn partials(&self) -> u32 {
         if self.split <= 1 {
             return 0;
         }
@@ -251,10 +251,10 @@ impl Needs {
             Mode::PingPong => whole.min(2),
             Mode::Cooperative => (whole * 3).div_ceil(4),
         };
-        let sums = self.sums();
-        let free = room.saturating_sub(BARRIERS + sums);
-        let beside = if sums > 0 {
-            format!(" and {sums} bytes of sums")
+        let partials = self.partials();
+        let free = room.saturating_sub(BARRIERS + partials);
+        let beside = if partials > 0 {
+            format!(" and {partials} bytes of partials")
         } else {
             String::new()
         };
@@ -265,20 +265,23 @@ impl Needs {
             .find(|subtiles| fits_three(*subtiles))
             .unwrap_or(wanted);
         let least = kind
-            .panels
+            .subtiles
             .unwrap_or(if kind.stages.is_some() { 1 } else { wanted });
         let most = free.saturating_sub(least.saturating_mul(sets * subtile)) / stage;
-        let beside = format!(" beside {} panels of {subtile} bytes{beside}", least * sets);
+        let beside = format!(
+            " beside {} subtiles of {subtile} bytes{beside}",
+            least * sets
+        );
         let stages = self.stages(kind, most, &beside, room)?;
         let left = (free - stages * stage) / (sets * subtile);
         let most = match self.wgmma.mode {
             Mode::PingPong => wanted,
             Mode::Cooperative => whole,
         };
-        let subtiles = kind.panels.unwrap_or(left.min(most));
+        let subtiles = kind.subtiles.unwrap_or(left.min(most));
         if subtiles > whole {
             return Err((
-                format!("{subtiles} panels of {}", self.part(one)),
+                format!("{subtiles} subtiles of {}", self.part(one)),
                 format!("a tile has {whole}"),
             ));
         }
@@ -287,7 +290,7 @@ impl Needs {
             subtiles,
             subtile: one,
             lifetime: Lifetime::Launch,
-            bytes: stages * stage + subtiles * sets * subtile + sums + BARRIERS,
+            bytes: stages * stage + subtiles * sets * subtile + partials + BARRIERS,
         })
     }
 
@@ -301,15 +304,15 @@ impl Needs {
     /// gained nothing and lost up to 2 %. Low subtiles, each a meeting with the thread that stores, lost 2 to 3 % (of 8 rows).
     /// Values that are computed, CTAs that load for each other, and kernels that signal were not measured.
     ///
-    /// All tiles of a launch have as many steps: a turn is waited for in each of them or in none.
+    /// All tiles of a launch have as many steps: the order barrier is waited at in each of them or in none.
     fn stagger(&self, kind: &GemmKind, room: u32) -> Option<Division> {
         let Tile { rows, columns, .. } = self.wgmma.tile;
         let half = rows * columns / CONSUMERS * self.results.widest;
         let free = room.saturating_sub(BARRIERS);
         let stages = STAGES_STAGGERED * self.stage;
         let fits = stages + half <= free && stages + CONSUMERS * half > free;
-        let open = kind.panels.is_none() && kind.stages.is_none_or(|it| it == STAGES_STAGGERED);
-        let shared = !self.in_turn() && self.split == 1 && self.alone;
+        let open = kind.subtiles.is_none() && kind.stages.is_none_or(|it| it == STAGES_STAGGERED);
+        let shared = !self.ping_pong() && self.split == 1 && self.alone;
         let one_store = !self.results.computed && self.results.stores == 1;
         let Subtile { rows, columns } = self.subtile();
         let low = self.wgmma.swapped() && rows < ENOUGH_ROWS;
@@ -327,7 +330,7 @@ impl Needs {
             stages: STAGES_STAGGERED,
             subtiles: self.whole(subtile) / CONSUMERS,
             subtile,
-            lifetime: Lifetime::HandedOver,
+            lifetime: Lifetime::Staggered,
             bytes: stages + half + BARRIERS,
         })
     }
@@ -354,24 +357,24 @@ impl Needs {
     /// As [`Needs::divide`], with all of it for stages: between two tiles, sums and this CTA's subtiles lie there, each in
     /// a place of its own.
     fn alias(&self, kind: &GemmKind, room: u32) -> Result<Division, Refusal> {
-        let (one, split, sums) = (self.subtile(), self.split, self.sums());
+        let (one, split, partials) = (self.subtile(), self.split, self.partials());
         let (stage, subtile) = (self.stage.max(1), one.elements() * self.results.widest);
         let subtiles = self.whole(one).div_ceil(split) * self.results.stores.max(1);
-        let over = sums + subtiles * subtile;
+        let over = partials + subtiles * subtile;
         let most = room.saturating_sub(BARRIERS) / stage;
         let stages = self.stages(kind, most, "", room)?;
-        if let Some(asked) = kind.panels.filter(|asked| *asked != subtiles) {
+        if let Some(asked) = kind.subtiles.filter(|asked| *asked != subtiles) {
             return Err((
                 format!(
-                    "{asked} panels, where {split} CTAs that share a tile have {subtiles} each"
+                    "{asked} subtiles, where {split} CTAs that share a tile have {subtiles} each"
                 ),
-                "leave `panels` open: sums and panels lie where the stages are".into(),
+                "leave `subtiles` open: partials and subtiles lie where the stages are".into(),
             ));
         }
         if over > stages * stage {
             return Err((
                 format!(
-                    "{over} bytes of sums and panels where {stages} stages of {stage} bytes are"
+                    "{over} bytes of partials and subtiles where {stages} stages of {stage} bytes are"
                 ),
                 format!(
                     "{} stages or more, or a smaller `split`",
@@ -399,10 +402,10 @@ impl Needs {
         }
         Err((
             format!(
-                "{split} CTAs that share a tile of {whole} panels of {}",
+                "{split} CTAs that share a tile of {whole} subtiles of {}",
                 self.part(one)
             ),
-            format!("a panel each: `split` is at most {whole}"),
+            format!("a subtile each: `split` is at most {whole}"),
         ))
     }
 
@@ -430,34 +433,34 @@ impl Needs {
             lifetime: Lifetime::Launch,
         };
         // Each warpgroup has subtiles of its own where it has tiles, or ends, of its own.
-        let own = self.in_turn() || division.lifetime == Lifetime::HandedOver;
-        let panels = Region {
-            name: "panel",
+        let own = self.ping_pong() || division.lifetime == Lifetime::Staggered;
+        let subtiles = Region {
+            name: "subtile",
             bytes: division.subtile.elements() * self.results.widest,
             slots: subtiles,
             sets: if own { CONSUMERS } else { 1 },
             at: match division.lifetime {
                 Lifetime::Epilogue => stages.at,
-                Lifetime::Launch | Lifetime::HandedOver | Lifetime::BeforeTiles => stages.end(),
+                Lifetime::Launch | Lifetime::Staggered | Lifetime::BeforeTiles => stages.end(),
             },
             lifetime: division.lifetime,
         };
-        let mut regions = vec![stages, panels];
+        let mut regions = vec![stages, subtiles];
         if self.split > 1 {
             regions.push(Region {
-                name: "sum",
-                bytes: self.sums() / CONSUMERS,
+                name: "split_partial",
+                bytes: self.partials() / CONSUMERS,
                 slots: 1,
                 sets: CONSUMERS,
-                at: panels.end(),
+                at: subtiles.end(),
                 lifetime: division.lifetime,
             });
         }
         if let Some(bytes) = staging {
             regions.push(Region {
-                name: "box",
+                name: "staging",
                 bytes,
-                slots: (panels.end() / bytes).min(MOST_STAGING),
+                slots: (subtiles.end() / bytes).min(MOST_STAGING),
                 sets: 1,
                 at: 0,
                 lifetime: Lifetime::BeforeTiles,

@@ -30,7 +30,7 @@ const MOST: u32 = 256;
 pub enum Mode {
     /// All warpgroups that multiply share it: half of its M side each.
     Cooperative,
-    /// They take tiles in turn: one rounds and hands over its tile while the other one multiplies.
+    /// They work in ping-pong: one rounds and hands over its tile while the other one multiplies.
     PingPong,
 }
 
@@ -101,8 +101,8 @@ impl Wgmma {
 
     /// What keeps a tile from being multiplied at all, whatever room there is for it: a hint.
     pub fn refused(&self) -> Option<&'static str> {
-        const HINT: &str = "sm90 multiplies 64 (in turn), 128 or 256 rows by a multiple of 16 columns, and any other multiple \
-            of 8 rows by 128 or 256 columns, or in turn by a multiple of 64; up to 256 of each";
+        const HINT: &str = "sm90 multiplies 64 (in ping-pong), 128 or 256 rows by a multiple of 16 columns, and any other multiple \
+            of 8 rows by 128 or 256 columns, or in ping-pong by a multiple of 64; up to 256 of each";
         let (m, n) = self.sides();
         // Columns come by whole lines of the narrowest swizzle, rows by its atoms.
         let known = if self.swapped() {

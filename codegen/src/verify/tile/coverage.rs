@@ -10,7 +10,7 @@
 //! Tracks the sum that each block of memory holds, in the order of the greedy run. If guarantee 2 holds, every other
 //! order gives the same sums.
 
-mod told;
+mod report;
 
 use super::contribution::{NOTHING, SumId, Sums, Term, TermId};
 use super::facts::{Access, Area, At, Facts, for_spans};
@@ -398,7 +398,7 @@ impl<'a, 'b> Coverage<'a, 'b> {
         let blame = parts
             .first()
             .and_then(|part| self.blamed(area, block, part.0));
-        Some(self.told(
+        Some(self.report(
             block,
             blame,
             format!(

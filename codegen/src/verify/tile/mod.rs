@@ -11,7 +11,7 @@ mod order;
 mod progress;
 mod race;
 mod reuse;
-mod story;
+mod trace;
 
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::Kernel;

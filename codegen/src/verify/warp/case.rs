@@ -328,9 +328,12 @@ impl<'a> Env<'a> {
             first: 0,
             unknown: RefCell::new(None),
         };
-        let (rank, beside) = (block % case.pipeline.cta.ctas(), case.pipeline.cta.beside());
-        env.set("half", rank % beside);
-        env.set("share", rank / beside);
+        let (rank, group) = (
+            block % case.pipeline.cta.ctas(),
+            case.pipeline.cta.multicast_group(),
+        );
+        env.set("cta_rank", rank % group);
+        env.set("split_rank", rank / group);
         for (name, value) in &case.pipeline.lets {
             let value = value.eval(&env);
             env.set(name, value);
@@ -369,7 +372,7 @@ impl Values for Env<'_> {
         match field {
             Field::Size(dim) => geometry.size(dim),
             Field::ChunkRows(dim) => geometry.chunk_rows(dim),
-            Field::Tail(dim) => {
+            Field::PartialChunk(dim) => {
                 let short = |chunk: &u32| {
                     (1..geometry.chunk_rows(dim)).contains(&geometry.chunk(dim, *chunk).len())
                 };
@@ -379,7 +382,7 @@ impl Values for Env<'_> {
             Field::World => self.case.world,
             Field::First(counter) => self.case.first(counter),
             Field::CellRows(partition) => geometry.cell_rows(partition),
-            Field::Join => 1,
+            Field::LateJoin => 1,
             Field::Heap
             | Field::Stride
             | Field::Counters
@@ -410,7 +413,7 @@ impl Values for Env<'_> {
     }
 }
 
-/// CTAs of the case that move data: at most two, so that each has several units in turn.
+/// CTAs of the case that move data: at most two, so that each has several batches in turn.
 pub(super) fn comm_ctas(pipeline: &Pipeline) -> u32 {
     pipeline.comm.map_or(0, |comm| comm.ctas.min(2))
 }

@@ -1,12 +1,12 @@
-//! What lies where: that every box, product, panel and store is of the rows, columns and depth that it should be.
+//! What lies where: that every box, product, subtile and store is of the rows, columns and depth that it should be.
 //!
-//! No numbers are computed. A slot holds a box of a tensor or a panel of a product; a product knows its rows, its
+//! No numbers are computed. A slot holds a box of a tensor or a subtile of a product; a product knows its rows, its
 //! columns, how far along K it is and whose partial sums it has.
 
-use super::held::{Content, Phase, Product};
-use super::machine::{Agent, CALLER, Machine, Touch, Verdict};
+use super::held::{Content, Phase, TileProduct};
+use super::simulator::{Agent, CALLER, Simulator, Touch, Verdict};
 use super::step::{Area, Box4};
-use super::story;
+use super::trace;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, visit};
 use crate::program::{StoreMode, TensorId, TensorKind};
@@ -25,7 +25,7 @@ struct Operand {
 /// Boxes in a stage that do not make a tile.
 struct NoTile;
 
-impl Machine<'_> {
+impl Simulator<'_> {
     /// The first row of a box among all rows of its tensor.
     fn row(&self, at: &Box4) -> u32 {
         self.row_in_all(at, at.rows.0)
@@ -70,11 +70,11 @@ impl Machine<'_> {
                 Content::Box(from, on) if *on == phase && at.overlaps(tile) => {
                     held.push((*at, *from));
                 }
-                Content::Box(..) | Content::Panel(..) | Content::Sum(..) => {}
+                Content::Box(..) | Content::Subtile(..) | Content::Partial(..) => {}
             }
         }
         held.sort_by_key(|(at, _)| at.start);
-        if self.case.pipeline.kernel.buffers[tensor.index()].rows_contiguous {
+        if self.case.pipeline.kernel.buffers[tensor.index()].mn_major {
             held = self.blocks(held)?;
         }
         let Some((_, from)) = held.first() else {
@@ -98,7 +98,7 @@ impl Machine<'_> {
         }))
     }
 
-    /// The blocks of an operand whose rows are contiguous, of boxes in their order: each CTA of a cluster may have loaded
+    /// The blocks of an operand that is MN-major, of boxes in their order: each CTA of a cluster may have loaded
     /// some of a block's K, and K beyond the tensor is loaded too, as zeros.
     ///
     /// # Errors
@@ -140,7 +140,7 @@ impl Machine<'_> {
         fresh: bool,
     ) -> Verdict {
         let (cta, line) = (self.agents[index].cta, self.line());
-        let wrong = |what| Err(Box::new(story::wrong(self, index, what)));
+        let wrong = |what| Err(Box::new(trace::wrong(self, index, what)));
         let no_tile = "a stage does not hold one tile of each operand";
         let [x, w] = [0, 1].map(|side| {
             let part = (self.case.operands[side], areas[side]);
@@ -180,11 +180,11 @@ impl Machine<'_> {
         }
         let product = &mut self.agents[index].product;
         if fresh {
-            *product = Product {
+            *product = TileProduct {
                 at,
                 lacks,
                 depth: (first, first),
-                ..Product::default()
+                ..TileProduct::default()
             };
         }
         product.lacks_also(lacks);
@@ -192,9 +192,13 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// The first row and column of a panel of a product.
-    pub(super) fn panel_of(&self, product: &Product, part: u32) -> (Option<u32>, Option<u32>) {
-        let (row, column) = self.case.pipeline.panel_at(part);
+    /// The first row and column of a subtile of a product.
+    pub(super) fn subtile_of(
+        &self,
+        product: &TileProduct,
+        part: u32,
+    ) -> (Option<u32>, Option<u32>) {
+        let (row, column) = self.case.pipeline.subtile_at(part);
         let (first_row, first_column) = product.at;
         (
             first_row.map(|first| first + row),
@@ -202,10 +206,10 @@ impl Machine<'_> {
         )
     }
 
-    /// What a stored panel was loaded from, as its first box says; `None` where there is no panel, or not all of it.
-    pub(super) fn stored_panel(&self, cta: usize, panel: Area) -> Option<Box4> {
+    /// What a stored subtile was loaded from, as its first box says; `None` where there is no subtile, or not all of it.
+    pub(super) fn stored_subtile(&self, cta: usize, subtile: Area) -> Option<Box4> {
         let mut held: Vec<_> = (self.ctas[cta].held.iter())
-            .filter(|(at, _)| at.overlaps(panel))
+            .filter(|(at, _)| at.overlaps(subtile))
             .collect();
         held.sort_by_key(|(at, _)| at.start);
         let Content::Box(first, _) = held.first()?.1 else {
@@ -214,7 +218,7 @@ impl Machine<'_> {
         let pipeline = self.case.pipeline;
         let bytes = pipeline.kernel.buffers[first.tensor.index()].dtype.bytes();
         let columns = pipeline.tiling().slice_columns(bytes);
-        let (mut covered, mut column) = (panel.start, first.origin.1);
+        let (mut covered, mut column) = (subtile.start, first.origin.1);
         for (at, content) in held {
             let Content::Box(next, _) = content else {
                 return None;
@@ -226,12 +230,12 @@ impl Machine<'_> {
             }
             (covered, column) = (at.end, column + columns);
         }
-        (covered == panel.end).then_some(first)
+        (covered == subtile.end).then_some(first)
     }
 
-    /// Whether a store takes rows or columns of a panel, from a column of it on, that are products of garbage.
-    fn garbage(&self, product: &Product, (part, before): (u32, u32), to: &Box4) -> bool {
-        let (row, column) = self.case.pipeline.panel_at(part);
+    /// Whether a store takes rows or columns of a subtile, from a column of it on, that are products of garbage.
+    fn garbage(&self, product: &TileProduct, (part, before): (u32, u32), to: &Box4) -> bool {
+        let (row, column) = self.case.pipeline.subtile_at(part);
         let column = column + before;
         let stored = [
             (row, row + self.case.exists(to) - to.rows.0),
@@ -241,8 +245,8 @@ impl Machine<'_> {
         both.any(|(stored, lacks)| lacks.0.max(stored.0) < lacks.1.min(stored.1))
     }
 
-    /// A panel is written.
-    pub(super) fn written_panel(
+    /// A subtile is written.
+    pub(super) fn written_subtile(
         &mut self,
         index: usize,
         area: Area,
@@ -253,30 +257,30 @@ impl Machine<'_> {
             cta, ref product, ..
         } = self.agents[index];
         if epilogue.is_some_and(|epilogue| !product.applied.contains(&(epilogue, part))) {
-            let what = "its epilogue was not applied to this panel";
-            return Err(Box::new(story::wrong(self, index, what)));
+            let what = "its epilogue was not applied to this subtile";
+            return Err(Box::new(trace::wrong(self, index, what)));
         }
-        let content = Content::Panel(product.clone(), part, epilogue);
+        let content = Content::Subtile(product.clone(), part, epilogue);
         self.put(cta, area, content);
         Ok(())
     }
 
-    /// A stored panel is added.
-    pub(super) fn added(&mut self, index: usize, panel: Area, part: u32) -> Verdict {
+    /// A stored subtile is added.
+    pub(super) fn added(&mut self, index: usize, subtile: Area, part: u32) -> Verdict {
         let Agent {
             cta, ref product, ..
         } = self.agents[index];
-        let Some(from) = self.stored_panel(cta, panel) else {
-            let what = "a stage does not hold one stored panel";
-            return Err(Box::new(story::wrong(self, index, what)));
+        let Some(from) = self.stored_subtile(cta, subtile) else {
+            let what = "a stage does not hold one stored subtile";
+            return Err(Box::new(trace::wrong(self, index, what)));
         };
         let at = (
             Some(self.row_in_all(&from, from.origin.0)),
             Some(from.origin.1),
         );
-        if at != self.panel_of(product, part) {
-            let what = "the stored panel is not of its tile";
-            return Err(Box::new(story::wrong(self, index, what)));
+        if at != self.subtile_of(product, part) {
+            let what = "the stored subtile is not of its tile";
+            return Err(Box::new(trace::wrong(self, index, what)));
         }
         if part == 0 {
             self.agents[index].product.added.push(from.chunk);
@@ -284,13 +288,13 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// A store takes its panel or box.
+    /// A store takes its subtile or box.
     pub(super) fn stored(&self, index: usize, area: Area, to: &Box4) -> Verdict {
         let mut held = self.held(self.agents[index].cta, area).peekable();
         let kernel = &self.case.pipeline.kernel;
         let empty = to.columns.0 >= to.columns.1 || to.rows.0 >= to.rows.1;
         let row = self.row(to);
-        let wrong = |what: &str| Err(Box::new(story::wrong(self, index, what)));
+        let wrong = |what: &str| Err(Box::new(trace::wrong(self, index, what)));
         if held.peek().is_none() {
             return wrong("nothing was put there");
         }
@@ -304,20 +308,20 @@ impl Machine<'_> {
                         return wrong("the box holds other rows or columns");
                     }
                 }
-                Content::Sum(..) => return wrong("another CTA's sums lie there"),
-                Content::Panel(product, part, epilogue) => {
+                Content::Partial(..) => return wrong("another CTA's partials lie there"),
+                Content::Subtile(product, part, epilogue) => {
                     if !self.is_what_is_stored(to.tensor, *epilogue) {
                         return wrong("the schedule stores another value there");
                     }
                     let buffer = &kernel.buffers[to.tensor.index()];
                     let k = self.depth();
                     let lacks = "some of what exists of its operands was not loaded";
-                    let (Some(first), Some(column)) = self.panel_of(product, *part) else {
+                    let (Some(first), Some(column)) = self.subtile_of(product, *part) else {
                         return wrong(lacks);
                     };
                     let before = self.columns_before(area, buffer.dtype);
                     if (first, column + before) != (row, to.columns.0) {
-                        return wrong("the panel is of another place");
+                        return wrong("the subtile is of another place");
                     }
                     if self.garbage(product, (*part, before), to) {
                         return wrong(lacks);
@@ -351,13 +355,13 @@ impl Machine<'_> {
         moves
     }
 
-    /// Columns of a panel in its slot that lie before a slice of it, of elements of some type.
+    /// Columns of a subtile in its slot that lie before a slice of it, of elements of some type.
     fn columns_before(&self, slice: Area, dtype: Dtype) -> u32 {
-        let (pipeline, panels) = (self.case.pipeline, &self.case.pipeline.rings[1].buffer);
+        let (pipeline, subtiles) = (self.case.pipeline, &self.case.pipeline.rings[1].buffer);
         let columns = pipeline.tiling().slice_columns(dtype.bytes());
         let bytes = pipeline.tiling().subtile().rows * columns * dtype.bytes();
-        panels.as_ref().map_or(0, |panels| {
-            (slice.start - panels.at) % panels.slot_bytes() / bytes * columns
+        subtiles.as_ref().map_or(0, |subtiles| {
+            (slice.start - subtiles.at) % subtiles.slot_bytes() / bytes * columns
         })
     }
 
@@ -399,7 +403,7 @@ impl Machine<'_> {
                     if !buffer.is_scratch()
                         && !self.ends[launch as usize][rank as usize].has(touch.id)
                     {
-                        return Err(Box::new(story::unfinished(self, touch, rank)));
+                        return Err(Box::new(trace::unfinished(self, touch, rank)));
                     }
                     let area = self.area(&touch.whereabouts);
                     if self.adds(touch.step) {
@@ -426,7 +430,7 @@ impl Machine<'_> {
                 };
                 if (written, added) != wanted {
                     let did = (written, added);
-                    return Err(Box::new(story::uncovered(self, tensor, rank, did, wanted)));
+                    return Err(Box::new(trace::uncovered(self, tensor, rank, did, wanted)));
                 }
             }
         }

@@ -4,12 +4,12 @@ mod barriers;
 mod cluster;
 mod counters;
 mod end;
-mod sums;
+mod partials;
 
 use super::held::{Content, Phase};
-use super::machine::Machine;
+use super::simulator::Simulator;
 use super::step::Kind;
-use super::story;
+use super::trace;
 use crate::diag::Diagnostic;
 
 /// What became of a step.
@@ -19,7 +19,7 @@ pub(super) enum Did {
     BlockedOnCounter,
 }
 
-impl Machine<'_> {
+impl Simulator<'_> {
     /// Takes an agent's next step, if it can be taken; waits on counters only if it may.
     pub(super) fn step(&mut self, index: usize, counters: bool) -> Result<Did, Box<Diagnostic>> {
         let at = self.agents[index].at;
@@ -27,7 +27,7 @@ impl Machine<'_> {
         let kind = &steps[at].kind;
         let (cta, who) = (self.agents[index].cta, self.agents[index].who);
         if kind.is_global() && !self.agents[index].awaited {
-            return Err(Box::new(story::before_the_wait(self, index)));
+            return Err(Box::new(trace::before_the_wait(self, index)));
         }
         let mut skipped = 0;
         match *kind {
@@ -38,10 +38,10 @@ impl Machine<'_> {
                     &at[barrier],
                 );
                 if self.agents[index].knows.phases(number) + 1 < phases {
-                    return Err(Box::new(story::a_lap_behind(self, index)));
+                    return Err(Box::new(trace::a_phase_behind(self, index)));
                 }
                 if at.phase > phases {
-                    return Err(Box::new(story::too_late(self, index)));
+                    return Err(Box::new(trace::too_late(self, index)));
                 }
                 if at.phase < phases {
                     return Ok(Did::Blocked);
@@ -94,7 +94,7 @@ impl Machine<'_> {
             Kind::Store { area, to } => {
                 let read = self.touch_shared(index, cta, area, false, true)?;
                 if to.rows.1 > to.allowed {
-                    return Err(Box::new(story::spills(self, index, &to)));
+                    return Err(Box::new(trace::spills(self, index, &to)));
                 }
                 self.stored(index, area, &to)?;
                 let write = self.touch_global(index, to, true)?;

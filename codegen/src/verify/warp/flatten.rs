@@ -6,14 +6,14 @@ mod barriers;
 use super::case::{Case, Env};
 use super::step::{Area, Kind, Step};
 use crate::diag::Diagnostic;
-use crate::warp::{Ctas, Expr, MapId, Node, Phase, Place, RingId, Scheduler, Slot, Values};
+use crate::warp::{Ctas, Expr, MapId, Node, Phase, RingId, RunBy, Scheduler, Slot, Values};
 
 /// Where a role stands in a ring.
 #[derive(Clone, Copy, Default)]
 struct Cursor {
     slot: u32,
-    /// Laps around the ring.
-    lap: u32,
+    /// Passes over the ring.
+    phase: u32,
     previous: u32,
     held: u32,
     oldest: u32,
@@ -25,14 +25,14 @@ pub(super) struct Flattener<'a> {
     cursors: Vec<Cursor>,
     /// Which of the role's runners, and who they are.
     runner: u32,
-    place: Place,
+    run_by: RunBy,
     /// What gives it its items.
     scheduler: Option<&'a Scheduler>,
-    /// Turns passed to it that its next one needs.
-    turn: u32,
+    /// Arrivals at its order barrier that its next wait needs.
+    order: u32,
     item: Option<(u32, u32)>,
     /// Maps replaced by their sibling for the short chunk.
-    tails: Vec<(MapId, u32)>,
+    partial_chunks: Vec<(MapId, u32)>,
     steps: Vec<Step<'a>>,
 }
 
@@ -53,18 +53,18 @@ pub(super) fn flatten<'a>(
         env: Env::new(case, plan, rank, block),
         cursors: vec![Cursor::default(); case.pipeline.rings.len()],
         runner,
-        place: warp.place,
+        run_by: warp.run_by,
         scheduler: None,
-        turn: runner,
+        order: runner,
         item: None,
-        tails: Vec::new(),
+        partial_chunks: Vec::new(),
         steps: Vec::new(),
     };
     flat.set("consumer", runner);
     flat.list(&case.pipeline.start);
     flat.list(&warp.body);
     flat.item = None;
-    let first = matches!(warp.place, Place::Thread { warp: 0 });
+    let first = matches!(warp.run_by, RunBy::Thread { warp: 0 });
     for node in &case.pipeline.end {
         match node {
             Node::LastCta { body, advance, .. } if first => {
@@ -192,7 +192,7 @@ impl<'a> Flattener<'a> {
                         self.item = Some((row, column));
                     }
                     self.list(body);
-                    self.env.index = scheduler.next(self.env.index, self.place, &self.env);
+                    self.env.index = scheduler.next(self.env.index, self.run_by, &self.env);
                 }
                 self.env.first += count;
                 self.item = None;
@@ -220,9 +220,9 @@ impl<'a> Flattener<'a> {
             Node::Await { barrier, phase } => {
                 let cursor = self.cursors[usize::from(barrier.ring.0)];
                 let phases = match phase {
-                    Phase::ThisLap => cursor.lap + 1,
-                    Phase::LapBefore => cursor.lap,
-                    Phase::HandedOn => cursor.lap + self.runner,
+                    Phase::ThisPhase => cursor.phase + 1,
+                    Phase::PreviousPhase => cursor.phase,
+                    Phase::Staggered => cursor.phase + self.runner,
                 };
                 self.push(
                     node,
@@ -242,8 +242,8 @@ impl<'a> Flattener<'a> {
             }
             Node::Arrive { barrier, slot } => {
                 let slot = self.slot(barrier.ring, *slot);
-                let count = if self.place == Place::Groups { 4 } else { 1 };
-                let ctas = self.told(*barrier);
+                let count = if self.run_by == RunBy::Groups { 4 } else { 1 };
+                let ctas = self.arrival_ctas(*barrier);
                 self.push(
                     node,
                     Kind::Arrive {
@@ -262,14 +262,14 @@ impl<'a> Flattener<'a> {
                     self.advance(*ring);
                 }
             }
-            Node::AwaitTurn => {
-                let barrier = self.turn_of(self.runner);
-                let phases = self.turn;
-                self.turn += 1;
+            Node::AwaitOrder => {
+                let barrier = self.order_barrier(self.runner);
+                let phases = self.order;
+                self.order += 1;
                 self.push(node, Kind::Await { barrier, phases });
             }
-            Node::PassTurn => {
-                let barrier = self.turn_of(self.runner ^ 1);
+            Node::ArriveOrder => {
+                let barrier = self.order_barrier(self.runner ^ 1);
                 self.push(
                     node,
                     Kind::Arrive {
@@ -279,7 +279,7 @@ impl<'a> Flattener<'a> {
                     },
                 );
             }
-            Node::GiveBack { ring, held } => {
+            Node::Release { ring, held } => {
                 let held = self.value(held);
                 while self.cursors[usize::from(ring.0)].held > held {
                     let cursor = self.cursors[usize::from(ring.0)];
@@ -305,12 +305,12 @@ impl<'a> Flattener<'a> {
                 map,
                 at,
                 multicast,
-                strips,
+                partial_boxes,
             } => {
                 let cursor = self.cursors[usize::from(ring.0)];
                 let boxed = self.box_bytes(self.case.pipeline.map(*map));
                 let half = if multicast.is_some() {
-                    self.env.var("half")
+                    self.env.var("cta_rank")
                 } else {
                     0
                 };
@@ -320,13 +320,15 @@ impl<'a> Flattener<'a> {
                     None => vec![self.rank()],
                     Some(first) => {
                         let first = self.value(first);
-                        (first..first + self.case.pipeline.cta.beside()).collect()
+                        (first..first + self.case.pipeline.cta.multicast_group()).collect()
                     }
                 };
-                // The box, or those of its strips.
-                let (map, all) = match strips {
-                    Some(strips) if self.value(&strips.rows) != self.value(&strips.all) => {
-                        (strips.map, self.value(&strips.rows))
+                // The box, or those of its partial boxes.
+                let (map, all) = match partial_boxes {
+                    Some(partial_boxes)
+                        if self.value(&partial_boxes.rows) != self.value(&partial_boxes.all) =>
+                    {
+                        (partial_boxes.map, self.value(&partial_boxes.rows))
                     }
                     Some(_) | None => (*map, self.case.pipeline.map(*map).box_rows),
                 };
@@ -359,10 +361,10 @@ impl<'a> Flattener<'a> {
                 self.push(node, Kind::Store { area, to });
                 self.cursors[usize::from(ring.0)].held += 1;
             }
-            Node::Tail { map, chunk } => {
+            Node::PartialChunk { map, chunk } => {
                 let chunk = self.value(chunk);
-                self.tails.retain(|(known, _)| known != map);
-                self.tails.push((*map, chunk));
+                self.partial_chunks.retain(|(known, _)| known != map);
+                self.partial_chunks.push((*map, chunk));
             }
             Node::Commit => self.push(node, Kind::Commit),
             Node::AwaitRead { pending } => self.push(
@@ -488,7 +490,7 @@ impl<'a> Flattener<'a> {
         cursor.slot += 1;
         if cursor.slot.is_multiple_of(slots) {
             cursor.slot -= slots;
-            cursor.lap += 1;
+            cursor.phase += 1;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a thread does with its fragment of a tile: its numbers worked out, what it means, and how it is told.
 
 use super::flatten::Flattener;
-use super::machine::{Machine, Verdict};
+use super::simulator::{Simulator, Verdict};
 use super::step::{FragmentStep, Kind, Step};
 use crate::warp::{FragmentOp, Node, Slot};
 
@@ -9,7 +9,7 @@ impl<'a> Flattener<'a> {
     /// An operation with its numbers.
     pub(super) fn fragment(&mut self, node: &'a Node, op: &FragmentOp) {
         let step = match op {
-            FragmentOp::ReadPanel {
+            FragmentOp::ReadSubtile {
                 ring,
                 acc,
                 slot_part,
@@ -17,9 +17,9 @@ impl<'a> Flattener<'a> {
                 dtype,
                 ..
             } => {
-                let (area, panel) = self.panel(*ring, *slot_part, index, *dtype);
+                let (area, subtile) = self.subtile(*ring, *slot_part, index, *dtype);
                 let acc = *acc;
-                FragmentStep::ReadPanel { area, panel, acc }
+                FragmentStep::ReadSubtile { area, subtile, acc }
             }
             FragmentOp::ReadVector {
                 acc,
@@ -38,77 +38,85 @@ impl<'a> Flattener<'a> {
                 let (epilogue, part) = (*epilogue, self.value(part));
                 FragmentStep::Apply { epilogue, part }
             }
-            FragmentOp::WritePanel {
+            FragmentOp::WriteSubtile {
                 ring,
                 part,
                 epilogue,
                 dtype,
             } => {
-                let (area, _) = self.panel(*ring, 0, &0.into(), *dtype);
-                FragmentStep::WritePanel {
+                let (area, _) = self.subtile(*ring, 0, &0.into(), *dtype);
+                FragmentStep::WriteSubtile {
                     area,
-                    part: self.panel_number(part),
+                    part: self.subtile_number(part),
                     epilogue: *epilogue,
                 }
             }
-            FragmentOp::AddPanel {
+            FragmentOp::AddSubtile {
                 ring,
                 slot_part,
                 index,
                 part,
                 dtype,
             } => {
-                let (area, panel) = self.panel(*ring, *slot_part, index, *dtype);
+                let (area, subtile) = self.subtile(*ring, *slot_part, index, *dtype);
                 let part = self.value(part);
-                FragmentStep::AddPanel { area, panel, part }
+                FragmentStep::AddSubtile {
+                    area,
+                    subtile,
+                    part,
+                }
             }
-            FragmentOp::SendSum {
+            FragmentOp::SendPartial {
                 ring,
                 to,
                 index,
                 part,
             } => {
                 let slot = self.slot(*ring, Slot::Current);
-                FragmentStep::SendSum {
+                FragmentStep::SendPartial {
                     cta: self.value(to),
                     area: self.sum(*ring, slot, index),
                     barrier: self.barrier(ring.full(), slot),
                     part: self.value(part),
                 }
             }
-            FragmentOp::AddSum { ring, index, part } => {
+            FragmentOp::AddPartial { ring, index, part } => {
                 let slot = self.slot(*ring, Slot::Current);
                 let (area, part) = (self.sum(*ring, slot, index), self.value(part));
-                FragmentStep::AddSum { area, part }
+                FragmentStep::AddPartial { area, part }
             }
         };
         self.push(node, Kind::Fragment(step));
     }
 }
 
-impl Machine<'_> {
+impl Simulator<'_> {
     /// Does it.
     pub(super) fn fragment(&mut self, index: usize, step: FragmentStep) -> Verdict {
         let cta = self.agents[index].cta;
         match step {
-            FragmentStep::WritePanel {
+            FragmentStep::WriteSubtile {
                 area,
                 part,
                 epilogue,
             } => {
                 let id = self.touch_shared(index, cta, area, true, false)?;
                 self.agents[index].knows.shared.plain.add(id);
-                self.written_panel(index, area, part, epilogue)?;
+                self.written_subtile(index, area, part, epilogue)?;
             }
-            FragmentStep::AddPanel { area, panel, part } => {
+            FragmentStep::AddSubtile {
+                area,
+                subtile,
+                part,
+            } => {
                 let id = self.touch_shared(index, cta, area, false, false)?;
                 self.agents[index].knows.shared.plain.add(id);
-                self.added(index, panel, part)?;
+                self.added(index, subtile, part)?;
             }
-            FragmentStep::ReadPanel { area, panel, acc } => {
+            FragmentStep::ReadSubtile { area, subtile, acc } => {
                 let id = self.touch_shared(index, cta, area, false, false)?;
                 self.agents[index].knows.shared.plain.add(id);
-                self.read_panel(index, panel, acc)?;
+                self.read_subtile(index, subtile, acc)?;
             }
             FragmentStep::ReadVector {
                 acc,
@@ -116,16 +124,16 @@ impl Machine<'_> {
                 column,
             } => self.read_vector(index, acc, tensor, column)?,
             FragmentStep::Apply { epilogue, part } => self.applied(index, epilogue, part)?,
-            FragmentStep::SendSum {
+            FragmentStep::SendPartial {
                 cta: to,
                 area,
                 barrier,
                 part,
-            } => self.send_sum(index, to, area, (barrier, part))?,
-            FragmentStep::AddSum { area, part } => {
+            } => self.send_partial(index, to, area, (barrier, part))?,
+            FragmentStep::AddPartial { area, part } => {
                 let id = self.touch_shared(index, cta, area, false, false)?;
                 self.agents[index].knows.shared.plain.add(id);
-                self.added_sum(index, area, part)?;
+                self.added_partial(index, area, part)?;
             }
         }
         Ok(())
@@ -134,26 +142,30 @@ impl Machine<'_> {
     /// Tells it.
     pub(super) fn fragment_deed(&self, step: &Step<'_>, fragment: &FragmentStep) -> String {
         match fragment {
-            FragmentStep::WritePanel { area, .. } => {
+            FragmentStep::WriteSubtile { area, .. } => {
                 format!("writes {}", self.area_name(step, area))
             }
-            FragmentStep::AddPanel { area, .. } => format!("reads {}", self.area_name(step, area)),
-            FragmentStep::SendSum {
+            FragmentStep::AddSubtile { area, .. } => {
+                format!("reads {}", self.area_name(step, area))
+            }
+            FragmentStep::SendPartial {
                 cta, area, part, ..
             } => format!(
-                "sends panel {part} of its part to {} of CTA {cta} of its cluster",
+                "sends subtile {part} of its part to {} of CTA {cta} of its cluster",
                 self.area_name(step, area)
             ),
-            FragmentStep::AddSum { area, part } => {
-                format!("adds {} to panel {part}", self.area_name(step, area))
+            FragmentStep::AddPartial { area, part } => {
+                format!("adds {} to subtile {part}", self.area_name(step, area))
             }
-            FragmentStep::ReadPanel { area, .. } => format!("reads {}", self.area_name(step, area)),
+            FragmentStep::ReadSubtile { area, .. } => {
+                format!("reads {}", self.area_name(step, area))
+            }
             FragmentStep::ReadVector { tensor, column, .. } => format!(
                 "reads {} from column {column} on",
                 self.case.pipeline.kernel.buffers[tensor.index()].name
             ),
             FragmentStep::Apply { epilogue, part } => format!(
-                "applies {} to panel {part}",
+                "applies {} to subtile {part}",
                 self.case.pipeline.epilogues[*epilogue].name
             ),
         }

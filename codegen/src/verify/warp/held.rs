@@ -5,7 +5,7 @@ use crate::value::AccId;
 
 /// A tile product so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Product {
+pub(super) struct TileProduct {
     /// Its tile's first row among all rows, and its first column; `None` where nothing of them was loaded, since none
     /// exists.
     pub at: (Option<u32>, Option<u32>),
@@ -14,19 +14,19 @@ pub(super) struct Product {
     pub lacks: [(u32, u32); 2],
     /// Which part of K it has.
     pub depth: (u32, u32),
-    /// The parts of K that other CTAs of the cluster summed, by the panel they were added to.
+    /// The parts of K that other CTAs of the cluster summed, by the subtile they were added to.
     pub sums: Vec<(u32, (u32, u32))>,
     /// Whose partial tiles it has.
     pub added: Vec<u32>,
     /// Operands read for its epilogue: what was loaded, the row (of tiles) and the first column.
     pub read: Vec<(AccId, Option<u32>, u32)>,
-    /// Epilogues applied to the panel at hand, and which one that is.
+    /// Epilogues applied to the subtile at hand, and which one that is.
     pub applied: Vec<(usize, u32)>,
 }
 
-impl Product {
-    /// Another CTA's part of a panel is added.
-    pub fn add(&mut self, other: &Product, part: u32) {
+impl TileProduct {
+    /// Another CTA's part of a subtile is added.
+    pub fn add(&mut self, other: &TileProduct, part: u32) {
         self.sums.push((part, other.depth));
         self.lacks_also(other.lacks);
     }
@@ -38,7 +38,7 @@ impl Product {
         }
     }
 
-    /// Whether a panel has each part of K once, up to `k`.
+    /// Whether a subtile has each part of K once, up to `k`.
     pub fn has_all(&self, part: u32, k: u32) -> bool {
         let sums = self.sums.iter().filter(|(of, _)| *of == part);
         let mut parts: Vec<_> = sums.map(|(_, depth)| *depth).chain([self.depth]).collect();
@@ -55,10 +55,10 @@ impl Product {
 pub(super) enum Content {
     /// A box of a tensor, and the phase that its load completes on.
     Box(Box4, Phase),
-    /// A panel of a product, after an epilogue.
-    Panel(Product, u32, Option<usize>),
-    /// What another CTA has of a product, and which panel of it.
-    Sum(Product, u32),
+    /// A subtile of a product, after an epilogue.
+    Subtile(TileProduct, u32, Option<usize>),
+    /// What another CTA has of a product, and which subtile of it.
+    Partial(TileProduct, u32),
 }
 
 /// A phase of a CTA's barrier.

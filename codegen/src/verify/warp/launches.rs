@@ -8,7 +8,7 @@ use crate::shape::Shape;
 use crate::undo::{Fix, undone};
 use crate::variant::Variant;
 use crate::verify::tile::plan_findings;
-use crate::warp::{BOX_COLUMNS, Pipeline, UNIT};
+use crate::warp::{BATCH, Pipeline, STAGING_COLUMNS};
 
 /// Ranks of the case, if the schedule is legal for so many.
 const RANKS: u32 = 3;
@@ -125,11 +125,11 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     // Chunks of one and a half tiles, the last one two rows short (of two chunks, one row); columns that no tile divides;
     // and one step more of K than the ring has stages. Along either, the last of a cluster's tiles is wholly outside, and
     // there are more of them, so that each warpgroup has several in turn; of what its CTAs load half the rows each of, the
-    // last has more than one half. A copied piece has two units.
+    // last has more than one half. A copied piece has two batches.
     let rows = tile.rows + tile.rows / 2;
     let (down, across) = pipeline.cta.cluster();
     let [x_in_halves, w_in_halves] = {
-        let [x_rows, w_rows] = kernel.variant.layout.rows_contiguous();
+        let [x_rows, w_rows] = kernel.variant.layout.mn_major();
         [across > 1 && !x_rows, down > 1 && !w_rows].map(u32::from)
     };
     let (chunks, short) = match world {
@@ -141,22 +141,18 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     // A row of an operand is whole 16 bytes.
     let few = 16 / pipeline.dtype().bytes();
     let (n, k) = (
-        tile.columns * pipeline.cta.beside() + tile.columns / 2 * w_in_halves + 8,
+        tile.columns * pipeline.cta.multicast_group() + tile.columns / 2 * w_in_halves + 8,
         if let Some(steps) = steps {
             (steps - 1) * tile.k + few
         } else if pipeline.comm.is_some() {
-            (UNIT + 1) * BOX_COLUMNS
+            (BATCH + 1) * STAGING_COLUMNS
         } else {
             // Where steps are shared, each has as many as the ring has stages, and one of them one more.
             pipeline.cta.split() * pipeline.rings[0].slots * tile.k + few
         },
     );
     let mut shape = Shape::new(m, n, k);
-    for buffer in kernel
-        .buffers
-        .iter()
-        .filter(|buffer| buffer.rows_contiguous)
-    {
+    for buffer in kernel.buffers.iter().filter(|buffer| buffer.mn_major) {
         // Lines of whole 16 bytes, however many rows there are.
         shape
             .ld

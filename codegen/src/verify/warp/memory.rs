@@ -1,17 +1,17 @@
 //! Accesses of shared and global memory: each must come after all it conflicts with.
 
 use super::case::common;
-use super::machine::{CALLER, Machine, Touch, Verdict, Who};
 use super::seen::Seen;
+use super::simulator::{CALLER, Simulator, Touch, Verdict, Who};
 use super::step::{Area, Box4};
-use super::story;
+use super::trace;
 use crate::diag::Diagnostic;
 use crate::program::TensorKind;
 use crate::undo::{Fix, undone};
 use crate::verify::tile::Accessor;
 use crate::warp::View;
 
-impl Machine<'_> {
+impl Simulator<'_> {
     pub(super) fn touch_shared(
         &mut self,
         index: usize,
@@ -35,7 +35,7 @@ impl Machine<'_> {
         });
         if let Some(before) = before.copied() {
             let fence = seen.plain.has(before.id);
-            return Err(Box::new(story::shared_race(self, before, index, fence)));
+            return Err(Box::new(trace::shared_race(self, before, index, fence)));
         }
         let id = self.next_id(index);
         let cta = &mut self.ctas[cta];
@@ -97,7 +97,7 @@ impl Machine<'_> {
             }
             if !seen.proxy.has(before.id) {
                 let fence = seen.plain.has(before.id);
-                return Err(Box::new(story::global_race(
+                return Err(Box::new(trace::global_race(
                     self, *before, index, &at, fence,
                 )));
             }
@@ -110,7 +110,7 @@ impl Machine<'_> {
                 && before.who.rank == agent.who.rank
                 && before.step != CALLER
             {
-                return Err(Box::new(story::twice(self, *before, index, &at)));
+                return Err(Box::new(trace::twice(self, *before, index, &at)));
             }
             // No wait joins with signals of a later launch: what is ordered is of this launch, or an earlier one.
             if same_launch && before.step != CALLER {
@@ -147,7 +147,7 @@ impl Machine<'_> {
         if (least..=most).contains(&came) || undone(Fix::WarpOrder) {
             return Ok(());
         }
-        Err(Box::new(story::out_of_order(
+        Err(Box::new(trace::out_of_order(
             self,
             index,
             came,
@@ -200,7 +200,7 @@ impl Machine<'_> {
                     write && touch.whereabouts.overlaps(&whereabouts) && !sees.plain.has(touch.id)
                 });
                 if let Some(open) = open {
-                    return Err(Box::new(story::unfinished(self, open, rank)));
+                    return Err(Box::new(trace::unfinished(self, open, rank)));
                 }
                 let id = self.next_global();
                 sees.both(id);

@@ -3,16 +3,16 @@
 //! The case has three ranks, or as many as the schedule is legal for ([`launches::launches`]). Its chunks, tiles and pieces
 //! are ragged, so that every kind of edge occurs. It has several launches, so that what one leaves behind is seen; those
 //! of a kernel that signals differ in M, and run twice: with all ranks in step, and with a fast and a slow one. Between
-//! launches the caller fills and takes every tensor that others reach. Where warpgroups end a tile one after another
+//! launches the caller fills and takes every tensor that others reach. Where warpgroups stagger the epilogues of a tile
 //! there are more cases, of fewer steps. Control does not depend on timing, and orderings are tracked by what each agent
 //! has seen complete, not by when things happened; so one run finds a missing order whatever the timing of a real one
 //! would be.
 //!
 //! Checked: every barrier's phase is waited for as it comes; no slot is touched before its last user is done with it;
 //! ordinary accesses and the async proxy are fenced from each other; groups are waited for before what they moved is
-//! announced or reused; every product, panel and store is of the rows, columns and depth it should be, of the
+//! announced or reused; every product, subtile and store is of the rows, columns and depth it should be, of the
 //! value the schedule stores, and outputs are covered; rows that a stage still holds of an earlier step, since none of
-//! their strip exists, are in no row or column that is stored; what comes early awaits the launches before ahead of every
+//! their partial box exists, are in no row or column that is stored; a dependent launch awaits the launches before ahead of every
 //! access of global memory and before it ends; counters order what other ranks, the host's copies and the callers do; no
 //! signal is held back over a wait that another rank must answer; boxes stay within their chunk; no one waits for ever.
 //!
@@ -24,7 +24,7 @@
 //! conflicts, and time.
 //!
 //! Files, each of which needs only those before it: `launches` and `case` are what is tried; `step`, `flatten`, `host` and
-//! `programs` what each agent does; `held`, `seen` and `machine` the state of a run; `story` the words; `memory`, `content`,
+//! `programs` what each agent does; `held`, `seen` and `simulator` the state of a run; `trace` the words; `memory`, `content`,
 //! `values` and `execute` what a step does and must keep to; `ranks` and `pace` when it is taken; `outdated` a run for tests.
 //!
 //! [`Case::before`]: case::Case::before
@@ -37,7 +37,6 @@ mod fragment;
 mod held;
 mod host;
 mod launches;
-mod machine;
 mod memory;
 #[cfg(feature = "undo")]
 mod outdated;
@@ -45,12 +44,13 @@ mod pace;
 mod programs;
 mod ranks;
 mod seen;
+mod simulator;
 mod step;
-mod story;
+mod trace;
 mod values;
 
 use crate::diag::Diagnostics;
-use crate::sm90::cta::early;
+use crate::sm90::cta::dependent_launch;
 use crate::undo::{Fix, undone};
 use crate::warp::Pipeline;
 use case::Case;
@@ -67,8 +67,8 @@ pub(crate) use outdated::outdated;
 /// # Errors
 /// What is wrong with it, or why it could not be run.
 pub(crate) fn run(pipeline: &Pipeline) -> Result<(), Refused> {
-    if pipeline.early && !early::possible(&pipeline.kernel) {
-        return Err(Refused::Wrong(story::comes_early().into()));
+    if pipeline.dependent_launch && !dependent_launch::possible(&pipeline.kernel) {
+        return Err(Refused::Wrong(trace::dependent_launch().into()));
     }
     let launches = launches::launches(pipeline)?;
     every_case(pipeline, launches).map_err(Refused::Wrong)

@@ -6,10 +6,10 @@ use super::Refused;
 use super::case::Case;
 use super::execute::Did;
 use super::launches;
-use super::machine::{Machine, Verdict};
 use super::programs::Programs;
+use super::simulator::{Simulator, Verdict};
 use super::step::{Box4, Kind};
-use super::story;
+use super::trace;
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::undo::{Fix, undoing};
 use crate::warp::Pipeline;
@@ -24,15 +24,15 @@ pub(crate) fn outdated(pipeline: &Pipeline) -> Result<Option<String>, Refused> {
     let wrong = |found: Box<_>| Refused::Wrong(Diagnostics::from(*found));
     let programs = Programs::new(&case).map_err(wrong)?;
     undoing(Fix::WarpOrder, || {
-        let mut machine = Machine::new(&case, &programs);
+        let mut simulator = Simulator::new(&case, &programs);
         let mut found = None;
-        machine.begin().map_err(wrong)?;
-        machine.watched_ahead(&mut found).map_err(wrong)?;
+        simulator.begin().map_err(wrong)?;
+        simulator.watched_ahead(&mut found).map_err(wrong)?;
         Ok(found)
     })
 }
 
-impl Machine<'_> {
+impl Simulator<'_> {
     fn watched_ahead(&mut self, found: &mut Option<String>) -> Verdict {
         while !self.done() && found.is_none() {
             let mut moved = false;
@@ -48,7 +48,7 @@ impl Machine<'_> {
                 }
             }
             if !moved {
-                return Err(Box::new(story::stuck(self)));
+                return Err(Box::new(trace::stuck(self)));
             }
         }
         Ok(())

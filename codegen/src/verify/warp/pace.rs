@@ -5,9 +5,9 @@
 
 use super::case::Case;
 use super::execute::Did;
-use super::machine::{Agent, Machine, Verdict};
 use super::programs::Programs;
-use super::story;
+use super::simulator::{Agent, Simulator, Verdict};
+use super::trace;
 use crate::diag::Diagnostic;
 
 /// Which steps are taken first.
@@ -25,16 +25,16 @@ pub(super) enum Pace {
 /// # Errors
 /// The first thing that goes wrong.
 pub(super) fn run(case: &Case<'_>, programs: &Programs<'_>, pace: Pace) -> Verdict {
-    let mut machine = Machine::new(case, programs);
-    machine.begin()?;
+    let mut simulator = Simulator::new(case, programs);
+    simulator.begin()?;
     match pace {
-        Pace::Late => machine.late()?,
-        Pace::Ahead => machine.ahead()?,
+        Pace::Late => simulator.late()?,
+        Pace::Ahead => simulator.ahead()?,
     }
-    machine.covered()
+    simulator.covered()
 }
 
-impl Machine<'_> {
+impl Simulator<'_> {
     /// Runs an agent until it waits.
     fn advance(&mut self, agent: usize, counters: bool) -> Result<(bool, Did), Box<Diagnostic>> {
         let mut moved = false;
@@ -63,7 +63,7 @@ impl Machine<'_> {
             }
             return match self.done() {
                 true => Ok(()),
-                false => Err(Box::new(story::stuck(self))),
+                false => Err(Box::new(trace::stuck(self))),
             };
         }
     }
@@ -89,7 +89,7 @@ impl Machine<'_> {
             }
             let pending = |agent: &Agent<'_>| agent.pending.is_some();
             if let Some(held) = self.agents.iter().position(pending) {
-                return Err(Box::new(story::held_back(self, held, &waiting)));
+                return Err(Box::new(trace::held_back(self, held, &waiting)));
             }
             queue.retain(|agent| waiting.contains(agent));
             for agent in waiting {
@@ -106,7 +106,7 @@ impl Machine<'_> {
             }
             match passed {
                 Some(place) => queue.remove(place),
-                None => return Err(Box::new(story::stuck(self))),
+                None => return Err(Box::new(trace::stuck(self))),
             };
         }
     }

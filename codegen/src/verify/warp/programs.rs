@@ -49,7 +49,7 @@ fn of_rank<'a>(
     let mut programs = Vec::new();
     for block in 0..case.blocks {
         for (warp, role) in warps.iter().enumerate() {
-            for group in 0..Pipeline::runners(role.place) {
+            for group in 0..Pipeline::runners(role.run_by) {
                 let steps = flatten(case, (plan, rank), block, warp, group)?;
                 programs.push(Program { block, warp, steps });
             }

@@ -1,11 +1,11 @@
 //! When a rank's launches begin and end, and what agents know then.
 
-use super::machine::{Agent, Barrier, Cta, Machine, Verdict, Who};
 use super::seen::{Knows, Seen};
+use super::simulator::{Agent, Barrier, Cta, Simulator, Verdict, Who};
 use crate::diag::Diagnostic;
 use crate::warp::Order;
 
-impl Machine<'_> {
+impl Simulator<'_> {
     /// Starts the next launch of a rank.
     fn start(&mut self, rank: u32) {
         let launch = self.launch[rank as usize] + 1;
@@ -27,12 +27,12 @@ impl Machine<'_> {
                 };
                 std::iter::repeat_with(new).take(pipeline.ring(id.ring).all() as usize)
             });
-            // The turns: four warps of the other consumer arrive.
-            let turns = (0..pipeline.turns()).map(|_| Barrier {
+            // The order barriers: four warps of the other consumer arrive.
+            let orders = (0..pipeline.order_barriers()).map(|_| Barrier {
                 expected: 4,
                 ..Barrier::default()
             });
-            let barriers = barriers.chain(turns);
+            let barriers = barriers.chain(orders);
             self.ctas.push(Cta::new(barriers.collect()));
         }
         let first = self.ctas.len() - self.case.blocks as usize;
@@ -45,7 +45,7 @@ impl Machine<'_> {
             };
             let mut agent = Agent::new(who, &program.steps, &knows, first + program.block as usize);
             if program.warp < pipeline.warps.len() {
-                agent.awaited = !pipeline.early;
+                agent.awaited = !pipeline.dependent_launch;
                 self.ctas[agent.cta].agents += 1;
             } else {
                 // Its stream is no warp of any CTA.

@@ -138,37 +138,37 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FragmentStep {
     /// Ordinary stores to shared memory.
-    WritePanel {
+    WriteSubtile {
         area: Area,
-        /// Which panel of the tile.
+        /// Which subtile of the tile.
         part: u32,
         /// What was applied to what is written.
         epilogue: Option<usize>,
     },
     /// Ordinary loads from shared memory, added to accumulators.
-    AddPanel {
+    AddSubtile {
         area: Area,
-        /// All of the panel: the other group reads the rest.
-        panel: Area,
-        /// Which panel of the tile.
+        /// All of the subtile: the other group reads the rest.
+        subtile: Area,
+        /// Which subtile of the tile.
         part: u32,
     },
-    /// A panel's accumulators, into the shared memory of a CTA of the cluster.
-    SendSum {
+    /// A subtile's accumulators, into the shared memory of a CTA of the cluster.
+    SendPartial {
         cta: u32,
         area: Area,
         barrier: usize,
         part: u32,
     },
-    AddSum {
+    AddPartial {
         area: Area,
         part: u32,
     },
-    /// Ordinary loads of a stored panel into registers of its own.
-    ReadPanel {
+    /// Ordinary loads of a stored subtile into registers of its own.
+    ReadSubtile {
         area: Area,
-        /// All of the panel.
-        panel: Area,
+        /// All of the subtile.
+        subtile: Area,
         acc: AccId,
     },
     /// Ordinary loads of a vector.
@@ -188,12 +188,12 @@ impl FragmentStep {
     pub fn is_global(&self) -> bool {
         match self {
             FragmentStep::ReadVector { .. } => true,
-            FragmentStep::ReadPanel { .. }
+            FragmentStep::ReadSubtile { .. }
             | FragmentStep::Apply { .. }
-            | FragmentStep::WritePanel { .. }
-            | FragmentStep::AddPanel { .. }
-            | FragmentStep::SendSum { .. }
-            | FragmentStep::AddSum { .. } => false,
+            | FragmentStep::WriteSubtile { .. }
+            | FragmentStep::AddSubtile { .. }
+            | FragmentStep::SendPartial { .. }
+            | FragmentStep::AddPartial { .. } => false,
         }
     }
 }

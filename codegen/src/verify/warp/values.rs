@@ -1,14 +1,14 @@
-//! The math after the dot: that each panel gets the value the schedule stores, from operands of its own rows and columns.
+//! The math after the dot: that each subtile gets the value the schedule stores, from operands of its own rows and columns.
 
-use super::machine::{Machine, Verdict};
+use super::simulator::{Simulator, Verdict};
 use super::step::Area;
-use super::story;
+use super::trace;
 use crate::kernel::{OpKind, visit};
 use crate::program::TensorId;
 use crate::value::{AccId, Value};
 use crate::warp::Source;
 
-impl Machine<'_> {
+impl Simulator<'_> {
     /// The tensor that fills an accumulator.
     fn loaded_from(&self, acc: AccId) -> Option<TensorId> {
         let mut found = None;
@@ -30,15 +30,15 @@ impl Machine<'_> {
         read.push((acc, row, column));
     }
 
-    /// A stored panel is read.
-    pub(super) fn read_panel(&mut self, index: usize, panel: Area, acc: AccId) -> Verdict {
-        let Some(from) = self.stored_panel(self.agents[index].cta, panel) else {
-            let what = "a stage does not hold one stored panel";
-            return Err(Box::new(story::wrong(self, index, what)));
+    /// A stored subtile is read.
+    pub(super) fn read_subtile(&mut self, index: usize, subtile: Area, acc: AccId) -> Verdict {
+        let Some(from) = self.stored_subtile(self.agents[index].cta, subtile) else {
+            let what = "a stage does not hold one stored subtile";
+            return Err(Box::new(trace::wrong(self, index, what)));
         };
         if self.loaded_from(acc) != Some(from.tensor) {
-            let what = "the stored panel is of another tensor";
-            return Err(Box::new(story::wrong(self, index, what)));
+            let what = "the stored subtile is of another tensor";
+            return Err(Box::new(trace::wrong(self, index, what)));
         }
         let row = self.row_in_all(&from, from.origin.0);
         self.has_read(index, acc, Some(row), from.origin.1);
@@ -55,22 +55,22 @@ impl Machine<'_> {
     ) -> Verdict {
         if self.loaded_from(acc) != Some(tensor) {
             let what = "the vector is another one";
-            return Err(Box::new(story::wrong(self, index, what)));
+            return Err(Box::new(trace::wrong(self, index, what)));
         }
         self.has_read(index, acc, None, column);
         Ok(())
     }
 
-    /// An epilogue is applied to a panel.
+    /// An epilogue is applied to a subtile.
     pub(super) fn applied(&mut self, index: usize, epilogue: usize, part: u32) -> Verdict {
         let product = &self.agents[index].product;
         // Where a tile lies outside, whatever is there will do.
         let is = |at: Option<u32>, known: u32| at.is_none_or(|at| at == known);
-        let (row, column) = self.panel_of(product, part);
+        let (row, column) = self.subtile_of(product, part);
         for param in &self.case.pipeline.epilogues[epilogue].params {
             let rows = match param.from {
                 Source::Product => continue,
-                Source::Panel => true,
+                Source::Subtile => true,
                 Source::Vector => false,
             };
             let there = product.read.iter().any(|(acc, at, first)| {
@@ -79,7 +79,7 @@ impl Machine<'_> {
             });
             if !there {
                 let what = format!("`{}` is not there for these rows and columns", param.name);
-                return Err(Box::new(story::wrong(self, index, &what)));
+                return Err(Box::new(trace::wrong(self, index, &what)));
             }
         }
         let applied = &mut self.agents[index].product.applied;

@@ -37,7 +37,7 @@ fn padded(kernel: &Kernel, m: u32, n: u32, k: u32) -> Shape {
             name if name.ends_with("rows") => m,
             _ => k,
         };
-        let line = if buffer.rows_contiguous {
+        let line = if buffer.mn_major {
             let chunks = if rows.chunked {
                 kernel.variant.world
             } else {

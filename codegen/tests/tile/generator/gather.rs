@@ -51,7 +51,7 @@ pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
         0 | 1 => push(draw, s, moved),
         2 => pull(draw, s, moved),
         3 => ring_on(draw, s, moved),
-        4 => two_hops(draw, s, moved),
+        4 => two_steps(draw, s, moved),
         _ => relayed(draw, s, moved, relay.unwrap_or(x)),
     };
     match who {
@@ -170,8 +170,8 @@ fn ring_on(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
     });
 }
 
-/// Two hops: to my neighbour, who passes it to the rest.
-fn two_hops(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
+/// Two steps: to my neighbour, who passes it to the rest.
+fn two_steps(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
     let Moved {
         x,
         from,

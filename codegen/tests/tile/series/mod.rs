@@ -33,7 +33,7 @@ fn series(program: &Program, world: u32, most: &Shape) -> Series {
 }
 
 /// The first finding, with the source lines that it points at.
-fn story(found: &Diagnostics) -> String {
+fn trace(found: &Diagnostics) -> String {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     found.first().text(&|at: Loc| {
         let text = std::fs::read_to_string(root.join(at.file())).unwrap_or_default();

@@ -27,7 +27,7 @@ impl Draw {
 
 /// What tells the receiver of a piece that it is there.
 #[derive(Clone, Copy)]
-enum Told {
+enum Counted {
     /// A cell a piece.
     Piece(CountersRef),
     /// A cell a sender, whatever it sends.
@@ -36,20 +36,20 @@ enum Told {
     One(CountersRef),
 }
 
-impl Told {
+impl Counted {
     fn signal(self, s: &mut ScheduleBuilder, to: &RankExpr, p: Item) {
         match self {
-            Told::Piece(cells) => s.signal(cells.on(to).at(p), 1),
-            Told::Sender(cells) => s.signal(cells.on(to).at(me()), 1),
-            Told::One(cells) => s.signal(cells.on(to), 1),
+            Counted::Piece(cells) => s.signal(cells.on(to).at(p), 1),
+            Counted::Sender(cells) => s.signal(cells.on(to).at(me()), 1),
+            Counted::One(cells) => s.signal(cells.on(to), 1),
         }
     }
 
     fn wait(self, s: &mut ScheduleBuilder, from: &RankExpr, p: Item) {
         match self {
-            Told::Piece(cells) => s.wait(cells.at(p)),
-            Told::Sender(cells) => s.wait(cells.at(from)),
-            Told::One(cells) => s.wait(cells),
+            Counted::Piece(cells) => s.wait(cells.at(p)),
+            Counted::Sender(cells) => s.wait(cells.at(from)),
+            Counted::One(cells) => s.wait(cells),
         }
     }
 }
@@ -65,14 +65,14 @@ fn schedule(draw: &mut Draw, world_size: u32) -> Program {
     ];
     let by_sender = s.counters("by_sender", [world().into()]);
     let one = s.counters("one", vec![]);
-    let told: Vec<Told> = (0..2)
+    let counted: Vec<Counted> = (0..2)
         .map(|which| {
             let by_piece = s.counters(["by_z1", "by_z2"][which], [pieces[which].into()]);
             [
-                Told::Piece(by_piece),
-                Told::Piece(by_piece),
-                Told::Sender(by_sender),
-                Told::One(one),
+                Counted::Piece(by_piece),
+                Counted::Piece(by_piece),
+                Counted::Sender(by_sender),
+                Counted::One(one),
             ][draw.of(4) as usize]
         })
         .collect();
@@ -86,7 +86,7 @@ fn schedule(draw: &mut Draw, world_size: u32) -> Program {
     let is = |rank: &RankExpr, other: &RankExpr| Cond::compare(Comparison::Eq, rank, other);
     s.comm(2u32, |s| {
         for which in 0..2 {
-            let (z, of, usual) = (tensors[which], pieces[which], told[which]);
+            let (z, of, usual) = (tensors[which], pieces[which], counted[which]);
             s.for_ranks("peer", ranks().before_me(), |s, peer| {
                 s.for_items("p", of.of(me()), |s, p| {
                     s.copy(z.on(&peer).at(p), z.at(p));
@@ -96,7 +96,7 @@ fn schedule(draw: &mut Draw, world_size: u32) -> Program {
                             |s| {
                                 s.when_else(
                                     is(&peer, to),
-                                    |s| Told::One(one).signal(s, &peer, p),
+                                    |s| Counted::One(one).signal(s, &peer, p),
                                     |s| usual.signal(s, &peer, p),
                                 );
                             },
@@ -120,13 +120,13 @@ fn schedule(draw: &mut Draw, world_size: u32) -> Program {
                         |s| {
                             s.when_else(
                                 is(&me(), to),
-                                |s| Told::One(one).wait(s, &chunk, p),
-                                |s| told[which].wait(s, &chunk, p),
+                                |s| Counted::One(one).wait(s, &chunk, p),
+                                |s| counted[which].wait(s, &chunk, p),
                             );
                         },
-                        |s| told[which].wait(s, &chunk, p),
+                        |s| counted[which].wait(s, &chunk, p),
                     ),
-                    _ => told[which].wait(s, &chunk, p),
+                    _ => counted[which].wait(s, &chunk, p),
                 });
             });
         }
@@ -215,8 +215,8 @@ fn first_failure(cases: u64, rule: Option<Rule>) -> (Option<String>, Tally) {
             && rule.is_none_or(|rule| failure.kind.rule() == rule)
         {
             let shapes: Vec<_> = plans.iter().map(|plan| plan.shape.to_string()).collect();
-            let told = format!("case {case}, world {world}, {shapes:?}: {failure}\n{program:#?}");
-            return (Some(told), tally);
+            let failed = format!("case {case}, world {world}, {shapes:?}: {failure}\n{program:#?}");
+            return (Some(failed), tally);
         }
     }
     (None, tally)

@@ -1,7 +1,7 @@
 //! Scratch that is written and left there: launches of one shape write different slots, and of two shapes the same
 //! bytes.
 
-use super::{kernel, rows, story};
+use super::{kernel, rows, trace};
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::model::Machine;
@@ -49,7 +49,7 @@ fn left_there() -> Program {
 #[test]
 fn what_nobody_reads_is_in_the_way_of_another_shape() {
     let refused = verify::series(&kernel(&left_there(), 2), &rows(8), &Machine::h200());
-    insta::assert_snapshot!(story(&refused.expect_err("refused")), @"
+    insta::assert_snapshot!(trace(&refused.expect_err("refused")), @"
     error[reuse]: rank 0 writes rows 0..2 of scratch[0] on rank 0, perhaps while a launch of another shape writes there
       --> s.copy(scratch.at(me()).at(p), x.at(p))
       = spare_warps of rank 0 copies rows 0..2 of x to rows 0..2 of scratch[0]

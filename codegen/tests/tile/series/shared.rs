@@ -1,6 +1,6 @@
 //! A cell that two ranks signal, each in launches of another shape: no plan alone shows it.
 
-use super::{interleave, kernel, story};
+use super::{interleave, kernel, trace};
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::model::Machine;
@@ -83,7 +83,7 @@ fn each_shape_alone_is_legal_and_both_together_are_not() {
         interleave(&series, &[&plan; 4], 0..50).unwrap_or_else(|failure| panic!("{failure}"));
     }
     let refused = verify::series(&kernel, &shape(8, 8), &Machine::h200());
-    let told = story(&refused.expect_err("refused"));
+    let told = trace(&refused.expect_err("refused"));
     insta::assert_snapshot!(told, @r#"
     error[attribution]: comm of rank 0 may mistake a signal of the next launch for one of this launch
       --> s.when(is(0), |s| s.wait(both));

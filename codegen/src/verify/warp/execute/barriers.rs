@@ -8,15 +8,15 @@
 //! Which phase an arrival counts for is as in the one order that is run. That all lanes of a warp have looked when one of
 //! them arrives is by the text: a `__syncwarp` or an instruction of the whole warp stands between.
 
-use super::super::machine::{Machine, Verdict};
-use super::super::story;
-use crate::warp::Place;
+use super::super::simulator::{Simulator, Verdict};
+use super::super::trace;
+use crate::warp::RunBy;
 
-impl Machine<'_> {
+impl Simulator<'_> {
     /// Whether an agent is the four warps of a group.
     pub(super) fn is_group(&self, index: usize) -> bool {
         let role = &self.case.pipeline.warps[self.agents[index].who.warp];
-        matches!(role.place, Place::Groups)
+        matches!(role.run_by, RunBy::Groups)
     }
 
     /// Arrivals, of all warps of an agent or of one.
@@ -46,7 +46,7 @@ impl Machine<'_> {
     pub(super) fn bytes(&mut self, index: usize, cta: usize, barrier: usize, by: i64) -> Verdict {
         let at = &mut self.ctas[cta].barriers[barrier];
         if !at.tx {
-            return Err(Box::new(story::no_bytes(self, index)));
+            return Err(Box::new(trace::no_bytes(self, index)));
         }
         at.bytes += by;
         Ok(())
@@ -85,7 +85,7 @@ impl Machine<'_> {
         let late = at.waits.iter().copied().find(|(id, ..)| !past.has(*id));
         at.waits.clear();
         match late {
-            Some((_, late, step)) => Err(Box::new(story::overtaken(self, late, step, index))),
+            Some((_, late, step)) => Err(Box::new(trace::overtaken(self, late, step, index))),
             None => Ok(()),
         }
     }

@@ -1,11 +1,11 @@
 //! CTAs of a cluster: who they are, where they meet, and when one may leave.
 
-use super::super::machine::{Machine, Verdict};
-use super::super::story;
+use super::super::simulator::{Simulator, Verdict};
+use super::super::trace;
 use crate::diag::Diagnostic;
 use std::ops::Range;
 
-impl Machine<'_> {
+impl Simulator<'_> {
     /// The first CTA of an agent's cluster: it numbers the accesses of all of them.
     pub(super) fn leader(&self, index: usize) -> usize {
         let agent = &self.agents[index];
@@ -16,7 +16,7 @@ impl Machine<'_> {
     pub(super) fn at_rank(&self, index: usize, rank: u32) -> Result<usize, Box<Diagnostic>> {
         if rank >= self.case.pipeline.cta.ctas() {
             let what = format!("its cluster has no CTA {rank}");
-            return Err(Box::new(story::wrong(self, index, &what)));
+            return Err(Box::new(trace::wrong(self, index, &what)));
         }
         Ok(self.leader(index) + rank as usize)
     }
@@ -81,12 +81,12 @@ impl Machine<'_> {
     pub(super) fn may_leave(&self, index: usize) -> Verdict {
         let agent = &self.agents[index];
         if self.case.pipeline.cta.ctas() > 1 && !agent.synced {
-            return Err(Box::new(story::leaves_its_cluster(self, index)));
+            return Err(Box::new(trace::leaves_its_cluster(self, index)));
         }
         let reaches = &self.ctas[self.leader(index)].reaches;
         let landed = &agent.knows.landed;
         match (0..reaches.len()).find(|id| !landed.has(*id as u32)) {
-            Some(id) => Err(Box::new(story::under_way(self, index, reaches[id]))),
+            Some(id) => Err(Box::new(trace::under_way(self, index, reaches[id]))),
             None => Ok(()),
         }
     }

@@ -1,8 +1,8 @@
 //! Counters between ranks: waits that join with the signals they cannot have missed.
 
-use super::super::machine::Machine;
+use super::super::simulator::Simulator;
 
-impl Machine<'_> {
+impl Simulator<'_> {
     /// Whether a wait is over.
     pub(super) fn counter_wait(
         &mut self,

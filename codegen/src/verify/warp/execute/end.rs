@@ -1,21 +1,21 @@
 //! What nobody may leave behind at its end.
 
-use super::super::machine::Machine;
-use super::super::story;
+use super::super::simulator::Simulator;
+use super::super::trace;
 use crate::diag::Diagnostic;
 
-impl Machine<'_> {
+impl Simulator<'_> {
     pub(super) fn may_end(&self, index: usize) -> Result<(), Box<Diagnostic>> {
         let agent = &self.agents[index];
         if self.is_host(index) {
             return Ok(());
         }
         let found = if agent.read < agent.groups.len() || !agent.open.is_empty() {
-            story::leaves_early(self, index)
+            trace::leaves_early(self, index)
         } else if agent.pending.is_some() {
-            story::held_back(self, index, &[])
+            trace::held_back(self, index, &[])
         } else if !agent.awaited {
-            story::leaves_before_the_launches(self, index)
+            trace::leaves_before_the_launches(self, index)
         } else {
             return self.may_leave(index);
         };

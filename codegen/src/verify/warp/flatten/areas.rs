@@ -12,28 +12,28 @@ impl Flattener<'_> {
         map.box_rows * map.box_columns * dtype.bytes()
     }
 
-    /// From a box of a part to the next: blocks lie one after another, panels each in a place for the widest type.
+    /// From a box of a part to the next: blocks lie one after another, subtiles each in a place for the widest type.
     pub(super) fn place_bytes(&self, map: MapId) -> u32 {
         let pipeline = self.case.pipeline;
-        if pipeline.rows_contiguous(map) {
+        if pipeline.mn_major(map) {
             BLOCK_ROWS * pipeline.tile().k * pipeline.dtype().bytes()
         } else {
             pipeline.tiling().subtile_bytes()
         }
     }
 
-    /// A panel's number among all of the tile's.
-    pub(in crate::verify::warp) fn panel_number(&self, part: &Expr) -> u32 {
+    /// A subtile's number among all of the tile's.
+    pub(in crate::verify::warp) fn subtile_number(&self, part: &Expr) -> u32 {
         let pipeline = self.case.pipeline;
         let before = if pipeline.cta.staggered() {
-            self.runner * pipeline.own_panels()
+            self.runner * pipeline.own_subtiles()
         } else {
             0
         };
         before + self.value(part)
     }
 
-    /// This group's share of the rows of a part, or of the slices of a panel: its offset and bytes.
+    /// This group's share of the rows of a part, or of the slices of a subtile: its offset and bytes.
     pub(super) fn share(&self, bytes: u32) -> (u32, u32) {
         match self.case.pipeline.cta.mode() {
             Mode::PingPong => (0, bytes),
@@ -44,8 +44,8 @@ impl Flattener<'_> {
         }
     }
 
-    /// This group's share of a panel in the current slot, its rows or its slices; and all of the panel.
-    pub(in crate::verify::warp) fn panel(
+    /// This group's share of a subtile in the current slot, its rows or its slices; and all of the subtile.
+    pub(in crate::verify::warp) fn subtile(
         &self,
         ring: RingId,
         part: usize,
@@ -66,7 +66,7 @@ impl Flattener<'_> {
 
     /// A place of a slot of sums.
     pub(in crate::verify::warp) fn sum(&self, ring: RingId, slot: u32, index: &Expr) -> Area {
-        let bytes = self.case.pipeline.sum_panel_bytes();
+        let bytes = self.case.pipeline.partial_subtile_bytes();
         self.area(ring, 0, slot, self.value(index) * bytes, bytes)
     }
 
@@ -84,8 +84,12 @@ impl Flattener<'_> {
         let (mut rows, allowed) =
             self.case
                 .rows(self.env.plan, map.tensor, (map.view, chunk), home);
-        let tail = self.tails.iter().rev().find(|(known, _)| *known == id);
-        if let Some((_, of)) = tail
+        let partial_chunk = self
+            .partial_chunks
+            .iter()
+            .rev()
+            .find(|(known, _)| *known == id);
+        if let Some((_, of)) = partial_chunk
             && *of == chunk
         {
             rows = rows.min(allowed);

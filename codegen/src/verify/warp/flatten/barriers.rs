@@ -19,8 +19,8 @@ impl Flattener<'_> {
         }
     }
 
-    /// The barrier of a consumer's turns.
-    pub(super) fn turn_of(&self, consumer: u32) -> usize {
+    /// A consumer's order barrier.
+    pub(super) fn order_barrier(&self, consumer: u32) -> usize {
         (self.case.pipeline.ring_barriers() + consumer) as usize
     }
 
@@ -30,16 +30,16 @@ impl Flattener<'_> {
     }
 
     /// The CTAs that this one tells of a slot: all that fill or empty it, or where each sends into the others' those.
-    pub(super) fn told(&mut self, barrier: BarrierId) -> Vec<u32> {
-        let Some(told) = &self.case.pipeline.barrier(barrier).told else {
+    pub(super) fn arrival_ctas(&mut self, barrier: BarrierId) -> Vec<u32> {
+        let Some(multicast) = &self.case.pipeline.barrier(barrier).multicast else {
             return vec![self.rank()];
         };
-        let mine = told.others.then(|| self.env.var("share"));
-        let lanes = (0..told.ctas).filter(|lane| Some(*lane) != mine);
+        let mine = multicast.others.then(|| self.env.var("split_rank"));
+        let lanes = (0..multicast.ctas).filter(|lane| Some(*lane) != mine);
         lanes
             .map(|lane| {
                 self.set("lane", lane);
-                self.value(&told.peer)
+                self.value(&multicast.peer)
             })
             .collect()
     }

@@ -1,0 +1,492 @@
+//! The words of a verdict: which role of which CTA of which rank did what.
+
+use super::simulator::{CALLER, Simulator, Touch, Who};
+use super::step::{Area, Box4, Kind, Step};
+use crate::diag::{Diagnostic, Rule};
+use crate::warp::{Node, Side};
+
+impl Simulator<'_> {
+    /// `store of block 1 on rank 2`.
+    pub(super) fn who(&self, who: Who) -> String {
+        let again = if who.launch > 1 {
+            " in the next launch"
+        } else {
+            ""
+        };
+        let Some(warp) = self.case.pipeline.warps.get(who.warp) else {
+            return format!("the copy engine of rank {}{again}", who.rank);
+        };
+        let role = warp.name;
+        format!("{role} of block {} on rank {}{again}", who.block, who.rank)
+    }
+
+    pub(super) fn step_of(&self, (agent, step): (usize, usize)) -> &Step<'_> {
+        &self.agents[agent].steps[step]
+    }
+
+    fn cell_name(&self, cell: u32) -> String {
+        let (counter, within) = self.case.counter_of(cell);
+        format!(
+            "{}[{within}]",
+            self.case.pipeline.kernel.counters[counter.index()].name
+        )
+    }
+
+    /// `stage 2: x, w`.
+    pub(super) fn area_name(&self, step: &Step<'_>, area: &Area) -> String {
+        // The ring that the step is about: others may lie in the same place.
+        if let Some(ring) = step.node.accesses() {
+            let ring = self.case.pipeline.ring(ring);
+            let buffer = ring.buffer.iter();
+            for (buffer, slot) in buffer.flat_map(|it| (0..ring.all()).map(move |slot| (it, slot)))
+            {
+                for (index, part) in buffer.parts.iter().enumerate() {
+                    let start = buffer.part_at(index, slot);
+                    if start <= area.start && area.start < start + part.bytes {
+                        return format!("{} of {} {slot}", part.name, ring.name)
+                            .replace("subtile of subtile", "subtile")
+                            .replace("staging of staging", "staging")
+                            .replace("split_partial of split_partial", "split_partial");
+                    }
+                }
+            }
+        }
+        "shared memory".into()
+    }
+
+    fn box_name(&self, at: &Box4) -> String {
+        let name = &self.case.pipeline.kernel.buffers[at.tensor.index()].name;
+        format!(
+            "rows {}..{}, columns {}..{} of {name} (chunk or slot {}) on rank {}",
+            at.rows.0, at.rows.1, at.columns.0, at.columns.1, at.chunk, at.rank
+        )
+    }
+
+    fn awaited(&self, node: &Node) -> String {
+        let Node::Await { barrier, .. } = node else {
+            return "waits at its order barrier".into();
+        };
+        let ring = self.case.pipeline.ring(barrier.ring);
+        match (&ring.buffer, barrier.side) {
+            (None, Side::Full) => "waits until all are done with the steps of a tile".into(),
+            (None, Side::Empty) => "waits until the subtiles before have been read".into(),
+            (Some(_), Side::Full) => format!("waits for a {} to be full", ring.name),
+            (Some(_), Side::Empty) => format!("waits for a {} to be empty", ring.name),
+        }
+    }
+
+    fn announced(&self, node: &Node) -> &'static str {
+        if *node == Node::ArriveOrder {
+            return "arrives at the order barrier";
+        }
+        let Node::Arrive { barrier, .. } = node else {
+            return "gives a slot on";
+        };
+        match (&self.case.pipeline.ring(barrier.ring).buffer, barrier.side) {
+            (None, Side::Full) => "says that its steps are done",
+            (None, Side::Empty) => "says that its subtiles have been read",
+            (Some(_), Side::Full | Side::Empty) => "gives a slot on",
+        }
+    }
+
+    fn deed(&self, step: &Step<'_>) -> String {
+        let item = step.item.map_or(String::new(), |(row, column)| {
+            format!(" for tile ({row}, {column})")
+        });
+        let what = match &step.kind {
+            Kind::Await { .. } => self.awaited(step.node),
+            Kind::Expect { .. } => "announces a load".into(),
+            Kind::Arrive { .. } => self.announced(step.node).into(),
+            Kind::Load { area, from, .. } => format!(
+                "loads {} into {}",
+                self.box_name(from),
+                self.area_name(step, area)
+            ),
+            Kind::Store { area, to } => {
+                format!(
+                    "stores {} to {}",
+                    self.area_name(step, area),
+                    self.box_name(to)
+                )
+            }
+            Kind::Commit => "closes a group of stores".into(),
+            Kind::AwaitRead { .. } => "waits until stores have been read".into(),
+            Kind::AwaitStores { .. } => "waits until stores are complete".into(),
+            Kind::Mma { areas, .. } => format!(
+                "multiplies {}",
+                areas.map(|area| self.area_name(step, &area)).join(" by ")
+            ),
+            Kind::MmaCommit => "closes a group of multiplies".into(),
+            Kind::MmaWait { .. } => "waits for multiplies".into(),
+            Kind::Fragment(fragment) => self.fragment_deed(step, fragment),
+            Kind::HostCopy { from, to } => {
+                format!("copies {} to {}", self.box_name(from), self.box_name(to))
+            }
+            Kind::FenceShared | Kind::FenceGlobal => "fences".into(),
+            Kind::CounterWait { cell, .. } => format!("waits for {}", self.cell_name(*cell)),
+            Kind::CounterAdvance { cell } => {
+                format!("moves the base of {} on", self.cell_name(*cell))
+            }
+            Kind::CounterAdd { rank, cell, .. } => {
+                format!("signals {} on rank {rank}", self.cell_name(*cell))
+            }
+            Kind::Defer { rank, cell, .. } => format!(
+                "remembers to signal {} on rank {rank}",
+                self.cell_name(*cell)
+            ),
+            Kind::Flush => "sends the remembered signal".into(),
+            Kind::AwaitLaunches => "awaits the launches before".into(),
+            Kind::Sync { everywhere: false } => "waits for all warps of its CTA".into(),
+            Kind::Sync { everywhere: true } => "waits for all warps of its cluster".into(),
+            Kind::Last { .. } => "comes to its end".into(),
+        };
+        format!("{what}{item}")
+    }
+
+    fn now(&self, agent: usize) -> String {
+        let agent = &self.agents[agent];
+        let step = &agent.steps[agent.at.min(agent.steps.len() - 1)];
+        format!("{} {}", self.who(agent.who), self.deed(step))
+    }
+}
+
+pub(super) fn shared_race(
+    simulator: &Simulator<'_>,
+    before: Touch<Area>,
+    index: usize,
+    fence: bool,
+) -> Diagnostic {
+    let earlier = format!(
+        "{} {}",
+        simulator.who(before.who),
+        simulator.deed(simulator.step_of(before.step))
+    );
+    race(
+        simulator,
+        &earlier,
+        index,
+        fence,
+        "`fence_async_shared` after ordinary accesses, before the slot is given on",
+    )
+}
+
+pub(super) fn global_race(
+    simulator: &Simulator<'_>,
+    before: Touch<Box4>,
+    index: usize,
+    at: &Box4,
+    fence: bool,
+) -> Diagnostic {
+    let _ = at;
+    let earlier = earlier(simulator, before);
+    race(
+        simulator,
+        &earlier,
+        index,
+        fence,
+        "`fence_async_global` after the wait on a counter, before TMA touches the data",
+    )
+}
+
+/// What was done before, and by whom.
+fn earlier(simulator: &Simulator<'_>, before: Touch<Box4>) -> String {
+    if before.step == CALLER {
+        let what = simulator.box_name(&before.whereabouts);
+        return format!("the caller fills or takes {what} between launches");
+    }
+    let deed = simulator.deed(simulator.step_of(before.step));
+    format!("{} {deed}", simulator.who(before.who))
+}
+
+fn race(
+    simulator: &Simulator<'_>,
+    earlier: &str,
+    index: usize,
+    fence: bool,
+    fix: &str,
+) -> Diagnostic {
+    let found =
+        Diagnostic::new(Rule::Race, None, simulator.now(index)).note(None, earlier.to_string());
+    if fence {
+        found
+            .note(
+                None,
+                "a barrier or a counter orders them, but no proxy fence",
+            )
+            .hint(fix)
+    } else {
+        found
+            .note(None, "nothing orders these two")
+            .hint("wait for what says that the first is complete")
+    }
+}
+
+pub(super) fn twice(
+    simulator: &Simulator<'_>,
+    before: Touch<Box4>,
+    index: usize,
+    at: &Box4,
+) -> Diagnostic {
+    let _ = at;
+    let earlier = format!(
+        "{} {}",
+        simulator.who(before.who),
+        simulator.deed(simulator.step_of(before.step))
+    );
+    Diagnostic::new(Rule::Coverage, None, simulator.now(index))
+        .note(None, earlier)
+        .note(
+            None,
+            "both write some of the same elements: a box goes beyond its item",
+        )
+        .hint("a map whose rows end where the chunk ends")
+}
+
+pub(super) fn spills(simulator: &Simulator<'_>, index: usize, at: &Box4) -> Diagnostic {
+    Diagnostic::new(Rule::Bounds, None, simulator.now(index))
+        .note(
+            None,
+            format!(
+                "chunk {} ends after {} rows, and the map does not clip the box there",
+                at.chunk, at.allowed
+            ),
+        )
+        .hint("a map of its own for the partial chunk")
+}
+
+pub(super) fn before_the_wait(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
+    Diagnostic::new(Rule::Race, None, simulator.now(index))
+        .note(
+            None,
+            "it is a dependent launch, and nothing says that the launches before are complete",
+        )
+        .hint("await the launches before ahead of every access of global memory")
+}
+
+pub(super) fn leaves_before_the_launches(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
+    let who = simulator.who(simulator.agents[index].who);
+    Diagnostic::new(
+        Rule::Race,
+        None,
+        format!("{who} ends while launches before it may still run"),
+    )
+    .note(
+        None,
+        "the next launch waits for this one alone, and takes its end for theirs",
+    )
+    .hint("every warp awaits the launches before")
+}
+
+pub(super) fn dependent_launch() -> Diagnostic {
+    Diagnostic::new(
+        Rule::Progress,
+        None,
+        "CTAs of a kernel that communicates come before the launch before has ended",
+    )
+    .hint("only kernels without counters, copies and CTAs that move data are dependent launches")
+}
+
+pub(super) fn leaves_early(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
+    let who = simulator.who(simulator.agents[index].who);
+    Diagnostic::new(
+        Rule::Race,
+        None,
+        format!("{who} ends while its stores may still read shared memory"),
+    )
+    .hint("wait for the stores' groups before the end")
+}
+
+pub(super) fn leaves_its_cluster(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
+    let who = simulator.who(simulator.agents[index].who);
+    Diagnostic::new(
+        Rule::Race,
+        None,
+        format!("{who} ends while another CTA of its cluster may still write its shared memory"),
+    )
+    .hint("wait for the whole cluster at the end")
+}
+
+pub(super) fn under_way(
+    simulator: &Simulator<'_>,
+    index: usize,
+    step: (usize, usize),
+) -> Diagnostic {
+    let [who, other] = [index, step.0].map(|agent| simulator.who(simulator.agents[agent].who));
+    Diagnostic::new(
+        Rule::Race,
+        None,
+        format!("{who} ends while its cluster's shared memory may still change"),
+    )
+    .note(None, format!("{other} {}", simulator.deed(simulator.step_of(step))))
+    .note(
+        None,
+        "nobody waits until that has landed in the other CTA: meeting at the end does not complete it",
+    )
+    .hint("wait for the barrier it completes on, or leave it out if nobody needs it")
+}
+
+pub(super) fn held_back(simulator: &Simulator<'_>, index: usize, waiting: &[usize]) -> Diagnostic {
+    let agent = &simulator.agents[index];
+    let (rank, cell, _) = agent.pending.unwrap_or_default();
+    let message = format!(
+        "{} holds back a signal of {} on rank {rank}",
+        simulator.who(agent.who),
+        simulator.cell_name(cell)
+    );
+    let mut found = Diagnostic::new(Rule::Progress, None, message).note(None, simulator.now(index));
+    let here = waiting.iter().find(|other| {
+        simulator.agents[**other].who.rank == agent.who.rank
+            && simulator.agents[**other].who.block == agent.who.block
+    });
+    if let Some(other) = here.filter(|other| **other != index) {
+        found = found.note(None, simulator.now(*other));
+    }
+    found
+        .note(None, "what it waits for may wait for that signal")
+        .hint(
+            "complete the stores and flush the signal before a wait that another rank must answer",
+        )
+}
+
+pub(super) fn no_bytes(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
+    Diagnostic::new(Rule::Progress, None, simulator.now(index))
+        .note(
+            None,
+            "no bytes complete on this barrier: a phase of it ends with arrivals alone",
+        )
+        .hint("name the barrier that counts bytes, or declare that this one does")
+}
+
+pub(super) fn a_phase_behind(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
+    Diagnostic::new(Rule::Race, None, simulator.now(index))
+        .note(
+            None,
+            "nothing says that the phase before is over, and its parity is that of an earlier one",
+        )
+        .hint("a parity names a phase only within one pass over the ring's slots: wait at the order barrier first")
+}
+
+/// A wait that the phase after the one it is for may not be behind, as nothing in what ends that phase comes after it.
+pub(super) fn overtaken(
+    simulator: &Simulator<'_>,
+    late: usize,
+    step: usize,
+    by: usize,
+) -> Diagnostic {
+    let who = simulator.who(simulator.agents[late].who);
+    let deed = simulator.deed(simulator.step_of((late, step)));
+    Diagnostic::new(Rule::Progress, None, format!("{who} {deed}"))
+        .note(None, simulator.now(by))
+        .note(
+            None,
+            "the next phase may be over before all its warps have looked: by its parity, the one they wait for is not",
+        )
+        .hint("what ends the next phase must come after the wait in each warp: an arrival of all of them, not of one")
+}
+
+/// A wait for a phase that was over before, with the next one.
+pub(super) fn too_late(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
+    Diagnostic::new(Rule::Progress, None, simulator.now(index))
+        .note(
+            None,
+            "the next phase is over, too: by its parity, the one it waits for is not",
+        )
+        .hint("wait for its own phase, and before anyone can end the next one")
+}
+
+pub(super) fn stuck(simulator: &Simulator<'_>) -> Diagnostic {
+    let blocked: Vec<usize> = (0..simulator.agents.len())
+        .filter(|agent| simulator.agents[*agent].at < simulator.agents[*agent].steps.len())
+        .collect();
+    let first = blocked.first().copied().unwrap_or(0);
+    let mut found = Diagnostic::new(
+        Rule::Progress,
+        None,
+        format!("{}, for ever", simulator.now(first)),
+    );
+    for agent in blocked.iter().take(5) {
+        let at = &simulator.agents[*agent];
+        let mut text = simulator.now(*agent);
+        if let Kind::CounterWait {
+            cell,
+            lag,
+            at_least,
+        } = at.steps[at.at].kind
+        {
+            let (seen, wanted) = simulator.counter(*agent, cell, lag, at_least);
+            text.push_str(&format!(": saw {seen}, wants {wanted}"));
+        }
+        found = found.note(None, text);
+    }
+    found
+}
+
+pub(super) fn wrong(simulator: &Simulator<'_>, index: usize, what: &str) -> Diagnostic {
+    Diagnostic::new(Rule::Coverage, None, simulator.now(index)).note(None, what)
+}
+
+pub(super) fn uncovered(
+    simulator: &Simulator<'_>,
+    tensor: usize,
+    rank: u32,
+    (written, added): (u64, u64),
+    wanted: (u64, u64),
+) -> Diagnostic {
+    let name = &simulator.case.pipeline.kernel.buffers[tensor].name;
+    let what = format!("elements of {name} on rank {rank}");
+    let message = if let (0, all) = wanted {
+        format!("{added} of {all} {what} are added to, {written} are overwritten")
+    } else {
+        let (did, all) = (written + added, wanted.0 + wanted.1);
+        format!("{did} of {all} {what} are written")
+    };
+    Diagnostic::new(Rule::Coverage, None, message)
+}
+
+/// An access of a rank's memory that its launch does not wait for.
+pub(super) fn unfinished(simulator: &Simulator<'_>, touch: &Touch<Box4>, rank: u32) -> Diagnostic {
+    let deed = format!(
+        "{} {}",
+        simulator.who(touch.who),
+        simulator.deed(simulator.step_of(touch.step))
+    );
+    let (open, hint) = if touch.write {
+        (
+            "what is written there is complete",
+            "signal it when the stores are complete, and wait for that before the end",
+        )
+    } else {
+        (
+            "what is read there is read",
+            "say when the reads are complete, and wait for that before the end",
+        )
+    };
+    let message = format!("a launch ends on rank {rank} before {open}");
+    Diagnostic::new(Rule::Reuse, None, message)
+        .note(None, deed)
+        .hint(hint)
+}
+
+/// An access with more, or less, before it than at the tile level.
+pub(super) fn out_of_order(
+    simulator: &Simulator<'_>,
+    index: usize,
+    came: u64,
+    (least, most): (u64, u64),
+) -> Diagnostic {
+    let which = match came < least {
+        true => "not all that the schedule puts before it has come before it",
+        false => "something that the schedule puts after it comes before it",
+    };
+    let should = match least == most {
+        true => least.to_string(),
+        false => format!("{least} to {most}"),
+    };
+    Diagnostic::new(Rule::Race, None, simulator.now(index))
+        .note(None, which)
+        .note(
+            None,
+            format!("conflicting accesses of {came} elements came before it in its launch, where {should} should"),
+        )
+        .hint("the thread that makes the access, or one that it waits for, waits first for all that the schedule waits for")
+}

@@ -1,0 +1,232 @@
+//! All cases, each with its rule and the world that shows it: schedules, and kernels of which something was taken away
+//! that lowering inferred.
+
+use super::{accumulated, attribution, bounds, coverage, progress, race, reuse, sums};
+use counterflow::codegen::kernel::{Block, Kernel, Op, OpKind, Purpose};
+use counterflow::codegen::lower::lower;
+use counterflow::codegen::program::StoreMode;
+use counterflow::{Arch, Program, Rule, Variant};
+
+/// A broken kernel, with the world that shows it.
+pub struct Case {
+    pub name: &'static str,
+    pub rule: Rule,
+    pub world: u32,
+    pub kernel: Kernel,
+}
+
+pub fn small(program: &Program, world: u32) -> Kernel {
+    let mut variant = Variant::new(world).arch(Arch::Cpu);
+    for (name, setting) in [("tiles", (4, 8).into()), ("pieces", 3.into())] {
+        if program.tunables.iter().any(|tunable| tunable.name == name) {
+            variant.choices.insert(name.into(), setting);
+        }
+    }
+    lower(program, &variant).unwrap_or_else(|error| panic!("{}: {error}", program.name))
+}
+
+fn schedules() -> Vec<Case> {
+    use Rule::{Attribution, Bounds, Coverage, Progress, Race, Reuse};
+    type Row = (fn() -> Program, Rule, u32);
+    let rows: [Row; 49] = [
+        (progress::ring_backwards, Progress, 4),
+        (progress::wants_two, Progress, 3),
+        (progress::mine_first, Progress, 3),
+        (progress::done_before_sum, Progress, 3),
+        (progress::adds_before_own, Progress, 3),
+        (race::no_wait, Race, 3),
+        (race::wait_after_dot, Race, 3),
+        (race::signal_first, Race, 3),
+        (race::pull_signal_first, Race, 3),
+        (race::signals_apart, Race, 3),
+        (race::ring_no_wait, Race, 4),
+        (race::ring_too_short, Race, 4),
+        (race::sum_no_wait, Race, 3),
+        (race::one_slot, Race, 4),
+        (race::sum_everyone, Race, 3),
+        (race::add_no_wait, Race, 3),
+        (race::replaces, Race, 3),
+        (coverage::without_mine, Coverage, 3),
+        (coverage::written_twice, Coverage, 2),
+        (coverage::without_own_product, Coverage, 3),
+        (coverage::summed_twice, Coverage, 3),
+        (coverage::subtracted, Coverage, 3),
+        (coverage::gelu_before_sum, Coverage, 3),
+        (coverage::one_left_out, Coverage, 3),
+        (coverage::bulk_one_left_out, Coverage, 3),
+        (accumulated::accumulated_twice, Coverage, 2),
+        (accumulated::accumulated_not_by_all, Coverage, 2),
+        (accumulated::added_to_nothing, Coverage, 2),
+        (sums::mine_twice, Coverage, 3),
+        (sums::ring_mine_twice, Coverage, 3),
+        (sums::one_of_two_products, Coverage, 3),
+        (sums::accumulated_mine_twice, Coverage, 2),
+        (sums::bias_in_parts, Coverage, 3),
+        (sums::residual_in_parts, Coverage, 3),
+        (sums::constant_in_adds, Coverage, 3),
+        (sums::accumulated_bias, Coverage, 2),
+        (sums::input_subtracted, Coverage, 3),
+        (sums::exp_of_nothing, Coverage, 3),
+        (sums::accumulated_function, Coverage, 2),
+        (sums::gathers_another, Coverage, 3),
+        (sums::gathers_another_by_scratch, Coverage, 3),
+        (sums::gathers_into_another, Coverage, 3),
+        (reuse::bulk_no_wait, Reuse, 3),
+        (reuse::done_first, Reuse, 3),
+        (attribution::start_counted_together, Attribution, 4),
+        (bounds::ring_no_wrap, Bounds, 3),
+        (bounds::no_partner, Bounds, 5),
+        (bounds::order_outside, Bounds, 3),
+        (bounds::partial_at_home, Bounds, 3),
+    ];
+    let case = |(program, rule, world): Row| {
+        let program = program();
+        let kernel = small(&program, world);
+        // Names live as long as the test.
+        Case {
+            name: program.name.leak(),
+            rule,
+            world,
+            kernel,
+        }
+    };
+    rows.into_iter().map(case).collect()
+}
+
+/// Removes every op (with what it encloses) that `gone` picks, from items and units of work alike.
+fn without_ops(kernel: &mut Kernel, gone: impl Fn(&Kernel, &Op) -> bool) {
+    fn ops(kernel: &Kernel, body: Vec<Op>, gone: &impl Fn(&Kernel, &Op) -> bool) -> Vec<Op> {
+        let kept = body.into_iter().filter(|op| !gone(kernel, op));
+        kept.map(|op| Op {
+            kind: match op.kind {
+                OpKind::ForRanks { var, order, body } => OpKind::ForRanks {
+                    var,
+                    order,
+                    body: ops(kernel, body, gone),
+                },
+                other => other,
+            },
+            ..op
+        })
+        .collect()
+    }
+    fn blocks(
+        kernel: &Kernel,
+        body: Vec<Block>,
+        gone: &impl Fn(&Kernel, &Op) -> bool,
+    ) -> Vec<Block> {
+        body.into_iter()
+            .map(|block| match block {
+                Block::ForRanks {
+                    at,
+                    var,
+                    order,
+                    body,
+                } => Block::ForRanks {
+                    at,
+                    var,
+                    order,
+                    body: blocks(kernel, body, gone),
+                },
+                Block::Items {
+                    at,
+                    var,
+                    partition,
+                    chunk,
+                    order,
+                    body,
+                } => Block::Items {
+                    at,
+                    var,
+                    partition,
+                    chunk,
+                    order,
+                    body: ops(kernel, body, gone),
+                },
+                Block::Once { body } => Block::Once {
+                    body: ops(kernel, body, gone),
+                },
+                other => other,
+            })
+            .collect()
+    }
+    let mut roles = kernel.roles.clone();
+    for role in &mut roles {
+        role.body = blocks(kernel, std::mem::take(&mut role.body), &gone);
+    }
+    kernel.roles = roles;
+}
+
+fn credit(kernel: &Kernel, op: &Op) -> Option<Purpose> {
+    match &op.kind {
+        OpKind::Wait { cells, .. } | OpKind::Signal { cells, .. } => {
+            Some(kernel.counters[cells.counter.index()].purpose)
+                .filter(|purpose| purpose.is_credit())
+        }
+        _ => None,
+    }
+}
+
+/// Every store of an item writes, where it added.
+fn writes(kernel: &mut Kernel) {
+    let items = kernel.roles.iter_mut().flat_map(|role| &mut role.body);
+    for block in items {
+        if let Block::Items { body, .. } = block {
+            for op in body {
+                if let OpKind::Store { mode, .. } = &mut op.kind {
+                    *mode = StoreMode::Write;
+                }
+            }
+        }
+    }
+}
+
+/// What lowering inferred or refuses, taken away, moved or put back again.
+fn kernels() -> Vec<Case> {
+    use counterflow::schedules::{ag_gemm, ag_gemm_pull, gemm_rs, wgrad};
+    let waits_for = |wanted: fn(&Purpose) -> bool| {
+        move |kernel: &Kernel, op: &Op| {
+            matches!(op.kind, OpKind::Wait { .. })
+                && credit(kernel, op).as_ref().is_some_and(wanted)
+        }
+    };
+    let ready = |purpose: &Purpose| matches!(purpose, Purpose::Ready(_));
+    let free = |purpose: &Purpose| matches!(purpose, Purpose::Free(_));
+    let returned = |purpose: &Purpose| matches!(purpose, Purpose::Returned(_));
+
+    let mut no_ready_wait = small(&ag_gemm(), 3);
+    without_ops(&mut no_ready_wait, waits_for(ready));
+    let mut no_free_wait = small(&gemm_rs(), 3);
+    without_ops(&mut no_free_wait, waits_for(free));
+    let mut no_return_wait = small(&ag_gemm_pull(), 3);
+    without_ops(&mut no_return_wait, waits_for(returned));
+    let mut no_join = small(&gemm_rs(), 3);
+    for role in &mut no_join.roles {
+        role.body.retain(|block| *block != Block::Join);
+    }
+    let mut never_granted = small(&gemm_rs(), 3);
+    without_ops(&mut never_granted, |kernel, op| {
+        matches!(op.kind, OpKind::Signal { .. }) && credit(kernel, op).as_ref().is_some_and(free)
+    });
+    let mut overwritten = small(&wgrad(), 3);
+    writes(&mut overwritten);
+    let case = |name, rule, kernel| Case {
+        name,
+        rule,
+        world: 3,
+        kernel,
+    };
+    vec![
+        case("no_ready_wait", Rule::Reuse, no_ready_wait),
+        case("no_free_wait", Rule::Reuse, no_free_wait),
+        case("no_return_wait", Rule::Reuse, no_return_wait),
+        case("no_join", Rule::Reuse, no_join),
+        case("never_granted", Rule::Reuse, never_granted),
+        case("overwritten", Rule::Coverage, overwritten),
+    ]
+}
+
+/// All of them.
+pub fn cases() -> Vec<Case> {
+    schedules().into_iter().chain(kernels()).collect()
+}

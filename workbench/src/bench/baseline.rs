@@ -1,0 +1,193 @@
+//! The baseline: what cuBLASLt does in one call, and the reference for both if that is more than a product.
+
+use super::fused_epilogue::FusedEpilogue;
+use super::interleaved::Contender;
+use super::task::{Set, Task};
+use crate::cuda::{
+    Activation, Blas, CompareFused, Difference, Draw, Fused, Matmul, Numbers, Operands, Problem,
+};
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::program::TensorId;
+use counterflow_runtime::cuda::Address;
+use counterflow_runtime::gpus::{Memory, POISON};
+use counterflow_runtime::{Communicator, Error};
+
+/// The allowed error of cuBLASLt's GELU per unit of its argument: half of that of the GPU's tanh, 2^-11.
+const STEEP: f32 = 2.5e-4;
+
+/// An epilogue on the GPU.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Does {
+    epilogue: FusedEpilogue,
+    steep: f32,
+}
+
+impl Does {
+    /// The schedule's.
+    pub(super) fn ours(epilogue: FusedEpilogue) -> Does {
+        Does {
+            epilogue,
+            steep: 0.0,
+        }
+    }
+
+    /// cuBLASLt's: its GELU is by tanh.
+    fn theirs(epilogue: FusedEpilogue) -> Does {
+        let activation = match epilogue.activation {
+            Activation::Nothing => Activation::Nothing,
+            Activation::Gelu | Activation::GeluTanh => Activation::GeluTanh,
+        };
+        Does {
+            epilogue: FusedEpilogue {
+                activation,
+                ..epilogue
+            },
+            steep: STEEP,
+        }
+    }
+}
+
+/// cuBLASLt's product, with its epilogue.
+pub(super) struct Baseline<'a> {
+    pub name: String,
+    pub product: Matmul<'a>,
+    /// Set by set.
+    pub operands: Vec<Operands>,
+    pub does: Does,
+}
+
+impl<'a> Baseline<'a> {
+    /// Everything in one call, if the library has an algorithm for that; otherwise the product alone.
+    pub(super) fn new(
+        blas: &'a Blas,
+        task: &Task<'_>,
+        sets: &[Set],
+    ) -> Result<Baseline<'a>, Error> {
+        let epilogue = task.epilogue();
+        let plain: Vec<Operands> = sets.iter().map(Set::operands).collect();
+        let fused: Vec<Operands> = sets
+            .iter()
+            .zip(&plain)
+            .map(|(set, plain)| Operands {
+                c: place(set, epilogue.added).or(epilogue.in_place.then_some(plain.y)),
+                ..*plain
+            })
+            .collect();
+        let whole = Fused {
+            added: epilogue.added.is_some() || epilogue.in_place,
+            bias: place(&sets[0], epilogue.bias),
+            gelu: epilogue.activation != Activation::Nothing,
+        };
+        match blas.product(problem(task, whole), &fused) {
+            Ok(product) => Ok(Baseline {
+                name: epilogue.baseline(true),
+                product,
+                operands: fused,
+                does: Does::theirs(epilogue),
+            }),
+            Err(Error::Toolkit { .. }) if epilogue.some() => Ok(Baseline {
+                name: epilogue.baseline(false),
+                product: blas.product(problem(task, Fused::default()), &plain)?,
+                operands: plain,
+                does: Does::theirs(FusedEpilogue::default()),
+            }),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn problem(task: &Task<'_>, fused: Fused) -> Problem {
+    Problem {
+        size: task.case.size,
+        dtype: task.dtype,
+        result: task.result(),
+        fused,
+        layout: task.layout,
+    }
+}
+
+fn place(set: &Set, tensor: Option<TensorId>) -> Option<Address> {
+    Some(set.more(tensor?)?.address())
+}
+
+/// cuBLASLt's f32 product of the first set.
+pub(super) struct Exact<'a> {
+    product: Memory,
+    /// The contents of every result before the launch, if they count.
+    before: Option<(Memory, Draw)>,
+    set: &'a Set,
+}
+
+impl<'a> Exact<'a> {
+    pub(super) fn new(
+        rank: &Communicator,
+        (blas, numbers): (&Blas, &Numbers),
+        task: &Task<'_>,
+        set: &'a Set,
+    ) -> Result<Exact<'a>, Error> {
+        let [m, n, _] = task.case.size.map(u64::from);
+        let product = Memory::new(rank, m * n * u64::from(Dtype::F32.bytes()), false)?;
+        let operands = Operands {
+            y: product.address(),
+            ..set.operands()
+        };
+        let problem = Problem {
+            result: Dtype::F32,
+            ..problem(task, Fused::default())
+        };
+        blas.product(problem, &[operands])?.run(&operands)?;
+        let before = if task.epilogue().in_place {
+            let (dtype, count) = (task.result(), m * n);
+            let memory = Memory::new(rank, count * u64::from(dtype.bytes()), false)?;
+            let draw = Draw {
+                // No operand's.
+                seed: task.seed.wrapping_mul(1 << 20).wrapping_sub(1),
+                first: 0,
+                count,
+            };
+            numbers.normal(memory.address(), dtype, draw)?;
+            Some((memory, draw))
+        } else {
+            None
+        };
+        Ok(Exact {
+            product,
+            before,
+            set,
+        })
+    }
+
+    /// One launch on a poisoned result, or on what it adds to, compared element by element.
+    pub(super) fn check(
+        &self,
+        rank: &Communicator,
+        numbers: &Numbers,
+        task: &Task<'_>,
+        (contender, memory, does): (&Contender<'_>, &Memory, Does),
+    ) -> Result<Difference, Error> {
+        let [m, n, k] = task.case.size;
+        let (count, dtype) = (u64::from(m) * u64::from(n), task.result());
+        let at = memory.address();
+        let before = self.before.as_ref().filter(|_| does.epilogue.in_place);
+        match before {
+            Some((_, draw)) => numbers.normal(at, dtype, *draw)?,
+            None => memory.fill(POISON)?,
+        }
+        (contender.launch)(0)?;
+        rank.synchronize()?;
+        let given = |tensor| Some((place(self.set, tensor)?, dtype));
+        numbers.differ_fused(CompareFused {
+            got: at,
+            dtype,
+            product: self.product.address(),
+            bias: given(does.epilogue.bias),
+            activation: does.epilogue.activation,
+            added: given(does.epilogue.added)
+                .or(before.map(|(before, _)| (before.address(), dtype))),
+            count,
+            columns: n,
+            depth: k,
+            steep: does.steep,
+        })
+    }
+}

@@ -1,0 +1,157 @@
+//! The candidate kernels of one schedule, product by product.
+
+use super::setup::Setup;
+use super::variants::{self, Built, Planned};
+use crate::args::{Many, Options};
+use crate::suite::Case;
+use counterflow_codegen::cuda::{self, CudaSource};
+use counterflow_codegen::program::Program;
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::variant::Variant;
+use counterflow_runtime::Error;
+use counterflow_runtime::tuned;
+use std::collections::BTreeSet;
+
+/// How many of the model's favourites a sweep measures by default.
+const FAVOURITES: Many = Many::Best(6);
+
+/// The candidate kernels of one schedule.
+pub(super) struct Candidates<'a> {
+    program: &'a Program,
+    base: Variant,
+    built: Vec<Built>,
+    many: Option<Many>,
+    /// For each product, its candidates among those built.
+    taken: Vec<Vec<usize>>,
+}
+
+impl<'a> Candidates<'a> {
+    /// The candidates by the command line: given choices, all, or the model's favourites; otherwise the choice for each
+    /// shape.
+    pub(super) fn new(
+        program: &'a Program,
+        base: Variant,
+        given: &Options,
+    ) -> Result<Candidates<'a>, Error> {
+        let many = match given.variants {
+            Some(many) => Some(many),
+            None if given.sweep => Some(FAVOURITES),
+            None if !given.open.is_empty() => Some(Many::All),
+            None => return Ok(Candidates::chosen(program, base)),
+        };
+        let every = given.variants.is_some() || given.sweep;
+        let known = tuned::choices(program);
+        if let Some(name) = given
+            .open
+            .keys()
+            .find(|name| !known.contains_key(&name[..]))
+        {
+            return Err(Error::Usage {
+                what: format!("{} has no choice `{name}`", program.name),
+                legal: format!(
+                    "it has {}",
+                    known.into_keys().collect::<Vec<_>>().join(", ")
+                ),
+            });
+        }
+        let mut base = base;
+        for (name, options) in known {
+            if !every
+                && !given.open.contains_key(name)
+                && let Some(first) = options.first()
+            {
+                base.choices.entry(name.into()).or_insert(*first);
+            }
+        }
+        let mut built = Vec::new();
+        let mut refused = None;
+        for variant in tuned::combinations(program, &base, &given.open) {
+            match variants::build(program, &variant) {
+                Ok(one) => built.push(one),
+                Err(error) => {
+                    refused.get_or_insert(error);
+                }
+            }
+        }
+        match refused {
+            Some(error) if built.is_empty() || !every => Err(error),
+            Some(_) | None => Ok(Candidates {
+                program,
+                base,
+                built,
+                many,
+                taken: Vec::new(),
+            }),
+        }
+    }
+
+    /// One variant for each shape: a measured winner nearby, or the model's favourite.
+    pub(super) fn chosen(program: &'a Program, base: Variant) -> Candidates<'a> {
+        Candidates {
+            program,
+            base,
+            built: Vec::new(),
+            many: None,
+            taken: Vec::new(),
+        }
+    }
+
+    /// Chooses for the next product. Gives the first rejection, if any.
+    pub(super) fn choose(&mut self, case: &Case, setup: &Setup) -> Result<Option<Error>, Error> {
+        let machine = &setup.machine(self.program);
+        if let Some(many) = self.many {
+            let (taken, refused) = variants::contenders(&self.built, case, machine, many);
+            return match refused {
+                Some(error) if taken.is_empty() => Err(error),
+                refused => {
+                    self.taken.push(taken);
+                    Ok(refused)
+                }
+            };
+        }
+        let [m, n, k] = case.size;
+        let shape = Shape::new(m, n, k);
+        let (tables, gpu) = (&setup.tables, setup.gpu());
+        let choice = tuned::select(tables, gpu, self.program, &self.base, &shape, machine)?;
+        let same = |built: &Built| built.kernel.variant == choice.variant;
+        let at = match self.built.iter().position(same) {
+            Some(at) => at,
+            None => {
+                self.built
+                    .push(variants::build(self.program, &choice.variant)?);
+                self.built.len() - 1
+            }
+        };
+        self.taken.push(vec![at]);
+        Ok(None)
+    }
+
+    /// The candidates of a product, by its index.
+    pub(super) fn take(
+        &self,
+        at: usize,
+        case: &Case,
+        setup: &Setup,
+    ) -> Result<Vec<Planned<'_>>, Error> {
+        let machine = &setup.machine(self.program);
+        let taken = self.taken[at].iter();
+        taken
+            .map(|which| self.built[*which].plan(case, machine))
+            .collect()
+    }
+
+    /// The candidates' names for a product, by its index.
+    pub(super) fn names(&self, at: usize) -> String {
+        let taken = self.taken[at].iter();
+        let names = taken.map(|which| &self.built[*which].name[..]);
+        names.collect::<Vec<_>>().join("; ")
+    }
+
+    /// The texts of all chosen kernels.
+    pub(super) fn sources(&self) -> Result<Vec<CudaSource>, Error> {
+        let each: BTreeSet<usize> = self.taken.iter().flatten().copied().collect();
+        each.into_iter()
+            .map(|which| Ok(cuda::emit(self.built[which].pipeline()?)))
+            .collect()
+    }
+}
