@@ -7,7 +7,7 @@ use super::{check, predict, ready, run};
 use counterflow_runtime::Error;
 
 pub(super) fn demo(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
-    let request = &run::chosen(request, run::device(request, console)?, console)?;
+    let request = &run::settled(request, console)?;
     let ready = ready::ready(request, &request.shape, console)?;
     let mut fields = check::proven(request, &ready, console);
     console.say("");

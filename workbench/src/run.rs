@@ -1,10 +1,11 @@
-//! `run`: several launches on emulated ranks with different M, each compared with an f64 reference.
+//! `run`: several launches on GPUs or emulated ranks with different M, each compared with an f64 reference.
 
 use super::args::Request;
 use super::outcome::Outcome;
 use super::ready::{self, Ready};
 use super::render::Console;
 use super::{check, emulate, gpu};
+use counterflow_codegen::diag::Rule;
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::program::{Program, RoleKind};
@@ -15,7 +16,7 @@ use counterflow_runtime::tuned::{self, Tuned};
 use counterflow_runtime::{Device, Error, communicator};
 
 pub(super) fn run(request: &Request, console: &mut Console<'_>) -> Result<Outcome, Error> {
-    let request = &chosen(request, device(request, console)?, console)?;
+    let request = &settled(request, console)?;
     let ready = ready::ready(request, &request.shape, console)?;
     let mut fields = check::proven(request, &ready, console);
     let Outcome { good, fields: ran } = on_device(request, &ready, console)?;
@@ -23,32 +24,36 @@ pub(super) fn run(request: &Request, console: &mut Console<'_>) -> Result<Outcom
     Ok(Outcome { good, fields })
 }
 
-/// Where it runs: where the user says, else on GPUs, if there are any and the schedule has a kernel for them.
-pub(super) fn device(request: &Request, console: &mut Console<'_>) -> Result<Device, Error> {
+/// Where it runs, and with which choices: where the user says, else on GPUs, if there are any and the schedule has a kernel
+/// for them.
+pub(super) fn settled(request: &Request, console: &mut Console<'_>) -> Result<Request, Error> {
     if let Some(device) = request.device {
-        return device.open();
+        return chosen(request, device.open()?, console);
     }
     let for_gpus = console.may_use_gpus() && request.variant.arch != Arch::Cpu;
     if !for_gpus || Device::Cuda.open().is_err() {
-        return Ok(Device::Cpu);
+        return chosen(request, Device::Cpu, console);
     }
-    let kernel = lower(&request.program, &request.variant).and_then(verify::kernel)?;
-    if let Err(found) = verify::warps(&kernel) {
-        let why = found.first().brief();
-        console.say(format!(
-            "**device** is the emulator: {why} (not yet on GPUs)"
-        ));
-        return Ok(Device::Cpu);
+    let on_gpus = chosen(request, Device::Cuda, console).and_then(|request| {
+        let kernel = lower(&request.program, &request.variant).and_then(verify::kernel)?;
+        verify::warps(&kernel)?;
+        Ok(request)
+    });
+    match on_gpus {
+        // Nothing is wrong with the schedule: this version has no kernel for it.
+        Err(Error::Rejected(found)) if found.iter().all(|one| one.rule == Rule::Resources) => {
+            let why = found.first().brief();
+            console.say(format!(
+                "**device** is the emulator, as GPUs have no kernel: {why}"
+            ));
+            chosen(request, Device::Cpu, console)
+        }
+        settled => settled,
     }
-    Ok(Device::Cuda)
 }
 
 /// On a GPU, open choices become the fastest ones there.
-pub(super) fn chosen(
-    request: &Request,
-    device: Device,
-    console: &mut Console<'_>,
-) -> Result<Request, Error> {
+fn chosen(request: &Request, device: Device, console: &mut Console<'_>) -> Result<Request, Error> {
     let mut request = request.clone();
     request.device = Some(device);
     if device == Device::Cpu {

@@ -1,4 +1,4 @@
-//! Loops over items: which of them a CTA does, and the places in rings that go with it.
+//! Nests of loops over items: the tile scheduler of each, and the places in rings that go with it.
 
 use super::Text;
 use super::words::order_name;

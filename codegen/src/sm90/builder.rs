@@ -31,8 +31,8 @@ impl Builder<'_> {
         Expr::symbol("SPLIT", self.cta.split())
     }
 
-    /// The rank of a CTA in its cluster: those that load together, `cta_rank` by `cta_rank`, follow each other, so that a pair of
-    /// SMs does; each such group has a share of the steps.
+    /// The rank of a CTA in its cluster. CTAs that load together have ranks that follow each other, so that they are on a pair
+    /// of SMs; each such group has a part of the steps.
     pub fn rank(&self, split_rank: Expr, cta_rank: Expr) -> Expr {
         match (self.cta.split(), self.cta.multicast_group()) {
             (1, _) => cta_rank,

@@ -164,7 +164,7 @@ impl Tiling {
         [rows, columns].map(|rows| rows * k * element / self.subtile_bytes())
     }
 
-    /// Where in a slot a subtile of the n-th stored tile lies: at which operand's, and the how manieth there.
+    /// Where in a slot a subtile of the n-th stored tile lies: at which operand's, and its number there.
     pub fn input_place(&self, index: u32) -> (usize, u32) {
         let [first, _] = self.input_places();
         if index < first {

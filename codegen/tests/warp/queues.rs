@@ -98,9 +98,7 @@ fn each_gpu_is_counted_for_itself() {
     }
 }
 
-/// Whose launches are submitted first is the hosts' business: fewer queues than streams are refused where ranks share a
-/// GPU, also if some orders get through.
-/// What ends a wait that stands is a third stream: where copies of several ranks on a GPU are accepted, it has a queue.
+/// A third stream ends a wait that lasts too long: where copies of several ranks on a GPU are accepted, it has a queue.
 #[test]
 fn what_ends_a_wait_has_a_queue_wherever_copies_share_a_gpu() {
     let mut accepted = 0;
@@ -117,6 +115,8 @@ fn what_ends_a_wait_has_a_queue_wherever_copies_share_a_gpu() {
     assert!(accepted > 0);
 }
 
+/// Whose launches are submitted first is the hosts' business: fewer queues than streams are refused where ranks share a
+/// GPU, also if some orders get through.
 #[test]
 fn an_order_of_hosts_is_not_taken_for_granted() {
     let (pipeline, plan) = of(&library::ag_gemm(&library::real()), 4);

@@ -221,7 +221,8 @@ impl Group {
     }
 
     /// Whether each rank on that rank's GPU can have a hardware queue for one more stream, beside its own and its
-    /// copies'.
+    /// copies'. The margin of [`Queues::taken`] is for streams that have work while others wait; this one has none until a
+    /// wait has lasted too long.
     pub(crate) fn has_room(&self, rank: u32) -> bool {
         self.queues.one_each(self.queues.gpus[rank as usize], 3)
     }

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 const AFTER: &str = "\
 Verbs:
   demo     check, run and predict, told in one page (the default)
-  check    prove the schedule safe for this world and shape, or tell the shortest trace of what goes wrong;
+  check    prove the schedule safe for this world and shape, or print the shortest trace of what goes wrong;
            say whether it has a kernel for GPUs (--emit: refuse it if not);
            with --worlds 1..=8 --rows 1..=4096 every one of these shapes, as a table: for your CI
   run      run it on emulated ranks or on GPUs, and compare every output with an f64 reference

@@ -32,18 +32,18 @@ __device__ __forceinline__ u64 wgmma_descriptor_mn_major(u32 shared, u32 block) 
 }
 constexpr u64 WGMMA_MN_MAJOR_K_STEP = 16 * 128 >> 4;
 
-// Before the first multiply of a batch: the accumulators' earlier register accesses are done. From here to the wait no
+// Before the first multiply of a group: the accumulators' earlier register accesses are done. From here to the wait no
 // instruction may name an accumulator.
 __device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-// Close the batch.
+// Close the group.
 __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// All but the latest `pending` batches are done: this warp no longer reads their stages, their sums are in registers.
+// All but the latest `pending` groups are done: this warp no longer reads their stages, their sums are in registers.
 template <u32 pending>
 __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");

@@ -43,10 +43,11 @@ impl Simulator<'_> {
                 for (index, part) in buffer.parts.iter().enumerate() {
                     let start = buffer.part_at(index, slot);
                     if start <= area.start && area.start < start + part.bytes {
-                        return format!("{} of {} {slot}", part.name, ring.name)
-                            .replace("subtile of subtile", "subtile")
-                            .replace("staging of staging", "staging")
-                            .replace("split_partial of split_partial", "split_partial");
+                        return if part.name == ring.name {
+                            format!("{} {slot}", ring.name)
+                        } else {
+                            format!("{} of {} {slot}", part.name, ring.name)
+                        };
                     }
                 }
             }
