@@ -71,7 +71,7 @@ impl Flattener<'_> {
     }
 
     /// What a box covers that is so many rows below a place, clipped as the map clips it.
-    pub(super) fn global(&self, id: MapId, at: &At, below: u32) -> Box4 {
+    pub(in crate::verify::warp) fn global(&self, id: MapId, at: &At, below: u32) -> Box4 {
         let map = self.case.pipeline.map(id);
         let [column, row, chunk, rank] =
             [&at.column, &at.row, &at.chunk, &at.rank].map(|expr| self.value(expr));
