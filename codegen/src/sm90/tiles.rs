@@ -83,7 +83,8 @@ impl Walk<'_, '_> {
             Which::Multiply => self.multiply(&sorted, var, tiles.clone()),
             Which::Fetch | Which::Send | Which::End => Vec::new(),
         };
-        let placed = self.which != Which::Multiply || !sorted.vectors.is_empty();
+        // Who multiplies rarely asks where its tile is.
+        let placed = self.which != Which::Multiply || mentions(&item, &[&row, &column]);
         let grid = (placed && !item.is_empty()).then(|| Grid {
             var: name,
             rows: tiles_m,
@@ -138,4 +139,17 @@ impl Walk<'_, '_> {
             Expr::var(place)
         }
     }
+}
+
+/// Whether a number of these nodes has one of those within it.
+fn mentions(nodes: &[Node], wanted: &[&Expr]) -> bool {
+    let mut found = false;
+    for node in nodes {
+        node.visit(&mut |node| {
+            for expr in node.exprs() {
+                expr.visit(&mut |expr| found |= wanted.contains(&expr));
+            }
+        });
+    }
+    found
 }
