@@ -7,6 +7,7 @@ use super::seen::{Bits, Knows};
 use super::step::{Area, Box4, Step};
 use crate::diag::Diagnostic;
 use crate::kernel::Buffer;
+use crate::program::TensorKind;
 use crate::undo::{Fix, undone};
 use crate::warp::Node;
 
@@ -165,11 +166,11 @@ impl Cta {
 impl<'a> Simulator<'a> {
     /// Before anything was done.
     pub fn new(case: &'a Case<'a>, programs: &'a Programs<'a>) -> Self {
-        // Scratch is always looked at: what no store writes must not be read. So is what other ranks reach.
+        // Scratch is always looked at: what no store writes must not be read. So are outputs, and what other ranks reach.
         let reached = |buffer: &Buffer| buffer.kind.symmetric() && !undone(Fix::WarpOrder);
         let buffers = case.pipeline.kernel.buffers.iter();
         let mut watched: Vec<bool> = buffers
-            .map(|buffer| buffer.is_scratch() || reached(buffer))
+            .map(|buffer| buffer.is_scratch() || is_output(buffer.kind) || reached(buffer))
             .collect();
         case.pipeline.visit(|node| {
             if let Node::Store { map, .. } = node {
@@ -199,5 +200,17 @@ impl<'a> Simulator<'a> {
     /// Whether an agent is what the host enqueued.
     pub fn is_host(&self, index: usize) -> bool {
         self.agents[index].who.warp == self.case.pipeline.warps.len()
+    }
+}
+
+fn is_output(kind: TensorKind) -> bool {
+    match kind {
+        TensorKind::Out | TensorKind::Accumulated | TensorKind::Scattered | TensorKind::Reduced => {
+            true
+        }
+        TensorKind::Local
+        | TensorKind::Vector
+        | TensorKind::Gathered
+        | TensorKind::Scratch { .. } => false,
     }
 }
