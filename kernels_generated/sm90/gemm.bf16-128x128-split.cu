@@ -205,8 +205,9 @@ gemm(
                     #pragma unroll
                     for (u32 from = 0; from < SPLIT - 1; ++from) {
                         partial_add<SUBTILE_N, SPLIT_PARTIAL_THREADS>(acc + part * SUBTILE_N / 2,
-                            smem_split_partial[split_partial.index] + (from * SPLIT_PARTIAL_SUBTILES + part / SPLIT)
-                            * SPLIT_PARTIAL_SUBTILE_BYTES, threadIdx.x % 128);
+                            smem_split_partial[split_partial.index]
+                            + (from * SPLIT_PARTIAL_SUBTILES + part / SPLIT) * SPLIT_PARTIAL_SUBTILE_BYTES,
+                            threadIdx.x % 128);
                     }
                 }
             }

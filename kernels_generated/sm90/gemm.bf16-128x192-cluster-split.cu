@@ -123,10 +123,9 @@ gemm(
                     full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows, full.at,
                         (first_step + step) * TILE_K, (t.row * CLUSTER + cta_rank) * TILE_M, 0, 0);
-                    tma_load_multicast_partial<PARTIAL_BOX_ROWS,
-                        TILE_N
-                        / CLUSTER>(smem_w[stage.index] + cta_rank * (W_BYTES / CLUSTER), w, w_partial_box, my_w_rows,
-                        full.at, (first_step + step) * TILE_K, t.column * TILE_N + cta_rank * (TILE_N / CLUSTER), 0, 0,
+                    tma_load_multicast_partial<PARTIAL_BOX_ROWS, TILE_N / CLUSTER>(smem_w[stage.index]
+                        + cta_rank * (W_BYTES / CLUSTER), w, w_partial_box, my_w_rows, full.at,
+                        (first_step + step) * TILE_K, t.column * TILE_N + cta_rank * (TILE_N / CLUSTER), 0, 0,
                         ((1 << CLUSTER) - 1) << (split_rank * CLUSTER));
                     stage.advance();
                 }
@@ -221,8 +220,9 @@ gemm(
                     #pragma unroll
                     for (u32 from = 0; from < SPLIT - 1; ++from) {
                         partial_add<SUBTILE_N, SPLIT_PARTIAL_THREADS>(acc + part * SUBTILE_N / 2,
-                            smem_split_partial[split_partial.index] + (from * SPLIT_PARTIAL_SUBTILES + part / SPLIT)
-                            * SPLIT_PARTIAL_SUBTILE_BYTES, threadIdx.x % 128);
+                            smem_split_partial[split_partial.index]
+                            + (from * SPLIT_PARTIAL_SUBTILES + part / SPLIT) * SPLIT_PARTIAL_SUBTILE_BYTES,
+                            threadIdx.x % 128);
                     }
                 }
             }

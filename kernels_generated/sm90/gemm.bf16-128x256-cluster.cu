@@ -103,11 +103,9 @@ gemm(
                     full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows, full.at,
                         step * TILE_K, (t.row * CLUSTER + cta_rank) * TILE_M, 0, 0);
-                    tma_load_multicast_partial<PARTIAL_BOX_ROWS,
-                        TILE_N
-                        / CLUSTER>(smem_w[stage.index] + cta_rank * (W_BYTES / CLUSTER), w, w_partial_box, my_w_rows,
-                        full.at, step * TILE_K, t.column * TILE_N + cta_rank * (TILE_N / CLUSTER), 0, 0,
-                        (1 << CLUSTER) - 1);
+                    tma_load_multicast_partial<PARTIAL_BOX_ROWS, TILE_N / CLUSTER>(smem_w[stage.index]
+                        + cta_rank * (W_BYTES / CLUSTER), w, w_partial_box, my_w_rows, full.at, step * TILE_K,
+                        t.column * TILE_N + cta_rank * (TILE_N / CLUSTER), 0, 0, (1 << CLUSTER) - 1);
                     stage.advance();
                 }
             }

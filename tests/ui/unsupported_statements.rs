@@ -15,7 +15,7 @@ fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
         match me() {
             _ => y[t] = dot(x[t], w[t]),
         }
-        dbg!(t);
+        vec![t];
         return;
     }
     #[gemm]

@@ -24,20 +24,20 @@ fn fill(line: &str, indent: usize, lines: &mut Vec<String>) {
     } else if let Some((head, body)) = after_head(line) {
         fill(head, indent, lines);
         fill(body, indent + DEEPER, lines);
-    } else if let Some(at) = best(line, COLUMNS - indent) {
+    } else if let Some(Break { at, depth }) = best(line, COLUMNS - indent, 0) {
         lines.push(indented(line[..at].trim_end(), indent));
-        rest(line[at..].trim_start(), indent + DEEPER, lines);
+        rest(line[at..].trim_start(), indent + DEEPER, depth, lines);
     } else {
         lines.push(indented(line, indent));
     }
 }
 
-/// What continues a line: all of it lies equally deep.
-fn rest(line: &str, indent: usize, lines: &mut Vec<String>) {
-    match best(line, COLUMNS - indent) {
-        Some(at) if indent + line.chars().count() > COLUMNS => {
+/// What continues a line, from so deep in its parentheses: all of it has the same indentation.
+fn rest(line: &str, indent: usize, depth: u32, lines: &mut Vec<String>) {
+    match best(line, COLUMNS - indent, depth) {
+        Some(Break { at, depth }) if indent + line.chars().count() > COLUMNS => {
             lines.push(indented(line[..at].trim_end(), indent));
-            rest(line[at..].trim_start(), indent, lines);
+            rest(line[at..].trim_start(), indent, depth, lines);
         }
         Some(_) | None => lines.push(indented(line, indent)),
     }
@@ -79,16 +79,26 @@ fn after_head(line: &str) -> Option<(&str, &str)> {
     (!body.is_empty() && body != "{").then_some((head, body))
 }
 
+/// Where a line is broken.
+#[derive(Clone, Copy)]
+struct Break {
+    at: usize,
+    /// How many parentheses are open there.
+    depth: u32,
+}
+
 /// Where to break a line of which so many columns fit: as far out of its parentheses as possible, behind what separates
-/// rather than before an operator, and as late as possible.
-fn best(line: &str, fits: usize) -> Option<usize> {
-    let mut found: Option<(u32, usize)> = None;
-    let mut consider = |rank: u32, at: usize| {
+/// rather than before a sum, before a sum rather than within a product, and as late as possible; never within the
+/// arguments of a template. Where the line continues
+/// another, so many parentheses are open at its start.
+fn best(line: &str, fits: usize, mut depth: u32) -> Option<Break> {
+    let mut found: Option<(u32, Break)> = None;
+    let mut consider = |rank: u32, at: usize, depth: u32| {
         if found.is_none_or(|(best, _)| rank <= best) {
-            found = Some((rank, at));
+            found = Some((rank, Break { at, depth }));
         }
     };
-    let mut depth = 0u32;
+    let mut template = 0u32;
     let bytes = line.as_bytes();
     for (columns, (at, c)) in line
         .char_indices()
@@ -99,22 +109,25 @@ fn best(line: &str, fits: usize) -> Option<usize> {
         match c {
             '(' | '{' | '[' => depth += 1,
             ')' | '}' | ']' => depth = depth.saturating_sub(1),
-            // Of a template: other signs of comparison have spaces around them.
-            '<' if before != b' ' && before != b'<' => depth += 1,
-            '>' if before != b' ' && before != b'>' => depth = depth.saturating_sub(1),
-            ' ' if columns > 0 => {
+            // Other signs of comparison have spaces around them.
+            '<' if before != b' ' && before != b'<' => template += 1,
+            '>' if before != b' ' && before != b'>' => template = template.saturating_sub(1),
+            ' ' if columns > 0 && template == 0 => {
                 let next = &line[at..];
-                let operator = [" + ", " * ", " ? ", " : ", " && ", " / "];
+                let starts = |signs: &[&str]| signs.iter().any(|sign| next.starts_with(sign));
                 if before == b',' || next.starts_with(" = ") && depth == 0 {
-                    consider(2 * depth, if before == b',' { at } else { at + 2 });
-                } else if operator.iter().any(|sign| next.starts_with(sign)) {
-                    consider(2 * depth + 1, at);
+                    let at = if before == b',' { at } else { at + 2 };
+                    consider(3 * depth, at, depth);
+                } else if starts(&[" + ", " ? ", " : ", " && "]) {
+                    consider(3 * depth + 1, at, depth);
+                } else if starts(&[" * ", " / "]) {
+                    consider(3 * depth + 2, at, depth);
                 }
             }
             _ => {}
         }
     }
-    found.map(|(_, at)| at)
+    found.map(|(_, found)| found)
 }
 
 #[cfg(test)]
@@ -151,6 +164,16 @@ mod tests {
         ];
         let sum = format!("const u32 sum = ({a} + {a}) * {a} + {a} * ({a} + {a} + 1);");
         assert_eq!(wrapped(&sum, 4), broken);
+    }
+
+    #[test]
+    fn no_line_is_broken_within_a_templates_arguments() {
+        let call = "tma_load_multicast_partial<PARTIAL_BOX_ROWS, TILE_N / CLUSTER>(smem_w[stage.index] + cta_rank * (W_BYTES / CLUSTER), w, full.at);";
+        let broken = [
+            "                    tma_load_multicast_partial<PARTIAL_BOX_ROWS, TILE_N / CLUSTER>(smem_w[stage.index]",
+            "                        + cta_rank * (W_BYTES / CLUSTER), w, full.at);",
+        ];
+        assert_eq!(wrapped(call, 20), broken);
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub(super) enum Tag {
     /// An input of a rank. For a gathered tensor, the rank that owns the rows.
     Input(u16, TensorId),
     /// Constants that a rank adds, and functions of inputs.
-    Beside(u16),
+    Addend(u16),
     /// A rank's functions of complete sums.
     Whole(u16),
     /// A function of a part of a sum, or several sums where one is needed.
@@ -56,22 +56,22 @@ impl Tags {
         Tags((!terms.is_empty()).then(|| Rc::new(terms)))
     }
 
-    fn is_beside(&self) -> bool {
+    fn is_addend(&self) -> bool {
         self.iter()
-            .all(|(tag, _)| matches!(tag, Tag::Input(..) | Tag::Beside(_)))
+            .all(|(tag, _)| matches!(tag, Tag::Input(..) | Tag::Addend(_)))
     }
 
     /// Whether it is the sum over all ranks, or a function of that.
     pub fn complete(&self, kernel: &Kernel, world: u16) -> Result<(), Wrong> {
         let mut products: BTreeMap<(TensorId, TensorId), Vec<u16>> = BTreeMap::new();
         let mut inputs: BTreeMap<TensorId, Vec<u16>> = BTreeMap::new();
-        let (mut beside, mut whole) = (Vec::new(), Vec::new());
+        let (mut addends, mut whole) = (Vec::new(), Vec::new());
         let mut minus: Vec<(u16, TensorId)> = Vec::new();
         for (tag, times) in self.iter() {
             let often = match tag {
                 Tag::Product(..) => times != 1,
                 Tag::Input(..) => times.abs() != 1,
-                Tag::Beside(_) | Tag::Whole(_) => false,
+                Tag::Addend(_) | Tag::Whole(_) => false,
                 Tag::Broken => return Err((Vec::new(), Vec::new())),
             };
             match tag {
@@ -85,7 +85,7 @@ impl Tags {
                         minus.push((rank, id));
                     }
                 }
-                Tag::Beside(rank) => beside.push(rank),
+                Tag::Addend(rank) => addends.push(rank),
                 Tag::Whole(rank) => whole.push(rank),
                 Tag::Broken => {}
             }
@@ -111,7 +111,7 @@ impl Tags {
                 return Err((Vec::new(), ranks.clone()));
             }
         }
-        for ranks in [beside, whole] {
+        for ranks in [addends, whole] {
             if ranks.len() > 1 {
                 return Err((Vec::new(), ranks));
             }
@@ -128,12 +128,12 @@ impl Tags {
         for (tag, times) in self.iter() {
             match tag {
                 Tag::Product(rank, ..) if times != 1 => return Err((Vec::new(), vec![rank])),
-                Tag::Input(rank, _) | Tag::Beside(rank) if products => {
+                Tag::Input(rank, _) | Tag::Addend(rank) if products => {
                     return Err((Vec::new(), vec![rank]));
                 }
                 Tag::Product(..)
                 | Tag::Input(..)
-                | Tag::Beside(_)
+                | Tag::Addend(_)
                 | Tag::Whole(_)
                 | Tag::Broken => {}
             }
@@ -153,20 +153,20 @@ impl Tags {
         let function = |args: &[&Value]| {
             let parts = args.iter().map(|value| of(value));
             let parts: Vec<Tags> = parts.filter(|part| part.0.is_some()).collect();
-            let sums: Vec<&Tags> = parts.iter().filter(|part| !part.is_beside()).collect();
+            let sums: Vec<&Tags> = parts.iter().filter(|part| !part.is_addend()).collect();
             let whole = parts.iter().any(complete);
             Tags::one(match (parts.is_empty(), sums.is_empty()) {
                 // A function of zero need not be zero.
-                (true, _) if args.iter().all(|value| value.accs().is_empty()) => Tag::Beside(rank),
+                (true, _) if args.iter().all(|value| value.accs().is_empty()) => Tag::Addend(rank),
                 (true, _) => Tag::Broken,
-                (false, true) if !whole => Tag::Beside(rank),
+                (false, true) if !whole => Tag::Addend(rank),
                 (false, _) if sums.into_iter().all(complete) => Tag::Whole(rank),
                 (false, _) => Tag::Broken,
             })
         };
         match value {
             Value::Acc(id) => acc(*id),
-            Value::Const(constant) if *constant != 0.0 => Tags::one(Tag::Beside(rank)),
+            Value::Const(constant) if *constant != 0.0 => Tags::one(Tag::Addend(rank)),
             Value::Const(_) | Value::Arg(_) => Tags::NOTHING,
             Value::Cast(_, a) => of(a),
             Value::Binary(Binary::Add, a, b) => of(a).plus(&of(b), 1),

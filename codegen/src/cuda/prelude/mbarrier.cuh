@@ -130,10 +130,15 @@ struct Barrier {
         if (ORDER == Order::Complete) mbarrier_wait_relaxed(at, parity, watch, role, name, slot);
     }
 
-    __device__ __forceinline__ void arrive() const { mbarrier_arrive(at); }
+    // Release at CTA scope.
+    __device__ __forceinline__ void arrive() const {
+        static_assert(ORDER == Order::Cta, "an arrival that other CTAs wait for has their scope: arrive_on");
+        mbarrier_arrive(at);
+    }
 
     // At this slot's barrier of CTA `cta` of the cluster.
     __device__ __forceinline__ void arrive_on(u32 cta) const {
+        static_assert(ORDER != Order::Cta, "an arrival in another CTA orders nothing at this one's scope");
         if (ORDER == Order::Cluster) {
             mbarrier_arrive_release_cluster(at, cta);
         } else {
