@@ -9,10 +9,13 @@ mod dependent_launch;
 mod epilogue;
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
+#[path = "../tile/generator/mod.rs"]
+mod generator;
 mod hand_over;
 mod mn_major;
 mod partial_tiles;
 mod queues;
+mod reach;
 mod slices;
 mod split_k;
 mod staggered_epilogues;

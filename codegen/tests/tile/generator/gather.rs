@@ -1,5 +1,6 @@
 //! All-gathers before a product: who moves the rows, along which way, from which tensor.
 
+use super::Sizes;
 use super::draw::{Draw, Part, shuffled};
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::{Bf16, F32};
@@ -12,13 +13,6 @@ struct Moved {
     from: TensorRef,
     pieces: PartitionRef,
     arrived: CountersRef,
-}
-
-/// Rows of a piece; rows and columns of a tile.
-#[derive(Clone, Copy)]
-pub struct Sizes {
-    pub piece: u32,
-    pub tile: (u32, u32),
 }
 
 pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {

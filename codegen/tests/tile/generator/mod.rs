@@ -64,38 +64,65 @@ impl Case {
     }
 }
 
+/// How large everything is.
+#[derive(Clone, Copy)]
+pub struct Sizes {
+    /// Rows of a piece.
+    pub piece: u32,
+    /// Rows and columns of a tile.
+    pub tile: (u32, u32),
+    /// What a drawn number of rows, and one of columns, is multiplied by.
+    pub times: (u32, u32),
+}
+
 /// Several pieces and tiles in a chunk of a few rows.
-const SMALL: gather::Sizes = gather::Sizes {
+const SMALL: Sizes = Sizes {
     piece: 2,
     tile: (3, 4),
+    times: (1, 1),
 };
 
-/// The schedule that those bytes are.
+/// Tiles that tensor cores have, and several of them in a chunk.
+pub const TENSOR_CORES: Sizes = Sizes {
+    piece: 128,
+    tile: (128, 128),
+    times: (64, 32),
+};
+
+/// The schedule that those bytes are, of a few rows.
 pub fn case(bytes: &[u8]) -> Case {
+    sized(bytes, SMALL)
+}
+
+/// The schedule that those bytes are.
+pub fn sized(bytes: &[u8], sizes: Sizes) -> Case {
     let mut draw = Draw::new(bytes);
     let world = [3, 2, 4, 5][draw.of(4)];
     let rows = [13, 13, 13, 40][draw.of(4)];
-    let m = 1 + draw.of(rows) as u32;
+    let m = (1 + draw.of(rows) as u32) * sizes.times.0;
     let kind = draw.of(10);
     // Every dimension of the second launch is its own. Where tiles have cells, their columns stay.
     let (n, k) = ([8, 16][draw.of(2)], [8, 16][draw.of(2)]);
     let n = if kind < 3 { n } else { 8 };
-    let shape = |m, n, k| Shape::new(m, n, k).dim("x.columns", k);
+    let shape = |m, n, k| {
+        let [n, k] = [n, k].map(|columns| columns * sizes.times.1);
+        Shape::new(m, n, k).dim("x.columns", k)
+    };
     let mut launches = vec![shape(m, 8, 8), shape(m.div_ceil(2), n, k), shape(m, 8, 8)];
     let mut s = ScheduleBuilder::new("random");
     let mut meant = None;
     match kind {
-        0..=2 => gather::all_gather(&mut draw, &mut s, SMALL),
-        3 | 4 => meant = Some(reduce::scatter(&mut draw, &mut s, false)),
-        5 => meant = Some(reduce::scatter(&mut draw, &mut s, true)),
-        6 => meant = Some(reduce::add(&mut draw, &mut s)),
+        0..=2 => gather::all_gather(&mut draw, &mut s, sizes),
+        3 | 4 => meant = Some(reduce::scatter(&mut draw, &mut s, sizes, false)),
+        5 => meant = Some(reduce::scatter(&mut draw, &mut s, sizes, true)),
+        6 => meant = Some(reduce::add(&mut draw, &mut s, sizes)),
         7 | 8 => launches = several::gathers(&mut draw, &mut s, kind == 8),
         _ => several::soup(&mut draw, &mut s),
     }
     if meant.is_some_and(|meant| meant.of == Summed::Inputs) {
         // Then columns are those of `x`.
         for launch in &mut launches {
-            *launch = launch.clone().dim("x.columns", 8);
+            *launch = launch.clone().dim("x.columns", 8 * sizes.times.1);
         }
     }
     Case {

@@ -1,7 +1,7 @@
 //! Sums over ranks, of products or of what each rank holds: partial tiles to their owner, or added where they belong.
 
 use super::draw::{Draw, Part, shuffled};
-use super::{Beside, Meant, Summed};
+use super::{Beside, Meant, Sizes, Summed};
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::{Bf16, F32};
 
@@ -127,14 +127,19 @@ fn in_order(items: ItemsRef, order: usize) -> ItemsRef {
     }
 }
 
-pub fn scatter(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, everywhere: bool) -> Meant {
+pub fn scatter(
+    draw: &mut Draw<'_>,
+    s: &mut ScheduleBuilder,
+    sizes: Sizes,
+    everywhere: bool,
+) -> Meant {
     let (terms, meant) = Terms::draw(draw, s);
     let y = if everywhere {
         s.reduced("y", Bf16)
     } else {
         s.scattered("y", Bf16)
     };
-    let tiles = s.tiles("tiles", y, (3, 4));
+    let tiles = s.tiles("tiles", y, sizes.tile);
     let partial = s.symmetric("partial", Bf16, y.chunk(), world());
     let shared = draw.wrong();
     let axes = if shared {
@@ -235,10 +240,10 @@ pub fn scatter(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, everywhere: bool) -
     meant
 }
 
-pub fn add(draw: &mut Draw<'_>, s: &mut ScheduleBuilder) -> Meant {
+pub fn add(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) -> Meant {
     let (terms, meant) = Terms::draw(draw, s);
     let y = s.scattered("y", Bf16);
-    let tiles = s.tiles("tiles", y, (3, 4));
+    let tiles = s.tiles("tiles", y, sizes.tile);
     let one_cell = draw.wrong();
     let begun = s.counters("begun", if one_cell { vec![] } else { vec![tiles.into()] });
     let landed = s.counters("landed", [world().into(), tiles.into()]);

@@ -1,7 +1,7 @@
 //! Gathers of a size that the warp level takes.
 
 use super::draw::Draw;
-use super::gather::{self, Sizes};
+use super::{TENSOR_CORES, gather};
 use counterflow_codegen::builder::ScheduleBuilder;
 use counterflow_codegen::program::Program;
 
@@ -10,10 +10,6 @@ pub fn gather(bytes: &[u8]) -> (Program, u32) {
     let mut draw = Draw::new(bytes);
     let world = [4, 2, 3][draw.of(3)];
     let mut s = ScheduleBuilder::new("random");
-    let sizes = Sizes {
-        piece: 128,
-        tile: (128, 128),
-    };
-    gather::all_gather(&mut draw, &mut s, sizes);
+    gather::all_gather(&mut draw, &mut s, TENSOR_CORES);
     (s.finish(), world)
 }

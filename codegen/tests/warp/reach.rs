@@ -1,0 +1,119 @@
+//! How far random schedules get: of those that the tile level accepts, with tiles that tensor cores have, how many have
+//! warps that pass their verifier, and which rule refuses the others.
+//!
+//! `RANDOM_CASES` says how many accepted schedules are looked at.
+
+use crate::generator::{self, Case, TENSOR_CORES};
+use counterflow_codegen::diag::{Diagnostic, Diagnostics, Rule};
+use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::sm90;
+use counterflow_codegen::variant::Variant;
+use counterflow_codegen::verify::{self, Checked};
+use counterflow_codegen::warp::Pipeline;
+use std::collections::{BTreeMap, BTreeSet};
+
+const SEED: u64 = 18;
+
+/// What became of an accepted schedule.
+enum Reached {
+    Warps,
+    Refused(Diagnostics),
+    /// They were made and found wrong: a mistake of ours.
+    Wrong(Diagnostics),
+}
+
+fn of_kernel(kernel: &Kernel, shape: &Shape) -> Shape {
+    let mut shape = shape.clone();
+    let has = |name: &String| kernel.dims.iter().any(|dim| dim.name == *name);
+    shape.dims.retain(|name, _| has(name));
+    shape
+}
+
+/// The kernel of a case that the tile level accepts for all of its launches.
+fn accepted(case: &Case) -> Option<Checked<Kernel>> {
+    let kernel = lower(&case.program, &Variant::new(case.world)).ok()?;
+    let most = of_kernel(&kernel, &case.most()).most(&kernel);
+    let kernel = verify::kernel(kernel).ok()?;
+    let series = verify::series(&kernel, &most, &Machine::h200()).ok()?;
+    let mut launches = case.launches.iter();
+    let all = launches.all(|shape| series.plan(&of_kernel(&kernel, shape)).is_ok());
+    all.then_some(kernel)
+}
+
+fn reached(kernel: &Checked<Kernel>) -> Reached {
+    let pipeline: Pipeline = match sm90::build(kernel) {
+        Ok(pipeline) => pipeline,
+        Err(found) => return Reached::Refused(found),
+    };
+    match verify::pipeline(pipeline) {
+        Ok(_) => Reached::Warps,
+        // It is legal in no world that warps are tried in.
+        Err(found) if found.first().rule == Rule::Resources => Reached::Refused(found),
+        Err(found) => Reached::Wrong(found),
+    }
+}
+
+/// How many of so many accepted schedules have warps, and what is said of each of the others.
+fn tally(cases: usize) -> (usize, Vec<BTreeSet<String>>) {
+    let kernels = (0..).filter_map(|number| {
+        let case = generator::sized(&generator::bytes(SEED, number), TENSOR_CORES);
+        accepted(&case).map(|kernel| (number, case, kernel))
+    });
+    let (mut have, mut refused) = (0, Vec::new());
+    for (number, case, kernel) in kernels.take(cases) {
+        match reached(&kernel) {
+            Reached::Warps => have += 1,
+            Reached::Refused(found) => refused.push(found.iter().map(rule).collect()),
+            Reached::Wrong(found) => {
+                panic!(
+                    "case {number} has wrong warps: {found}\n{:#?}",
+                    case.program
+                )
+            }
+        }
+    }
+    (have, refused)
+}
+
+/// What a finding says, with other names and numbers.
+fn rule(found: &Diagnostic) -> String {
+    let words = found.message.split('`').enumerate();
+    let words: String = words
+        .map(|(at, words)| if at % 2 == 1 { "…" } else { words })
+        .collect();
+    let number = |c: char| if c.is_ascii_digit() { '0' } else { c };
+    words.chars().map(number).collect()
+}
+
+/// Says how far so many accepted schedules get, and of how many each thing is said.
+fn shown(cases: usize) -> usize {
+    let (have, refused) = tally(cases);
+    let mut rules: BTreeMap<&String, usize> = BTreeMap::new();
+    for rule in refused.iter().flatten() {
+        *rules.entry(rule).or_default() += 1;
+    }
+    println!("{have} of {cases} accepted schedules have warps; of the others is said:");
+    let mut rules: Vec<_> = rules.into_iter().collect();
+    rules.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    for (rule, count) in rules {
+        println!("{count:6}  {rule}");
+    }
+    have
+}
+
+/// What has warps has right ones, and some have.
+#[test]
+fn warps_of_random_schedules_are_right_or_refused() {
+    assert!(shown(60) > 0);
+}
+
+#[test]
+#[ignore = "some minutes: the share of a thousand"]
+fn a_thousand_random_schedules() {
+    let cases =
+        std::env::var("RANDOM_CASES").map_or(1000, |cases| cases.parse().expect("a number"));
+    shown(cases);
+}
