@@ -29,7 +29,7 @@
 //!     let (m, n, k) = (m as usize, n as usize, k as usize);
 //!     Communicator::each(&Communicator::local(4)?, |rank| {
 //!         rank.reserve((2 * m * k + (4 << 20)) as u64)?;
-//!         let x = rank.allocate::<bf16>(m * k)?; // symmetric: fill this rank's rows, peers push theirs
+//!         let x = rank.allocate::<bf16>("x", [m, k])?; // symmetric: fill this rank's rows, peers push theirs
 //!         let w = Local::<bf16>::zeros(rank.stream(), n * k)?;
 //!         let y = Local::<bf16>::zeros(rank.stream(), m * n)?;
 //!         let loaded = Loaded::load(rank, &compiler, &warps, &series)?;

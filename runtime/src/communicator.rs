@@ -1,11 +1,12 @@
 //! The ranks: GPUs of one process, a thread each, with one symmetric heap.
 //!
-//! Collective calls (reserve, allocate, meet) compare what the ranks ask for. A difference is an error on every rank; a
+//! Collective calls (reserve, allocate, barrier) compare what the ranks ask for, and every launch is compared with the
+//! peers' launch of the same number. A difference is an error on every rank; a
 //! rank that does not come is [`Error::Stalled`] after the limit. Neither hangs.
 
 use crate::cuda::{Address, CudaStream, Element, Gpu, is_done, read_words};
 use crate::error::Error;
-use crate::group::{Allocation, Group, Names, Request};
+use crate::group::{Entry, Granted, Group, Names, Request, Wanted};
 use crate::streams::CopyStream;
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::host::Queues;
@@ -147,29 +148,50 @@ impl Communicator {
     /// # Errors
     /// Too little memory or too few addresses; [`Error::Mismatch`], [`Error::Stalled`].
     pub fn reserve(&self, bytes: u64) -> Result<(), Error> {
-        self.meet(Request::Reserve(bytes)).map(|_| ())
+        self.meet(&Request::Reserve(bytes)).map(drop)
     }
 
-    /// Heap memory for `len` elements, zeroed, at the same offset on every rank. Collective. It waits for the GPUs, so
-    /// allocate before kernels run, not between them.
+    /// Heap memory for a tensor of that shape, zeroed, at the same offset on every rank. Collective: every rank gives the
+    /// same name, shape and type, and one call of a rank runs at a time. It waits for the other ranks' calls, not for
+    /// their GPUs.
     ///
     /// # Errors
-    /// Too little is reserved; [`Error::Mismatch`], [`Error::Stalled`].
-    pub fn allocate<T: Element>(&self, len: usize) -> Result<UserBuffer<T>, Error> {
-        let bytes = (len * size_of::<T>()) as u64;
-        let allocation = self.meet(Request::Allocate(bytes))?;
-        let Some(allocation) = allocation else {
-            return Err(Error::Mismatch {
-                what: "an allocation without memory".into(),
-                help: "report it".into(),
-            });
+    /// [`Error::Usage`] for more bytes than there are addresses; too little is reserved; [`Error::Mismatch`] if a rank
+    /// asks for another name, shape or type; [`Error::Stalled`].
+    pub fn allocate<T: Element>(
+        &self,
+        name: &str,
+        shape: impl AsRef<[usize]>,
+    ) -> Result<UserBuffer<T>, Error> {
+        let shape: Arc<[usize]> = shape.as_ref().into();
+        let (len, bytes) = sizes(name, &shape, size_of::<T>())?;
+        let element = std::any::type_name::<T>();
+        let wanted = Wanted {
+            name: name.into(),
+            shape: shape.clone(),
+            element: element.rsplit("::").next().unwrap_or(element),
+            bytes,
         };
-        Ok(UserBuffer::new(
-            allocation,
-            len,
-            self.rank,
-            self.stream.clone(),
-        ))
+        let name = wanted.name.clone();
+        match self.meet(&Request::Allocate(wanted))? {
+            Granted::Memory(allocation) => Ok(UserBuffer::new(
+                allocation,
+                (name, shape),
+                len,
+                self.rank,
+                self.stream.clone(),
+            )),
+            other @ (Granted::Done | Granted::Number(_)) => Err(misled(&other)),
+        }
+    }
+
+    /// Numbers a kernel that this rank has loaded. Collective.
+    pub(crate) fn number(&self, kernel: &str, cells: u32) -> Result<u32, Error> {
+        let kernel = kernel.into();
+        match self.meet(&Request::Load { kernel, cells })? {
+            Granted::Number(number) => Ok(number),
+            other @ (Granted::Done | Granted::Memory(_)) => Err(misled(&other)),
+        }
     }
 
     /// Waits until every rank's thread is here, not for their GPUs.
@@ -177,12 +199,17 @@ impl Communicator {
     /// # Errors
     /// [`Error::Mismatch`], [`Error::Stalled`].
     pub fn barrier(&self) -> Result<(), Error> {
-        self.meet(Request::Meet).map(|_| ())
+        self.meet(&Request::Meet).map(drop)
     }
 
-    /// Compares the plan that this rank is about to launch with its peers'. Collective.
-    pub(crate) fn agree(&self, plan: u64, m: u32) -> Result<(), Error> {
-        self.meet(Request::Launch { plan, m }).map(|_| ())
+    /// Writes this rank's next launch into the ledger that all ranks read, and compares it with what the peers wrote.
+    /// Call it before anything of the launch is enqueued, and once for every replay of a captured launch. It does not
+    /// wait for the peers.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if a peer launches something else: then every rank gets it, and the communicator is dead.
+    pub(crate) fn write(&self, entry: Entry) -> Result<(), Error> {
+        self.group.write(self.rank, entry).map(drop)
     }
 
     /// Waits for this rank's stream.
@@ -194,7 +221,7 @@ impl Communicator {
         // The rank that declared the group dead knows why. A kernel that ended for that reason knows only its own wait.
         self.alive()?;
         if let Some(stall) = self.group.stall(self.rank) {
-            return Err(Error::Stalled(Box::new(self.group.die(stall))));
+            return Err(self.group.die(stall));
         }
         ended.map_err(|error| match error {
             Error::Driver { code, .. } => Error::Driver {
@@ -280,8 +307,31 @@ impl Communicator {
         read_words(&self.stream, self.group.address(self.rank, 0), 32)
     }
 
-    fn meet(&self, request: Request) -> Result<Option<Arc<Allocation>>, Error> {
+    fn meet(&self, request: &Request) -> Result<Granted, Error> {
         self.group.meet(self.rank, request)
+    }
+}
+
+/// How many elements and bytes a tensor of that shape has.
+fn sizes(name: &str, shape: &[usize], element: usize) -> Result<(usize, u64), Error> {
+    let elements = shape
+        .iter()
+        .try_fold(1usize, |all, size| all.checked_mul(*size));
+    let bytes = elements.and_then(|elements| elements.checked_mul(element));
+    elements
+        .zip(bytes.filter(|bytes| isize::try_from(*bytes).is_ok()))
+        .map(|(elements, bytes)| (elements, bytes as u64))
+        .ok_or_else(|| Error::Usage {
+            what: format!("{name} of {shape:?} elements of {element} bytes"),
+            legal: "a tensor has less than 2^63 bytes".into(),
+        })
+}
+
+/// A meeting gave what nobody asked for.
+fn misled(granted: &Granted) -> Error {
+    Error::Mismatch {
+        what: format!("a call of all ranks gave {granted:?}"),
+        help: "report it".into(),
     }
 }
 
@@ -303,6 +353,18 @@ fn timeout() -> Result<Duration, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tensor_has_as_many_bytes_as_its_shape_says_or_is_refused() {
+        assert_eq!(sizes("x", &[3, 5], 2).ok(), Some((15, 30)));
+        assert_eq!(sizes("x", &[], 4).ok(), Some((1, 4)));
+        assert_eq!(sizes("x", &[0, usize::MAX], 4).ok(), Some((0, 0)));
+        // The product is 0, and 2, in 64 bits.
+        for shape in [[1 << 32, 1 << 32], [1 << 62, 4], [(1 << 63) + 1, 1]] {
+            let error = sizes("x", &shape, 2).expect_err("too much");
+            assert_eq!(error.kind(), "usage", "{shape:?}");
+        }
+    }
 
     #[test]
     fn ranks_that_share_a_gpu_leave_the_driver_an_sm_for_its_copies() {

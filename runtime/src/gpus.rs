@@ -102,7 +102,6 @@ pub fn run_only(
     Communicator::each(ranks, |rank| {
         let (loaded, memory, tensors) = load(rank, compiler, pipeline, series, &[plan])?;
         prepare(rank, pipeline, plan, 0, 1, &memory)?;
-        loaded.agree(rank, plan)?;
         if rank.rank() != only {
             return Ok(());
         }
@@ -177,9 +176,14 @@ impl Memory {
     ///
     /// # Errors
     /// When the GPU's memory is full; as [`Communicator::allocate`].
-    pub fn new(rank: &Communicator, bytes: u64, in_heap: bool) -> Result<Memory, Error> {
+    pub fn new(
+        rank: &Communicator,
+        name: &str,
+        bytes: u64,
+        in_heap: bool,
+    ) -> Result<Memory, Error> {
         Ok(if in_heap {
-            Memory::Heap(rank.allocate(bytes as usize)?)
+            Memory::Heap(rank.allocate(name, [bytes as usize])?)
         } else {
             Memory::Own(Local::zeros(rank.stream(), bytes as usize)?)
         })
@@ -237,7 +241,7 @@ fn load(
     let loaded = Loaded::load(rank, compiler, pipeline, series)?;
     let (mut memory, mut tensors) = (Vec::new(), Tensors::new());
     for (id, bytes, in_heap) in needs {
-        let place = Memory::new(rank, bytes, in_heap)?;
+        let place = Memory::new(rank, &kernel.buffers[id.index()].name, bytes, in_heap)?;
         place.hold(id, bytes, &mut tensors);
         memory.push(place);
     }

@@ -11,6 +11,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct UserBuffer<T> {
     allocation: Arc<Allocation>,
+    name: Arc<str>,
+    shape: Arc<[usize]>,
     len: usize,
     rank: u32,
     stream: Arc<CudaStream>,
@@ -20,17 +22,30 @@ pub struct UserBuffer<T> {
 impl<T: Element> UserBuffer<T> {
     pub(crate) fn new(
         allocation: Arc<Allocation>,
+        (name, shape): (Arc<str>, Arc<[usize]>),
         len: usize,
         rank: u32,
         stream: Arc<CudaStream>,
     ) -> Self {
         UserBuffer {
             allocation,
+            name,
+            shape,
             len,
             rank,
             stream,
             elements: PhantomData,
         }
+    }
+
+    /// The name that it was allocated under.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its dimensions on each rank.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
     }
 
     /// Elements on each rank.

@@ -47,9 +47,6 @@ fn on_rank(
     let memory = (0..launches)
         .map(|launch| Memory::new(rank, &heap, &words[of_launch(launch).1]))
         .collect::<Result<Vec<_>, _>>()?;
-    for plan in &plans {
-        loaded.agree(rank, plan)?;
-    }
     rank.synchronize()?;
     rank.barrier()?;
     let mut numbers = Numbers::new(u64::from(rank.rank()));

@@ -131,7 +131,7 @@ fn product(
     is_dependent_launch(case, rank);
     let words = m * side;
     rank.reserve((words as u64 * 2).next_multiple_of(2 << 20) + (4 << 20))?;
-    let aside = rank.allocate::<u16>(words)?;
+    let aside = rank.allocate::<u16>("aside", [words])?;
     let loaded = Loaded::load(rank, compiler, &case.pipeline, &case.series)?;
     let x: Vec<u16> = (0..words)
         .map(|at| bits(start(at / side, at % side)))

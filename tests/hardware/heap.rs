@@ -1,13 +1,8 @@
 //! The symmetric heap, and what ranks are told that do different things.
 
-use crate::case::{self, Case, Fill};
 use crate::fine;
 use crate::gpus::both_ways;
-use crate::memory::{Heap, Memory, Words};
-use crate::right::KINDS;
-use counterflow::jit::Compiler;
-use counterflow::launch::Loaded;
-use counterflow::{Communicator, Shape, UserBuffer, schedules};
+use counterflow::{Communicator, UserBuffer};
 
 #[test]
 fn the_heap_is_one_range_that_grows_and_never_moves() {
@@ -16,7 +11,7 @@ fn the_heap_is_one_range_that_grows_and_never_moves() {
         fine(Communicator::each(ranks, |rank| {
             let (me, world) = (rank.rank(), rank.world());
             rank.reserve(8 << 20)?;
-            let first: UserBuffer<u32> = rank.allocate(1000)?;
+            let first: UserBuffer<u32> = rank.allocate("first", [1000])?;
             assert!(
                 first.read()?.iter().all(|value| *value == 0),
                 "memory comes zeroed"
@@ -27,7 +22,7 @@ fn the_heap_is_one_range_that_grows_and_never_moves() {
             rank.barrier()?;
             let address = first.address();
             rank.reserve(64 << 20)?;
-            let second: UserBuffer<u64> = rank.allocate(4 << 20)?;
+            let second: UserBuffer<u64> = rank.allocate("second", [4 << 20])?;
             assert_eq!(first.address(), address, "an address moved");
             for peer in 0..world {
                 assert_eq!(
@@ -53,7 +48,7 @@ fn the_heap_is_one_range_that_grows_and_never_moves() {
             rank.barrier()?;
             drop(second);
             rank.barrier()?;
-            let again: UserBuffer<u64> = rank.allocate(4 << 20)?;
+            let again: UserBuffer<u64> = rank.allocate("again", [4 << 20])?;
             assert_eq!(again.offset(), offset);
             assert!(again.read()?.iter().all(|value| *value == 0));
             rank.barrier()
@@ -68,11 +63,25 @@ fn ranks_that_disagree_are_told_and_a_full_heap_says_what_to_reserve() {
         let ranks = &world.ranks;
         let error = Communicator::each(ranks, |rank| {
             rank.reserve(4 << 20)?;
-            rank.allocate::<u8>(100 + rank.rank() as usize)
+            rank.allocate::<u8>("x", [100 + rank.rank() as usize])
         });
         assert_eq!(error.expect_err("different sizes").kind(), "mismatch");
-        let error =
-            Communicator::each(ranks, |rank| rank.allocate::<u8>(64 << 20)).expect_err("too much");
+        // As many bytes, under other names: they would be each other's.
+        let error = Communicator::each(ranks, |rank| {
+            let names = [["x", "w"], ["w", "x"]][rank.rank() as usize];
+            names
+                .into_iter()
+                .try_for_each(|name| rank.allocate::<u8>(name, [100]).map(drop))
+        });
+        let told = error.expect_err("another order").to_string();
+        assert!(
+            told.contains("rank 0 allocates x, [100] of u8 (100 bytes), rank 1 allocates w"),
+            "{told}"
+        );
+        let error = Communicator::each(ranks, |rank| rank.allocate::<u16>("x", [(1 << 63) + 1, 1]));
+        assert_eq!(error.expect_err("too many").kind(), "usage");
+        let error = Communicator::each(ranks, |rank| rank.allocate::<u8>("x", [64 << 20]))
+            .expect_err("too much");
         assert!(
             error.help().is_some_and(|help| help.contains("reserve")),
             "{error}"
@@ -94,44 +103,7 @@ fn ranks_that_disagree_are_told_and_a_full_heap_says_what_to_reserve() {
         );
         // They can go on.
         fine(Communicator::each(ranks, |rank| {
-            rank.allocate::<u8>(100).map(drop)
+            rank.allocate::<u8>("x", [100]).map(drop)
         }));
-    }
-}
-
-#[test]
-fn ranks_that_launch_different_shapes_are_told_before_any_kernel_runs() {
-    for world in both_ways(2) {
-        let compiler = fine(Compiler::find());
-        let shapes = [512, 384].map(|m| Shape::new(m, 256, 256).up_to(512));
-        let variant = case::variant(2, KINDS[0]);
-        let case = Case::new(&schedules::ag_gemm(), &variant, &shapes, world.sharing);
-        let plans: Vec<_> = case.plans.iter().collect();
-        let told = Communicator::each(&world.ranks, |rank| {
-            let heap = Heap::new(rank, &case.kernel, &plans)?;
-            let loaded = Loaded::load(rank, &compiler, &case.pipeline, &case.series)?;
-            let fill = Fill::Uniform(1);
-            let words = Words::new(&case.kernel, plans[0], rank.rank(), 0, fill);
-            let memory = Memory::new(rank, &heap, &words)?;
-            let mine = plans[rank.rank() as usize];
-            let error = loaded
-                .launch(rank, mine, &memory.tensors())
-                .expect_err("different");
-            // Nothing runs, so the ranks can go on.
-            rank.synchronize()?;
-            rank.barrier()?;
-            loaded.launch(rank, plans[0], &memory.tensors())?;
-            rank.synchronize()?;
-            rank.barrier()?;
-            Ok((error.kind(), error.to_string()))
-        });
-        for (kind, text) in fine(told) {
-            assert_eq!(kind, "mismatch");
-            assert!(
-                text.contains("512 rows") && text.contains("384 rows"),
-                "{text}"
-            );
-        }
-        println!("  different shapes are told: {}", world.told());
     }
 }

@@ -16,6 +16,7 @@ mod epilogues;
 mod ways;
 
 mod accumulate;
+mod agree;
 mod back_to_back;
 mod case;
 mod chain;

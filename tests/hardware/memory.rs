@@ -50,7 +50,8 @@ impl<'a> Heap<'a> {
         rank.reserve(bytes + 2 * cells.max().unwrap_or(0) + (4 << 20))?;
         let buffer = |id: TensorId| {
             let words = most(id).filter(|_| symmetric(&id));
-            words.map(|words| rank.allocate(words)).transpose()
+            let name = &kernel.buffers[id.index()].name;
+            words.map(|words| rank.allocate(name, [words])).transpose()
         };
         let buffers = ids(kernel).map(buffer).collect::<Result<Vec<_>, _>>()?;
         for buffer in buffers.iter().flatten() {

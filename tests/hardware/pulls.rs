@@ -59,9 +59,6 @@ fn on_rank(
             Words::new(&case.kernel, plan, rank.rank(), launch, FILL)
         })
         .collect();
-    for plan in &plans {
-        loaded.agree(rank, plan)?;
-    }
     let mut numbers = Numbers::new(u64::from(rank.rank()));
     let mut first: Vec<Held> = Vec::new();
     for start in (0..launches).step_by(ROW) {

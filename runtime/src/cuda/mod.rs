@@ -45,6 +45,11 @@ impl Address {
         Address(self.0 + bytes)
     }
 
+    /// Bytes from an address below it.
+    pub(crate) const fn since(self, start: Address) -> u64 {
+        self.0 - start.0
+    }
+
     /// Its number, to hand to another library on the same GPU.
     pub const fn get(self) -> u64 {
         self.0

@@ -1,14 +1,19 @@
 //! What the ranks of a process share: the heap, collective calls, and reports of stalls.
 
+mod ledger;
 mod request;
+mod seats;
 
-pub(crate) use request::Request;
+pub(crate) use ledger::Entry;
+pub(crate) use request::{Granted, Request, Wanted};
 
 use crate::cuda::{Address, Gpu, Record, Slots, Watch, fill, queues};
 use crate::error::{Error, Stall};
 use counterflow_codegen::host::Queues;
+use ledger::{Ledger, Refused};
 use range_alloc::RangeAllocator;
 use request::Refusal;
+use seats::Seats;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,6 +36,7 @@ pub(crate) struct Group {
     /// How many launches each rank has enqueued.
     launched: Vec<AtomicU64>,
     heap: Mutex<Heap>,
+    ledger: Mutex<Ledger>,
     meeting: Mutex<Meeting>,
     turn: Condvar,
     timeout: Duration,
@@ -60,13 +66,41 @@ struct Heap {
     free: RangeAllocator<u64>,
 }
 
-type Answer = Result<Option<Arc<Allocation>>, Refusal>;
+type Answer = Result<Granted, Refusal>;
 
-#[derive(Debug, Default)]
+/// Why a communicator is dead.
+#[derive(Clone, Debug)]
+pub(crate) enum Cause {
+    Stalled(Box<Stall>),
+    /// Ranks launched different things.
+    Differs(String),
+}
+
+impl From<Cause> for Error {
+    fn from(cause: Cause) -> Error {
+        match cause {
+            Cause::Stalled(stall) => Error::Stalled(stall),
+            Cause::Differs(what) => Error::Mismatch {
+                what,
+                help: "launch the same kernels with the same shapes and buffers in the same order on every rank; this communicator is dead, so build a new one"
+                    .into(),
+            },
+        }
+    }
+}
+
+impl From<Stall> for Cause {
+    fn from(stall: Stall) -> Cause {
+        Cause::Stalled(Box::new(stall))
+    }
+}
+
+#[derive(Debug)]
 struct Meeting {
-    asked: Vec<Option<Request>>,
-    answers: Vec<Option<Answer>>,
-    dead: Option<Stall>,
+    seats: Seats<Request, Answer>,
+    /// How many kernels were loaded.
+    kernels: u32,
+    dead: Option<Cause>,
     /// Until when other ranks leave the report to the one that knows the cause.
     telling: Option<Instant>,
 }
@@ -123,9 +157,10 @@ impl Group {
                 free: RangeAllocator::new(CONTROL..slots.backed()),
                 slots,
             }),
+            ledger: Mutex::new(Ledger::new(world as u32)),
             meeting: Mutex::new(Meeting {
-                asked: vec![None; world],
-                answers: vec![None; world],
+                seats: Seats::new(world),
+                kernels: 0,
                 dead: None,
                 telling: None,
             }),
@@ -185,14 +220,14 @@ impl Group {
     /// Fails if a rank gave up before.
     pub(crate) fn alive(&self) -> Result<(), Error> {
         match &lock(&self.meeting).dead {
-            Some(stall) => Err(Error::Stalled(Box::new(stall.clone()))),
+            Some(cause) => Err(cause.clone().into()),
             None => Ok(()),
         }
     }
 
     /// Ends the group: every rank gets the report at its next call. The first report stays. A report that was announced
     /// comes first, because what gave up meanwhile did so because of it.
-    pub(crate) fn die(&self, stall: Stall) -> Stall {
+    pub(crate) fn die(&self, cause: impl Into<Cause>) -> Error {
         let mut meeting = lock(&self.meeting);
         while let (None, Some(end)) = (&meeting.dead, meeting.telling) {
             let left = end.saturating_duration_since(Instant::now());
@@ -202,10 +237,10 @@ impl Group {
             let waited = self.turn.wait_timeout(meeting, left);
             meeting = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let first = meeting.dead.get_or_insert(stall).clone();
+        let first = meeting.dead.get_or_insert_with(|| cause.into()).clone();
         drop(meeting);
         self.turn.notify_all();
-        first
+        first.into()
     }
 
     /// Makes [`Group::die`] wait for the caller's report, for at most this long.
@@ -216,7 +251,7 @@ impl Group {
 
     /// Stores the announced report, unless there is one already.
     pub(crate) fn tell(&self, stall: Stall) {
-        lock(&self.meeting).dead.get_or_insert(stall);
+        lock(&self.meeting).dead.get_or_insert(stall.into());
         self.turn.notify_all();
     }
 
@@ -247,41 +282,75 @@ impl Group {
         lock(&self.heap).free.free_range(range);
     }
 
-    /// Waits until all ranks ask the same as this one, and gives the result.
-    pub(crate) fn meet(
-        self: &Arc<Group>,
-        rank: u32,
-        request: Request,
-    ) -> Result<Option<Arc<Allocation>>, Error> {
-        let me = rank as usize;
-        let mut meeting = lock(&self.meeting);
-        meeting.asked[me] = Some(request);
-        if meeting.asked.iter().all(Option::is_some) {
-            let asked: Vec<Request> = meeting.asked.iter_mut().filter_map(Option::take).collect();
-            let answer = self.act(&asked);
-            meeting.answers = vec![Some(answer); asked.len()];
-            self.turn.notify_all();
-        }
-        let end = Instant::now() + self.timeout;
+    /// Writes a rank's next launch, before anything of it is enqueued. Does not wait for the other ranks, unless one is
+    /// thousands of launches behind.
+    ///
+    /// # Errors
+    /// The communicator is dead, or a peer's launch of the same number differs: then it is dead from now on.
+    pub(crate) fn write(&self, rank: u32, entry: Entry) -> Result<u64, Error> {
+        const PAUSE: Duration = Duration::from_micros(50);
+        let mut end = None;
         loop {
-            if let Some(answer) = meeting.answers[me].take() {
+            self.alive()?;
+            match lock(&self.ledger).write(rank, entry) {
+                Ok(launch) => return Ok(launch),
+                Err(Refused::Differs(differs)) => {
+                    return Err(self.die(Cause::Differs(differs.to_string())));
+                }
+                Err(Refused::Behind(peer)) => {
+                    let end = *end.get_or_insert_with(|| Instant::now() + self.timeout);
+                    if Instant::now() > end {
+                        let stall = Stall {
+                            rank,
+                            role: "the host".into(),
+                            waited_on: format!("launches of rank {peer}"),
+                            enqueued: self.all_launched(),
+                            ..Stall::default()
+                        };
+                        return Err(self.die(stall));
+                    }
+                }
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Waits until all ranks ask the same as this one, and gives the result. A second thread of the same rank waits its
+    /// turn: one call of a rank at a time.
+    pub(crate) fn meet(self: &Arc<Group>, rank: u32, request: &Request) -> Result<Granted, Error> {
+        let me = rank as usize;
+        let end = Instant::now() + self.timeout;
+        let mut meeting = lock(&self.meeting);
+        let mut seated = false;
+        loop {
+            if !seated && meeting.dead.is_none() {
+                seated = meeting.seats.sit(me, request);
+                if let Some(asked) = meeting.seats.complete() {
+                    let answer = self.act(&asked, &mut meeting.kernels);
+                    meeting.seats.answer(&answer);
+                    self.turn.notify_all();
+                }
+            }
+            if seated && let Some(answer) = meeting.seats.take(me) {
+                drop(meeting);
+                // Another thread of this rank may wait for the seat.
+                self.turn.notify_all();
                 return answer.map_err(Error::from);
             }
-            if let Some(stall) = &meeting.dead {
-                return Err(Error::Stalled(Box::new(stall.clone())));
+            if let Some(cause) = &meeting.dead {
+                return Err(cause.clone().into());
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let here = meeting.asked.iter().filter(|asked| asked.is_some()).count();
                 let stall = Stall {
                     rank,
                     role: "the host".into(),
                     waited_on: format!("ranks: this one {request}; ranks that came"),
-                    seen: Some(here as u64),
-                    wanted: meeting.asked.len() as u64,
+                    seen: Some(meeting.seats.asking() as u64),
+                    wanted: self.gpus.len() as u64,
                     ..Stall::default()
                 };
-                meeting.dead = Some(stall);
+                meeting.dead = Some(stall.into());
                 self.turn.notify_all();
                 continue;
             }
@@ -294,9 +363,9 @@ impl Group {
     }
 
     /// Does what all ranks asked for, in the thread of the last.
-    fn act(self: &Arc<Group>, asked: &[Request]) -> Answer {
-        let request = asked[0];
-        if asked.iter().any(|other| *other != request) {
+    fn act(self: &Arc<Group>, asked: &[Request], kernels: &mut u32) -> Answer {
+        let request = &asked[0];
+        if asked.iter().any(|other| other != request) {
             let each: Vec<String> = asked
                 .iter()
                 .enumerate()
@@ -308,19 +377,23 @@ impl Group {
             )));
         }
         match request {
-            Request::Meet | Request::Launch { .. } => Ok(None),
+            Request::Meet => Ok(Granted::Done),
+            Request::Load { .. } => {
+                *kernels += 1;
+                Ok(Granted::Number(*kernels - 1))
+            }
             Request::Reserve(bytes) => {
                 let mut heap = lock(&self.heap);
                 let before = heap.slots.backed();
-                heap.slots.grow(bytes).map_err(Refusal::from)?;
+                heap.slots.grow(*bytes).map_err(Refusal::from)?;
                 let now = heap.slots.backed();
                 if now > before {
                     heap.free.grow_to(now);
                 }
-                Ok(None)
+                Ok(Granted::Done)
             }
-            Request::Allocate(bytes) => {
-                let length = bytes.max(1).next_multiple_of(ALIGN);
+            Request::Allocate(Wanted { name, bytes, .. }) => {
+                let length = (*bytes).max(1).next_multiple_of(ALIGN);
                 let range = {
                     let mut heap = lock(&self.heap);
                     let backed = heap.slots.backed();
@@ -328,7 +401,7 @@ impl Group {
                         .allocate_range(length)
                         .map_err(|_| Refusal::Full {
                             what: format!(
-                                "no room for {bytes} bytes in the {backed} that are reserved"
+                                "no room for {name} of {bytes} bytes in the {backed} that are reserved"
                             ),
                             help: format!("`reserve` at least {} first", backed + length),
                         })?
@@ -349,7 +422,7 @@ impl Group {
                     };
                     zero().map_err(Refusal::from)?;
                 }
-                Ok(Some(allocation))
+                Ok(Granted::Memory(allocation))
             }
         }
     }

@@ -1,15 +1,39 @@
 //! Requests that all ranks make together, and the error that all of them get.
 
+use super::Allocation;
 use crate::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 /// What a rank asks for. All must ask the same.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
     Meet,
     Reserve(u64),
-    Allocate(u64),
-    Launch { plan: u64, m: u32 },
+    Allocate(Wanted),
+    /// To number a kernel that every rank has loaded.
+    Load {
+        kernel: Arc<str>,
+        cells: u32,
+    },
+}
+
+/// A buffer that is asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Wanted {
+    pub name: Arc<str>,
+    pub shape: Arc<[usize]>,
+    /// The element's type.
+    pub element: &'static str,
+    pub bytes: u64,
+}
+
+/// What all ranks get.
+#[derive(Clone, Debug)]
+pub(crate) enum Granted {
+    Done,
+    Number(u32),
+    Memory(Arc<Allocation>),
 }
 
 impl fmt::Display for Request {
@@ -17,8 +41,21 @@ impl fmt::Display for Request {
         match self {
             Request::Meet => write!(f, "meets"),
             Request::Reserve(bytes) => write!(f, "reserves {bytes} bytes"),
-            Request::Allocate(bytes) => write!(f, "allocates {bytes} bytes"),
-            Request::Launch { plan, m } => write!(f, "launches plan {plan:016x} of {m} rows"),
+            Request::Allocate(wanted) => {
+                let Wanted {
+                    name,
+                    shape,
+                    element,
+                    bytes,
+                } = wanted;
+                write!(
+                    f,
+                    "allocates {name}, {shape:?} of {element} ({bytes} bytes)"
+                )
+            }
+            Request::Load { kernel, cells } => {
+                write!(f, "loads {kernel} with {cells} counter cells")
+            }
         }
     }
 }

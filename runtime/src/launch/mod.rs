@@ -12,7 +12,7 @@ pub use tensors::Tensors;
 use crate::communicator::Communicator;
 use crate::cuda::{Address, Arguments, Function, LaunchConfig, Local, Module};
 use crate::error::Error;
-use crate::group::{Awaited, Names};
+use crate::group::{Awaited, Entry, Names};
 use crate::jit::{Compiled, Compiler, Source, Target};
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::cuda::{self as text, CudaSource, Param};
@@ -20,7 +20,7 @@ use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::{OpKind, visit};
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::plan::{COUNTER_LINE, Plan};
-use counterflow_codegen::program::CounterId;
+use counterflow_codegen::program::{CounterId, TensorId};
 use counterflow_codegen::sm90::cta::dependent_launch;
 use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::{Field, Pipeline};
@@ -101,8 +101,10 @@ pub struct Loaded {
     /// Whether the host moves data.
     copies: bool,
     state: Mutex<State>,
-    /// Plans that all ranks are known to launch.
-    agreed: Mutex<BTreeSet<u64>>,
+    /// Its number in the communicator.
+    number: u32,
+    /// Plans that get through the hardware queues.
+    admitted: Mutex<BTreeSet<u64>>,
 }
 
 /// State from launch to launch. It is locked during a launch, since a rank's launches have an order.
@@ -152,7 +154,10 @@ impl Loaded {
         Ok(Loaded {
             names: Arc::new(names(pipeline, &source, &first)),
             machine: Machine::h200(),
-            cells: rank.allocate((u64::from(count) * COUNTER_LINE / 8) as usize)?,
+            cells: rank.allocate(
+                &format!("counters of {}", pipeline.kernel.name),
+                [count as usize, COUNTER_LINE as usize / 8],
+            )?,
             finished: Local::zeros(rank.stream(), 32)?,
             heap: rank.heap(),
             stride: rank.stride(),
@@ -164,7 +169,8 @@ impl Loaded {
                 tables: Tables::new(rank, count as usize)?,
                 copies: Copies::new(&pipeline.kernel, (count * rank.world()) as usize),
             }),
-            agreed: Mutex::default(),
+            number: rank.number(&pipeline.kernel.name, count)?,
+            admitted: Mutex::default(),
             dependent_launch: pipeline.dependent_launch,
             pipeline: pipeline.clone(),
             series: series.clone(),
@@ -180,29 +186,45 @@ impl Loaded {
         &self.function
     }
 
-    /// Compares a plan with those of the other ranks, the first time it is given. That call is collective;
-    /// [`Loaded::launch`] makes it if nobody did. Rejects what would hang on this GPU, on every rank.
-    ///
-    /// # Errors
-    /// [`Error::Environment`] if the ranks of a GPU have too few hardware queues, or launches block.
-    /// [`Error::Mismatch`] if a rank has another variant, shape or order; [`Error::Stalled`] if one does not come.
-    pub fn agree(&self, rank: &Communicator, plan: &Plan) -> Result<(), Error> {
-        if rank.world() == 1 {
-            return Ok(());
-        }
-        let mut agreed = self.agreed.lock().unwrap_or_else(PoisonError::into_inner);
-        if !agreed.contains(&plan.hash) {
+    /// Rejects a plan that would hang on this GPU. Looks at each plan once.
+    fn admit(&self, rank: &Communicator, plan: &Plan) -> Result<(), Error> {
+        let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.waits(rank) && !admitted.contains(&plan.hash) {
             admit::admit(rank, &self.pipeline, plan)?;
-            rank.agree(plan.hash, plan.shape.m)?;
-            agreed.insert(plan.hash);
+            admitted.insert(plan.hash);
         }
         Ok(())
+    }
+
+    /// Whether a launch waits for other ranks.
+    fn waits(&self, rank: &Communicator) -> bool {
+        rank.world() > 1 && !self.pipeline.kernel.counters.is_empty()
+    }
+
+    /// What the ledger says of a launch: all that must be the same on every rank. None for a launch that no peer waits
+    /// for.
+    pub(crate) fn entry(
+        &self,
+        rank: &Communicator,
+        plan: &Plan,
+        tensors: &Tensors,
+    ) -> Option<Entry> {
+        let kernel = &self.pipeline.kernel;
+        self.waits(rank).then(|| {
+            let entry = Entry::new(&kernel.name, self.number, plan.hash, plan.shape.m);
+            let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
+            let shared = ids.filter_map(|id| Some((id, tensors.place(id)?.shared?)));
+            shared.fold(
+                entry.at("counters", self.cells.offset()),
+                |entry, (id, base)| entry.at(self.name(id), base.since(self.heap)),
+            )
+        })
     }
 
     /// Launches on the rank's stream and returns at once. [`Communicator::synchronize`] reports how it ended.
     ///
     /// # Errors
-    /// A plan of another series; [`Error::Mismatch`] if the ranks launch different plans for the first time; a plan or
+    /// A plan of another series; [`Error::Mismatch`] if a peer's launch of the same number differs; a plan or
     /// tensors of another world or GPU; [`Error::Environment`] for what would hang; [`Error::Stalled`] if an earlier
     /// launch gave up.
     pub fn launch(
@@ -213,7 +235,7 @@ impl Loaded {
     ) -> Result<(), Error> {
         rank.alive()?;
         self.series.owns([plan]).map_err(Diagnostics::from)?;
-        self.agree(rank, plan)?;
+        self.admit(rank, plan)?;
         self.fits(rank, plan)?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let State {
@@ -227,6 +249,10 @@ impl Loaded {
             .is_ok_and(|status| status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
         let (arrivals, everyone) = tables.of(rank, &self.pipeline, plan, capturing)?;
         self.fill(arguments, rank, plan, tensors, arrivals)?;
+        // A captured launch is compared at each replay.
+        if let Some(entry) = self.entry(rank, plan, tensors).filter(|_| !capturing) {
+            rank.write(entry)?;
+        }
         rank.launches(&self.names);
         let kernel = || self.start(rank, self.grid(rank, plan, capturing), arguments);
         if !self.copies {

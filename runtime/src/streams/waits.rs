@@ -134,7 +134,7 @@ impl Waits {
         if let Some(group) = self.group.upgrade() {
             group.alive()?;
             if let Some(stall) = group.stall(self.rank) {
-                return Err(Error::Stalled(Box::new(group.die(stall))));
+                return Err(group.die(stall));
             }
         }
         is_done(&self.stream).map(drop)
@@ -355,7 +355,7 @@ mod tests {
             made => made?,
         };
         let rank = &ranks[0];
-        let cells: UserBuffer<u64> = rank.allocate(32)?;
+        let cells: UserBuffer<u64> = rank.allocate("cells", [32])?;
         let CopyStream { stream, waits, .. } = rank.copies()?;
         let at = Location::caller();
         let wait = |index: u32| {

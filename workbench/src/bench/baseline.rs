@@ -126,7 +126,12 @@ impl<'a> Exact<'a> {
         set: &'a Set,
     ) -> Result<Exact<'a>, Error> {
         let [m, n, _] = task.case.size.map(u64::from);
-        let product = Memory::new(rank, m * n * u64::from(Dtype::F32.bytes()), false)?;
+        let product = Memory::new(
+            rank,
+            "product",
+            m * n * u64::from(Dtype::F32.bytes()),
+            false,
+        )?;
         let operands = Operands {
             y: product.address(),
             ..set.operands()
@@ -138,7 +143,7 @@ impl<'a> Exact<'a> {
         blas.product(problem, &[operands])?.run(&operands)?;
         let before = if task.epilogue().in_place {
             let (dtype, count) = (task.result(), m * n);
-            let memory = Memory::new(rank, count * u64::from(dtype.bytes()), false)?;
+            let memory = Memory::new(rank, "operand", count * u64::from(dtype.bytes()), false)?;
             let draw = Draw {
                 // No operand's.
                 seed: task.seed.wrapping_mul(1 << 20).wrapping_sub(1),

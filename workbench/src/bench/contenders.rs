@@ -65,7 +65,8 @@ impl<'a> Ready<'a> {
             let (bytes, in_heap) = Loaded::needs(kernel, &planned.plan, tensor);
             let own = kernel.buffers[index].is_scratch() || (tensor == roles.y && alone);
             if own {
-                mine.push((tensor, Memory::new(rank, bytes, in_heap)?));
+                let name = &kernel.buffers[index].name;
+                mine.push((tensor, Memory::new(rank, name, bytes, in_heap)?));
             }
             for (set, tensors) in sets.iter().zip(&mut tensors) {
                 let own = mine.last().filter(|(held, _)| *held == tensor);

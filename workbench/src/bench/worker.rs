@@ -171,9 +171,9 @@ impl Worker {
             heap += planned.plan.heap.bytes + planned.plan.arrivals.len() as u64 * 256 + 65536;
         }
         rank.reserve(heap + (16 << 20))?;
-        let place = |tensor| -> Result<Memory, Error> {
+        let place = |tensor: counterflow_codegen::program::TensorId| -> Result<Memory, Error> {
             let (bytes, in_heap) = needs(tensor);
-            Memory::new(rank, bytes, in_heap)
+            Memory::new(rank, &kernel.buffers[tensor.index()].name, bytes, in_heap)
         };
         let gathered = kernel.buffers[roles.x.index()].kind == TensorKind::Gathered;
         let rows = if gathered {
@@ -194,9 +194,9 @@ impl Worker {
                 w: place(roles.w)?,
                 y: place(roles.y)?,
                 whole: gathered
-                    .then(|| Memory::new(rank, of_x, false))
+                    .then(|| Memory::new(rank, "whole", of_x, false))
                     .transpose()?,
-                product: Memory::new(rank, of_y, summed)?,
+                product: Memory::new(rank, "product", of_y, summed)?,
                 more: roles
                     .epilogue
                     .operands()
