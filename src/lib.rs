@@ -15,7 +15,7 @@
 //!
 //! ```rust,no_run
 //! use counterflow::codegen::{lower::lower, program::TensorId, sm90, verify};
-//! use counterflow::cuda::Local;
+//! use counterflow::driver::Local;
 //! use counterflow::launch::{Loaded, Tensors};
 //! use counterflow::{Communicator, Error, Machine, Shape, Variant, jit::Compiler, prelude::bf16, schedules};
 //!
@@ -52,7 +52,7 @@ pub use counterflow_codegen as codegen;
 pub use counterflow_codegen::given;
 pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
-    Communicator, Device, Error, UserBuffer, cpu, cuda, gpus, jit, launch, tuned,
+    Communicator, Device, Error, UserBuffer, cpu, cuda, driver, gpus, jit, launch, tuned,
 };
 
 pub use counterflow_codegen::diag::{Diagnostic, Diagnostics, Rule};

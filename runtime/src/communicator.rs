@@ -4,7 +4,8 @@
 //! peers' launch of the same number. A difference is an error on every rank; a
 //! rank that does not come is [`Error::Stalled`] after the limit. Neither hangs.
 
-use crate::cuda::{Address, CudaStream, Element, Gpu, is_done, read_words};
+use crate::cuda;
+use crate::driver::{Address, Element, Gpu, Stream, is_done, read_words};
 use crate::error::Error;
 use crate::group::{Entry, Granted, Group, Names, Request, Wanted};
 use crate::streams::CopyStream;
@@ -21,7 +22,7 @@ const TIMEOUT: u64 = 110;
 #[derive(Debug)]
 pub struct Communicator {
     rank: u32,
-    stream: Arc<CudaStream>,
+    stream: Stream,
     /// Made for the first kernel whose data copy engines move.
     copies: OnceLock<CopyStream>,
     group: Arc<Group>,
@@ -68,10 +69,10 @@ impl Communicator {
             });
         }
         let timeout = timeout()?;
-        let gpus: Vec<Arc<Gpu>> = gpus
+        let gpus: Vec<Gpu> = gpus
             .iter()
-            .map(|ordinal| Gpu::open(*ordinal).map(Arc::new))
-            .collect::<Result<_, _>>()?;
+            .map(|ordinal| Ok(Gpu::from(Arc::new(cuda::Gpu::open(*ordinal)?))))
+            .collect::<Result<_, Error>>()?;
         let group = Arc::new(Group::new(gpus, slot, timeout)?);
         group
             .gpus()
@@ -121,7 +122,7 @@ impl Communicator {
     }
 
     /// This rank's GPU.
-    pub fn gpu(&self) -> &Arc<Gpu> {
+    pub fn gpu(&self) -> &Gpu {
         &self.group.gpus()[self.rank as usize]
     }
 
@@ -139,7 +140,7 @@ impl Communicator {
     }
 
     /// This rank's stream.
-    pub fn stream(&self) -> &Arc<CudaStream> {
+    pub fn stream(&self) -> &Stream {
         &self.stream
     }
 

@@ -2,7 +2,8 @@
 
 use crate::communicator::Communicator;
 use crate::cpu::Run;
-use crate::cuda::{self, Address, Event, Gpu, Local};
+use crate::cuda::Gpu;
+use crate::driver::{self, Address, Event, Local};
 use crate::error::Error;
 use crate::jit::{Compiler, Facts};
 use crate::launch::{Loaded, Tensors};
@@ -320,7 +321,7 @@ fn prepare(
         let to = memory[index].address();
         let bytes = Loaded::needs(&pipeline.kernel, plan, tensor).0;
         if !buffer.is_scratch() {
-            cuda::fill(rank.stream(), to, POISON, bytes)?;
+            driver::fill(rank.stream(), to, POISON, bytes)?;
         }
         if !buffer.kind.counts_before() {
             continue;
@@ -356,12 +357,12 @@ fn prepare(
                 let lines = transposed(values, columns);
                 let bytes = pack(&lines, buffer.dtype, values.len() / columns.max(1), pitch);
                 let start = (first + index) * columns * pitch;
-                cuda::write(rank.stream(), to.plus(start as u64), &bytes)?;
+                driver::write(rank.stream(), to.plus(start as u64), &bytes)?;
             }
         } else {
             let bytes = pack(&values, buffer.dtype, columns, pitch);
             let start = u64::from(rows.start) * pitch as u64;
-            cuda::write(rank.stream(), to.plus(start), &bytes)?;
+            driver::write(rank.stream(), to.plus(start), &bytes)?;
         }
     }
     Ok(())
@@ -379,7 +380,7 @@ fn output(
     let rows = plan.geometry.held(buffer, rank.rank());
     let columns = plan.geometry.size(buffer.columns) as usize;
     let pitch = plan.pitch(&pipeline.kernel, tensor) as usize;
-    let bytes = cuda::read(rank.stream(), memory.address(), rows.len() as usize * pitch)?;
+    let bytes = driver::read(rank.stream(), memory.address(), rows.len() as usize * pitch)?;
     let values = unpack(&bytes, buffer.dtype, columns, pitch);
     Ok(Output {
         launch,

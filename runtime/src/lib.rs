@@ -9,6 +9,7 @@ pub mod communicator;
 pub mod cpu;
 pub mod cuda;
 pub mod device;
+pub mod driver;
 pub mod error;
 pub mod gpus;
 mod group;

@@ -1,6 +1,6 @@
 //! Memory of the symmetric heap: the same offset on every rank, addressed by every GPU.
 
-use crate::cuda::{self, Address, CudaStream, Element, Local};
+use crate::driver::{self, Address, Element, Local, Stream};
 use crate::error::Error;
 use crate::group::Allocation;
 use std::marker::PhantomData;
@@ -15,7 +15,7 @@ pub struct UserBuffer<T> {
     shape: Arc<[usize]>,
     len: usize,
     rank: u32,
-    stream: Arc<CudaStream>,
+    stream: Stream,
     elements: PhantomData<T>,
 }
 
@@ -25,7 +25,7 @@ impl<T: Element> UserBuffer<T> {
         (name, shape): (Arc<str>, Arc<[usize]>),
         len: usize,
         rank: u32,
-        stream: Arc<CudaStream>,
+        stream: Stream,
     ) -> Self {
         UserBuffer {
             allocation,
@@ -87,7 +87,7 @@ impl<T: Element> UserBuffer<T> {
     /// As [`UserBuffer::write`].
     pub fn write_on(&self, rank: u32, values: &[T]) -> Result<(), Error> {
         self.fits(values.len(), "written to")?;
-        cuda::write(&self.stream, self.on(rank), values)
+        driver::write(&self.stream, self.on(rank), values)
     }
 
     /// Copies elements from this rank's GPU to its front, in stream order.
@@ -97,7 +97,7 @@ impl<T: Element> UserBuffer<T> {
     pub fn copy_from(&self, from: &Local<T>) -> Result<(), Error> {
         self.fits(from.len(), "copied to")?;
         let bytes = (from.len() * size_of::<T>()) as u64;
-        cuda::copy(&self.stream, self.address(), from.address(), bytes)
+        driver::copy(&self.stream, self.address(), from.address(), bytes)
     }
 
     /// Copies as many elements from its front as `to` has, in the order of this rank's stream.
@@ -107,7 +107,7 @@ impl<T: Element> UserBuffer<T> {
     pub fn copy_to(&self, to: &Local<T>) -> Result<(), Error> {
         self.fits(to.len(), "copied from")?;
         let bytes = (to.len() * size_of::<T>()) as u64;
-        cuda::copy(&self.stream, to.address(), self.address(), bytes)
+        driver::copy(&self.stream, to.address(), self.address(), bytes)
     }
 
     fn fits(&self, len: usize, done: &str) -> Result<(), Error> {
@@ -125,7 +125,7 @@ impl<T: Element> UserBuffer<T> {
     /// # Errors
     /// What the driver refuses.
     pub fn fill(&self, byte: u8) -> Result<(), Error> {
-        cuda::fill(
+        driver::fill(
             &self.stream,
             self.address(),
             byte,
@@ -146,6 +146,6 @@ impl<T: Element> UserBuffer<T> {
     /// # Errors
     /// As [`UserBuffer::read`].
     pub fn read_on(&self, rank: u32) -> Result<Vec<T>, Error> {
-        cuda::read(&self.stream, self.on(rank), self.len)
+        driver::read(&self.stream, self.on(rank), self.len)
     }
 }

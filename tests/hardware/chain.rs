@@ -11,7 +11,8 @@ use crate::right::JITTER;
 use counterflow::codegen::interp::{self, Options};
 use counterflow::codegen::program::{Setting, TensorId};
 use counterflow::codegen::sm90::cta::dependent_launch;
-use counterflow::cuda::{Address, Enqueued, Local, enqueued};
+use counterflow::cuda::{Enqueued, enqueued};
+use counterflow::driver::{Address, Local};
 use counterflow::jit::{Compiler, Probes};
 use counterflow::launch::{Loaded, Tensors};
 use counterflow::{Communicator, Error, Kernel, Program, Shape, Variant, schedules};
@@ -167,7 +168,7 @@ fn product(
     let held = last.read()?;
     // However it is launched otherwise: in a graph it is one kernel.
     let other = places[(launches + 1) % 2].address();
-    let call = enqueued(rank.stream(), || launch(last.address(), other))?;
+    let call = enqueued(rank.stream().cuda()?, || launch(last.address(), other))?;
     let (kernels, others) = (1, 0);
     assert_eq!(call, Enqueued { kernels, others });
     Ok(held)

@@ -108,7 +108,7 @@ fn is_fused(schedule: fn() -> Program) {
             }
             loaded.launch(rank, plan, &tensors)?;
             rank.synchronize()?;
-            let events = loaded.function().trace(rank.stream())?;
+            let events = loaded.function().trace(rank.stream().cuda()?)?;
             let tiles = tiles(&events);
             if let Some(missing) = last_missing(&events, &data) {
                 let before = tiles.iter().filter(|time| **time < missing).count();
@@ -119,7 +119,9 @@ fn is_fused(schedule: fn() -> Program) {
                 best = best.max(Some((before, tiles.len(), first)));
             }
         }
-        let call = enqueued(rank.stream(), || loaded.launch(rank, plan, &tensors))?;
+        let call = enqueued(rank.stream().cuda()?, || {
+            loaded.launch(rank, plan, &tensors)
+        })?;
         rank.barrier()?;
         Ok((call, best))
     });

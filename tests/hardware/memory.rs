@@ -4,7 +4,7 @@ use crate::case::Fill;
 use counterflow::codegen::interp::{Input, Output};
 use counterflow::codegen::kernel::Buffer;
 use counterflow::codegen::program::{TensorId, TensorKind};
-use counterflow::cuda::Local;
+use counterflow::driver::Local;
 use counterflow::launch::{Loaded, Tensors};
 use counterflow::{Checked, Communicator, Dtype, Error, Kernel, Plan, UserBuffer};
 

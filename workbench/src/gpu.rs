@@ -24,7 +24,7 @@ pub(super) fn run(
     let pipeline = verify::warps(kernel)?;
     let ranks = gpus::ranks(kernel.variant.world)?;
     let gpu = ranks[0].gpu().clone();
-    gpu.must_be_hopper()?;
+    gpu.cuda()?.must_be_hopper()?;
     let sharing = ranks
         .iter()
         .filter(|rank| rank.gpu().ordinal() == gpu.ordinal())

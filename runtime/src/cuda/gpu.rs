@@ -4,7 +4,7 @@ use super::driver::{self, check, checked};
 use super::start;
 use crate::device::Device;
 use crate::error::Error;
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream, sys};
+use cudarc::driver::{CudaContext, CudaStream, sys};
 use std::sync::Arc;
 
 /// One GPU, with its primary context held: other libraries of the process share it.
@@ -107,11 +107,6 @@ impl Gpu {
     /// What the driver refuses.
     pub fn stream(&self) -> Result<Arc<CudaStream>, Error> {
         checked("make a stream", self.context.new_stream())
-    }
-
-    /// A new event that orders and does not time.
-    pub(crate) fn event(&self) -> Result<CudaEvent, Error> {
-        checked("make an event", self.context.new_event(None))
     }
 
     /// The context, to use with cudarc.

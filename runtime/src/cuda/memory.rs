@@ -1,4 +1,4 @@
-//! Moving bytes, and memory of one GPU alone.
+//! Moving bytes.
 
 use super::driver::{check, checked};
 use super::{Address, Gpu};
@@ -37,69 +37,12 @@ elements!(
     half::bf16
 );
 
-/// Memory of one GPU that no peer addresses: operands, outputs.
-#[derive(Debug)]
-pub struct Local<T> {
-    slice: CudaSlice<T>,
+/// `len` elements of zero bits, for use in the order of `stream`.
+pub(crate) fn zeros<T: Element>(
+    stream: &Arc<CudaStream>,
     len: usize,
-    stream: Arc<CudaStream>,
-}
-
-impl<T: Element> Local<T> {
-    /// `len` elements of zero bits, for use in the order of `stream`.
-    ///
-    /// # Errors
-    /// When the GPU's memory is full.
-    pub fn zeros(stream: &Arc<CudaStream>, len: usize) -> Result<Local<T>, Error> {
-        let slice = checked("allocate on the GPU", stream.alloc_zeros(len.max(1)))?;
-        Ok(Local {
-            slice,
-            len,
-            stream: stream.clone(),
-        })
-    }
-
-    /// Those elements.
-    ///
-    /// # Errors
-    /// When the GPU's memory is full.
-    pub fn of(stream: &Arc<CudaStream>, values: &[T]) -> Result<Local<T>, Error> {
-        let local = Local::zeros(stream, values.len())?;
-        write(stream, local.address(), values)?;
-        Ok(local)
-    }
-
-    /// The contents, after everything earlier in the stream.
-    ///
-    /// # Errors
-    /// What the kernels before ended with.
-    pub fn read(&self) -> Result<Vec<T>, Error> {
-        read(&self.stream, self.address(), self.len)
-    }
-
-    /// Sets all bytes, in stream order.
-    ///
-    /// # Errors
-    /// What the driver refuses.
-    pub fn fill(&self, byte: u8) -> Result<(), Error> {
-        let bytes = self.len * size_of::<T>();
-        fill(&self.stream, self.address(), byte, bytes as u64)
-    }
-
-    /// How many elements.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Where it is.
-    pub fn address(&self) -> Address {
-        address_of(&self.slice, &self.stream)
-    }
+) -> Result<CudaSlice<T>, Error> {
+    checked("allocate on the GPU", stream.alloc_zeros(len.max(1)))
 }
 
 /// The address of a cudarc slice, for work in the order of `stream`.
@@ -173,11 +116,6 @@ pub(crate) fn copy(
     check("copy on the GPU", code)
 }
 
-/// As [`read`]. Gives nothing if a dead context no longer answers.
-pub(crate) fn read_words(stream: &CudaStream, from: Address, len: usize) -> Option<Vec<u64>> {
-    read(stream, from, len).ok()
-}
-
 /// Sets bytes, in the order of the stream.
 pub(crate) fn fill(stream: &CudaStream, to: Address, byte: u8, bytes: u64) -> Result<(), Error> {
     if bytes == 0 {
@@ -197,6 +135,18 @@ pub(crate) fn is_done(stream: &CudaStream) -> Result<bool, Error> {
         sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
         code => check("ask the GPU how far it is", code).map(|()| true),
     }
+}
+
+/// Waits until the stream is empty.
+pub(crate) fn synchronize(stream: &CudaStream) -> Result<(), Error> {
+    checked("wait for the GPU", stream.synchronize())
+}
+
+/// Whether the stream's work is recorded into a graph.
+pub(crate) fn is_capturing(stream: &CudaStream) -> bool {
+    stream
+        .capture_status()
+        .is_ok_and(|status| status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
 }
 
 impl Gpu {

@@ -19,17 +19,17 @@ mod trace;
 mod vmm;
 mod watch;
 
-pub use cudarc::driver::{CudaEvent, CudaSlice, CudaStream};
-pub use event::Event;
+pub use cudarc::driver::{CudaSlice, CudaStream};
 pub use gpu::Gpu;
 pub use map::{MapSpec, TensorMap};
-pub use memory::{Element, Local, address_of};
+pub use memory::{Element, address_of};
 pub use module::{Arguments, Function, LaunchConfig, Module};
 pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
 pub(crate) use aside::Aside;
 pub(crate) use enqueue::{Lines2d, MemoryOp, copy_lines, memory_ops};
-pub(crate) use memory::{copy, fill, is_done, read, read_words, write};
+pub(crate) use event::Event;
+pub(crate) use memory::{copy, fill, is_capturing, is_done, read, synchronize, write, zeros};
 pub(crate) use queues::{BLOCKING, MOST as MOST_QUEUES, QUEUES, blocking, queues};
 pub(crate) use vmm::Slots;
 pub(crate) use watch::{Pinned, Record, Watch};

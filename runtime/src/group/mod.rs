@@ -7,7 +7,8 @@ mod seats;
 pub(crate) use ledger::Entry;
 pub(crate) use request::{Granted, Request, Wanted};
 
-use crate::cuda::{Address, Gpu, Record, Slots, Watch, fill, queues};
+use crate::cuda::queues;
+use crate::driver::{Address, Gpu, Record, Slots, Watch, fill};
 use crate::error::{Error, Stall};
 use counterflow_codegen::host::Queues;
 use ledger::{Ledger, Refused};
@@ -29,7 +30,7 @@ const ALIGN: u64 = 1024;
 /// What the ranks of a process share.
 #[derive(Debug)]
 pub(crate) struct Group {
-    gpus: Vec<Arc<Gpu>>,
+    gpus: Vec<Gpu>,
     records: Vec<Record>,
     /// Names of what each rank runs, for stall records.
     running: Vec<Mutex<Arc<Names>>>,
@@ -134,23 +135,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn cuda_gpus(gpus: &[Gpu]) -> Result<Vec<Arc<crate::cuda::Gpu>>, Error> {
+    gpus.iter().map(|gpu| gpu.cuda().cloned()).collect()
+}
+
 impl Group {
     /// The ranks on these GPUs. A slot has that many bytes of addresses, by default as many as the largest GPU's
     /// memory.
     pub(crate) fn new(
-        gpus: Vec<Arc<Gpu>>,
+        gpus: Vec<Gpu>,
         slot: Option<u64>,
         timeout: Duration,
     ) -> Result<Group, Error> {
         let most = gpus.iter().map(|gpu| gpu.memory()).max().unwrap_or(0);
-        let mut slots = Slots::new(gpus.clone(), slot.unwrap_or(most).max(CONTROL))?;
+        let mut slots = Slots::new(cuda_gpus(&gpus)?, slot.unwrap_or(most).max(CONTROL))?;
         slots.grow(CONTROL)?;
         let world = gpus.len();
         Ok(Group {
             records: gpus
                 .iter()
-                .map(|gpu| Record::new(gpu))
-                .collect::<Result<_, _>>()?,
+                .map(|gpu| Record::new(gpu.cuda()?))
+                .collect::<Result<_, Error>>()?,
             running: gpus.iter().map(|_| Mutex::default()).collect(),
             launched: gpus.iter().map(|_| AtomicU64::new(0)).collect(),
             heap: Mutex::new(Heap {
@@ -175,7 +180,7 @@ impl Group {
     }
 
     /// The GPU of each rank.
-    pub(crate) fn gpus(&self) -> &[Arc<Gpu>] {
+    pub(crate) fn gpus(&self) -> &[Gpu] {
         &self.gpus
     }
 
@@ -414,11 +419,7 @@ impl Group {
                     let zero = || {
                         let stream = gpu.stream()?;
                         fill(&stream, self.address(rank as u32, range.start), 0, length)?;
-                        stream.synchronize().map_err(|error| Error::Driver {
-                            what: "clear the memory".into(),
-                            code: format!("{:?}", error.0),
-                            help: "an earlier kernel died: start a new process".into(),
-                        })
+                        stream.synchronize()
                     };
                     zero().map_err(Refusal::from)?;
                 }

@@ -7,9 +7,9 @@
 use super::counts::Copies;
 use super::{Loaded, Tensors};
 use crate::communicator::Communicator;
-use crate::cuda::{Lines2d, MemoryOp, copy_lines, memory_ops};
+use crate::driver::{Lines2d, MemoryOp, copy_lines, memory_ops};
 use crate::error::Error;
-use crate::streams::{CopyStream, Wait, enqueued};
+use crate::streams::{CopyStream, Wait};
 use counterflow_codegen::host::{HostOpKind, Lines, Submission};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::CounterId;
@@ -74,8 +74,8 @@ impl Loaded {
             let op = match submission {
                 Submission::Copies(op) => op,
                 Submission::CopiesFollow => {
-                    enqueued(before.record(rank.stream()))?;
-                    enqueued(stream.wait(before))?;
+                    before.record_again(rank.stream())?;
+                    stream.wait(before)?;
                     continue;
                 }
                 Submission::Kernel => {
@@ -87,8 +87,8 @@ impl Loaded {
                 Submission::RankFollows => {
                     memory_ops(stream, &batch)?;
                     batch.clear();
-                    enqueued(after.record(stream))?;
-                    enqueued(rank.stream().wait(after))?;
+                    after.record_again(stream)?;
+                    rank.stream().wait(after)?;
                     continue;
                 }
             };

@@ -10,7 +10,8 @@ mod tensors;
 pub use tensors::Tensors;
 
 use crate::communicator::Communicator;
-use crate::cuda::{Address, Arguments, Function, LaunchConfig, Local, Module};
+use crate::cuda::{Arguments, Function, LaunchConfig, Module};
+use crate::driver::{Address, Local};
 use crate::error::Error;
 use crate::group::{Awaited, Entry, Names};
 use crate::jit::{Compiled, Compiler, Source, Target};
@@ -25,7 +26,6 @@ use counterflow_codegen::sm90::cta::dependent_launch;
 use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::{Field, Pipeline};
 use counts::Copies;
-use cudarc::driver::sys::CUstreamCaptureStatus;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -130,8 +130,9 @@ impl Loaded {
         series.is_of(&pipeline.kernel).map_err(Diagnostics::from)?;
         let source = text::emit(pipeline);
         let compiled = compile(compiler, &source)?;
-        rank.gpu().must_be_hopper()?;
-        let module = Module::load(rank.gpu(), &compiled)?;
+        let gpu = rank.gpu().cuda()?;
+        gpu.must_be_hopper()?;
+        let module = Module::load(gpu, &compiled)?;
         let function = module.function(&source.entry, source.shared_bytes)?;
         let sets = || (0..pipeline.kernel.counters.len()).map(|index| CounterId(index as u16));
         let mut first = Vec::new();
@@ -243,10 +244,7 @@ impl Loaded {
             tables,
             copies,
         } = &mut *state;
-        let capturing = rank
-            .stream()
-            .capture_status()
-            .is_ok_and(|status| status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
+        let capturing = rank.stream().is_capturing();
         let (arrivals, everyone) = tables.of(rank, &self.pipeline, plan, capturing)?;
         self.fill(arguments, rank, plan, tensors, arrivals)?;
         // A captured launch is compared at each replay.
@@ -360,7 +358,7 @@ impl Loaded {
         // SAFETY: pipeline and plan are checked, so the kernel stays inside its tensors, whose sizes were compared with
         // what it needs. Ranks that run the same kernel make all the signals it waits for, and every wait is bounded.
         // The caller keeps the tensors alive until `synchronize`.
-        unsafe { self.function.launch(rank.stream(), grid, arguments) }
+        unsafe { self.function.launch(rank.stream().cuda()?, grid, arguments) }
     }
 
     /// The address of a rank's counter cell.

@@ -2,7 +2,7 @@
 //! a known class copies nothing.
 
 use crate::communicator::Communicator;
-use crate::cuda::{Address, Local, write};
+use crate::driver::{Address, Local, write};
 use crate::error::Error;
 use counterflow_codegen::plan::{Arrivals, Plan};
 use counterflow_codegen::program::CounterId;

@@ -1,7 +1,7 @@
 //! The addresses of a kernel's tensors.
 
 use crate::communicator::Communicator;
-use crate::cuda::{Address, Element};
+use crate::driver::{Address, Element};
 use crate::error::Error;
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::program::TensorId;

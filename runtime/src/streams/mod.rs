@@ -2,9 +2,9 @@
 
 mod waits;
 
-pub(crate) use waits::{Wait, Waits, enqueued};
+pub(crate) use waits::{Wait, Waits};
 
-use crate::cuda::{CudaEvent, CudaStream, Gpu};
+use crate::driver::{Event, Gpu, Stream};
 use crate::error::Error;
 use crate::group::Group;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 /// A rank's stream of copies.
 #[derive(Debug)]
 pub(crate) struct CopyStream {
-    pub stream: Arc<CudaStream>,
+    pub stream: Stream,
     /// An event of the rank's stream, which the copies follow, and one of this stream, which follows the copies.
-    pub before: CudaEvent,
-    pub after: CudaEvent,
+    pub before: Event,
+    pub after: Event,
     pub waits: Arc<Waits>,
 }
 

@@ -7,9 +7,8 @@
 //! a kernel of ours, which gives up by the GPU's clock, or other programs' work, which ends. So the limit also ends
 //! everything queued behind.
 
-use crate::cuda::{
-    Address, Aside, CudaStream, Gpu, MemoryOp, Pinned, is_done, memory_ops, read_words,
-};
+use crate::cuda::Aside;
+use crate::driver::{Address, Gpu, MemoryOp, Pinned, Stream, is_done, memory_ops, read_words};
 use crate::error::{Error, Stall};
 use crate::group::Group;
 use std::collections::VecDeque;
@@ -49,9 +48,9 @@ pub(crate) struct Waits {
     queue: Mutex<Queue>,
     group: Weak<Group>,
     gpu: Gpu,
-    stream: Arc<CudaStream>,
+    stream: Stream,
     /// The stream that ends a blocked wait. None if it may have no hardware queue.
-    rescue: Option<Arc<CudaStream>>,
+    rescue: Option<Stream>,
 }
 
 #[derive(Debug, Default)]
@@ -67,12 +66,12 @@ struct Queue {
 impl Waits {
     /// No waits yet, and a thread that watches until they are dropped.
     pub fn watched(
-        stream: Arc<CudaStream>,
+        stream: Stream,
         gpu: &Gpu,
         rank: u32,
         group: &Arc<Group>,
     ) -> Result<Arc<Waits>, Error> {
-        let passed = Pinned::new(gpu)?;
+        let passed = Pinned::new(gpu.cuda()?)?;
         let rescue = group.has_room(rank).then(|| gpu.stream()).transpose()?;
         // A stream's first work may get a queue in which another rank's stream waits, however many queues are free.
         // Later work does not. So the first work is done here: kernels are loaded before any is launched.
@@ -82,7 +81,7 @@ impl Waits {
                 value: 0,
             };
             memory_ops(stream, &[first])?;
-            enqueued(stream.synchronize())?;
+            stream.synchronize()?;
         }
         let waits = Arc::new(Waits {
             rank,
@@ -223,7 +222,7 @@ impl Rescue {
     /// A thread that reads a cell at once and stores later, by the stream `beside` the kernels if there is one.
     fn new(
         gpu: &Gpu,
-        beside: Option<Arc<CudaStream>>,
+        beside: Option<Stream>,
         cell: Address,
         stores: Vec<(Address, u64)>,
     ) -> Rescue {
@@ -261,16 +260,16 @@ impl Rescue {
 /// A way to the GPU's memory while a wait blocks.
 enum Door {
     /// A stream with a hardware queue of its own, which its first work got while nothing waited.
-    Beside(Arc<CudaStream>),
+    Beside(Stream),
     /// A context of its own, which is behind no other queue.
     Aside(Aside),
 }
 
 impl Door {
-    fn new(gpu: &Gpu, beside: Option<Arc<CudaStream>>) -> Result<Door, Error> {
+    fn new(gpu: &Gpu, beside: Option<Stream>) -> Result<Door, Error> {
         match beside {
             Some(stream) => Ok(Door::Beside(stream)),
-            None => Aside::new(gpu).map(Door::Aside),
+            None => Aside::new(gpu.cuda()?).map(Door::Aside),
         }
     }
 
@@ -294,18 +293,6 @@ impl Door {
             Door::Aside(aside) => aside.run(&ops),
         }
     }
-}
-
-/// The error of a call that orders streams, if it failed.
-///
-/// # Errors
-/// What the driver said.
-pub(crate) fn enqueued(result: Result<(), cudarc::driver::DriverError>) -> Result<(), Error> {
-    result.map_err(|error| Error::Driver {
-        what: "order streams".into(),
-        code: format!("{:?}", error.0),
-        help: "an earlier kernel died: start a new process".into(),
-    })
 }
 
 /// Watches until the waits are dropped, or one of them has blocked for longer than the limit.

@@ -8,7 +8,7 @@ use crate::cuda::{
 };
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::TensorId;
-use counterflow_runtime::cuda::Address;
+use counterflow_runtime::driver::Address;
 use counterflow_runtime::gpus::{Memory, POISON};
 use counterflow_runtime::{Communicator, Error};
 

@@ -5,7 +5,7 @@ use super::meter::{self, Reading};
 use super::stats::{self, Spread};
 use counterflow_runtime::Communicator;
 use counterflow_runtime::Error;
-use counterflow_runtime::cuda::Event;
+use counterflow_runtime::driver::Event;
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;

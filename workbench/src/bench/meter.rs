@@ -1,7 +1,7 @@
 //! The GPU's clock and power during a run. Without them a time means little.
 
 use super::stats::Spread;
-use counterflow_runtime::cuda::Gpu;
+use counterflow_runtime::driver::Gpu;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::Clock;
 use std::sync::OnceLock;
@@ -32,7 +32,7 @@ pub(super) fn library() -> Result<&'static Nvml, String> {
 pub(super) fn watch<T>(gpu: &Gpu, f: impl FnOnce() -> T) -> (T, Option<Reading>) {
     let device = library()
         .ok()
-        .zip(gpu.uuid().ok())
+        .zip(gpu.cuda().and_then(|gpu| gpu.uuid()).ok())
         .and_then(|(nvml, uuid)| nvml.device_by_uuid(uuid).ok());
     let Some(device) = device else {
         return (f(), None);

@@ -34,7 +34,7 @@ impl Setup {
     pub(super) fn new(world: u32, machine: &Machine) -> Result<Setup, Error> {
         let ranks = gpus::ranks(world)?;
         let gpu = ranks[0].gpu();
-        gpu.must_be_hopper()?;
+        gpu.cuda()?.must_be_hopper()?;
         let sharing = ranks
             .iter()
             .filter(|rank| rank.gpu().ordinal() == gpu.ordinal())
@@ -55,8 +55,8 @@ impl Setup {
     pub(super) fn add_nccl(&mut self) -> Result<(), Error> {
         let ranks = self.ranks.iter();
         let ranks: Vec<_> = ranks
-            .map(|rank| (rank.gpu().clone(), rank.stream().clone()))
-            .collect();
+            .map(|rank| Ok((rank.gpu().cuda()?.clone(), rank.stream().cuda()?.clone())))
+            .collect::<Result<_, Error>>()?;
         for (worker, nccl) in self.workers.iter_mut().zip(Nccl::all(&ranks)?) {
             worker.nccl = Some(nccl);
         }

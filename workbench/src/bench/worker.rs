@@ -28,7 +28,7 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(rank: &Communicator, compiler: &Compiler) -> Result<Worker, Error> {
-        rank.gpu().keep_freed()?;
+        rank.gpu().cuda()?.keep_freed()?;
         Ok(Worker {
             blas: Blas::open(rank.gpu(), rank.stream())?,
             nccl: None,

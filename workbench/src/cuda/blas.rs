@@ -3,13 +3,11 @@
 use super::elements;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::variant::Layout;
-use counterflow_runtime::cuda::{Address, Event, Gpu, Local};
+use counterflow_runtime::driver::{Address, Event, Gpu, Local, Stream};
 use counterflow_runtime::{Error, jit};
 use cudarc::cublaslt::sys::{self, cublasStatus_t};
-use cudarc::driver::CudaStream;
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes of an algorithm's workspace: twice what cuBLASLt's guide recommends for Hopper.
@@ -24,7 +22,7 @@ const FILE: &str = "libcublasLt.so.13";
 pub(crate) struct Blas {
     handle: sys::cublasLtHandle_t,
     workspace: Local<u8>,
-    stream: Arc<CudaStream>,
+    stream: Stream,
 }
 
 // SAFETY: a handle may be used from any thread, one call at a time: calls take `&self` of a value that one rank owns.
@@ -37,7 +35,7 @@ impl Blas {
     ///
     /// # Errors
     /// [`Error::Toolkit`] if the library is missing; what it rejects.
-    pub(crate) fn open(gpu: &Gpu, stream: &Arc<CudaStream>) -> Result<Blas, Error> {
+    pub(crate) fn open(gpu: &Gpu, stream: &Stream) -> Result<Blas, Error> {
         jit::preload(FILE)?;
         // SAFETY: it loads the library, which runs no code of ours, and looks whether that worked.
         if !unsafe { sys::is_culib_present() } {
@@ -46,7 +44,7 @@ impl Blas {
                 help: "install CUDA 13's libcublas, or `pip install nvidia-cublas` and put its folder on LD_LIBRARY_PATH".into(),
             });
         }
-        gpu.bind()?;
+        gpu.cuda()?.bind()?;
         let mut handle = ptr::null_mut();
         // SAFETY: the handle's place is ours, and the GPU is the thread's current one.
         check("start cuBLASLt", unsafe {
@@ -365,7 +363,7 @@ impl<'a> Matmul<'a> {
                 &raw const self.algorithm,
                 at(self.blas.workspace.address()),
                 WORKSPACE,
-                self.blas.stream.cu_stream().cast(),
+                self.blas.stream.cuda()?.cu_stream().cast(),
             )
         })
     }

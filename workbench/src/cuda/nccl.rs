@@ -4,9 +4,9 @@
 
 use super::elements;
 use counterflow_codegen::dtype::Dtype;
-use counterflow_runtime::cuda::{Address, Gpu};
+use counterflow_runtime::cuda::{CudaStream, Gpu};
+use counterflow_runtime::driver::Address;
 use counterflow_runtime::{Error, jit};
-use cudarc::driver::CudaStream;
 use libloading::os::unix::{Library, RTLD_NOW};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;

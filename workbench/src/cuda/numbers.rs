@@ -3,10 +3,9 @@
 use super::elements;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_runtime::Error;
-use counterflow_runtime::cuda::{Address, Arguments, Function, Gpu, LaunchConfig, Local, Module};
+use counterflow_runtime::cuda::{Arguments, Function, LaunchConfig, Module};
+use counterflow_runtime::driver::{Address, Gpu, Local, Stream};
 use counterflow_runtime::jit::{Compiled, Compiler, Source, Target};
-use cudarc::driver::CudaStream;
-use std::sync::Arc;
 
 const TEXT: &str = include_str!("numbers.cu");
 const GRID: LaunchConfig = LaunchConfig {
@@ -22,7 +21,7 @@ pub(crate) struct Numbers {
     normal: Function,
     differ: Function,
     differ_fused: Function,
-    stream: Arc<CudaStream>,
+    stream: Stream,
 }
 
 /// A run of elements of a random sequence.
@@ -104,12 +103,8 @@ impl Numbers {
     ///
     /// # Errors
     /// What the compiler or the driver refuses.
-    pub(crate) fn load(
-        gpu: &Arc<Gpu>,
-        stream: &Arc<CudaStream>,
-        compiler: &Compiler,
-    ) -> Result<Numbers, Error> {
-        let module = Module::load(gpu, &Numbers::compile(compiler)?)?;
+    pub(crate) fn load(gpu: &Gpu, stream: &Stream, compiler: &Compiler) -> Result<Numbers, Error> {
+        let module = Module::load(gpu.cuda()?, &Numbers::compile(compiler)?)?;
         let numbers = Numbers {
             normal: module.function("normal", 0)?,
             differ: module.function("differ", 0)?,
@@ -223,7 +218,7 @@ impl Numbers {
         }
         arguments.number(elements::ours(dtype));
         // SAFETY: it writes `count` elements at `to`, which the caller's memory holds, and waits for nothing.
-        unsafe { self.normal.launch(&self.stream, GRID, &arguments) }
+        unsafe { self.normal.launch(self.stream.cuda()?, GRID, &arguments) }
     }
 
     /// Compares, once the stream is done.
@@ -253,7 +248,7 @@ impl Numbers {
         arguments.bytes(&absolute.to_le_bytes());
         arguments.address(found.address());
         // SAFETY: it reads `count` elements of each matrix, which the caller's memory holds, and writes what was found.
-        unsafe { self.differ.launch(&self.stream, GRID, &arguments) }?;
+        unsafe { self.differ.launch(self.stream.cuda()?, GRID, &arguments) }?;
         Difference::read(&found)
     }
 
@@ -291,7 +286,10 @@ impl Numbers {
         arguments.address(found.address());
         // SAFETY: it reads `count` elements of each matrix and `columns` of the bias, which the caller's memory holds,
         // and writes what was found.
-        unsafe { self.differ_fused.launch(&self.stream, GRID, &arguments) }?;
+        unsafe {
+            self.differ_fused
+                .launch(self.stream.cuda()?, GRID, &arguments)
+        }?;
         Difference::read(&found)
     }
 }

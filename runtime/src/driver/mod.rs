@@ -1,0 +1,19 @@
+//! What the run time asks of a GPU, whatever stands behind it: streams, events, memory, copies.
+//!
+//! Everything above this module names only what is here. [`crate::cuda`] does the work for real GPUs.
+
+mod event;
+mod gpu;
+mod memory;
+mod stream;
+
+pub use event::Event;
+pub use gpu::Gpu;
+pub use memory::Local;
+pub use stream::Stream;
+
+pub use crate::cuda::{Address, Element};
+
+pub(crate) use crate::cuda::{Lines2d, MemoryOp, Pinned, Record, Slots, Watch};
+pub(crate) use memory::{copy, fill, read, read_words, write};
+pub(crate) use stream::{copy_lines, is_done, memory_ops};
