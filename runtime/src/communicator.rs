@@ -8,6 +8,7 @@ use crate::cuda;
 use crate::driver::{Address, Element, Gpu, Stream, is_done, read_words};
 use crate::error::Error;
 use crate::group::{Entry, Granted, Group, Names, Request, Wanted};
+use crate::retire;
 use crate::streams::CopyStream;
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::host::Queues;
@@ -69,24 +70,20 @@ impl Communicator {
             });
         }
         let timeout = timeout()?;
+        retire::sweep();
         let gpus: Vec<Gpu> = gpus
             .iter()
             .map(|ordinal| Ok(Gpu::from(Arc::new(cuda::Gpu::open(*ordinal)?))))
             .collect::<Result<_, Error>>()?;
         let group = Arc::new(Group::new(gpus, slot, timeout)?);
-        group
-            .gpus()
-            .iter()
-            .enumerate()
-            .map(|(rank, gpu)| {
-                Ok(Communicator {
-                    rank: rank as u32,
-                    stream: gpu.stream()?,
-                    copies: OnceLock::new(),
-                    group: group.clone(),
-                })
-            })
-            .collect()
+        let ranks = (0..).zip(group.streams());
+        let made = ranks.map(|(rank, stream)| Communicator {
+            rank,
+            stream: stream.clone(),
+            copies: OnceLock::new(),
+            group: group.clone(),
+        });
+        Ok(made.collect())
     }
 
     /// Runs `f` for every rank, each on a thread of its own; the first error wins.
@@ -310,6 +307,13 @@ impl Communicator {
 
     fn meet(&self, request: &Request) -> Result<Granted, Error> {
         self.group.meet(self.rank, request)
+    }
+}
+
+/// Kernels of this rank may still run, and use memory and records of the group: both stay until they are done.
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        retire::later(self.gpu(), &self.stream, self.group.clone());
     }
 }
 

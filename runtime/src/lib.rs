@@ -15,6 +15,7 @@ pub mod gpus;
 mod group;
 pub mod jit;
 pub mod launch;
+mod retire;
 mod streams;
 pub mod tuned;
 pub mod user_buffer;

@@ -6,8 +6,8 @@ use crate::group::Allocation;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// `len` elements on each rank, at one offset of the heap. The memory is freed when every rank has dropped its handle.
-/// Wait for the kernels that use it before you drop it.
+/// A tensor on each rank, at one offset of the heap. The memory is freed when every rank has dropped its handles and the
+/// work that was enqueued until then is done: a handle may be dropped under a running kernel.
 #[derive(Clone, Debug)]
 pub struct UserBuffer<T> {
     allocation: Arc<Allocation>,
@@ -36,6 +36,11 @@ impl<T: Element> UserBuffer<T> {
             stream,
             elements: PhantomData,
         }
+    }
+
+    /// Its range of the heap.
+    pub(crate) fn allocation(&self) -> &Arc<Allocation> {
+        &self.allocation
     }
 
     /// The name that it was allocated under.
@@ -87,6 +92,7 @@ impl<T: Element> UserBuffer<T> {
     /// As [`UserBuffer::write`].
     pub fn write_on(&self, rank: u32, values: &[T]) -> Result<(), Error> {
         self.fits(values.len(), "written to")?;
+        self.allocation.ready(self.rank)?;
         driver::write(&self.stream, self.on(rank), values)
     }
 
@@ -146,6 +152,7 @@ impl<T: Element> UserBuffer<T> {
     /// # Errors
     /// As [`UserBuffer::read`].
     pub fn read_on(&self, rank: u32) -> Result<Vec<T>, Error> {
+        self.allocation.ready(self.rank)?;
         driver::read(&self.stream, self.on(rank), self.len)
     }
 }

@@ -21,6 +21,7 @@ mod back_to_back;
 mod case;
 mod chain;
 mod copies;
+mod drops;
 mod epilogue;
 mod fused;
 mod gpus;

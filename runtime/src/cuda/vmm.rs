@@ -97,7 +97,8 @@ impl Slots {
         Address(self.base + u64::from(rank) * self.stride + offset)
     }
 
-    /// Maps zeroed memory to the first `bytes` of every slot. On an error nothing has changed.
+    /// Maps memory to the first `bytes` of every slot. It holds anything: whoever gives it out clears it in the order of
+    /// a stream, since nothing here may wait for a GPU. On an error nothing has changed.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), Error> {
         let wanted = bytes.next_multiple_of(self.granularity);
         if wanted <= self.backed {
@@ -150,12 +151,7 @@ impl Slots {
         // SAFETY: the range was just mapped, and the list has as many entries as is said.
         check(what(), unsafe {
             sys::cuMemSetAccess(address, bytes as usize, access.as_ptr(), access.len())
-        })?;
-        // SAFETY: the range is mapped and writable from the GPU that is selected.
-        check(what(), unsafe {
-            sys::cuMemsetD8_v2(address, 0, bytes as usize)
-        })?;
-        owner.synchronize()
+        })
     }
 }
 

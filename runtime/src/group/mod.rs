@@ -1,18 +1,20 @@
 //! What the ranks of a process share: the heap, collective calls, and reports of stalls.
 
+mod heap;
 mod ledger;
 mod request;
 mod seats;
 
+pub(crate) use heap::Allocation;
 pub(crate) use ledger::Entry;
 pub(crate) use request::{Granted, Request, Wanted};
 
 use crate::cuda::queues;
-use crate::driver::{Address, Gpu, Record, Slots, Watch, fill};
+use crate::driver::{Address, Event, Gpu, Record, Slots, Stream, Watch, fill};
 use crate::error::{Error, Stall};
 use counterflow_codegen::host::Queues;
+use heap::Heap;
 use ledger::{Ledger, Refused};
-use range_alloc::RangeAllocator;
 use request::Refusal;
 use seats::Seats;
 use std::ops::Range;
@@ -24,13 +26,13 @@ use std::time::{Duration, Instant};
 const CONTROL: u64 = 4096;
 const ABORT: u64 = 0;
 const CLAIM: u64 = 128;
-/// Allocations start on this: the swizzle's period, and a multiple of the lines that keep counters apart.
-const ALIGN: u64 = 1024;
 
 /// What the ranks of a process share.
 #[derive(Debug)]
 pub(crate) struct Group {
     gpus: Vec<Gpu>,
+    /// Each rank's stream, which all its work is in the order of.
+    streams: Vec<Stream>,
     records: Vec<Record>,
     /// Names of what each rank runs, for stall records.
     running: Vec<Mutex<Arc<Names>>>,
@@ -59,12 +61,6 @@ pub(crate) struct Awaited {
     pub first: u32,
     /// Where the schedule waits for it.
     pub at: Option<String>,
-}
-
-#[derive(Debug)]
-struct Heap {
-    slots: Slots,
-    free: RangeAllocator<u64>,
 }
 
 type Answer = Result<Granted, Refusal>;
@@ -106,31 +102,6 @@ struct Meeting {
     telling: Option<Instant>,
 }
 
-/// A range of offsets. It is freed when the last rank drops it.
-#[derive(Debug)]
-pub(crate) struct Allocation {
-    range: Range<u64>,
-    group: Arc<Group>,
-}
-
-impl Allocation {
-    /// Where a rank has it.
-    pub(crate) fn on(&self, rank: u32) -> Address {
-        self.group.address(rank, self.range.start)
-    }
-
-    /// Where it starts in each rank's slot.
-    pub(crate) fn offset(&self) -> u64 {
-        self.range.start
-    }
-}
-
-impl Drop for Allocation {
-    fn drop(&mut self) {
-        self.group.free(self.range.clone());
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -151,17 +122,16 @@ impl Group {
         let mut slots = Slots::new(cuda_gpus(&gpus)?, slot.unwrap_or(most).max(CONTROL))?;
         slots.grow(CONTROL)?;
         let world = gpus.len();
-        Ok(Group {
+        let streams = gpus.iter().map(Gpu::stream);
+        let group = Group {
+            streams: streams.collect::<Result<_, _>>()?,
             records: gpus
                 .iter()
                 .map(|gpu| Record::new(gpu.cuda()?))
                 .collect::<Result<_, Error>>()?,
             running: gpus.iter().map(|_| Mutex::default()).collect(),
             launched: gpus.iter().map(|_| AtomicU64::new(0)).collect(),
-            heap: Mutex::new(Heap {
-                free: RangeAllocator::new(CONTROL..slots.backed()),
-                slots,
-            }),
+            heap: Mutex::new(Heap::new(slots, CONTROL)),
             ledger: Mutex::new(Ledger::new(world as u32)),
             meeting: Mutex::new(Meeting {
                 seats: Seats::new(world),
@@ -176,7 +146,18 @@ impl Group {
                 gpus: gpus.iter().map(|gpu| gpu.ordinal()).collect(),
             },
             gpus,
-        })
+        };
+        // The streams are new, so nothing can wait for what comes behind this.
+        let cleared = group.clear(&(0..CONTROL))?;
+        for stream in &group.streams {
+            cleared.iter().try_for_each(|event| stream.wait(event))?;
+        }
+        Ok(group)
+    }
+
+    /// Each rank's stream.
+    pub(crate) fn streams(&self) -> &[Stream] {
+        &self.streams
     }
 
     /// The GPU of each rank.
@@ -283,10 +264,6 @@ impl Group {
         ranks.map(|rank| self.launched(rank)).collect()
     }
 
-    fn free(&self, range: Range<u64>) {
-        lock(&self.heap).free.free_range(range);
-    }
-
     /// Writes a rank's next launch, before anything of it is enqueued. Does not wait for the other ranks, unless one is
     /// thousands of launches behind.
     ///
@@ -388,44 +365,58 @@ impl Group {
                 Ok(Granted::Number(*kernels - 1))
             }
             Request::Reserve(bytes) => {
-                let mut heap = lock(&self.heap);
-                let before = heap.slots.backed();
-                heap.slots.grow(*bytes).map_err(Refusal::from)?;
-                let now = heap.slots.backed();
-                if now > before {
-                    heap.free.grow_to(now);
-                }
+                lock(&self.heap).reserve(*bytes).map_err(Refusal::from)?;
                 Ok(Granted::Done)
             }
-            Request::Allocate(Wanted { name, bytes, .. }) => {
-                let length = (*bytes).max(1).next_multiple_of(ALIGN);
-                let range = {
-                    let mut heap = lock(&self.heap);
-                    let backed = heap.slots.backed();
-                    heap.free
-                        .allocate_range(length)
-                        .map_err(|_| Refusal::Full {
-                            what: format!(
-                                "no room for {name} of {bytes} bytes in the {backed} that are reserved"
-                            ),
-                            help: format!("`reserve` at least {} first", backed + length),
-                        })?
-                };
-                let allocation = Arc::new(Allocation {
-                    range: range.clone(),
-                    group: self.clone(),
-                });
-                for (rank, gpu) in self.gpus.iter().enumerate() {
-                    let zero = || {
-                        let stream = gpu.stream()?;
-                        fill(&stream, self.address(rank as u32, range.start), 0, length)?;
-                        stream.synchronize()
-                    };
-                    zero().map_err(Refusal::from)?;
-                }
-                Ok(Granted::Memory(allocation))
+            Request::Allocate(wanted) => {
+                let range = self.room(wanted)?;
+                let cleared = self.clear(&range).map_err(|error| {
+                    lock(&self.heap).retire(range.clone());
+                    Refusal::from(error)
+                })?;
+                let allocation = Allocation::new(range, self.clone(), cleared);
+                Ok(Granted::Memory(Arc::new(allocation)))
             }
         }
+    }
+
+    /// A free range. Waits for launches that use dropped buffers only where there is no other room.
+    fn room(&self, wanted: &Wanted) -> Result<Range<u64>, Refusal> {
+        const PAUSE: Duration = Duration::from_micros(50);
+        let Wanted { name, bytes, .. } = wanted;
+        let end = Instant::now() + self.timeout;
+        loop {
+            let mut heap = lock(&self.heap);
+            let used = heap.reclaim(&self.gpus, &self.streams);
+            if let Some(range) = heap.take(*bytes) {
+                return Ok(range);
+            }
+            if !used || Instant::now() > end {
+                let backed = heap.slots.backed();
+                return Err(Refusal::Full {
+                    what: format!(
+                        "no room for {name} of {bytes} bytes in the {backed} that are reserved"
+                    ),
+                    help: format!("`reserve` at least {} first", backed.saturating_add(*bytes)),
+                });
+            }
+            drop(heap);
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Clears a range on every rank, in the order of its stream. Nothing uses it, so the streams' earlier work does not
+    /// matter, and the host waits for none of it.
+    fn clear(&self, range: &Range<u64>) -> Result<Vec<Event>, Error> {
+        let ranks = (0..).zip(self.gpus.iter().zip(&self.streams));
+        let clear = |(rank, (gpu, stream)): (u32, (&Gpu, &Stream))| {
+            let bytes = range.end - range.start;
+            fill(stream, self.address(rank, range.start), 0, bytes)?;
+            let event = gpu.event()?;
+            event.record_again(stream)?;
+            Ok(event)
+        };
+        ranks.map(clear).collect()
     }
 
     /// The report of a kernel that gave up: this rank's own, or a peer's.

@@ -11,10 +11,11 @@ pub use tensors::Tensors;
 
 use crate::communicator::Communicator;
 use crate::cuda::{Arguments, Function, LaunchConfig, Module};
-use crate::driver::{Address, Local};
+use crate::driver::{Address, Gpu, Local, Stream};
 use crate::error::Error;
 use crate::group::{Awaited, Entry, Names};
 use crate::jit::{Compiled, Compiler, Source, Target};
+use crate::retire;
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::cuda::{self as text, CudaSource, Param};
 use counterflow_codegen::diag::Diagnostics;
@@ -83,6 +84,8 @@ pub struct Loaded {
     series: Series,
     source: CudaSource,
     function: Function,
+    /// Where its launches are, which need the function's code.
+    runs: (Gpu, Stream),
     names: Arc<Names>,
     machine: Machine,
     /// The first cell of each counter among a rank's cells, and how many there are: the same in every launch.
@@ -177,6 +180,7 @@ impl Loaded {
             series: series.clone(),
             source,
             function,
+            runs: (rank.gpu().clone(), rank.stream().clone()),
             first,
             count,
         })
@@ -247,6 +251,8 @@ impl Loaded {
         let capturing = rank.stream().is_capturing();
         let (arrivals, everyone) = tables.of(rank, &self.pipeline, plan, capturing)?;
         self.fill(arguments, rank, plan, tensors, arrivals)?;
+        self.cells.allocation().ready(rank.rank())?;
+        tensors.ready(rank.rank())?;
         // A captured launch is compared at each replay.
         if let Some(entry) = self.entry(rank, plan, tensors).filter(|_| !capturing) {
             rank.write(entry)?;
@@ -366,6 +372,14 @@ impl Loaded {
         let cell = u64::from(self.first[counter.index()] + cell) * COUNTER_LINE;
         self.heap
             .plus(u64::from(home) * self.stride + self.cells.offset() + cell)
+    }
+}
+
+/// Launches may still run: the code stays until they are done.
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        let (gpu, stream) = &self.runs;
+        retire::later(gpu, stream, self.function.clone());
     }
 }
 

@@ -3,13 +3,17 @@
 use crate::communicator::Communicator;
 use crate::driver::{Address, Element};
 use crate::error::Error;
+use crate::group::Allocation;
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::program::TensorId;
+use std::sync::Arc;
 
 /// The addresses of a kernel's tensors.
 #[derive(Clone, Debug, Default)]
 pub struct Tensors {
     places: Vec<Option<Placement>>,
+    /// The heap's ranges among them.
+    held: Vec<(TensorId, Arc<Allocation>)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +37,14 @@ impl Tensors {
             self.places.resize(index + 1, None);
         }
         self.places[index] = Some(place);
+        self.held.retain(|(held, _)| *held != tensor);
+    }
+
+    /// Lets a rank's stream wait until what is in the heap is cleared on every rank.
+    pub(super) fn ready(&self, rank: u32) -> Result<(), Error> {
+        self.held
+            .iter()
+            .try_for_each(|(_, range)| range.ready(rank))
     }
 
     /// One tensor's address, if it was given.
@@ -52,7 +64,7 @@ impl Tensors {
         );
     }
 
-    /// A tensor in the heap.
+    /// A tensor in the heap. Its memory is kept for as long as this.
     pub fn shared<T: Element>(&mut self, tensor: TensorId, buffer: &UserBuffer<T>) {
         self.put(
             tensor,
@@ -62,6 +74,7 @@ impl Tensors {
                 bytes: (buffer.len() * size_of::<T>()) as u64,
             },
         );
+        self.held.push((tensor, buffer.allocation().clone()));
     }
 }
 

@@ -1,0 +1,154 @@
+//! What was dropped while work that uses it may still run. A drop only puts it on a list: nothing waits there. It is
+//! given up once every stream that may use it has come past the point at which the list was first looked at.
+
+use crate::driver::{Event, Gpu, Stream, is_done};
+use crate::error::Error;
+use std::any::Any;
+use std::sync::{Mutex, PoisonError};
+
+/// Things that were dropped, each with a mark once there is one.
+#[derive(Debug)]
+pub(crate) struct Retired<M, T>(Vec<(Option<M>, T)>);
+
+impl<M, T> Retired<M, T> {
+    /// None.
+    pub const fn new() -> Self {
+        Retired(Vec::new())
+    }
+
+    /// Puts one there.
+    pub fn push(&mut self, thing: T) {
+        self.0.push((None, thing));
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Marks those without a mark, and takes out those whose mark was passed. What cannot be marked now stays.
+    pub fn sweep(
+        &mut self,
+        mut mark: impl FnMut(&T) -> Option<M>,
+        mut passed: impl FnMut(&M) -> bool,
+    ) -> Vec<T> {
+        let mut gone = Vec::new();
+        for (mut known, thing) in std::mem::take(&mut self.0) {
+            if known.is_none() {
+                known = mark(&thing);
+            }
+            match &known {
+                Some(known) if passed(known) => gone.push(thing),
+                _ => self.0.push((known, thing)),
+            }
+        }
+        gone
+    }
+}
+
+/// A point in the streams of several ranks.
+#[derive(Debug)]
+pub(crate) struct Mark(Vec<Event>);
+
+impl Mark {
+    /// After everything that is in these streams now. Streams without work need no event.
+    ///
+    /// # Errors
+    /// What the driver refuses, for a stream that records a graph among others.
+    pub fn of<'a>(streams: impl IntoIterator<Item = (&'a Gpu, &'a Stream)>) -> Result<Mark, Error> {
+        let mut events = Vec::new();
+        for (gpu, stream) in streams {
+            if stream.is_capturing() {
+                return Err(Error::Usage {
+                    what: "a mark in a stream that records a graph".into(),
+                    legal: "end the recording first".into(),
+                });
+            }
+            // A context that is dead does nothing any more.
+            if is_done(stream).unwrap_or(true) {
+                continue;
+            }
+            let event = gpu.event()?;
+            event.record_again(stream)?;
+            events.push(event);
+        }
+        Ok(Mark(events))
+    }
+
+    /// Whether all streams came past it. A dead context has.
+    pub fn passed(&self) -> bool {
+        self.0.iter().all(|event| event.is_done().unwrap_or(true))
+    }
+}
+
+/// Something that a stream's work needs: a kernel's code, a communicator's memory.
+struct Needed {
+    gpu: Gpu,
+    stream: Stream,
+    thing: Box<dyn Any + Send>,
+}
+
+static NEEDED: Mutex<Retired<Mark, Needed>> = Mutex::new(Retired::new());
+
+/// Drops that once the stream's work so far is done: now, or when this or [`sweep`] is called again. Does not wait.
+pub(crate) fn later(gpu: &Gpu, stream: &Stream, thing: impl Any + Send) {
+    let needed = Needed {
+        gpu: gpu.clone(),
+        stream: stream.clone(),
+        thing: Box::new(thing),
+    };
+    NEEDED
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(needed);
+    sweep();
+}
+
+/// Drops what is no longer needed, of all communicators.
+pub(crate) fn sweep() {
+    let gone = {
+        let mut needed = NEEDED.lock().unwrap_or_else(PoisonError::into_inner);
+        needed.sweep(
+            |needed| Mark::of([(&needed.gpu, &needed.stream)]).ok(),
+            Mark::passed,
+        )
+    };
+    // Not under the lock: a drop may put other things on the list.
+    for Needed { thing, .. } in gone {
+        drop(thing);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn what_is_dropped_stays_until_its_mark_is_passed() {
+        // A stream as two numbers: how much is in it, and how much of it is done.
+        let (enqueued, done) = (Cell::new(3), Cell::new(1));
+        let mut retired = Retired::new();
+        let sweep = |retired: &mut Retired<u32, &'static str>| {
+            retired.sweep(|_| Some(enqueued.get()), |mark| *mark <= done.get())
+        };
+        retired.push("x");
+        assert!(sweep(&mut retired).is_empty(), "two launches still run");
+        enqueued.set(5);
+        retired.push("y");
+        done.set(3);
+        assert_eq!(sweep(&mut retired), ["x"], "later launches do not use it");
+        assert!(!retired.is_empty());
+        done.set(5);
+        assert_eq!(sweep(&mut retired), ["y"]);
+        assert!(retired.is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_marked_stays() {
+        let mut retired: Retired<(), _> = Retired::new();
+        retired.push("x");
+        assert!(retired.sweep(|_| None, |()| true).is_empty());
+        assert_eq!(retired.sweep(|_| Some(()), |()| true), ["x"]);
+    }
+}

@@ -1,0 +1,197 @@
+//! Drops and allocations beside kernels that run: nothing waits for them, and nothing of theirs is given out or cleared.
+
+use crate::case::{self, Case};
+use crate::fine;
+use crate::gpus::{World, both_ways, loopback};
+use crate::right::KINDS;
+use counterflow::codegen::program::TensorId;
+use counterflow::driver::{Event, Local};
+use counterflow::jit::Compiler;
+use counterflow::launch::{Loaded, Tensors};
+use counterflow::{Communicator, Error, Shape, UserBuffer, schedules};
+
+const M: usize = 512;
+const N: usize = 256;
+const K: usize = 256;
+
+/// A product of small whole numbers, and its memory on a rank.
+struct Product {
+    loaded: Loaded,
+    x: UserBuffer<u16>,
+    w: Local<u16>,
+    y: Local<u16>,
+}
+
+fn bf16(value: usize) -> u16 {
+    ((value as f32).to_bits() >> 16) as u16
+}
+
+fn case(world: &World) -> Case {
+    let variant = case::variant(2, KINDS[0]);
+    let shape = [Shape::new(M as u32, N as u32, K as u32)];
+    Case::new(&schedules::ag_gemm(), &variant, &shape, world.sharing)
+}
+
+impl Product {
+    fn new(rank: &Communicator, compiler: &Compiler, case: &Case) -> Result<Product, Error> {
+        rank.reserve(16 << 20)?;
+        let product = Product {
+            loaded: Loaded::load(rank, compiler, &case.pipeline, &case.series)?,
+            x: rank.allocate("x", [M, K])?,
+            w: Local::of(
+                rank.stream(),
+                &(0..N * K).map(|at| bf16(at % 5)).collect::<Vec<_>>(),
+            )?,
+            y: Local::zeros(rank.stream(), M * N)?,
+        };
+        let x: Vec<u16> = (0..M * K).map(|at| bf16(at % 3)).collect();
+        product.x.write(&x)?;
+        Ok(product)
+    }
+
+    fn launch(&self, rank: &Communicator, case: &Case) -> Result<(), Error> {
+        let mut tensors = Tensors::new();
+        tensors.shared(TensorId(0), &self.x);
+        tensors.local(TensorId(1), self.w.address(), self.w.len() as u64 * 2);
+        tensors.local(TensorId(2), self.y.address(), self.y.len() as u64 * 2);
+        self.loaded.launch(rank, &case.plans[0], &tensors)
+    }
+}
+
+/// Work for a good part of a second, so that what a peer launches meanwhile waits for this rank.
+fn busy(rank: &Communicator) -> Result<Local<u8>, Error> {
+    let memory = Local::zeros(rank.stream(), 1 << 30)?;
+    (0..600).try_for_each(|_| memory.fill(1))?;
+    Ok(memory)
+}
+
+#[test]
+fn what_is_dropped_under_a_running_kernel_is_neither_given_out_nor_cleared() {
+    for world in both_ways(2) {
+        let (compiler, case) = (fine(Compiler::find()), case(&world));
+        fine(Communicator::each(&world.ranks, |rank| {
+            let product = Product::new(rank, &compiler, &case)?;
+            product.launch(rank, &case)?;
+            rank.synchronize()?;
+            let right = product.y.read()?;
+            product.y.fill(0xff)?;
+            rank.barrier()?;
+            let _work = (rank.rank() == 1).then(|| busy(rank)).transpose()?;
+            product.launch(rank, &case)?;
+            let end = Event::record(rank.stream())?;
+            let Product {
+                loaded,
+                x,
+                w: _w,
+                y,
+            } = product;
+            let offset = x.offset();
+            drop((loaded, x));
+            rank.reserve(64 << 20)?;
+            let again: UserBuffer<u16> = rank.allocate("again", [M, K])?;
+            assert!(!end.is_done()?, "allocating waited for a kernel");
+            assert_ne!(
+                again.offset(),
+                offset,
+                "memory of a running kernel was given out"
+            );
+            rank.synchronize()?;
+            assert!(y.read()? == right, "the kernel's memory was changed");
+            assert!(again.read()?.iter().all(|value| *value == 0));
+            rank.barrier()?;
+            let lowest = offset.min(again.offset());
+            drop(again);
+            rank.barrier()?;
+            let last: UserBuffer<u16> = rank.allocate("last", [M, K])?;
+            assert!(
+                last.offset() <= lowest,
+                "what nothing uses was not given out"
+            );
+            rank.barrier()
+        }));
+        println!("  drops under a running kernel: {}", world.told());
+    }
+}
+
+#[test]
+fn memory_is_cleared_before_a_peer_writes_it() {
+    for world in both_ways(2) {
+        fine(Communicator::each(&world.ranks, |rank| {
+            rank.reserve(4 << 20)?;
+            for round in 0..200u64 {
+                // One rank's clearing is late.
+                let _work = (u64::from(rank.rank()) == round % 2)
+                    .then(|| {
+                        let memory = Local::<u8>::zeros(rank.stream(), 64 << 20)?;
+                        (0..8).try_for_each(|_| memory.fill(1))?;
+                        Ok::<_, Error>(memory)
+                    })
+                    .transpose()?;
+                let buffer: UserBuffer<u64> = rank.allocate("buffer", [1000])?;
+                buffer.write_on(1 - rank.rank(), &[round + 1; 1000])?;
+                rank.stream().synchronize()?;
+                rank.barrier()?;
+                assert!(buffer.read()?.iter().all(|value| *value == round + 1));
+                rank.barrier()?;
+            }
+            Ok(())
+        }));
+    }
+}
+
+#[test]
+fn a_communicator_that_is_dropped_does_not_wait_for_another_one() {
+    let Some(world) = loopback(2) else { return };
+    let (compiler, case) = (fine(Compiler::find()), case(&world));
+    let other = fine(Communicator::loopback(2));
+    let dropped = fine(Communicator::each(&world.ranks, |rank| {
+        let product = Product::new(rank, &compiler, &case)?;
+        rank.synchronize()?;
+        rank.barrier()?;
+        let _work = (rank.rank() == 1).then(|| busy(rank)).transpose()?;
+        product.launch(rank, &case)?;
+        let end = Event::record(rank.stream())?;
+        rank.barrier()?;
+        Ok((product, end, _work))
+    }));
+    drop(other);
+    let ended: Vec<bool> = dropped
+        .iter()
+        .map(|(_, end, _)| fine(end.is_done()))
+        .collect();
+    assert_eq!(ended, [false, false], "a drop waited for kernels of others");
+    fine(Communicator::each(&world.ranks, |rank| rank.synchronize()));
+}
+
+#[test]
+fn ten_thousand_rounds_of_buffers_and_hundreds_of_communicators_leave_nothing() {
+    let Some(world) = loopback(2) else { return };
+    let free = || {
+        let gpu = fine(world.ranks[0].gpu().cuda());
+        gpu.context().mem_get_info().expect("a driver").0
+    };
+    fine(Communicator::each(&world.ranks, |rank| {
+        rank.reserve(64 << 20)
+    }));
+    fine(Communicator::loopback(2).map(drop));
+    let before = free();
+    fine(Communicator::each(&world.ranks, |rank| {
+        for round in 0..10_000 {
+            let buffer = rank.allocate::<u8>("buffer", [(1 + round % 7) << 20])?;
+            buffer.fill(round as u8)?;
+        }
+        rank.synchronize()
+    }));
+    for _ in 0..300 {
+        let ranks = fine(Communicator::loopback(2));
+        fine(Communicator::each(&ranks, |rank| {
+            rank.reserve(32 << 20)?;
+            rank.allocate::<u8>("buffer", [16 << 20])?.fill(1)
+        }));
+    }
+    let after = free();
+    assert!(
+        before <= after + (64 << 20),
+        "{before} bytes were free, and now {after}"
+    );
+}
