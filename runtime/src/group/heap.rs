@@ -1,67 +1,169 @@
-//! The heap's memory: which ranges of offsets are free, in use, or dropped while a kernel may still use them.
+//! The symmetric heap: which ranges of offsets are free, in use, or dropped while a kernel may still use them.
 
-use super::{Group, lock};
-use crate::driver::{Address, Event, Gpu, Slots, Stream};
+use crate::driver::{Address, Event, Gpu, Slots, Stream, fill};
 use crate::error::Error;
-use crate::retire::{Mark, Retired};
+use crate::retire::{self, Mark, Retired};
 use range_alloc::RangeAllocator;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Allocations start on this: the swizzle's period, and a multiple of the lines that keep counters apart.
 const ALIGN: u64 = 1024;
 
-/// The slots and what is free in them.
+/// One slot a rank, and what is free in all of them.
 #[derive(Debug)]
-pub(super) struct Heap {
-    pub slots: Slots,
+pub(crate) struct Heap {
+    gpus: Vec<Gpu>,
+    /// Each rank's stream. All its work is in the order of it.
+    streams: Vec<Stream>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    slots: Slots,
     free: RangeAllocator<u64>,
     retired: Retired<Mark, Range<u64>>,
 }
 
 impl Heap {
-    /// All free that has memory, from `first` on.
-    pub fn new(slots: Slots, first: u64) -> Heap {
-        Heap {
-            free: RangeAllocator::new(first..slots.backed()),
-            slots,
-            retired: Retired::new(),
+    /// A heap with these slots, whose first `control` bytes are never given out.
+    pub fn new(gpus: Vec<Gpu>, mut slots: Slots, control: u64) -> Result<Heap, Error> {
+        slots.grow(control)?;
+        let streams = gpus.iter().map(Gpu::stream);
+        let heap = Heap {
+            streams: streams.collect::<Result<_, _>>()?,
+            gpus,
+            state: Arc::new(Mutex::new(State {
+                free: RangeAllocator::new(control..slots.backed()),
+                slots,
+                retired: Retired::new(),
+            })),
+        };
+        // The streams are new, so nothing can wait for what comes behind this.
+        let cleared = heap.clear(&(0..control))?;
+        for stream in &heap.streams {
+            cleared.iter().try_for_each(|event| stream.wait(event))?;
         }
+        Ok(heap)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The GPU of each rank.
+    pub fn gpus(&self) -> &[Gpu] {
+        &self.gpus
+    }
+
+    /// Each rank's stream.
+    pub fn streams(&self) -> &[Stream] {
+        &self.streams
+    }
+
+    /// Bytes from a rank's slot to the next.
+    pub fn stride(&self) -> u64 {
+        self.state().slots.stride()
+    }
+
+    /// A place in a rank's slot.
+    pub fn address(&self, rank: u32, offset: u64) -> Address {
+        self.state().slots.address(rank, offset)
     }
 
     /// Maps memory to the first `bytes` of every slot.
-    pub fn reserve(&mut self, bytes: u64) -> Result<(), Error> {
-        let before = self.slots.backed();
-        self.slots.grow(bytes)?;
-        let now = self.slots.backed();
+    pub fn reserve(&self, bytes: u64) -> Result<(), Error> {
+        let mut state = self.state();
+        let before = state.slots.backed();
+        state.slots.grow(bytes)?;
+        let now = state.slots.backed();
         if now > before {
-            self.free.grow_to(now);
+            state.free.grow_to(now);
         }
         Ok(())
     }
 
-    /// A free range of that many bytes, or more.
-    pub fn take(&mut self, bytes: u64) -> Option<Range<u64>> {
-        let bytes = bytes.max(1).checked_next_multiple_of(ALIGN)?;
-        self.free.allocate_range(bytes).ok()
+    /// A range of that many cleared bytes. Waits for launches that use dropped buffers only where there is no other
+    /// room, and at most for so long.
+    pub fn allocate(
+        self: &Arc<Heap>,
+        name: &str,
+        bytes: u64,
+        patience: Duration,
+    ) -> Result<Allocation, Error> {
+        let range = self.take(name, bytes, patience)?;
+        match self.clear(&range) {
+            Ok(cleared) => Ok(Allocation {
+                range,
+                ready: cleared.iter().map(|_| AtomicBool::new(false)).collect(),
+                cleared,
+                heap: self.clone(),
+            }),
+            Err(error) => {
+                self.state().retired.push(range);
+                Err(error)
+            }
+        }
     }
 
-    /// Every rank dropped its handle of that range.
-    pub fn retire(&mut self, range: Range<u64>) {
-        self.retired.push(range);
+    fn take(&self, name: &str, bytes: u64, patience: Duration) -> Result<Range<u64>, Error> {
+        const PAUSE: Duration = Duration::from_micros(50);
+        let length = bytes.max(1).checked_next_multiple_of(ALIGN);
+        let end = Instant::now() + patience;
+        loop {
+            let mut state = self.state();
+            let State {
+                slots,
+                free,
+                retired,
+            } = &mut *state;
+            // Whatever uses a dropped range was enqueued by who had a handle of it, so it is in the streams by now.
+            let gone = retired.sweep(
+                |_| Mark::of(self.gpus.iter().zip(&self.streams)).ok(),
+                Mark::passed,
+            );
+            gone.into_iter().for_each(|range| free.free_range(range));
+            if let Some(range) = length.and_then(|length| free.allocate_range(length).ok()) {
+                return Ok(range);
+            }
+            if retired.is_empty() || Instant::now() > end {
+                let backed = slots.backed();
+                return Err(Error::TooLarge {
+                    what: format!(
+                        "no room for {name} of {bytes} bytes in the {backed} that are reserved"
+                    ),
+                    help: format!("`reserve` at least {} first", backed.saturating_add(bytes)),
+                });
+            }
+            drop(state);
+            std::thread::sleep(PAUSE);
+        }
     }
 
-    /// Frees what was dropped and is no longer used. Whether something is still used.
-    pub fn reclaim(&mut self, gpus: &[Gpu], streams: &[Stream]) -> bool {
-        // Everything that uses a range was enqueued by who had a handle of it: it is in the streams by now.
-        let gone = self.retired.sweep(
-            |_| Mark::of(gpus.iter().zip(streams)).ok(),
-            |mark| mark.passed(),
-        );
-        gone.into_iter()
-            .for_each(|range| self.free.free_range(range));
-        !self.retired.is_empty()
+    /// Clears a range on every rank, in the order of its stream. Nothing uses it, so the streams' earlier work does not
+    /// matter, and the host waits for none of it.
+    fn clear(&self, range: &Range<u64>) -> Result<Vec<Event>, Error> {
+        let ranks = (0..).zip(self.gpus.iter().zip(&self.streams));
+        let clear = |(rank, (gpu, stream)): (u32, (&Gpu, &Stream))| {
+            let bytes = range.end - range.start;
+            fill(stream, self.address(rank, range.start), 0, bytes)?;
+            let event = gpu.event()?;
+            event.record_again(stream)?;
+            Ok(event)
+        };
+        ranks.map(clear).collect()
+    }
+}
+
+/// Copies to or from the heap may still run: its memory stays until they are done.
+impl Drop for Heap {
+    fn drop(&mut self) {
+        for (gpu, stream) in self.gpus.iter().zip(&self.streams) {
+            retire::later(gpu, stream, self.state.clone());
+        }
     }
 }
 
@@ -70,7 +172,7 @@ impl Heap {
 #[derive(Debug)]
 pub(crate) struct Allocation {
     range: Range<u64>,
-    group: Arc<Group>,
+    heap: Arc<Heap>,
     /// In each rank's stream, after its memory was cleared.
     cleared: Vec<Event>,
     /// Whether what comes later in a rank's stream comes after all of these.
@@ -78,22 +180,13 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
-    pub(super) fn new(range: Range<u64>, group: Arc<Group>, cleared: Vec<Event>) -> Allocation {
-        Allocation {
-            range,
-            group,
-            ready: cleared.iter().map(|_| AtomicBool::new(false)).collect(),
-            cleared,
-        }
-    }
-
     /// Where a rank has it.
-    pub(crate) fn on(&self, rank: u32) -> Address {
-        self.group.address(rank, self.range.start)
+    pub fn on(&self, rank: u32) -> Address {
+        self.heap.address(rank, self.range.start)
     }
 
     /// Where it starts in each rank's slot.
-    pub(crate) fn offset(&self) -> u64 {
+    pub fn offset(&self) -> u64 {
         self.range.start
     }
 
@@ -102,12 +195,12 @@ impl Allocation {
     ///
     /// # Errors
     /// What the driver refuses.
-    pub(crate) fn ready(&self, rank: u32) -> Result<(), Error> {
+    pub fn ready(&self, rank: u32) -> Result<(), Error> {
         let ready = &self.ready[rank as usize];
         if ready.load(Ordering::Acquire) {
             return Ok(());
         }
-        let stream = &self.group.streams()[rank as usize];
+        let stream = &self.heap.streams[rank as usize];
         for event in &self.cleared {
             if !event.is_done()? {
                 stream.wait(event)?;
@@ -120,6 +213,6 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        lock(&self.group.heap).retire(self.range.clone());
+        self.heap.state().retired.push(self.range.clone());
     }
 }

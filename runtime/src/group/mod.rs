@@ -10,14 +10,13 @@ pub(crate) use ledger::Entry;
 pub(crate) use request::{Granted, Request, Wanted};
 
 use crate::cuda::queues;
-use crate::driver::{Address, Event, Gpu, Record, Slots, Stream, Watch, fill};
+use crate::driver::{Address, Gpu, Record, Slots, Stream, Watch};
 use crate::error::{Error, Stall};
 use counterflow_codegen::host::Queues;
 use heap::Heap;
 use ledger::{Ledger, Refused};
 use request::Refusal;
 use seats::Seats;
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,15 +29,12 @@ const CLAIM: u64 = 128;
 /// What the ranks of a process share.
 #[derive(Debug)]
 pub(crate) struct Group {
-    gpus: Vec<Gpu>,
-    /// Each rank's stream, which all its work is in the order of.
-    streams: Vec<Stream>,
     records: Vec<Record>,
     /// Names of what each rank runs, for stall records.
     running: Vec<Mutex<Arc<Names>>>,
     /// How many launches each rank has enqueued.
     launched: Vec<AtomicU64>,
-    heap: Mutex<Heap>,
+    heap: Arc<Heap>,
     ledger: Mutex<Ledger>,
     meeting: Mutex<Meeting>,
     turn: Condvar,
@@ -119,19 +115,15 @@ impl Group {
         timeout: Duration,
     ) -> Result<Group, Error> {
         let most = gpus.iter().map(|gpu| gpu.memory()).max().unwrap_or(0);
-        let mut slots = Slots::new(cuda_gpus(&gpus)?, slot.unwrap_or(most).max(CONTROL))?;
-        slots.grow(CONTROL)?;
+        let slots = Slots::new(cuda_gpus(&gpus)?, slot.unwrap_or(most).max(CONTROL))?;
         let world = gpus.len();
-        let streams = gpus.iter().map(Gpu::stream);
-        let group = Group {
-            streams: streams.collect::<Result<_, _>>()?,
+        Ok(Group {
             records: gpus
                 .iter()
                 .map(|gpu| Record::new(gpu.cuda()?))
                 .collect::<Result<_, Error>>()?,
             running: gpus.iter().map(|_| Mutex::default()).collect(),
             launched: gpus.iter().map(|_| AtomicU64::new(0)).collect(),
-            heap: Mutex::new(Heap::new(slots, CONTROL)),
             ledger: Mutex::new(Ledger::new(world as u32)),
             meeting: Mutex::new(Meeting {
                 seats: Seats::new(world),
@@ -145,24 +137,18 @@ impl Group {
                 count: queues()?,
                 gpus: gpus.iter().map(|gpu| gpu.ordinal()).collect(),
             },
-            gpus,
-        };
-        // The streams are new, so nothing can wait for what comes behind this.
-        let cleared = group.clear(&(0..CONTROL))?;
-        for stream in &group.streams {
-            cleared.iter().try_for_each(|event| stream.wait(event))?;
-        }
-        Ok(group)
+            heap: Arc::new(Heap::new(gpus, slots, CONTROL)?),
+        })
     }
 
     /// Each rank's stream.
     pub(crate) fn streams(&self) -> &[Stream] {
-        &self.streams
+        self.heap.streams()
     }
 
     /// The GPU of each rank.
     pub(crate) fn gpus(&self) -> &[Gpu] {
-        &self.gpus
+        self.heap.gpus()
     }
 
     /// The hardware queues of each rank's GPU.
@@ -172,7 +158,7 @@ impl Group {
 
     /// Bytes from a rank's slot to the next.
     pub(crate) fn stride(&self) -> u64 {
-        lock(&self.heap).slots.stride()
+        self.heap.stride()
     }
 
     /// What a kernel of that rank needs to give up after it waited longer than `limit`.
@@ -183,7 +169,7 @@ impl Group {
             abort_stride: self.stride(),
             timeout_ns: u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX / 4),
             rank,
-            world: self.gpus.len() as u32,
+            world: self.gpus().len() as u32,
         };
         watch.bytes(&self.records[rank as usize])
     }
@@ -196,7 +182,7 @@ impl Group {
 
     /// A place in a rank's slot of the heap.
     pub(crate) fn address(&self, rank: u32, offset: u64) -> Address {
-        lock(&self.heap).slots.address(rank, offset)
+        self.heap.address(rank, offset)
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -250,7 +236,7 @@ impl Group {
 
     /// The flags that every spinning kernel watches.
     pub(crate) fn abort_flags(&self) -> impl Iterator<Item = Address> {
-        (0..self.gpus.len()).map(|rank| self.address(rank as u32, ABORT))
+        (0..self.gpus().len()).map(|rank| self.address(rank as u32, ABORT))
     }
 
     /// How many launches a rank has enqueued.
@@ -260,7 +246,7 @@ impl Group {
 
     /// The same of each.
     pub(crate) fn all_launched(&self) -> Vec<u64> {
-        let ranks = 0..self.gpus.len() as u32;
+        let ranks = 0..self.gpus().len() as u32;
         ranks.map(|rank| self.launched(rank)).collect()
     }
 
@@ -329,7 +315,7 @@ impl Group {
                     role: "the host".into(),
                     waited_on: format!("ranks: this one {request}; ranks that came"),
                     seen: Some(meeting.seats.asking() as u64),
-                    wanted: self.gpus.len() as u64,
+                    wanted: self.gpus().len() as u64,
                     ..Stall::default()
                 };
                 meeting.dead = Some(stall.into());
@@ -365,58 +351,16 @@ impl Group {
                 Ok(Granted::Number(*kernels - 1))
             }
             Request::Reserve(bytes) => {
-                lock(&self.heap).reserve(*bytes).map_err(Refusal::from)?;
+                self.heap.reserve(*bytes).map_err(Refusal::from)?;
                 Ok(Granted::Done)
             }
             Request::Allocate(wanted) => {
-                let range = self.room(wanted)?;
-                let cleared = self.clear(&range).map_err(|error| {
-                    lock(&self.heap).retire(range.clone());
-                    Refusal::from(error)
-                })?;
-                let allocation = Allocation::new(range, self.clone(), cleared);
+                let Wanted { name, bytes, .. } = wanted;
+                let allocation = self.heap.allocate(name, *bytes, self.timeout);
+                let allocation = allocation.map_err(Refusal::from)?;
                 Ok(Granted::Memory(Arc::new(allocation)))
             }
         }
-    }
-
-    /// A free range. Waits for launches that use dropped buffers only where there is no other room.
-    fn room(&self, wanted: &Wanted) -> Result<Range<u64>, Refusal> {
-        const PAUSE: Duration = Duration::from_micros(50);
-        let Wanted { name, bytes, .. } = wanted;
-        let end = Instant::now() + self.timeout;
-        loop {
-            let mut heap = lock(&self.heap);
-            let used = heap.reclaim(&self.gpus, &self.streams);
-            if let Some(range) = heap.take(*bytes) {
-                return Ok(range);
-            }
-            if !used || Instant::now() > end {
-                let backed = heap.slots.backed();
-                return Err(Refusal::Full {
-                    what: format!(
-                        "no room for {name} of {bytes} bytes in the {backed} that are reserved"
-                    ),
-                    help: format!("`reserve` at least {} first", backed.saturating_add(*bytes)),
-                });
-            }
-            drop(heap);
-            std::thread::sleep(PAUSE);
-        }
-    }
-
-    /// Clears a range on every rank, in the order of its stream. Nothing uses it, so the streams' earlier work does not
-    /// matter, and the host waits for none of it.
-    fn clear(&self, range: &Range<u64>) -> Result<Vec<Event>, Error> {
-        let ranks = (0..).zip(self.gpus.iter().zip(&self.streams));
-        let clear = |(rank, (gpu, stream)): (u32, (&Gpu, &Stream))| {
-            let bytes = range.end - range.start;
-            fill(stream, self.address(rank, range.start), 0, bytes)?;
-            let event = gpu.event()?;
-            event.record_again(stream)?;
-            Ok(event)
-        };
-        ranks.map(clear).collect()
     }
 
     /// The report of a kernel that gave up: this rank's own, or a peer's.

@@ -1,6 +1,6 @@
 //! Requests that all ranks make together, and the error that all of them get.
 
-use super::Allocation;
+use super::heap::Allocation;
 use crate::error::Error;
 use std::fmt;
 use std::sync::Arc;
