@@ -98,7 +98,8 @@ pub struct Barrier {
 /// What a wait and an arrival at a barrier order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// Nothing that is not complete by then, as what tensor cores and TMA have read: relaxed.
+    /// Nothing that is not complete by then, as what tensor cores and TMA have read: relaxed. Who waits may overwrite that,
+    /// and reads nothing.
     Complete,
     /// Ordinary accesses of this CTA: release and acquire at its scope.
     Cta,

@@ -12,6 +12,7 @@ mod fixtures;
 #[path = "../tile/generator/mod.rs"]
 mod generator;
 mod hand_over;
+mod memory_order;
 mod mn_major;
 mod partial_tiles;
 mod queues;

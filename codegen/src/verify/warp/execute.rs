@@ -11,6 +11,7 @@ use super::simulator::Simulator;
 use super::step::Kind;
 use super::trace;
 use crate::diag::Diagnostic;
+use crate::warp::Order;
 
 /// What became of a step.
 pub(super) enum Did {
@@ -81,7 +82,10 @@ impl Simulator<'_> {
                     self.reaches(index, cta, barrier);
                     self.bytes(index, cta, barrier, -i64::from(bytes))?;
                     let at = &mut self.ctas[cta].barriers[barrier];
-                    at.gathers.shared.both(id);
+                    match at.order {
+                        Order::Cta | Order::Cluster => at.gathers.shared.both(id),
+                        Order::Complete => at.gathers.shared.over.add(id),
+                    }
                     if let Some(read) = read {
                         at.gathers.global.both(read);
                     }

@@ -101,7 +101,7 @@ impl Simulator<'_> {
                 epilogue,
             } => {
                 let id = self.touch_shared(index, cta, area, true, false)?;
-                self.agents[index].knows.shared.plain.add(id);
+                self.agents[index].accessed(id);
                 self.written_subtile(index, area, part, epilogue)?;
             }
             FragmentStep::AddSubtile {
@@ -110,12 +110,12 @@ impl Simulator<'_> {
                 part,
             } => {
                 let id = self.touch_shared(index, cta, area, false, false)?;
-                self.agents[index].knows.shared.plain.add(id);
+                self.agents[index].accessed(id);
                 self.added(index, subtile, part)?;
             }
             FragmentStep::ReadSubtile { area, subtile, acc } => {
                 let id = self.touch_shared(index, cta, area, false, false)?;
-                self.agents[index].knows.shared.plain.add(id);
+                self.agents[index].accessed(id);
                 self.read_subtile(index, subtile, acc)?;
             }
             FragmentStep::ReadVector {
@@ -132,7 +132,7 @@ impl Simulator<'_> {
             } => self.send_partial(index, to, area, (barrier, part))?,
             FragmentStep::AddPartial { area, part } => {
                 let id = self.touch_shared(index, cta, area, false, false)?;
-                self.agents[index].knows.shared.plain.add(id);
+                self.agents[index].accessed(id);
                 self.added_partial(index, area, part)?;
             }
         }

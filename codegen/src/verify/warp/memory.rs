@@ -23,11 +23,8 @@ impl Simulator<'_> {
         let agent = &self.agents[index];
         let (step, who) = ((index, agent.at), agent.who);
         let ordered = |seen: &Seen, id: u32| {
-            if proxy {
-                seen.proxy.has(id)
-            } else {
-                seen.plain.has(id)
-            }
+            let by = if proxy { &seen.proxy } else { &seen.plain };
+            by.has(id) || write && seen.over.has(id)
         };
         let seen = &agent.knows.shared;
         let before = self.ctas[cta].shared.iter().find(|touch| {

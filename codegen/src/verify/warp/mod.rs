@@ -8,7 +8,8 @@
 //! has seen complete, not by when things happened; so one run finds a missing order whatever the timing of a real one
 //! would be.
 //!
-//! Checked: every barrier's phase is waited for as it comes; no slot is touched before its last user is done with it;
+//! Checked: every barrier's phase is waited for as it comes; no slot is touched before its last user is done with it, as
+//! far as the barriers between them order memory;
 //! ordinary accesses and the async proxy are fenced from each other; groups are waited for before what they moved is
 //! announced or reused; every product, subtile and store is of the rows, columns and depth it should be, of the
 //! value the schedule stores, and outputs are covered; rows that a stage still holds of an earlier step, since none of

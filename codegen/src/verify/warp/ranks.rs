@@ -18,20 +18,12 @@ impl Simulator<'_> {
         let pipeline = self.case.pipeline;
         for _ in 0..self.case.blocks {
             let barriers = pipeline.barriers().flat_map(|(id, barrier)| {
-                let new = || Barrier {
-                    expected: barrier.arrivals,
-                    // What comes from another CTA is ordered by no scope of this one.
-                    hands_over: barrier.order != Order::Cta,
-                    tx: barrier.tx,
-                    ..Barrier::default()
-                };
+                let new = || Barrier::new(barrier.arrivals, barrier.order, barrier.tx);
                 std::iter::repeat_with(new).take(pipeline.ring(id.ring).all() as usize)
             });
             // The order barriers: four warps of the other consumer arrive.
-            let orders = (0..pipeline.order_barriers()).map(|_| Barrier {
-                expected: 4,
-                ..Barrier::default()
-            });
+            let orders = 0..pipeline.order_barriers();
+            let orders = orders.map(|_| Barrier::new(4, Order::Cta, false));
             let barriers = barriers.chain(orders);
             self.ctas.push(Cta::new(barriers.collect()));
         }

@@ -1,4 +1,7 @@
 //! What happened before: which accesses an agent has seen complete, and which of them TMA and wgmma may build on.
+//!
+//! A relaxed barrier says less: that accesses are over. Who knows that may overwrite what they touched, and may not read
+//! what they wrote. Who acquires from him may: what was over before a release comes before what follows its acquire.
 
 /// A set of access numbers.
 #[derive(Clone, Default, Debug)]
@@ -32,6 +35,17 @@ impl Bits {
             *word |= more;
         }
     }
+
+    /// Joins with what is in `other` and not in `without`.
+    fn join_without(&mut self, other: &Bits, without: &Bits) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        let without = without.0.iter().chain(std::iter::repeat(&0));
+        for ((word, more), less) in self.0.iter_mut().zip(&other.0).zip(without) {
+            *word |= more & !less;
+        }
+    }
 }
 
 /// Accesses of one kind of memory that are complete as far as an agent knows: for its ordinary accesses, and for the
@@ -40,6 +54,8 @@ impl Bits {
 pub(super) struct Seen {
     pub plain: Bits,
     pub proxy: Bits,
+    /// Those that are over, by a relaxed barrier: what comes next may overwrite what they touched, in either proxy.
+    pub over: Bits,
 }
 
 impl Seen {
@@ -52,17 +68,37 @@ impl Seen {
     pub fn join(&mut self, other: &Seen) {
         self.plain.join(&other.plain);
         self.proxy.join(&other.proxy);
+        self.over.join(&other.over);
+    }
+
+    /// Joins with what an agent that releases has seen.
+    fn join_released(&mut self, other: &Seen) {
+        for (known, more) in [
+            (&mut self.plain, &other.plain),
+            (&mut self.proxy, &other.proxy),
+        ] {
+            known.join(more);
+            known.join(&other.over);
+        }
+    }
+
+    /// Joins with what an agent that arrives without a release has seen: what the async proxy completed, and what the agent
+    /// itself acquired, is over. Its own ordinary accesses may still be under way.
+    fn join_over(&mut self, other: &Seen, own: &Bits) {
+        self.over.join_without(&other.proxy, own);
+        self.over.join(&other.over);
     }
 
     /// Empties it, and keeps its room.
     pub fn clear(&mut self) {
         self.plain.clear();
         self.proxy.clear();
+        self.over.clear();
     }
 
     /// A proxy fence.
     pub fn fence(&mut self) {
-        let Seen { plain, proxy } = self;
+        let Seen { plain, proxy, .. } = self;
         proxy.join(plain);
     }
 }
@@ -84,9 +120,21 @@ pub(super) struct Knows {
 }
 
 impl Knows {
+    /// Joins with what waits for a barrier acquire.
     pub fn join(&mut self, other: &Knows) {
         self.shared.join(&other.shared);
         self.global.join(&other.global);
+        self.join_times(other);
+    }
+
+    /// Joins with what an agent that releases knows.
+    pub fn join_released(&mut self, other: &Knows) {
+        self.shared.join_released(&other.shared);
+        self.global.join_released(&other.global);
+        self.join_times(other);
+    }
+
+    fn join_times(&mut self, other: &Knows) {
         self.landed.join(&other.landed);
         self.past.join(&other.past);
         if self.phases.len() < other.phases.len() {
@@ -95,6 +143,13 @@ impl Knows {
         for (phases, more) in self.phases.iter_mut().zip(&other.phases) {
             *phases = *more.max(phases);
         }
+    }
+
+    /// Joins with what an agent that arrives without a release knows.
+    pub fn join_over(&mut self, other: &Knows, own: &Bits) {
+        self.shared.join_over(&other.shared, own);
+        self.landed.join(&other.landed);
+        self.past.join(&other.past);
     }
 
     /// Empties it, and keeps its room.

@@ -9,7 +9,7 @@ use crate::diag::Diagnostic;
 use crate::kernel::Buffer;
 use crate::program::TensorKind;
 use crate::undo::{Fix, undone};
-use crate::warp::Node;
+use crate::warp::{Node, Order};
 
 /// Nothing, or what goes wrong.
 pub(super) type Verdict = Result<(), Box<Diagnostic>>;
@@ -43,6 +43,8 @@ pub(super) struct Agent<'a> {
     pub cta: usize,
     /// Waits that its warps are past, each of them for itself.
     pub past: Bits,
+    /// Its own ordinary accesses of shared memory.
+    pub own: Bits,
     /// The tile product in its registers.
     pub product: TileProduct,
     pub synced: bool,
@@ -51,7 +53,6 @@ pub(super) struct Agent<'a> {
 }
 
 /// A barrier of shared memory.
-#[derive(Default)]
 pub(super) struct Barrier {
     pub expected: u32,
     pub arrived: u32,
@@ -59,8 +60,8 @@ pub(super) struct Barrier {
     pub phase: u32,
     /// The waits for the last complete phase, and for the one before the first: number, agent and step.
     pub waits: Vec<(u32, usize, usize)>,
-    /// Whether other CTAs' arrivals order their accesses, too.
-    pub hands_over: bool,
+    /// What its waits and arrivals order; nothing is declared of an order barrier, which is the CTA's own.
+    pub order: Order,
     /// Whether bytes complete on it.
     pub tx: bool,
     /// What the arrivals of the current phase saw, and of the last complete one.
@@ -139,9 +140,33 @@ impl<'a> Agent<'a> {
             pending: None,
             cta,
             past: Bits::default(),
+            own: Bits::default(),
             product: TileProduct::default(),
             synced: false,
             awaited: true,
+        }
+    }
+
+    /// It made an ordinary access of shared memory.
+    pub fn accessed(&mut self, id: u32) {
+        self.knows.shared.plain.add(id);
+        self.own.add(id);
+    }
+}
+
+impl Barrier {
+    /// One whose phases end with so many arrivals, and with bytes (`tx`).
+    pub fn new(expected: u32, order: Order, tx: bool) -> Self {
+        Barrier {
+            expected,
+            arrived: 0,
+            bytes: 0,
+            phase: 0,
+            waits: Vec::new(),
+            order,
+            tx,
+            gathers: Knows::default(),
+            gave: Knows::default(),
         }
     }
 }

@@ -64,7 +64,7 @@ impl Simulator<'_> {
             if everywhere {
                 cta.gathers.landed.join(&agent.knows.landed);
             } else {
-                cta.gathers.join(&agent.knows);
+                cta.gathers.join_released(&agent.knows);
             }
             if cta.synced == agents {
                 cta.gave = std::mem::take(&mut cta.gathers);

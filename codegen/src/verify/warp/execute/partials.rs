@@ -4,6 +4,7 @@ use super::super::held::Content;
 use super::super::simulator::{Agent, Simulator, Verdict};
 use super::super::step::Area;
 use super::super::trace;
+use crate::warp::Order;
 
 impl Simulator<'_> {
     /// Asynchronous stores into a CTA of the cluster, which complete on its barrier.
@@ -21,8 +22,10 @@ impl Simulator<'_> {
         self.reaches(index, to, barrier);
         self.bytes(index, to, barrier, -i64::from(area.end - area.start))?;
         let at = &mut self.ctas[to].barriers[barrier];
-        if at.hands_over {
-            at.gathers.shared.both(id);
+        match at.order {
+            Order::Cta => {}
+            Order::Cluster => at.gathers.shared.both(id),
+            Order::Complete => at.gathers.shared.over.add(id),
         }
         self.tells_past(index, to, barrier);
         self.complete(index, to, barrier)
