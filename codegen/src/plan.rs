@@ -20,6 +20,7 @@ use heap::heap;
 pub use heap::{COUNTER_LINE, Heap};
 use identity::fnv1a;
 pub(crate) use identity::identity;
+pub use memory::Bytes;
 
 /// A kernel's numbers for one shape on one machine.
 #[derive(Clone, Debug)]
@@ -165,6 +166,11 @@ impl Plan {
             hash,
             series,
         })
+    }
+
+    /// Its kernel.
+    pub fn kernel(&self) -> &Kernel {
+        &self.agents.kernel
     }
 
     /// The agent of that rank and role.

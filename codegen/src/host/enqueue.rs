@@ -172,40 +172,14 @@ impl Pipeline {
 
     /// A rectangle's lines, the bytes of one, and how many there are.
     fn lines(&self, plan: &Plan, span: &Span) -> (Lines, u64, u64) {
-        let buffer = &self.kernel.buffers[span.buffer.index()];
-        let geometry = &plan.geometry;
-        let element = u64::from(buffer.dtype.bytes());
-        let pitch = plan.pitch(&self.kernel, span.buffer);
-        let chunk_rows = geometry.chunk_rows(buffer.rows).max(1);
-        let home = u32::from(span.home);
-        let row = span.rows.start - geometry.held(buffer, home).start;
-        let chunks = match buffer.chunk_only() {
-            true => 1,
-            false => geometry.chunks(buffer.rows),
-        };
-        let (columns, column) = (geometry.size(buffer.columns), span.columns.start);
-        let (rows_long, columns_long) = (span.rows.len().into(), u64::from(span.columns.len()));
-        // If rows are contiguous, every chunk is a separate matrix, whose lines are its columns.
-        let (line, first, slot, long, lines) = if buffer.mn_major {
-            let line = row / chunk_rows * columns + column;
-            (
-                line,
-                row % chunk_rows,
-                chunks * columns,
-                rows_long,
-                columns_long,
-            )
-        } else {
-            (row, column, chunks * chunk_rows, columns_long, rows_long)
-        };
-        let line = u64::from(span.slot) * u64::from(slot) + u64::from(line);
+        let lines = plan.lines(&self.kernel, span);
         let at = Lines {
             tensor: span.buffer,
-            home,
-            offset: line * pitch + u64::from(first) * element,
-            pitch,
+            home: u32::from(span.home),
+            offset: lines.offset,
+            pitch: lines.pitch,
         };
-        (at, long * element, lines)
+        (at, lines.bytes, lines.lines)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::program::{TensorId, TensorKind};
 use crate::shape::Extent;
 use crate::unroll::Span;
 use layout::Layout;
-use ndarray::{ArrayView2, ArrayViewMut2, Axis, ShapeBuilder, Slice, linalg::general_mat_mul};
+use ndarray::{ArrayView2, ArrayViewMut2, ShapeBuilder};
 use std::ops::Range;
 
 #[derive(Clone, Debug)]
@@ -201,36 +201,14 @@ impl Data {
 
     /// `tile += a · bᵀ`, in f32. If CTAs share the K steps, each CTA's part is summed separately.
     pub fn dot(&self, tile: &mut Tile, home: u16, a: &Span, b: &Span, shares: &[Range<usize>]) {
-        let (a, b) = (self.view(home, a), self.view(home, b));
-        tile.shaped(a.nrows(), b.nrows());
-        let mut c = ArrayViewMut2::from_shape((tile.rows, tile.columns), &mut tile.values)
-            .expect("the tile was just shaped");
-        if shares.len() <= 1 {
-            general_mat_mul(1.0, &a, &b.t(), 1.0, &mut c);
-            return;
-        }
-        for share in shares {
-            let [a, b] =
-                [&a, &b].map(|operand| operand.slice_axis(Axis(1), Slice::from(share.clone())));
-            c += &a.dot(&b.t());
-        }
+        tile.dot(&self.view(home, a), &self.view(home, b), shares);
     }
 
     /// `tile += from`. A sum over several ranks' memory is made in f32 and rounded once, as the switch does.
     pub fn reduce(&self, tile: &mut Tile, homes: std::ops::Range<u16>, from: &Span) {
         tile.shaped(from.rows.len() as usize, from.columns.len() as usize);
-        let mut c = ArrayViewMut2::from_shape((tile.rows, tile.columns), &mut tile.values)
-            .expect("the tile was just shaped");
-        if homes.len() == 1 {
-            c += &self.view(homes.start, from);
-        } else {
-            let mut sum = ndarray::Array2::<f32>::zeros((tile.rows, tile.columns));
-            for home in homes {
-                sum += &self.view(home, from);
-            }
-            let dtype = self.store(0, from.buffer).dtype;
-            c.zip_mut_with(&sum, |c, sum| *c += dtype.round(*sum));
-        }
+        let dtype = self.store(homes.start, from.buffer).dtype;
+        tile.reduce(homes.map(|home| self.view(home, from)), dtype);
     }
 
     /// `tile = from`.

@@ -56,6 +56,10 @@
 //! promises. For `Out` it is what [`meaning`] computes by executing the statements one after another. If the promise is
 //! open, or the value is not a number, there is no reference.
 //!
+//! # Launches that are not known before
+//!
+//! [`open`] runs what hosts submit while it runs, on memory by address.
+//!
 //! # What is not modelled
 //!
 //! Time, the warp level (mbarriers, TMA, proxy fences, swizzles), clusters, partial visibility of one copy or store,
@@ -74,6 +78,7 @@ mod inputs;
 mod known;
 mod meaning;
 mod memory;
+pub mod open;
 mod outcome;
 mod policy;
 mod reference;

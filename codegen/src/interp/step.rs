@@ -8,7 +8,7 @@ use super::failure::FailureKind;
 use super::memory::{Memory, Mode, Who};
 use super::setup::{Setup, homes};
 use super::tags::{Tag, Tags};
-use crate::kernel::{RoleKind, ValueId};
+use crate::kernel::{Kernel, RoleKind, ValueId};
 use crate::program::StoreMode;
 use crate::shape::Extent;
 use crate::unroll::{EVERYWHERE, Span, StepKind};
@@ -91,7 +91,7 @@ impl Emulator<'_> {
                 let product = Tags::one(Tag::Product(at.rank, a.buffer, b.buffer));
                 acc.tags = acc.tags.plus(&product, 1);
                 if self.data.wanted() {
-                    let shares = shares(setup, usize::from(at.role), a.columns.len());
+                    let shares = shares(setup.kernel, usize::from(at.role), a.columns.len());
                     self.data.dot(&mut acc.tile, a.home, &a, &b, &shares);
                 }
             }
@@ -177,8 +177,8 @@ impl Emulator<'_> {
 }
 
 /// The columns of an operand that each CTA multiplies, if several share the K steps: divided as in the pipeline.
-fn shares(setup: &Setup<'_>, role: usize, depth: u32) -> Vec<Range<usize>> {
-    let RoleKind::Gemm(kind) = setup.kernel.roles[role].kind else {
+pub(super) fn shares(kernel: &Kernel, role: usize, depth: u32) -> Vec<Range<usize>> {
+    let RoleKind::Gemm(kind) = kernel.roles[role].kind else {
         return Vec::new();
     };
     if kind.split <= 1 {

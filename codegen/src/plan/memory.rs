@@ -1,8 +1,22 @@
-//! The sizes of a plan's tensors in bytes.
+//! The sizes of a plan's tensors in bytes, and where their rectangles are.
 
 use super::Plan;
 use crate::kernel::Kernel;
 use crate::program::{TensorId, TensorKind};
+use crate::unroll::Span;
+
+/// A rectangle's lines in its tensor's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bytes {
+    /// Bytes from the tensor's start to the first line.
+    pub offset: u64,
+    /// Bytes from a line to the next.
+    pub pitch: u64,
+    /// Bytes of a line.
+    pub bytes: u64,
+    /// How many lines.
+    pub lines: u64,
+}
 
 impl Plan {
     /// Bytes from a row of a tensor to the next, or from a column to the next if rows are contiguous.
@@ -36,5 +50,41 @@ impl Plan {
             }
         };
         lines * self.pitch(kernel, tensor) * u64::from(buffer.slots(geometry.world))
+    }
+
+    /// A rectangle's lines in its tensor's memory on the rank that is its home.
+    pub fn lines(&self, kernel: &Kernel, span: &Span) -> Bytes {
+        let buffer = &kernel.buffers[span.buffer.index()];
+        let geometry = &self.geometry;
+        let element = u64::from(buffer.dtype.bytes());
+        let pitch = self.pitch(kernel, span.buffer);
+        let chunk_rows = geometry.chunk_rows(buffer.rows).max(1);
+        let row = span.rows.start - geometry.held(buffer, u32::from(span.home)).start;
+        let chunks = match buffer.chunk_only() {
+            true => 1,
+            false => geometry.chunks(buffer.rows),
+        };
+        let (columns, column) = (geometry.size(buffer.columns), span.columns.start);
+        let (rows_long, columns_long) = (span.rows.len().into(), u64::from(span.columns.len()));
+        // If rows are contiguous, every chunk is a separate matrix, whose lines are its columns.
+        let (line, first, slot, long, lines) = if buffer.mn_major {
+            let line = row / chunk_rows * columns + column;
+            (
+                line,
+                row % chunk_rows,
+                chunks * columns,
+                rows_long,
+                columns_long,
+            )
+        } else {
+            (row, column, chunks * chunk_rows, columns_long, rows_long)
+        };
+        let line = u64::from(span.slot) * u64::from(slot) + u64::from(line);
+        Bytes {
+            offset: line * pitch + u64::from(first) * element,
+            pitch,
+            bytes: long * element,
+            lines,
+        }
     }
 }

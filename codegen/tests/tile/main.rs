@@ -6,6 +6,7 @@ mod fixtures;
 mod generator;
 mod geometry;
 mod model;
+mod open;
 mod orders;
 mod random;
 mod series;

@@ -1,4 +1,9 @@
-//! Registers of an item.
+//! Registers of an item, and what steps do with them.
+
+use crate::dtype::Dtype;
+use ndarray::linalg::general_mat_mul;
+use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis, Slice};
+use std::ops::Range;
 
 /// A tile of f32 registers.
 #[derive(Clone, Debug, Default)]
@@ -18,5 +23,55 @@ impl Tile {
                 values: vec![0.0; rows * columns],
             };
         }
+    }
+
+    /// Its numbers.
+    pub fn view(&self) -> ArrayView2<'_, f32> {
+        ArrayView2::from_shape((self.rows, self.columns), &self.values)
+            .expect("a tile has its rows and columns")
+    }
+
+    fn view_mut(&mut self) -> ArrayViewMut2<'_, f32> {
+        ArrayViewMut2::from_shape((self.rows, self.columns), &mut self.values)
+            .expect("a tile has its rows and columns")
+    }
+
+    /// `self += a · bᵀ`, in f32. If CTAs share the K steps, each CTA's part is summed separately.
+    pub fn dot(
+        &mut self,
+        a: &ArrayView2<'_, f32>,
+        b: &ArrayView2<'_, f32>,
+        shares: &[Range<usize>],
+    ) {
+        self.shaped(a.nrows(), b.nrows());
+        let mut c = self.view_mut();
+        if shares.len() <= 1 {
+            general_mat_mul(1.0, a, &b.t(), 1.0, &mut c);
+            return;
+        }
+        for share in shares {
+            let [a, b] = [a, b].map(|part| part.slice_axis(Axis(1), Slice::from(share.clone())));
+            c += &a.dot(&b.t());
+        }
+    }
+
+    /// Adds the parts. A sum over several ranks' memory is made in f32 and rounded once, as the switch does.
+    pub fn reduce<'v>(
+        &mut self,
+        mut parts: impl ExactSizeIterator<Item = ArrayView2<'v, f32>>,
+        dtype: Dtype,
+    ) {
+        let mut c = self.view_mut();
+        if parts.len() == 1 {
+            if let Some(part) = parts.next() {
+                c += &part;
+            }
+            return;
+        }
+        let mut sum = Array2::<f32>::zeros(c.raw_dim());
+        for part in parts {
+            sum += &part;
+        }
+        c.zip_mut_with(&sum, |c, sum| *c += dtype.round(*sum));
     }
 }

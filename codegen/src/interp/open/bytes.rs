@@ -1,0 +1,155 @@
+//! Memory by address, and tiles of numbers in it.
+
+use crate::dtype::Dtype;
+use crate::interp::data::Tile;
+use crate::kernel::Kernel;
+use crate::plan::{Bytes, Plan};
+use crate::unroll::Span;
+use std::fmt;
+
+/// Why an access failed: what the caller's memory says of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fault(pub String);
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// Memory that every GPU of a machine addresses.
+pub trait Memory {
+    /// Those bytes.
+    ///
+    /// # Errors
+    /// If they are not all in one allocation.
+    fn bytes(&self, at: u64, len: u64) -> Result<&[u8], Fault>;
+
+    /// Those bytes, to change.
+    ///
+    /// # Errors
+    /// If they are not all in one allocation.
+    fn bytes_mut(&mut self, at: u64, len: u64) -> Result<&mut [u8], Fault>;
+
+    /// Ends an allocation.
+    ///
+    /// # Errors
+    /// If none begins there.
+    fn free(&mut self, at: u64) -> Result<(), Fault>;
+}
+
+/// A 64-bit word.
+pub(super) fn word(memory: &impl Memory, at: u64) -> Result<u64, Fault> {
+    let bytes = memory.bytes(at, 8)?;
+    let mut word = [0; 8];
+    word.copy_from_slice(bytes);
+    Ok(u64::from_le_bytes(word))
+}
+
+/// Replaces a 64-bit word.
+pub(super) fn put(memory: &mut impl Memory, at: u64, value: u64) -> Result<(), Fault> {
+    memory
+        .bytes_mut(at, 8)?
+        .copy_from_slice(&value.to_le_bytes());
+    Ok(())
+}
+
+/// A rectangle's lines at an address.
+pub(super) struct Lines {
+    start: u64,
+    lines: Bytes,
+    dtype: Dtype,
+    /// Whether a line is a column.
+    columns: bool,
+    rows: (usize, usize),
+}
+
+impl Lines {
+    /// Of a rectangle in a tensor that begins at `start`.
+    pub fn of(kernel: &Kernel, plan: &Plan, span: &Span, start: u64) -> Lines {
+        let buffer = &kernel.buffers[span.buffer.index()];
+        let lines = plan.lines(kernel, span);
+        Lines {
+            start: start + lines.offset,
+            dtype: buffer.dtype,
+            columns: buffer.mn_major,
+            rows: (span.rows.len() as usize, span.columns.len() as usize),
+            lines,
+        }
+    }
+
+    fn at(&self, line: u64) -> (u64, u64) {
+        (self.start + line * self.lines.pitch, self.lines.bytes)
+    }
+
+    /// The place of element `at` of a line, row by row.
+    fn index(&self, line: u64, at: usize) -> usize {
+        let (line, columns) = (line as usize, self.rows.1);
+        match self.columns {
+            true => at * columns + line,
+            false => line * columns + at,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.0 == 0 || self.rows.1 == 0
+    }
+
+    /// The numbers, row by row.
+    pub fn read(&self, memory: &impl Memory) -> Result<Tile, Fault> {
+        let mut tile = Tile::default();
+        tile.shaped(self.rows.0, self.rows.1);
+        if self.is_empty() {
+            return Ok(tile);
+        }
+        let width = self.dtype.bytes() as usize;
+        for line in 0..self.lines.lines {
+            let (start, bytes) = self.at(line);
+            let places = memory.bytes(start, bytes)?.chunks_exact(width);
+            for (at, place) in places.enumerate() {
+                tile.values[self.index(line, at)] = self.dtype.read(place);
+            }
+        }
+        Ok(tile)
+    }
+
+    /// Rounds `values`, row by row, and stores or adds them, which rounds once more.
+    pub fn write(&self, memory: &mut impl Memory, values: &[f32], add: bool) -> Result<(), Fault> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let width = self.dtype.bytes() as usize;
+        for line in 0..self.lines.lines {
+            let (start, bytes) = self.at(line);
+            let places = memory.bytes_mut(start, bytes)?.chunks_exact_mut(width);
+            for (at, place) in places.enumerate() {
+                let value = self.dtype.round(values[self.index(line, at)]);
+                let old = if add { self.dtype.read(place) } else { 0.0 };
+                self.dtype
+                    .write(if add { old + value } else { value }, place);
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the bytes of a rectangle of the same size and type.
+    pub fn copy(&self, from: &Lines, memory: &mut impl Memory) -> Result<(), Fault> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        if (self.columns, self.dtype) != (from.columns, from.dtype) {
+            let tile = from.read(memory)?;
+            return self.write(memory, &tile.values, false);
+        }
+        for line in 0..self.lines.lines {
+            let (start, bytes) = from.at(line);
+            let moved = memory.bytes(start, bytes)?.to_vec();
+            memory
+                .bytes_mut(self.at(line).0, bytes)?
+                .copy_from_slice(&moved);
+        }
+        Ok(())
+    }
+}

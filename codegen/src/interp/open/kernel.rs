@@ -1,0 +1,389 @@
+//! A kernel that runs: its roles' items, the workers that have them, and their steps.
+
+use super::bytes::{Fault, Lines, Memory, put, word};
+use super::work::{Cause, GaveUp, Launch, Place};
+use crate::interp::data::{Tile, evaluate};
+use crate::interp::setup::homes;
+use crate::interp::step::shares;
+use crate::kernel::Kernel;
+use crate::plan::COUNTER_LINE;
+use crate::program::{CounterId, StoreMode, TensorId};
+use crate::unroll::{Agent, EVERYWHERE, Span, StepKind};
+
+/// One of a role's CTAs: it takes the steps of an item in order, then claims the next.
+#[derive(Debug, Default)]
+struct Worker {
+    role: usize,
+    /// The next step, and one past the item's last.
+    item: Option<(u32, u32)>,
+    accs: Vec<Option<Tile>>,
+    /// Since when it has waited.
+    since: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Role {
+    /// The next item to claim.
+    next: u32,
+    phase: u32,
+    running: u32,
+    /// Whether the host runs it instead.
+    host: bool,
+}
+
+/// A running kernel.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub launch: Launch,
+    roles: Vec<Role>,
+    workers: Vec<Worker>,
+    /// Whether waits return at once.
+    drained: bool,
+}
+
+/// What came of trying a worker's next step.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Took {
+    /// It took one.
+    Step,
+    /// It waits.
+    Nothing,
+}
+
+/// A wait that cannot end yet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Blocked {
+    /// The rank that waits.
+    pub rank: u32,
+    /// In which role.
+    pub role: &'static str,
+    /// For which counter cell.
+    pub on: String,
+    /// The count that is there.
+    pub seen: u64,
+    /// The count that it waits for.
+    pub wanted: u64,
+}
+
+impl Running {
+    /// With that many workers for each role.
+    pub fn new(launch: Launch, mut workers: impl FnMut() -> u32) -> Running {
+        let kernel = launch.plan.kernel();
+        let roles: Vec<Role> = kernel
+            .roles
+            .iter()
+            .map(|role| Role {
+                host: role.kind.sequential(),
+                ..Role::default()
+            })
+            .collect();
+        let mut all = Vec::new();
+        for (role, _) in roles.iter().enumerate().filter(|(_, role)| !role.host) {
+            for _ in 0..workers().max(1) {
+                all.push(Worker {
+                    role,
+                    accs: vec![None; kernel.accs.len()],
+                    ..Worker::default()
+                });
+            }
+        }
+        Running {
+            launch,
+            roles,
+            workers: all,
+            drained: false,
+        }
+    }
+
+    pub fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    pub fn role_of(&self, worker: usize) -> usize {
+        self.workers[worker].role
+    }
+
+    /// Whether every item is done.
+    pub fn done(&self) -> bool {
+        let mut roles = self.roles.iter().enumerate().filter(|(_, role)| !role.host);
+        roles
+            .all(|(at, role)| role.running == 0 && role.next as usize == self.agent(at).items.len())
+    }
+
+    fn agent(&self, role: usize) -> &Agent {
+        self.launch.plan.agent(self.launch.rank, role)
+    }
+
+    /// Claims the next item, if it may start.
+    fn claim(&mut self, worker: usize) -> bool {
+        let role = self.workers[worker].role;
+        let state = &self.roles[role];
+        let Some(item) = self.agent(role).items.get(state.next as usize).copied() else {
+            return false;
+        };
+        if item.phase > state.phase && state.running > 0 {
+            return false;
+        }
+        let state = &mut self.roles[role];
+        state.phase = item.phase;
+        state.next += 1;
+        if item.start < item.end {
+            state.running += 1;
+            self.workers[worker].item = Some((item.start, item.end));
+            self.workers[worker].accs.fill(None);
+        }
+        true
+    }
+
+    /// Takes the worker's next step, unless it must wait. A wait that gave up for the first time is told.
+    pub fn take(
+        &mut self,
+        worker: usize,
+        memory: &mut impl Memory,
+        now: u64,
+        told: &mut Vec<GaveUp>,
+    ) -> Result<Took, Fault> {
+        let Some((step, end)) = self.workers[worker].item else {
+            return Ok(match self.claim(worker) {
+                true => Took::Step,
+                false => Took::Nothing,
+            });
+        };
+        let role = self.workers[worker].role;
+        let kind = self.agent(role).steps[step as usize].kind;
+        if let StepKind::Wait {
+            counter,
+            cell,
+            at_least,
+        } = kind
+            && !self.passes(worker, (counter, cell, at_least), memory, now, told)?
+        {
+            return Ok(Took::Nothing);
+        }
+        let mut accs = std::mem::take(&mut self.workers[worker].accs);
+        let done = self.act(role, &kind, &mut accs, memory);
+        self.workers[worker].accs = accs;
+        done?;
+        self.workers[worker].item = Some((step + 1, end)).filter(|(next, end)| next < end);
+        self.roles[role].running -= u32::from(step + 1 == end);
+        Ok(Took::Step)
+    }
+
+    fn cell(&self, home: u32, counter: CounterId, cell: u32) -> u64 {
+        let launch = &self.launch;
+        let cell = u64::from(launch.first[counter.index()] + cell) * COUNTER_LINE;
+        launch.cells + u64::from(home) * launch.stride + cell
+    }
+
+    fn scale(&self, counter: CounterId) -> u64 {
+        u64::from(self.launch.scales[counter.index()])
+    }
+
+    /// What a cell has, and what a wait wants of it.
+    fn counts(
+        &self,
+        (counter, cell, at_least): (CounterId, u32, Option<u32>),
+        memory: &impl Memory,
+    ) -> Result<(u64, u64), Fault> {
+        let rank = self.launch.rank;
+        let at = self.cell(rank, counter, cell);
+        let plan = &self.launch.plan;
+        let more = match plan.kernel().counters[counter.index()].purpose.lag() {
+            0 => plan.arrivals.target(rank as u16, counter, cell, at_least),
+            _ => 0,
+        };
+        let wanted = word(memory, at + 8)? + u64::from(more) * self.scale(counter);
+        Ok((word(memory, at)?, wanted))
+    }
+
+    fn passes(
+        &mut self,
+        worker: usize,
+        wait: (CounterId, u32, Option<u32>),
+        memory: &mut impl Memory,
+        now: u64,
+        told: &mut Vec<GaveUp>,
+    ) -> Result<bool, Fault> {
+        if self.drained {
+            return Ok(true);
+        }
+        let (seen, wanted) = self.counts(wait, memory)?;
+        if seen >= wanted {
+            self.workers[worker].since = None;
+            return Ok(true);
+        }
+        let watch = self.launch.watch;
+        let is_set = |at: u64| -> Result<bool, Fault> {
+            Ok(memory.bytes(at, 4)?.iter().any(|byte| *byte != 0))
+        };
+        let mine = watch.abort + u64::from(self.launch.rank) * self.launch.stride;
+        let since = *self.workers[worker].since.get_or_insert(now);
+        let cause = if is_set(mine)? {
+            Cause::Peer
+        } else if watch.host.map_or(Ok(false), is_set)? {
+            Cause::Host
+        } else if now.saturating_sub(since) >= watch.limit {
+            Cause::Limit
+        } else {
+            return Ok(false);
+        };
+        self.drained = true;
+        let first = self.launch.first[wait.0.index()];
+        told.push(GaveUp {
+            id: watch.id,
+            cause,
+            rank: self.launch.rank,
+            role: self.workers[worker].role as u32,
+            counter: u32::from(wait.0.0),
+            cell: first + wait.1,
+            seen,
+            wanted,
+            time: now,
+        });
+        for rank in 0..u64::from(self.launch.plan.geometry.world) {
+            let flag = memory.bytes_mut(watch.abort + rank * self.launch.stride, 4)?;
+            flag.copy_from_slice(&1u32.to_le_bytes());
+        }
+        Ok(true)
+    }
+
+    /// When the first of its waits gives up.
+    pub fn deadline(&self) -> Option<u64> {
+        let since = self
+            .workers
+            .iter()
+            .filter_map(|worker| worker.since)
+            .min()?;
+        Some(since.saturating_add(self.launch.watch.limit))
+    }
+
+    /// Its waits that cannot end yet.
+    pub fn blocked(&self, memory: &impl Memory) -> Vec<Blocked> {
+        let mut found = Vec::new();
+        let kernel = self.launch.plan.kernel();
+        for worker in &self.workers {
+            let Some((step, _)) = worker.item else {
+                continue;
+            };
+            if let StepKind::Wait {
+                counter,
+                cell,
+                at_least,
+            } = self.agent(worker.role).steps[step as usize].kind
+                && let Ok((seen, wanted)) = self.counts((counter, cell, at_least), memory)
+                && seen < wanted
+            {
+                let geometry = &self.launch.plan.geometry;
+                found.push(Blocked {
+                    rank: self.launch.rank,
+                    role: kernel.roles[worker.role].kind.name(),
+                    on: geometry.cell_name(kernel, counter, cell),
+                    seen,
+                    wanted,
+                });
+            }
+        }
+        found
+    }
+
+    /// Moves the bases of this rank's cells on, as the last CTA of a launch does.
+    pub fn end(&self, memory: &mut impl Memory) -> Result<(), Fault> {
+        let (plan, rank) = (&self.launch.plan, self.launch.rank);
+        for index in 0..self.launch.first.len() {
+            let counter = CounterId(index as u16);
+            for cell in 0..plan.geometry.counter_cells(counter) {
+                let more = plan.arrivals.of(rank as u16, counter, cell);
+                let base = self.cell(rank, counter, cell) + 8;
+                let more = u64::from(more) * self.scale(counter);
+                let before = word(memory, base)?;
+                put(memory, base, before + more)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&self, tensor: TensorId, home: u16) -> Result<u64, Fault> {
+        let name = || &self.launch.plan.kernel().buffers[tensor.index()].name;
+        let place = self.launch.places.get(tensor.index()).copied().flatten();
+        match place {
+            Some(Place { own, .. }) if u32::from(home) == self.launch.rank => Ok(own),
+            Some(Place {
+                shared: Some(base), ..
+            }) => Ok(base + u64::from(home) * self.launch.stride),
+            Some(_) => Err(Fault(format!("{} is not in the heap", name()))),
+            None => Err(Fault(format!("{} has no memory", name()))),
+        }
+    }
+
+    fn lines(&self, span: &Span, home: u16) -> Result<Lines, Fault> {
+        let (plan, span) = (&self.launch.plan, Span { home, ..*span });
+        let start = self.place(span.buffer, home)?;
+        Ok(Lines::of(plan.kernel(), plan, &span, start))
+    }
+
+    fn act(
+        &self,
+        role: usize,
+        kind: &StepKind,
+        accs: &mut [Option<Tile>],
+        memory: &mut impl Memory,
+    ) -> Result<(), Fault> {
+        let kernel: &Kernel = self.launch.plan.kernel();
+        let world = self.launch.plan.geometry.world as usize;
+        match kind {
+            StepKind::Wait { .. } => {}
+            StepKind::Signal {
+                counter,
+                home,
+                cell,
+                amount,
+            } => {
+                let at = self.cell(u32::from(*home), *counter, *cell);
+                let more = u64::from(*amount) * self.scale(*counter);
+                let before = word(memory, at)?;
+                put(memory, at, before + more)?;
+            }
+            StepKind::Copy { dst, src } => {
+                let from = self.lines(src, src.home)?;
+                for home in homes(dst, world) {
+                    // A multicast reaches the sender too, where the data already is.
+                    if dst.home == EVERYWHERE && (Span { home, ..*dst }) == *src {
+                        continue;
+                    }
+                    self.lines(dst, home)?.copy(&from, memory)?;
+                }
+            }
+            StepKind::Dot { acc, a, b } => {
+                let [left, right] = [a, b].map(|span| self.lines(span, span.home));
+                let (left, right) = (left?.read(memory)?, right?.read(memory)?);
+                let shares = shares(kernel, role, a.columns.len());
+                let tile = accs[usize::from(acc.0)].get_or_insert_default();
+                tile.dot(&left.view(), &right.view(), &shares);
+            }
+            StepKind::Reduce { acc, from } => {
+                let homes = homes(from, world);
+                let parts = homes.map(|home| self.lines(from, home)?.read(memory));
+                let parts = parts.collect::<Result<Vec<_>, _>>()?;
+                let dtype = kernel.buffers[from.buffer.index()].dtype;
+                let tile = accs[usize::from(acc.0)].get_or_insert_default();
+                tile.shaped(from.rows.len() as usize, from.columns.len() as usize);
+                tile.reduce(parts.iter().map(Tile::view), dtype);
+            }
+            StepKind::Load { acc, from } => {
+                accs[usize::from(acc.0)] = Some(self.lines(from, from.home)?.read(memory)?);
+            }
+            StepKind::Store { dst, mode, value } => {
+                let value = &kernel.values[usize::from(value.0)];
+                let (rows, columns) = (dst.rows.len() as usize, dst.columns.len() as usize);
+                let mut values = Vec::new();
+                let tile = |acc: crate::value::AccId| accs[usize::from(acc.0)].as_ref();
+                evaluate(value, &tile, rows, columns, &mut values);
+                for home in homes(dst, world) {
+                    let lines = self.lines(dst, home)?;
+                    lines.write(memory, &values, *mode == StoreMode::Add)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

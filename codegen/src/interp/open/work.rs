@@ -1,0 +1,183 @@
+//! What is put on a stream.
+
+use super::bytes::{Fault, Memory, put, word};
+use crate::plan::Plan;
+use crate::verify::Checked;
+
+/// A stream of a [`Machine`](super::Machine).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct StreamId(pub(super) usize);
+
+/// A point in a stream: after so many pieces of work.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Point {
+    /// The stream.
+    pub stream: StreamId,
+    /// How many pieces of work come before it.
+    pub done: u64,
+}
+
+/// One piece of work of a stream. It begins when everything before it in the stream is done.
+#[derive(Debug)]
+pub enum Work {
+    /// Writes these bytes.
+    Write {
+        /// To where.
+        to: u64,
+        /// What.
+        bytes: Vec<u8>,
+    },
+    /// Sets bytes.
+    Fill {
+        /// From where on.
+        to: u64,
+        /// To this.
+        byte: u8,
+        /// How many.
+        bytes: u64,
+    },
+    /// Copies lines.
+    Copy {
+        /// Where the first goes, and bytes from one to the next.
+        to: (u64, u64),
+        /// Where the first is, and bytes from one to the next.
+        from: (u64, u64),
+        /// Bytes of a line.
+        bytes: u64,
+        /// How many.
+        lines: u64,
+    },
+    /// Waits until the 64 bits there are at least `value`.
+    AtLeast {
+        /// Where.
+        cell: u64,
+        /// How much.
+        value: u64,
+    },
+    /// Stores 64 bits.
+    Store {
+        /// Where.
+        cell: u64,
+        /// What.
+        value: u64,
+    },
+    /// Waits for a point of another stream.
+    After(Point),
+    /// Ends an allocation.
+    Free(u64),
+    /// Runs a kernel.
+    Kernel(Box<Launch>),
+}
+
+/// The place of a tensor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// In this rank's memory.
+    pub own: u64,
+    /// In slot 0, if it is in the heap.
+    pub shared: Option<u64>,
+}
+
+/// What a kernel needs to give up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Watch {
+    /// Goes into the report.
+    pub id: u64,
+    /// The 32-bit flag of rank 0 that says that a rank gave up. Rank r's is `r * stride` further.
+    pub abort: u64,
+    /// A 32-bit word that the host sets to end all kernels.
+    pub host: Option<u64>,
+    /// How many nanoseconds a wait may last.
+    pub limit: u64,
+}
+
+/// One rank's launch of a checked plan.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The plan.
+    pub plan: Checked<Plan>,
+    /// The rank.
+    pub rank: u32,
+    /// Where the tensors are, by their number.
+    pub places: Vec<Option<Place>>,
+    /// Bytes from a rank's slot of the heap to the next.
+    pub stride: u64,
+    /// The first counter cell in slot 0.
+    pub cells: u64,
+    /// The first cell of each counter among a rank's.
+    pub first: Vec<u32>,
+    /// How many arrivals a cell of each counter gets for each that the kernel counts.
+    pub scales: Vec<u32>,
+    /// CTAs, which all run at once.
+    pub ctas: u32,
+    /// What it needs to give up.
+    pub watch: Watch,
+}
+
+/// Why a wait gave up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// It lasted too long.
+    Limit,
+    /// A rank gave up before.
+    Peer,
+    /// The host ended all kernels.
+    Host,
+}
+
+/// The first wait of a launch that gave up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GaveUp {
+    /// [`Watch::id`].
+    pub id: u64,
+    /// Why.
+    pub cause: Cause,
+    /// The rank.
+    pub rank: u32,
+    /// The index of its role.
+    pub role: u32,
+    /// The index of the counter.
+    pub counter: u32,
+    /// The cell among all of the rank's.
+    pub cell: u32,
+    /// The count that it saw.
+    pub seen: u64,
+    /// The count that it waited for.
+    pub wanted: u64,
+    /// When.
+    pub time: u64,
+}
+
+impl Work {
+    /// Does what needs no more than memory. False if it cannot begin yet.
+    pub(super) fn act(&self, memory: &mut impl Memory) -> Result<bool, Fault> {
+        match self {
+            Work::Write { to, bytes } => memory
+                .bytes_mut(*to, bytes.len() as u64)?
+                .copy_from_slice(bytes),
+            Work::Fill { to, byte, bytes } => memory.bytes_mut(*to, *bytes)?.fill(*byte),
+            Work::Copy {
+                to,
+                from,
+                bytes,
+                lines,
+            } => {
+                for line in 0..*lines {
+                    let moved = memory.bytes(from.0 + line * from.1, *bytes)?.to_vec();
+                    let to = to.0 + line * to.1;
+                    memory.bytes_mut(to, *bytes)?.copy_from_slice(&moved);
+                }
+            }
+            Work::AtLeast { cell, value } => {
+                // As hardware compares: by signed difference.
+                #[expect(clippy::cast_possible_wrap, reason = "a signed difference")]
+                let ahead = word(memory, *cell)?.wrapping_sub(*value) as i64;
+                return Ok(ahead >= 0);
+            }
+            Work::Store { cell, value } => put(memory, *cell, *value)?,
+            Work::Free(at) => memory.free(*at)?,
+            Work::After(_) | Work::Kernel(_) => {}
+        }
+        Ok(true)
+    }
+}

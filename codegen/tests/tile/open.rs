@@ -1,0 +1,331 @@
+//! The open interpreter: launches that are put on streams while it runs agree with the reference, as the emulator's do.
+
+use crate::fixtures::small;
+use counterflow_codegen::interp::open::{
+    Cause, Fault, Launch, Machine as Gpus, Memory, Place, StreamId, Watch, Work,
+};
+use counterflow_codegen::interp::{self, Input, Outcome, Output, Policy};
+use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::plan::{COUNTER_LINE, Plan};
+use counterflow_codegen::program::{CounterId, Program, TensorId, TensorKind};
+use counterflow_codegen::shape::{Extent, Shape};
+use counterflow_codegen::unroll::Span;
+use counterflow_codegen::variant::{Arch, Variant};
+use counterflow_codegen::verify::{self, Checked, Series};
+
+const SMS: u32 = 132;
+const SEED: u64 = 7;
+
+/// Addresses from 0.
+#[derive(Debug)]
+struct Flat(Vec<u8>);
+
+impl Memory for Flat {
+    fn bytes(&self, at: u64, len: u64) -> Result<&[u8], Fault> {
+        let range = at as usize..(at + len) as usize;
+        self.0.get(range).ok_or_else(|| Fault("outside".into()))
+    }
+    fn bytes_mut(&mut self, at: u64, len: u64) -> Result<&mut [u8], Fault> {
+        let range = at as usize..(at + len) as usize;
+        self.0.get_mut(range).ok_or_else(|| Fault("outside".into()))
+    }
+    fn free(&mut self, _: u64) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+struct World {
+    series: Series,
+    plans: Vec<Checked<Plan>>,
+    gpus: Gpus<Flat>,
+    streams: Vec<StreamId>,
+    stride: u64,
+    cells: u64,
+    first: Vec<u32>,
+    /// By launch and tensor: the offset in a slot.
+    places: Vec<Vec<u64>>,
+}
+
+fn kernel(program: &Program, world: u32) -> Checked<Kernel> {
+    let kernel = lower(program, &Variant::new(world).arch(Arch::Cpu)).expect("a kernel");
+    verify::kernel(kernel).expect("a checked kernel")
+}
+
+impl World {
+    /// Every launch has tensors of its own, but all share scratch and counters.
+    fn new(program: &Program, world: u32, rows: &[u32], seed: u64) -> World {
+        let kernel = kernel(program, world);
+        let most = rows.iter().copied().max().unwrap_or(1);
+        let series = verify::series(&kernel, &Shape::new(most, 16, 24), &Machine::h200());
+        let series = series.expect("a series");
+        let plans: Vec<_> = rows
+            .iter()
+            .map(|m| series.plan(&Shape::new(*m, 16, 24)).expect("a plan"))
+            .collect();
+        let (mut at, mut first, mut count) = (256, Vec::new(), 0);
+        let cells = at;
+        for index in 0..kernel.counters.len() {
+            first.push(count);
+            count += series.largest().counter_cells(CounterId(index as u16));
+        }
+        at += u64::from(count) * COUNTER_LINE;
+        let mut scratch = vec![None; kernel.buffers.len()];
+        let places = plans
+            .iter()
+            .map(|_| {
+                let tensors = kernel.buffers.iter().enumerate();
+                let place = |(index, buffer): (usize, &_)| {
+                    let id = TensorId(index as u16);
+                    let bytes = plans.iter().map(|plan| plan.bytes(&kernel, id)).max();
+                    let new = at;
+                    at += bytes.unwrap_or(0);
+                    let buffer: &counterflow_codegen::kernel::Buffer = buffer;
+                    match buffer.is_scratch() {
+                        true => *scratch[index].get_or_insert(new),
+                        false => new,
+                    }
+                };
+                tensors.map(place).collect()
+            })
+            .collect();
+        let sms = vec![SMS; world as usize];
+        let mut gpus = Gpus::new(Flat(vec![0; (at * u64::from(world)) as usize]), &sms, seed);
+        let streams = (0..world as usize).map(|gpu| gpus.stream(gpu)).collect();
+        World {
+            series,
+            plans,
+            gpus,
+            streams,
+            stride: at,
+            cells,
+            first,
+            places,
+        }
+    }
+
+    fn span(&self, launch: usize, rank: u32, id: TensorId, rows: Extent) -> Span {
+        let kernel = self.series.kernel();
+        let columns = kernel.buffers[id.index()].columns;
+        Span {
+            buffer: id,
+            home: rank as u16,
+            slot: 0,
+            rows,
+            columns: Extent {
+                start: 0,
+                end: self.plans[launch].geometry.size(columns),
+            },
+        }
+    }
+
+    /// The inputs of a launch on a rank, and the launch.
+    fn launch(&mut self, launch: usize, rank: u32, limit: u64) {
+        let (kernel, plan) = (self.series.kernel().clone(), self.plans[launch].clone());
+        let slot = u64::from(rank) * self.stride;
+        let mut inputs = interp::integers(SEED);
+        for (index, buffer) in kernel.buffers.iter().enumerate() {
+            let id = TensorId(index as u16);
+            let to = slot + self.places[launch][index];
+            if !buffer.is_scratch() {
+                let bytes = plan.bytes(&kernel, id);
+                let poison = Work::Fill {
+                    to,
+                    byte: 0xff,
+                    bytes,
+                };
+                self.gpus.submit(self.streams[rank as usize], poison);
+            }
+            if !buffer.kind.counts_before() {
+                continue;
+            }
+            let rows = match buffer.kind {
+                TensorKind::Gathered => plan.geometry.chunk(buffer.rows, rank),
+                _ => plan.geometry.held(buffer, rank),
+            };
+            let span = self.span(launch, rank, id, rows);
+            let mut values = vec![0.0; span.elements() as usize];
+            let input = Input {
+                launch,
+                rank,
+                tensor: id,
+                name: &buffer.name,
+                rows,
+                columns: span.columns.end,
+            };
+            inputs(input, &mut values);
+            let lines = plan.lines(&kernel, &span);
+            let long = (span.columns.len() as usize).max(1);
+            for (line, values) in values.chunks(long).enumerate() {
+                let mut bytes = vec![0; lines.bytes as usize];
+                let width = buffer.dtype.bytes() as usize;
+                for (value, place) in values.iter().zip(bytes.chunks_exact_mut(width)) {
+                    buffer.dtype.write(*value, place);
+                }
+                let to = to + lines.offset + line as u64 * lines.pitch;
+                let work = Work::Write { to, bytes };
+                self.gpus.submit(self.streams[rank as usize], work);
+            }
+        }
+        let places = self.places[launch].iter().map(|at| {
+            Some(Place {
+                own: slot + at,
+                shared: Some(*at),
+            })
+        });
+        let launch = Launch {
+            rank,
+            places: places.collect(),
+            stride: self.stride,
+            cells: self.cells,
+            first: self.first.clone(),
+            scales: vec![1; self.first.len()],
+            ctas: plan.grid.gemm + plan.grid.comm,
+            watch: Watch {
+                id: u64::from(rank),
+                abort: 0,
+                host: None,
+                limit,
+            },
+            plan,
+        };
+        let stream = self.streams[rank as usize];
+        self.gpus.submit(stream, Work::Kernel(Box::new(launch)));
+    }
+
+    fn outcome(&self) -> Outcome {
+        let kernel = self.series.kernel();
+        let mut outputs = Vec::new();
+        for launch in 0..self.plans.len() {
+            for rank in 0..kernel.variant.world {
+                for (index, buffer) in kernel.buffers.iter().enumerate() {
+                    let tensor = TensorId(index as u16);
+                    let plan = &self.plans[launch];
+                    let rows = plan.geometry.held(buffer, rank);
+                    let span = self.span(launch, rank, tensor, rows);
+                    let lines = plan.lines(kernel, &span);
+                    let start = u64::from(rank) * self.stride + self.places[launch][index];
+                    let mut values = Vec::new();
+                    for line in 0..lines.lines {
+                        let at = start + lines.offset + line * lines.pitch;
+                        let bytes = self.gpus.memory.bytes(at, lines.bytes).expect("inside");
+                        let places = bytes.chunks_exact(buffer.dtype.bytes() as usize);
+                        values.extend(places.map(|place| buffer.dtype.read(place)));
+                    }
+                    outputs.push(Output {
+                        launch,
+                        rank,
+                        tensor,
+                        rows,
+                        values,
+                    });
+                }
+            }
+        }
+        Outcome {
+            outputs,
+            steps: 0,
+            policy: Policy::Random,
+        }
+    }
+}
+
+/// Launches of several shapes, enqueued at once: ranks are skewed as far as the counters allow.
+#[test]
+fn launches_of_every_schedule_agree_with_the_reference_in_every_order() {
+    let rows = [9, 17, 4, 17];
+    let mut compared = std::collections::BTreeSet::new();
+    for (name, program) in small::ALL {
+        let program = program();
+        for world in 1..4 {
+            for seed in 0..6 {
+                let mut ranks = World::new(&program, world, &rows, seed);
+                let copied = ranks.series.kernel().roles.iter();
+                if copied.clone().any(|role| role.kind.sequential()) {
+                    continue;
+                }
+                for launch in 0..rows.len() {
+                    for rank in 0..world {
+                        ranks.launch(launch, rank, u64::MAX);
+                    }
+                }
+                ranks.gpus.run(0, u64::MAX);
+                assert_eq!(ranks.gpus.fault(), None, "{name}");
+                assert_eq!(ranks.gpus.blocked(), [], "{name}, {world} ranks");
+                let outcome = ranks.outcome();
+                for (launch, plan) in ranks.plans.iter().enumerate() {
+                    let inputs = interp::integers(SEED);
+                    let expected = interp::reference(ranks.series.kernel(), plan, launch, inputs);
+                    // `gated` computes what is no whole number.
+                    let Some(expected) = expected.ok().filter(|_| name != "gated") else {
+                        continue;
+                    };
+                    compared.insert(name);
+                    if let Err(off) = interp::compare_exactly(&outcome, &expected) {
+                        panic!("{name}, {world} ranks, seed {seed}: {off}");
+                    }
+                }
+            }
+        }
+    }
+    let all = small::ALL.iter().map(|(name, _)| *name);
+    // The host makes the copies of `pull`: the run time's tests have it.
+    let all = all.filter(|name| !["gated", "pull"].contains(name));
+    assert_eq!(compared, all.collect());
+}
+
+/// A rank whose peer does not launch waits for it, says for what, and gives up after its limit. Then it drains.
+#[test]
+fn a_wait_for_a_rank_that_does_not_come_gives_up_after_its_limit() {
+    let mut ranks = World::new(&small::ag_gemm(), 2, &[9], 1);
+    ranks.launch(0, 0, 1000);
+    ranks.gpus.run(5, u64::MAX);
+    let blocked = ranks.gpus.blocked();
+    assert!(
+        blocked.iter().any(|wait| wait.role == "gemm"),
+        "{blocked:?}"
+    );
+    assert!(
+        blocked.iter().all(|wait| wait.seen < wait.wanted),
+        "{blocked:?}"
+    );
+    assert_eq!(ranks.gpus.deadline(), Some(1005));
+    let end = ranks.gpus.now(ranks.streams[0]);
+    assert!(!ranks.gpus.is_past(end));
+    ranks.gpus.run(1005, u64::MAX);
+    assert!(ranks.gpus.is_past(end));
+    let told = ranks.gpus.told();
+    assert_eq!(told.len(), 1);
+    assert_eq!(
+        (told[0].cause, told[0].rank, told[0].time),
+        (Cause::Limit, 0, 1005)
+    );
+    // Its peer finds the flag, and ends at once.
+    ranks.launch(0, 1, 1000);
+    ranks.gpus.run(1006, u64::MAX);
+    assert!(ranks.gpus.is_past(ranks.gpus.now(ranks.streams[1])));
+    assert!(
+        ranks
+            .gpus
+            .told()
+            .iter()
+            .all(|told| told.cause == Cause::Peer)
+    );
+}
+
+/// An access outside memory kills the machine, and says so.
+#[test]
+fn a_refused_access_empties_the_streams() {
+    let mut ranks = World::new(&small::ag_gemm(), 2, &[9], 1);
+    let far = Work::Fill {
+        to: 1 << 40,
+        byte: 0,
+        bytes: 1,
+    };
+    ranks.gpus.submit(ranks.streams[0], far);
+    ranks.launch(0, 0, u64::MAX);
+    ranks.gpus.run(0, u64::MAX);
+    assert_eq!(ranks.gpus.fault(), Some(&Fault("outside".into())));
+    assert!(ranks.gpus.is_past(ranks.gpus.now(ranks.streams[0])));
+}
