@@ -7,10 +7,11 @@
 use crate::cuda;
 use crate::driver::{Address, Element, Gpu, Stream, is_done, read_words};
 use crate::error::Error;
-use crate::group::{Entry, Granted, Group, Names, Request, Wanted};
+use crate::group::{Entry, Granted, Group, Names, Request, Verdict, Wanted, threads};
 use crate::retire;
 use crate::streams::CopyStream;
 use crate::user_buffer::UserBuffer;
+use counterflow_codegen::cuda::WATCH_BYTES;
 use counterflow_codegen::host::Queues;
 use counterflow_codegen::kernel::Kernel;
 use std::sync::{Arc, OnceLock};
@@ -86,26 +87,51 @@ impl Communicator {
         Ok(made.collect())
     }
 
-    /// Runs `f` for every rank, each on a thread of its own; the first error wins.
+    /// Runs `f` for every rank, each on a thread of its own.
+    ///
+    /// A rank whose `f` returns an error or panics ends the communicator: the others' waits end within a second, and
+    /// their calls give [`Error::Aborted`] with that cause. Catch inside of `f` what the ranks can go on after.
     ///
     /// # Errors
-    /// Those of `f`.
+    /// The cause: that of the lowest rank that was not only told of another's.
+    ///
+    /// # Panics
+    /// If `f` does on a rank.
     pub fn each<T: Send>(
         ranks: &[Communicator],
         f: impl Fn(&Communicator) -> Result<T, Error> + Sync,
     ) -> Result<Vec<T>, Error> {
         std::thread::scope(|scope| {
-            let threads: Vec<_> = ranks.iter().map(|rank| scope.spawn(|| f(rank))).collect();
-            let results: Vec<_> = threads
-                .into_iter()
-                .map(|thread| {
-                    thread
-                        .join()
-                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                })
+            let f = &f;
+            let one =
+                |rank: &Communicator| threads::telling(|| f(rank), |why| rank.ended_early(why));
+            let threads: Vec<_> = ranks
+                .iter()
+                .map(|rank| scope.spawn(move || one(rank)))
                 .collect();
-            results.into_iter().collect()
+            let results = threads.into_iter().map(|thread| {
+                let done = thread.join();
+                done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            threads::all(results.collect())
         })
+    }
+
+    /// Ends the communicator, from any thread: kernels that wait give up within milliseconds and drain, and every rank's
+    /// calls give [`Error::Aborted`] with that reason. The GPUs' contexts live, and a new communicator can be built. If
+    /// it has ended before, the first cause stays.
+    pub fn abort(&self, reason: impl std::fmt::Display) {
+        let rank = self.rank;
+        let told = format!("rank {rank} ended the communicator: {reason}");
+        self.group.die(Verdict::Aborted(told));
+    }
+
+    /// Tells the others that this rank ended early.
+    pub(crate) fn ended_early(&self, why: &str) {
+        if self.world() > 1 {
+            let told = format!("rank {} ended early: {why}", self.rank);
+            self.group.die(Verdict::Aborted(told));
+        }
     }
 
     /// This rank.
@@ -213,14 +239,12 @@ impl Communicator {
     /// Waits for this rank's stream.
     ///
     /// # Errors
-    /// [`Error::Stalled`] with who waited for what, if a kernel gave up; otherwise the error that ended it.
+    /// [`Error::Stalled`] with who waited for what, if a kernel of any rank gave up; [`Error::Aborted`] if a rank ended
+    /// early; otherwise the error that ended it.
     pub fn synchronize(&self) -> Result<(), Error> {
         let ended = self.drained();
-        // The rank that declared the group dead knows why. A kernel that ended for that reason knows only its own wait.
+        // A kernel that gave up ended, too, and so did one that took its signals for good.
         self.alive()?;
-        if let Some(stall) = self.group.stall(self.rank) {
-            return Err(self.group.die(stall));
-        }
         ended.map_err(|error| match error {
             Error::Driver { code, .. } => Error::Driver {
                 what: format!("rank {} waits for its GPU", self.rank),
@@ -232,8 +256,8 @@ impl Communicator {
         })
     }
 
-    /// Waits until the stream is empty. If a rank gave up, it waits one more time limit at most: then something hangs
-    /// that nothing of ours can end.
+    /// Waits until the stream is empty. Once the communicator has ended, it waits one more time limit at most: then
+    /// something hangs that nothing of ours can end.
     fn drained(&self) -> Result<(), Error> {
         /// Most kernels end in microseconds, so polling costs less than sleeping.
         const EAGER: Duration = Duration::from_millis(1);
@@ -275,9 +299,16 @@ impl Communicator {
         Ok(self.copies.get_or_init(|| copies))
     }
 
-    /// What a kernel of this rank needs to give up after it waited longer than `limit`.
-    pub(crate) fn watch(&self, limit: Duration) -> [u8; 48] {
-        self.group.watch(self.rank, limit)
+    /// What a kernel of this rank needs to give up after it waited longer than `limit` for one of so many cells.
+    pub(crate) fn watch(
+        &self,
+        kernel: u32,
+        names: Names,
+        limit: Duration,
+        cells: u32,
+    ) -> [u8; WATCH_BYTES] {
+        self.group.ends().name(self.rank, kernel, names);
+        self.group.watch(self.rank, kernel, limit, cells)
     }
 
     /// The hardware queues of each rank's GPU.
@@ -290,12 +321,15 @@ impl Communicator {
         self.group.timeout()
     }
 
-    /// Counts a launch of this rank, with the names for its next stall record.
-    pub(crate) fn launches(&self, names: &Arc<Names>) {
-        self.group.launches(self.rank, names);
+    /// Counts a launch of this rank.
+    ///
+    /// # Errors
+    /// If a peer was dropped that has not made it.
+    pub(crate) fn launches(&self) -> Result<(), Error> {
+        self.group.ends().launches(self.rank)
     }
 
-    /// Fails if a rank gave up before.
+    /// Fails if the communicator has ended.
     pub(crate) fn alive(&self) -> Result<(), Error> {
         self.group.alive()
     }
@@ -313,6 +347,7 @@ impl Communicator {
 /// Kernels of this rank may still run, and use memory and records of the group: both stay until they are done.
 impl Drop for Communicator {
     fn drop(&mut self) {
+        self.group.ends().leaves(self.rank);
         retire::later(self.gpu(), &self.stream, self.group.clone());
     }
 }

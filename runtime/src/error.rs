@@ -75,6 +75,13 @@ pub enum Error {
     },
     /// A rank waited longer than the limit. The communicator is dead, so that nothing continues with bad data.
     Stalled(Box<Stall>),
+    /// A rank ended early, or somebody ended the communicator. It is dead, so that nobody waits for what never comes.
+    Aborted {
+        /// Which rank, and why.
+        what: String,
+        /// What to do.
+        help: String,
+    },
     /// An environment variable has a value that would make this hang, or that has no meaning.
     Environment {
         /// The variable's name.
@@ -108,6 +115,7 @@ impl Error {
             Error::Driver { .. } => "driver",
             Error::Mismatch { .. } => "mismatch",
             Error::Stalled(_) => "stalled",
+            Error::Aborted { .. } => "aborted",
             Error::Environment { .. } => "environment",
             Error::File { .. } => "file",
         }
@@ -117,7 +125,7 @@ impl Error {
     pub fn help(&self) -> Option<&str> {
         match self {
             Error::Rejected(_) | Error::File { .. } | Error::Compile(_) => None,
-            Error::Stalled(_) => Some(Stall::HELP),
+            Error::Stalled(stall) => Some(stall.help()),
             Error::Usage { legal: help, .. }
             | Error::TooLarge { help, .. }
             | Error::Wrong { help, .. }
@@ -126,6 +134,7 @@ impl Error {
             | Error::Toolkit { help, .. }
             | Error::Driver { help, .. }
             | Error::Environment { help, .. }
+            | Error::Aborted { help, .. }
             | Error::Mismatch { help, .. } => Some(help),
         }
     }
@@ -142,6 +151,7 @@ impl fmt::Display for Error {
             Error::NotYet { what, .. } => write!(f, "not yet: {what}"),
             Error::Toolkit { what, .. }
             | Error::Mismatch { what, .. }
+            | Error::Aborted { what, .. }
             | Error::Environment { what, .. } => f.write_str(what),
             Error::Compile(error) => error.fmt(f),
             Error::Driver { what, code, .. } => write!(f, "{what}: {code}"),
@@ -166,6 +176,7 @@ impl std::error::Error for Error {
             | Error::Driver { .. }
             | Error::Mismatch { .. }
             | Error::Environment { .. }
+            | Error::Aborted { .. }
             | Error::Stalled(_) => None,
         }
     }
@@ -224,6 +235,10 @@ pub struct Stall {
     pub role: String,
     /// Which CTA. None if the host or a stream waits.
     pub block: Option<u32>,
+    /// Of which kernel. None if the host or a stream waits.
+    pub kernel: Option<String>,
+    /// Whether it waited for a barrier within a CTA, which no peer can keep waiting.
+    pub within: bool,
     /// The counter or barrier.
     pub waited_on: String,
     /// Which cell or stage of it.
@@ -242,7 +257,13 @@ pub struct Stall {
 }
 
 impl Stall {
-    const HELP: &'static str = "a peer did not signal: did every rank launch, with the same shape? Build a new communicator; UB_TIMEOUT (seconds) sets the limit";
+    fn help(&self) -> &'static str {
+        if self.within {
+            "this is a fault of the compiler: report it with the schedule and its variant; the GPU's context is dead, so start a new process"
+        } else {
+            "a peer did not signal: did every rank launch, with the same shape? Build a new communicator; UB_TIMEOUT (seconds) sets the limit"
+        }
+    }
 }
 
 impl fmt::Display for Stall {
@@ -251,6 +272,8 @@ impl fmt::Display for Stall {
             rank,
             role,
             block,
+            kernel,
+            within: _,
             waited_on,
             index,
             seen,
@@ -262,6 +285,9 @@ impl fmt::Display for Stall {
         write!(f, "rank {rank} waited too long: {role}")?;
         if let Some(block) = block {
             write!(f, " of CTA {block}")?;
+        }
+        if let Some(kernel) = kernel {
+            write!(f, " in {kernel}")?;
         }
         match seen {
             Some(seen) => write!(f, " saw {seen} of {wanted} on {waited_on}[{index}]")?,

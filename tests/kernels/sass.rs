@@ -66,7 +66,7 @@ fn parameters(source: &cuda::CudaSource) -> u32 {
                     4
                 },
             ),
-            cuda::Param::Watch => (48, 8),
+            cuda::Param::Watch => (cuda::WATCH_BYTES as u32, 8),
         };
         at.next_multiple_of(align) + bytes
     });

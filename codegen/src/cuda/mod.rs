@@ -15,7 +15,7 @@ mod value;
 mod words;
 mod wrap;
 
-pub use params::{FieldAt, Param};
+pub use params::{FieldAt, Param, WATCH_BYTES};
 
 use crate::kernel::DimId;
 use crate::program::Loc;

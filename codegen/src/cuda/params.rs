@@ -22,9 +22,13 @@ pub enum Param {
         /// Its fields.
         fields: Vec<FieldAt>,
     },
-    /// The struct `Watch` of the prelude: stall record, claim, abort flags, time limit, rank, world.
+    /// The struct `Watch` of the prelude, of [`WATCH_BYTES`]: where to report a stall, who tells to give up, the time
+    /// limits, and who this is.
     Watch,
 }
+
+/// Bytes of the prelude's `Watch`.
+pub const WATCH_BYTES: usize = 72;
 
 /// Where a number lies in the struct.
 #[derive(Clone, PartialEq, Eq, Debug)]

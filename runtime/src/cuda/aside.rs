@@ -1,9 +1,9 @@
 //! A separate context on a GPU. Blocked work in the hardware queues of the kernels' context may block any of its
 //! streams, also the one that was to unblock it. It does not block another context.
 
+use super::Gpu;
 use super::driver::check;
 use super::enqueue::{MemoryOp, memory_ops_in};
-use super::{Address, Gpu};
 use crate::error::Error;
 use cudarc::driver::sys;
 use std::ptr;
@@ -35,23 +35,6 @@ impl Aside {
         // SAFETY: the stream's place is ours, and the context is current.
         let code = unsafe { sys::cuStreamCreate(&raw mut aside.stream, flags) };
         check("make a stream beside those of kernels", code).map(|()| aside)
-    }
-
-    /// A cell's current count.
-    pub fn read(&self, cell: Address) -> Result<u64, Error> {
-        let mut value = 0u64;
-        // SAFETY: the cell is 64 bits of the heap, which every context of this process maps; the value lives until the
-        // stream was waited for below.
-        let code = unsafe {
-            sys::cuMemcpyDtoHAsync_v2(
-                (&raw mut value).cast(),
-                cell.0,
-                size_of::<u64>(),
-                self.stream,
-            )
-        };
-        check("read a counter", code)?;
-        self.finish().map(|()| value)
     }
 
     /// Runs these operations in order and waits for them.

@@ -32,7 +32,7 @@ pub(crate) use event::Event;
 pub(crate) use memory::{copy, fill, is_capturing, is_done, read, synchronize, write, zeros};
 pub(crate) use queues::{BLOCKING, MOST as MOST_QUEUES, QUEUES, blocking, queues};
 pub(crate) use vmm::Slots;
-pub(crate) use watch::{Pinned, Record, Watch};
+pub(crate) use watch::{Cause, Pinned, Record, Told, Watch};
 
 /// An address in a GPU's memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

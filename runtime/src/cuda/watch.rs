@@ -1,33 +1,77 @@
-//! Where a kernel that waited too long writes its report: host memory that outlives the kernel and its context.
+//! What kernels and the host tell each other when somebody gives up: a record for each rank, which its kernel writes,
+//! and a word for all, which the host writes. Both are host memory that outlives the kernel and its context.
 
 use super::driver::check;
 use super::{Address, Gpu};
 use crate::error::Error;
+use counterflow_codegen::cuda::WATCH_BYTES;
 use cudarc::driver::sys;
 use std::ptr::{self, NonNull};
 
 /// As the prelude's `Stall`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Stall {
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Told {
     written: u32,
+    cause: u32,
     pub rank: u32,
+    pub kernel: u32,
     pub role: u32,
     pub block: u32,
     pub what: u32,
     pub index: u32,
+    pub time: u64,
     pub seen: u64,
     pub wanted: u64,
 }
 
-/// A value in host memory that GPUs can write.
+/// Why a kernel's wait gave up, as the prelude's `Cause`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Cause {
+    TimeLimit = 1,
+    ToldByPeer = 2,
+    ToldByHost = 3,
+    Barrier = 4,
+}
+
+impl Told {
+    /// Why it gave up. A number that no kernel writes counts as the time limit.
+    pub(crate) fn cause(&self) -> Cause {
+        match self.cause {
+            2 => Cause::ToldByPeer,
+            3 => Cause::ToldByHost,
+            4 => Cause::Barrier,
+            _ => Cause::TimeLimit,
+        }
+    }
+
+    /// What a kernel would write.
+    #[cfg(test)]
+    pub(crate) fn of(cause: Cause, rank: u32, time: u64) -> Told {
+        Told {
+            written: 1,
+            cause: cause as u32,
+            rank,
+            time,
+            ..Told::default()
+        }
+    }
+
+    /// The same before it is complete.
+    #[cfg(test)]
+    pub(crate) fn unwritten(self) -> Told {
+        Told { written: 0, ..self }
+    }
+}
+
+/// A value in host memory that GPUs reach.
 #[derive(Debug)]
 pub(crate) struct Pinned<T> {
     host: NonNull<T>,
     device: Address,
 }
 
-// SAFETY: the host side is only read, volatile; the driver frees it from any thread.
+// SAFETY: the host reads and writes it whole and volatile; the driver frees it from any thread.
 unsafe impl<T: Send> Send for Pinned<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Pinned<T> {}
@@ -60,7 +104,16 @@ impl<T: Copy + Default> Pinned<T> {
         })
     }
 
-    /// Where GPUs write it.
+    /// The same without a GPU, in memory that is never freed.
+    #[cfg(test)]
+    pub(crate) fn plain() -> Pinned<T> {
+        Pinned {
+            host: NonNull::from(Box::leak(Box::default())),
+            device: Address(0),
+        }
+    }
+
+    /// Where GPUs reach it.
     pub(crate) fn address(&self) -> Address {
         self.device
     }
@@ -70,21 +123,30 @@ impl<T: Copy + Default> Pinned<T> {
         // SAFETY: the memory lives as long as this.
         unsafe { self.host.read_volatile() }
     }
+
+    /// Stores a value. GPUs see it soon.
+    pub(crate) fn set(&self, value: T) {
+        // SAFETY: the memory lives as long as this. Who shares it with a writer on a GPU stores nothing.
+        unsafe { self.host.write_volatile(value) };
+    }
 }
 
 impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
-        // SAFETY: allocated by cuMemHostAlloc; who lets a GPU write it holds this.
+        if self.device == Address(0) {
+            return;
+        }
+        // SAFETY: allocated by cuMemHostAlloc; who lets a GPU use it holds this.
         unsafe { sys::cuMemFreeHost(self.host.as_ptr().cast()) };
     }
 }
 
 /// One rank's record.
-pub(crate) type Record = Pinned<Stall>;
+pub(crate) type Record = Pinned<Told>;
 
 impl Record {
     /// The report, if there is one: a kernel sets `written` last.
-    pub(crate) fn stall(&self) -> Option<Stall> {
+    pub(crate) fn stall(&self) -> Option<Told> {
         Some(self.get()).filter(|told| told.written != 0)
     }
 }
@@ -92,30 +154,63 @@ impl Record {
 /// As the prelude's `Watch`: what a kernel needs to give up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watch {
+    pub record: Address,
     pub claim: Address,
     pub abort: Address,
     pub abort_stride: u64,
+    pub host: Address,
     pub timeout_ns: u64,
+    pub barrier_ns: u64,
     pub rank: u32,
     pub world: u32,
+    pub kernel: u32,
 }
 
 impl Watch {
     /// As the kernel takes it.
-    pub(crate) fn bytes(&self, record: &Record) -> [u8; 48] {
-        let mut bytes = [0; 48];
+    pub(crate) fn bytes(&self) -> [u8; WATCH_BYTES] {
+        let mut bytes = [0; WATCH_BYTES];
         let words = [
-            record.address().0,
+            self.record.0,
             self.claim.0,
             self.abort.0,
             self.abort_stride,
+            self.host.0,
             self.timeout_ns,
+            self.barrier_ns,
         ];
-        for (at, word) in words.into_iter().enumerate() {
-            bytes[at * 8..][..8].copy_from_slice(&word.to_le_bytes());
+        let halves = [self.rank, self.world, self.kernel];
+        let all = words.iter().flat_map(|word| word.to_le_bytes());
+        let all = all.chain(halves.iter().flat_map(|half| half.to_le_bytes()));
+        for (place, byte) in bytes.iter_mut().zip(all) {
+            *place = byte;
         }
-        bytes[40..44].copy_from_slice(&self.rank.to_le_bytes());
-        bytes[44..].copy_from_slice(&self.world.to_le_bytes());
         bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_is_laid_out_as_in_the_prelude() {
+        let watch = Watch {
+            record: Address(1),
+            claim: Address(2),
+            abort: Address(3),
+            abort_stride: 4,
+            host: Address(5),
+            timeout_ns: 6,
+            barrier_ns: 7,
+            rank: 8,
+            world: 9,
+            kernel: 10,
+        };
+        let bytes = watch.bytes();
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at * 8 + i]));
+        let told: Vec<u64> = (0..WATCH_BYTES / 8).map(word).collect();
+        assert_eq!(told, [1, 2, 3, 4, 5, 6, 7, 8 | 9 << 32, 10]);
+        assert_eq!(size_of::<Told>(), 56);
     }
 }

@@ -1,23 +1,26 @@
-//! What the ranks of a process share: the heap, collective calls, and reports of stalls.
+//! What the ranks of a process share: the heap, collective calls, and how they end.
 
+mod abort;
 mod heap;
 mod ledger;
 mod request;
 mod seats;
+pub(crate) mod threads;
 
+pub(crate) use abort::{Awaited, End, Names, Verdict};
 pub(crate) use heap::Allocation;
 pub(crate) use ledger::Entry;
 pub(crate) use request::{Granted, Request, Wanted};
 
 use crate::cuda::queues;
-use crate::driver::{Address, Gpu, Record, Slots, Stream, Watch};
+use crate::driver::{Address, Gpu, Slots, Stream, Watch};
 use crate::error::{Error, Stall};
+use counterflow_codegen::cuda::WATCH_BYTES;
 use counterflow_codegen::host::Queues;
 use heap::Heap;
 use ledger::{Ledger, Refused};
 use request::Refusal;
 use seats::Seats;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,15 +28,15 @@ use std::time::{Duration, Instant};
 const CONTROL: u64 = 4096;
 const ABORT: u64 = 0;
 const CLAIM: u64 = 128;
+/// How long a rank that waits for others looks at nothing else.
+const GLANCE: Duration = Duration::from_millis(20);
+/// What a kernel may need for everything but waits for counters.
+const WORK: Duration = Duration::from_secs(10);
 
 /// What the ranks of a process share.
 #[derive(Debug)]
 pub(crate) struct Group {
-    records: Vec<Record>,
-    /// Names of what each rank runs, for stall records.
-    running: Vec<Mutex<Arc<Names>>>,
-    /// How many launches each rank has enqueued.
-    launched: Vec<AtomicU64>,
+    end: Arc<End>,
     heap: Arc<Heap>,
     ledger: Mutex<Ledger>,
     meeting: Mutex<Meeting>,
@@ -42,60 +45,13 @@ pub(crate) struct Group {
     queues: Queues,
 }
 
-/// The names of a kernel's roles and waits, by their numbers in stall records.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Names {
-    pub roles: Vec<String>,
-    pub waits: Vec<Awaited>,
-}
-
-/// What a role can wait for.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Awaited {
-    pub name: String,
-    /// What a record's index counts from.
-    pub first: u32,
-    /// Where the schedule waits for it.
-    pub at: Option<String>,
-}
-
 type Answer = Result<Granted, Refusal>;
-
-/// Why a communicator is dead.
-#[derive(Clone, Debug)]
-pub(crate) enum Cause {
-    Stalled(Box<Stall>),
-    /// Ranks launched different things.
-    Differs(String),
-}
-
-impl From<Cause> for Error {
-    fn from(cause: Cause) -> Error {
-        match cause {
-            Cause::Stalled(stall) => Error::Stalled(stall),
-            Cause::Differs(what) => Error::Mismatch {
-                what,
-                help: "launch the same kernels with the same shapes and buffers in the same order on every rank; this communicator is dead, so build a new one"
-                    .into(),
-            },
-        }
-    }
-}
-
-impl From<Stall> for Cause {
-    fn from(stall: Stall) -> Cause {
-        Cause::Stalled(Box::new(stall))
-    }
-}
 
 #[derive(Debug)]
 struct Meeting {
     seats: Seats<Request, Answer>,
     /// How many kernels were loaded.
     kernels: u32,
-    dead: Option<Cause>,
-    /// Until when other ranks leave the report to the one that knows the cause.
-    telling: Option<Instant>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -118,18 +74,11 @@ impl Group {
         let slots = Slots::new(cuda_gpus(&gpus)?, slot.unwrap_or(most).max(CONTROL))?;
         let world = gpus.len();
         Ok(Group {
-            records: gpus
-                .iter()
-                .map(|gpu| Record::new(gpu.cuda()?))
-                .collect::<Result<_, Error>>()?,
-            running: gpus.iter().map(|_| Mutex::default()).collect(),
-            launched: gpus.iter().map(|_| AtomicU64::new(0)).collect(),
+            end: Arc::new(End::new(&gpus)?),
             ledger: Mutex::new(Ledger::new(world as u32)),
             meeting: Mutex::new(Meeting {
                 seats: Seats::new(world),
                 kernels: 0,
-                dead: None,
-                telling: None,
             }),
             turn: Condvar::new(),
             timeout,
@@ -161,23 +110,34 @@ impl Group {
         self.heap.stride()
     }
 
-    /// What a kernel of that rank needs to give up after it waited longer than `limit`.
-    pub(crate) fn watch(&self, rank: u32, limit: Duration) -> [u8; 48] {
+    /// What a kernel of that rank, with this number, needs to give up after it waited longer than `limit` for a counter.
+    /// It waits for so many cells, each of which can be late once.
+    pub(crate) fn watch(
+        &self,
+        rank: u32,
+        kernel: u32,
+        limit: Duration,
+        cells: u32,
+    ) -> [u8; WATCH_BYTES] {
+        let [record, host] = self.end.addresses(rank);
+        let barrier = limit.saturating_mul(cells.saturating_add(2));
+        let nanoseconds = |time: Duration| {
+            let most = u64::MAX / 4;
+            u64::try_from(time.as_nanos()).map_or(most, |time| time.min(most))
+        };
         let watch = Watch {
+            record,
             claim: self.address(rank, CLAIM),
             abort: self.address(0, ABORT),
             abort_stride: self.stride(),
-            timeout_ns: u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX / 4),
+            host,
+            timeout_ns: nanoseconds(limit),
+            barrier_ns: nanoseconds(barrier.saturating_add(WORK)),
             rank,
             world: self.gpus().len() as u32,
+            kernel,
         };
-        watch.bytes(&self.records[rank as usize])
-    }
-
-    /// Counts a launch of that rank, with the names for its next stall record.
-    pub(crate) fn launches(&self, rank: u32, names: &Arc<Names>) {
-        self.launched[rank as usize].fetch_add(1, Ordering::Relaxed);
-        *lock(&self.running[rank as usize]) = names.clone();
+        watch.bytes()
     }
 
     /// A place in a rank's slot of the heap.
@@ -189,42 +149,22 @@ impl Group {
         self.timeout
     }
 
-    /// Fails if a rank gave up before.
-    pub(crate) fn alive(&self) -> Result<(), Error> {
-        match &lock(&self.meeting).dead {
-            Some(cause) => Err(cause.clone().into()),
-            None => Ok(()),
-        }
+    /// How the group ends, and who has launched how often.
+    pub(crate) fn ends(&self) -> &Arc<End> {
+        &self.end
     }
 
-    /// Ends the group: every rank gets the report at its next call. The first report stays. A report that was announced
-    /// comes first, because what gave up meanwhile did so because of it.
-    pub(crate) fn die(&self, cause: impl Into<Cause>) -> Error {
-        let mut meeting = lock(&self.meeting);
-        while let (None, Some(end)) = (&meeting.dead, meeting.telling) {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            let waited = self.turn.wait_timeout(meeting, left);
-            meeting = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        let first = meeting.dead.get_or_insert_with(|| cause.into()).clone();
-        drop(meeting);
+    /// Fails if the group has ended.
+    pub(crate) fn alive(&self) -> Result<(), Error> {
+        self.end.alive()
+    }
+
+    /// Ends the group for this cause, unless it has ended before: kernels drain, and every rank gets the first cause from
+    /// every call.
+    pub(crate) fn die(&self, cause: impl Into<Verdict>) -> Error {
+        let first = self.end.end(cause.into());
         self.turn.notify_all();
         first.into()
-    }
-
-    /// Makes [`Group::die`] wait for the caller's report, for at most this long.
-    pub(crate) fn about_to_tell(&self, most: Duration) {
-        let mut meeting = lock(&self.meeting);
-        meeting.telling.get_or_insert_with(|| Instant::now() + most);
-    }
-
-    /// Stores the announced report, unless there is one already.
-    pub(crate) fn tell(&self, stall: Stall) {
-        lock(&self.meeting).dead.get_or_insert(stall.into());
-        self.turn.notify_all();
     }
 
     /// Whether each rank on that rank's GPU can have a hardware queue for one more stream, beside its own and its
@@ -232,22 +172,6 @@ impl Group {
     /// wait has lasted too long.
     pub(crate) fn has_room(&self, rank: u32) -> bool {
         self.queues.one_each(self.queues.gpus[rank as usize], 3)
-    }
-
-    /// The flags that every spinning kernel watches.
-    pub(crate) fn abort_flags(&self) -> impl Iterator<Item = Address> {
-        (0..self.gpus().len()).map(|rank| self.address(rank as u32, ABORT))
-    }
-
-    /// How many launches a rank has enqueued.
-    pub(crate) fn launched(&self, rank: u32) -> u64 {
-        self.launched[rank as usize].load(Ordering::Relaxed)
-    }
-
-    /// The same of each.
-    pub(crate) fn all_launched(&self) -> Vec<u64> {
-        let ranks = 0..self.gpus().len() as u32;
-        ranks.map(|rank| self.launched(rank)).collect()
     }
 
     /// Writes a rank's next launch, before anything of it is enqueued. Does not wait for the other ranks, unless one is
@@ -263,7 +187,7 @@ impl Group {
             match lock(&self.ledger).write(rank, entry) {
                 Ok(launch) => return Ok(launch),
                 Err(Refused::Differs(differs)) => {
-                    return Err(self.die(Cause::Differs(differs.to_string())));
+                    return Err(self.die(Verdict::Differs(differs.to_string())));
                 }
                 Err(Refused::Behind(peer)) => {
                     let end = *end.get_or_insert_with(|| Instant::now() + self.timeout);
@@ -272,7 +196,7 @@ impl Group {
                             rank,
                             role: "the host".into(),
                             waited_on: format!("launches of rank {peer}"),
-                            enqueued: self.all_launched(),
+                            enqueued: self.end.all_launched(),
                             ..Stall::default()
                         };
                         return Err(self.die(stall));
@@ -291,7 +215,8 @@ impl Group {
         let mut meeting = lock(&self.meeting);
         let mut seated = false;
         loop {
-            if !seated && meeting.dead.is_none() {
+            let ended = self.end.alive();
+            if !seated && ended.is_ok() {
                 seated = meeting.seats.sit(me, request);
                 if let Some(asked) = meeting.seats.complete() {
                     let answer = self.act(&asked, &mut meeting.kernels);
@@ -305,8 +230,11 @@ impl Group {
                 self.turn.notify_all();
                 return answer.map_err(Error::from);
             }
-            if let Some(cause) = &meeting.dead {
-                return Err(cause.clone().into());
+            ended?;
+            if let Some(gone) = self.end.gone() {
+                return Err(self.die(Verdict::Aborted(format!(
+                    "rank {gone} ended early: its communicator was dropped while rank {rank} {request}"
+                ))));
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -318,13 +246,12 @@ impl Group {
                     wanted: self.gpus().len() as u64,
                     ..Stall::default()
                 };
-                meeting.dead = Some(stall.into());
-                self.turn.notify_all();
-                continue;
+                return Err(self.die(stall));
             }
+            // Kernels and dropped ranks wake nobody.
             meeting = self
                 .turn
-                .wait_timeout(meeting, left)
+                .wait_timeout(meeting, left.min(GLANCE))
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
@@ -361,37 +288,5 @@ impl Group {
                 Ok(Granted::Memory(Arc::new(allocation)))
             }
         }
-    }
-
-    /// The report of a kernel that gave up: this rank's own, or a peer's.
-    pub(crate) fn stall(&self, rank: u32) -> Option<Stall> {
-        let own = std::iter::once(rank as usize);
-        let (told, names) = own.chain(0..self.records.len()).find_map(|rank| {
-            Some((
-                self.records[rank].stall()?,
-                lock(&self.running[rank]).clone(),
-            ))
-        })?;
-        let role = names.roles.get(told.role as usize).cloned();
-        let awaited = names
-            .waits
-            .get(told.what as usize)
-            .cloned()
-            .unwrap_or_else(|| Awaited {
-                name: format!("number {}", told.what),
-                ..Awaited::default()
-            });
-        Some(Stall {
-            rank: told.rank,
-            role: role.unwrap_or_else(|| format!("role {}", told.role)),
-            block: Some(told.block),
-            waited_on: awaited.name,
-            index: told.index.saturating_sub(awaited.first),
-            seen: Some(told.seen),
-            wanted: told.wanted,
-            at: awaited.at,
-            stands_in: None,
-            enqueued: self.all_launched(),
-        })
     }
 }

@@ -17,7 +17,7 @@ use crate::group::{Awaited, Entry, Names};
 use crate::jit::{Compiled, Compiler, Source, Target};
 use crate::retire;
 use crate::user_buffer::UserBuffer;
-use counterflow_codegen::cuda::{self as text, CudaSource, Param};
+use counterflow_codegen::cuda::{self as text, CudaSource, Param, WATCH_BYTES};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::{OpKind, visit};
 use counterflow_codegen::model::Machine;
@@ -29,7 +29,7 @@ use counterflow_codegen::warp::{Field, Pipeline};
 use counts::Copies;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use tables::Tables;
 
 /// Bytes of a kernel's numbers, at most: a parameter block has 4 KiB, and tensor maps take a part of it.
@@ -86,7 +86,6 @@ pub struct Loaded {
     function: Function,
     /// Where its launches are, which need the function's code.
     runs: (Gpu, Stream),
-    names: Arc<Names>,
     machine: Machine,
     /// The first cell of each counter among a rank's cells, and how many there are: the same in every launch.
     first: Vec<u32>,
@@ -96,7 +95,7 @@ pub struct Loaded {
     /// Constants that every launch needs.
     heap: Address,
     stride: u64,
-    watch: [u8; 48],
+    watch: [u8; WATCH_BYTES],
     /// How many CTAs a launch may have.
     sms: u32,
     /// Whether launches may start before the previous one has ended (programmatic dependent launch).
@@ -155,8 +154,8 @@ impl Loaded {
             // Kernels that wait for copies have a longer limit, so that the copies' stream reports a stall.
             limit += limit / 4;
         }
+        let number = rank.number(&pipeline.kernel.name, count)?;
         Ok(Loaded {
-            names: Arc::new(names(pipeline, &source, &first)),
             machine: Machine::h200(),
             cells: rank.allocate(
                 &format!("counters of {}", pipeline.kernel.name),
@@ -165,7 +164,7 @@ impl Loaded {
             finished: Local::zeros(rank.stream(), 32)?,
             heap: rank.heap(),
             stride: rank.stride(),
-            watch: rank.watch(limit),
+            watch: rank.watch(number, names(pipeline, &source, &first), limit, count),
             sms: rank.sms(&pipeline.kernel),
             copies: copies && rank.world() > 1,
             state: Mutex::new(State {
@@ -173,7 +172,7 @@ impl Loaded {
                 tables: Tables::new(rank, count as usize)?,
                 copies: Copies::new(&pipeline.kernel, (count * rank.world()) as usize),
             }),
-            number: rank.number(&pipeline.kernel.name, count)?,
+            number,
             admitted: Mutex::default(),
             dependent_launch: pipeline.dependent_launch,
             pipeline: pipeline.clone(),
@@ -230,8 +229,9 @@ impl Loaded {
     ///
     /// # Errors
     /// A plan of another series; [`Error::Mismatch`] if a peer's launch of the same number differs; a plan or
-    /// tensors of another world or GPU; [`Error::Environment`] for what would hang; [`Error::Stalled`] if an earlier
-    /// launch gave up.
+    /// tensors of another world or GPU; [`Error::Environment`] for what would hang; [`Error::Stalled`] or
+    /// [`Error::Aborted`] if the communicator has ended. What this rank alone refuses ends it, since its peers would
+    /// wait.
     pub fn launch(
         &self,
         rank: &Communicator,
@@ -239,8 +239,21 @@ impl Loaded {
         tensors: &Tensors,
     ) -> Result<(), Error> {
         rank.alive()?;
-        self.series.owns([plan]).map_err(Diagnostics::from)?;
         self.admit(rank, plan)?;
+        // What only this rank refuses, its peers would wait for.
+        self.enqueue(rank, plan, tensors).inspect_err(|error| {
+            let kernel = &self.source.entry;
+            rank.ended_early(&format!("it does not launch {kernel}: {error}"));
+        })
+    }
+
+    fn enqueue(
+        &self,
+        rank: &Communicator,
+        plan: &Checked<Plan>,
+        tensors: &Tensors,
+    ) -> Result<(), Error> {
+        self.series.owns([plan]).map_err(Diagnostics::from)?;
         self.fits(rank, plan)?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let State {
@@ -257,7 +270,7 @@ impl Loaded {
         if let Some(entry) = self.entry(rank, plan, tensors).filter(|_| !capturing) {
             rank.write(entry)?;
         }
-        rank.launches(&self.names);
+        rank.launches()?;
         let kernel = || self.start(rank, self.grid(rank, plan, capturing), arguments);
         if !self.copies {
             return kernel();
@@ -407,6 +420,7 @@ fn names(pipeline: &Pipeline, source: &CudaSource, first: &[u32]) -> Names {
         }
     });
     Names {
+        kernel: kernel.name.clone(),
         roles: source.roles.clone(),
         waits: waits.collect(),
     }

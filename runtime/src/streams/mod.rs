@@ -19,6 +19,12 @@ pub(crate) struct CopyStream {
     pub waits: Arc<Waits>,
 }
 
+impl Drop for CopyStream {
+    fn drop(&mut self) {
+        self.waits.close();
+    }
+}
+
 impl CopyStream {
     pub(crate) fn new(gpu: &Gpu, rank: u32, group: &Arc<Group>) -> Result<CopyStream, Error> {
         let stream = gpu.copy_stream()?;

@@ -1,7 +1,11 @@
 //! The time limit of a stream's waits. A GPU lets a stream wait for ever, so the stream marks its progress in host
-//! memory and a host thread watches it. After the limit the thread reports the stall, tells every kernel to give up,
-//! and stores the awaited values, so that the stream drains and nothing hangs. If no hardware queue is left, it does so
-//! from a context of its own: in the kernels' context, its stores could be queued behind the wait that they are to end.
+//! memory and a host thread watches it. After the limit, or when the communicator has ended, the thread lets the stream
+//! drain: it says why, which also ends the waits of kernels, and only then stores the awaited values. So whatever
+//! continues with data that never came, the host knows that it is bad.
+//!
+//! Only a store on the GPU ends a stream's wait. If no hardware queue is left for it, a context of its own makes it: in
+//! the kernels' context, it could be queued behind the wait that it is to end. The driver makes such a context only
+//! after the kernels have ended, which they do once they are told.
 //!
 //! So every wait of a launch has a limit. The head of a hardware queue is such a wait, or follows something that runs:
 //! a kernel of ours, which gives up by the GPU's clock, or other programs' work, which ends. So the limit also ends
@@ -12,8 +16,9 @@ use crate::driver::{Address, Gpu, MemoryOp, Pinned, Stream, is_done, memory_ops,
 use crate::error::{Error, Stall};
 use crate::group::Group;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The longest time between two looks of the thread.
@@ -46,7 +51,10 @@ pub(crate) struct Waits {
     /// The stream's last mark.
     passed: Pinned<u64>,
     queue: Mutex<Queue>,
-    group: Weak<Group>,
+    /// The heap has the cells.
+    group: Arc<Group>,
+    /// Whether nothing more is enqueued.
+    closed: AtomicBool,
     gpu: Gpu,
     stream: Stream,
     /// The stream that ends a blocked wait. None if it may have no hardware queue.
@@ -64,7 +72,7 @@ struct Queue {
 }
 
 impl Waits {
-    /// No waits yet, and a thread that watches until they are dropped.
+    /// No waits yet, and a thread that watches until they are closed and over.
     pub fn watched(
         stream: Stream,
         gpu: &Gpu,
@@ -87,12 +95,13 @@ impl Waits {
             rank,
             passed,
             queue: Mutex::default(),
-            group: Arc::downgrade(group),
+            group: group.clone(),
+            closed: AtomicBool::new(false),
             gpu: gpu.clone(),
             stream,
             rescue,
         });
-        let (watched, limit) = (Arc::downgrade(&waits), group.timeout());
+        let (watched, limit) = (waits.clone(), group.timeout());
         let thread = std::thread::Builder::new().name(format!("waits of rank {rank}"));
         let started = thread.spawn(move || watch(&watched, limit));
         started.map(|_| waits).map_err(|error| Error::TooLarge {
@@ -128,15 +137,23 @@ impl Waits {
         Ok(self.mark(mark))
     }
 
-    /// Fails if nothing will continue: a rank gave up, or the GPU's context is dead, which its streams report.
+    /// Fails if nothing will continue: the communicator has ended, or the GPU's context is dead, which its streams
+    /// report.
     fn alive(&self) -> Result<(), Error> {
-        if let Some(group) = self.group.upgrade() {
-            group.alive()?;
-            if let Some(stall) = group.stall(self.rank) {
-                return Err(group.die(stall));
-            }
-        }
+        self.group.alive()?;
         is_done(&self.stream).map(drop)
+    }
+
+    /// Nothing more is enqueued: once all waits are over, they need no watching.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Whether they need none. In a dead context nothing passes any more.
+    fn over(&self) -> bool {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        self.closed.load(Ordering::Acquire)
+            && (self.passed.get() >= queue.marks || is_done(&self.stream).is_err())
     }
 
     /// The operations of a wait, with a mark before it, so that a stream that is still copying does not count as
@@ -149,10 +166,7 @@ impl Waits {
             cell: wait.cell,
             value: wait.wanted,
         };
-        let launch = self
-            .group
-            .upgrade()
-            .map_or(0, |group| group.launched(self.rank));
+        let launch = self.group.ends().launched(self.rank);
         queue.pending.push_back((mark, launch, wait));
         [self.mark(mark - 1), wanted, self.mark(mark)]
     }
@@ -174,34 +188,27 @@ impl Waits {
             .filter(|mark| *mark == passed + 1)
     }
 
-    /// Reports the stall, unless somebody did, and lets everything drain. False if the driver no longer answers.
+    /// Ends the communicator, unless it has ended, and then lets the stream drain. False if the driver no longer answers.
     fn give_up(&self, mark: u64) -> bool {
-        let Some(group) = self.group.upgrade() else {
-            return true;
-        };
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((_, launch, wait)) = queue.pending.iter().find(|(known, ..)| *known == mark)
         else {
             return true;
         };
-        let flags = group.abort_flags().map(|flag| (flag, 1));
         let cells = queue.pending.iter().map(|(.., wait)| (wait.cell, RELEASE));
-        // The driver makes another context only after the kernels have ended: those that wait for this one give up
-        // first.
-        group.about_to_tell(Rescue::PATIENCE);
         let beside = self.rescue.clone();
-        let rescue = Rescue::new(&self.gpu, beside, wait.cell, flags.chain(cells).collect());
-        group.tell(Stall {
+        let rescue = Rescue::new(&self.gpu, beside, wait.cell, cells.collect());
+        self.group.die(Stall {
             rank: self.rank,
             role: "copy_engine".into(),
-            block: None,
             waited_on: wait.counter.to_string(),
             index: wait.index,
             seen: rescue.seen(),
             wanted: wait.wanted,
             at: Some(format!("{}:{}", wait.at.file(), wait.at.line())),
             stands_in: Some(*launch),
-            enqueued: group.all_launched(),
+            enqueued: self.group.ends().all_launched(),
+            ..Stall::default()
         });
         rescue.go()
     }
@@ -216,10 +223,12 @@ struct Rescue {
 }
 
 impl Rescue {
-    /// How long the driver may take for a context or for some stores. Usually it takes a fraction of a second.
+    /// How long the driver may take to read a cell. Others are told after that.
+    const GLANCE: Duration = Duration::from_millis(500);
+    /// How long it may take for a context and some stores. Usually it takes a fraction of a second.
     const PATIENCE: Duration = Duration::from_secs(5);
 
-    /// A thread that reads a cell at once and stores later, by the stream `beside` the kernels if there is one.
+    /// A thread that reads a cell at once, if there is a stream `beside` the kernels, and stores later.
     fn new(
         gpu: &Gpu,
         beside: Option<Stream>,
@@ -232,13 +241,11 @@ impl Rescue {
         let gpu = gpu.clone();
         // Without a thread the channels are closed, which counts as no answer.
         let _ = std::thread::Builder::new().spawn(move || {
-            // A dead context rejects this, and has already ended the waits.
-            let door = Door::new(&gpu, beside).ok();
-            let _ = tell.send(door.as_ref().and_then(|door| door.read(cell)));
-            if gone.recv().is_ok()
-                && let Some(door) = door
-            {
-                let _ = door.store(&stores);
+            let read = |stream| read_words(stream, cell, 1).map(|words| words[0]);
+            let _ = tell.send(beside.as_ref().and_then(read));
+            if gone.recv().is_ok() {
+                // A dead context rejects this, and has already ended the waits.
+                let _ = Door::new(&gpu, beside).and_then(|door| door.store(&stores));
             }
             let _ = end.send(());
         });
@@ -247,7 +254,7 @@ impl Rescue {
 
     /// The cell's count.
     fn seen(&self) -> Option<u64> {
-        self.seen.recv_timeout(Rescue::PATIENCE).ok().flatten()
+        self.seen.recv_timeout(Rescue::GLANCE).ok().flatten()
     }
 
     /// Whether everything is stored, or nothing can be.
@@ -273,13 +280,6 @@ impl Door {
         }
     }
 
-    fn read(&self, cell: Address) -> Option<u64> {
-        match self {
-            Door::Beside(stream) => read_words(stream, cell, 1).map(|words| words[0]),
-            Door::Aside(aside) => aside.read(cell).ok(),
-        }
-    }
-
     fn store(&self, stores: &[(Address, u64)]) -> Result<(), Error> {
         let ops: Vec<MemoryOp> = stores
             .iter()
@@ -295,22 +295,15 @@ impl Door {
     }
 }
 
-/// Watches until the waits are dropped, or one of them has blocked for longer than the limit.
-fn watch(waits: &Weak<Waits>, limit: Duration) {
+/// Watches until the waits are closed and over, or the driver no longer answers.
+fn watch(waits: &Waits, limit: Duration) {
     let mut since: Option<(u64, Instant)> = None;
-    loop {
+    while !waits.over() {
         std::thread::sleep(TICK.min(limit / 16));
-        let Some(waits) = waits.upgrade() else {
-            return;
-        };
         let standing = waits.standing();
         match (standing, since) {
             (Some(mark), Some((known, start))) if mark == known => {
-                let dead = waits
-                    .group
-                    .upgrade()
-                    .is_none_or(|group| group.alive().is_err());
-                if dead || start.elapsed() > limit {
+                if waits.group.alive().is_err() || start.elapsed() > limit {
                     if !waits.give_up(mark) {
                         return;
                     }

@@ -30,30 +30,37 @@ __device__ __forceinline__ void counter_add(const Cells& cells, u32 rank, u32 ce
     counter_add(counter_on(cells, rank, cell), amount);
 }
 
-// Acquire at system scope once `arrivals` of this launch are in. If TMA touches the data next, fence_async_global
-// follows. Polls relaxed, so that a poll invalidates no cache, and ends with an acquire of the same cell. Gives up
-// after the time limit, or when a peer did.
-__device__ __forceinline__ void counter_wait_for(const Cells& cells, u32 me, u32 cell, u64 arrivals,
-        const Watch& watch, u32 role, u32 what) {
-    const Counter* counter = counter_on(cells, me, cell);
-    const u64 wanted = *reinterpret_cast<const volatile u64*>(&counter->base) + arrivals;
-    u64 seen, late = 0;
-    jitter();
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(&counter->count) : "memory");
-    if (seen >= wanted) return;
+// The rest of a wait whose signal is not there. Polls relaxed, so that a poll invalidates no cache, and ends with an
+// acquire of the same cell. After the time limit, or when it is told to, it returns without the signal: the caller goes
+// on as usual, moves bases on and sends its own signals, so that whoever waits for those drains too. A call, which costs
+// its caller no copy of this text.
+__device__ __noinline__ void counter_spin(const Counter* counter, u64 wanted, const Watch& watch, u32 role, u32 what,
+        u32 cell) {
     const u64 start = global_nanoseconds();
-    for (;;) {
+    u64 seen, late = 0;
+    for (u32 looks = 1;; ++looks) {
         const u64 look = trace_clock();
         asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(&counter->count) : "memory");
         if (seen >= wanted) break;
         late = look;
-        if (aborted(watch) || global_nanoseconds() - start > watch.timeout_ns)
-            stalled(watch, role, what, cell, seen, wanted);
+        if (gives_up(watch, role, what, cell, seen, wanted, start, looks)) return;
         __nanosleep(32);
     }
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(&counter->count) : "memory");
     trace_late(late, what, cell);
     jitter();
+}
+
+// Acquire at system scope once `arrivals` of this launch are in. If TMA touches the data next, fence_async_global
+// follows.
+__device__ __forceinline__ void counter_wait_for(const Cells& cells, u32 me, u32 cell, u64 arrivals,
+        const Watch& watch, u32 role, u32 what) {
+    const Counter* counter = counter_on(cells, me, cell);
+    const u64 wanted = *reinterpret_cast<const volatile u64*>(&counter->base) + arrivals;
+    u64 seen;
+    jitter();
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(&counter->count) : "memory");
+    if (seen < wanted) counter_spin(counter, wanted, watch, role, what, cell);
 }
 
 // For all that arrives in this launch.

@@ -70,15 +70,15 @@ __device__ __forceinline__ bool mbarrier_try_wait_relaxed(u32 barrier, u32 parit
     return done != 0;
 }
 
-// Acquire at CTA scope. Bounded, at twice the counters' limit: when a counter is late, the counter is what gets named.
-// The clock is read only after a try_wait failed, so the usual path is one instruction and a branch.
+// Acquire at CTA scope. Bounded, by more than all counters of a launch can be late: a barrier is never what gives up
+// first. The clock is read only after a try_wait failed, so the usual path is one instruction and a branch.
 __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity, const Watch& watch, u32 role, u32 what,
         u32 stage) {
     jitter();
     if (mbarrier_try_wait(barrier, parity)) return;
     const u64 start = global_nanoseconds();
     while (!mbarrier_try_wait(barrier, parity)) {
-        if (global_nanoseconds() - start > 2 * watch.timeout_ns) stalled(watch, role, what, stage, parity, parity ^ 1);
+        if (global_nanoseconds() - start > watch.barrier_ns) stuck(watch, role, what, stage, parity, parity ^ 1);
     }
 }
 
@@ -89,7 +89,7 @@ __device__ __forceinline__ void mbarrier_wait_relaxed(u32 barrier, u32 parity, c
     if (mbarrier_try_wait_relaxed(barrier, parity)) return;
     const u64 start = global_nanoseconds();
     while (!mbarrier_try_wait_relaxed(barrier, parity)) {
-        if (global_nanoseconds() - start > 2 * watch.timeout_ns) stalled(watch, role, what, stage, parity, parity ^ 1);
+        if (global_nanoseconds() - start > watch.barrier_ns) stuck(watch, role, what, stage, parity, parity ^ 1);
     }
 }
 
@@ -109,7 +109,7 @@ __device__ __forceinline__ void mbarrier_wait_cluster(u32 barrier, u32 parity, c
     if (mbarrier_try_wait_cluster(barrier, parity)) return;
     const u64 start = global_nanoseconds();
     while (!mbarrier_try_wait_cluster(barrier, parity)) {
-        if (global_nanoseconds() - start > 2 * watch.timeout_ns) stalled(watch, role, what, stage, parity, parity ^ 1);
+        if (global_nanoseconds() - start > watch.barrier_ns) stuck(watch, role, what, stage, parity, parity ^ 1);
     }
 }
 

@@ -1,0 +1,273 @@
+//! How a communicator ends: for one cause, the first, which every rank gets from every call from then on.
+//!
+//! A cause comes from a kernel, whose record says who waited too long for what; or from the host: a rank ended early, a
+//! stream's wait lasted too long, somebody asked for the end. Kernels learn of the host's causes by a word in host
+//! memory. They look at it about once in a millisecond while they wait, and then let everything drain.
+
+use crate::cuda::{Cause, Told};
+use crate::driver::{Address, Gpu, Pinned, Record};
+use crate::error::{Error, Stall};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Why a communicator ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// Somebody waited too long.
+    Stalled(Stall),
+    /// Ranks launched different things: what each launched.
+    Differs(String),
+    /// A rank ended early, or somebody asked for the end: a sentence.
+    Aborted(String),
+}
+
+impl From<Verdict> for Error {
+    fn from(verdict: Verdict) -> Error {
+        match verdict {
+            Verdict::Stalled(stall) => Error::Stalled(Box::new(stall)),
+            Verdict::Differs(what) => Error::Mismatch {
+                what,
+                help: "launch the same kernels with the same shapes and buffers in the same order on every rank; this communicator is dead, so build a new one"
+                    .into(),
+            },
+            Verdict::Aborted(what) => Error::Aborted {
+                what,
+                help: "correct that, and build a new communicator".into(),
+            },
+        }
+    }
+}
+
+impl From<Stall> for Verdict {
+    fn from(stall: Stall) -> Verdict {
+        Verdict::Stalled(stall)
+    }
+}
+
+/// The names of a kernel's roles and waits, by their numbers in records.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Names {
+    pub kernel: String,
+    pub roles: Vec<String>,
+    pub waits: Vec<Awaited>,
+}
+
+/// What a role can wait for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Awaited {
+    pub name: String,
+    /// What a record's index counts from.
+    pub first: u32,
+    /// Where the schedule waits for it.
+    pub at: Option<String>,
+}
+
+/// Whether a communicator has ended, and why.
+#[derive(Debug)]
+pub(crate) struct End {
+    verdict: Mutex<Option<Verdict>>,
+    /// Not zero once it has: for kernels.
+    word: Pinned<u32>,
+    ranks: Vec<Rank>,
+}
+
+/// What is known of a rank.
+#[derive(Debug)]
+struct Rank {
+    record: Record,
+    /// What it loaded, by the kernels' numbers in the communicator.
+    kernels: Mutex<BTreeMap<u32, Names>>,
+    /// How many launches it has enqueued.
+    launched: AtomicU64,
+    /// Whether its communicator was dropped.
+    left: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl End {
+    /// Of ranks on these GPUs.
+    pub(crate) fn new(gpus: &[Gpu]) -> Result<End, Error> {
+        let records = gpus.iter().map(|gpu| Record::new(gpu.cuda()?));
+        let records = records.collect::<Result<Vec<_>, Error>>()?;
+        let first = gpus.first().ok_or_else(|| Error::Usage {
+            what: "a communicator without ranks".into(),
+            legal: "at least one".into(),
+        })?;
+        Ok(End::of(Pinned::new(first.cuda()?)?, records))
+    }
+
+    fn of(word: Pinned<u32>, records: Vec<Record>) -> End {
+        let ranks = records.into_iter().map(|record| Rank {
+            record,
+            kernels: Mutex::default(),
+            launched: AtomicU64::new(0),
+            left: AtomicBool::new(false),
+        });
+        End {
+            verdict: Mutex::default(),
+            word,
+            ranks: ranks.collect(),
+        }
+    }
+
+    /// Where a rank's kernels write their record, and where all look whether the host ended the communicator.
+    pub(crate) fn addresses(&self, rank: u32) -> [Address; 2] {
+        [
+            self.ranks[rank as usize].record.address(),
+            self.word.address(),
+        ]
+    }
+
+    /// What records of a rank's kernel with that number mean.
+    pub(crate) fn name(&self, rank: u32, kernel: u32, names: Names) {
+        lock(&self.ranks[rank as usize].kernels).insert(kernel, names);
+    }
+
+    /// Ends the communicator for this cause, unless it has ended before. Gives the first cause.
+    pub(crate) fn end(&self, cause: Verdict) -> Verdict {
+        let mut verdict = lock(&self.verdict);
+        let first = match verdict.take().or_else(|| self.recorded()) {
+            Some(first) => first,
+            None => cause,
+        };
+        *verdict = Some(first.clone());
+        // The cause is there before anybody can act on it.
+        self.word.set(1);
+        first
+    }
+
+    /// Why the communicator ended, if it has.
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        let mut verdict = lock(&self.verdict);
+        if verdict.is_none() {
+            *verdict = self.recorded();
+            if verdict.is_some() {
+                self.word.set(1);
+            }
+        }
+        verdict.clone()
+    }
+
+    /// Fails if the communicator has ended.
+    pub(crate) fn alive(&self) -> Result<(), Error> {
+        self.verdict()
+            .map_or(Ok(()), |verdict| Err(Error::from(verdict)))
+    }
+
+    /// Counts a launch of a rank, which is about to be enqueued.
+    ///
+    /// # Errors
+    /// If a peer was dropped that has not made this launch.
+    pub(crate) fn launches(&self, rank: u32) -> Result<(), Error> {
+        let launch = 1 + self.ranks[rank as usize]
+            .launched
+            .fetch_add(1, Ordering::Relaxed);
+        let gone = self.ranks.iter().position(|peer| {
+            peer.left.load(Ordering::Acquire) && peer.launched.load(Ordering::Relaxed) < launch
+        });
+        match gone {
+            None => Ok(()),
+            Some(peer) => Err(self.end(self.missed(peer as u32, rank)).into()),
+        }
+    }
+
+    /// A rank's communicator is dropped. Ends it for those who wait for what the rank never launches, and for all if its
+    /// thread panics.
+    pub(crate) fn leaves(&self, rank: u32) {
+        if std::thread::panicking() {
+            self.end(Verdict::Aborted(format!("rank {rank} panicked")));
+        }
+        self.ranks[rank as usize]
+            .left
+            .store(true, Ordering::Release);
+        let launched = self.all_launched();
+        let further = launched
+            .iter()
+            .position(|peer| *peer > launched[rank as usize]);
+        if let Some(peer) = further {
+            self.end(self.missed(rank, peer as u32));
+        }
+    }
+
+    /// The cause if `gone` was dropped before it made a launch that `rank` has made.
+    fn missed(&self, gone: u32, rank: u32) -> Verdict {
+        Verdict::Aborted(format!(
+            "rank {gone} ended early: its communicator was dropped after {} launches, and rank {rank} has made {}",
+            self.launched(gone),
+            self.launched(rank)
+        ))
+    }
+
+    /// A rank whose communicator was dropped.
+    pub(crate) fn gone(&self) -> Option<u32> {
+        let gone = |rank: &Rank| rank.left.load(Ordering::Acquire);
+        self.ranks.iter().position(gone).map(|rank| rank as u32)
+    }
+
+    /// How many launches a rank has enqueued.
+    pub(crate) fn launched(&self, rank: u32) -> u64 {
+        self.ranks[rank as usize].launched.load(Ordering::Relaxed)
+    }
+
+    /// The same of each.
+    pub(crate) fn all_launched(&self) -> Vec<u64> {
+        let ranks = 0..self.ranks.len() as u32;
+        ranks.map(|rank| self.launched(rank)).collect()
+    }
+
+    /// The first cause that kernels recorded.
+    fn recorded(&self) -> Option<Verdict> {
+        let told = self.ranks.iter().filter_map(|rank| rank.record.stall());
+        let first = first(told)?;
+        Some(match first.cause() {
+            Cause::TimeLimit | Cause::Barrier => Verdict::Stalled(self.stall(&first)),
+            Cause::ToldByPeer | Cause::ToldByHost => Verdict::Aborted(format!(
+                "rank {} was told to give up, and who told it left no cause",
+                first.rank
+            )),
+        })
+    }
+
+    /// A record with its names.
+    fn stall(&self, told: &Told) -> Stall {
+        let kernels = self.ranks.get(told.rank as usize).map(|rank| &rank.kernels);
+        let names = kernels.and_then(|kernels| lock(kernels).get(&told.kernel).cloned());
+        let names = names.unwrap_or_default();
+        let role = names.roles.get(told.role as usize).cloned();
+        let awaited = names.waits.get(told.what as usize).cloned();
+        let awaited = awaited.unwrap_or_else(|| Awaited {
+            name: format!("number {}", told.what),
+            ..Awaited::default()
+        });
+        Stall {
+            rank: told.rank,
+            role: role.unwrap_or_else(|| format!("role {}", told.role)),
+            block: Some(told.block),
+            kernel: Some(names.kernel.clone()).filter(|name| !name.is_empty()),
+            within: told.cause() == Cause::Barrier,
+            waited_on: awaited.name,
+            index: told.index.saturating_sub(awaited.first),
+            seen: Some(told.seen),
+            wanted: told.wanted,
+            at: awaited.at,
+            stands_in: None,
+            enqueued: self.all_launched(),
+        }
+    }
+}
+
+/// The record of the first that gave up of itself, by the GPUs' clocks; else of one that was told to. A rank that was
+/// told never is the first.
+fn first(told: impl Iterator<Item = Told>) -> Option<Told> {
+    told.min_by_key(|told| {
+        let told_to = matches!(told.cause(), Cause::ToldByPeer | Cause::ToldByHost);
+        (told_to, told.time)
+    })
+}
+
+#[cfg(test)]
+mod tests;
