@@ -153,6 +153,7 @@ impl<T: Element> UserBuffer<T> {
     /// As [`UserBuffer::read`].
     pub fn read_on(&self, rank: u32) -> Result<Vec<T>, Error> {
         self.allocation.ready(self.rank)?;
-        driver::read(&self.stream, self.on(rank), self.len)
+        let values = driver::read(&self.stream, self.on(rank), self.len)?;
+        self.allocation.good().map(|()| values)
     }
 }

@@ -37,7 +37,10 @@
 //! flushed before any blocking wait (the warp level); all CTAs of roles that wait for each other are resident at once
 //! (the grid never exceeds the SMs: [`crate::plan`]); copies that the host enqueues are agents like any other, and what the
 //! host submits gets through the hardware queues ([`crate::warp::Pipeline::queued`]); launches of one device are in one
-//! agreed order; abort is outside the model.
+//! agreed order; abort is outside the model. Once a wait gives up, all waits of the communicator return without their
+//! signals, so nothing that is proven of data holds any more. What stays is that control and addresses depend on no data:
+//! every run then does the same steps at the same places as one in which the signals came, so it ends, and writes nowhere
+//! else. Results of such a run are never given out.
 //!
 //! A launch begins on a rank when that rank's previous one has ended. A lagging wait (scratch credits) asks for
 //! signals of the launch before, which ends by itself: so one launch decides for all.

@@ -146,23 +146,44 @@ impl Gpu {
         checked("select the GPU", self.context.bind_to_thread())
     }
 
-    /// Whether this GPU reaches the other's memory.
-    pub(super) fn reaches(&self, other: &Gpu) -> Result<bool, Error> {
+    /// Rejects another GPU whose memory this one does not reach, by ordinary accesses or by atomic ones.
+    pub(super) fn must_reach(&self, other: &Gpu) -> Result<(), Error> {
         if self.ordinal() == other.ordinal() {
-            return Ok(true);
+            return Ok(());
         }
+        let devices = [self.context.cu_device(), other.context.cu_device()];
         let mut can = 0;
         // SAFETY: the answer's place is ours, both devices are open.
+        let code = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, devices[0], devices[1]) };
+        check("ask whether two GPUs reach each other", code)?;
+        let mut adds = 0;
+        // SAFETY: as above.
         let code = unsafe {
-            sys::cuDeviceCanAccessPeer(
-                &raw mut can,
-                self.context.cu_device(),
-                other.context.cu_device(),
+            sys::cuDeviceGetP2PAttribute(
+                &raw mut adds,
+                sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+                devices[0],
+                devices[1],
             )
         };
-        check("ask whether two GPUs reach each other", code)?;
-        Ok(can != 0)
+        check("ask whether two GPUs add to each other's memory", code)?;
+        apart([self.ordinal(), other.ordinal()], can != 0, adds != 0).map_or(Ok(()), Err)
     }
+}
+
+/// Why two GPUs cannot have ranks of one communicator, if they cannot.
+fn apart([one, other]: [u32; 2], reaches: bool, adds: bool) -> Option<Error> {
+    let (why, letter) = match (reaches, adds) {
+        (true, true) => return None,
+        (false, _) => ("does not reach the memory of", 'r'),
+        (true, false) => ("makes no atomic additions in the memory of", 'a'),
+    };
+    Some(driver::none(
+        &format!("GPU {one} {why} GPU {other}"),
+        &format!(
+            "ranks signal each other by atomic additions in each other's memory: use GPUs of one NVLink domain (nvidia-smi topo -p2p {letter} lists them), or let ranks share a GPU"
+        ),
+    ))
 }
 
 impl Device {
@@ -174,6 +195,24 @@ impl Device {
         match self {
             Device::Cpu => Ok(self),
             Device::Cuda => Gpu::open(0)?.must_be_hopper().map(|()| self),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_without_access_or_without_atomics_are_refused_with_what_to_do() {
+        assert!(apart([0, 1], true, true).is_none());
+        for (reaches, adds, why, list) in [
+            (false, false, "does not reach the memory of GPU 1", "-p2p r"),
+            (true, false, "makes no atomic additions", "-p2p a"),
+        ] {
+            let error = apart([0, 1], reaches, adds).expect("refused");
+            assert!(error.to_string().contains(why), "{error}");
+            assert!(error.help().is_some_and(|help| help.contains(list)));
         }
     }
 }

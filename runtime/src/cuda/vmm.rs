@@ -27,16 +27,7 @@ impl Slots {
     pub(crate) fn new(owners: Vec<Arc<Gpu>>, stride: u64) -> Result<Slots, Error> {
         for one in &owners {
             for other in &owners {
-                if !one.reaches(other)? {
-                    return Err(super::driver::none(
-                        &format!(
-                            "GPU {} does not reach the memory of GPU {}",
-                            one.ordinal(),
-                            other.ordinal()
-                        ),
-                        "ranks need GPUs of one NVLink domain (nvidia-smi topo -p2p r)",
-                    ));
-                }
+                one.must_reach(other)?;
             }
         }
         let mut granularity = 2 << 20;

@@ -367,7 +367,8 @@ mod tests {
                 "rank 0 waited too long: copy_engine saw 0 of 3 on ready[1] ({line}), in launch 0; nothing behind it has begun; launches enqueued, rank by rank: 0"
             )
         );
-        assert_eq!(cells.read()?[0], RELEASE);
+        let (stream, cell) = (rank.stream(), cells.address());
+        assert_eq!(read_words(stream, cell, 1), Some(vec![RELEASE]));
         Ok(())
     }
 }

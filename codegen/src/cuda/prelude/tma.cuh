@@ -64,7 +64,9 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, u32 shared, u32 
                  : "memory");
 }
 
-// The same, added to what is there, in the map's type, one rounding an add; unordered among senders.
+// The same, added to what is there, in the map's type, one rounding an add; unordered among senders. PTX defines these
+// additions as relaxed at the scope of one GPU. A sum that several GPUs send to relies on more: that the memory of its
+// owner does them all in one place, one after another. The tests hold that with four senders to a tile.
 __device__ __forceinline__ void tma_reduce_add(const TensorMap& map, u32 shared, u32 column, u32 row, u32 chunk,
         u32 rank) {
     jitter();
