@@ -203,7 +203,7 @@ impl Communicator {
                 (name, shape),
                 len,
                 self.rank,
-                self.stream.clone(),
+                (self.stream.clone(), self.group.ends().clone()),
             )),
             other @ (Granted::Done | Granted::Number(_)) => Err(misled(&other)),
         }

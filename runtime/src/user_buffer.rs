@@ -2,7 +2,7 @@
 
 use crate::driver::{self, Address, Element, Local, Stream};
 use crate::error::Error;
-use crate::group::Allocation;
+use crate::group::{Allocation, End};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ pub struct UserBuffer<T> {
     len: usize,
     rank: u32,
     stream: Stream,
+    end: Arc<End>,
     elements: PhantomData<T>,
 }
 
@@ -25,7 +26,7 @@ impl<T: Element> UserBuffer<T> {
         (name, shape): (Arc<str>, Arc<[usize]>),
         len: usize,
         rank: u32,
-        stream: Stream,
+        (stream, end): (Stream, Arc<End>),
     ) -> Self {
         UserBuffer {
             allocation,
@@ -34,6 +35,7 @@ impl<T: Element> UserBuffer<T> {
             len,
             rank,
             stream,
+            end,
             elements: PhantomData,
         }
     }
@@ -142,7 +144,7 @@ impl<T: Element> UserBuffer<T> {
     /// This rank's elements, once its stream is done.
     ///
     /// # Errors
-    /// What the kernels before ended with.
+    /// What the kernels before ended with; why the communicator has ended, if it has.
     pub fn read(&self) -> Result<Vec<T>, Error> {
         self.read_on(self.rank)
     }
@@ -154,6 +156,7 @@ impl<T: Element> UserBuffer<T> {
     pub fn read_on(&self, rank: u32) -> Result<Vec<T>, Error> {
         self.allocation.ready(self.rank)?;
         let values = driver::read(&self.stream, self.on(rank), self.len)?;
-        self.allocation.good().map(|()| values)
+        // Once the communicator has ended, they may be anything.
+        self.end.alive().map(|()| values)
     }
 }

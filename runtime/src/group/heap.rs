@@ -185,11 +185,6 @@ impl Allocation {
         self.heap.address(rank, self.range.start)
     }
 
-    /// Fails if the communicator has ended: what is there may be anything.
-    pub(crate) fn good(&self) -> Result<(), Error> {
-        self.group.alive()
-    }
-
     /// Where it starts in each rank's slot.
     pub fn offset(&self) -> u64 {
         self.range.start
