@@ -7,7 +7,9 @@
 use crate::cuda;
 use crate::driver::{Address, Element, Gpu, Stream, is_done, read_words};
 use crate::error::Error;
-use crate::group::{Entry, Granted, Group, Names, Request, Verdict, Wanted, threads};
+use crate::group::{
+    Entry, Granted, Group, Names, Needs, Placed, Request, Verdict, Wanted, threads,
+};
 use crate::retire;
 use crate::streams::CopyStream;
 use crate::user_buffer::UserBuffer;
@@ -205,15 +207,14 @@ impl Communicator {
                 self.rank,
                 (self.stream.clone(), self.group.ends().clone()),
             )),
-            other @ (Granted::Done | Granted::Number(_)) => Err(misled(&other)),
+            other @ (Granted::Done | Granted::Kernel(_)) => Err(misled(&other)),
         }
     }
 
-    /// Numbers a kernel that this rank has loaded. Collective.
-    pub(crate) fn number(&self, kernel: &str, cells: u32) -> Result<u32, Error> {
-        let kernel = kernel.into();
-        match self.meet(&Request::Load { kernel, cells })? {
-            Granted::Number(number) => Ok(number),
+    /// A number, counter cells and scratch for a kernel that all ranks load. Collective.
+    pub(crate) fn place(&self, needs: Needs) -> Result<Arc<Placed>, Error> {
+        match self.meet(&Request::Load(needs))? {
+            Granted::Kernel(placed) => Ok(placed),
             other @ (Granted::Done | Granted::Memory(_)) => Err(misled(&other)),
         }
     }

@@ -242,6 +242,11 @@ fn load(
     let loaded = Loaded::load(rank, compiler, pipeline, series)?;
     let (mut memory, mut tensors) = (Vec::new(), Tensors::new());
     for (id, bytes, in_heap) in needs {
+        // Scratch is the communicator's.
+        let (bytes, in_heap) = match kernel.buffers[id.index()].is_scratch() {
+            true => (0, false),
+            false => (bytes, in_heap),
+        };
         let place = Memory::new(rank, &kernel.buffers[id.index()].name, bytes, in_heap)?;
         place.hold(id, bytes, &mut tensors);
         memory.push(place);

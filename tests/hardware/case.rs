@@ -198,7 +198,7 @@ impl Case {
         for (launch, (plan, words)) in plans.iter().zip(&words).enumerate() {
             let memory = Memory::new(rank, &heap, words)?;
             // Nobody's kernel runs: nothing that a launch before left can pass for a result of this one.
-            heap.poison_scratch()?;
+            loaded.fill_scratch(rank, 0xff)?;
             memory.before()?;
             rank.synchronize()?;
             rank.barrier()?;

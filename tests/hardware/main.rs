@@ -31,6 +31,7 @@ mod prebuilt;
 mod pulls;
 mod queues;
 mod right;
+mod scratch;
 mod stall;
 mod tiles;
 

@@ -49,7 +49,8 @@ impl<'a> Heap<'a> {
         let cells = plans.iter().map(|plan| plan.arrivals.len() as u64 * 128);
         rank.reserve(bytes + 2 * cells.max().unwrap_or(0) + (4 << 20))?;
         let buffer = |id: TensorId| {
-            let words = most(id).filter(|_| symmetric(&id));
+            let scratch = kernel.buffers[id.index()].is_scratch();
+            let words = most(id).filter(|_| symmetric(&id) && !scratch);
             let name = &kernel.buffers[id.index()].name;
             words.map(|words| rank.allocate(name, [words])).transpose()
         };
@@ -60,16 +61,6 @@ impl<'a> Heap<'a> {
         rank.synchronize()?;
         rank.barrier()?;
         Ok(Heap { kernel, buffers })
-    }
-
-    /// NaN in all of this rank's scratch.
-    pub fn poison_scratch(&self) -> Result<(), Error> {
-        for (buffer, heap) in self.kernel.buffers.iter().zip(&self.buffers) {
-            if let Some(heap) = heap.as_ref().filter(|_| buffer.is_scratch()) {
-                heap.fill(POISON.to_le_bytes()[0])?;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -86,7 +86,7 @@ use warp::Refused;
 pub use checked::Checked;
 pub use range::{Class, Decided, range};
 pub use series::Series;
-pub use tile::{kernel_findings, plan_findings};
+pub use tile::{kernel_findings, plan_findings, pulled};
 
 /// Checks what does not depend on the shape.
 ///

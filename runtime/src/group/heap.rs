@@ -12,6 +12,15 @@ use std::time::{Duration, Instant};
 /// Allocations start on this: the swizzle's period, and a multiple of the lines that keep counters apart.
 const ALIGN: u64 = 1024;
 
+/// Which part of every slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Room {
+    /// What `reserve` maps.
+    Heap,
+    /// A small part at the start, for counter cells that are to be near each other.
+    Cells,
+}
+
 /// One slot a rank, and what is free in all of them.
 #[derive(Debug)]
 pub(crate) struct Heap {
@@ -25,19 +34,22 @@ pub(crate) struct Heap {
 struct State {
     slots: Slots,
     free: RangeAllocator<u64>,
+    cells: RangeAllocator<u64>,
     retired: Retired<Mark, Range<u64>>,
 }
 
 impl Heap {
-    /// A heap with these slots, whose first `control` bytes are never given out.
-    pub fn new(gpus: Vec<Gpu>, mut slots: Slots, control: u64) -> Result<Heap, Error> {
-        slots.grow(control)?;
+    /// A heap with these slots. Their first bytes, up to where the cells are, are cleared and never given out.
+    pub fn new(gpus: Vec<Gpu>, mut slots: Slots, cells: Range<u64>) -> Result<Heap, Error> {
+        let control = cells.start;
+        slots.grow(cells.end)?;
         let streams = gpus.iter().map(Gpu::stream);
         let heap = Heap {
             streams: streams.collect::<Result<_, _>>()?,
             gpus,
             state: Arc::new(Mutex::new(State {
-                free: RangeAllocator::new(control..slots.backed()),
+                free: RangeAllocator::new(cells.end..slots.backed()),
+                cells: RangeAllocator::new(cells),
                 slots,
                 retired: Retired::new(),
             })),
@@ -92,9 +104,10 @@ impl Heap {
         self: &Arc<Heap>,
         name: &str,
         bytes: u64,
+        room: Room,
         patience: Duration,
     ) -> Result<Allocation, Error> {
-        let range = self.take(name, bytes, patience)?;
+        let range = self.take(name, bytes, room, patience)?;
         match self.clear(&range) {
             Ok(cleared) => Ok(Allocation {
                 range,
@@ -109,7 +122,13 @@ impl Heap {
         }
     }
 
-    fn take(&self, name: &str, bytes: u64, patience: Duration) -> Result<Range<u64>, Error> {
+    fn take(
+        &self,
+        name: &str,
+        bytes: u64,
+        room: Room,
+        patience: Duration,
+    ) -> Result<Range<u64>, Error> {
         const PAUSE: Duration = Duration::from_micros(50);
         let length = bytes.max(1).checked_next_multiple_of(ALIGN);
         let end = Instant::now() + patience;
@@ -118,6 +137,7 @@ impl Heap {
             let State {
                 slots,
                 free,
+                cells,
                 retired,
             } = &mut *state;
             // Whatever uses a dropped range was enqueued by who had a handle of it, so it is in the streams by now.
@@ -125,11 +145,21 @@ impl Heap {
                 |_| Mark::of(self.gpus.iter().zip(&self.streams)).ok(),
                 Mark::passed,
             );
-            gone.into_iter().for_each(|range| free.free_range(range));
-            if let Some(range) = length.and_then(|length| free.allocate_range(length).ok()) {
+            let first = free.initial_range().start;
+            for range in gone {
+                match range.start < first {
+                    true => cells.free_range(range),
+                    false => free.free_range(range),
+                }
+            }
+            let from = match room {
+                Room::Heap => free,
+                Room::Cells => cells,
+            };
+            if let Some(range) = length.and_then(|length| from.allocate_range(length).ok()) {
                 return Ok(range);
             }
-            if retired.is_empty() || Instant::now() > end {
+            if retired.is_empty() || room == Room::Cells || Instant::now() > end {
                 let backed = slots.backed();
                 return Err(Error::TooLarge {
                     what: format!(
@@ -188,6 +218,11 @@ impl Allocation {
     /// Where it starts in each rank's slot.
     pub fn offset(&self) -> u64 {
         self.range.start
+    }
+
+    /// How many bytes each rank has.
+    pub fn bytes(&self) -> u64 {
+        self.range.end - self.range.start
     }
 
     /// Lets a rank's stream wait until the memory is cleared on every rank. Call it before anything in that stream uses

@@ -3,6 +3,7 @@
 mod abort;
 mod heap;
 mod ledger;
+mod pool;
 mod request;
 mod seats;
 pub(crate) mod threads;
@@ -10,6 +11,7 @@ pub(crate) mod threads;
 pub(crate) use abort::{Awaited, End, Names, Verdict};
 pub(crate) use heap::Allocation;
 pub(crate) use ledger::Entry;
+pub(crate) use pool::{Needs, Placed, Readers, Scratch};
 pub(crate) use request::{Granted, Request, Wanted};
 
 use crate::cuda::queues;
@@ -17,15 +19,19 @@ use crate::driver::{Address, Gpu, Slots, Stream, Watch};
 use crate::error::{Error, Stall};
 use counterflow_codegen::cuda::WATCH_BYTES;
 use counterflow_codegen::host::Queues;
-use heap::Heap;
+use heap::{Heap, Room};
 use ledger::{Ledger, Refused};
+use pool::{Pool, credit_bytes};
 use request::Refusal;
 use seats::Seats;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes at the start of every slot for the abort flag (at 0) and the claim on the stall record (at 128).
+/// Bytes at the start of every slot for the abort flag (at 0) and the claim on the stall record (at 128). The credits of
+/// shared scratch follow, and then the cells of the kernels that share it.
 const CONTROL: u64 = 4096;
+/// Bytes of those cells: with what is before, at most as much as is mapped at once.
+const CELLS: u64 = 1 << 20;
 const ABORT: u64 = 0;
 const CLAIM: u64 = 128;
 /// How long a rank that waits for others looks at nothing else.
@@ -50,8 +56,7 @@ type Answer = Result<Granted, Refusal>;
 #[derive(Debug)]
 struct Meeting {
     seats: Seats<Request, Answer>,
-    /// How many kernels were loaded.
-    kernels: u32,
+    pool: Pool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -70,15 +75,17 @@ impl Group {
         slot: Option<u64>,
         timeout: Duration,
     ) -> Result<Group, Error> {
+        let first = CONTROL + credit_bytes(gpus.len() as u32).next_multiple_of(1024);
+        let cells = first..first + CELLS;
         let most = gpus.iter().map(|gpu| gpu.memory()).max().unwrap_or(0);
-        let slots = Slots::new(cuda_gpus(&gpus)?, slot.unwrap_or(most).max(CONTROL))?;
+        let slots = Slots::new(cuda_gpus(&gpus)?, slot.unwrap_or(most).max(cells.end))?;
         let world = gpus.len();
         Ok(Group {
             end: Arc::new(End::new(&gpus)?),
             ledger: Mutex::new(Ledger::new(world as u32)),
             meeting: Mutex::new(Meeting {
                 seats: Seats::new(world),
-                kernels: 0,
+                pool: Pool::new(CONTROL, world as u32),
             }),
             turn: Condvar::new(),
             timeout,
@@ -86,7 +93,7 @@ impl Group {
                 count: queues()?,
                 gpus: gpus.iter().map(|gpu| gpu.ordinal()).collect(),
             },
-            heap: Arc::new(Heap::new(gpus, slots, CONTROL)?),
+            heap: Arc::new(Heap::new(gpus, slots, cells)?),
         })
     }
 
@@ -219,7 +226,7 @@ impl Group {
             if !seated && ended.is_ok() {
                 seated = meeting.seats.sit(me, request);
                 if let Some(asked) = meeting.seats.complete() {
-                    let answer = self.act(&asked, &mut meeting.kernels);
+                    let answer = self.act(&asked, &mut meeting.pool);
                     meeting.seats.answer(&answer);
                     self.turn.notify_all();
                 }
@@ -258,7 +265,7 @@ impl Group {
     }
 
     /// Does what all ranks asked for, in the thread of the last.
-    fn act(self: &Arc<Group>, asked: &[Request], kernels: &mut u32) -> Answer {
+    fn act(self: &Arc<Group>, asked: &[Request], pool: &mut Pool) -> Answer {
         let request = &asked[0];
         if asked.iter().any(|other| other != request) {
             let each: Vec<String> = asked
@@ -273,9 +280,9 @@ impl Group {
         }
         match request {
             Request::Meet => Ok(Granted::Done),
-            Request::Load { .. } => {
-                *kernels += 1;
-                Ok(Granted::Number(*kernels - 1))
+            Request::Load(needs) => {
+                let placed = pool.place(&self.heap, needs, self.timeout);
+                Ok(Granted::Kernel(Arc::new(placed.map_err(Refusal::from)?)))
             }
             Request::Reserve(bytes) => {
                 self.heap.reserve(*bytes).map_err(Refusal::from)?;
@@ -283,7 +290,7 @@ impl Group {
             }
             Request::Allocate(wanted) => {
                 let Wanted { name, bytes, .. } = wanted;
-                let allocation = self.heap.allocate(name, *bytes, self.timeout);
+                let allocation = self.heap.allocate(name, *bytes, Room::Heap, self.timeout);
                 let allocation = allocation.map_err(Refusal::from)?;
                 Ok(Granted::Memory(Arc::new(allocation)))
             }

@@ -1,6 +1,7 @@
 //! Requests that all ranks make together, and the error that all of them get.
 
 use super::heap::Allocation;
+use super::pool::{Needs, Placed, Scratch};
 use crate::error::Error;
 use std::fmt;
 use std::sync::Arc;
@@ -11,11 +12,8 @@ pub(crate) enum Request {
     Meet,
     Reserve(u64),
     Allocate(Wanted),
-    /// To number a kernel that every rank has loaded.
-    Load {
-        kernel: Arc<str>,
-        cells: u32,
-    },
+    /// A number and memory for a kernel that every rank loads.
+    Load(Needs),
 }
 
 /// A buffer that is asked for.
@@ -32,7 +30,7 @@ pub(crate) struct Wanted {
 #[derive(Clone, Debug)]
 pub(crate) enum Granted {
     Done,
-    Number(u32),
+    Kernel(Arc<Placed>),
     Memory(Arc<Allocation>),
 }
 
@@ -53,8 +51,17 @@ impl fmt::Display for Request {
                     "allocates {name}, {shape:?} of {element} ({bytes} bytes)"
                 )
             }
-            Request::Load { kernel, cells } => {
-                write!(f, "loads {kernel} with {cells} counter cells")
+            Request::Load(needs) => {
+                let Needs {
+                    kernel,
+                    cells,
+                    scratch,
+                } = needs;
+                write!(f, "loads {kernel} with {cells} counter cells")?;
+                for Scratch { name, bytes, .. } in scratch {
+                    write!(f, ", scratch {name} of {bytes} bytes")?;
+                }
+                Ok(())
             }
         }
     }

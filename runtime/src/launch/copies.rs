@@ -141,6 +141,6 @@ impl Loaded {
 
     /// A cell's place among those of all ranks.
     fn index(&self, home: u32, counter: CounterId, cell: u32) -> usize {
-        (home * self.count + self.first[counter.index()] + cell) as usize
+        (home * self.cells.count() + self.cells.number(counter.index(), cell)) as usize
     }
 }

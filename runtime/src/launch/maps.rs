@@ -18,6 +18,12 @@ impl Loaded {
         (plan.bytes(kernel, tensor), symmetric)
     }
 
+    /// A tensor's place: scratch is the kernel's own.
+    pub(super) fn given(&self, tensors: &Tensors, tensor: TensorId) -> Option<Placement> {
+        let own = self.scratch.place(tensor);
+        own.or_else(|| tensors.place(tensor))
+    }
+
     /// A tensor's address, if it is as large as the plan needs.
     pub(super) fn place(
         &self,
@@ -25,7 +31,7 @@ impl Loaded {
         plan: &Plan,
         tensor: TensorId,
     ) -> Result<Placement, Error> {
-        let place = tensors.place(tensor);
+        let place = self.given(tensors, tensor);
         let (needs, _) = Loaded::needs(&self.pipeline.kernel, plan, tensor);
         place
             .filter(|place| place.bytes >= needs)

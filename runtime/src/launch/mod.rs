@@ -1,9 +1,11 @@
 //! The launch path: a checked pipeline, compiled and loaded on a rank's GPU, and the numbers of a checked plan.
 
 mod admit;
+mod cells;
 mod copies;
 mod counts;
 mod maps;
+mod place;
 mod tables;
 mod tensors;
 
@@ -11,12 +13,12 @@ pub use tensors::Tensors;
 
 use crate::communicator::Communicator;
 use crate::cuda::{Arguments, Function, LaunchConfig, Module};
-use crate::driver::{Address, Gpu, Local, Stream};
+use crate::driver::{self, Address, Gpu, Local, Stream};
 use crate::error::Error;
-use crate::group::{Awaited, Entry, Names};
+use crate::group::{Awaited, Entry, Names, Placed};
 use crate::jit::{Compiled, Compiler, Source, Target};
 use crate::retire;
-use crate::user_buffer::UserBuffer;
+use cells::Cells;
 use counterflow_codegen::cuda::{self as text, CudaSource, Param, WATCH_BYTES};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::{OpKind, visit};
@@ -27,9 +29,10 @@ use counterflow_codegen::sm90::cta::dependent_launch;
 use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::{Field, Pipeline};
 use counts::Copies;
+use place::{place, scratch_of};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use tables::Tables;
 
 /// Bytes of a kernel's numbers, at most: a parameter block has 4 KiB, and tensor maps take a part of it.
@@ -87,10 +90,11 @@ pub struct Loaded {
     /// Where its launches are, which need the function's code.
     runs: (Gpu, Stream),
     machine: Machine,
-    /// The first cell of each counter among a rank's cells, and how many there are: the same in every launch.
-    first: Vec<u32>,
-    count: u32,
-    cells: UserBuffer<u64>,
+    /// Its counter cells: the same in every launch.
+    cells: Cells,
+    placed: Arc<Placed>,
+    /// Where its scratch is.
+    scratch: Tensors,
     finished: Local<u32>,
     /// Constants that every launch needs.
     heap: Address,
@@ -103,8 +107,6 @@ pub struct Loaded {
     /// Whether the host moves data.
     copies: bool,
     state: Mutex<State>,
-    /// Its number in the communicator.
-    number: u32,
     /// Plans that get through the hardware queues.
     admitted: Mutex<BTreeSet<u64>>,
 }
@@ -136,13 +138,6 @@ impl Loaded {
         gpu.must_be_hopper()?;
         let module = Module::load(gpu, &compiled)?;
         let function = module.function(&source.entry, source.shared_bytes)?;
-        let sets = || (0..pipeline.kernel.counters.len()).map(|index| CounterId(index as u16));
-        let mut first = Vec::new();
-        let mut count = 0;
-        for counter in sets() {
-            first.push(count);
-            count += series.largest().counter_cells(counter);
-        }
         let copies = pipeline
             .kernel
             .roles
@@ -154,25 +149,29 @@ impl Loaded {
             // Kernels that wait for copies have a longer limit, so that the copies' stream reports a stall.
             limit += limit / 4;
         }
-        let number = rank.number(&pipeline.kernel.name, count)?;
+        let (cells, placed) = place(rank, series, copies)?;
+        let mut scratch = Tensors::new();
+        for (tensor, (range, _)) in scratch_of(&pipeline.kernel).zip(&placed.scratch) {
+            scratch.range(tensor, range, rank.rank());
+        }
         Ok(Loaded {
             machine: Machine::h200(),
-            cells: rank.allocate(
-                &format!("counters of {}", pipeline.kernel.name),
-                [count as usize, COUNTER_LINE as usize / 8],
-            )?,
             finished: Local::zeros(rank.stream(), 32)?,
             heap: rank.heap(),
             stride: rank.stride(),
-            watch: rank.watch(number, names(pipeline, &source, &first), limit, count),
+            watch: rank.watch(
+                placed.number,
+                names(pipeline, &source, &cells),
+                limit,
+                cells.count(),
+            ),
             sms: rank.sms(&pipeline.kernel),
             copies: copies && rank.world() > 1,
             state: Mutex::new(State {
                 arguments: Arguments::new(),
-                tables: Tables::new(rank, count as usize)?,
-                copies: Copies::new(&pipeline.kernel, (count * rank.world()) as usize),
+                tables: Tables::new(rank, cells.end() as usize)?,
+                copies: Copies::new(&pipeline.kernel, (cells.count() * rank.world()) as usize),
             }),
-            number,
             admitted: Mutex::default(),
             dependent_launch: pipeline.dependent_launch,
             pipeline: pipeline.clone(),
@@ -180,8 +179,20 @@ impl Loaded {
             source,
             function,
             runs: (rank.gpu().clone(), rank.stream().clone()),
-            first,
-            count,
+            cells,
+            placed,
+            scratch,
+        })
+    }
+
+    /// Sets all bytes of this rank's scratch, in the order of its stream. No launch needs it; tests that a launch reads
+    /// only what it wrote do. No kernel of the communicator may run.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn fill_scratch(&self, rank: &Communicator, byte: u8) -> Result<(), Error> {
+        self.placed.scratch.iter().try_for_each(|(range, _)| {
+            driver::fill(rank.stream(), range.on(rank.rank()), byte, range.bytes())
         })
     }
 
@@ -215,11 +226,11 @@ impl Loaded {
     ) -> Option<Entry> {
         let kernel = &self.pipeline.kernel;
         self.waits(rank).then(|| {
-            let entry = Entry::new(&kernel.name, self.number, plan.hash, plan.shape.m);
+            let entry = Entry::new(&kernel.name, self.placed.number, plan.hash, plan.shape.m);
             let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
-            let shared = ids.filter_map(|id| Some((id, tensors.place(id)?.shared?)));
+            let shared = ids.filter_map(|id| Some((id, self.given(tensors, id)?.shared?)));
             shared.fold(
-                entry.at("counters", self.cells.offset()),
+                entry.at("counters", self.placed.cells.offset()),
                 |entry, (id, base)| entry.at(self.name(id), base.since(self.heap)),
             )
         })
@@ -262,9 +273,10 @@ impl Loaded {
             copies,
         } = &mut *state;
         let capturing = rank.stream().is_capturing();
-        let (arrivals, everyone) = tables.of(rank, &self.pipeline, plan, capturing)?;
+        let (arrivals, everyone) = tables.of(rank, &self.pipeline, plan, &self.cells, capturing)?;
         self.fill(arguments, rank, plan, tensors, arrivals)?;
-        self.cells.allocation().ready(rank.rank())?;
+        self.placed.cells.ready(rank.rank())?;
+        self.scratch.ready(rank.rank())?;
         tensors.ready(rank.rank())?;
         // A captured launch is compared at each replay.
         if let Some(entry) = self.entry(rank, plan, tensors).filter(|_| !capturing) {
@@ -338,7 +350,10 @@ impl Loaded {
                         let value = match at.field {
                             Field::Heap => self.heap.to_bytes(),
                             Field::Stride => self.stride.to_le_bytes(),
-                            Field::Counters => self.cells.offset().to_le_bytes(),
+                            Field::Counters => self.placed.base.to_le_bytes(),
+                            Field::First(counter) => {
+                                u64::from(self.cells.at(counter.index())).to_le_bytes()
+                            }
                             Field::Arrivals => arrivals.to_bytes(),
                             Field::Finished => self.finished.address().to_bytes(),
                             Field::Vector(tensor) => self.vector(tensor, plan, tensors)?,
@@ -347,7 +362,6 @@ impl Loaded {
                             | Field::PartialChunk(_)
                             | Field::Me
                             | Field::World
-                            | Field::First(_)
                             | Field::CellRows(_)
                             | Field::LateJoin => {
                                 let value =
@@ -382,9 +396,9 @@ impl Loaded {
 
     /// The address of a rank's counter cell.
     fn cell(&self, home: u32, counter: CounterId, cell: u32) -> Address {
-        let cell = u64::from(self.first[counter.index()] + cell) * COUNTER_LINE;
+        let cell = u64::from(self.cells.at(counter.index()) + cell) * COUNTER_LINE;
         self.heap
-            .plus(u64::from(home) * self.stride + self.cells.offset() + cell)
+            .plus(u64::from(home) * self.stride + self.placed.base + cell)
     }
 }
 
@@ -397,9 +411,9 @@ impl Drop for Loaded {
 }
 
 /// What stall records of this kernel mean.
-fn names(pipeline: &Pipeline, source: &CudaSource, first: &[u32]) -> Names {
+fn names(pipeline: &Pipeline, source: &CudaSource, cells: &Cells) -> Names {
     let kernel = &pipeline.kernel;
-    let barriers = source.waits.len() - first.len();
+    let barriers = source.waits.len() - kernel.counters.len();
     let waits = source.waits.iter().enumerate().map(|(what, name)| {
         let counter = what.checked_sub(barriers);
         let mut at = None;
@@ -415,7 +429,7 @@ fn names(pipeline: &Pipeline, source: &CudaSource, first: &[u32]) -> Names {
         }
         Awaited {
             name: name.clone(),
-            first: counter.map_or(0, |counter| first[counter]),
+            first: counter.map_or(0, |counter| cells.at(counter)),
             at,
         }
     });

@@ -1,6 +1,7 @@
 //! Tables on the GPU of how much arrives at a rank's cells: one for each launched class of shapes, so that a launch of
 //! a known class copies nothing.
 
+use super::cells::Cells;
 use crate::communicator::Communicator;
 use crate::driver::{Address, Local, write};
 use crate::error::Error;
@@ -55,6 +56,7 @@ impl Tables {
         rank: &Communicator,
         pipeline: &Pipeline,
         plan: &Plan,
+        cells: &Cells,
         capturing: bool,
     ) -> Result<(Address, &[u32]), Error> {
         let counters = || (0..pipeline.kernel.counters.len()).map(|index| CounterId(index as u16));
@@ -91,7 +93,7 @@ impl Tables {
                         .collect(),
                     captured: false,
                 };
-                let mine = pipeline.arrivals(plan, rank.rank());
+                let mine = cells.spread(&pipeline.arrivals(plan, rank.rank()));
                 write(rank.stream(), self.address(at), &mine)?;
                 match self.known.get_mut(at) {
                     Some(known) => *known = table,

@@ -52,6 +52,19 @@ impl Tensors {
         self.places.get(tensor.index()).copied().flatten()
     }
 
+    /// A tensor in a range of the heap.
+    pub(super) fn range(&mut self, tensor: TensorId, range: &Arc<Allocation>, rank: u32) {
+        self.put(
+            tensor,
+            Placement {
+                own: range.on(rank),
+                shared: Some(range.on(0)),
+                bytes: range.bytes(),
+            },
+        );
+        self.held.push((tensor, range.clone()));
+    }
+
     /// A tensor of `bytes` bytes in this rank's own memory.
     pub fn local(&mut self, tensor: TensorId, address: Address, bytes: u64) {
         self.put(

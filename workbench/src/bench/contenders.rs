@@ -43,8 +43,7 @@ pub(super) struct Ready<'a> {
     loaded: Loaded,
     /// Set by set.
     tensors: Vec<Tensors>,
-    /// Each kernel has its own scratch: its credits say when that is free. A kernel beside the schedule's has its own
-    /// result.
+    /// A kernel beside the schedule's has its own result.
     mine: Vec<(TensorId, Memory)>,
 }
 
@@ -63,7 +62,10 @@ impl<'a> Ready<'a> {
         for index in 0..kernel.buffers.len() {
             let tensor = TensorId(index as u16);
             let (bytes, in_heap) = Loaded::needs(kernel, &planned.plan, tensor);
-            let own = kernel.buffers[index].is_scratch() || (tensor == roles.y && alone);
+            if kernel.buffers[index].is_scratch() {
+                continue;
+            }
+            let own = tensor == roles.y && alone;
             if own {
                 let name = &kernel.buffers[index].name;
                 mine.push((tensor, Memory::new(rank, name, bytes, in_heap)?));

@@ -38,8 +38,9 @@ pub(super) fn check(kernel: &Kernel) -> Vec<Diagnostic> {
     found
 }
 
-/// Scratch that other ranks read in its writer's memory.
-pub(super) fn pulled(kernel: &Kernel) -> BTreeSet<TensorId> {
+/// Scratch that other ranks read in its writer's memory: who writes it waits for all ranks' credits, not only for the
+/// owner's.
+pub fn pulled(kernel: &Kernel) -> BTreeSet<TensorId> {
     let mut pulled = BTreeSet::new();
     for role in &kernel.roles {
         visit(&role.body, &mut |op| {

@@ -18,6 +18,8 @@ use crate::kernel::Kernel;
 use crate::plan::Plan;
 use crate::undo::{Fix, undone};
 
+pub use credits::pulled;
+
 pub(super) use columns::{is_columned_counter, repeated};
 pub(super) use order::{Accessor, Before, before};
 

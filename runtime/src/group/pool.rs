@@ -1,0 +1,177 @@
+//! Scratch that the kernels of a communicator share, and the credits that say when it is free.
+//!
+//! A launch may write scratch when its last readers in the launches before are done. The verifier proves for each kernel
+//! that every access of a launch comes before the grant of the credit, wherever rows lie, and that every write waits for
+//! all credits that were granted before (`launches` in codegen). So launches of two kernels may follow each other in the
+//! same memory if both count in the same cells: a grant of either then counts for both. Two kernels share a place only if
+//! their writers wait for the same ranks: for the owner alone, or for everyone because ranks read each other's scratch.
+
+use super::heap::{Allocation, Heap, Room};
+use crate::error::Error;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Bytes of a cell.
+const LINE: u64 = 128;
+/// How many scratch tensors of a kernel share, of either kind. More of one kernel have memory and credits of their own.
+const SHARED: usize = 4;
+
+/// Whose credits a writer of scratch waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Readers {
+    /// Only its owner reads it.
+    Owner,
+    /// Other ranks read it there.
+    Everyone,
+}
+
+/// A scratch tensor of a kernel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Scratch {
+    pub name: Arc<str>,
+    pub bytes: u64,
+    /// None without a credit that could be shared.
+    pub readers: Option<Readers>,
+}
+
+/// What a kernel needs of the heap. All ranks need the same.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Needs {
+    pub kernel: Arc<str>,
+    /// Counter cells of a rank, those of all its credits among them.
+    pub cells: u32,
+    pub scratch: Vec<Scratch>,
+}
+
+/// What it got.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    /// The kernel's number in the communicator.
+    pub number: u32,
+    /// Where cell 0 lies in a slot.
+    pub base: u64,
+    /// The kernel's own cells, and which is the first.
+    pub cells: Allocation,
+    pub first: u32,
+    /// The memory of each scratch tensor, and the first cell of its credit if others share it: one a rank.
+    pub scratch: Vec<(Arc<Allocation>, Option<u32>)>,
+}
+
+/// What the kernels of a communicator share.
+#[derive(Debug)]
+pub(super) struct Pool {
+    kernels: u32,
+    /// Where the shared credits start in a slot.
+    credits: u64,
+    world: u32,
+    /// The memory of each shared place.
+    places: Vec<Weak<Allocation>>,
+}
+
+/// Bytes of the shared credits of so many ranks.
+pub(super) fn credit_bytes(world: u32) -> u64 {
+    2 * SHARED as u64 * u64::from(world) * LINE
+}
+
+/// The shared place of each scratch tensor of a kernel, if it has one.
+fn places(scratch: &[Scratch]) -> Vec<Option<usize>> {
+    let mut next = [0, SHARED];
+    let end = [SHARED, 2 * SHARED];
+    let place = |scratch: &Scratch| {
+        let kind = match scratch.readers? {
+            Readers::Owner => 0,
+            Readers::Everyone => 1,
+        };
+        next[kind] += 1;
+        Some(next[kind] - 1).filter(|place| *place < end[kind])
+    };
+    scratch.iter().map(place).collect()
+}
+
+impl Pool {
+    /// Nothing yet, with credits there.
+    pub fn new(credits: u64, world: u32) -> Pool {
+        Pool {
+            kernels: 0,
+            credits,
+            world,
+            places: (0..2 * SHARED).map(|_| Weak::new()).collect(),
+        }
+    }
+
+    /// Places a kernel. Its cells are near the shared credits, so that it can name both from one base; if there is no
+    /// room, it shares nothing.
+    pub fn place(
+        &mut self,
+        heap: &Arc<Heap>,
+        needs: &Needs,
+        patience: Duration,
+    ) -> Result<Placed, Error> {
+        let name = format!("counters of {}", needs.kernel);
+        let bytes = u64::from(needs.cells) * LINE;
+        let mut places = places(&needs.scratch);
+        let near = match places.iter().any(Option::is_some) {
+            true => heap.allocate(&name, bytes, Room::Cells, patience).ok(),
+            false => None,
+        };
+        let (cells, base) = match near {
+            Some(cells) => (cells, self.credits),
+            None => {
+                places.fill(None);
+                let cells = heap.allocate(&name, bytes, Room::Heap, patience)?;
+                let base = cells.offset();
+                (cells, base)
+            }
+        };
+        let mut scratch = Vec::new();
+        for (wanted, place) in needs.scratch.iter().zip(places) {
+            let known = place.and_then(|place| self.places[place].upgrade());
+            let memory = match known.filter(|known| known.bytes() >= wanted.bytes) {
+                Some(known) => known,
+                None => {
+                    let (name, bytes) = (&wanted.name, wanted.bytes);
+                    Arc::new(heap.allocate(name, bytes, Room::Heap, patience)?)
+                }
+            };
+            if let Some(place) = place {
+                self.places[place] = Arc::downgrade(&memory);
+            }
+            scratch.push((memory, place.map(|place| place as u32 * self.world)));
+        }
+        self.kernels += 1;
+        Ok(Placed {
+            number: self.kernels - 1,
+            base,
+            first: ((cells.offset() - base) / LINE) as u32,
+            cells,
+            scratch,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(readers: Option<Readers>) -> Scratch {
+        Scratch {
+            name: "partial".into(),
+            bytes: 1,
+            readers,
+        }
+    }
+
+    #[test]
+    fn scratch_is_shared_by_its_order_and_by_whose_credits_its_writers_wait_for() {
+        let owner = || scratch(Some(Readers::Owner));
+        let everyone = || scratch(Some(Readers::Everyone));
+        assert_eq!(
+            places(&[owner(), scratch(None), everyone(), owner()]),
+            [Some(0), None, Some(SHARED), Some(1)]
+        );
+        // A kernel that is read by others never meets one whose writers wait for the owner alone.
+        assert_ne!(places(&[owner()]), places(&[everyone()]));
+        let many: Vec<_> = (0..=SHARED).map(|_| owner()).collect();
+        assert_eq!(places(&many).last(), Some(&None));
+    }
+}

@@ -1,0 +1,115 @@
+//! Kernels that take turns in the same scratch: a launch of one may not write what the launch of another still reads.
+
+use crate::case::{Case, Fill, variant};
+use crate::fine;
+use crate::gpus::{World, dawdle, loopback, world};
+use crate::memory::{Heap, Memory, Words};
+use crate::right::{JITTER, KINDS};
+use counterflow::codegen::interp::Numbers;
+use counterflow::jit::{Compiler, Probes};
+use counterflow::launch::Loaded;
+use counterflow::{Communicator, Error, Shape, schedules};
+
+/// Sums are exact, whoever adds first.
+const FILL: Fill = Fill::Integers(7);
+
+/// Two sizes of one kernel, and a kernel whose scratch every rank reads: rows of scratch lie elsewhere in each.
+fn cases(world: &World, ranks: u32) -> Vec<Case> {
+    let variant = variant(ranks, KINDS[1]);
+    let case = |program, m, n, k| {
+        let shape = [Shape::new(m, n, k)];
+        Case::new(&program, &variant, &shape, world.sharing)
+    };
+    vec![
+        case(schedules::gemm_rs(), 1000, 264, 200),
+        case(schedules::gemm_rs(), 640, 520, 136),
+        case(schedules::gemm_ar(), 768, 264, 72),
+        case(schedules::gemm_ar(), 512, 392, 200),
+    ]
+}
+
+/// A kernel and what it needs on a rank.
+type Ready<'a> = (&'a Case, Heap<'a>, Loaded, Words);
+
+fn launch<'a>(
+    rank: &Communicator,
+    (case, heap, loaded, words): &'a Ready<'a>,
+) -> Result<Memory<'a>, Error> {
+    let memory = Memory::new(rank, heap, words)?;
+    memory.before()?;
+    loaded.launch(rank, &case.plans[0], &memory.tensors())?;
+    memory.after()?;
+    Ok(memory)
+}
+
+/// Launches in turn without waiting between them, and every element of every output.
+fn in_turn(
+    rank: &Communicator,
+    compiler: &Compiler,
+    cases: &[Case],
+    (launches, late): (usize, u64),
+) -> Result<(), Error> {
+    let mut ready = Vec::new();
+    for case in cases {
+        let heap = Heap::new(rank, &case.kernel, &[&case.plans[0]])?;
+        let loaded = Loaded::load(rank, compiler, &case.pipeline, &case.series)?;
+        let words = Words::new(&case.kernel, &case.plans[0], rank.rank(), 0, FILL);
+        ready.push((case, heap, loaded, words));
+    }
+    let mut right = Vec::new();
+    for one in &ready {
+        rank.barrier()?;
+        let memory = launch(rank, one)?;
+        rank.synchronize()?;
+        right.push(memory.outputs(rank, &one.0.plans[0], 0)?);
+    }
+    rank.barrier()?;
+    let mut numbers = Numbers::new(u64::from(rank.rank()));
+    let mut held = Vec::new();
+    for turn in 0..launches {
+        if numbers.below(8) == 0 {
+            dawdle(&mut numbers, late);
+        }
+        let which = (turn * turn + turn / 3) % ready.len();
+        held.push((which, launch(rank, &ready[which])?));
+    }
+    rank.synchronize()?;
+    rank.barrier()?;
+    for (turn, (which, memory)) in held.iter().enumerate() {
+        let case = &cases[*which];
+        let outputs = memory.outputs(rank, &case.plans[0], 0)?;
+        for (output, right) in outputs.iter().zip(&right[*which]) {
+            assert!(
+                output.values == right.values,
+                "launch {turn}, of {}, differs on rank {}",
+                case.kernel.name,
+                rank.rank()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn run(world: Option<World>, ranks: u32, probes: Probes, launches: (usize, u64)) {
+    let Some(world) = world else { return };
+    let cases = cases(&world, ranks);
+    let compiler = fine(Compiler::find()).with_probes(probes);
+    fine(Communicator::each(&world.ranks, |rank| {
+        in_turn(rank, &compiler, &cases, launches)
+    }));
+    println!("  four kernels in one scratch: {}", world.told());
+}
+
+#[test]
+fn kernels_take_turns_in_the_same_scratch() {
+    for ranks in [2, 4] {
+        run(world(ranks), ranks, Probes::default(), (300, 2000));
+        run(loopback(ranks), ranks, Probes::default(), (300, 2000));
+    }
+}
+
+#[test]
+fn kernels_take_turns_in_the_same_scratch_whoever_is_late() {
+    run(world(4), 4, JITTER, (150, 2000));
+    run(loopback(4), 4, JITTER, (150, 2000));
+}
