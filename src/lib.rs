@@ -10,39 +10,29 @@
 //!
 //! # Embedding
 //!
-//! Every rank is a thread of one process today. [`launch::Tensors`] trusts the addresses and lengths that it gets, and
-//! buffers must outlive their launches.
+//! Every rank is a thread of one process today. Building and allocating are collective; launching waits for no peer.
 //!
 //! ```rust,no_run
-//! use counterflow::codegen::{lower::lower, program::TensorId, sm90, verify};
-//! use counterflow::driver::Local;
-//! use counterflow::launch::{Loaded, Tensors};
-//! use counterflow::{Communicator, Error, Machine, Shape, Variant, jit::Compiler, prelude::bf16, schedules};
+//! use counterflow::{Communicator, Dtype, Error, prelude::bf16, schedules::AgGemmOp};
 //!
 //! fn main() -> Result<(), Error> {
-//!     let (m, n, k) = (8192, 8192, 8192);
-//!     let kernel = verify::kernel(lower(&schedules::ag_gemm(), &Variant::new(4))?)?;
-//!     let warps = verify::pipeline(sm90::build(&kernel)?)?;
-//!     let series = verify::series(&kernel, &Shape::new(m, n, k), &Machine::h200())?; // the largest shape
-//!     let plan = series.plan(&Shape::new(m, n, k))?; // one for each M that is launched
-//!     let compiler = Compiler::find()?;
-//!     let (m, n, k) = (m as usize, n as usize, k as usize);
+//!     let (m, n, k) = (8192, 2048, 8192); // rows over all ranks; columns and depth of one
 //!     Communicator::each(&Communicator::local(4)?, |rank| {
-//!         rank.reserve((2 * m * k + (4 << 20)) as u64)?;
+//!         let builder = rank.op_of::<AgGemmOp>().dtype(Dtype::Bf16).up_to(m, n, k);
+//!         rank.reserve(2 * (m * k) as u64 + builder.workspace()?.heap + (4 << 20))?;
+//!         let op = builder.build()?; // chooses, proves, compiles, loads, agrees
 //!         let x = rank.allocate::<bf16>("x", [m, k])?; // symmetric: fill this rank's rows, peers push theirs
-//!         let w = Local::<bf16>::zeros(rank.stream(), n * k)?;
-//!         let y = Local::<bf16>::zeros(rank.stream(), m * n)?;
-//!         let loaded = Loaded::load(rank, &compiler, &warps, &series)?;
-//!         let mut tensors = Tensors::new();
-//!         tensors.shared(TensorId(0), &x);
-//!         tensors.local(TensorId(1), w.address(), (2 * n * k) as u64);
-//!         tensors.local(TensorId(2), y.address(), (2 * m * n) as u64);
-//!         loaded.launch(rank, &plan, &tensors)?; // on the rank's stream; returns at once
-//!         rank.synchronize()
+//!         let (w, mut y) = (rank.zeros::<bf16>([n, k])?, rank.zeros::<bf16>([m, n])?);
+//!         let stream = rank.gpu().stream()?; // or one of yours: cudarc's `Arc<CudaStream>`
+//!         let done = op.on(&stream).x(&x).w(&w).y(&mut y).rows(4096).launch()?;
+//!         done.wait() // the launch comes after what was in the stream, and before what comes later there
 //!     })?;
 //!     Ok(())
 //! }
 //! ```
+//!
+//! [`Communicator::op`] takes any [`Program`], and its launches take tensors by name. `launch`, `gpus` and what is below
+//! them are for the bench and for tests: they keep nothing that they are given.
 #![forbid(unsafe_code)]
 
 // `#[schedule]` writes paths that start with `::counterflow`, and this package holds schedules too.
@@ -52,7 +42,8 @@ pub use counterflow_codegen as codegen;
 pub use counterflow_codegen::given;
 pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
-    Communicator, Device, Error, UserBuffer, cpu, cuda, driver, gpus, jit, launch, tuned,
+    Communicator, Device, Error, Op, OpBuilder, Pending, Tensor, UserBuffer, cpu, cuda, driver,
+    gpus, jit, launch, op, tuned,
 };
 
 pub use counterflow_codegen::diag::{Diagnostic, Diagnostics, Rule};

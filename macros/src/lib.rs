@@ -13,6 +13,7 @@ mod check;
 mod epilogue;
 mod errors;
 mod expand;
+mod launcher;
 mod mistakes;
 mod model;
 mod names;
@@ -55,6 +56,8 @@ use syn::ItemFn;
 /// }
 /// ```
 ///
+/// Beside it stands its launcher, `GemmOp`, whose methods `x(&…)`, `w(&…)` and `y(&mut …)` take the tensors of a launch.
+///
 /// Each call has the span of the user's tokens, so the program and rustc's errors show the user's lines.
 ///
 /// # The language
@@ -95,7 +98,11 @@ pub fn schedule(
             let schedule = parse::schedule(item, &errors);
             check::schedule(&schedule, &errors);
             match errors.check() {
-                Ok(()) => expand::schedule(&schedule),
+                Ok(()) => {
+                    let mut tokens = expand::schedule(&schedule);
+                    tokens.extend(launcher::launcher(&schedule));
+                    tokens
+                }
                 Err(error) => {
                     let mut tokens = error.to_compile_error();
                     tokens.extend(expand::stub(item));

@@ -8,15 +8,17 @@ use crate::cuda;
 use crate::driver::{Address, Element, Gpu, Stream, is_done, read_words};
 use crate::error::Error;
 use crate::group::{
-    Entry, Granted, Group, Names, Needs, Placed, Request, Verdict, Wanted, threads,
+    Allocation, Entry, Granted, Group, Names, Needs, Placed, Request, Verdict, Wanted, threads,
 };
+use crate::proof::Proven;
 use crate::retire;
 use crate::streams::CopyStream;
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::cuda::WATCH_BYTES;
 use counterflow_codegen::host::Queues;
 use counterflow_codegen::kernel::Kernel;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Seconds a rank waits for another, unless `UB_TIMEOUT` says otherwise.
@@ -27,9 +29,17 @@ const TIMEOUT: u64 = 110;
 pub struct Communicator {
     rank: u32,
     stream: Stream,
+    /// Whether others were given the stream: then it may hold their kernels.
+    lent: Arc<AtomicBool>,
+    /// Held while a launch is compared and enqueued: threads of a rank launch one after another.
+    launching: Arc<Mutex<()>>,
     /// Made for the first kernel whose data copy engines move.
-    copies: OnceLock<CopyStream>,
+    copies: Arc<OnceLock<CopyStream>>,
     group: Arc<Group>,
+    /// What the ranks of this process built: each choice and proof is made once.
+    proven: Arc<Proven>,
+    /// Whether it is the one that the user has: the rank leaves when that is dropped.
+    seat: bool,
 }
 
 /// The value of [`Communicator::sms`] on a GPU with `sms` SMs that several ranks share, with or without copies by the
@@ -79,12 +89,17 @@ impl Communicator {
             .map(|ordinal| Ok(Gpu::from(Arc::new(cuda::Gpu::open(*ordinal)?))))
             .collect::<Result<_, Error>>()?;
         let group = Arc::new(Group::new(gpus, slot, timeout)?);
+        let proven = Arc::new(Proven::default());
         let ranks = (0..).zip(group.streams());
         let made = ranks.map(|(rank, stream)| Communicator {
             rank,
             stream: stream.clone(),
-            copies: OnceLock::new(),
+            lent: Arc::default(),
+            launching: Arc::default(),
+            copies: Arc::default(),
             group: group.clone(),
+            proven: proven.clone(),
+            seat: true,
         });
         Ok(made.collect())
     }
@@ -156,17 +171,68 @@ impl Communicator {
     /// The driver copies within a GPU by kernels, even if asked for a copy engine. One SM is left to them, because the
     /// kernels that wait for the copies keep their own SMs until the copies are done.
     pub fn sms(&self, kernel: &Kernel) -> u32 {
+        self.share(kernel.roles.iter().any(|role| role.kind.sequential()))
+    }
+
+    /// The same, with or without copies by the host.
+    pub(crate) fn share(&self, copied: bool) -> u32 {
         let gpus = self.group.gpus().iter();
         let sharing = gpus
             .filter(|gpu| gpu.ordinal() == self.gpu().ordinal())
             .count() as u32;
-        let copied = kernel.roles.iter().any(|role| role.kind.sequential());
         share(self.gpu().sms(), sharing, copied)
     }
 
-    /// This rank's stream.
+    /// This rank's stream: all launches, copies and fills of this rank are in its order. Others may use it too. From the
+    /// first call on it may hold their kernels, so no launch there is a programmatic dependent launch any more.
     pub fn stream(&self) -> &Stream {
+        self.lent.store(true, Ordering::Relaxed);
         &self.stream
+    }
+
+    /// The same, for what only enqueues what is ours.
+    pub(crate) fn own_stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Whether the stream may hold kernels that are not ours.
+    pub(crate) fn has_lent(&self) -> bool {
+        self.lent.load(Ordering::Relaxed)
+    }
+
+    /// This rank's turn to launch: what is written into the ledger first is enqueued first.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+        let turn = self.launching.lock();
+        turn.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another handle of this rank, for what was made with it.
+    pub(crate) fn handle(&self) -> Communicator {
+        Communicator {
+            rank: self.rank,
+            stream: self.stream.clone(),
+            lent: self.lent.clone(),
+            launching: self.launching.clone(),
+            copies: self.copies.clone(),
+            group: self.group.clone(),
+            proven: self.proven.clone(),
+            seat: false,
+        }
+    }
+
+    /// Whether that is in this communicator's heap.
+    pub(crate) fn owns(&self, range: &Allocation) -> bool {
+        self.group.owns(range)
+    }
+
+    /// Whether both are handles of one rank.
+    pub(crate) fn is(&self, other: &Communicator) -> bool {
+        self.rank == other.rank && Arc::ptr_eq(&self.group, &other.group)
+    }
+
+    /// What the ranks of this process built.
+    pub(crate) fn proven(&self) -> &Proven {
+        &self.proven
     }
 
     /// Maps memory to the first `bytes` of every rank's slot. Collective. No address changes.
@@ -243,7 +309,17 @@ impl Communicator {
     /// [`Error::Stalled`] with who waited for what, if a kernel of any rank gave up; [`Error::Aborted`] if a rank ended
     /// early; otherwise the error that ended it.
     pub fn synchronize(&self) -> Result<(), Error> {
-        let ended = self.drained();
+        self.until(|| is_done(&self.stream))
+    }
+
+    /// Waits for something of this rank's stream.
+    pub(crate) fn until(&self, done: impl Fn() -> Result<bool, Error>) -> Result<(), Error> {
+        let ended = self.drained(done);
+        self.judge(ended)
+    }
+
+    /// What ended, unless the communicator did: then why. Results of such a launch are none.
+    pub(crate) fn judge<T>(&self, ended: Result<T, Error>) -> Result<T, Error> {
         // A kernel that gave up ended, too, and so did one that took its signals for good.
         self.alive()?;
         ended.map_err(|error| match error {
@@ -257,15 +333,15 @@ impl Communicator {
         })
     }
 
-    /// Waits until the stream is empty. Once the communicator has ended, it waits one more time limit at most: then
-    /// something hangs that nothing of ours can end.
-    fn drained(&self) -> Result<(), Error> {
+    /// Waits until `done`. Once the communicator has ended, it waits one more time limit at most: then something hangs that
+    /// nothing of ours can end.
+    fn drained(&self, done: impl Fn() -> Result<bool, Error>) -> Result<(), Error> {
         /// Most kernels end in microseconds, so polling costs less than sleeping.
         const EAGER: Duration = Duration::from_millis(1);
         const PAUSE: Duration = Duration::from_micros(50);
         let start = Instant::now();
         let mut dead = None;
-        while !is_done(&self.stream)? {
+        while !done()? {
             if start.elapsed() < EAGER {
                 std::hint::spin_loop();
                 continue;
@@ -348,7 +424,9 @@ impl Communicator {
 /// Kernels of this rank may still run, and use memory and records of the group: both stay until they are done.
 impl Drop for Communicator {
     fn drop(&mut self) {
-        self.group.ends().leaves(self.rank);
+        if self.seat {
+            self.group.ends().leaves(self.rank);
+        }
         retire::later(self.gpu(), &self.stream, self.group.clone());
     }
 }

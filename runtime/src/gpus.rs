@@ -186,7 +186,7 @@ impl Memory {
         Ok(if in_heap {
             Memory::Heap(rank.allocate(name, [bytes as usize])?)
         } else {
-            Memory::Own(Local::zeros(rank.stream(), bytes as usize)?)
+            Memory::Own(Local::zeros(rank.own_stream(), bytes as usize)?)
         })
     }
 
@@ -326,7 +326,7 @@ fn prepare(
         let to = memory[index].address();
         let bytes = Loaded::needs(&pipeline.kernel, plan, tensor).0;
         if !buffer.is_scratch() {
-            driver::fill(rank.stream(), to, POISON, bytes)?;
+            driver::fill(rank.own_stream(), to, POISON, bytes)?;
         }
         if !buffer.kind.counts_before() {
             continue;
@@ -362,12 +362,12 @@ fn prepare(
                 let lines = transposed(values, columns);
                 let bytes = pack(&lines, buffer.dtype, values.len() / columns.max(1), pitch);
                 let start = (first + index) * columns * pitch;
-                driver::write(rank.stream(), to.plus(start as u64), &bytes)?;
+                driver::write(rank.own_stream(), to.plus(start as u64), &bytes)?;
             }
         } else {
             let bytes = pack(&values, buffer.dtype, columns, pitch);
             let start = u64::from(rows.start) * pitch as u64;
-            driver::write(rank.stream(), to.plus(start), &bytes)?;
+            driver::write(rank.own_stream(), to.plus(start), &bytes)?;
         }
     }
     Ok(())
@@ -385,7 +385,11 @@ fn output(
     let rows = plan.geometry.held(buffer, rank.rank());
     let columns = plan.geometry.size(buffer.columns) as usize;
     let pitch = plan.pitch(&pipeline.kernel, tensor) as usize;
-    let bytes = driver::read(rank.stream(), memory.address(), rows.len() as usize * pitch)?;
+    let bytes = driver::read(
+        rank.own_stream(),
+        memory.address(),
+        rows.len() as usize * pitch,
+    )?;
     let values = unpack(&bytes, buffer.dtype, columns, pitch);
     Ok(Output {
         launch,
@@ -434,11 +438,11 @@ fn time(rank: &Communicator, launch: impl Fn() -> Result<(), Error>) -> Result<D
     let mut times = Vec::new();
     for group in 0..=GROUPS {
         rank.barrier()?;
-        let start = Event::record(rank.stream())?;
+        let start = Event::record(rank.own_stream())?;
         for _ in 0..GROUP {
             launch()?;
         }
-        let end = Event::record(rank.stream())?;
+        let end = Event::record(rank.own_stream())?;
         rank.synchronize()?;
         // The first group is a warm-up.
         if group > 0 {

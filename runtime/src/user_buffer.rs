@@ -55,6 +55,11 @@ impl<T: Element> UserBuffer<T> {
         &self.shape
     }
 
+    /// The rank whose handle this is.
+    pub(crate) fn rank(&self) -> u32 {
+        self.rank
+    }
+
     /// Elements on each rank.
     pub fn len(&self) -> usize {
         self.len

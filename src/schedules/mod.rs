@@ -1,4 +1,5 @@
-//! The library: schedules in the language itself, one per file. Each says when to use it.
+//! The library: schedules in the language itself, one per file. Each says when to use it. Beside each stands its
+//! launcher ([`Communicator::op_of`](crate::Communicator::op_of)).
 
 mod ag_gemm;
 mod ag_gemm_pull;
@@ -12,17 +13,17 @@ mod linear_gelu;
 mod linear_residual;
 mod wgrad;
 
-pub use ag_gemm::ag_gemm;
-pub use ag_gemm_pull::ag_gemm_pull;
-pub use ag_gemm_ring::ag_gemm_ring;
-pub use bulk::bulk;
-pub use gemm::gemm;
-pub use gemm_ar::gemm_ar;
-pub use gemm_rs::gemm_rs;
-pub use gemm_rs_add::gemm_rs_add;
-pub use linear_gelu::linear_gelu;
-pub use linear_residual::linear_residual;
-pub use wgrad::wgrad;
+pub use ag_gemm::{AgGemmOp, ag_gemm};
+pub use ag_gemm_pull::{AgGemmPullOp, ag_gemm_pull};
+pub use ag_gemm_ring::{AgGemmRingOp, ag_gemm_ring};
+pub use bulk::{BulkOp, bulk};
+pub use gemm::{GemmOp, gemm};
+pub use gemm_ar::{GemmArOp, gemm_ar};
+pub use gemm_rs::{GemmRsOp, gemm_rs};
+pub use gemm_rs_add::{GemmRsAddOp, gemm_rs_add};
+pub use linear_gelu::{LinearGeluOp, linear_gelu};
+pub use linear_residual::{LinearResidualOp, linear_residual};
+pub use wgrad::{WgradOp, wgrad};
 
 /// Every schedule of the library.
 pub const ALL: [fn() -> crate::Program; 11] = [

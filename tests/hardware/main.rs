@@ -27,6 +27,7 @@ mod fused;
 mod gpus;
 mod heap;
 mod memory;
+mod op;
 mod prebuilt;
 mod pulls;
 mod queues;

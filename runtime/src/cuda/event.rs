@@ -18,6 +18,11 @@ impl Event {
         checked("record an event", event).map(Event)
     }
 
+    /// The same, without the time.
+    pub(crate) fn order(stream: &CudaStream) -> Result<Event, Error> {
+        checked("record an event", stream.record_event(None)).map(Event)
+    }
+
     /// Moves it to after everything that is in the stream now.
     pub(crate) fn record_again(&self, stream: &CudaStream) -> Result<(), Error> {
         checked("order streams", self.0.record(stream))

@@ -39,8 +39,6 @@ impl Gpu {
             ));
         }
         let context = checked("open the GPU", CudaContext::new(ordinal as usize))?;
-        // SAFETY: we order streams ourselves. Events around every slice would come between a kernel and its peers.
-        unsafe { context.disable_event_tracking() };
         let ask = |attribute| checked("ask the GPU", context.attribute(attribute));
         let sms = ask(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         Ok(Gpu {

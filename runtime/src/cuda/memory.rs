@@ -3,13 +3,16 @@
 use super::driver::{check, checked};
 use super::{Address, Gpu};
 use crate::error::Error;
+use counterflow_codegen::dtype::Dtype;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, ValidAsZeroBits, sys};
 use std::sync::Arc;
 
 /// Numbers a GPU can hold: every pattern of bits is a value.
 pub trait Element:
-    DeviceRepr + ValidAsZeroBits + Copy + Default + Send + Sync + sealed::Sealed
+    DeviceRepr + ValidAsZeroBits + Copy + Default + Send + Sync + 'static + sealed::Sealed
 {
+    /// The element type of a schedule's tensor that it stands for, if it stands for one.
+    const TENSOR: Option<Dtype>;
 }
 
 mod sealed {
@@ -17,9 +20,13 @@ mod sealed {
 }
 
 macro_rules! elements {
-    ($($number:ty),*) => {$(
+    (@) => { None };
+    (@ $dtype:ident) => { Some(Dtype::$dtype) };
+    ($($number:ty $(=> $dtype:ident)?),*) => {$(
         impl sealed::Sealed for $number {}
-        impl Element for $number {}
+        impl Element for $number {
+            const TENSOR: Option<Dtype> = elements!(@ $($dtype)?);
+        }
     )*};
 }
 elements!(
@@ -31,10 +38,10 @@ elements!(
     i16,
     i32,
     i64,
-    f32,
+    f32 => F32,
     f64,
-    half::f16,
-    half::bf16
+    half::f16 => F16,
+    half::bf16 => Bf16
 );
 
 /// `len` elements of zero bits, for use in the order of `stream`.

@@ -19,6 +19,12 @@ impl Event {
         cuda::Event::record(stream).map(Event)
     }
 
+    /// After everything that is in the stream now. It orders and keeps no time.
+    pub(crate) fn order(stream: &Stream) -> Result<Event, Error> {
+        let StreamKind::Cuda(stream) = &stream.0;
+        cuda::Event::order(stream).map(Event)
+    }
+
     /// Moves it to after everything that is in the stream now. What waited for it before keeps waiting for the earlier
     /// point.
     ///

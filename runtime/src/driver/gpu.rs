@@ -55,6 +55,14 @@ impl Gpu {
         gpu.memory()
     }
 
+    /// Whether it is a stream of this GPU.
+    pub(crate) fn has(&self, stream: &Stream) -> bool {
+        let Kind::Cuda(gpu) = &self.0;
+        stream
+            .cuda()
+            .is_ok_and(|stream| stream.context().cu_ctx() == gpu.context().cu_ctx())
+    }
+
     /// A new stream that does not wait for the default one.
     ///
     /// # Errors

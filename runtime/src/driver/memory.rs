@@ -15,7 +15,11 @@ pub struct Local<T> {
 
 #[derive(Debug)]
 enum Place<T> {
-    Cuda(CudaSlice<T>),
+    Cuda {
+        _slice: CudaSlice<T>,
+        /// Asked for once: cudarc puts an event into the stream whenever it is asked.
+        address: Address,
+    },
 }
 
 impl<T: Element> Local<T> {
@@ -25,8 +29,12 @@ impl<T: Element> Local<T> {
     /// When the GPU's memory is full.
     pub fn zeros(stream: &Stream, len: usize) -> Result<Local<T>, Error> {
         let StreamKind::Cuda(on) = &stream.0;
+        let slice = cuda::zeros(on, len)?;
         Ok(Local {
-            place: Place::Cuda(cuda::zeros(on, len)?),
+            place: Place::Cuda {
+                address: cuda::address_of(&slice, on),
+                _slice: slice,
+            },
             len,
             stream: stream.clone(),
         })
@@ -69,10 +77,10 @@ impl<T: Element> Local<T> {
         self.len == 0
     }
 
-    /// Where it is.
+    /// Where it is. It is freed in the order of its stream: only work that ends before the free may use it.
     pub fn address(&self) -> Address {
-        let (Place::Cuda(slice), StreamKind::Cuda(stream)) = (&self.place, &self.stream.0);
-        cuda::address_of(slice, stream)
+        let Place::Cuda { address, .. } = &self.place;
+        *address
     }
 }
 

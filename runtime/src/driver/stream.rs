@@ -41,6 +41,12 @@ impl Stream {
         cuda::synchronize(stream)
     }
 
+    /// Whether both are one stream.
+    pub(crate) fn is(&self, other: &Stream) -> bool {
+        let (Kind::Cuda(one), Kind::Cuda(other)) = (&self.0, &other.0);
+        one.cu_stream() == other.cu_stream() && one.context().cu_ctx() == other.context().cu_ctx()
+    }
+
     /// Whether its work is recorded into a graph instead of done.
     pub fn is_capturing(&self) -> bool {
         let Kind::Cuda(stream) = &self.0;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Allocations start on this: the swizzle's period, and a multiple of the lines that keep counters apart.
-const ALIGN: u64 = 1024;
+pub(crate) const ALIGN: u64 = 1024;
 
 /// Which part of every slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -210,6 +210,11 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
+    /// Whether it is in that heap.
+    pub(super) fn is_in(&self, heap: &Arc<Heap>) -> bool {
+        Arc::ptr_eq(&self.heap, heap)
+    }
+
     /// Where a rank has it.
     pub fn on(&self, rank: u32) -> Address {
         self.heap.address(rank, self.range.start)

@@ -9,7 +9,7 @@ mod seats;
 pub(crate) mod threads;
 
 pub(crate) use abort::{Awaited, End, Names, Verdict};
-pub(crate) use heap::Allocation;
+pub(crate) use heap::{ALIGN, Allocation};
 pub(crate) use ledger::Entry;
 pub(crate) use pool::{Needs, Placed, Readers, Scratch};
 pub(crate) use request::{Granted, Request, Wanted};
@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 /// shared scratch follow, and then the cells of the kernels that share it.
 const CONTROL: u64 = 4096;
 /// Bytes of those cells: with what is before, at most as much as is mapped at once.
-const CELLS: u64 = 1 << 20;
+pub(crate) const CELLS: u64 = 1 << 20;
 const ABORT: u64 = 0;
 const CLAIM: u64 = 128;
 /// How long a rank that waits for others looks at nothing else.
@@ -145,6 +145,11 @@ impl Group {
             kernel,
         };
         watch.bytes()
+    }
+
+    /// Whether that is in this group's heap.
+    pub(crate) fn owns(&self, range: &Allocation) -> bool {
+        range.is_in(&self.heap)
     }
 
     /// A place in a rank's slot of the heap.

@@ -74,7 +74,7 @@ impl Loaded {
             let op = match submission {
                 Submission::Copies(op) => op,
                 Submission::CopiesFollow => {
-                    before.record_again(rank.stream())?;
+                    before.record_again(rank.own_stream())?;
                     stream.wait(before)?;
                     continue;
                 }
@@ -88,7 +88,7 @@ impl Loaded {
                     memory_ops(stream, &batch)?;
                     batch.clear();
                     after.record_again(stream)?;
-                    rank.stream().wait(after)?;
+                    rank.own_stream().wait(after)?;
                     continue;
                 }
             };

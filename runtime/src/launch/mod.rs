@@ -4,18 +4,21 @@ mod admit;
 mod cells;
 mod copies;
 mod counts;
+mod how;
 mod maps;
 mod place;
 mod tables;
 mod tensors;
 
+pub(crate) use how::How;
+pub(crate) use tensors::Placement;
 pub use tensors::Tensors;
 
 use crate::communicator::Communicator;
 use crate::cuda::{Arguments, Function, LaunchConfig, Module};
 use crate::driver::{self, Address, Gpu, Local, Stream};
 use crate::error::Error;
-use crate::group::{Awaited, Entry, Names, Placed};
+use crate::group::{Awaited, CELLS, Entry, Names, Placed};
 use crate::jit::{Compiled, Compiler, Source, Target};
 use crate::retire;
 use cells::Cells;
@@ -37,6 +40,9 @@ use tables::Tables;
 
 /// Bytes of a kernel's numbers, at most: a parameter block has 4 KiB, and tensor maps take a part of it.
 const MOST_NUMBERS: usize = 2048;
+
+/// Words in which a launch counts its finished CTAs.
+const FINISHED: usize = 32;
 
 /// Compiles a checked pipeline's text, or takes it from the cache.
 ///
@@ -156,7 +162,7 @@ impl Loaded {
         }
         Ok(Loaded {
             machine: Machine::h200(),
-            finished: Local::zeros(rank.stream(), 32)?,
+            finished: Local::zeros(rank.own_stream(), FINISHED)?,
             heap: rank.heap(),
             stride: rank.stride(),
             watch: rank.watch(
@@ -178,7 +184,7 @@ impl Loaded {
             series: series.clone(),
             source,
             function,
-            runs: (rank.gpu().clone(), rank.stream().clone()),
+            runs: (rank.gpu().clone(), rank.own_stream().clone()),
             cells,
             placed,
             scratch,
@@ -192,8 +198,19 @@ impl Loaded {
     /// What the driver refuses.
     pub fn fill_scratch(&self, rank: &Communicator, byte: u8) -> Result<(), Error> {
         self.placed.scratch.iter().try_for_each(|(range, _)| {
-            driver::fill(rank.stream(), range.on(rank.rank()), byte, range.bytes())
+            driver::fill(
+                rank.own_stream(),
+                range.on(rank.rank()),
+                byte,
+                range.bytes(),
+            )
         })
+    }
+
+    /// The most bytes that a kernel of so many counter cells takes of a GPU's own memory.
+    pub(crate) fn own_bytes(cells: u64) -> u64 {
+        // Cells that kernels share may lie anywhere among those of the communicator.
+        (cells + CELLS / COUNTER_LINE) * tables::MOST as u64 * 4 + FINISHED as u64 * 4
     }
 
     /// What the machine code needs.
@@ -202,7 +219,7 @@ impl Loaded {
     }
 
     /// Rejects a plan that would hang on this GPU. Looks at each plan once.
-    fn admit(&self, rank: &Communicator, plan: &Plan) -> Result<(), Error> {
+    pub(crate) fn admit(&self, rank: &Communicator, plan: &Plan) -> Result<(), Error> {
         let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
         if self.waits(rank) && !admitted.contains(&plan.hash) {
             admit::admit(rank, &self.pipeline, plan)?;
@@ -212,7 +229,7 @@ impl Loaded {
     }
 
     /// Whether a launch waits for other ranks.
-    fn waits(&self, rank: &Communicator) -> bool {
+    pub(crate) fn waits(&self, rank: &Communicator) -> bool {
         rank.world() > 1 && !self.pipeline.kernel.counters.is_empty()
     }
 
@@ -249,10 +266,27 @@ impl Loaded {
         plan: &Checked<Plan>,
         tensors: &Tensors,
     ) -> Result<(), Error> {
+        let how = How {
+            stream: rank.own_stream(),
+            early: true,
+            graph: false,
+        };
+        let _turn = rank.turn();
+        self.launch_as(rank, how, plan, tensors)
+    }
+
+    /// The same, as it says. The caller has the rank's turn.
+    pub(crate) fn launch_as(
+        &self,
+        rank: &Communicator,
+        how: How<'_>,
+        plan: &Checked<Plan>,
+        tensors: &Tensors,
+    ) -> Result<(), Error> {
         rank.alive()?;
         self.admit(rank, plan)?;
         // What only this rank refuses, its peers would wait for.
-        self.enqueue(rank, plan, tensors).inspect_err(|error| {
+        self.enqueue(rank, how, plan, tensors).inspect_err(|error| {
             let kernel = &self.source.entry;
             rank.ended_early(&format!("it does not launch {kernel}: {error}"));
         })
@@ -261,6 +295,7 @@ impl Loaded {
     fn enqueue(
         &self,
         rank: &Communicator,
+        how: How<'_>,
         plan: &Checked<Plan>,
         tensors: &Tensors,
     ) -> Result<(), Error> {
@@ -272,8 +307,9 @@ impl Loaded {
             tables,
             copies,
         } = &mut *state;
-        let capturing = rank.stream().is_capturing();
-        let (arrivals, everyone) = tables.of(rank, &self.pipeline, plan, &self.cells, capturing)?;
+        let capturing = how.graph || how.stream.is_capturing();
+        let (arrivals, everyone) =
+            tables.of(rank, &self.pipeline, plan, (&self.cells, &how), capturing)?;
         self.fill(arguments, rank, plan, tensors, arrivals)?;
         self.placed.cells.ready(rank.rank())?;
         self.scratch.ready(rank.rank())?;
@@ -283,7 +319,8 @@ impl Loaded {
             rank.write(entry)?;
         }
         rank.launches()?;
-        let kernel = || self.start(rank, self.grid(rank, plan, capturing), arguments);
+        let grid = self.grid(rank, plan, how.early && !capturing);
+        let kernel = || self.start(how.stream, grid, arguments);
         if !self.copies {
             return kernel();
         }
@@ -301,7 +338,7 @@ impl Loaded {
 
     /// How a plan is launched. A captured launch stays a kernel with an ordinary edge to its predecessor, which every
     /// driver and every library that reads the graph knows.
-    fn grid(&self, rank: &Communicator, plan: &Plan, capturing: bool) -> LaunchConfig {
+    fn grid(&self, rank: &Communicator, plan: &Plan, early: bool) -> LaunchConfig {
         let ctas = plan.grid.gemm + plan.grid.comm;
         LaunchConfig {
             ctas,
@@ -309,7 +346,7 @@ impl Loaded {
             cluster: 1,
             dependent_launch: self.dependent_launch
                 && dependent_launch::pays(ctas, rank.gpu().sms())
-                && !capturing,
+                && early,
         }
     }
 
@@ -384,14 +421,14 @@ impl Loaded {
     #[allow(unsafe_code, reason = "the door to the GPU")]
     fn start(
         &self,
-        rank: &Communicator,
+        stream: &Stream,
         grid: LaunchConfig,
         arguments: &Arguments,
     ) -> Result<(), Error> {
         // SAFETY: pipeline and plan are checked, so the kernel stays inside its tensors, whose sizes were compared with
         // what it needs. Ranks that run the same kernel make all the signals it waits for, and every wait is bounded.
         // The caller keeps the tensors alive until `synchronize`.
-        unsafe { self.function.launch(rank.stream().cuda()?, grid, arguments) }
+        unsafe { self.function.launch(stream.cuda()?, grid, arguments) }
     }
 
     /// The address of a rank's counter cell.

@@ -2,6 +2,7 @@
 //! a known class copies nothing.
 
 use super::cells::Cells;
+use super::how::How;
 use crate::communicator::Communicator;
 use crate::driver::{Address, Local, write};
 use crate::error::Error;
@@ -11,7 +12,7 @@ use counterflow_codegen::warp::Pipeline;
 use std::sync::Arc;
 
 /// How many classes are kept: a serving engine has a handful of batch sizes.
-const MOST: usize = 32;
+pub(super) const MOST: usize = 32;
 
 /// The tables.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ impl Tables {
     /// Tables for ranks with this many cells.
     pub fn new(rank: &Communicator, cells: usize) -> Result<Tables, Error> {
         Ok(Tables {
-            memory: Local::zeros(rank.stream(), cells * MOST)?,
+            memory: Local::zeros(rank.own_stream(), cells * MOST)?,
             cells,
             known: Vec::new(),
             oldest: 0,
@@ -56,7 +57,7 @@ impl Tables {
         rank: &Communicator,
         pipeline: &Pipeline,
         plan: &Plan,
-        cells: &Cells,
+        (cells, how): (&Cells, &How<'_>),
         capturing: bool,
     ) -> Result<(Address, &[u32]), Error> {
         let counters = || (0..pipeline.kernel.counters.len()).map(|index| CounterId(index as u16));
@@ -67,7 +68,7 @@ impl Tables {
         };
         let at = match self.known.iter().position(same) {
             Some(at) => at,
-            None if capturing => {
+            None if capturing && !how.graph => {
                 return Err(Error::NotYet {
                     what: format!(
                         "capturing {} before it was launched: the first launch copies its arrival counts",
@@ -94,7 +95,9 @@ impl Tables {
                     captured: false,
                 };
                 let mine = cells.spread(&pipeline.arrivals(plan, rank.rank()));
-                write(rank.stream(), self.address(at), &mine)?;
+                write(rank.own_stream(), self.address(at), &mine)?;
+                let mine = pipeline.arrivals(plan, rank.rank());
+                write(rank.own_stream(), self.address(at), &mine)?;
                 match self.known.get_mut(at) {
                     Some(known) => *known = table,
                     None => self.known.push(table),

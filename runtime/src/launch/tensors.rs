@@ -17,7 +17,7 @@ pub struct Tensors {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Placement {
+pub(crate) struct Placement {
     /// In this rank's memory.
     pub own: Address,
     /// Its address in slot 0, if it is in the heap.
@@ -31,7 +31,7 @@ impl Tensors {
         Tensors::default()
     }
 
-    fn put(&mut self, tensor: TensorId, place: Placement) {
+    pub(crate) fn put(&mut self, tensor: TensorId, place: Placement) {
         let index = tensor.index();
         if self.places.len() <= index {
             self.places.resize(index + 1, None);
@@ -79,15 +79,18 @@ impl Tensors {
 
     /// A tensor in the heap. Its memory is kept for as long as this.
     pub fn shared<T: Element>(&mut self, tensor: TensorId, buffer: &UserBuffer<T>) {
-        self.put(
-            tensor,
-            Placement {
-                own: buffer.address(),
-                shared: Some(buffer.on(0)),
-                bytes: (buffer.len() * size_of::<T>()) as u64,
-            },
-        );
-        self.held.push((tensor, buffer.allocation().clone()));
+        let place = Placement {
+            own: buffer.address(),
+            shared: Some(buffer.on(0)),
+            bytes: (buffer.len() * size_of::<T>()) as u64,
+        };
+        self.hold(tensor, place, buffer.allocation());
+    }
+
+    /// A tensor at that place of the heap, with what keeps it.
+    pub(crate) fn hold(&mut self, tensor: TensorId, place: Placement, range: &Arc<Allocation>) {
+        self.put(tensor, place);
+        self.held.push((tensor, range.clone()));
     }
 }
 

@@ -367,7 +367,7 @@ mod tests {
                 "rank 0 waited too long: copy_engine saw 0 of 3 on ready[1] ({line}), in launch 0; nothing behind it has begun; launches enqueued, rank by rank: 0"
             )
         );
-        let (stream, cell) = (rank.stream(), cells.address());
+        let (stream, cell) = (rank.own_stream(), cells.address());
         assert_eq!(read_words(stream, cell, 1), Some(vec![RELEASE]));
         Ok(())
     }

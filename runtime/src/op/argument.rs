@@ -1,0 +1,225 @@
+//! What a launch is given for its tensors, and whether it may have it. Nothing here asks a GPU.
+
+use crate::error::Error;
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::kernel::{Buffer, Kernel};
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::{TensorId, TensorKind};
+use std::ops::Range;
+
+/// Where memory is, seen from the rank that launches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Home {
+    /// In the symmetric heap of this rank's communicator.
+    Heap,
+    /// On this rank's GPU, for this rank alone.
+    Own,
+    /// Somewhere else; what it is.
+    Elsewhere(&'static str),
+}
+
+/// One tensor that a launch is given, without its memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Given {
+    pub home: Home,
+    /// None: its elements are no tensor's.
+    pub dtype: Option<Dtype>,
+    /// Rows and columns, one row after another.
+    pub shape: [usize; 2],
+    /// Its first byte.
+    pub start: u64,
+    /// Whether the caller lent it to be written.
+    pub writable: bool,
+}
+
+/// What a schedule's tensor must be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Needs {
+    /// What it is for.
+    pub kind: TensorKind,
+    /// Its element type.
+    pub dtype: Dtype,
+    /// Rows and columns in memory, one row after another. More rows are fine. A transposed operand has its columns as rows.
+    pub shape: [usize; 2],
+    /// Whether peers address it, so that it must be in the symmetric heap.
+    pub in_heap: bool,
+}
+
+impl Needs {
+    /// What a plan needs of that tensor on each rank.
+    pub(super) fn of(kernel: &Kernel, plan: &Plan, tensor: TensorId) -> Needs {
+        let buffer = &kernel.buffers[tensor.index()];
+        let pitch = plan.pitch(kernel, tensor);
+        let slots = u64::from(buffer.slots(plan.geometry.world));
+        let lines = plan.bytes(kernel, tensor) / pitch.max(1) / slots.max(1);
+        Needs {
+            kind: buffer.kind,
+            dtype: buffer.dtype,
+            shape: [
+                (lines * slots) as usize,
+                (pitch / u64::from(buffer.dtype.bytes())) as usize,
+            ],
+            in_heap: buffer.kind.symmetric(),
+        }
+    }
+
+    /// Bytes of it.
+    pub fn bytes(&self) -> u64 {
+        (self.shape[0] * self.shape[1]) as u64 * u64::from(self.dtype.bytes())
+    }
+}
+
+/// Whether a launch writes a tensor. Peers write the rows that they send into one that is gathered.
+fn written(buffer: &Buffer) -> bool {
+    match buffer.kind {
+        TensorKind::Gathered
+        | TensorKind::Out
+        | TensorKind::Accumulated
+        | TensorKind::Scattered
+        | TensorKind::Reduced
+        | TensorKind::Scratch { .. } => true,
+        TensorKind::Local | TensorKind::Vector => false,
+    }
+}
+
+/// Whether only a `&mut` may be given for it. Many launches may gather into one tensor, each its own rows.
+fn takes_mut(buffer: &Buffer) -> bool {
+    written(buffer) && buffer.kind != TensorKind::Gathered
+}
+
+/// Alignment of a tensor's first byte: that of TMA.
+const ALIGN: u64 = 16;
+
+/// Rejects one tensor that a launch of `plan` cannot have.
+pub(super) fn check_one(
+    kernel: &Kernel,
+    plan: &Plan,
+    tensor: TensorId,
+    given: &Given,
+) -> Result<(), Error> {
+    let buffer = &kernel.buffers[tensor.index()];
+    let name = &buffer.name;
+    let needs = Needs::of(kernel, plan, tensor);
+    let refuse = |what: String, legal: String| Err(Error::Usage { what, legal });
+    match given.home {
+        Home::Heap => {}
+        Home::Own if !needs.in_heap => {}
+        Home::Own => {
+            return refuse(
+                format!("{name} is not in the symmetric heap"),
+                "`allocate` it: peers address it".into(),
+            );
+        }
+        Home::Elsewhere(what) => {
+            return refuse(
+                format!("{name} is memory of {what}"),
+                "give memory of the rank that built the op: of its communicator and its GPU".into(),
+            );
+        }
+    }
+    if given.dtype != Some(needs.dtype) {
+        let held = given.dtype.map_or("no tensor's type", Dtype::name);
+        return refuse(
+            format!("the elements of {name} are {held}"),
+            format!(
+                "this op was built for {} there; `OpBuilder::dtype` chooses the type",
+                needs.dtype
+            ),
+        );
+    }
+    let ([rows, columns], [held_rows, held_columns]) = (needs.shape, given.shape);
+    if held_columns != columns || held_rows < rows {
+        return refuse(
+            format!("{name} is {held_rows} x {held_columns}"),
+            format!(
+                "give {rows} x {columns} for {}; more rows are fine",
+                plan.shape
+            ),
+        );
+    }
+    if !given.start.is_multiple_of(ALIGN) {
+        return refuse(
+            format!("{name} starts at an address that is not a multiple of {ALIGN}"),
+            format!("start it at a multiple of {ALIGN} bytes: the GPU's copies need that"),
+        );
+    }
+    if takes_mut(buffer) && !given.writable {
+        return refuse(
+            format!("{name} is an output and was given by a shared reference"),
+            format!("give `&mut`: the launch writes {name}"),
+        );
+    }
+    Ok(())
+}
+
+/// Rejects tensors that overlap where one is written. Each must be one that [`check_one`] accepts.
+pub(super) fn check_overlap(
+    kernel: &Kernel,
+    plan: &Plan,
+    given: &[(TensorId, Given)],
+) -> Result<(), Error> {
+    let range = |(tensor, given): &(TensorId, Given)| -> Range<u64> {
+        given.start..given.start + Needs::of(kernel, plan, *tensor).bytes()
+    };
+    for (at, one) in given.iter().enumerate() {
+        for other in &given[at + 1..] {
+            let (a, b) = (range(one), range(other));
+            let both = a.start < b.end && b.start < a.end;
+            let [first, second] = [one, other].map(|(id, _)| &kernel.buffers[id.index()]);
+            if both && (written(first) || written(second)) {
+                let writes = if written(first) { first } else { second };
+                return Err(Error::Usage {
+                    what: format!(
+                        "{} and {} overlap, and the launch writes {}",
+                        first.name, second.name, writes.name
+                    ),
+                    legal: "give tensors that do not overlap".into(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The tensor of that name. Scratch is the op's own.
+pub(super) fn find(kernel: &Kernel, name: &str) -> Result<TensorId, Error> {
+    let named = |buffer: &&Buffer| !buffer.is_scratch();
+    let at = kernel
+        .buffers
+        .iter()
+        .position(|buffer| named(&buffer) && buffer.name == name);
+    at.map(|at| TensorId(at as u16))
+        .ok_or_else(|| Error::Usage {
+            what: format!("{} has no tensor `{name}`", kernel.name),
+            legal: format!(
+                "its tensors are {}",
+                names(kernel.buffers.iter().filter(named))
+            ),
+        })
+}
+
+/// Rejects a launch without all of its tensors.
+pub(super) fn check_all(kernel: &Kernel, given: &[(TensorId, Given)]) -> Result<(), Error> {
+    let absent = kernel.buffers.iter().enumerate().filter(|(at, buffer)| {
+        !buffer.is_scratch() && !given.iter().any(|(id, _)| id.index() == *at)
+    });
+    let absent: Vec<&Buffer> = absent.map(|(_, buffer)| buffer).collect();
+    if absent.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Usage {
+        what: format!("a launch of {} without {}", kernel.name, names(absent)),
+        legal: "give every tensor of the schedule".into(),
+    })
+}
+
+fn names<'a>(buffers: impl IntoIterator<Item = &'a Buffer>) -> String {
+    let names: Vec<&str> = buffers
+        .into_iter()
+        .map(|buffer| buffer.name.as_str())
+        .collect();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+use super::*;
+use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me, ranks};
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::variant::Variant;
+use counterflow_codegen::verify::{self, Checked};
+
+/// y = all_gather(x) · wᵀ of 1000 x 256 x 128 on 4 ranks.
+fn gather() -> (Checked<Kernel>, Checked<Plan>) {
+    let mut s = ScheduleBuilder::new("gather");
+    let (x, w) = (s.gathered("x", Dtype::Bf16), s.local("w", Dtype::Bf16));
+    let y = s.out("y", Dtype::Bf16);
+    let pieces = s.pieces("pieces", x, 256);
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let arrived = s.counters("arrived", [pieces.into()]);
+    s.comm(4, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(x.on(&peer).at(p), x.at(p));
+                s.signal(arrived.on(&peer).at(p), 1);
+            });
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
+            s.for_items("t", tiles.of(&chunk), |s, t| {
+                s.wait(arrived.at(t.rows()));
+                let acc = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), acc);
+            });
+        });
+    });
+    let kernel = lower(&s.finish(), &Variant::new(4)).and_then(verify::kernel);
+    let kernel = kernel.expect("a kernel");
+    let plan = verify::plan(&kernel, &Shape::new(1000, 256, 128), &Machine::h200());
+    (kernel, plan.expect("a plan"))
+}
+
+/// What fits, at addresses that are far apart.
+fn good() -> [(&'static str, Given); 3] {
+    let given = |home, rows, columns, start, writable| Given {
+        home,
+        dtype: Some(Dtype::Bf16),
+        shape: [rows, columns],
+        start,
+        writable,
+    };
+    [
+        ("x", given(Home::Heap, 1000, 128, 1 << 20, false)),
+        ("w", given(Home::Own, 256, 128, 2 << 20, false)),
+        ("y", given(Home::Own, 1000, 256, 3 << 20, true)),
+    ]
+}
+
+/// All of a launch's checks; `change` spoils what fits.
+fn told(change: impl FnOnce(&mut Vec<(&'static str, Given)>)) -> String {
+    let (kernel, plan) = gather();
+    let mut named = good().to_vec();
+    change(&mut named);
+    let check = || {
+        let mut given = Vec::new();
+        for (name, one) in named {
+            let id = find(&kernel, name)?;
+            check_one(&kernel, &plan, id, &one)?;
+            given.push((id, one));
+        }
+        check_all(&kernel, &given)?;
+        check_overlap(&kernel, &plan, &given)
+    };
+    match check() {
+        Ok(()) => "fine".into(),
+        Err(error) => format!("{error}; {}", error.help().unwrap_or_default()),
+    }
+}
+
+#[test]
+fn what_fits_is_accepted_and_more_rows_too() {
+    assert_eq!(told(|_| ()), "fine");
+    assert_eq!(told(|given| given[0].1.shape[0] = 4096), "fine");
+    // Peers address the heap; a tensor of one rank may be there as well.
+    assert_eq!(told(|given| given[1].1.home = Home::Heap), "fine");
+}
+
+#[test]
+fn every_property_of_a_tensor_is_compared() {
+    type Case = (&'static str, fn(&mut Given), &'static str);
+    let cases: [Case; 7] = [
+        (
+            "x",
+            |x| x.home = Home::Own,
+            "x is not in the symmetric heap; `allocate` it: peers address it",
+        ),
+        (
+            "w",
+            |w| w.home = Home::Elsewhere("another communicator"),
+            "w is memory of another communicator; give memory of the rank that built the op",
+        ),
+        (
+            "w",
+            |w| w.dtype = Some(Dtype::F16),
+            "the elements of w are f16; this op was built for bf16 there",
+        ),
+        (
+            "y",
+            |y| y.dtype = None,
+            "the elements of y are no tensor's type; ",
+        ),
+        (
+            "y",
+            |y| y.shape = [999, 256],
+            "y is 999 x 256; give 1000 x 256 for 1000x256x128",
+        ),
+        ("w", |w| w.shape = [128, 256], "w is 128 x 256; "),
+        (
+            "w",
+            |w| w.start += 8,
+            "w starts at an address that is not a multiple of 16",
+        ),
+    ];
+    for (name, spoil, wanted) in cases {
+        let text = told(|given| {
+            let one = given.iter_mut().find(|(of, _)| *of == name);
+            spoil(&mut one.expect("one of the three").1);
+        });
+        assert!(text.starts_with(wanted), "{text}");
+    }
+}
+
+#[test]
+fn an_output_must_be_given_to_be_written() {
+    let text = told(|given| given[2].1.writable = false);
+    assert_eq!(
+        text,
+        "y is an output and was given by a shared reference; give `&mut`: the launch writes y"
+    );
+}
+
+#[test]
+fn tensors_that_overlap_are_refused_where_one_is_written() {
+    let overlap = |text: &str| assert!(text.contains(" overlap, and the launch writes "), "{text}");
+    // The last byte of w is the first of y.
+    overlap(&told(|given| {
+        given[2].1.start = given[1].1.start + 256 * 128 * 2 - 16
+    }));
+    assert_eq!(
+        told(|given| given[2].1.start = given[1].1.start + 256 * 128 * 2),
+        "fine"
+    );
+    // Peers write the rows of x that they send.
+    overlap(&told(|given| {
+        given[1].1.home = Home::Heap;
+        given[1].1.start = given[0].1.start;
+    }));
+}
+
+#[test]
+fn names_are_those_of_the_schedule_and_all_are_given() {
+    let text = told(|given| given[0].0 = "z");
+    assert_eq!(text, "gather has no tensor `z`; its tensors are x, w, y");
+    let text = told(|given| {
+        given.remove(1);
+    });
+    assert_eq!(
+        text,
+        "a launch of gather without w; give every tensor of the schedule"
+    );
+}

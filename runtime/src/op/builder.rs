@@ -1,0 +1,202 @@
+//! What an op is built of.
+
+use super::built::{ByName, Inner, Op};
+use super::typed::{Launcher, Schedule};
+
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::group::ALIGN;
+use crate::jit::Compiler;
+use crate::launch::Loaded;
+use crate::proof::{Asked, Proof};
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::plan::COUNTER_LINE;
+use counterflow_codegen::program::{CounterId, Program, RoleKind, Setting, TensorId};
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::variant::{Layout, Variant};
+use std::borrow::Cow;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex};
+
+/// A schedule, and what it shall be built for. The types, the layout and the largest launch are the caller's; choices
+/// that are still open become the fastest ones for this GPU.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is built before `build`"]
+pub struct OpBuilder<'a, S = ByName> {
+    rank: &'a Communicator,
+    program: Cow<'a, Program>,
+    variant: Variant,
+    shape: Option<Shape>,
+    compiler: Option<&'a Compiler>,
+    early: bool,
+    first_options: bool,
+    launcher: PhantomData<fn() -> S>,
+}
+
+/// The memory that an op takes on each rank at most, beside the tensors that its launches are given. Ops of a communicator
+/// share scratch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Workspace {
+    /// Bytes of the symmetric heap: scratch and counters.
+    pub heap: u64,
+    /// Bytes of the GPU's memory elsewhere: tables of arrivals.
+    pub own: u64,
+}
+
+impl Communicator {
+    /// Builds a schedule for this rank, with what the builder is told. Building is collective: every rank builds the
+    /// same.
+    pub fn op<'a>(&'a self, schedule: &'a Program) -> OpBuilder<'a> {
+        OpBuilder::new(self, Cow::Borrowed(schedule))
+    }
+
+    /// The same, with launches that take each tensor by a method of its name: `op_of::<AgGemmOp>()`, the launcher that
+    /// `#[schedule]` puts beside `ag_gemm`.
+    pub fn op_of<S: Schedule>(&self) -> OpBuilder<'_, S> {
+        OpBuilder::new(self, Cow::Owned(S::program()))
+    }
+}
+
+impl<'a, S: Launcher> OpBuilder<'a, S> {
+    fn new(rank: &'a Communicator, program: Cow<'a, Program>) -> Self {
+        OpBuilder {
+            rank,
+            program,
+            variant: Variant::new(rank.world()),
+            shape: None,
+            compiler: None,
+            early: false,
+            first_options: false,
+            launcher: PhantomData,
+        }
+    }
+
+    /// The element type, in place of the first parameter's wherever that occurs.
+    pub fn dtype(mut self, dtype: Dtype) -> Self {
+        self.variant.dtype = Some(dtype);
+        self
+    }
+
+    /// The layout of the dots' operands.
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.variant.layout = layout;
+        self
+    }
+
+    /// Settles a choice that the schedule leaves open.
+    pub fn set(mut self, choice: &str, setting: impl Into<Setting>) -> Self {
+        self.variant = self.variant.set(choice, setting);
+        self
+    }
+
+    /// Settles choices that are still open as their first option, instead of the one that is fastest on this GPU.
+    pub fn first_options(mut self) -> Self {
+        self.first_options = true;
+        self
+    }
+
+    /// The largest launch: rows over all ranks, and a rank's columns and depth. Launches have as many columns and the
+    /// same depth, and at most so many rows.
+    pub fn up_to(self, m: usize, n: usize, k: usize) -> Self {
+        // A size that does not fit is refused as too large by the verifier.
+        let size = |size: usize| u32::try_from(size).unwrap_or(u32::MAX);
+        self.shape(Shape::new(size(m), size(n), size(k)))
+    }
+
+    /// The largest launch, with further dimensions.
+    pub fn shape(mut self, shape: Shape) -> Self {
+        self.shape = Some(shape);
+        self
+    }
+
+    /// The compiler. If it is not called: this machine's, with the user's cache.
+    pub fn compiler(mut self, compiler: &'a Compiler) -> Self {
+        self.compiler = Some(compiler);
+        self
+    }
+
+    /// Lets launches on the rank's own stream start early (programmatic dependent launch) although
+    /// [`Communicator::stream`] was called: their CTAs become resident while the kernel before still runs, and wait for its
+    /// end before they touch memory. Without this, only launches of ours in a row do so, in a stream that nobody else has.
+    ///
+    /// # Condition
+    /// Every other kernel in that stream that was itself launched early waits for its own predecessor. One that ends
+    /// without doing so lets this launch read what the kernel before it has not written yet.
+    pub fn early_after_foreign_kernels(mut self) -> Self {
+        self.early = true;
+        self
+    }
+
+    /// What building will allocate, before anything is allocated.
+    ///
+    /// # Errors
+    /// As [`OpBuilder::build`], as far as proofs go.
+    pub fn workspace(&self) -> Result<Workspace, Error> {
+        let proof = self.proof()?;
+        Ok(workspace(&proof))
+    }
+
+    fn proof(&self) -> Result<Arc<Proof>, Error> {
+        let shape = self.shape.clone().ok_or_else(|| Error::Usage {
+            what: format!("{} built for no shape", self.program.name),
+            legal: "say the largest launch: `up_to(m, n, k)`".into(),
+        })?;
+        let mut roles = self.program.roles.iter();
+        let copied = roles.any(|role| matches!(role.kind, RoleKind::CopyEngine));
+        self.rank.proven().of(&Asked {
+            program: &self.program,
+            variant: self.variant.clone(),
+            shape,
+            gpu: self.rank.gpu().name(),
+            sms: self.rank.share(copied),
+            first_options: self.first_options,
+        })
+    }
+
+    /// Chooses, proves, compiles or takes from the cache, loads, and agrees with the other ranks. Collective: every rank
+    /// builds the same, in the same order.
+    ///
+    /// # Errors
+    /// [`Error::Rejected`] for a schedule or shape that is not legal; [`Error::Environment`] for what would hang on this
+    /// machine; what the compiler or driver refuses; a heap with too little reserved; [`Error::Mismatch`] if a rank
+    /// builds something else.
+    pub fn build(self) -> Result<Op<S>, Error> {
+        let proof = self.proof()?;
+        let found;
+        let compiler = match self.compiler {
+            Some(compiler) => compiler,
+            None => {
+                found = Compiler::find()?;
+                &found
+            }
+        };
+        let loaded = Loaded::load(self.rank, compiler, &proof.pipeline, &proof.series)?;
+        loaded.admit(self.rank, &proof.largest)?;
+        let inner = Inner {
+            rank: Arc::new(self.rank.handle()),
+            variant: proof.variant.clone(),
+            shape: proof.shape.clone(),
+            series: proof.series.clone(),
+            loaded: Arc::new(loaded),
+            plans: Mutex::default(),
+            early: self.early,
+        };
+        Ok(Op(Arc::new(inner), PhantomData))
+    }
+}
+
+fn workspace(proof: &Proof) -> Workspace {
+    let kernel = proof.series.kernel();
+    let counters = (0..kernel.counters.len()).map(|index| CounterId(index as u16));
+    let cells: u64 = counters
+        .map(|counter| u64::from(proof.series.largest().counter_cells(counter)))
+        .sum();
+    let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
+    let scratch = ids.filter(|id| kernel.buffers[id.index()].is_scratch());
+    let scratch = scratch.map(|id| proof.largest.bytes(kernel, id));
+    let each = scratch.chain([cells * COUNTER_LINE]);
+    Workspace {
+        heap: each.map(|bytes| bytes.max(1).next_multiple_of(ALIGN)).sum(),
+        own: Loaded::own_bytes(cells),
+    }
+}

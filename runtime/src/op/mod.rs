@@ -1,0 +1,16 @@
+//! A built schedule, and its launches.
+
+mod argument;
+mod builder;
+mod built;
+mod given;
+mod launch;
+mod typed;
+
+pub use crate::driver::Element;
+pub use argument::Needs;
+pub use builder::{OpBuilder, Workspace};
+pub use built::{ByName, Op};
+pub use given::{Argument, Input, Output};
+pub use launch::{Caller, Launch};
+pub use typed::{Launcher, Schedule};

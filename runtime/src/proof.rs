@@ -1,0 +1,136 @@
+//! From a schedule to what is loaded: choices, proofs and warps, made once for all ranks of a process.
+
+use crate::error::Error;
+use crate::tuned::{self, Tuned};
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::program::Program;
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::variant::Variant;
+use counterflow_codegen::verify::{self, Checked, Series};
+use counterflow_codegen::warp::Pipeline;
+use counterflow_codegen::{lower::lower, plan::Plan};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the ranks of a process built. The first rank makes a proof, the others take it: all have the same choices.
+#[derive(Debug, Default)]
+pub(crate) struct Proven(Mutex<HashMap<String, Arc<Proof>>>);
+
+/// A schedule with its choices made, and what is proven about it.
+#[derive(Debug)]
+pub(crate) struct Proof {
+    pub variant: Variant,
+    /// The largest launch, as it was asked for.
+    pub shape: Shape,
+    pub series: Series,
+    pub largest: Checked<Plan>,
+    pub pipeline: Checked<Pipeline>,
+}
+
+/// What a proof is of.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked<'a> {
+    pub program: &'a Program,
+    /// Choices that are made already, types, layout and world.
+    pub variant: Variant,
+    /// The largest launch.
+    pub shape: Shape,
+    /// The GPU's name.
+    pub gpu: &'a str,
+    /// The part of the GPU that a rank has.
+    pub sms: u32,
+    /// Whether open choices are settled as written first.
+    pub first_options: bool,
+}
+
+impl Proven {
+    /// The proof of that, made now if no rank made it before.
+    ///
+    /// # Errors
+    /// Why every choice is rejected.
+    pub(crate) fn of(&self, asked: &Asked<'_>) -> Result<Arc<Proof>, Error> {
+        // All of it: two schedules of one name are two.
+        let key = format!("{asked:?}");
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(proof) = known.get(&key) {
+            return Ok(proof.clone());
+        }
+        let proof = Arc::new(Proof::of(asked)?);
+        known.insert(key, proof.clone());
+        Ok(proof)
+    }
+}
+
+impl Proof {
+    fn of(asked: &Asked<'_>) -> Result<Proof, Error> {
+        let Asked {
+            program,
+            variant,
+            shape,
+            gpu,
+            sms,
+            first_options,
+        } = asked;
+        let machine = Machine {
+            sms: *sms,
+            ..Machine::h200()
+        };
+        let variant = if *first_options {
+            variant.clone()
+        } else {
+            let tables = [Tuned::of_user()?, Tuned::embedded()?];
+            tuned::select(&tables, gpu, program, variant, shape, &machine)?.variant
+        };
+        let kernel = verify::kernel(lower(program, &variant)?)?;
+        let series = verify::series(&kernel, shape, &machine)?;
+        let largest = series.plan(series.most())?;
+        Ok(Proof {
+            variant,
+            shape: shape.clone(),
+            largest,
+            pipeline: verify::warps(&kernel)?,
+            series,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
+    use counterflow_codegen::dtype::Dtype;
+
+    fn product(tile: (u32, u32)) -> Program {
+        let mut s = ScheduleBuilder::new("product");
+        let (x, w) = (s.local("x", Dtype::Bf16), s.local("w", Dtype::Bf16));
+        let y = s.out("y", Dtype::Bf16);
+        let tiles = s.tiles("tiles", y, tile);
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_items("t", tiles.all(), |s, t| {
+                let acc = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), acc);
+            });
+        });
+        s.finish()
+    }
+
+    #[test]
+    fn ranks_share_a_proof_and_schedules_of_one_name_do_not() {
+        let proven = Proven::default();
+        let (first, second) = (product((128, 128)), product((64, 64)));
+        let of = |program, m| {
+            let asked = Asked {
+                program,
+                variant: Variant::new(1),
+                shape: Shape::new(m, 256, 128),
+                gpu: "a GPU",
+                sms: 132,
+                first_options: false,
+            };
+            proven.of(&asked).expect("a proof")
+        };
+        assert!(Arc::ptr_eq(&of(&first, 512), &of(&first, 512)));
+        assert!(!Arc::ptr_eq(&of(&first, 512), &of(&first, 256)));
+        assert!(!Arc::ptr_eq(&of(&first, 512), &of(&second, 512)));
+    }
+}

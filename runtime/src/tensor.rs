@@ -1,0 +1,197 @@
+//! Memory of one rank's GPU, for its operands and results that no peer addresses.
+
+use crate::communicator::Communicator;
+use crate::driver::{self, Address, Element, Local};
+use crate::error::Error;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The extents of memory as rows and columns: the last one is the columns; a vector is one row.
+pub(crate) fn rows_and_columns(shape: &[usize]) -> [usize; 2] {
+    match shape {
+        [] => [1, 1],
+        [rows @ .., columns] => [rows.iter().product(), *columns],
+    }
+}
+
+/// Rows of elements on one rank's GPU, one row after another. A clone, and a view of [some rows](Tensor::rows), are
+/// handles of the same memory. It is freed when no handle and no launch that was given one needs it any more: dropping a
+/// handle under a running kernel is fine.
+#[derive(Clone, Debug)]
+pub struct Tensor<T> {
+    memory: Arc<Memory<T>>,
+    /// The first element.
+    first: usize,
+    shape: [usize; 2],
+}
+
+/// Memory that lives in the order of its rank's stream: it is allocated, used and freed there.
+#[derive(Debug)]
+struct Memory<T> {
+    local: Local<T>,
+    rank: Arc<Communicator>,
+}
+
+impl Communicator {
+    /// A tensor of zeros on this rank's GPU that no peer addresses: an operand or a result. The last extent is the
+    /// columns.
+    ///
+    /// # Errors
+    /// When the GPU's memory is full.
+    pub fn zeros<T: Element>(&self, shape: impl AsRef<[usize]>) -> Result<Tensor<T>, Error> {
+        Tensor::zeros(self, shape.as_ref())
+    }
+}
+
+impl<T: Element> Tensor<T> {
+    /// Of zero bits.
+    fn zeros(rank: &Communicator, shape: &[usize]) -> Result<Tensor<T>, Error> {
+        let len = count::<T>(shape)?;
+        Ok(Tensor {
+            memory: Arc::new(Memory {
+                local: Local::zeros(rank.own_stream(), len)?,
+                rank: Arc::new(rank.handle()),
+            }),
+            first: 0,
+            shape: rows_and_columns(shape),
+        })
+    }
+
+    /// Rows and columns.
+    pub fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
+    /// How many elements.
+    pub fn len(&self) -> usize {
+        self.shape[0] * self.shape[1]
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Some of its rows: another handle of the same memory.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for rows that it does not have.
+    pub fn rows(&self, rows: Range<usize>) -> Result<Tensor<T>, Error> {
+        if rows.start > rows.end || rows.end > self.shape[0] {
+            return Err(Error::Usage {
+                what: format!("rows {rows:?} of {}", self.shape[0]),
+                legal: "name rows that it has, the first one first".into(),
+            });
+        }
+        Ok(Tensor {
+            memory: self.memory.clone(),
+            first: self.first + rows.start * self.shape[1],
+            shape: [rows.len(), self.shape[1]],
+        })
+    }
+
+    /// Where it is on its GPU. To use the number with another library is as unsafe as that library's call.
+    pub fn address(&self) -> Address {
+        let bytes = self.first * size_of::<T>();
+        self.memory.local.address().plus(bytes as u64)
+    }
+
+    /// The rank whose GPU it is on.
+    pub(crate) fn rank(&self) -> &Arc<Communicator> {
+        &self.memory.rank
+    }
+
+    /// Writes all elements, after every launch of this rank so far and before every later one.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for another number of elements than it has; what the driver refuses.
+    pub fn write(&self, values: &[T]) -> Result<(), Error> {
+        if values.len() != self.len() {
+            return Err(Error::Usage {
+                what: format!("{} elements written to {}", values.len(), self.len()),
+                legal: "give as many as it has".into(),
+            });
+        }
+        driver::write(self.rank().own_stream(), self.address(), values)
+    }
+
+    /// Sets all bytes, after every launch of this rank so far and before every later one.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn fill(&self, byte: u8) -> Result<(), Error> {
+        let bytes = (self.len() * size_of::<T>()) as u64;
+        driver::fill(self.rank().own_stream(), self.address(), byte, bytes)
+    }
+
+    /// Copies all elements of a tensor of the same shape on the same rank, in the order of this rank's launches.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for another shape or rank; what the driver refuses.
+    pub fn copy_from(&self, from: &Tensor<T>) -> Result<(), Error> {
+        if from.shape != self.shape || !from.rank().is(self.rank()) {
+            return Err(Error::Usage {
+                what: format!(
+                    "rank {}'s {:?} elements copied to rank {}'s {:?}",
+                    from.rank().rank(),
+                    from.shape,
+                    self.rank().rank(),
+                    self.shape
+                ),
+                legal: "copy between tensors of one shape on one rank".into(),
+            });
+        }
+        let bytes = (self.len() * size_of::<T>()) as u64;
+        driver::copy(
+            self.rank().own_stream(),
+            self.address(),
+            from.address(),
+            bytes,
+        )
+    }
+
+    /// The elements, once every launch of this rank so far is done.
+    ///
+    /// # Errors
+    /// [`Error::Stalled`] if one gave up: then its results are not given out.
+    pub fn read(&self) -> Result<Vec<T>, Error> {
+        // With a time limit, and with the reason if a kernel gave up.
+        self.rank().synchronize()?;
+        driver::read(self.rank().own_stream(), self.address(), self.len())
+    }
+}
+
+/// How many elements such a shape has, if they can be addressed.
+fn count<T>(shape: &[usize]) -> Result<usize, Error> {
+    let mut sizes = shape.iter();
+    let len = sizes.try_fold(1usize, |all, size| all.checked_mul(*size));
+    let fits = |len: &usize| {
+        len.checked_mul(size_of::<T>())
+            .is_some_and(|bytes| bytes <= isize::MAX as usize)
+    };
+    len.filter(fits).ok_or_else(|| Error::TooLarge {
+        what: format!("a tensor of {shape:?} elements has more bytes than can be addressed"),
+        help: "allocate less".into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_product_of_sizes_that_wraps_is_refused() {
+        assert_eq!(count::<u16>(&[3, 5]).expect("few"), 15);
+        assert_eq!(count::<u16>(&[0, usize::MAX]).expect("none"), 0);
+        for shape in [[usize::MAX, 2], [1 << 32, 1 << 32], [usize::MAX / 4, 1]] {
+            assert!(count::<u32>(&shape).is_err(), "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_extent_is_the_columns() {
+        assert_eq!(rows_and_columns(&[7]), [1, 7]);
+        assert_eq!(rows_and_columns(&[5, 7]), [5, 7]);
+        assert_eq!(rows_and_columns(&[3, 5, 7]), [15, 7]);
+    }
+}

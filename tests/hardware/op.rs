@@ -1,0 +1,234 @@
+//! Ops: launches on the caller's stream, what they are given, and what dropping does.
+
+use crate::fine;
+use crate::gpus::{both_ways, loopback};
+use counterflow::driver::Stream;
+use counterflow::jit::Compiler;
+use counterflow::prelude::bf16;
+use counterflow::{Communicator, Dtype, Error, Op, Program, Tensor, UserBuffer, schedules};
+use std::time::{Duration, Instant};
+
+/// Rows, columns, which are the depth as well.
+const SIZE: [usize; 2] = [1024, 256];
+
+/// A number that bf16 has exactly, unlike its neighbours.
+fn number(row: usize, column: usize) -> bf16 {
+    bf16::from_f32(((row * 31 + column * 7) % 251) as f32)
+}
+
+/// The kernels of the other tests' first kind.
+fn built(rank: &Communicator, program: &Program, compiler: &Compiler) -> Result<Op, Error> {
+    let [m, side] = SIZE;
+    let builder = rank.op(program).dtype(Dtype::Bf16).up_to(m, side, side);
+    let builder = builder.set("tiles", (128, 256)).first_options();
+    rank.reserve((m * side * 4) as u64 + 2 * builder.workspace()?.heap + (8 << 20))?;
+    builder.compiler(compiler).build()
+}
+
+/// y = x · wᵀ, where w moves every column on by one.
+struct Operands {
+    x: UserBuffer<bf16>,
+    w: Tensor<bf16>,
+    y: Tensor<bf16>,
+}
+
+impl Operands {
+    /// This rank's rows of x, and nothing elsewhere.
+    fn new(rank: &Communicator) -> Result<Operands, Error> {
+        let [m, side] = SIZE;
+        let x = rank.allocate("x", [m, side])?;
+        let mut moves = vec![bf16::ZERO; side * side];
+        for row in 0..side {
+            moves[row * side + (row + 1) % side] = bf16::ONE;
+        }
+        let w = rank.zeros([side, side])?;
+        w.write(&moves)?;
+        let y = rank.zeros([m, side])?;
+        y.fill(0xff)?;
+        Ok(Operands { x, w, y })
+    }
+
+    /// `x` as this rank has it before a launch: its own rows are there, those of its peers are nothing.
+    fn given(rank: &Communicator, m: usize) -> Vec<bf16> {
+        let [most, side] = SIZE;
+        let (chunk, me) = (m.div_ceil(rank.world() as usize), rank.rank() as usize);
+        let own = |row: usize| row < m && row / chunk == me;
+        let at = |at: usize| {
+            let (row, column) = (at / side, at % side);
+            if own(row) {
+                number(row, column)
+            } else {
+                bf16::NAN
+            }
+        };
+        (0..most * side).map(at).collect()
+    }
+}
+
+fn right(y: &[bf16], m: usize) {
+    let [most, side] = SIZE;
+    for (at, value) in y[..m * side].iter().enumerate() {
+        let (row, column) = (at / side, at % side);
+        assert_eq!(*value, number(row, (column + 1) % side), "{row}, {column}");
+    }
+    let rest = y[m * side..most * side].iter();
+    assert!(rest.clone().all(|value| value.is_nan()), "rows beyond M");
+}
+
+#[test]
+fn launches_take_the_place_of_their_callers_stream() {
+    for world in both_ways(2).chain(both_ways(4)) {
+        let compiler = fine(Compiler::find());
+        fine(Communicator::each(&world.ranks, |rank| {
+            let op = built(rank, &schedules::ag_gemm(), &compiler)?;
+            let Operands { x, w, mut y } = Operands::new(rank)?;
+            let streams: Vec<Stream> = (0..2)
+                .map(|_| rank.gpu().stream())
+                .collect::<Result<_, _>>()?;
+            for (launch, m) in [SIZE[0], 7, 640, 1].into_iter().enumerate() {
+                x.write(&Operands::given(rank, m))?;
+                y.fill(0xff)?;
+                rank.synchronize()?;
+                rank.barrier()?;
+                let launching = op.on(&streams[launch % 2]).rows(m);
+                let launching = launching.tensor("x", &x).tensor("w", &w);
+                let done = launching.tensor("y", &mut y).launch()?;
+                done.wait_on(&streams[1])?;
+                done.wait()?;
+                assert!(done.is_done()?);
+                right(&y.read()?, m);
+                rank.barrier()?;
+            }
+            Ok(())
+        }));
+        println!("  on the caller's streams: {}", world.told());
+    }
+}
+
+#[test]
+fn what_a_launch_may_not_have_is_refused_before_anything_is_enqueued() {
+    // Where ranks wait for each other, a refusal ends the communicator: here none does.
+    let Some(world) = loopback(1) else { return };
+    let compiler = fine(Compiler::find());
+    let others = fine(Communicator::loopback(1));
+    let elsewhere = fine(others[0].zeros::<bf16>([SIZE[1], SIZE[1]]));
+    fine(Communicator::each(&world.ranks, |rank| {
+        let op = built(rank, &schedules::ag_gemm(), &compiler)?;
+        let Operands { x, w, mut y } = Operands::new(rank)?;
+        let told = |launch: Result<counterflow::Pending, Error>| launch.expect_err("refused");
+        let on = || op.on(rank);
+        let error = told(on().tensor("x", &x).tensor("w", &w).launch());
+        assert!(error.to_string().contains("without y"), "{error}");
+        let error = told(on().tensor("x", &y).launch());
+        assert!(error.to_string().contains("symmetric heap"), "{error}");
+        let error = told(on().tensor("w", &elsewhere).launch());
+        assert!(error.to_string().contains("another rank"), "{error}");
+        let error = told(on().tensor("y", &y).launch());
+        assert!(error.to_string().contains("shared reference"), "{error}");
+        let mut same = y.clone();
+        let first = y.rows(0..SIZE[1])?;
+        let both = on()
+            .tensor("x", &x)
+            .tensor("w", &first)
+            .tensor("y", &mut same);
+        let error = told(both.launch());
+        assert!(error.to_string().contains("overlap"), "{error}");
+        let error = told(on().rows(SIZE[0] + 1).tensor("x", &x).launch());
+        assert_eq!(error.kind(), "rejected", "{error}");
+        let capturing = rank.gpu().stream()?;
+        let seen = counterflow::cuda::enqueued(capturing.cuda()?, || {
+            told(
+                op.on(&capturing)
+                    .tensor("x", &x)
+                    .tensor("w", &w)
+                    .tensor("y", &mut y)
+                    .launch(),
+            );
+            Ok(())
+        })?;
+        assert_eq!(seen.kernels + seen.others, 0, "nothing was recorded");
+        // It can go on.
+        x.write(&Operands::given(rank, SIZE[0]))?;
+        rank.synchronize()?;
+        rank.barrier()?;
+        on().tensor("x", &x)
+            .tensor("w", &w)
+            .tensor("y", &mut y)
+            .launch()?
+            .wait()?;
+        right(&y.read()?, SIZE[0]);
+        rank.barrier()
+    }));
+}
+
+/// Everything that the caller held is gone before the launches are done, and its memory is given out again.
+#[test]
+fn dropping_everything_under_running_launches_changes_no_result() {
+    for world in both_ways(2) {
+        let compiler = fine(Compiler::find());
+        fine(Communicator::each(&world.ranks, |rank| {
+            for _ in 0..50 {
+                let Operands { x, w, mut y } = Operands::new(rank)?;
+                x.write(&Operands::given(rank, SIZE[0]))?;
+                rank.synchronize()?;
+                rank.barrier()?;
+                let kept = y.clone();
+                let stream = rank.gpu().stream()?;
+                let op = built(rank, &schedules::ag_gemm(), &compiler)?;
+                let launch = op.on(&stream).tensor("x", &x).tensor("w", &w);
+                drop(launch.tensor("y", &mut y).launch()?);
+                drop((op, x, w, y, stream));
+                rank.zeros::<bf16>([SIZE[1], SIZE[1]])?.fill(0xff)?;
+                right(&kept.read()?, SIZE[0]);
+                rank.barrier()?;
+            }
+            Ok(())
+        }));
+        println!("  dropped under launches: {}", world.told());
+    }
+}
+
+#[test]
+fn a_rank_whose_launch_is_refused_tells_the_others() {
+    for world in both_ways(2) {
+        let compiler = fine(Compiler::find());
+        let start = std::sync::Mutex::new(None);
+        let told = Communicator::each(&world.ranks, |rank| {
+            let op = built(rank, &schedules::ag_gemm(), &compiler)?;
+            let Operands { x, w, mut y } = Operands::new(rank)?;
+            rank.synchronize()?;
+            rank.barrier()?;
+            start
+                .lock()
+                .expect("no panic")
+                .get_or_insert_with(Instant::now);
+            let launch = op.on(rank).tensor("x", &x).tensor("y", &mut y);
+            let told = match rank.rank() {
+                0 => launch.launch().expect_err("w is absent"),
+                _ => launch
+                    .tensor("w", &w)
+                    .launch()
+                    .and_then(|done| done.wait())
+                    .expect_err("told"),
+            };
+            Ok((told.kind(), told.to_string()))
+        });
+        let took = start
+            .lock()
+            .expect("no panic")
+            .map(|start: Instant| start.elapsed());
+        let [(own, _), (kind, text)] = &fine(told)[..] else {
+            panic!("two ranks")
+        };
+        assert_eq!((*own, *kind), ("usage", "aborted"), "{text}");
+        assert!(
+            text.contains("rank 0") && text.contains("without w"),
+            "{text}"
+        );
+        assert!(
+            took.is_some_and(|took| took < Duration::from_secs(2)),
+            "{took:?}"
+        );
+        println!("  a refusal is told: {}", world.told());
+    }
+}

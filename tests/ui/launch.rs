@@ -1,0 +1,53 @@
+//! What the types of a launcher forbid. Each line is a launch that could spoil memory.
+
+use counterflow::prelude::*;
+use counterflow::{Error, Op, Tensor, UserBuffer};
+
+#[schedule]
+fn gather(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let pieces = x.pieces(rows = 128);
+    let tiles = y.tiles((128, 256));
+    let arrived = counters(pieces);
+
+    #[comm(ctas = 4)]
+    for peer in ranks().before_me() {
+        for p in pieces.of(me()) {
+            x.on(peer)[p] = x[p];
+            arrived.on(peer)[p].add(1);
+        }
+    }
+    #[gemm(k = 64)]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk) {
+            arrived[t.rows()].wait();
+            y[t] = dot(x[t], w[t]);
+        }
+    }
+}
+
+struct Given {
+    op: Op<GatherOp<'static>>,
+    x: UserBuffer<bf16>,
+    w: Tensor<bf16>,
+    y: Tensor<bf16>,
+}
+
+fn an_output_by_a_shared_reference(Given { op, x, w, y }: Given, rank: &counterflow::Communicator) {
+    let _ = op.on(rank).x(&x).w(&w).y(&y).launch();
+}
+
+fn an_operand_that_is_the_output(Given { op, x, mut y, .. }: Given, rank: &counterflow::Communicator) {
+    let _ = op.on(rank).x(&x).w(&y).y(&mut y).launch();
+}
+
+fn what_peers_write_outside_the_heap(Given { op, w, .. }: Given, rank: &counterflow::Communicator) {
+    let _ = op.on(rank).x(&w).w(&w);
+}
+
+fn a_name_that_the_schedule_does_not_have(Given { op, x, .. }: Given, rank: &counterflow::Communicator) {
+    let _ = op.on(rank).z(&x);
+}
+
+fn main() -> Result<(), Error> {
+    Ok(())
+}
