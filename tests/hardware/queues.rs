@@ -59,11 +59,13 @@ fn in_this_setting() {
     let queues = std::env::var(QUEUES).expect("ours, where nobody chose");
     let queues: u32 = queues.parse().expect("a number");
     let blocking = std::env::var_os(BLOCKING).is_some();
-    let world = match sharing {
+    let ranks_here = || match sharing {
         0 => world(gpus),
         ranks => loopback(ranks),
     };
-    let Some(world) = world else { return };
+    let Some(mut world) = ranks_here() else {
+        return;
+    };
     let ranks = world.ranks.len() as u32;
     let compiler = fine(Compiler::find());
     // Smaller where there are more settings; the first is where one queue hung.
@@ -112,6 +114,10 @@ fn in_this_setting() {
                 let told = error.to_string();
                 assert!(told.starts_with(variable), "{told}");
                 refused += 1;
+                // An error of a rank's part ends the communicator.
+                drop(world);
+                let Some(next) = ranks_here() else { return };
+                world = next;
             }
             (Ok(_), Some(variable)) => panic!("{} runs in spite of {variable}", program.name),
             (Err(error), None) => panic!("{}: {error}", program.name),

@@ -7,6 +7,7 @@ use crate::error::Error;
 use counterflow_codegen::cuda::WATCH_BYTES;
 use cudarc::driver::sys;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{Ordering, fence};
 
 /// As the prelude's `Stall`.
 #[repr(C)]
@@ -147,7 +148,9 @@ pub(crate) type Record = Pinned<Told>;
 impl Record {
     /// The report, if there is one: a kernel sets `written` last.
     pub(crate) fn stall(&self) -> Option<Told> {
-        Some(self.get()).filter(|told| told.written != 0)
+        let written = self.get().written != 0;
+        fence(Ordering::Acquire);
+        written.then(|| self.get())
     }
 }
 

@@ -114,6 +114,21 @@ impl End {
         }
     }
 
+    /// Of ranks without GPUs.
+    #[cfg(test)]
+    pub(crate) fn plain(world: usize) -> End {
+        End::of(
+            Pinned::plain(),
+            (0..world).map(|_| Pinned::plain()).collect(),
+        )
+    }
+
+    /// Writes a rank's record, as its kernel would.
+    #[cfg(test)]
+    pub(crate) fn record(&self, rank: u32, told: Told) {
+        self.ranks[rank as usize].record.set(told);
+    }
+
     /// Where a rank's kernels write their record, and where all look whether the host ended the communicator.
     pub(crate) fn addresses(&self, rank: u32) -> [Address; 2] {
         [

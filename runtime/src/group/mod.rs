@@ -3,6 +3,7 @@
 mod abort;
 mod heap;
 mod ledger;
+mod meeting;
 mod pool;
 mod request;
 mod seats;
@@ -21,10 +22,10 @@ use counterflow_codegen::cuda::WATCH_BYTES;
 use counterflow_codegen::host::Queues;
 use heap::{Heap, Room};
 use ledger::{Ledger, Refused};
+use meeting::Meeting;
 use pool::{Pool, credit_bytes};
 use request::Refusal;
-use seats::Seats;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes at the start of every slot for the abort flag (at 0) and the claim on the stall record (at 128). The credits of
@@ -34,8 +35,6 @@ const CONTROL: u64 = 4096;
 pub(crate) const CELLS: u64 = 1 << 20;
 const ABORT: u64 = 0;
 const CLAIM: u64 = 128;
-/// How long a rank that waits for others looks at nothing else.
-const GLANCE: Duration = Duration::from_millis(20);
 /// What a kernel may need for everything but waits for counters.
 const WORK: Duration = Duration::from_secs(10);
 
@@ -45,19 +44,13 @@ pub(crate) struct Group {
     end: Arc<End>,
     heap: Arc<Heap>,
     ledger: Mutex<Ledger>,
-    meeting: Mutex<Meeting>,
-    turn: Condvar,
+    meeting: Meeting<Request, Answer>,
+    pool: Mutex<Pool>,
     timeout: Duration,
     queues: Queues,
 }
 
 type Answer = Result<Granted, Refusal>;
-
-#[derive(Debug)]
-struct Meeting {
-    seats: Seats<Request, Answer>,
-    pool: Pool,
-}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -83,11 +76,8 @@ impl Group {
         Ok(Group {
             end: Arc::new(End::new(&gpus)?),
             ledger: Mutex::new(Ledger::new(world as u32)),
-            meeting: Mutex::new(Meeting {
-                seats: Seats::new(world),
-                pool: Pool::new(CONTROL, world as u32),
-            }),
-            turn: Condvar::new(),
+            meeting: Meeting::new(world),
+            pool: Mutex::new(Pool::new(CONTROL, world as u32)),
             timeout,
             queues: Queues {
                 count: queues()?,
@@ -175,7 +165,7 @@ impl Group {
     /// every call.
     pub(crate) fn die(&self, cause: impl Into<Verdict>) -> Error {
         let first = self.end.end(cause.into());
-        self.turn.notify_all();
+        self.meeting.wake();
         first.into()
     }
 
@@ -221,56 +211,16 @@ impl Group {
 
     /// Waits until all ranks ask the same as this one, and gives the result. A second thread of the same rank waits its
     /// turn: one call of a rank at a time.
-    pub(crate) fn meet(self: &Arc<Group>, rank: u32, request: &Request) -> Result<Granted, Error> {
-        let me = rank as usize;
-        let end = Instant::now() + self.timeout;
-        let mut meeting = lock(&self.meeting);
-        let mut seated = false;
-        loop {
-            let ended = self.end.alive();
-            if !seated && ended.is_ok() {
-                seated = meeting.seats.sit(me, request);
-                if let Some(asked) = meeting.seats.complete() {
-                    let answer = self.act(&asked, &mut meeting.pool);
-                    meeting.seats.answer(&answer);
-                    self.turn.notify_all();
-                }
-            }
-            if seated && let Some(answer) = meeting.seats.take(me) {
-                drop(meeting);
-                // Another thread of this rank may wait for the seat.
-                self.turn.notify_all();
-                return answer.map_err(Error::from);
-            }
-            ended?;
-            if let Some(gone) = self.end.gone() {
-                return Err(self.die(Verdict::Aborted(format!(
-                    "rank {gone} ended early: its communicator was dropped while rank {rank} {request}"
-                ))));
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let stall = Stall {
-                    rank,
-                    role: "the host".into(),
-                    waited_on: format!("ranks: this one {request}; ranks that came"),
-                    seen: Some(meeting.seats.asking() as u64),
-                    wanted: self.gpus().len() as u64,
-                    ..Stall::default()
-                };
-                return Err(self.die(stall));
-            }
-            // Kernels and dropped ranks wake nobody.
-            meeting = self
-                .turn
-                .wait_timeout(meeting, left.min(GLANCE))
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
+    pub(crate) fn meet(&self, rank: u32, request: &Request) -> Result<Granted, Error> {
+        let act = |asked: &[Request]| self.act(asked);
+        let answer = self
+            .meeting
+            .meet(rank, request, &self.end, self.timeout, act)?;
+        answer.map_err(Error::from)
     }
 
     /// Does what all ranks asked for, in the thread of the last.
-    fn act(self: &Arc<Group>, asked: &[Request], pool: &mut Pool) -> Answer {
+    fn act(&self, asked: &[Request]) -> Answer {
         let request = &asked[0];
         if asked.iter().any(|other| other != request) {
             let each: Vec<String> = asked
@@ -286,7 +236,7 @@ impl Group {
         match request {
             Request::Meet => Ok(Granted::Done),
             Request::Load(needs) => {
-                let placed = pool.place(&self.heap, needs, self.timeout);
+                let placed = lock(&self.pool).place(&self.heap, needs, self.timeout);
                 Ok(Granted::Kernel(Arc::new(placed.map_err(Refusal::from)?)))
             }
             Request::Reserve(bytes) => {

@@ -1,16 +1,9 @@
 use super::*;
 use std::time::{Duration, Instant};
 
-fn end(world: usize) -> End {
-    End::of(
-        Pinned::plain(),
-        (0..world).map(|_| Pinned::plain()).collect(),
-    )
-}
-
 /// Two kernels a rank, which have other names for the same numbers.
 fn named(world: u32) -> End {
-    let end = end(world as usize);
+    let end = End::plain(world as usize);
     for rank in 0..world {
         for (number, kernel) in [(0, "gather"), (1, "scatter")] {
             let names = Names {
@@ -42,7 +35,7 @@ fn a_record_names_the_kernel_that_waited_and_not_the_last_one_loaded() {
     assert!(end.alive().is_ok());
     let mut record = Told::of(Cause::TimeLimit, 1, 100);
     (record.index, record.wanted, record.block) = (5, 4, 3);
-    end.ranks[1].record.set(record);
+    end.record(1, record);
     assert_eq!(
         told(&end),
         "rank 1 waited too long: load of gather of CTA 3 in gather of rank 1 saw 0 of 4 on arrived of gather[3] (gather.rs:7); launches enqueued, rank by rank: 0, 0"
@@ -66,7 +59,7 @@ fn the_first_by_time_is_the_cause_and_who_was_told_never_is() {
         let end = named(3);
         for (rank, (cause, time)) in records.into_iter().enumerate() {
             let record = Told::of(cause, rank as u32, time);
-            end.ranks[rank].record.set(record);
+            end.record(rank as u32, record);
         }
         let Some(Verdict::Stalled(stall)) = end.verdict() else {
             panic!("{:?}", end.verdict());
@@ -79,14 +72,14 @@ fn the_first_by_time_is_the_cause_and_who_was_told_never_is() {
 #[test]
 fn a_peers_end_is_not_a_time_limit() {
     let end = named(2);
-    end.ranks[0].record.set(Told::of(Cause::ToldByPeer, 0, 1));
+    end.record(0, Told::of(Cause::ToldByPeer, 0, 1));
     let error = end.alive().expect_err("ended");
     assert_eq!(error.kind(), "aborted", "{error}");
     let end = named(2);
     end.end(aborted("rank 1 ended early: no room"));
     // The kernels that wait are told, and record that they were.
     assert_eq!(end.word.get(), 1);
-    end.ranks[0].record.set(Told::of(Cause::ToldByHost, 0, 1));
+    end.record(0, Told::of(Cause::ToldByHost, 0, 1));
     assert_eq!(told(&end), "rank 1 ended early: no room");
 }
 
@@ -95,10 +88,10 @@ fn the_first_cause_stays_and_a_kernels_record_comes_before_a_later_one_of_the_ho
     let end = named(2);
     assert_eq!(end.end(aborted("first")), aborted("first"));
     assert_eq!(end.end(aborted("second")), aborted("first"));
-    end.ranks[0].record.set(Told::of(Cause::TimeLimit, 0, 1));
+    end.record(0, Told::of(Cause::TimeLimit, 0, 1));
     assert_eq!(told(&end), "first");
     let end = named(2);
-    end.ranks[0].record.set(Told::of(Cause::TimeLimit, 0, 1));
+    end.record(0, Told::of(Cause::TimeLimit, 0, 1));
     assert!(matches!(end.end(aborted("late")), Verdict::Stalled(_)));
     assert!(told(&end).starts_with("rank 0 waited too long"));
 }
@@ -107,9 +100,9 @@ fn the_first_cause_stays_and_a_kernels_record_comes_before_a_later_one_of_the_ho
 fn a_record_is_looked_at_once_it_is_complete() {
     let end = named(1);
     let whole = Told::of(Cause::TimeLimit, 0, 1);
-    end.ranks[0].record.set(whole.unwritten());
+    end.record(0, whole.unwritten());
     assert!(end.alive().is_ok());
-    end.ranks[0].record.set(whole);
+    end.record(0, whole);
     assert!(end.alive().is_err());
 }
 
