@@ -9,7 +9,7 @@ use crate::diag::{Diagnostic, Diagnostics, Rule};
 use crate::kernel::{Block, Kernel, OpKind, RoleKind, visit_ops};
 use crate::machine::Machine;
 use crate::shape::{Geometry, Shape};
-use crate::sm90::cta::{self, Cta, Level, dependent_launch};
+use crate::sm90::cta::{self, Cta, Decision, dependent_launch};
 use crate::unroll::{Agent, unroll};
 use crate::variant::Arch;
 use std::ops::Deref;
@@ -110,7 +110,7 @@ impl Plan {
         machine: &Machine,
     ) -> Result<Plan, Diagnostics> {
         Plan::of(
-            &Arc::new(kernel.clone()),
+            (&Arc::new(kernel.clone()), &cta::decide(kernel)),
             Geometry::within(kernel, shape, most)?,
             shape,
             machine,
@@ -122,7 +122,7 @@ impl Plan {
     /// As [`Plan::new`], in the series of that identity. If the arrivals of its class of shapes are known, it is not
     /// unrolled.
     pub(crate) fn of(
-        kernel: &Arc<Kernel>,
+        (kernel, decided): (&Arc<Kernel>, &Decision),
         geometry: Geometry,
         shape: &Shape,
         machine: &Machine,
@@ -131,11 +131,11 @@ impl Plan {
     ) -> Result<Plan, Diagnostics> {
         let mut found = Vec::new();
         found.extend(cta::placed(kernel, &geometry));
-        let cta = cta::cta(kernel, Level::Fits).unwrap_or_else(|refused| {
+        let cta = decided.fits().unwrap_or_else(|refused| {
             found.extend(refused.iter().cloned());
             None
         });
-        let grid = grid(kernel, cta.as_ref(), &geometry, machine, &mut found);
+        let grid = grid(kernel, cta, &geometry, machine, &mut found);
         Diagnostics::check(found, ())?;
         let unrolled = Arc::new(OnceLock::new());
         let arrivals = match known {
@@ -161,7 +161,7 @@ impl Plan {
             agents,
             arrivals,
             grid,
-            cta,
+            cta: cta.cloned(),
             heap,
             hash,
             series,

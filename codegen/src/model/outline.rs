@@ -14,6 +14,7 @@ use crate::machine::Machine;
 use crate::plan::{Arrivals, Grid, Plan};
 use crate::program::PartitionId;
 use crate::shape::{Extent, Geometry, Shape};
+use crate::sm90::cta::decide;
 use crate::unroll::Span;
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ pub struct Outline {
 /// What [`Plan::new`] rejects before it unrolls anything: an illegal shape, tiles or a grid that do not fit.
 pub fn outline(kernel: &Kernel, shape: &Shape, machine: &Machine) -> Result<Outline, Diagnostics> {
     let plan = Plan::of(
-        &Arc::new(kernel.clone()),
+        (&Arc::new(kernel.clone()), &decide(kernel)),
         Geometry::new(kernel, shape)?,
         shape,
         machine,

@@ -3,7 +3,7 @@
 //! What a Hopper pipeline cannot do yet is refused here, with the numbers, before any text is made.
 
 use super::builder::{Builder, clustered, refuse};
-use super::cta::{self, Cta, Level};
+use super::cta::{self, Cta};
 use super::item::Counters;
 use super::nodes::why;
 use super::scheduler::{COMM, GEMM, schedulers};
@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 /// # Errors
 /// What the architecture, or this version, cannot do: a tile, type, layout, role or epilogue, each with what it can.
 pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
-    let Some(cta) = cta::cta(kernel, Level::Runs)? else {
+    let Some(cta) = kernel.decided().runs()? else {
         let at = kernel.roles.first().and_then(|role| first(kernel, role));
         return Err(refuse(at, "it has no dot", "a pipeline feeds tensor cores").into());
     };
@@ -29,7 +29,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     let counters = Counters::of(kernel);
     let mut builder = Builder {
         kernel,
-        cta: &cta,
+        cta,
         comm,
         counters,
         maps: Vec::new(),
@@ -41,7 +41,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     let gemm = role(kernel, |kind| matches!(kind, RoleKind::Gemm(_)));
     let mover = role(kernel, |kind| matches!(kind, RoleKind::Comm { .. }));
     let schedulers = schedulers(
-        &cta,
+        cta,
         comm,
         [gemm, mover].map(|role| role.map_or(&[][..], head)),
     );
@@ -96,11 +96,11 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         ..
     } = builder;
     Diagnostics::check(once(found), ())?;
-    let lets = lets(kernel, &cta);
+    let lets = lets(kernel, cta);
     let dependent_launch = cta.dependent_launch();
     let pipeline = Pipeline {
         kernel: kernel.clone(),
-        cta,
+        cta: cta.clone(),
         comm,
         schedulers,
         maps,

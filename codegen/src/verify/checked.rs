@@ -3,19 +3,36 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A value that [`crate::verify`] accepted. Nothing else makes one.
+/// A value that [`crate::verify`] accepted, with what is decided about it once. Nothing else makes one.
 #[derive(Clone, Debug)]
-pub struct Checked<T>(pub(super) Arc<T>);
+pub struct Checked<T: Subject> {
+    pub(super) value: Arc<T>,
+    decided: Arc<T::Decided>,
+}
 
-impl<T> Checked<T> {
-    pub(super) fn new(value: T) -> Checked<T> {
-        Checked(Arc::new(value))
+/// What [`crate::verify`] looks at.
+pub trait Subject {
+    /// What is kept beside the accepted value.
+    type Decided: Clone + std::fmt::Debug;
+}
+
+impl<T: Subject> Checked<T> {
+    pub(super) fn new(value: T, decided: T::Decided) -> Checked<T> {
+        Checked {
+            value: Arc::new(value),
+            decided: Arc::new(decided),
+        }
+    }
+
+    /// What is decided about it: of a kernel, how its tiles are computed.
+    pub fn decided(&self) -> &T::Decided {
+        &self.decided
     }
 }
 
-impl<T> Deref for Checked<T> {
+impl<T: Subject> Deref for Checked<T> {
     type Target = T;
     fn deref(&self) -> &T {
-        &self.0
+        &self.value
     }
 }

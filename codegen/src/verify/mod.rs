@@ -80,20 +80,36 @@ use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::shape::Shape;
+use crate::sm90::cta::{Decision, decide};
 use crate::warp::Pipeline;
 use warp::Refused;
 
-pub use checked::Checked;
+pub use checked::{Checked, Subject};
 pub use range::{Class, Decided, range};
 pub use series::Series;
 pub use tile::{kernel_findings, plan_findings, pulled};
 
-/// Checks what does not depend on the shape.
+/// What the plans and the pipeline of a kernel read: how its tiles are computed.
+impl Subject for Kernel {
+    type Decided = Decision;
+}
+
+impl Subject for Plan {
+    type Decided = ();
+}
+
+impl Subject for Pipeline {
+    type Decided = ();
+}
+
+/// Checks what does not depend on the shape, and decides how a CTA computes the tiles.
 ///
 /// # Errors
 /// All findings.
 pub fn kernel(kernel: Kernel) -> Result<Checked<Kernel>, Diagnostics> {
-    Diagnostics::check(kernel_findings(&kernel), ()).map(|()| Checked::new(kernel))
+    Diagnostics::check(kernel_findings(&kernel), ())?;
+    let decided = decide(&kernel);
+    Ok(Checked::new(kernel, decided))
 }
 
 /// The series of a kernel's launches of up to [`Shape::most`] of `most`. The largest is checked now.
@@ -157,5 +173,5 @@ pub fn outdated(pipeline: &Pipeline) -> Result<Option<String>, Diagnostics> {
 }
 
 fn ran(pipeline: Pipeline) -> Result<Checked<Pipeline>, Refused> {
-    warp::run(&pipeline).map(|()| Checked::new(pipeline))
+    warp::run(&pipeline).map(|()| Checked::new(pipeline, ()))
 }

@@ -82,7 +82,7 @@ impl Series {
         let geometry = Geometry::within(&self.0.kernel, shape, &self.0.most)?;
         let known = self.arrivals(&geometry, shape)?;
         let plan = self.numbers(geometry, shape, Some(known))?;
-        Ok(Checked::new(plan))
+        Ok(Checked::new(plan, ()))
     }
 
     /// Rejects plans of another series.
@@ -193,6 +193,7 @@ impl Series {
             identity,
             ..
         } = &*self.0;
-        Plan::of(&kernel.0, geometry, shape, machine, *identity, known)
+        let kernel = (&kernel.value, kernel.decided());
+        Plan::of(kernel, geometry, shape, machine, *identity, known)
     }
 }

@@ -10,6 +10,9 @@ use crate::tiling::{Accumulators, Boxes, Inputs, Major, Operand, Parts, Tiling};
 use crate::value::{AccId, Value};
 use std::collections::BTreeSet;
 
+/// A product: its operands and where it stands.
+pub(super) type Dot = ([TensorId; 2], Loc);
+
 /// What the rules are asked about: one loop of a kernel's GEMM, before anything is decided.
 pub(super) struct Asked<'a> {
     pub kernel: &'a Kernel,
@@ -22,7 +25,7 @@ pub(super) struct Asked<'a> {
     /// The operands of its first product.
     pub tensors: [TensorId; 2],
     /// Every product of the kernel.
-    pub dots: &'a [([TensorId; 2], Loc)],
+    pub dots: &'a [Dot],
     /// Products of an item that are in registers at once.
     pub products: u32,
     /// What its items store, and read beside their products.
@@ -189,7 +192,7 @@ pub(super) fn loops(body: &[Block]) -> Vec<Loop<'_>> {
     each.flatten().collect()
 }
 
-pub(super) fn dots(kernel: &Kernel, role: &Role) -> Vec<([TensorId; 2], Loc)> {
+pub(super) fn dots(kernel: &Kernel, role: &Role) -> Vec<Dot> {
     let mut dots = Vec::new();
     visit(&role.body, &mut |op| {
         if let OpKind::Dot { a, b, .. } = &op.kind {

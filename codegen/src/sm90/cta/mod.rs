@@ -10,18 +10,17 @@ mod rules;
 mod smem;
 mod wgmma;
 
-pub use rules::Level;
 pub(crate) use rules::placed;
 pub use smem::{Lifetime, Region};
 pub use wgmma::{BLOCK_ROWS, CONSUMERS, Mode, Wgmma, instruction_k};
 
-use crate::diag::Diagnostics;
-use crate::kernel::{Block, Kernel, Role as Loops, RoleKind};
+use crate::diag::{Diagnostic, Diagnostics};
+use crate::kernel::{Block, GemmKind, Kernel, Role as Loops, RoleKind};
 use crate::tiling::Tiling;
 use crate::variant::Arch;
-use asked::{Asked, Item, dots, first_dot, loops, products, results};
+use asked::{Asked, Dot, Item, dots, first_dot, loops, products, results};
 use registers::dealt;
-use rules::refuse;
+use rules::{Level, refuse};
 use smem::{Division, Needs};
 
 /// Rows of a part of an operand's box that is loaded by itself: whole 128-byte swizzle atoms of 8. A load takes about 20 ns
@@ -82,25 +81,83 @@ pub struct Cta {
     bytes: u32,
 }
 
-/// How a CTA computes a kernel's tiles; `None` where it multiplies none.
-///
-/// # Errors
-/// What keeps it from that level, each with its statement.
-pub fn cta(kernel: &Kernel, level: Level) -> Result<Option<Cta>, Diagnostics> {
-    let mut found = Vec::new();
-    if level == Level::Runs {
-        found.extend(rules::unknown(kernel));
+/// What is decided about a kernel's tiles, and what is in the way. [`crate::verify::kernel`] makes it once and keeps it with
+/// the kernel.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    cta: Option<Cta>,
+    /// Why its tiles do not fit the architecture.
+    misfits: Vec<Diagnostic>,
+    /// Why this version has no pipeline for it.
+    missing: Vec<Diagnostic>,
+}
+
+impl Decision {
+    /// How a CTA computes the tiles; `None` where it multiplies none.
+    ///
+    /// # Errors
+    /// What does not fit the architecture, each with its statement: such a kernel has no plan.
+    pub fn fits(&self) -> Result<Option<&Cta>, Diagnostics> {
+        Diagnostics::check(self.misfits.clone(), self.cta.as_ref())
     }
+
+    /// The same of a kernel that this version has a pipeline for.
+    ///
+    /// # Errors
+    /// What there is no pipeline for, or what does not fit.
+    pub fn runs(&self) -> Result<Option<&Cta>, Diagnostics> {
+        Diagnostics::check(self.missing.clone(), ())?;
+        self.fits()
+    }
+}
+
+/// Decides how a CTA computes a kernel's tiles.
+pub fn decide(kernel: &Kernel) -> Decision {
+    let (mut misfits, mut missing) = (Vec::new(), rules::unknown(kernel));
     let gemm = kernel.roles.iter().find_map(|role| match role.kind {
         RoleKind::Gemm(kind) => Some((role, kind)),
         RoleKind::Comm { .. } | RoleKind::SpareWarps | RoleKind::CopyEngine => None,
     });
-    let Some((role, kind)) = gemm else {
-        return Diagnostics::check(found, None);
-    };
-    let dots = dots(kernel, role);
-    let results = results(kernel, role);
+    let dots = gemm.map_or_else(Vec::new, |(role, _)| dots(kernel, role));
+    let asked = gemm.map_or_else(Vec::new, |(role, kind)| {
+        all_asked(kernel, (role, kind), &dots, &mut misfits)
+    });
+    // A pipeline is of one tile: that of its first loop. The others are compared with it where they are built.
+    let of_first = |first| rules::find(first, Level::Runs, &mut missing);
+    let has_pipeline = asked.first().is_some_and(of_first);
     let mut divided: Vec<(Asked<'_>, Needs, Division)> = Vec::new();
+    for asked in asked {
+        if !rules::find(&asked, Level::Fits, &mut misfits) {
+            continue;
+        }
+        let needs = asked.needs();
+        match needs.divide(&asked.kind, kernel.variant.arch.shared_memory()) {
+            Ok(division) => divided.push((asked, needs, division)),
+            Err((message, hint)) => misfits.push(refuse(asked.at, message, hint)),
+        }
+    }
+    if let (true, Some((_, first, _))) = (has_pipeline, divided.first()) {
+        let same = divided.iter().filter(|(_, needs, _)| needs == first);
+        for (asked, _, division) in same {
+            missing.extend(rules::of_items(asked, &asked.tiling(division)));
+        }
+    }
+    Decision {
+        cta: of_loops(kernel, &divided),
+        misfits,
+        missing,
+    }
+}
+
+/// What each loop that multiplies asks for.
+fn all_asked<'a>(
+    kernel: &'a Kernel,
+    (role, kind): (&Loops, GemmKind),
+    dots: &'a [Dot],
+    misfits: &mut Vec<Diagnostic>,
+) -> Vec<Asked<'a>> {
+    let results = results(kernel, role);
+    let mut all = Vec::new();
     for each in loops(&role.body) {
         let (partition, body) = (each.partition, each.body);
         let Some((tensors, at)) = first_dot(kernel, body) else {
@@ -108,23 +165,15 @@ pub fn cta(kernel: &Kernel, level: Level) -> Result<Option<Cta>, Diagnostics> {
         };
         let tile = &kernel.partitions[partition.index()];
         let (Some(rows), Some(columns)) = (tile.row_block, tile.column_block) else {
-            let message = match level {
-                Level::Fits => {
-                    format!("a dot runs over `{}`, whose items are not tiles", tile.name)
-                }
-                Level::Runs => "a dot over items that are not tiles".into(),
-            };
+            let message = format!("a dot runs over `{}`, whose items are not tiles", tile.name);
             let hint = "divide the output with `.tiles((rows, columns))`";
-            found.push(refuse(at, message, hint));
-            if level == Level::Runs {
-                break;
-            }
+            misfits.push(refuse(at, message, hint));
             continue;
         };
-        if level == Level::Fits && kernel.variant.arch == Arch::Cpu {
+        if kernel.variant.arch == Arch::Cpu {
             continue;
         }
-        let asked = Asked {
+        all.push(Asked {
             kernel,
             kind,
             at,
@@ -132,80 +181,51 @@ pub fn cta(kernel: &Kernel, level: Level) -> Result<Option<Cta>, Diagnostics> {
             wgmma: Wgmma::new(&kind, (rows, columns)),
             dtype: kernel.buffers[tensors[0].index()].dtype,
             tensors,
-            dots: &dots,
+            dots,
             products: products(body),
             item: Item::of(kernel, body),
             results,
-        };
-        // A pipeline is of one tile: that of its first loop. The others are compared with it where they are built.
-        if level == Level::Runs && !divided.is_empty() {
-            let (_, needs, division) = &divided[0];
-            if asked.needs() == *needs {
-                divided.push((asked, *needs, *division));
-            }
-            continue;
-        }
-        if !rules::find(&asked, level, &mut found) {
-            if level == Level::Runs {
-                break;
-            }
-            continue;
-        }
-        let needs = asked.needs();
-        match needs.divide(&kind, kernel.variant.arch.shared_memory()) {
-            Ok(division) => divided.push((asked, needs, division)),
-            Err((message, hint)) => {
-                found.push(refuse(at, message, hint));
-                if level == Level::Runs {
-                    break;
-                }
-            }
-        }
+        });
     }
-    if level == Level::Runs {
-        for (asked, _, division) in &divided {
-            found.extend(rules::of_items(asked, &asked.tiling(division)));
-        }
-    }
+    all
+}
+
+/// The CTA that computes the tiles of all those loops.
+fn of_loops(kernel: &Kernel, divided: &[(Asked<'_>, Needs, Division)]) -> Option<Cta> {
     // Where loops have tiles of several sizes, stages are those of the one that has the fewest.
     let fewest = divided.iter().min_by_key(|(.., division)| division.stages);
-    let cta = fewest.map(|(asked, needs, division)| {
-        let (comm, accumulators) = (staging(kernel), asked.wgmma.accumulators());
-        let plain = kernel.counters.is_empty();
-        let (first, others) = dealt(plain, comm.is_some(), accumulators);
-        let own = asked.wgmma.mode == Mode::PingPong || division.lifetime == Lifetime::Staggered;
-        let store = if own {
-            RunBy::Threads { first: 1 }
-        } else {
-            RunBy::Thread { warp: 1 }
-        };
-        let warp = |role, run_by, registers| Warp {
-            role,
-            run_by,
-            registers,
-        };
-        Cta {
-            cluster: kind.cluster,
-            mode: asked.wgmma.mode,
-            warps: vec![
-                warp(Role::Load, RunBy::Thread { warp: 0 }, first),
-                warp(Role::Store, store, first),
-                warp(Role::Multiply, RunBy::Groups, others),
-            ],
-            smem: needs.regions(division, comm),
-            dependent_launch: dependent_launch::possible(kernel),
-            tilings: divided
-                .iter()
-                .map(|(asked, _, division)| asked.tiling(division))
-                .collect(),
-            bytes: divided
-                .iter()
-                .map(|(.., division)| division.bytes)
-                .max()
-                .unwrap_or(0),
-        }
-    });
-    Diagnostics::check(found, cta)
+    let (asked, needs, division) = fewest?;
+    let (comm, accumulators) = (staging(kernel), asked.wgmma.accumulators());
+    let plain = kernel.counters.is_empty();
+    let (first, others) = dealt(plain, comm.is_some(), accumulators);
+    let own = asked.wgmma.mode == Mode::PingPong || division.lifetime == Lifetime::Staggered;
+    let store = if own {
+        RunBy::Threads { first: 1 }
+    } else {
+        RunBy::Thread { warp: 1 }
+    };
+    let warp = |role, run_by, registers| Warp {
+        role,
+        run_by,
+        registers,
+    };
+    let tilings = divided.iter();
+    let bytes = divided.iter().map(|(.., division)| division.bytes);
+    Some(Cta {
+        cluster: asked.kind.cluster,
+        mode: asked.wgmma.mode,
+        warps: vec![
+            warp(Role::Load, RunBy::Thread { warp: 0 }, first),
+            warp(Role::Store, store, first),
+            warp(Role::Multiply, RunBy::Groups, others),
+        ],
+        smem: needs.regions(division, comm),
+        dependent_launch: dependent_launch::possible(kernel),
+        tilings: tilings
+            .map(|(asked, _, division)| asked.tiling(division))
+            .collect(),
+        bytes: bytes.max().unwrap_or(0),
+    })
 }
 
 /// Rows of a staging buffer of CTAs that move data: those of the pieces, up to what a TMA box may have.

@@ -22,7 +22,7 @@ const ELEMENTS: [Dtype; 2] = [Dtype::Bf16, Dtype::F16];
 
 /// How far a kernel is to get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Level {
+pub(super) enum Level {
     /// Its tiles fit the architecture.
     Fits,
     /// This version has a pipeline for it.
