@@ -5,7 +5,8 @@
 //! rank that does not come is [`Error::Stalled`] after the limit. Neither hangs.
 
 use crate::cuda;
-use crate::driver::{Address, Element, Gpu, Stream, is_done, read_words};
+use crate::driver::{Address, Element, Gpu, Stream, Watch, is_done, read_words};
+use crate::emulated::{self, Machine};
 use crate::error::Error;
 use crate::group::{
     Allocation, Entry, Granted, Group, Names, Needs, Placed, Request, Verdict, Wanted, threads,
@@ -14,7 +15,6 @@ use crate::proof::Proven;
 use crate::retire;
 use crate::streams::CopyStream;
 use crate::user_buffer::UserBuffer;
-use counterflow_codegen::cuda::WATCH_BYTES;
 use counterflow_codegen::host::Queues;
 use counterflow_codegen::kernel::Kernel;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,18 +76,36 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::local`]; [`Error::Environment`] if that variable is not a number from 1 to 32.
     pub fn on(gpus: &[u32], slot: Option<u64>) -> Result<Vec<Communicator>, Error> {
+        let timeout = timeout()?;
+        retire::sweep();
+        let gpus = gpus.iter();
+        let gpus = gpus.map(|ordinal| Ok(Gpu::from(Arc::new(cuda::Gpu::open(*ordinal)?))));
+        Communicator::of(gpus.collect::<Result<_, Error>>()?, slot, timeout)
+    }
+
+    /// Ranks on emulated GPUs in this process, one each, for machines without GPUs and for tests. Every call is as on
+    /// GPUs; launches run their checked plan tile by tile, and nothing is compiled.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] without ranks.
+    pub fn emulated(world: u32) -> Result<Vec<Communicator>, Error> {
+        let machine = Machine::new(world as usize, 0, false);
+        let gpus = (0..world).map(|gpu| emulated::Gpu::of(&machine, gpu).into());
+        Communicator::of(gpus.collect(), None, timeout()?)
+    }
+
+    /// A rank on each of these GPUs.
+    pub(crate) fn of(
+        gpus: Vec<Gpu>,
+        slot: Option<u64>,
+        timeout: Duration,
+    ) -> Result<Vec<Communicator>, Error> {
         if gpus.is_empty() {
             return Err(Error::Usage {
                 what: "a communicator without ranks".into(),
                 legal: "at least one".into(),
             });
         }
-        let timeout = timeout()?;
-        retire::sweep();
-        let gpus: Vec<Gpu> = gpus
-            .iter()
-            .map(|ordinal| Ok(Gpu::from(Arc::new(cuda::Gpu::open(*ordinal)?))))
-            .collect::<Result<_, Error>>()?;
         let group = Arc::new(Group::new(gpus, slot, timeout)?);
         let proven = Arc::new(Proven::default());
         let ranks = (0..).zip(group.streams());
@@ -377,13 +395,7 @@ impl Communicator {
     }
 
     /// What a kernel of this rank needs to give up after it waited longer than `limit` for one of so many cells.
-    pub(crate) fn watch(
-        &self,
-        kernel: u32,
-        names: Names,
-        limit: Duration,
-        cells: u32,
-    ) -> [u8; WATCH_BYTES] {
+    pub(crate) fn watch(&self, kernel: u32, names: Names, limit: Duration, cells: u32) -> Watch {
         self.group.ends().name(self.rank, kernel, names);
         self.group.watch(self.rank, kernel, limit, cells)
     }

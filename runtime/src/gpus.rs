@@ -52,14 +52,15 @@ pub struct Launched<'a> {
 ///
 /// # Panics
 /// If a rank's thread panics.
-pub fn run<'a>(
+pub fn run<'a, 'c>(
     ranks: &[Communicator],
-    compiler: &Compiler,
+    compiler: impl Into<Option<&'c Compiler>>,
     pipeline: &Checked<Pipeline>,
     series: &'a Series,
     plans: Vec<&'a Checked<Plan>>,
     seed: u64,
 ) -> Result<Launched<'a>, Error> {
+    let compiler = compiler.into();
     let results = Communicator::each(ranks, |rank| {
         one(rank, compiler, pipeline, series, &plans, seed)
     })?;
@@ -92,14 +93,15 @@ pub fn run<'a>(
 ///
 /// # Errors
 /// That error, or what went wrong instead.
-pub fn run_only(
+pub fn run_only<'c>(
     ranks: &[Communicator],
-    compiler: &Compiler,
+    compiler: impl Into<Option<&'c Compiler>>,
     pipeline: &Checked<Pipeline>,
     series: &Series,
     plan: &Checked<Plan>,
     only: u32,
 ) -> Result<(), Error> {
+    let compiler = compiler.into();
     Communicator::each(ranks, |rank| {
         let (loaded, memory, tensors) = load(rank, compiler, pipeline, series, &[plan])?;
         prepare(rank, pipeline, plan, 0, 1, &memory)?;
@@ -119,14 +121,15 @@ pub fn run_only(
 ///
 /// # Panics
 /// If a rank's thread panics.
-pub fn host_times(
+pub fn host_times<'c>(
     ranks: &[Communicator],
-    compiler: &Compiler,
+    compiler: impl Into<Option<&'c Compiler>>,
     pipeline: &Checked<Pipeline>,
     series: &Series,
     plans: &[&Checked<Plan>],
     times: usize,
 ) -> Result<Vec<Duration>, Error> {
+    let compiler = compiler.into();
     // A stream holds about a thousand launches. Beyond that the host waits for the GPU.
     const QUEUED: usize = 16;
     let all = Communicator::each(ranks, |rank| {
@@ -221,7 +224,7 @@ impl Memory {
 /// The kernel and its tensors on a rank, large enough for every plan. Collective.
 fn load(
     rank: &Communicator,
-    compiler: &Compiler,
+    compiler: Option<&Compiler>,
     pipeline: &Checked<Pipeline>,
     series: &Series,
     plans: &[&Checked<Plan>],
@@ -257,7 +260,7 @@ fn load(
 
 fn one(
     rank: &Communicator,
-    compiler: &Compiler,
+    compiler: Option<&Compiler>,
     pipeline: &Checked<Pipeline>,
     series: &Series,
     plans: &[&Checked<Plan>],
@@ -299,7 +302,9 @@ fn one(
         outputs,
         times,
         host,
-        facts: loaded.function().facts().cloned(),
+        facts: loaded
+            .function()
+            .and_then(|function| function.facts().cloned()),
     })
 }
 

@@ -10,6 +10,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod device;
 pub mod driver;
+mod emulated;
 pub mod error;
 pub mod gpus;
 mod group;

@@ -108,7 +108,10 @@ fn is_fused(schedule: fn() -> Program) {
             }
             loaded.launch(rank, plan, &tensors)?;
             rank.synchronize()?;
-            let events = loaded.function().trace(rank.stream().cuda()?)?;
+            let events = loaded
+                .function()
+                .expect("machine code")
+                .trace(rank.stream().cuda()?)?;
             let tiles = tiles(&events);
             if let Some(missing) = last_missing(&events, &data) {
                 let before = tiles.iter().filter(|time| **time < missing).count();

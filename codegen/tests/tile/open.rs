@@ -184,6 +184,7 @@ impl World {
             ctas: plan.grid.gemm + plan.grid.comm,
             watch: Watch {
                 id: u64::from(rank),
+                kernel: 0,
                 abort: 0,
                 host: None,
                 limit,

@@ -13,6 +13,14 @@ pub trait Element:
 {
     /// The element type of a schedule's tensor that it stands for, if it stands for one.
     const TENSOR: Option<Dtype>;
+
+    /// Adds its bytes.
+    #[doc(hidden)]
+    fn put(self, to: &mut Vec<u8>);
+
+    /// From its bytes, which are as many as it has.
+    #[doc(hidden)]
+    fn take(bytes: &[u8]) -> Self;
 }
 
 mod sealed {
@@ -26,6 +34,14 @@ macro_rules! elements {
         impl sealed::Sealed for $number {}
         impl Element for $number {
             const TENSOR: Option<Dtype> = elements!(@ $($dtype)?);
+            fn put(self, to: &mut Vec<u8>) {
+                to.extend_from_slice(&self.to_le_bytes());
+            }
+            fn take(bytes: &[u8]) -> Self {
+                let mut own = [0; size_of::<$number>()];
+                own.copy_from_slice(bytes);
+                <$number>::from_le_bytes(own)
+            }
         }
     )*};
 }

@@ -32,13 +32,18 @@ pub(crate) use event::Event;
 pub(crate) use memory::{copy, fill, is_capturing, is_done, read, synchronize, write, zeros};
 pub(crate) use queues::{BLOCKING, MOST as MOST_QUEUES, QUEUES, blocking, queues};
 pub(crate) use vmm::Slots;
-pub(crate) use watch::{Cause, Pinned, Record, Told, Watch};
+pub(crate) use watch::{Cause, Pinned, Told, Watch};
 
 /// An address in a GPU's memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Address(u64);
 
 impl Address {
+    /// That number.
+    pub(crate) const fn of(number: u64) -> Address {
+        Address(number)
+    }
+
     /// The address `bytes` further on.
     #[must_use]
     pub const fn plus(self, bytes: u64) -> Address {

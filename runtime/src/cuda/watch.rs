@@ -5,9 +5,9 @@ use super::driver::check;
 use super::{Address, Gpu};
 use crate::error::Error;
 use counterflow_codegen::cuda::WATCH_BYTES;
+use counterflow_codegen::interp::open::{self, GaveUp};
 use cudarc::driver::sys;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{Ordering, fence};
 
 /// As the prelude's `Stall`.
 #[repr(C)]
@@ -36,6 +36,79 @@ pub(crate) enum Cause {
 }
 
 impl Told {
+    /// How many bytes it has.
+    pub(crate) const BYTES: usize = size_of::<Told>();
+
+    fn halves(&self) -> [u32; 8] {
+        [
+            self.written,
+            self.cause,
+            self.rank,
+            self.kernel,
+            self.role,
+            self.block,
+            self.what,
+            self.index,
+        ]
+    }
+
+    /// What an emulated kernel tells.
+    pub(crate) fn emulated(told: &GaveUp) -> Told {
+        let cause = match told.cause {
+            open::Cause::Limit => Cause::TimeLimit,
+            open::Cause::Peer => Cause::ToldByPeer,
+            open::Cause::Host => Cause::ToldByHost,
+        };
+        Told {
+            written: 1,
+            cause: cause as u32,
+            rank: told.rank,
+            kernel: told.kernel,
+            role: told.role,
+            block: 0,
+            what: told.counter,
+            index: told.cell,
+            time: told.time,
+            seen: told.seen,
+            wanted: told.wanted,
+        }
+    }
+
+    /// From its bytes.
+    pub(crate) fn parse(bytes: &[u8]) -> Told {
+        let half = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at * 4 + i]));
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at * 8 + i]));
+        Told {
+            written: half(0),
+            cause: half(1),
+            rank: half(2),
+            kernel: half(3),
+            role: half(4),
+            block: half(5),
+            what: half(6),
+            index: half(7),
+            time: word(4),
+            seen: word(5),
+            wanted: word(6),
+        }
+    }
+
+    /// To its bytes, unless there is a record already.
+    pub(crate) fn record(&self, bytes: &mut [u8]) {
+        if bytes[..4].iter().any(|byte| *byte != 0) {
+            return;
+        }
+        let halves = self.halves().into_iter().flat_map(u32::to_le_bytes);
+        let words = [self.time, self.seen, self.wanted].into_iter();
+        let all = halves.chain(words.flat_map(u64::to_le_bytes));
+        bytes.iter_mut().zip(all).for_each(|(to, from)| *to = from);
+    }
+
+    /// Whether it is complete: a kernel sets `written` last.
+    pub(crate) fn is_written(&self) -> bool {
+        self.written != 0
+    }
+
     /// Why it gave up. A number that no kernel writes counts as the time limit.
     pub(crate) fn cause(&self) -> Cause {
         match self.cause {
@@ -142,18 +215,6 @@ impl<T> Drop for Pinned<T> {
     }
 }
 
-/// One rank's record.
-pub(crate) type Record = Pinned<Told>;
-
-impl Record {
-    /// The report, if there is one: a kernel sets `written` last.
-    pub(crate) fn stall(&self) -> Option<Told> {
-        let written = self.get().written != 0;
-        fence(Ordering::Acquire);
-        written.then(|| self.get())
-    }
-}
-
 /// As the prelude's `Watch`: what a kernel needs to give up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watch {
@@ -215,5 +276,14 @@ mod tests {
         let told: Vec<u64> = (0..WATCH_BYTES / 8).map(word).collect();
         assert_eq!(told, [1, 2, 3, 4, 5, 6, 7, 8 | 9 << 32, 10]);
         assert_eq!(size_of::<Told>(), 56);
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_is_written_and_the_first_stays() {
+        let mut bytes = [0; Told::BYTES];
+        let first = Told::of(Cause::TimeLimit, 1, 7);
+        first.record(&mut bytes);
+        Told::of(Cause::ToldByPeer, 0, 8).record(&mut bytes);
+        assert_eq!(Told::parse(&bytes), first);
     }
 }

@@ -1,13 +1,38 @@
 //! Events: points in a stream.
 
+use super::refusal;
 use super::stream::{Kind as StreamKind, Stream};
 use crate::cuda;
+use crate::emulated;
 use crate::error::Error;
 use std::time::Duration;
 
 /// A point in a stream.
 #[derive(Debug)]
-pub struct Event(pub(super) cuda::Event);
+pub struct Event(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Cuda(cuda::Event),
+    Emulated(emulated::Event),
+}
+
+impl From<cuda::Event> for Event {
+    fn from(event: cuda::Event) -> Event {
+        Event(Kind::Cuda(event))
+    }
+}
+
+impl From<emulated::Event> for Event {
+    fn from(event: emulated::Event) -> Event {
+        Event(Kind::Emulated(event))
+    }
+}
+
+/// The refusal of an event and a stream of which one is emulated.
+fn mixed() -> Error {
+    refusal::emulated("one of an event and a stream")
+}
 
 impl Event {
     /// After everything that is in the stream now. It can be timed.
@@ -15,14 +40,18 @@ impl Event {
     /// # Errors
     /// What the kernels before ended with.
     pub fn record(stream: &Stream) -> Result<Event, Error> {
-        let StreamKind::Cuda(stream) = &stream.0;
-        cuda::Event::record(stream).map(Event)
+        match &stream.0 {
+            StreamKind::Cuda(stream) => cuda::Event::record(stream).map(Event::from),
+            StreamKind::Emulated(stream) => Ok(emulated::Event::of(stream).into()),
+        }
     }
 
     /// After everything that is in the stream now. It orders and keeps no time.
     pub(crate) fn order(stream: &Stream) -> Result<Event, Error> {
-        let StreamKind::Cuda(stream) = &stream.0;
-        cuda::Event::order(stream).map(Event)
+        match &stream.0 {
+            StreamKind::Cuda(stream) => cuda::Event::order(stream).map(Event::from),
+            StreamKind::Emulated(stream) => Ok(emulated::Event::of(stream).into()),
+        }
     }
 
     /// Moves it to after everything that is in the stream now. What waited for it before keeps waiting for the earlier
@@ -31,8 +60,16 @@ impl Event {
     /// # Errors
     /// What the kernels before ended with.
     pub fn record_again(&self, stream: &Stream) -> Result<(), Error> {
-        let StreamKind::Cuda(stream) = &stream.0;
-        self.0.record_again(stream)
+        match (&self.0, &stream.0) {
+            (Kind::Cuda(event), StreamKind::Cuda(stream)) => event.record_again(stream),
+            (Kind::Emulated(event), StreamKind::Emulated(stream)) => {
+                event.record(stream);
+                Ok(())
+            }
+            (Kind::Cuda(_), StreamKind::Emulated(_)) | (Kind::Emulated(_), StreamKind::Cuda(_)) => {
+                Err(mixed())
+            }
+        }
     }
 
     /// Waits until the stream reaches it.
@@ -40,7 +77,10 @@ impl Event {
     /// # Errors
     /// What the kernels before ended with.
     pub fn wait(&self) -> Result<(), Error> {
-        self.0.wait()
+        match &self.0 {
+            Kind::Cuda(event) => event.wait(),
+            Kind::Emulated(event) => event.wait(),
+        }
     }
 
     /// Whether the stream has reached it. Does not wait. True if it was never recorded.
@@ -48,15 +88,23 @@ impl Event {
     /// # Errors
     /// What the kernels before ended with.
     pub fn is_done(&self) -> Result<bool, Error> {
-        self.0.is_done()
+        match &self.0 {
+            Kind::Cuda(event) => event.is_done(),
+            Kind::Emulated(event) => event.is_done(),
+        }
     }
 
-    /// How long after an earlier one, once both are past.
+    /// How long after an earlier one, once both are past. An emulated GPU has no clock of its own: there it is the time
+    /// between the calls that recorded them.
     ///
     /// # Errors
     /// What the kernels before ended with; events of [`Gpu::event`](super::Gpu::event), which keep no time.
     pub fn since(&self, earlier: &Event) -> Result<Duration, Error> {
-        self.0.since(&earlier.0)
+        match (&self.0, &earlier.0) {
+            (Kind::Cuda(event), Kind::Cuda(earlier)) => event.since(earlier),
+            (Kind::Emulated(event), Kind::Emulated(earlier)) => Ok(event.since(earlier)),
+            (Kind::Cuda(_), Kind::Emulated(_)) | (Kind::Emulated(_), Kind::Cuda(_)) => Err(mixed()),
+        }
     }
 }
 
@@ -66,7 +114,12 @@ impl Stream {
     /// # Errors
     /// What the driver refuses.
     pub fn wait(&self, event: &Event) -> Result<(), Error> {
-        let StreamKind::Cuda(stream) = &self.0;
-        event.0.hold(stream)
+        match (&self.0, &event.0) {
+            (StreamKind::Cuda(stream), Kind::Cuda(event)) => event.hold(stream),
+            (StreamKind::Emulated(stream), Kind::Emulated(event)) => stream.wait(event),
+            (StreamKind::Cuda(_), Kind::Emulated(_)) | (StreamKind::Emulated(_), Kind::Cuda(_)) => {
+                Err(mixed())
+            }
+        }
     }
 }

@@ -1,18 +1,21 @@
 //! A rank's GPU.
 
 use super::event::Event;
-use super::stream::Stream;
+use super::refusal;
+use super::stream::{Kind as StreamKind, Stream};
 use crate::cuda;
+use crate::emulated;
 use crate::error::Error;
 use std::sync::Arc;
 
 /// A rank's GPU. Clones are the same GPU.
 #[derive(Clone, Debug)]
-pub struct Gpu(Kind);
+pub struct Gpu(pub(super) Kind);
 
 #[derive(Clone, Debug)]
-enum Kind {
+pub(super) enum Kind {
     Cuda(Arc<cuda::Gpu>),
+    Emulated(emulated::Gpu),
 }
 
 impl From<Arc<cuda::Gpu>> for Gpu {
@@ -21,46 +24,80 @@ impl From<Arc<cuda::Gpu>> for Gpu {
     }
 }
 
+impl From<emulated::Gpu> for Gpu {
+    fn from(gpu: emulated::Gpu) -> Gpu {
+        Gpu(Kind::Emulated(gpu))
+    }
+}
+
 impl Gpu {
     /// The CUDA GPU that it is.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] if it is none.
+    /// [`Error::NoDevice`] if it is emulated.
     pub fn cuda(&self) -> Result<&Arc<cuda::Gpu>, Error> {
-        let Kind::Cuda(gpu) = &self.0;
-        Ok(gpu)
+        match &self.0 {
+            Kind::Cuda(gpu) => Ok(gpu),
+            Kind::Emulated(_) => Err(refusal::emulated("this GPU")),
+        }
+    }
+
+    /// Whether it is emulated.
+    pub fn is_emulated(&self) -> bool {
+        matches!(self.0, Kind::Emulated(_))
     }
 
     /// Its name.
     pub fn name(&self) -> &str {
-        let Kind::Cuda(gpu) = &self.0;
-        gpu.name()
+        match &self.0 {
+            Kind::Cuda(gpu) => gpu.name(),
+            Kind::Emulated(_) => "emulated GPU",
+        }
     }
 
     /// Its number.
     pub fn ordinal(&self) -> u32 {
-        let Kind::Cuda(gpu) = &self.0;
-        gpu.ordinal()
+        match &self.0 {
+            Kind::Cuda(gpu) => gpu.ordinal(),
+            Kind::Emulated(gpu) => gpu.ordinal(),
+        }
     }
 
     /// Its streaming multiprocessors.
     pub fn sms(&self) -> u32 {
-        let Kind::Cuda(gpu) = &self.0;
-        gpu.sms()
+        match &self.0 {
+            Kind::Cuda(gpu) => gpu.sms(),
+            Kind::Emulated(_) => emulated::SMS,
+        }
     }
 
     /// Bytes of its memory.
     pub fn memory(&self) -> u64 {
-        let Kind::Cuda(gpu) = &self.0;
-        gpu.memory()
+        match &self.0 {
+            Kind::Cuda(gpu) => gpu.memory(),
+            Kind::Emulated(gpu) => gpu.memory(),
+        }
+    }
+
+    /// Hardware queues that its streams share.
+    pub(crate) fn queues(&self) -> Result<u32, Error> {
+        match &self.0 {
+            Kind::Cuda(_) => cuda::queues(),
+            Kind::Emulated(_) => Ok(cuda::MOST_QUEUES),
+        }
     }
 
     /// Whether it is a stream of this GPU.
     pub(crate) fn has(&self, stream: &Stream) -> bool {
-        let Kind::Cuda(gpu) = &self.0;
-        stream
-            .cuda()
-            .is_ok_and(|stream| stream.context().cu_ctx() == gpu.context().cu_ctx())
+        match (&self.0, &stream.0) {
+            (Kind::Cuda(gpu), StreamKind::Cuda(stream)) => {
+                stream.context().cu_ctx() == gpu.context().cu_ctx()
+            }
+            (Kind::Emulated(gpu), StreamKind::Emulated(stream)) => stream.is_on(gpu),
+            (Kind::Cuda(_), StreamKind::Emulated(_)) | (Kind::Emulated(_), StreamKind::Cuda(_)) => {
+                false
+            }
+        }
     }
 
     /// A new stream that does not wait for the default one.
@@ -68,14 +105,18 @@ impl Gpu {
     /// # Errors
     /// What the driver refuses.
     pub fn stream(&self) -> Result<Stream, Error> {
-        let Kind::Cuda(gpu) = &self.0;
-        gpu.stream().map(Stream::from)
+        match &self.0 {
+            Kind::Cuda(gpu) => gpu.stream().map(Stream::from),
+            Kind::Emulated(gpu) => Ok(emulated::Stream::new(gpu).into()),
+        }
     }
 
     /// A new stream for copies, with priority over kernels.
     pub(crate) fn copy_stream(&self) -> Result<Stream, Error> {
-        let Kind::Cuda(gpu) = &self.0;
-        gpu.copy_stream().map(Stream::from)
+        match &self.0 {
+            Kind::Cuda(gpu) => gpu.copy_stream().map(Stream::from),
+            Kind::Emulated(gpu) => Ok(emulated::Stream::new(gpu).into()),
+        }
     }
 
     /// A new event that orders and keeps no time. Record it with [`Event::record_again`].
@@ -83,7 +124,9 @@ impl Gpu {
     /// # Errors
     /// What the driver refuses.
     pub fn event(&self) -> Result<Event, Error> {
-        let Kind::Cuda(gpu) = &self.0;
-        gpu.event().map(Event)
+        match &self.0 {
+            Kind::Cuda(gpu) => gpu.event().map(Event::from),
+            Kind::Emulated(gpu) => Ok(emulated::Event::new(gpu).into()),
+        }
     }
 }

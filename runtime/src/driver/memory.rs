@@ -2,6 +2,7 @@
 
 use super::stream::{Kind as StreamKind, Stream};
 use crate::cuda::{self, Address, Element};
+use crate::emulated;
 use crate::error::Error;
 use cudarc::driver::CudaSlice;
 
@@ -20,6 +21,7 @@ enum Place<T> {
         /// Asked for once: cudarc puts an event into the stream whenever it is asked.
         address: Address,
     },
+    Emulated(emulated::Memory),
 }
 
 impl<T: Element> Local<T> {
@@ -28,12 +30,17 @@ impl<T: Element> Local<T> {
     /// # Errors
     /// When the GPU's memory is full.
     pub fn zeros(stream: &Stream, len: usize) -> Result<Local<T>, Error> {
-        let StreamKind::Cuda(on) = &stream.0;
-        let slice = cuda::zeros(on, len)?;
+        let bytes = bytes(len, size_of::<T>())?;
         Ok(Local {
-            place: Place::Cuda {
-                address: cuda::address_of(&slice, on),
-                _slice: slice,
+            place: match &stream.0 {
+                StreamKind::Cuda(on) => {
+                    let slice = cuda::zeros(on, len)?;
+                    Place::Cuda {
+                        address: cuda::address_of(&slice, on),
+                        _slice: slice,
+                    }
+                }
+                StreamKind::Emulated(on) => Place::Emulated(emulated::Memory::zeros(on, bytes)),
             },
             len,
             stream: stream.clone(),
@@ -79,15 +86,28 @@ impl<T: Element> Local<T> {
 
     /// Where it is. It is freed in the order of its stream: only work that ends before the free may use it.
     pub fn address(&self) -> Address {
-        let Place::Cuda { address, .. } = &self.place;
-        *address
+        match &self.place {
+            Place::Cuda { address, .. } => *address,
+            Place::Emulated(memory) => memory.address(),
+        }
     }
+}
+
+/// The bytes of so many elements.
+fn bytes(len: usize, each: usize) -> Result<u64, Error> {
+    let bytes = len.checked_mul(each).map(|bytes| bytes as u64);
+    bytes.ok_or_else(|| Error::Usage {
+        what: format!("{len} elements of {each} bytes"),
+        legal: "fewer bytes than there are addresses".into(),
+    })
 }
 
 /// Copies to the GPU in stream order. `values` may be reused when this returns.
 pub(crate) fn write<T: Element>(stream: &Stream, to: Address, values: &[T]) -> Result<(), Error> {
-    let StreamKind::Cuda(stream) = &stream.0;
-    cuda::write(stream, to, values)
+    match &stream.0 {
+        StreamKind::Cuda(stream) => cuda::write(stream, to, values),
+        StreamKind::Emulated(stream) => stream.write(to, values),
+    }
 }
 
 /// Copies from the GPU, after everything earlier in the stream, and waits for it.
@@ -96,8 +116,10 @@ pub(crate) fn read<T: Element>(
     from: Address,
     len: usize,
 ) -> Result<Vec<T>, Error> {
-    let StreamKind::Cuda(stream) = &stream.0;
-    cuda::read(stream, from, len)
+    match &stream.0 {
+        StreamKind::Cuda(stream) => cuda::read(stream, from, len),
+        StreamKind::Emulated(stream) => stream.read(from, len),
+    }
 }
 
 /// As [`read`]. Gives nothing if a dead GPU no longer answers.
@@ -107,12 +129,16 @@ pub(crate) fn read_words(stream: &Stream, from: Address, len: usize) -> Option<V
 
 /// Copies within the GPUs' memory, in stream order.
 pub(crate) fn copy(stream: &Stream, to: Address, from: Address, bytes: u64) -> Result<(), Error> {
-    let StreamKind::Cuda(stream) = &stream.0;
-    cuda::copy(stream, to, from, bytes)
+    match &stream.0 {
+        StreamKind::Cuda(stream) => cuda::copy(stream, to, from, bytes),
+        StreamKind::Emulated(stream) => stream.copy(to, from, bytes),
+    }
 }
 
 /// Sets bytes, in stream order.
 pub(crate) fn fill(stream: &Stream, to: Address, byte: u8, bytes: u64) -> Result<(), Error> {
-    let StreamKind::Cuda(stream) = &stream.0;
-    cuda::fill(stream, to, byte, bytes)
+    match &stream.0 {
+        StreamKind::Cuda(stream) => cuda::fill(stream, to, byte, bytes),
+        StreamKind::Emulated(stream) => stream.fill(to, byte, bytes),
+    }
 }

@@ -1,7 +1,10 @@
 //! Streams: a GPU's work in order.
 
+use super::refusal;
 use crate::cuda::{self, Lines2d, MemoryOp};
+use crate::emulated;
 use crate::error::Error;
+use counterflow_codegen::interp::open::Launch;
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 
@@ -12,6 +15,7 @@ pub struct Stream(pub(super) Kind);
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
     Cuda(Arc<CudaStream>),
+    Emulated(emulated::Stream),
 }
 
 impl From<Arc<CudaStream>> for Stream {
@@ -20,14 +24,22 @@ impl From<Arc<CudaStream>> for Stream {
     }
 }
 
+impl From<emulated::Stream> for Stream {
+    fn from(stream: emulated::Stream) -> Stream {
+        Stream(Kind::Emulated(stream))
+    }
+}
+
 impl Stream {
     /// The stream of cudarc that it is.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] if it is no stream of a CUDA GPU.
+    /// [`Error::NoDevice`] if it is emulated.
     pub fn cuda(&self) -> Result<&Arc<CudaStream>, Error> {
-        let Kind::Cuda(stream) = &self.0;
-        Ok(stream)
+        match &self.0 {
+            Kind::Cuda(stream) => Ok(stream),
+            Kind::Emulated(_) => Err(refusal::emulated("this stream")),
+        }
     }
 
     /// Waits until everything in it is done. It has no time limit: [`Communicator::synchronize`] has.
@@ -37,37 +49,64 @@ impl Stream {
     /// # Errors
     /// What its work ended with.
     pub fn synchronize(&self) -> Result<(), Error> {
-        let Kind::Cuda(stream) = &self.0;
-        cuda::synchronize(stream)
+        match &self.0 {
+            Kind::Cuda(stream) => cuda::synchronize(stream),
+            Kind::Emulated(stream) => stream.synchronize(),
+        }
     }
 
     /// Whether both are one stream.
     pub(crate) fn is(&self, other: &Stream) -> bool {
-        let (Kind::Cuda(one), Kind::Cuda(other)) = (&self.0, &other.0);
-        one.cu_stream() == other.cu_stream() && one.context().cu_ctx() == other.context().cu_ctx()
+        match (&self.0, &other.0) {
+            (Kind::Cuda(one), Kind::Cuda(other)) => {
+                one.cu_stream() == other.cu_stream()
+                    && one.context().cu_ctx() == other.context().cu_ctx()
+            }
+            (Kind::Emulated(one), Kind::Emulated(other)) => one.is(other),
+            (Kind::Cuda(_), Kind::Emulated(_)) | (Kind::Emulated(_), Kind::Cuda(_)) => false,
+        }
     }
 
     /// Whether its work is recorded into a graph instead of done.
     pub fn is_capturing(&self) -> bool {
-        let Kind::Cuda(stream) = &self.0;
-        cuda::is_capturing(stream)
+        match &self.0 {
+            Kind::Cuda(stream) => cuda::is_capturing(stream),
+            Kind::Emulated(_) => false,
+        }
+    }
+
+    /// Launches a plan on an emulated GPU.
+    pub(crate) fn emulate(&self, launch: Launch) -> Result<(), Error> {
+        match &self.0 {
+            Kind::Emulated(stream) => stream.launch(launch),
+            Kind::Cuda(_) => Err(Error::Usage {
+                what: "a plan without machine code on a CUDA GPU".into(),
+                legal: "compile it".into(),
+            }),
+        }
     }
 }
 
 /// Whether the stream is empty. Does not wait.
 pub(crate) fn is_done(stream: &Stream) -> Result<bool, Error> {
-    let Kind::Cuda(stream) = &stream.0;
-    cuda::is_done(stream)
+    match &stream.0 {
+        Kind::Cuda(stream) => cuda::is_done(stream),
+        Kind::Emulated(stream) => stream.is_done(),
+    }
 }
 
 /// Enqueues waits and stores of cells, in order.
 pub(crate) fn memory_ops(stream: &Stream, ops: &[MemoryOp]) -> Result<(), Error> {
-    let Kind::Cuda(stream) = &stream.0;
-    cuda::memory_ops(stream, ops)
+    match &stream.0 {
+        Kind::Cuda(stream) => cuda::memory_ops(stream, ops),
+        Kind::Emulated(stream) => stream.memory_ops(ops),
+    }
 }
 
 /// Copies lines between GPUs that reach each other, or within one, by a copy engine, in stream order.
 pub(crate) fn copy_lines(stream: &Stream, copy: &Lines2d) -> Result<(), Error> {
-    let Kind::Cuda(stream) = &stream.0;
-    cuda::copy_lines(stream, copy)
+    match &stream.0 {
+        Kind::Cuda(stream) => cuda::copy_lines(stream, copy),
+        Kind::Emulated(stream) => stream.copy_lines(copy),
+    }
 }

@@ -91,13 +91,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl End {
     /// Of ranks on these GPUs.
     pub(crate) fn new(gpus: &[Gpu]) -> Result<End, Error> {
-        let records = gpus.iter().map(|gpu| Record::new(gpu.cuda()?));
+        let records = gpus.iter().map(Record::new);
         let records = records.collect::<Result<Vec<_>, Error>>()?;
         let first = gpus.first().ok_or_else(|| Error::Usage {
             what: "a communicator without ranks".into(),
             legal: "at least one".into(),
         })?;
-        Ok(End::of(Pinned::new(first.cuda()?)?, records))
+        Ok(End::of(Pinned::new(first)?, records))
     }
 
     fn of(word: Pinned<u32>, records: Vec<Record>) -> End {

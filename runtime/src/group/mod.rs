@@ -15,10 +15,8 @@ pub(crate) use ledger::Entry;
 pub(crate) use pool::{Needs, Placed, Readers, Scratch};
 pub(crate) use request::{Granted, Request, Wanted};
 
-use crate::cuda::queues;
 use crate::driver::{Address, Gpu, Slots, Stream, Watch};
 use crate::error::{Error, Stall};
-use counterflow_codegen::cuda::WATCH_BYTES;
 use counterflow_codegen::host::Queues;
 use heap::{Heap, Room};
 use ledger::{Ledger, Refused};
@@ -56,10 +54,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn cuda_gpus(gpus: &[Gpu]) -> Result<Vec<Arc<crate::cuda::Gpu>>, Error> {
-    gpus.iter().map(|gpu| gpu.cuda().cloned()).collect()
-}
-
 impl Group {
     /// The ranks on these GPUs. A slot has that many bytes of addresses, by default as many as the largest GPU's
     /// memory.
@@ -71,7 +65,7 @@ impl Group {
         let first = CONTROL + credit_bytes(gpus.len() as u32).next_multiple_of(1024);
         let cells = first..first + CELLS;
         let most = gpus.iter().map(|gpu| gpu.memory()).max().unwrap_or(0);
-        let slots = Slots::new(cuda_gpus(&gpus)?, slot.unwrap_or(most).max(cells.end))?;
+        let slots = Slots::new(&gpus, slot.unwrap_or(most).max(cells.end))?;
         let world = gpus.len();
         Ok(Group {
             end: Arc::new(End::new(&gpus)?),
@@ -80,7 +74,7 @@ impl Group {
             pool: Mutex::new(Pool::new(CONTROL, world as u32)),
             timeout,
             queues: Queues {
-                count: queues()?,
+                count: gpus[0].queues()?,
                 gpus: gpus.iter().map(|gpu| gpu.ordinal()).collect(),
             },
             heap: Arc::new(Heap::new(gpus, slots, cells)?),
@@ -109,20 +103,14 @@ impl Group {
 
     /// What a kernel of that rank, with this number, needs to give up after it waited longer than `limit` for a counter.
     /// It waits for so many cells, each of which can be late once.
-    pub(crate) fn watch(
-        &self,
-        rank: u32,
-        kernel: u32,
-        limit: Duration,
-        cells: u32,
-    ) -> [u8; WATCH_BYTES] {
+    pub(crate) fn watch(&self, rank: u32, kernel: u32, limit: Duration, cells: u32) -> Watch {
         let [record, host] = self.end.addresses(rank);
         let barrier = limit.saturating_mul(cells.saturating_add(2));
         let nanoseconds = |time: Duration| {
             let most = u64::MAX / 4;
             u64::try_from(time.as_nanos()).map_or(most, |time| time.min(most))
         };
-        let watch = Watch {
+        Watch {
             record,
             claim: self.address(rank, CLAIM),
             abort: self.address(0, ABORT),
@@ -133,8 +121,7 @@ impl Group {
             rank,
             world: self.gpus().len() as u32,
             kernel,
-        };
-        watch.bytes()
+        }
     }
 
     /// Whether that is in this group's heap.

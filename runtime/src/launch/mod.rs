@@ -2,27 +2,32 @@
 
 mod admit;
 mod cells;
+mod code;
+mod compile;
 mod copies;
 mod counts;
+mod emulate;
 mod how;
 mod maps;
 mod place;
 mod tables;
 mod tensors;
 
+pub use compile::{compile, compile_all};
 pub(crate) use how::How;
 pub(crate) use tensors::Placement;
 pub use tensors::Tensors;
 
 use crate::communicator::Communicator;
-use crate::cuda::{Arguments, Function, LaunchConfig, Module};
-use crate::driver::{self, Address, Gpu, Local, Stream};
+use crate::cuda::{Arguments, Function, LaunchConfig};
+use crate::driver::{self, Address, Gpu, Local, Stream, Watch};
 use crate::error::Error;
 use crate::group::{Awaited, CELLS, Entry, Names, Placed};
-use crate::jit::{Compiled, Compiler, Source, Target};
+use crate::jit::Compiler;
 use crate::retire;
 use cells::Cells;
-use counterflow_codegen::cuda::{self as text, CudaSource, Param, WATCH_BYTES};
+use code::Code;
+use counterflow_codegen::cuda::{CudaSource, Param};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::{OpKind, visit};
 use counterflow_codegen::model::Machine;
@@ -34,7 +39,6 @@ use counterflow_codegen::warp::{Field, Pipeline};
 use counts::Copies;
 use place::{place, scratch_of};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tables::Tables;
 
@@ -44,56 +48,13 @@ const MOST_NUMBERS: usize = 2048;
 /// Words in which a launch counts its finished CTAs.
 const FINISHED: usize = 32;
 
-/// Compiles a checked pipeline's text, or takes it from the cache.
-///
-/// # Errors
-/// [`Error::Compile`], with the text around each error.
-pub fn compile(compiler: &Compiler, source: &CudaSource) -> Result<Compiled, Error> {
-    let target = Target::from_name(source.arch).ok_or_else(|| Error::Usage {
-        what: format!("machine code for {:?}", source.arch),
-        legal: "sm90: the emulator's kernels have none".into(),
-    })?;
-    let prelude = text::prelude();
-    let headers = [(text::PRELUDE, prelude.as_str())];
-    compiler.compile(
-        &Source::new(&source.entry, &source.with_lines()).with(&headers),
-        target,
-    )
-}
-
-/// Compiles many, as many at a time as there are cores. Gives the first error, if any.
-///
-/// # Errors
-/// As [`compile`].
-pub fn compile_all(compiler: &Compiler, sources: &[CudaSource]) -> Result<(), Error> {
-    let next = AtomicUsize::new(0);
-    let work = || {
-        while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
-            compile(compiler, source)?;
-        }
-        Ok(())
-    };
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers.min(sources.len()))
-            .map(|_| scope.spawn(work))
-            .collect();
-        let joined = threads.into_iter().map(|thread| {
-            let done = thread.join();
-            done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        joined.collect()
-    })
-}
-
 /// A checked kernel on one rank's GPU, with its counters. A rank's launches run one after another on its stream.
 #[derive(Debug)]
 pub struct Loaded {
     pipeline: Checked<Pipeline>,
     series: Series,
-    source: CudaSource,
-    function: Function,
-    /// Where its launches are, which need the function's code.
+    code: Code,
+    /// Where its launches are, which need the code.
     runs: (Gpu, Stream),
     machine: Machine,
     /// Its counter cells: the same in every launch.
@@ -105,7 +66,7 @@ pub struct Loaded {
     /// Constants that every launch needs.
     heap: Address,
     stride: u64,
-    watch: [u8; WATCH_BYTES],
+    watch: Watch,
     /// How many CTAs a launch may have.
     sms: u32,
     /// Whether launches may start before the previous one has ended (programmatic dependent launch).
@@ -127,23 +88,18 @@ struct State {
 
 impl Loaded {
     /// Compiles and loads on this rank's GPU, with counters for every launch of a series. Collective: the counters are
-    /// in the heap.
+    /// in the heap. Without a compiler it finds this machine's; for an emulated GPU nothing is compiled.
     ///
     /// # Errors
     /// What the compiler or the driver refuses; a heap that is full; a series of another kernel.
-    pub fn load(
+    pub fn load<'c>(
         rank: &Communicator,
-        compiler: &Compiler,
+        compiler: impl Into<Option<&'c Compiler>>,
         pipeline: &Checked<Pipeline>,
         series: &Series,
     ) -> Result<Loaded, Error> {
         series.is_of(&pipeline.kernel).map_err(Diagnostics::from)?;
-        let source = text::emit(pipeline);
-        let compiled = compile(compiler, &source)?;
-        let gpu = rank.gpu().cuda()?;
-        gpu.must_be_hopper()?;
-        let module = Module::load(gpu, &compiled)?;
-        let function = module.function(&source.entry, source.shared_bytes)?;
+        let code = Code::load(rank, compiler.into(), pipeline)?;
         let copies = pipeline
             .kernel
             .roles
@@ -167,7 +123,7 @@ impl Loaded {
             stride: rank.stride(),
             watch: rank.watch(
                 placed.number,
-                names(pipeline, &source, &cells),
+                names(pipeline, code.names(), &cells),
                 limit,
                 cells.count(),
             ),
@@ -182,8 +138,7 @@ impl Loaded {
             dependent_launch: pipeline.dependent_launch,
             pipeline: pipeline.clone(),
             series: series.clone(),
-            source,
-            function,
+            code,
             runs: (rank.gpu().clone(), rank.own_stream().clone()),
             cells,
             placed,
@@ -213,9 +168,9 @@ impl Loaded {
         (cells + CELLS / COUNTER_LINE) * tables::MOST as u64 * 4 + FINISHED as u64 * 4
     }
 
-    /// What the machine code needs.
-    pub fn function(&self) -> &Function {
-        &self.function
+    /// The machine code's function. None on an emulated GPU.
+    pub fn function(&self) -> Option<&Function> {
+        self.code.function()
     }
 
     /// Rejects a plan that would hang on this GPU. Looks at each plan once.
@@ -287,7 +242,7 @@ impl Loaded {
         self.admit(rank, plan)?;
         // What only this rank refuses, its peers would wait for.
         self.enqueue(rank, how, plan, tensors).inspect_err(|error| {
-            let kernel = &self.source.entry;
+            let kernel = &self.pipeline.kernel.name;
             rank.ended_early(&format!("it does not launch {kernel}: {error}"));
         })
     }
@@ -310,7 +265,9 @@ impl Loaded {
         let capturing = how.graph || how.stream.is_capturing();
         let (arrivals, everyone) =
             tables.of(rank, &self.pipeline, plan, (&self.cells, &how), capturing)?;
-        self.fill(arguments, rank, plan, tensors, arrivals)?;
+        if let Code::Cuda { source, .. } = &self.code {
+            self.fill(source, arguments, rank, plan, tensors, arrivals)?;
+        }
         self.placed.cells.ready(rank.rank())?;
         self.scratch.ready(rank.rank())?;
         tensors.ready(rank.rank())?;
@@ -319,8 +276,13 @@ impl Loaded {
             rank.write(entry)?;
         }
         rank.launches()?;
-        let grid = self.grid(rank, plan, how.early && !capturing);
-        let kernel = || self.start(how.stream, grid, arguments);
+        let kernel = || match &self.code {
+            Code::Cuda { source, function } => {
+                let grid = self.grid(rank, plan, source.threads, how.early && !capturing);
+                self.start(how.stream, function, grid, arguments)
+            }
+            Code::Emulated { .. } => how.stream.emulate(self.emulated(rank, plan, tensors)?),
+        };
         if !self.copies {
             return kernel();
         }
@@ -338,11 +300,11 @@ impl Loaded {
 
     /// How a plan is launched. A captured launch stays a kernel with an ordinary edge to its predecessor, which every
     /// driver and every library that reads the graph knows.
-    fn grid(&self, rank: &Communicator, plan: &Plan, early: bool) -> LaunchConfig {
+    fn grid(&self, rank: &Communicator, plan: &Plan, threads: u32, early: bool) -> LaunchConfig {
         let ctas = plan.grid.gemm + plan.grid.comm;
         LaunchConfig {
             ctas,
-            threads: self.source.threads,
+            threads,
             cluster: 1,
             dependent_launch: self.dependent_launch
                 && dependent_launch::pays(ctas, rank.gpu().sms())
@@ -369,6 +331,7 @@ impl Loaded {
     /// The kernel's parameters.
     fn fill(
         &self,
+        source: &CudaSource,
         arguments: &mut Arguments,
         rank: &Communicator,
         plan: &Plan,
@@ -376,7 +339,7 @@ impl Loaded {
         arrivals: Address,
     ) -> Result<(), Error> {
         arguments.clear();
-        for param in &self.source.params {
+        for param in &source.params {
             match param {
                 Param::Map { map, partial_chunk } => {
                     arguments.map(&self.map(*map, *partial_chunk, rank, plan, tensors)?);
@@ -412,7 +375,7 @@ impl Loaded {
                     }
                     arguments.bytes(&numbers[..*bytes as usize]);
                 }
-                Param::Watch => arguments.bytes(&self.watch),
+                Param::Watch => arguments.bytes(&self.watch.bytes()),
             }
         }
         Ok(())
@@ -422,13 +385,14 @@ impl Loaded {
     fn start(
         &self,
         stream: &Stream,
+        function: &Function,
         grid: LaunchConfig,
         arguments: &Arguments,
     ) -> Result<(), Error> {
         // SAFETY: pipeline and plan are checked, so the kernel stays inside its tensors, whose sizes were compared with
         // what it needs. Ranks that run the same kernel make all the signals it waits for, and every wait is bounded.
         // The caller keeps the tensors alive until `synchronize`.
-        unsafe { self.function.launch(stream.cuda()?, grid, arguments) }
+        unsafe { function.launch(stream.cuda()?, grid, arguments) }
     }
 
     /// The address of a rank's counter cell.
@@ -443,15 +407,17 @@ impl Loaded {
 impl Drop for Loaded {
     fn drop(&mut self) {
         let (gpu, stream) = &self.runs;
-        retire::later(gpu, stream, self.function.clone());
+        if let Some(function) = self.code.function() {
+            retire::later(gpu, stream, function.clone());
+        }
     }
 }
 
 /// What stall records of this kernel mean.
-fn names(pipeline: &Pipeline, source: &CudaSource, cells: &Cells) -> Names {
+fn names(pipeline: &Pipeline, (roles, waits): (&[String], &[String]), cells: &Cells) -> Names {
     let kernel = &pipeline.kernel;
-    let barriers = source.waits.len() - kernel.counters.len();
-    let waits = source.waits.iter().enumerate().map(|(what, name)| {
+    let barriers = waits.len() - kernel.counters.len();
+    let waits = waits.iter().enumerate().map(|(what, name)| {
         let counter = what.checked_sub(barriers);
         let mut at = None;
         for role in kernel.roles.iter().filter(|_| counter.is_some()) {
@@ -472,7 +438,7 @@ fn names(pipeline: &Pipeline, source: &CudaSource, cells: &Cells) -> Names {
     });
     Names {
         kernel: kernel.name.clone(),
-        roles: source.roles.clone(),
+        roles: roles.to_vec(),
         waits: waits.collect(),
     }
 }

@@ -162,15 +162,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     /// builds something else.
     pub fn build(self) -> Result<Op<S>, Error> {
         let proof = self.proof()?;
-        let found;
-        let compiler = match self.compiler {
-            Some(compiler) => compiler,
-            None => {
-                found = Compiler::find()?;
-                &found
-            }
-        };
-        let loaded = Loaded::load(self.rank, compiler, &proof.pipeline, &proof.series)?;
+        let loaded = Loaded::load(self.rank, self.compiler, &proof.pipeline, &proof.series)?;
         loaded.admit(self.rank, &proof.largest)?;
         let inner = Inner {
             rank: Arc::new(self.rank.handle()),

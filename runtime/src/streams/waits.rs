@@ -79,7 +79,7 @@ impl Waits {
         rank: u32,
         group: &Arc<Group>,
     ) -> Result<Arc<Waits>, Error> {
-        let passed = Pinned::new(gpu.cuda()?)?;
+        let passed = Pinned::new(gpu)?;
         let rescue = group.has_room(rank).then(|| gpu.stream()).transpose()?;
         // A stream's first work may get a queue in which another rank's stream waits, however many queues are free.
         // Later work does not. So the first work is done here: kernels are loaded before any is launched.

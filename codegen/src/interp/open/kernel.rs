@@ -231,6 +231,7 @@ impl Running {
         let first = self.launch.first[wait.0.index()];
         told.push(GaveUp {
             id: watch.id,
+            kernel: watch.kernel,
             cause,
             rank: self.launch.rank,
             role: self.workers[worker].role as u32,

@@ -81,8 +81,10 @@ pub struct Place {
 /// What a kernel needs to give up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Watch {
-    /// Goes into the report.
+    /// Where the report goes: for the caller.
     pub id: u64,
+    /// The kernel's number, for the report.
+    pub kernel: u32,
     /// The 32-bit flag of rank 0 that says that a rank gave up. Rank r's is `r * stride` further.
     pub abort: u64,
     /// A 32-bit word that the host sets to end all kernels.
@@ -132,6 +134,8 @@ pub struct GaveUp {
     pub id: u64,
     /// Why.
     pub cause: Cause,
+    /// [`Watch::kernel`].
+    pub kernel: u32,
     /// The rank.
     pub rank: u32,
     /// The index of its role.

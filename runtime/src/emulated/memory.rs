@@ -1,0 +1,114 @@
+//! The memory of an emulated machine: allocations by address. An address is never used twice.
+
+use counterflow_codegen::interp::open::{Fault, Memory};
+use std::collections::BTreeMap;
+
+/// Bytes between allocations, so that what runs over the end of one does not meet the next.
+const GAP: u64 = 1 << 16;
+
+/// Allocations by their first address.
+#[derive(Debug, Default)]
+pub(super) struct Allocations {
+    live: BTreeMap<u64, Vec<u8>>,
+    /// Ends of freed ones.
+    freed: BTreeMap<u64, u64>,
+    next: u64,
+}
+
+impl Allocations {
+    /// Addresses without memory.
+    pub fn reserve(&mut self, bytes: u64) -> u64 {
+        let at = self.next.next_multiple_of(GAP) + GAP;
+        self.next = at + bytes;
+        at
+    }
+
+    /// Zeroed memory.
+    pub fn allocate(&mut self, bytes: u64) -> u64 {
+        let at = self.reserve(bytes);
+        self.live.insert(at, vec![0; bytes as usize]);
+        at
+    }
+
+    /// Zeroed memory at reserved addresses, up to that size.
+    pub fn grow(&mut self, at: u64, bytes: u64) {
+        self.live.entry(at).or_default().resize(bytes as usize, 0);
+    }
+
+    fn find(&self, at: u64, len: u64) -> Result<(u64, usize), Fault> {
+        let found = self.live.range(..=at).next_back();
+        let end = at.saturating_add(len);
+        match found {
+            Some((start, bytes)) if end <= start + bytes.len() as u64 => {
+                Ok((*start, (at - start) as usize))
+            }
+            _ => Err(self.why(at, len)),
+        }
+    }
+
+    fn why(&self, at: u64, len: u64) -> Fault {
+        let freed = self.freed.range(..=at).next_back();
+        let what = match freed.filter(|(_, end)| at < **end) {
+            Some(_) => "memory that was freed".to_owned(),
+            None => match self.live.range(..=at).next_back() {
+                Some((start, bytes)) => format!(
+                    "byte {} of an allocation of {}",
+                    at - start + len,
+                    bytes.len()
+                ),
+                None => "no memory".to_owned(),
+            },
+        };
+        Fault(format!("an access of {len} bytes reaches {what}"))
+    }
+}
+
+impl Memory for Allocations {
+    fn bytes(&self, at: u64, len: u64) -> Result<&[u8], Fault> {
+        let (start, from) = self.find(at, len)?;
+        Ok(&self.live[&start][from..from + len as usize])
+    }
+
+    fn bytes_mut(&mut self, at: u64, len: u64) -> Result<&mut [u8], Fault> {
+        let (start, from) = self.find(at, len)?;
+        let bytes = self.live.get_mut(&start);
+        let range = from..from + len as usize;
+        bytes
+            .and_then(|bytes| bytes.get_mut(range))
+            .ok_or_else(|| Fault("no memory".into()))
+    }
+
+    fn free(&mut self, at: u64) -> Result<(), Fault> {
+        match self.live.remove(&at) {
+            Some(bytes) => {
+                self.freed.insert(at, at + bytes.len() as u64);
+                Ok(())
+            }
+            None => Err(Fault("memory is freed that is none".into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accesses_beyond_an_allocation_and_after_its_end_are_refused() {
+        let mut memory = Allocations::default();
+        let (a, b) = (memory.allocate(100), memory.allocate(8));
+        assert!(memory.bytes(a, 100).is_ok() && memory.bytes(b + 4, 4).is_ok());
+        let told = |memory: &Allocations, at, len| memory.bytes(at, len).expect_err("refused").0;
+        assert_eq!(
+            told(&memory, a + 96, 8),
+            "an access of 8 bytes reaches byte 104 of an allocation of 100"
+        );
+        memory.free(a).expect("freed");
+        assert_eq!(
+            told(&memory, a + 4, 4),
+            "an access of 4 bytes reaches memory that was freed"
+        );
+        assert!(memory.free(a).is_err());
+        assert!(memory.allocate(100) > b, "addresses are not used again");
+    }
+}

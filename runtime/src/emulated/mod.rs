@@ -1,0 +1,14 @@
+//! Emulated GPUs: streams, events, memory and launches in this process, run by the open interpreter. They run whenever
+//! a host asks how far they are, and as far as they get. Nothing runs behind the hosts' backs, so there is no thread
+//! here, and a seed determines every choice but those of the hosts' own threads.
+
+mod machine;
+mod memory;
+mod pinned;
+mod slots;
+mod stream;
+
+pub(crate) use machine::{Gpu, Machine, SMS};
+pub(crate) use pinned::{Pinned, Plain};
+pub(crate) use slots::Slots;
+pub(crate) use stream::{Event, Memory, Stream};

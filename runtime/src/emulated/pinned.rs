@@ -1,0 +1,92 @@
+//! Host memory that kernels reach.
+
+use super::machine::{Gpu, Machine};
+use crate::cuda::{Address, Element, Told};
+use counterflow_codegen::interp::open::Memory as _;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// A value of known bytes.
+pub(crate) trait Plain: Copy + Default {
+    /// How many.
+    const BYTES: usize;
+    /// From its bytes.
+    fn parse(bytes: &[u8]) -> Self;
+    /// To its bytes.
+    fn record(&self, bytes: &mut [u8]);
+}
+
+macro_rules! plain {
+    ($($number:ty),*) => {$(
+        impl Plain for $number {
+            const BYTES: usize = size_of::<$number>();
+            fn parse(bytes: &[u8]) -> Self {
+                <$number as Element>::take(bytes)
+            }
+            fn record(&self, bytes: &mut [u8]) {
+                bytes.copy_from_slice(&self.to_le_bytes());
+            }
+        }
+    )*};
+}
+plain!(u32, u64);
+
+impl Plain for Told {
+    const BYTES: usize = Told::BYTES;
+    fn parse(bytes: &[u8]) -> Told {
+        Told::parse(bytes)
+    }
+    fn record(&self, bytes: &mut [u8]) {
+        Told::record(self, bytes);
+    }
+}
+
+/// A value that hosts and kernels reach.
+#[derive(Debug)]
+pub(crate) struct Pinned<T> {
+    machine: Arc<Machine>,
+    at: u64,
+    value: PhantomData<fn() -> T>,
+}
+
+impl<T: Plain> Pinned<T> {
+    pub fn new(gpu: &Gpu) -> Pinned<T> {
+        Pinned {
+            machine: gpu.machine.clone(),
+            at: gpu.machine.lock().memory.allocate(T::BYTES as u64),
+            value: PhantomData,
+        }
+    }
+
+    pub fn address(&self) -> Address {
+        Address::of(self.at)
+    }
+
+    /// The current value, once the machine went as far as it gets.
+    pub fn get(&self) -> T {
+        let mut state = self.machine.lock();
+        // A dead machine's memory is still there.
+        let _ = match self.machine.pieces {
+            true => self.machine.piece(&mut state),
+            false => self.machine.go(&mut state, u64::MAX),
+        };
+        let bytes = state.memory.bytes(self.at, T::BYTES as u64);
+        bytes.map_or_else(|_| T::default(), T::parse)
+    }
+
+    pub fn set(&self, value: T) {
+        let mut state = self.machine.lock();
+        if let Ok(bytes) = state.memory.bytes_mut(self.at, T::BYTES as u64) {
+            value.record(bytes);
+        }
+        drop(state);
+        self.machine.turn.notify_all();
+    }
+}
+
+impl<T> Drop for Pinned<T> {
+    fn drop(&mut self) {
+        let mut state = self.machine.lock();
+        let _ = state.memory.free(self.at);
+    }
+}

@@ -1,0 +1,208 @@
+//! What is on an emulated GPU: streams, events, and memory that is freed in stream order.
+
+use super::machine::{Gpu, Machine};
+use crate::cuda::{Address, Element, Lines2d, MemoryOp};
+use crate::error::Error;
+use counterflow_codegen::interp::open::{Launch, Memory as _, Point, StreamId, Work};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// A stream of an emulated GPU. Clones are the same stream.
+#[derive(Clone, Debug)]
+pub(crate) struct Stream {
+    gpu: Gpu,
+    id: StreamId,
+}
+
+impl Stream {
+    pub fn new(gpu: &Gpu) -> Stream {
+        Stream {
+            id: gpu.machine.lock().stream(gpu.ordinal() as usize),
+            gpu: gpu.clone(),
+        }
+    }
+
+    fn machine(&self) -> &Machine {
+        &self.gpu.machine
+    }
+
+    fn now(&self) -> Point {
+        self.machine().lock().now(self.id)
+    }
+
+    fn submit(&self, work: Work) -> Result<(), Error> {
+        self.machine().submit(self.id, work).map(drop)
+    }
+
+    pub fn is(&self, other: &Stream) -> bool {
+        self.id == other.id && Arc::ptr_eq(&self.gpu.machine, &other.gpu.machine)
+    }
+
+    pub fn is_on(&self, gpu: &Gpu) -> bool {
+        Arc::ptr_eq(&self.gpu.machine, &gpu.machine) && self.gpu.ordinal() == gpu.ordinal()
+    }
+
+    pub fn is_done(&self) -> Result<bool, Error> {
+        self.machine().poll(self.now())
+    }
+
+    pub fn synchronize(&self) -> Result<(), Error> {
+        self.machine().wait(self.now()).map(drop)
+    }
+
+    pub fn write<T: Element>(&self, to: Address, values: &[T]) -> Result<(), Error> {
+        let mut bytes = Vec::with_capacity(size_of_val(values));
+        values.iter().for_each(|value| value.put(&mut bytes));
+        self.submit(Work::Write {
+            to: to.get(),
+            bytes,
+        })
+    }
+
+    pub fn read<T: Element>(&self, from: Address, len: usize) -> Result<Vec<T>, Error> {
+        let state = self.machine().wait(self.now())?;
+        let bytes = state
+            .memory
+            .bytes(from.get(), (len * size_of::<T>()) as u64)
+            .map_err(|fault| Error::Driver {
+                what: "copy from an emulated GPU".into(),
+                code: fault.to_string(),
+                help: "read memory that is there".into(),
+            })?;
+        Ok(bytes.chunks_exact(size_of::<T>()).map(T::take).collect())
+    }
+
+    pub fn copy(&self, to: Address, from: Address, bytes: u64) -> Result<(), Error> {
+        self.copy_lines(&Lines2d {
+            to: (to, bytes),
+            from: (from, bytes),
+            bytes,
+            lines: 1,
+        })
+    }
+
+    pub fn copy_lines(&self, copy: &Lines2d) -> Result<(), Error> {
+        let place = |(at, pitch): (Address, u64)| (at.get(), pitch);
+        self.submit(Work::Copy {
+            to: place(copy.to),
+            from: place(copy.from),
+            bytes: copy.bytes,
+            lines: copy.lines,
+        })
+    }
+
+    pub fn fill(&self, to: Address, byte: u8, bytes: u64) -> Result<(), Error> {
+        self.submit(Work::Fill {
+            to: to.get(),
+            byte,
+            bytes,
+        })
+    }
+
+    pub fn memory_ops(&self, ops: &[MemoryOp]) -> Result<(), Error> {
+        ops.iter().try_for_each(|op| {
+            self.submit(match *op {
+                MemoryOp::AtLeast { cell, value } => Work::AtLeast {
+                    cell: cell.get(),
+                    value,
+                },
+                MemoryOp::Store { cell, value } => Work::Store {
+                    cell: cell.get(),
+                    value,
+                },
+            })
+        })
+    }
+
+    pub fn launch(&self, launch: Launch) -> Result<(), Error> {
+        self.submit(Work::Kernel(Box::new(launch)))
+    }
+
+    /// What comes later waits for the event.
+    pub fn wait(&self, event: &Event) -> Result<(), Error> {
+        match event.point() {
+            Some((point, _)) => self.submit(Work::After(point)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A point in a stream, and when it was recorded.
+#[derive(Debug)]
+pub(crate) struct Event {
+    machine: Arc<Machine>,
+    point: Mutex<Option<(Point, u64)>>,
+}
+
+impl Event {
+    /// Not recorded yet.
+    pub fn new(gpu: &Gpu) -> Event {
+        Event {
+            machine: gpu.machine.clone(),
+            point: Mutex::default(),
+        }
+    }
+
+    pub fn of(stream: &Stream) -> Event {
+        let event = Event::new(&stream.gpu);
+        event.record(stream);
+        event
+    }
+
+    fn point(&self) -> Option<(Point, u64)> {
+        *self.point.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn record(&self, stream: &Stream) {
+        let point = (stream.now(), self.machine.now());
+        *self.point.lock().unwrap_or_else(PoisonError::into_inner) = Some(point);
+    }
+
+    pub fn is_done(&self) -> Result<bool, Error> {
+        match self.point() {
+            Some((point, _)) => self.machine.poll(point),
+            None => Ok(true),
+        }
+    }
+
+    pub fn wait(&self) -> Result<(), Error> {
+        match self.point() {
+            Some((point, _)) => self.machine.wait(point).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// The time between the calls that recorded them.
+    pub fn since(&self, earlier: &Event) -> Duration {
+        let at = |event: &Event| event.point().map_or(0, |(_, time)| time);
+        Duration::from_nanos(at(self).saturating_sub(at(earlier)))
+    }
+}
+
+/// Memory of one GPU, freed in the order of its stream.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    stream: Stream,
+    at: u64,
+}
+
+impl Memory {
+    pub fn zeros(stream: &Stream, bytes: u64) -> Memory {
+        let at = stream.machine().lock().memory.allocate(bytes.max(1));
+        Memory {
+            stream: stream.clone(),
+            at,
+        }
+    }
+
+    pub fn address(&self) -> Address {
+        Address::of(self.at)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // A dead machine frees nothing.
+        let _ = self.stream.submit(Work::Free(self.at));
+    }
+}

@@ -1,0 +1,77 @@
+//! What a rank's GPU runs: machine code, or the plan itself on an emulated GPU, for which nothing is compiled.
+
+use super::compile::compile;
+use crate::communicator::Communicator;
+use crate::cuda::{Function, Module};
+use crate::error::Error;
+use crate::jit::Compiler;
+use counterflow_codegen::cuda::{self as text, CudaSource};
+use counterflow_codegen::verify::Checked;
+use counterflow_codegen::warp::Pipeline;
+
+/// What a rank's GPU runs.
+#[derive(Debug)]
+pub(super) enum Code {
+    Cuda {
+        source: Box<CudaSource>,
+        function: Function,
+    },
+    /// The names of roles and of what they wait for, as an emulated kernel numbers them.
+    Emulated {
+        roles: Vec<String>,
+        waits: Vec<String>,
+    },
+}
+
+impl Code {
+    /// Compiles and loads, unless the rank's GPU is emulated. Without a compiler it finds this machine's.
+    pub fn load(
+        rank: &Communicator,
+        compiler: Option<&Compiler>,
+        pipeline: &Checked<Pipeline>,
+    ) -> Result<Code, Error> {
+        if rank.gpu().is_emulated() {
+            let kernel = &pipeline.kernel;
+            let roles = kernel.roles.iter();
+            let waits = kernel.counters.iter();
+            return Ok(Code::Emulated {
+                roles: roles.map(|role| role.kind.name().to_owned()).collect(),
+                waits: waits.map(|counter| counter.name.clone()).collect(),
+            });
+        }
+        let source = text::emit(pipeline);
+        let found;
+        let compiler = match compiler {
+            Some(compiler) => compiler,
+            None => {
+                found = Compiler::find()?;
+                &found
+            }
+        };
+        let compiled = compile(compiler, &source)?;
+        let gpu = rank.gpu().cuda()?;
+        gpu.must_be_hopper()?;
+        let function =
+            Module::load(gpu, &compiled)?.function(&source.entry, source.shared_bytes)?;
+        Ok(Code::Cuda {
+            source: Box::new(source),
+            function,
+        })
+    }
+
+    /// The names of its roles, and of what they wait for: barriers, then counters.
+    pub fn names(&self) -> (&[String], &[String]) {
+        match self {
+            Code::Cuda { source, .. } => (&source.roles, &source.waits),
+            Code::Emulated { roles, waits } => (roles, waits),
+        }
+    }
+
+    /// What must stay until the launches are done.
+    pub fn function(&self) -> Option<&Function> {
+        match self {
+            Code::Cuda { function, .. } => Some(function),
+            Code::Emulated { .. } => None,
+        }
+    }
+}

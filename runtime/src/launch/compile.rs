@@ -1,0 +1,48 @@
+//! Compiles kernels, or takes them from the cache.
+
+use crate::error::Error;
+use crate::jit::{Compiled, Compiler, Source, Target};
+use counterflow_codegen::cuda::{self as text, CudaSource};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Compiles a checked pipeline's text, or takes it from the cache.
+///
+/// # Errors
+/// [`Error::Compile`], with the text around each error.
+pub fn compile(compiler: &Compiler, source: &CudaSource) -> Result<Compiled, Error> {
+    let target = Target::from_name(source.arch).ok_or_else(|| Error::Usage {
+        what: format!("machine code for {:?}", source.arch),
+        legal: "sm90: the emulator's kernels have none".into(),
+    })?;
+    let prelude = text::prelude();
+    let headers = [(text::PRELUDE, prelude.as_str())];
+    compiler.compile(
+        &Source::new(&source.entry, &source.with_lines()).with(&headers),
+        target,
+    )
+}
+
+/// Compiles many, as many at a time as there are cores. Gives the first error, if any.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_all(compiler: &Compiler, sources: &[CudaSource]) -> Result<(), Error> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
+            compile(compiler, source)?;
+        }
+        Ok(())
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers.min(sources.len()))
+            .map(|_| scope.spawn(work))
+            .collect();
+        let joined = threads.into_iter().map(|thread| {
+            let done = thread.join();
+            done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        joined.collect()
+    })
+}
