@@ -42,8 +42,8 @@ pub use counterflow_codegen as codegen;
 pub use counterflow_codegen::given;
 pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
-    Communicator, Device, Error, Op, OpBuilder, Pending, Tensor, UserBuffer, cpu, cuda, driver,
-    gpus, jit, launch, op, tuned,
+    Communicator, Device, Error, Graph, Op, OpBuilder, Pending, Tensor, UserBuffer, cpu, cuda,
+    driver, gpus, jit, launch, op, tuned,
 };
 
 pub use counterflow_codegen::diag::{Diagnostic, Diagnostics, Rule};

@@ -5,6 +5,7 @@
 //! `unsafe`, each time with a reason.
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
+pub mod caller;
 pub mod communicator;
 pub mod cpu;
 pub mod cuda;
@@ -13,12 +14,14 @@ pub mod driver;
 mod emulated;
 pub mod error;
 pub mod gpus;
+pub mod graph;
 mod group;
 pub mod jit;
 pub mod launch;
 pub mod op;
 pub mod pending;
 mod proof;
+pub mod recording;
 mod retire;
 mod streams;
 pub mod tensor;
@@ -28,6 +31,7 @@ pub mod user_buffer;
 pub use communicator::Communicator;
 pub use device::Device;
 pub use error::Error;
+pub use graph::Graph;
 pub use op::{Op, OpBuilder};
 pub use pending::Pending;
 pub use tensor::Tensor;

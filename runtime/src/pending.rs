@@ -10,15 +10,31 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Pending {
     rank: Arc<Communicator>,
-    done: Arc<Event>,
+    /// None: a graph records it.
+    done: Option<Arc<Event>>,
 }
 
 impl Pending {
     pub(crate) fn new(rank: &Arc<Communicator>, done: Event) -> Pending {
         Pending {
             rank: rank.clone(),
-            done: Arc::new(done),
+            done: Some(Arc::new(done)),
         }
+    }
+
+    /// Of a launch that becomes part of a graph.
+    pub(crate) fn recorded(rank: &Arc<Communicator>) -> Pending {
+        Pending {
+            rank: rank.clone(),
+            done: None,
+        }
+    }
+
+    fn done(&self) -> Result<&Event, Error> {
+        self.done.as_deref().ok_or_else(|| Error::Usage {
+            what: "a launch that was recorded in a graph did not run".into(),
+            legal: "launch the graph, and wait for what that gives".into(),
+        })
     }
 
     /// Whether it has ended well. Does not wait.
@@ -26,7 +42,7 @@ impl Pending {
     /// # Errors
     /// [`Error::Stalled`] if it or a peer gave up.
     pub fn is_done(&self) -> Result<bool, Error> {
-        let done = self.done.is_done();
+        let done = self.done()?.is_done();
         // What gave up has ended too, and its results are no results.
         self.rank.judge(done)
     }
@@ -36,7 +52,13 @@ impl Pending {
     /// # Errors
     /// [`Error::Stalled`] if it or a peer gave up.
     pub fn wait(&self) -> Result<(), Error> {
-        self.rank.until(|| self.done.is_done())
+        let done = self.done()?;
+        self.rank.until(|| done.is_done())
+    }
+
+    /// As [`Pending::wait_on`], also if the communicator has ended: the launch may still run.
+    pub(crate) fn hold(&self, stream: &Stream) -> Result<(), Error> {
+        stream.wait(self.done()?)
     }
 
     /// What comes later in that stream comes after the launch. The host does not wait.
@@ -44,7 +66,8 @@ impl Pending {
     /// # Errors
     /// [`Error::Stalled`] if a launch gave up before; what the driver refuses.
     pub fn wait_on(&self, stream: &Stream) -> Result<(), Error> {
+        let done = self.done()?;
         self.rank.alive()?;
-        stream.wait(&self.done)
+        stream.wait(done)
     }
 }

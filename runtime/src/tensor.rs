@@ -101,6 +101,11 @@ impl<T: Element> Tensor<T> {
         &self.memory.rank
     }
 
+    /// What keeps the memory.
+    pub(crate) fn kept(&self) -> Arc<dyn std::any::Any + Send + Sync> {
+        self.memory.clone()
+    }
+
     /// Writes all elements, after every launch of this rank so far and before every later one.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ mod drops;
 mod epilogue;
 mod fused;
 mod gpus;
+mod graph;
 mod heap;
 mod memory;
 mod op;

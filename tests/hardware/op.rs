@@ -9,7 +9,7 @@ use counterflow::{Communicator, Dtype, Error, Op, Program, Tensor, UserBuffer, s
 use std::time::{Duration, Instant};
 
 /// Rows, columns, which are the depth as well.
-const SIZE: [usize; 2] = [1024, 256];
+pub const SIZE: [usize; 2] = [1024, 256];
 
 /// A number that bf16 has exactly, unlike its neighbours.
 fn number(row: usize, column: usize) -> bf16 {
@@ -17,7 +17,7 @@ fn number(row: usize, column: usize) -> bf16 {
 }
 
 /// The kernels of the other tests' first kind.
-fn built(rank: &Communicator, program: &Program, compiler: &Compiler) -> Result<Op, Error> {
+pub fn built(rank: &Communicator, program: &Program, compiler: &Compiler) -> Result<Op, Error> {
     let [m, side] = SIZE;
     let builder = rank.op(program).dtype(Dtype::Bf16).up_to(m, side, side);
     let builder = builder.set("tiles", (128, 256)).first_options();
@@ -26,26 +26,46 @@ fn built(rank: &Communicator, program: &Program, compiler: &Compiler) -> Result<
 }
 
 /// y = x · wᵀ, where w moves every column on by one.
-struct Operands {
-    x: UserBuffer<bf16>,
-    w: Tensor<bf16>,
-    y: Tensor<bf16>,
+pub struct Operands {
+    pub x: UserBuffer<bf16>,
+    pub w: Tensor<bf16>,
+    pub y: Tensor<bf16>,
 }
 
 impl Operands {
     /// This rank's rows of x, and nothing elsewhere.
-    fn new(rank: &Communicator) -> Result<Operands, Error> {
+    pub fn new(rank: &Communicator) -> Result<Operands, Error> {
         let [m, side] = SIZE;
         let x = rank.allocate("x", [m, side])?;
+        let w = Operands::moves(rank)?;
+        let y = rank.zeros([m, side])?;
+        y.fill(0xff)?;
+        Ok(Operands { x, w, y })
+    }
+
+    /// w, which moves every column on by one.
+    pub fn moving() -> Vec<bf16> {
+        let [_, side] = SIZE;
         let mut moves = vec![bf16::ZERO; side * side];
         for row in 0..side {
             moves[row * side + (row + 1) % side] = bf16::ONE;
         }
-        let w = rank.zeros([side, side])?;
-        w.write(&moves)?;
-        let y = rank.zeros([m, side])?;
-        y.fill(0xff)?;
-        Ok(Operands { x, w, y })
+        moves
+    }
+
+    /// The same on the GPU.
+    pub fn moves(rank: &Communicator) -> Result<Tensor<bf16>, Error> {
+        let w = rank.zeros([SIZE[1], SIZE[1]])?;
+        w.write(&Operands::moving())?;
+        Ok(w)
+    }
+
+    /// All of x.
+    pub fn all() -> Vec<bf16> {
+        let [m, side] = SIZE;
+        (0..m * side)
+            .map(|at| number(at / side, at % side))
+            .collect()
     }
 
     /// `x` as this rank has it before a launch: its own rows are there, those of its peers are nothing.
@@ -65,7 +85,7 @@ impl Operands {
     }
 }
 
-fn right(y: &[bf16], m: usize) {
+pub fn right(y: &[bf16], m: usize) {
     let [most, side] = SIZE;
     for (at, value) in y[..m * side].iter().enumerate() {
         let (row, column) = (at / side, at % side);

@@ -5,6 +5,7 @@
 
 mod event;
 mod gpu;
+mod graph;
 mod memory;
 mod pinned;
 mod refusal;
@@ -13,12 +14,13 @@ mod stream;
 
 pub use event::Event;
 pub use gpu::Gpu;
+pub(crate) use graph::Graph;
 pub use memory::Local;
 pub use stream::Stream;
 
 pub use crate::cuda::{Address, Element};
 
-pub(crate) use crate::cuda::{Lines2d, MemoryOp, Watch};
+pub(crate) use crate::cuda::{Foreign, Lines2d, MemoryOp, Opened, Watch};
 pub(crate) use memory::{copy, fill, read, read_words, write};
 pub(crate) use pinned::{Pinned, Record};
 pub(crate) use slots::Slots;

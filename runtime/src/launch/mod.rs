@@ -243,7 +243,9 @@ impl Loaded {
         // What only this rank refuses, its peers would wait for.
         self.enqueue(rank, how, plan, tensors).inspect_err(|error| {
             let kernel = &self.pipeline.kernel.name;
-            rank.ended_early(&format!("it does not launch {kernel}: {error}"));
+            if !how.graph {
+                rank.ended_early(&format!("it does not launch {kernel}: {error}"));
+            }
         })
     }
 
@@ -275,7 +277,9 @@ impl Loaded {
         if let Some(entry) = self.entry(rank, plan, tensors).filter(|_| !capturing) {
             rank.write(entry)?;
         }
-        rank.launches()?;
+        if !how.graph {
+            rank.launches()?;
+        }
         let kernel = || match &self.code {
             Code::Cuda { source, function } => {
                 let grid = self.grid(rank, plan, source.threads, how.early && !capturing);
@@ -289,6 +293,14 @@ impl Loaded {
         self.submit(rank, plan, tensors, copies, capturing, kernel)?;
         copies.launched(everyone);
         Ok(())
+    }
+
+    /// Writes a recorded launch into the ledger, as a launch does. The caller has the rank's turn, and replays the graph.
+    pub(crate) fn replay(&self, rank: &Communicator, entry: Option<&Entry>) -> Result<(), Error> {
+        if let Some(entry) = entry {
+            rank.write(*entry)?;
+        }
+        rank.launches()
     }
 
     /// The same, but launches start only when the previous one has ended. Use it for a stream that also has other

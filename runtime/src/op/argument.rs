@@ -18,14 +18,22 @@ pub(super) enum Home {
     Elsewhere(&'static str),
 }
 
+/// How many elements a tensor has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Extent {
+    /// Rows and columns, one row after another.
+    Shaped([usize; 2]),
+    /// So many, taken to have the columns that the schedule wants.
+    Flat(usize),
+}
+
 /// One tensor that a launch is given, without its memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Given {
     pub home: Home,
     /// None: its elements are no tensor's.
     pub dtype: Option<Dtype>,
-    /// Rows and columns, one row after another.
-    pub shape: [usize; 2],
+    pub extent: Extent,
     /// Its first byte.
     pub start: u64,
     /// Whether the caller lent it to be written.
@@ -127,10 +135,20 @@ pub(super) fn check_one(
             ),
         );
     }
-    let ([rows, columns], [held_rows, held_columns]) = (needs.shape, given.shape);
-    if held_columns != columns || held_rows < rows {
-        return refuse(
+    let [rows, columns] = needs.shape;
+    let (fits, held) = match given.extent {
+        Extent::Shaped([held_rows, held_columns]) => (
+            held_columns == columns && held_rows >= rows,
             format!("{name} is {held_rows} x {held_columns}"),
+        ),
+        Extent::Flat(held) => (
+            held >= rows * columns,
+            format!("{name} has {held} elements"),
+        ),
+    };
+    if !fits {
+        return refuse(
+            held,
             format!(
                 "give {rows} x {columns} for {}; more rows are fine",
                 plan.shape

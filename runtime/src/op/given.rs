@@ -1,140 +1,228 @@
 //! The memory that a launch is given.
 
-use super::argument::{Given, Home};
+use super::argument::{Extent, Given, Home};
 use crate::communicator::Communicator;
-use crate::driver::Element;
+use crate::driver::{Element, Event, Foreign, Opened, Stream};
+use crate::error::Error;
 use crate::group::Allocation;
 use crate::launch::{Placement, Tensors};
+use crate::pending::Pending;
 use crate::tensor::{Tensor, rows_and_columns};
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::program::TensorId;
-use std::marker::PhantomData;
+use cudarc::driver::{CudaSlice, CudaView, CudaViewMut};
+use std::any::Any;
 use std::sync::Arc;
 
 /// One tensor that a launch is given: `&` for an input, `&mut` for an output. A launch keeps what it was given for as
 /// long as it runs; the borrow ends when it is enqueued.
+///
+/// cudarc's slices and views are taken as they are: the launch comes after what used them before, in whatever stream, and
+/// what uses or frees them later comes after the launch.
 #[derive(Debug)]
 pub struct Argument<'a> {
-    owner: Owner,
+    owner: Owner<'a>,
     dtype: Option<Dtype>,
-    shape: [usize; 2],
-    place: Placement,
+    extent: Extent,
+    bytes: u64,
     writable: bool,
-    borrow: PhantomData<&'a mut ()>,
 }
 
 #[derive(Debug)]
-enum Owner {
+enum Owner<'a> {
     Heap {
-        allocation: Arc<Allocation>,
+        allocation: &'a Arc<Allocation>,
         rank: u32,
     },
     Tensor {
-        rank: Arc<Communicator>,
+        memory: Arc<dyn Any + Send + Sync>,
+        rank: &'a Communicator,
+        place: Placement,
     },
+    Foreign(Foreign<'a>),
 }
 
-impl Argument<'_> {
-    fn heap<T: Element>(buffer: &UserBuffer<T>, writable: bool) -> Self {
+/// An argument while its launch is enqueued.
+pub(super) struct Open<'b> {
+    pub given: Given,
+    place: Placement,
+    kept: Option<Arc<dyn Any + Send + Sync>>,
+    heap: Option<&'b Arc<Allocation>>,
+    foreign: Option<(Stream, Opened<'b>)>,
+}
+
+impl<'a> Argument<'a> {
+    fn heap<T: Element>(buffer: &'a UserBuffer<T>, writable: bool) -> Self {
         Argument {
             owner: Owner::Heap {
-                allocation: buffer.allocation().clone(),
+                allocation: buffer.allocation(),
                 rank: buffer.rank(),
             },
             dtype: T::TENSOR,
-            shape: rows_and_columns(buffer.shape()),
-            place: Placement {
-                own: buffer.address(),
-                shared: Some(buffer.on(0)),
-                bytes: (buffer.len() * size_of::<T>()) as u64,
-            },
+            extent: Extent::Shaped(rows_and_columns(buffer.shape())),
+            bytes: (buffer.len() * size_of::<T>()) as u64,
             writable,
-            borrow: PhantomData,
         }
     }
 
-    fn own<T: Element>(tensor: &Tensor<T>, writable: bool) -> Self {
+    fn own<T: Element>(tensor: &'a Tensor<T>, writable: bool) -> Self {
+        let bytes = (tensor.len() * size_of::<T>()) as u64;
         Argument {
             owner: Owner::Tensor {
-                rank: tensor.rank().clone(),
+                memory: tensor.kept(),
+                rank: tensor.rank(),
+                place: Placement {
+                    own: tensor.address(),
+                    shared: None,
+                    bytes,
+                },
             },
             dtype: T::TENSOR,
-            shape: tensor.shape(),
-            place: Placement {
-                own: tensor.address(),
-                shared: None,
-                bytes: (tensor.len() * size_of::<T>()) as u64,
-            },
+            extent: Extent::Shaped(tensor.shape()),
+            bytes,
             writable,
-            borrow: PhantomData,
         }
     }
 
-    /// What is checked of it, for a launch of that rank.
-    pub(super) fn seen_from(&self, rank: &Communicator) -> Given {
-        let home = match &self.owner {
-            Owner::Heap { allocation, .. } if !rank.owns(allocation) => {
-                Home::Elsewhere("another communicator")
+    fn foreign<T: Element>(memory: Foreign<'a>, writable: bool) -> Self {
+        let elements = memory.elements();
+        Argument {
+            owner: Owner::Foreign(memory),
+            dtype: T::TENSOR,
+            extent: Extent::Flat(elements),
+            bytes: (elements * size_of::<T>()) as u64,
+            writable,
+        }
+    }
+
+    /// For a launch of that rank. What is not ours is used in the order of the stream `users`; none: a graph records.
+    pub(super) fn open<'b>(
+        &'b mut self,
+        name: &str,
+        rank: &Communicator,
+        users: Option<&'b Stream>,
+    ) -> Result<Open<'b>, Error> {
+        let (mut kept, mut heap, mut foreign) = (None, None, None);
+        let (home, place) = match &mut self.owner {
+            Owner::Heap {
+                allocation,
+                rank: of,
+            } => {
+                let home = match (rank.owns(allocation), *of == rank.rank()) {
+                    (true, true) => Home::Heap,
+                    (true, false) => Home::Elsewhere("another rank"),
+                    (false, _) => Home::Elsewhere("another communicator"),
+                };
+                kept = Some(allocation.clone() as Arc<dyn Any + Send + Sync>);
+                heap = Some(*allocation);
+                let place = Placement {
+                    own: allocation.on(*of),
+                    shared: Some(allocation.on(0)),
+                    bytes: self.bytes,
+                };
+                (home, place)
             }
-            Owner::Heap { rank: of, .. } if *of != rank.rank() => Home::Elsewhere("another rank"),
-            Owner::Heap { .. } => Home::Heap,
-            Owner::Tensor { rank: of, .. } if !of.is(rank) => Home::Elsewhere("another rank"),
-            Owner::Tensor { .. } => Home::Own,
+            Owner::Tensor {
+                memory,
+                rank: of,
+                place,
+            } => {
+                kept = Some(memory.clone());
+                let home = match of.is(rank) {
+                    true => Home::Own,
+                    false => Home::Elsewhere("another rank"),
+                };
+                (home, *place)
+            }
+            Owner::Foreign(memory) => {
+                let Some(users) = users else {
+                    return Err(Error::Usage {
+                        what: format!("{name} is borrowed, and a graph is recorded"),
+                        legal: "give a `Tensor` or a `UserBuffer`: a graph keeps what it uses"
+                            .into(),
+                    });
+                };
+                let theirs = Stream::from(memory.stream().clone());
+                let home = match rank.gpu().has(&theirs) {
+                    true => Home::Own,
+                    false => Home::Elsewhere("another GPU"),
+                };
+                if theirs.is_capturing() {
+                    return Err(Error::Usage {
+                        what: format!("the stream of {name} records a graph"),
+                        legal: "end the recording first".into(),
+                    });
+                }
+                if home == Home::Own && !theirs.is(users) {
+                    users.wait(&Event::order(&theirs)?)?;
+                }
+                let memory = memory.open(users.cuda()?);
+                let place = Placement {
+                    own: memory.address,
+                    shared: None,
+                    bytes: self.bytes,
+                };
+                foreign = Some((theirs, memory));
+                (home, place)
+            }
         };
-        Given {
-            home,
-            dtype: self.dtype,
-            shape: self.shape,
-            start: self.place.own.get(),
-            writable: self.writable,
-        }
+        Ok(Open {
+            given: Given {
+                home,
+                dtype: self.dtype,
+                extent: self.extent,
+                start: place.own.get(),
+                writable: self.writable,
+            },
+            place,
+            kept,
+            heap,
+            foreign,
+        })
     }
+}
 
+impl Open<'_> {
     /// Makes it that tensor of a launch.
-    pub(super) fn bind(&self, tensor: TensorId, tensors: &mut Tensors) {
-        match &self.owner {
-            Owner::Heap { allocation, .. } => tensors.hold(tensor, self.place, allocation),
-            Owner::Tensor { .. } => tensors.put(tensor, self.place),
+    pub fn bind(&self, tensor: TensorId, tensors: &mut Tensors) {
+        match self.heap {
+            Some(range) => tensors.hold(tensor, self.place, range),
+            None => tensors.put(tensor, self.place),
         }
     }
-}
 
-impl<'a, T: Element> From<&'a UserBuffer<T>> for Argument<'a> {
-    fn from(buffer: &'a UserBuffer<T>) -> Self {
-        Argument::heap(buffer, false)
+    /// Whether it is another library's.
+    pub fn is_foreign(&self) -> bool {
+        self.foreign.is_some()
     }
-}
 
-impl<'a, T: Element> From<&'a mut UserBuffer<T>> for Argument<'a> {
-    fn from(buffer: &'a mut UserBuffer<T>) -> Self {
-        Argument::heap(buffer, true)
+    /// What keeps its memory.
+    pub fn kept(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.kept.clone()
     }
-}
 
-impl<'a, T: Element> From<&'a Tensor<T>> for Argument<'a> {
-    fn from(tensor: &'a Tensor<T>) -> Self {
-        Argument::own(tensor, false)
-    }
-}
-
-impl<'a, T: Element> From<&'a mut Tensor<T>> for Argument<'a> {
-    fn from(tensor: &'a mut Tensor<T>) -> Self {
-        Argument::own(tensor, true)
+    /// The launch is enqueued: what uses or frees it later comes after.
+    pub fn close(self, done: &Pending) -> Result<(), Error> {
+        let Some((theirs, memory)) = self.foreign else {
+            return Ok(());
+        };
+        drop(memory);
+        done.hold(&theirs)
     }
 }
 
 /// What an input may be given: `&` a tensor on the rank's GPU or in its heap.
 #[diagnostic::on_unimplemented(
     message = "{Self} cannot be given for an input",
-    note = "give `&` a `Tensor` or a `UserBuffer` of this rank"
+    note = "give `&` a `Tensor` or a `UserBuffer` of this rank, or a slice or view of cudarc's"
 )]
 pub trait Input<'a>: Into<Argument<'a>> + sealed::Sealed {}
 
 /// What an output may be given: `&mut` a tensor on the rank's GPU or in its heap.
 #[diagnostic::on_unimplemented(
     message = "{Self} cannot be given for an output",
-    note = "a launch writes it: give `&mut` a `Tensor` or a `UserBuffer` of this rank"
+    note = "a launch writes it: give `&mut` a `Tensor` or a `UserBuffer` of this rank, or a slice or view of cudarc's"
 )]
 pub trait Output<'a>: Into<Argument<'a>> + sealed::Sealed {}
 
@@ -142,11 +230,43 @@ mod sealed {
     pub trait Sealed {}
 }
 
-impl<T: Element> sealed::Sealed for &UserBuffer<T> {}
-impl<T: Element> sealed::Sealed for &Tensor<T> {}
-impl<T: Element> sealed::Sealed for &mut UserBuffer<T> {}
-impl<T: Element> sealed::Sealed for &mut Tensor<T> {}
-impl<'a, T: Element> Input<'a> for &'a UserBuffer<T> {}
-impl<'a, T: Element> Input<'a> for &'a Tensor<T> {}
-impl<'a, T: Element> Output<'a> for &'a mut UserBuffer<T> {}
-impl<'a, T: Element> Output<'a> for &'a mut Tensor<T> {}
+macro_rules! given {
+    ($way:ident, $memory:ty, |$given:ident| $argument:expr) => {
+        impl<'a, T: Element> From<$memory> for Argument<'a> {
+            fn from($given: $memory) -> Self {
+                $argument
+            }
+        }
+
+        impl<'a, T: Element> sealed::Sealed for $memory {}
+        impl<'a, T: Element> $way<'a> for $memory {}
+    };
+}
+given!(Input, &'a UserBuffer<T>, |buffer| Argument::heap(
+    buffer, false
+));
+given!(Input, &'a Tensor<T>, |tensor| Argument::own(tensor, false));
+given!(Input, &'a CudaSlice<T>, |slice| Argument::foreign::<T>(
+    Foreign::slice(slice),
+    false
+));
+given!(Input, &'a CudaView<'_, T>, |view| Argument::foreign::<T>(
+    Foreign::view(view),
+    false
+));
+given!(Output, &'a mut UserBuffer<T>, |buffer| Argument::heap(
+    buffer, true
+));
+given!(Output, &'a mut Tensor<T>, |tensor| Argument::own(
+    tensor, true
+));
+given!(
+    Output,
+    &'a mut CudaSlice<T>,
+    |slice| Argument::foreign::<T>(Foreign::slice_mut(slice), true)
+);
+given!(
+    Output,
+    &'a mut CudaViewMut<'_, T>,
+    |view| Argument::foreign::<T>(Foreign::view_mut(view), true)
+);

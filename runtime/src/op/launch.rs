@@ -2,43 +2,12 @@
 
 use super::argument::{self, Given};
 use super::built::Inner;
-use super::given::Argument;
-use crate::communicator::Communicator;
-use crate::driver::{Event, Stream};
+use super::given::{Argument, Open};
+use crate::caller::{Caller, Place, in_order};
 use crate::error::Error;
 use crate::launch::{How, Tensors};
 use crate::pending::Pending;
 use counterflow_codegen::program::TensorId;
-use cudarc::driver::CudaStream;
-use std::sync::Arc;
-
-/// Whose order a launch is in.
-#[derive(Clone, Debug)]
-pub struct Caller<'a>(Kind<'a>);
-
-#[derive(Clone, Debug)]
-enum Kind<'a> {
-    Rank(&'a Communicator),
-    Stream(Stream),
-}
-
-impl<'a> From<&'a Communicator> for Caller<'a> {
-    fn from(rank: &'a Communicator) -> Self {
-        Caller(Kind::Rank(rank))
-    }
-}
-
-impl From<&Stream> for Caller<'_> {
-    fn from(stream: &Stream) -> Self {
-        Caller(Kind::Stream(stream.clone()))
-    }
-}
-
-impl From<&Arc<CudaStream>> for Caller<'_> {
-    fn from(stream: &Arc<CudaStream>) -> Self {
-        Caller(Kind::Stream(stream.clone().into()))
-    }
-}
 
 /// A launch that is being put together. Nothing is enqueued before [`Launch::launch`].
 #[derive(Debug)]
@@ -84,9 +53,10 @@ impl<'a> Launch<'a> {
     pub fn launch(self) -> Result<Pending, Error> {
         let op = self.op;
         op.rank.alive()?;
+        let now = !self.caller.records();
         self.checked().inspect_err(|error| {
             // What only this rank refuses, its peers would wait for.
-            if op.loaded.waits(&op.rank) {
+            if now && op.loaded.waits(&op.rank) {
                 let name = &op.kernel().name;
                 op.rank
                     .ended_early(&format!("it does not launch {name}: {error}"));
@@ -98,11 +68,11 @@ impl<'a> Launch<'a> {
         let Launch {
             op,
             caller,
-            given,
+            mut given,
             rows,
         } = self;
         let rank = &op.rank;
-        let outside = outside(rank, &caller)?;
+        let place = caller.place(rank)?;
         let m = match rows {
             Some(rows) => u32::try_from(rows).map_err(|_| Error::Usage {
                 what: format!("a launch of {rows} rows"),
@@ -111,9 +81,19 @@ impl<'a> Launch<'a> {
             None => op.series.most().m,
         };
         let plan = op.plan(m)?;
+        let own = rank.own_stream();
+        let outside = match place {
+            Place::Outside(stream) => Some(stream),
+            Place::Own | Place::Recording(_) => None,
+        };
+        let users = match place {
+            Place::Recording(_) => None,
+            Place::Own | Place::Outside(_) => Some(outside.unwrap_or(own)),
+        };
         let mut tensors = Tensors::new();
         let mut checked: Vec<(TensorId, Given)> = Vec::with_capacity(given.len());
-        for (name, argument) in &given {
+        let mut opened = Vec::with_capacity(given.len());
+        for (name, argument) in &mut given {
             let id = argument::find(op.kernel(), name)?;
             if checked.iter().any(|(known, _)| *known == id) {
                 return Err(Error::Usage {
@@ -121,53 +101,39 @@ impl<'a> Launch<'a> {
                     legal: "give every tensor once".into(),
                 });
             }
-            let seen = argument.seen_from(rank);
-            argument::check_one(op.kernel(), &plan, id, &seen)?;
-            argument.bind(id, &mut tensors);
-            checked.push((id, seen));
+            let open = argument.open(name, rank, users)?;
+            argument::check_one(op.kernel(), &plan, id, &open.given)?;
+            open.bind(id, &mut tensors);
+            checked.push((id, open.given.clone()));
+            opened.push(open);
         }
         argument::check_all(op.kernel(), &checked)?;
         argument::check_overlap(op.kernel(), &plan, &checked)?;
-        let own = rank.own_stream();
+        let foreign = opened.iter().any(Open::is_foreign);
         let _turn = rank.turn();
-        if let Some(stream) = outside {
-            own.wait(&Event::order(stream)?)?;
+        if let Place::Recording(recording) = place {
+            let how = How {
+                stream: recording.stream(),
+                early: false,
+                graph: true,
+            };
+            op.loaded.launch_as(rank, how, &plan, &tensors)?;
+            let entry = op.loaded.entry(rank, &plan, &tensors);
+            let kept = opened.iter().filter_map(Open::kept);
+            recording.add((op.loaded.clone(), entry), kept);
+            return Ok(Pending::recorded(rank));
         }
         let how = How {
             stream: own,
-            early: outside.is_none() && (op.early || !rank.has_lent()),
+            early: outside.is_none() && !foreign && (op.early || !rank.has_lent()),
             graph: false,
         };
-        op.loaded.launch_as(rank, how, &plan, &tensors)?;
-        let done = Event::order(own)?;
-        if let Some(stream) = outside {
-            stream.wait(&done)?;
+        let done = in_order(rank, outside, || {
+            op.loaded.launch_as(rank, how, &plan, &tensors)
+        })?;
+        for open in opened {
+            open.close(&done)?;
         }
-        Ok(Pending::new(rank, done))
-    }
-}
-
-/// The caller's stream, if it is not the rank's.
-fn outside<'b>(rank: &Communicator, caller: &'b Caller<'_>) -> Result<Option<&'b Stream>, Error> {
-    match &caller.0 {
-        Kind::Rank(own) if own.is(rank) => Ok(None),
-        Kind::Rank(other) => Err(Error::Usage {
-            what: format!(
-                "an op of rank {} launched on rank {}",
-                rank.rank(),
-                other.rank()
-            ),
-            legal: "each rank launches the op that it built".into(),
-        }),
-        Kind::Stream(stream) if stream.is_capturing() => Err(Error::Usage {
-            what: "a launch on a stream that records a graph".into(),
-            legal: "record it by `Communicator::capture`: its graph keeps the tensors".into(),
-        }),
-        Kind::Stream(stream) if stream.is(rank.own_stream()) => Ok(None),
-        Kind::Stream(stream) if !rank.gpu().has(stream) => Err(Error::Usage {
-            what: format!("a stream of another GPU than rank {}'s", rank.rank()),
-            legal: format!("give a stream of GPU {}", rank.gpu().ordinal()),
-        }),
-        Kind::Stream(stream) => Ok(Some(stream)),
+        Ok(done)
     }
 }

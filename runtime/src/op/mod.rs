@@ -7,10 +7,11 @@ mod given;
 mod launch;
 mod typed;
 
+pub use crate::caller::Caller;
 pub use crate::driver::Element;
 pub use argument::Needs;
 pub use builder::{OpBuilder, Workspace};
 pub use built::{ByName, Op};
 pub use given::{Argument, Input, Output};
-pub use launch::{Caller, Launch};
+pub use launch::Launch;
 pub use typed::{Launcher, Schedule};

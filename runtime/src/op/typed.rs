@@ -1,7 +1,8 @@
 //! How an op's launches take their tensors: by name, or by the methods that `#[schedule]` writes.
 
 use super::built::{ByName, Op};
-use super::launch::{Caller, Launch};
+use super::launch::Launch;
+use crate::caller::Caller;
 use counterflow_codegen::program::Program;
 
 /// A way to give a launch its tensors.

@@ -42,7 +42,7 @@ fn good() -> [(&'static str, Given); 3] {
     let given = |home, rows, columns, start, writable| Given {
         home,
         dtype: Some(Dtype::Bf16),
-        shape: [rows, columns],
+        extent: Extent::Shaped([rows, columns]),
         start,
         writable,
     };
@@ -77,7 +77,20 @@ fn told(change: impl FnOnce(&mut Vec<(&'static str, Given)>)) -> String {
 #[test]
 fn what_fits_is_accepted_and_more_rows_too() {
     assert_eq!(told(|_| ()), "fine");
-    assert_eq!(told(|given| given[0].1.shape[0] = 4096), "fine");
+    assert_eq!(
+        told(|given| given[0].1.extent = Extent::Shaped([4096, 128])),
+        "fine"
+    );
+    // A slice of another library has no columns.
+    assert_eq!(
+        told(|given| given[1].1.extent = Extent::Flat(256 * 128)),
+        "fine"
+    );
+    let text = told(|given| given[1].1.extent = Extent::Flat(256 * 128 - 1));
+    assert!(
+        text.starts_with("w has 32767 elements; give 256 x 128"),
+        "{text}"
+    );
     // Peers address the heap; a tensor of one rank may be there as well.
     assert_eq!(told(|given| given[1].1.home = Home::Heap), "fine");
 }
@@ -108,10 +121,14 @@ fn every_property_of_a_tensor_is_compared() {
         ),
         (
             "y",
-            |y| y.shape = [999, 256],
+            |y| y.extent = Extent::Shaped([999, 256]),
             "y is 999 x 256; give 1000 x 256 for 1000x256x128",
         ),
-        ("w", |w| w.shape = [128, 256], "w is 128 x 256; "),
+        (
+            "w",
+            |w| w.extent = Extent::Shaped([128, 256]),
+            "w is 128 x 256; ",
+        ),
         (
             "w",
             |w| w.start += 8,

@@ -1,0 +1,112 @@
+//! Whose order a launch is in.
+
+use crate::communicator::Communicator;
+use crate::driver::{Event, Stream};
+use crate::error::Error;
+use crate::pending::Pending;
+use crate::recording::Recording;
+use cudarc::driver::CudaStream;
+use std::sync::Arc;
+
+/// Whose order a launch is in: that of a stream, of a rank itself, or of a graph that is recorded.
+#[derive(Clone, Debug)]
+pub struct Caller<'a>(Kind<'a>);
+
+#[derive(Clone, Debug)]
+enum Kind<'a> {
+    Rank(&'a Communicator),
+    Stream(Stream),
+    Recording(&'a Recording),
+}
+
+/// The same, seen from the rank that launches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place<'a> {
+    /// The rank's own stream, alone.
+    Own,
+    /// Another stream: after what is in it, before what comes later.
+    Outside(&'a Stream),
+    /// A graph.
+    Recording(&'a Recording),
+}
+
+impl<'a> From<&'a Communicator> for Caller<'a> {
+    fn from(rank: &'a Communicator) -> Self {
+        Caller(Kind::Rank(rank))
+    }
+}
+
+impl<'a> From<&'a Recording> for Caller<'a> {
+    fn from(recording: &'a Recording) -> Self {
+        Caller(Kind::Recording(recording))
+    }
+}
+
+impl From<&Stream> for Caller<'_> {
+    fn from(stream: &Stream) -> Self {
+        Caller(Kind::Stream(stream.clone()))
+    }
+}
+
+impl From<&Arc<CudaStream>> for Caller<'_> {
+    fn from(stream: &Arc<CudaStream>) -> Self {
+        Caller(Kind::Stream(stream.clone().into()))
+    }
+}
+
+impl Caller<'_> {
+    /// Whether nothing runs now.
+    pub(crate) fn records(&self) -> bool {
+        matches!(self.0, Kind::Recording(_))
+    }
+
+    /// Where a launch of that rank goes.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for another rank, a stream of another GPU, and a stream that records a graph.
+    pub(crate) fn place(&self, rank: &Communicator) -> Result<Place<'_>, Error> {
+        let others = |other: &Communicator| {
+            Err(Error::Usage {
+                what: format!("a launch of rank {} on rank {}", rank.rank(), other.rank()),
+                legal: "each rank launches what it built".into(),
+            })
+        };
+        match &self.0 {
+            Kind::Rank(own) if own.is(rank) => Ok(Place::Own),
+            Kind::Rank(other) => others(other),
+            Kind::Recording(recording) if recording.rank().is(rank) => {
+                Ok(Place::Recording(recording))
+            }
+            Kind::Recording(recording) => others(recording.rank()),
+            Kind::Stream(stream) if stream.is_capturing() => Err(Error::Usage {
+                what: "a launch on a stream that records a graph".into(),
+                legal: "launch on what `Communicator::capture` gives its closure: its graph keeps the tensors".into(),
+            }),
+            Kind::Stream(stream) if stream.is(rank.own_stream()) => Ok(Place::Own),
+            Kind::Stream(stream) if !rank.gpu().has(stream) => Err(Error::Usage {
+                what: format!("a stream of another GPU than rank {}'s", rank.rank()),
+                legal: format!("give a stream of GPU {}", rank.gpu().ordinal()),
+            }),
+            Kind::Stream(stream) => Ok(Place::Outside(stream)),
+        }
+    }
+}
+
+/// Enqueues `work` in the rank's stream: after what is in the other stream, and before what comes later there. The caller
+/// has the rank's turn.
+pub(crate) fn in_order(
+    rank: &Arc<Communicator>,
+    outside: Option<&Stream>,
+    work: impl FnOnce() -> Result<(), Error>,
+) -> Result<Pending, Error> {
+    let own = rank.own_stream();
+    if let Some(stream) = outside {
+        own.wait(&Event::order(stream)?)?;
+    }
+    work()?;
+    let done = Event::order(own)?;
+    if let Some(stream) = outside {
+        stream.wait(&done)?;
+    }
+    Ok(Pending::new(rank, done))
+}

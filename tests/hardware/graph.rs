@@ -1,0 +1,142 @@
+//! Graphs of launches, and memory that belongs to cudarc.
+
+use crate::fine;
+use crate::gpus::both_ways;
+use crate::op::{Operands, SIZE, built, right};
+use counterflow::jit::Compiler;
+use counterflow::prelude::bf16;
+use counterflow::{Communicator, Error, Graph, Op, UserBuffer, schedules};
+
+/// A launch of so many rows, in a graph. The graph keeps what it uses: `w`, which nobody else has any more.
+fn recorded(
+    rank: &Communicator,
+    op: &Op,
+    x: &UserBuffer<bf16>,
+    y: &mut counterflow::Tensor<bf16>,
+    m: usize,
+) -> Result<Graph, Error> {
+    let w = Operands::moves(rank)?;
+    rank.capture(|s| {
+        let launch = op.on(s).tensor("x", x).tensor("w", &w).tensor("y", y);
+        let recorded = launch.rows(m).launch()?;
+        assert_eq!(recorded.wait().expect_err("nothing runs").kind(), "usage");
+        Ok(())
+    })
+}
+
+#[test]
+fn replays_and_launches_take_turns() {
+    const ROUNDS: usize = 2500;
+    for world in both_ways(2).chain(both_ways(4)) {
+        let compiler = fine(Compiler::find());
+        fine(Communicator::each(&world.ranks, |rank| {
+            let op = built(rank, &schedules::ag_gemm(), &compiler)?;
+            let Operands { x, w, mut y } = Operands::new(rank)?;
+            let graphs = [
+                recorded(rank, &op, &x, &mut y, SIZE[0])?,
+                recorded(rank, &op, &x, &mut y, 640)?,
+            ];
+            let stream = rank.gpu().stream()?;
+            // Rows that another M gives to another rank are there already, and peers push the same.
+            x.write(&Operands::all())?;
+            rank.synchronize()?;
+            rank.barrier()?;
+            for round in 0..ROUNDS {
+                let last = round % 500 == 499;
+                if last {
+                    y.fill(0xff)?;
+                }
+                graphs[0].launch(&stream)?;
+                graphs[1].launch(rank)?;
+                graphs[1].launch(&stream)?;
+                let launch = op.on(&stream).tensor("x", &x).tensor("w", &w);
+                launch.tensor("y", &mut y).rows(7 + round % 3).launch()?;
+                let done = graphs[0].launch(&stream)?;
+                if last {
+                    done.wait()?;
+                    right(&y.read()?, SIZE[0]);
+                } else if round % 50 == 0 {
+                    done.wait()?;
+                }
+            }
+            drop(graphs);
+            rank.synchronize()?;
+            rank.barrier()
+        }));
+        let replays = ROUNDS * 4;
+        println!("  {replays} replays between launches: {}", world.told());
+    }
+}
+
+#[test]
+fn a_replay_is_compared_with_what_the_peers_launch() {
+    for world in both_ways(2) {
+        let compiler = fine(Compiler::find());
+        let told = Communicator::each(&world.ranks, |rank| {
+            let op = built(rank, &schedules::ag_gemm(), &compiler)?;
+            let Operands { x, w, mut y } = Operands::new(rank)?;
+            let graph = recorded(rank, &op, &x, &mut y, 640)?;
+            rank.synchronize()?;
+            rank.barrier()?;
+            let launch = op
+                .on(rank)
+                .tensor("x", &x)
+                .tensor("w", &w)
+                .tensor("y", &mut y);
+            let launched = match rank.rank() {
+                0 => graph.launch(rank),
+                _ => launch.rows(7).launch(),
+            };
+            let told = launched
+                .and_then(|done| done.wait())
+                .expect_err("different rows");
+            Ok((told.kind(), told.to_string()))
+        });
+        for (kind, text) in fine(told) {
+            assert_eq!(kind, "mismatch", "{text}");
+            assert!(text.contains("640") && text.contains('7'), "{text}");
+        }
+        println!("  a replay is compared: {}", world.told());
+    }
+}
+
+/// Each slice is another stream's, nothing waits on the host, and `w` is dropped at once.
+#[test]
+fn slices_of_cudarc_are_used_in_order_and_may_be_dropped_at_once() {
+    for world in both_ways(2) {
+        let compiler = fine(Compiler::find());
+        fine(Communicator::each(&world.ranks, |rank| {
+            let op = built(rank, &schedules::ag_gemm(), &compiler)?;
+            let Operands { x, .. } = Operands::new(rank)?;
+            x.write(&Operands::all())?;
+            rank.synchronize()?;
+            rank.barrier()?;
+            let [m, side] = SIZE;
+            let context = rank.gpu().cuda()?.context().clone();
+            let stream = || context.new_stream().expect("a stream");
+            let (makes, takes, launches) = (stream(), stream(), stream());
+            let mut y = takes.alloc_zeros::<bf16>(m * side).expect("memory");
+            for _ in 0..100 {
+                takes.memset_zeros(&mut y).expect("zeroed");
+                let w = makes.clone_htod(&Operands::moving()).expect("memory");
+                let launch = op.on(&launches).tensor("x", &x).tensor("w", &w);
+                launch.tensor("y", &mut y).launch()?;
+                drop(w);
+                // Whoever gets its memory may write it.
+                let spoiled = makes.alloc_zeros::<bf16>(side * side).expect("memory");
+                right(&takes.clone_dtoh(&y).expect("read"), m);
+                drop(spoiled);
+            }
+            // A graph could not keep it.
+            let w = makes.clone_htod(&Operands::moving()).expect("memory");
+            let refused = rank.capture(|s| {
+                let launch = op.on(s).tensor("x", &x).tensor("w", &w);
+                launch.tensor("y", &mut y).launch().map(drop)
+            });
+            assert_eq!(refused.expect_err("borrowed").kind(), "usage");
+            rank.synchronize()?;
+            rank.barrier()
+        }));
+        println!("  slices of cudarc: {}", world.told());
+    }
+}
