@@ -1,14 +1,12 @@
-//! What the host does in a launch: how long that takes, and how a stream that waits for a rank that never comes ends.
+//! What the host does in a launch: how a stream that waits for a rank that never comes ends, and copies of rows that lie apart.
 
 use crate::case::{self, Case, Fill};
 use crate::fine;
-use crate::gpus::{World, here, loopback, turn, world};
+use crate::gpus::{here, turn, world};
 use crate::queues::{QUEUES, apart};
 use crate::right::KINDS;
-use counterflow::cuda::MapSpec;
 use counterflow::jit::Compiler;
-use counterflow::{Checked, Dtype, Plan, Program, Shape, gpus, schedules};
-use std::time::Instant;
+use counterflow::{Shape, gpus, schedules};
 
 /// New communicators that each launch once.
 const FIRST: u32 = 40;
@@ -126,81 +124,5 @@ fn first_launches_in_this_setting() {
             case.compare(&outcome, 0, fill);
         }
         println!("  ag_gemm_pull  {told:32} {FIRST:5} first launches right");
-    }
-}
-
-/// Times of the host for one launch, in microseconds.
-fn host(name: &str, world: &World, case: &Case, plans: &[usize]) {
-    let plans: Vec<&Checked<Plan>> = plans.iter().map(|plan| &case.plans[*plan]).collect();
-    let compiler = fine(Compiler::find());
-    let took = gpus::host_times(
-        &world.ranks,
-        &compiler,
-        &case.pipeline,
-        &case.series,
-        &plans,
-        2000,
-    );
-    let took = fine(took);
-    let at = |part: usize| took[(took.len() - 1) * part / 100].as_secs_f64() * 1e6;
-    println!(
-        "  host, {:13} {:24} {name:28} median {:5.1} us, 10 % {:5.1}, 90 % {:5.1}, 99 % {:5.1}",
-        case.kernel.name,
-        world.told(),
-        at(50),
-        at(10),
-        at(90),
-        at(99)
-    );
-}
-
-fn tensor_map() {
-    let spec = MapSpec {
-        dtype: Dtype::Bf16,
-        size: [8192, 2048, 1, 1],
-        stride: [16384, 16384 * 2048, 16384 * 2048],
-        tile: [64, 128],
-    };
-    let start = Instant::now();
-    for _ in 0..1000 {
-        fine(
-            spec.encode(counterflow::cuda::Address::default().plus(1 << 30))
-                .map(drop),
-        );
-    }
-    println!(
-        "  a tensor map: {:.2} us",
-        start.elapsed().as_secs_f64() * 1e3
-    );
-}
-
-#[test]
-#[ignore = "prints times and compares nothing: run it by name"]
-fn a_launch_takes_the_host() {
-    if here().is_none() {
-        return;
-    }
-    let cases: [(fn() -> Program, u32); 4] = [
-        (schedules::gemm, 1),
-        (schedules::ag_gemm, 2),
-        (schedules::gemm_rs, 2),
-        (schedules::ag_gemm_pull, 2),
-    ];
-    for (schedule, ranks) in cases {
-        let Some(world) = (if ranks == 1 {
-            world(1)
-        } else {
-            loopback(ranks)
-        }) else {
-            return;
-        };
-        // The first two have the same tiles and pieces in every chunk, the third has fewer.
-        let shapes = [1000, 990, 500].map(|m| Shape::new(m, 512, 512).up_to(1000));
-        let variant = case::variant(ranks, KINDS[0]);
-        let case = Case::new(&schedule(), &variant, &shapes, world.sharing);
-        tensor_map();
-        host("the same M", &world, &case, &[0]);
-        host("M changes, the counts do not", &world, &case, &[0, 1]);
-        host("M and the counts change", &world, &case, &[0, 2]);
     }
 }

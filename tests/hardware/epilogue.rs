@@ -1,8 +1,7 @@
-//! The math after the dot, and operands that are MN-major: right for shapes that nothing divides, and what they
-//! cost beside the product alone.
+//! The math after the dot, and operands that are MN-major: right for shapes that nothing divides.
 
 use crate::case::Case;
-use crate::gpus::{self, loopback};
+use crate::gpus::loopback;
 use crate::{epilogues, fine};
 use counterflow::jit::Compiler;
 use counterflow::{Dtype, Layout, Program, Shape, Variant, schedules};
@@ -76,60 +75,5 @@ fn agrees(program: &Program, variant: &Variant) {
 fn every_epilogue_agrees_with_the_reference() {
     for (program, variant) in kinds() {
         agrees(&program, &variant);
-    }
-}
-
-#[test]
-#[ignore = "prints times and compares nothing: run it by name"]
-fn costs() {
-    let Some(world) = gpus::world(1) else { return };
-    let compiler = fine(Compiler::find());
-    let plain = Variant::new(1).set("tiles", (128, 256));
-    let [nn, tn] = [Layout::Nn, Layout::Tn].map(|layout| plain.clone().layout(layout));
-    let mut all = vec![
-        ("gemm".to_string(), schedules::gemm(), plain.clone()),
-        ("gemm nn".into(), schedules::gemm(), nn),
-        ("gemm tn".into(), schedules::gemm(), tn),
-    ];
-    for schedule in LIBRARY.iter().chain(&epilogues::ALL) {
-        let program = schedule();
-        let layout = if program.name == "wgrad" {
-            Layout::Tn
-        } else {
-            Layout::Nt
-        };
-        if program.name != "gemm_rs_gelu" {
-            all.push((
-                program.name.clone(),
-                program,
-                Variant::new(1).layout(layout),
-            ));
-        }
-    }
-    for (m, n, k) in [(8192, 8192, 2048), (4096, 4096, 4096)] {
-        let mut rounds: Vec<Vec<f64>> = vec![Vec::new(); all.len()];
-        for round in 0..3 {
-            for at in 0..all.len() {
-                let at = (at + round) % all.len();
-                let (_, program, variant) = &all[at];
-                let case = Case::new(program, variant, &[Shape::new(m, n, k)], 1);
-                let launched = fine(counterflow::gpus::run(
-                    &world.ranks,
-                    &compiler,
-                    &case.pipeline,
-                    &case.series,
-                    case.plans.iter().collect(),
-                    3,
-                ));
-                rounds[at].push(launched.times[0].as_secs_f64() * 1e6);
-            }
-        }
-        for ((name, ..), mut times) in all.iter().zip(rounds) {
-            times.sort_by(f64::total_cmp);
-            println!(
-                "  {name:16} {m}x{n}x{k}: {:.1} us ({:.1} - {:.1})",
-                times[1], times[0], times[2]
-            );
-        }
     }
 }

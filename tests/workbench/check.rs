@@ -1,6 +1,6 @@
 //! `check`: what is proven, what is refused with which trace, and ranges of shapes.
 
-use super::{AG, ALL, SMALL_AG, bad, good, has, object, schedules, tell, your_own};
+use super::{AG, ALL, SMALL_AG, bad, good, has, object, rejected, schedules, tell, your_own};
 use counterflow_workbench::{GOOD, REJECTED, Schedule, USAGE};
 
 #[test]
@@ -23,6 +23,23 @@ fn check_tells_what_was_proven() {
             "1.50 MiB out, 1.50 MiB in",
         ],
     );
+}
+
+#[test]
+fn the_readme_shows_the_report_of_a_refused_schedule() {
+    const NEVER_STARTS: &[Schedule] = &[rejected::never_starts];
+    let told = tell(NEVER_STARTS, "");
+    assert_eq!(told.code, REJECTED, "{}{}", told.out, told.err);
+    // The example is a module of this test: what it prints names the way from here.
+    let report = told.err.replace("tests/workbench/../../", "");
+    let readme = include_str!("../../README.md");
+    let mut blocks = readme
+        .split("```text\n")
+        .skip(1)
+        .filter_map(|rest| rest.split_once("\n```"));
+    let (shown, _) = blocks.next().expect("a report in README.md");
+    assert_eq!(shown, report.trim_end());
+    assert!(blocks.next().is_none(), "another block of text");
 }
 
 /// Two loops of one role follow each other on the same CTAs, and the GEMM waits for the second.

@@ -4,6 +4,9 @@ mod bench;
 mod check;
 #[path = "../../codegen/tests/fixtures/mod.rs"]
 mod fixtures;
+#[path = "../../examples/rejected.rs"]
+#[allow(dead_code, reason = "its main is the example's")]
+mod rejected;
 mod run;
 mod schedules;
 mod show;
