@@ -7,20 +7,38 @@ use crate::jit::{Compiled, Facts};
 use cudarc::driver::{CudaStream, sys};
 use std::ffi::{CString, c_void};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Machine code on one GPU. It is loaded eagerly: lazy loading would wait for kernels that wait for us.
 #[derive(Debug)]
 pub struct Module {
-    raw: sys::CUmodule,
-    gpu: Arc<Gpu>,
+    code: Code,
     facts: Vec<Facts>,
 }
 
+/// The driver's handle of it.
+#[derive(Clone, Debug)]
+struct Code {
+    raw: sys::CUmodule,
+    gpu: Arc<Gpu>,
+    cubin: Arc<[u8]>,
+}
+
 // SAFETY: the driver's handles may be used from any thread; we never change them.
-unsafe impl Send for Module {}
+unsafe impl Send for Code {}
 // SAFETY: as above.
-unsafe impl Sync for Module {}
+unsafe impl Sync for Code {}
+
+/// What was loaded and is not used now. The driver unloads code only when nothing runs on the GPU, and would wait for a
+/// kernel that waits for us. So code is never unloaded, but used again by who loads the same.
+static UNUSED: Mutex<Vec<Code>> = Mutex::new(Vec::new());
+
+fn unused(gpu: &Gpu, cubin: &[u8]) -> Option<Code> {
+    let mut all = UNUSED.lock().unwrap_or_else(PoisonError::into_inner);
+    let same = |code: &Code| code.gpu.ordinal() == gpu.ordinal() && *code.cubin == *cubin;
+    let at = all.iter().position(same)?;
+    Some(all.swap_remove(at))
+}
 
 impl Module {
     /// Loads compiled code.
@@ -28,16 +46,12 @@ impl Module {
     /// # Errors
     /// When it is made for another GPU, or memory is full.
     pub fn load(gpu: &Arc<Gpu>, compiled: &Compiled) -> Result<Arc<Module>, Error> {
-        gpu.bind()?;
-        let mut raw = ptr::null_mut();
-        // SAFETY: the image is a whole cubin (it was parsed), and its bytes outlive the call.
-        let code = unsafe { sys::cuModuleLoadData(&raw mut raw, compiled.cubin.as_ptr().cast()) };
-        check("load the kernel", code)?;
-        Ok(Arc::new(Module {
-            raw,
-            gpu: gpu.clone(),
-            facts: compiled.facts.clone(),
-        }))
+        let code = match unused(gpu, &compiled.cubin) {
+            Some(code) => code.without_events()?,
+            None => Code::load(gpu, &compiled.cubin)?,
+        };
+        let facts = compiled.facts.clone();
+        Ok(Arc::new(Module { code, facts }))
     }
 
     /// A kernel in it, with this much dynamic shared memory.
@@ -45,12 +59,12 @@ impl Module {
     /// # Errors
     /// No kernel of that name, or too much shared memory.
     pub fn function(self: &Arc<Module>, name: &str, shared: u32) -> Result<Function, Error> {
-        self.gpu.bind()?;
+        self.code.gpu.bind()?;
         let symbol = CString::new(name).unwrap_or_default();
         let mut raw = ptr::null_mut();
         // SAFETY: the module is loaded, the name ends in zero, the place is ours.
         check(format_args!("find {name}"), unsafe {
-            sys::cuModuleGetFunction(&raw mut raw, self.raw, symbol.as_ptr())
+            sys::cuModuleGetFunction(&raw mut raw, self.code.raw, symbol.as_ptr())
         })?;
         // SAFETY: the function was just got.
         check(format_args!("load {name}"), unsafe { sys::cuFuncLoad(raw) })?;
@@ -89,12 +103,42 @@ impl Module {
     }
 }
 
+impl Code {
+    fn load(gpu: &Arc<Gpu>, cubin: &Arc<[u8]>) -> Result<Code, Error> {
+        gpu.bind()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the image is a whole cubin (it was parsed), and its bytes outlive the call.
+        let code = unsafe { sys::cuModuleLoadData(&raw mut raw, cubin.as_ptr().cast()) };
+        check("load the kernel", code)?;
+        Ok(Code {
+            raw,
+            gpu: gpu.clone(),
+            cubin: cubin.clone(),
+        })
+    }
+
+    /// Without the events that its last user left, if it counts events.
+    fn without_events(self) -> Result<Code, Error> {
+        self.gpu.bind()?;
+        let (mut address, mut bytes) = (0, 0);
+        let name = c"trace_count".as_ptr();
+        // SAFETY: the module is loaded, the name ends in zero, both places are ours.
+        let found =
+            unsafe { sys::cuModuleGetGlobal_v2(&raw mut address, &raw mut bytes, self.raw, name) };
+        if found == sys::CUresult::CUDA_SUCCESS {
+            // SAFETY: the variable has so many bytes, and no kernel of this module runs.
+            check("clear the count of events", unsafe {
+                sys::cuMemsetD8_v2(address, 0, bytes)
+            })?;
+        }
+        Ok(self)
+    }
+}
+
 impl Drop for Module {
     fn drop(&mut self) {
-        if self.gpu.bind().is_ok() {
-            // SAFETY: functions hold the module, so nobody launches from it any more.
-            unsafe { sys::cuModuleUnload(self.raw) };
-        }
+        let mut all = UNUSED.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(self.code.clone());
     }
 }
 
@@ -193,12 +237,12 @@ impl Address {
 impl Function {
     /// The module it is in.
     pub(super) fn module(&self) -> sys::CUmodule {
-        self.module.raw
+        self.module.code.raw
     }
 
     /// Makes its GPU this thread's current one.
     pub(super) fn bind(&self) -> Result<(), Error> {
-        self.module.gpu.bind()
+        self.module.code.gpu.bind()
     }
 
     /// Its name.

@@ -6,8 +6,9 @@ use super::{Address, Gpu};
 use crate::error::Error;
 use counterflow_codegen::cuda::WATCH_BYTES;
 use counterflow_codegen::interp::open::{self, GaveUp};
-use cudarc::driver::sys;
+use cudarc::driver::{CudaContext, sys};
 use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// As the prelude's `Stall`.
 #[repr(C)]
@@ -143,6 +144,58 @@ impl Told {
 pub(crate) struct Pinned<T> {
     host: NonNull<T>,
     device: Address,
+    /// What keeps the memory alive, if it is a driver's.
+    context: Option<Arc<CudaContext>>,
+}
+
+/// Memory that is not used now. The driver frees it only when nothing runs on the GPU, and would wait for a kernel that
+/// waits for us. So it is never freed, but used again for a value of the same size.
+static UNUSED: Mutex<Vec<Piece>> = Mutex::new(Vec::new());
+
+struct Piece {
+    bytes: usize,
+    host: NonNull<u8>,
+    device: Address,
+    context: Arc<CudaContext>,
+}
+
+// SAFETY: nobody uses the memory, and any thread may.
+unsafe impl Send for Piece {}
+
+impl Piece {
+    /// Memory for so many bytes, of some context: every GPU of the process reaches it.
+    fn unused(bytes: usize) -> Option<Piece> {
+        let mut all = UNUSED.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = all.iter().position(|piece| piece.bytes == bytes)?;
+        Some(all.swap_remove(at))
+    }
+
+    fn allocate(gpu: &Gpu, bytes: usize) -> Result<Piece, Error> {
+        gpu.bind()?;
+        let mut host = ptr::null_mut();
+        // Portable, mapped: every context may use it, and it has an address on the GPU.
+        let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+        // SAFETY: the pointer's place is ours.
+        let code = unsafe { sys::cuMemHostAlloc(&raw mut host, bytes, flags) };
+        check("allocate host memory that GPUs write", code)?;
+        let Some(host) = NonNull::new(host.cast::<u8>()) else {
+            return Err(super::driver::none(
+                "host memory at address zero",
+                "restart the process",
+            ));
+        };
+        let mut device = 0;
+        // SAFETY: the memory was allocated mapped.
+        let code =
+            unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut device, host.as_ptr().cast(), 0) };
+        check("map host memory that GPUs write", code)?;
+        Ok(Piece {
+            bytes,
+            host,
+            device: Address(device),
+            context: gpu.context().clone(),
+        })
+    }
 }
 
 // SAFETY: the host reads and writes it whole and volatile; the driver frees it from any thread.
@@ -152,29 +205,18 @@ unsafe impl<T: Sync> Sync for Pinned<T> {}
 
 impl<T: Copy + Default> Pinned<T> {
     pub(crate) fn new(gpu: &Gpu) -> Result<Pinned<T>, Error> {
-        gpu.bind()?;
-        let mut host = ptr::null_mut();
-        // Portable, mapped: every context may use it, and it has an address on the GPU.
-        let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
-        // SAFETY: the pointer's place is ours.
-        let code = unsafe { sys::cuMemHostAlloc(&raw mut host, size_of::<T>(), flags) };
-        check("allocate host memory that GPUs write", code)?;
-        let Some(host) = NonNull::new(host.cast::<T>()) else {
-            return Err(super::driver::none(
-                "host memory at address zero",
-                "restart the process",
-            ));
+        let bytes = size_of::<T>();
+        let piece = match Piece::unused(bytes) {
+            Some(piece) => piece,
+            None => Piece::allocate(gpu, bytes)?,
         };
-        // SAFETY: the memory was just allocated with this size, and pages are aligned for anything.
+        let host = piece.host.cast::<T>();
+        // SAFETY: the memory has this size, nobody else uses it, and it is aligned for anything.
         unsafe { host.write_volatile(T::default()) };
-        let mut device = 0;
-        // SAFETY: the memory was allocated mapped.
-        let code =
-            unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut device, host.as_ptr().cast(), 0) };
-        check("map host memory that GPUs write", code)?;
         Ok(Pinned {
             host,
-            device: Address(device),
+            device: piece.device,
+            context: Some(piece.context),
         })
     }
 
@@ -184,6 +226,7 @@ impl<T: Copy + Default> Pinned<T> {
         Pinned {
             host: NonNull::from(Box::leak(Box::default())),
             device: Address(0),
+            context: None,
         }
     }
 
@@ -207,11 +250,15 @@ impl<T: Copy + Default> Pinned<T> {
 
 impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
-        if self.device == Address(0) {
-            return;
+        if let Some(context) = self.context.take() {
+            let mut all = UNUSED.lock().unwrap_or_else(PoisonError::into_inner);
+            all.push(Piece {
+                bytes: size_of::<T>(),
+                host: self.host.cast(),
+                device: self.device,
+                context,
+            });
         }
-        // SAFETY: allocated by cuMemHostAlloc; who lets a GPU use it holds this.
-        unsafe { sys::cuMemFreeHost(self.host.as_ptr().cast()) };
     }
 }
 
