@@ -43,8 +43,10 @@ pub use counterflow_codegen::given;
 pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
     Communicator, Device, Error, Graph, Op, OpBuilder, Pending, Tensor, UserBuffer, cpu, cuda,
-    driver, gpus, jit, launch, op, tuned,
+    driver, jit, op, tuned,
 };
+#[doc(hidden)]
+pub use counterflow_runtime::{gpus, launch};
 
 pub use counterflow_codegen::diag::{Diagnostic, Diagnostics, Rule};
 pub use counterflow_codegen::dtype::Dtype;

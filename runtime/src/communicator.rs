@@ -5,6 +5,7 @@
 //! rank that does not come is [`Error::Stalled`] after the limit. Neither hangs.
 
 use crate::cuda;
+use crate::device::Device;
 use crate::driver::{Address, Element, Gpu, Stream, Watch, is_done, read_words};
 use crate::emulated::{self, Machine};
 use crate::error::Error;
@@ -52,8 +53,14 @@ impl Communicator {
     /// One rank on each of the first `world` GPUs of this process: give each to a thread of its own.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] where there are not so many, or they do not reach each other.
+    /// [`Error::NoDevice`] where there are not so many, with those that there are and the ways to share them, or where they
+    /// do not reach each other.
     pub fn local(world: u32) -> Result<Vec<Communicator>, Error> {
+        let count = cuda::Gpu::count()?;
+        if count < world {
+            let gpus = (0..count).map(|gpu| Ok(cuda::Gpu::open(gpu)?.name().to_owned()));
+            return Err(too_few(world, &gpus.collect::<Result<Vec<_>, Error>>()?));
+        }
         let gpus = (0..world).collect::<Vec<_>>();
         Communicator::on(&gpus, None)
     }
@@ -443,6 +450,27 @@ impl Drop for Communicator {
     }
 }
 
+/// Fewer GPUs than ranks: which there are, and how ranks can share them.
+fn too_few(world: u32, gpus: &[String]) -> Error {
+    let named = gpus.iter().enumerate();
+    let named: Vec<String> = named.map(|(gpu, name)| format!("{gpu} ({name})")).collect();
+    let dealt: Vec<String> = (0..world)
+        .map(|rank| (rank as usize % gpus.len().max(1)).to_string())
+        .collect();
+    Error::NoDevice {
+        device: Device::Cuda,
+        why: format!(
+            "{world} ranks want a GPU each, and there are {}: {}",
+            gpus.len(),
+            named.join(", ")
+        ),
+        help: format!(
+            "let ranks share them: `Communicator::on(&[{}], None)`, or `loopback({world})` with all on the first; `emulated({world})` needs no GPU",
+            dealt.join(", ")
+        ),
+    }
+}
+
 /// How many elements and bytes a tensor of that shape has.
 fn sizes(name: &str, shape: &[usize], element: usize) -> Result<(usize, u64), Error> {
     let elements = shape
@@ -494,6 +522,19 @@ mod tests {
         for shape in [[1 << 32, 1 << 32], [1 << 62, 4], [(1 << 63) + 1, 1]] {
             let error = sizes("x", &shape, 2).expect_err("too much");
             assert_eq!(error.kind(), "usage", "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn too_few_gpus_are_named_with_the_ways_to_share_them() {
+        let error = too_few(4, &["one".into(), "two".into()]);
+        assert_eq!(
+            error.to_string(),
+            "device cuda: 4 ranks want a GPU each, and there are 2: 0 (one), 1 (two)"
+        );
+        let help = error.help().unwrap_or_default();
+        for way in ["on(&[0, 1, 0, 1], None)", "loopback(4)", "emulated(4)"] {
+            assert!(help.contains(way), "{help}");
         }
     }
 

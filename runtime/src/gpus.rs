@@ -215,7 +215,7 @@ impl Memory {
     /// Binds the tensor to this memory.
     pub fn hold(&self, tensor: TensorId, bytes: u64, tensors: &mut Tensors) {
         match self {
-            Memory::Own(local) => tensors.local(tensor, local.address(), bytes),
+            Memory::Own(local) => tensors.own(tensor, local, bytes),
             Memory::Heap(buffer) => tensors.shared(tensor, buffer),
         }
     }

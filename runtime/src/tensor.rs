@@ -28,11 +28,54 @@ pub struct Tensor<T> {
 /// Memory that lives in the order of its rank's stream: it is allocated, used and freed there.
 #[derive(Debug)]
 struct Memory<T> {
-    local: Local<T>,
+    place: Place<T>,
     rank: Arc<Communicator>,
 }
 
+#[derive(Debug)]
+enum Place<T> {
+    Own(Local<T>),
+    /// Somebody else keeps it.
+    Raw(Address),
+}
+
+impl<T: Element> Memory<T> {
+    fn address(&self) -> Address {
+        match &self.place {
+            Place::Own(local) => local.address(),
+            Place::Raw(address) => *address,
+        }
+    }
+}
+
 impl Communicator {
+    /// A tensor in memory that somebody else allocated and frees: the raw door for other libraries, and for other versions
+    /// of cudarc.
+    ///
+    /// # Safety
+    /// From `address` on there are as many elements as the shape has, in memory of this rank's GPU. They stay there until
+    /// every handle of the tensor is dropped and every launch and graph that was given one is done. Whoever else uses them
+    /// meanwhile does so before a launch in the order of the stream that the launch is on, or after it there.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for more bytes than can be addressed.
+    #[allow(unsafe_code, reason = "a door: what it is told cannot be checked")]
+    pub unsafe fn tensor_from_raw<T: Element>(
+        &self,
+        address: u64,
+        shape: impl AsRef<[usize]>,
+    ) -> Result<Tensor<T>, Error> {
+        count::<T>(shape.as_ref())?;
+        Ok(Tensor {
+            memory: Arc::new(Memory {
+                place: Place::Raw(Address::of(address)),
+                rank: Arc::new(self.handle()),
+            }),
+            first: 0,
+            shape: rows_and_columns(shape.as_ref()),
+        })
+    }
+
     /// A tensor of zeros on this rank's GPU that no peer addresses: an operand or a result. The last extent is the
     /// columns.
     ///
@@ -49,7 +92,7 @@ impl<T: Element> Tensor<T> {
         let len = count::<T>(shape)?;
         Ok(Tensor {
             memory: Arc::new(Memory {
-                local: Local::zeros(rank.own_stream(), len)?,
+                place: Place::Own(Local::zeros(rank.own_stream(), len)?),
                 rank: Arc::new(rank.handle()),
             }),
             first: 0,
@@ -93,7 +136,7 @@ impl<T: Element> Tensor<T> {
     /// Where it is on its GPU. To use the number with another library is as unsafe as that library's call.
     pub fn address(&self) -> Address {
         let bytes = self.first * size_of::<T>();
-        self.memory.local.address().plus(bytes as u64)
+        self.memory.address().plus(bytes as u64)
     }
 
     /// The rank whose GPU it is on.

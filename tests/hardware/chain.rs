@@ -105,7 +105,8 @@ fn moves_on(side: usize) -> Vec<u16> {
 fn tensors(kernel: &Kernel, places: &[(&str, Address, usize)]) -> Tensors {
     let mut tensors = Tensors::new();
     for (name, address, words) in places {
-        tensors.local(id(kernel, name), *address, *words as u64 * 2);
+        // SAFETY: the memory lives until the rank was waited for.
+        unsafe { tensors.local(id(kernel, name), *address, *words as u64 * 2) };
     }
     tensors
 }

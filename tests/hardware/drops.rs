@@ -52,8 +52,11 @@ impl Product {
     fn launch(&self, rank: &Communicator, case: &Case) -> Result<(), Error> {
         let mut tensors = Tensors::new();
         tensors.shared(TensorId(0), &self.x);
-        tensors.local(TensorId(1), self.w.address(), self.w.len() as u64 * 2);
-        tensors.local(TensorId(2), self.y.address(), self.y.len() as u64 * 2);
+        // SAFETY: they are freed in the order of the rank's stream.
+        unsafe {
+            tensors.local(TensorId(1), self.w.address(), self.w.len() as u64 * 2);
+            tensors.local(TensorId(2), self.y.address(), self.y.len() as u64 * 2);
+        }
         self.loaded.launch(rank, &case.plans[0], &tensors)
     }
 }

@@ -3,7 +3,6 @@
 use crate::fine;
 use crate::gpus::both_ways;
 use crate::op::{Operands, SIZE, built, right};
-use counterflow::jit::Compiler;
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Error, Graph, Op, UserBuffer, schedules};
 
@@ -28,9 +27,8 @@ fn recorded(
 fn replays_and_launches_take_turns() {
     const ROUNDS: usize = 2500;
     for world in both_ways(2).chain(both_ways(4)) {
-        let compiler = fine(Compiler::find());
         fine(Communicator::each(&world.ranks, |rank| {
-            let op = built(rank, &schedules::ag_gemm(), &compiler)?;
+            let op = built(rank, &schedules::ag_gemm())?;
             let Operands { x, w, mut y } = Operands::new(rank)?;
             let graphs = [
                 recorded(rank, &op, &x, &mut y, SIZE[0])?,
@@ -71,9 +69,8 @@ fn replays_and_launches_take_turns() {
 #[test]
 fn a_replay_is_compared_with_what_the_peers_launch() {
     for world in both_ways(2) {
-        let compiler = fine(Compiler::find());
         let told = Communicator::each(&world.ranks, |rank| {
-            let op = built(rank, &schedules::ag_gemm(), &compiler)?;
+            let op = built(rank, &schedules::ag_gemm())?;
             let Operands { x, w, mut y } = Operands::new(rank)?;
             let graph = recorded(rank, &op, &x, &mut y, 640)?;
             rank.synchronize()?;
@@ -104,9 +101,8 @@ fn a_replay_is_compared_with_what_the_peers_launch() {
 #[test]
 fn slices_of_cudarc_are_used_in_order_and_may_be_dropped_at_once() {
     for world in both_ways(2) {
-        let compiler = fine(Compiler::find());
         fine(Communicator::each(&world.ranks, |rank| {
-            let op = built(rank, &schedules::ag_gemm(), &compiler)?;
+            let op = built(rank, &schedules::ag_gemm())?;
             let Operands { x, .. } = Operands::new(rank)?;
             x.write(&Operands::all())?;
             rank.synchronize()?;

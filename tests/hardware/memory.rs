@@ -132,7 +132,10 @@ impl<'a> Memory<'a> {
         {
             match (heap, own) {
                 (Some(heap), _) => tensors.shared(id, heap),
-                (None, Some(own)) => tensors.local(id, own.address(), own.len() as u64 * 2),
+                // SAFETY: the memory lives until the rank was waited for.
+                (None, Some(own)) => unsafe {
+                    tensors.local(id, own.address(), own.len() as u64 * 2);
+                },
                 (None, None) => {}
             }
         }

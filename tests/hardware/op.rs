@@ -1,9 +1,8 @@
 //! Ops: launches on the caller's stream, what they are given, and what dropping does.
 
 use crate::fine;
-use crate::gpus::{both_ways, loopback};
+use crate::gpus::{World, both_ways, loopback};
 use counterflow::driver::Stream;
-use counterflow::jit::Compiler;
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Dtype, Error, Op, Program, Tensor, UserBuffer, schedules};
 use std::time::{Duration, Instant};
@@ -17,12 +16,12 @@ fn number(row: usize, column: usize) -> bf16 {
 }
 
 /// The kernels of the other tests' first kind.
-pub fn built(rank: &Communicator, program: &Program, compiler: &Compiler) -> Result<Op, Error> {
+pub fn built(rank: &Communicator, program: &Program) -> Result<Op, Error> {
     let [m, side] = SIZE;
     let builder = rank.op(program).dtype(Dtype::Bf16).up_to(m, side, side);
     let builder = builder.set("tiles", (128, 256)).first_options();
     rank.reserve((m * side * 4) as u64 + 2 * builder.workspace()?.heap + (8 << 20))?;
-    builder.compiler(compiler).build()
+    builder.build()
 }
 
 /// y = x · wᵀ, where w moves every column on by one.
@@ -85,6 +84,26 @@ impl Operands {
     }
 }
 
+/// Ranks on GPUs, if there are any, and emulated ones.
+struct Ranks {
+    ranks: Vec<Communicator>,
+    told: String,
+    _world: Option<World>,
+}
+
+fn ranks(world: u32) -> impl Iterator<Item = Ranks> {
+    let emulated = std::iter::once_with(move || Ranks {
+        ranks: fine(Communicator::emulated(world)),
+        told: format!("{world} emulated ranks"),
+        _world: None,
+    });
+    emulated.chain(both_ways(world).map(|mut world| Ranks {
+        told: world.told(),
+        ranks: std::mem::take(&mut world.ranks),
+        _world: Some(world),
+    }))
+}
+
 pub fn right(y: &[bf16], m: usize) {
     let [most, side] = SIZE;
     for (at, value) in y[..m * side].iter().enumerate() {
@@ -97,10 +116,9 @@ pub fn right(y: &[bf16], m: usize) {
 
 #[test]
 fn launches_take_the_place_of_their_callers_stream() {
-    for world in both_ways(2).chain(both_ways(4)) {
-        let compiler = fine(Compiler::find());
+    for world in ranks(2).chain(ranks(4)) {
         fine(Communicator::each(&world.ranks, |rank| {
-            let op = built(rank, &schedules::ag_gemm(), &compiler)?;
+            let op = built(rank, &schedules::ag_gemm())?;
             let Operands { x, w, mut y } = Operands::new(rank)?;
             let streams: Vec<Stream> = (0..2)
                 .map(|_| rank.gpu().stream())
@@ -121,19 +139,26 @@ fn launches_take_the_place_of_their_callers_stream() {
             }
             Ok(())
         }));
-        println!("  on the caller's streams: {}", world.told());
+        println!("  on the caller's streams: {}", world.told);
     }
 }
 
 #[test]
 fn what_a_launch_may_not_have_is_refused_before_anything_is_enqueued() {
     // Where ranks wait for each other, a refusal ends the communicator: here none does.
+    let (emulated, others) = (
+        fine(Communicator::emulated(1)),
+        fine(Communicator::emulated(1)),
+    );
+    refuses(&emulated, &others);
     let Some(world) = loopback(1) else { return };
-    let compiler = fine(Compiler::find());
-    let others = fine(Communicator::loopback(1));
+    refuses(&world.ranks, &fine(Communicator::loopback(1)));
+}
+
+fn refuses(ranks: &[Communicator], others: &[Communicator]) {
     let elsewhere = fine(others[0].zeros::<bf16>([SIZE[1], SIZE[1]]));
-    fine(Communicator::each(&world.ranks, |rank| {
-        let op = built(rank, &schedules::ag_gemm(), &compiler)?;
+    fine(Communicator::each(ranks, |rank| {
+        let op = built(rank, &schedules::ag_gemm())?;
         let Operands { x, w, mut y } = Operands::new(rank)?;
         let told = |launch: Result<counterflow::Pending, Error>| launch.expect_err("refused");
         let on = || op.on(rank);
@@ -155,18 +180,20 @@ fn what_a_launch_may_not_have_is_refused_before_anything_is_enqueued() {
         assert!(error.to_string().contains("overlap"), "{error}");
         let error = told(on().rows(SIZE[0] + 1).tensor("x", &x).launch());
         assert_eq!(error.kind(), "rejected", "{error}");
-        let capturing = rank.gpu().stream()?;
-        let seen = counterflow::cuda::enqueued(capturing.cuda()?, || {
-            told(
-                op.on(&capturing)
-                    .tensor("x", &x)
-                    .tensor("w", &w)
-                    .tensor("y", &mut y)
-                    .launch(),
-            );
-            Ok(())
-        })?;
-        assert_eq!(seen.kernels + seen.others, 0, "nothing was recorded");
+        if !rank.gpu().is_emulated() {
+            let capturing = rank.gpu().stream()?;
+            let seen = counterflow::cuda::enqueued(capturing.cuda()?, || {
+                told(
+                    op.on(&capturing)
+                        .tensor("x", &x)
+                        .tensor("w", &w)
+                        .tensor("y", &mut y)
+                        .launch(),
+                );
+                Ok(())
+            })?;
+            assert_eq!(seen.kernels + seen.others, 0, "nothing was recorded");
+        }
         // It can go on.
         x.write(&Operands::given(rank, SIZE[0]))?;
         rank.synchronize()?;
@@ -184,9 +211,9 @@ fn what_a_launch_may_not_have_is_refused_before_anything_is_enqueued() {
 /// Everything that the caller held is gone before the launches are done, and its memory is given out again.
 #[test]
 fn dropping_everything_under_running_launches_changes_no_result() {
-    for world in both_ways(2) {
-        let compiler = fine(Compiler::find());
+    for world in ranks(2) {
         fine(Communicator::each(&world.ranks, |rank| {
+            rank.reserve(32 << 20)?;
             for _ in 0..50 {
                 let Operands { x, w, mut y } = Operands::new(rank)?;
                 x.write(&Operands::given(rank, SIZE[0]))?;
@@ -194,7 +221,7 @@ fn dropping_everything_under_running_launches_changes_no_result() {
                 rank.barrier()?;
                 let kept = y.clone();
                 let stream = rank.gpu().stream()?;
-                let op = built(rank, &schedules::ag_gemm(), &compiler)?;
+                let op = built(rank, &schedules::ag_gemm())?;
                 let launch = op.on(&stream).tensor("x", &x).tensor("w", &w);
                 drop(launch.tensor("y", &mut y).launch()?);
                 drop((op, x, w, y, stream));
@@ -204,17 +231,16 @@ fn dropping_everything_under_running_launches_changes_no_result() {
             }
             Ok(())
         }));
-        println!("  dropped under launches: {}", world.told());
+        println!("  dropped under launches: {}", world.told);
     }
 }
 
 #[test]
 fn a_rank_whose_launch_is_refused_tells_the_others() {
-    for world in both_ways(2) {
-        let compiler = fine(Compiler::find());
+    for world in ranks(2) {
         let start = std::sync::Mutex::new(None);
         let told = Communicator::each(&world.ranks, |rank| {
-            let op = built(rank, &schedules::ag_gemm(), &compiler)?;
+            let op = built(rank, &schedules::ag_gemm())?;
             let Operands { x, w, mut y } = Operands::new(rank)?;
             rank.synchronize()?;
             rank.barrier()?;
@@ -249,6 +275,6 @@ fn a_rank_whose_launch_is_refused_tells_the_others() {
             took.is_some_and(|took| took < Duration::from_secs(2)),
             "{took:?}"
         );
-        println!("  a refusal is told: {}", world.told());
+        println!("  a refusal is told: {}", world.told);
     }
 }

@@ -5,6 +5,7 @@ use super::start;
 use crate::device::Device;
 use crate::error::Error;
 use cudarc::driver::{CudaContext, CudaStream, sys};
+use std::ffi::c_void;
 use std::sync::Arc;
 
 /// One GPU, with its primary context held: other libraries of the process share it.
@@ -105,6 +106,16 @@ impl Gpu {
     /// What the driver refuses.
     pub fn stream(&self) -> Result<Arc<CudaStream>, Error> {
         checked("make a stream", self.context.new_stream())
+    }
+
+    /// A stream of this GPU's primary context that somebody else made and destroys: the raw door for other libraries, and
+    /// for other versions of cudarc. `driver::Stream::from` takes it.
+    ///
+    /// # Safety
+    /// `raw` is a `CUstream` of the primary context of this GPU, and lives as long as what this gives and every clone.
+    pub unsafe fn borrowed_stream(&self, raw: *mut c_void) -> Arc<CudaStream> {
+        // SAFETY: the caller's promise.
+        unsafe { self.context.wrap_borrowed_stream(raw.cast()) }
     }
 
     /// The context, to use with cudarc.

@@ -179,6 +179,18 @@ pub struct LaunchConfig {
     pub dependent_launch: bool,
 }
 
+impl LaunchConfig {
+    /// So many CTAs of so many threads, that start when what is before them in the stream has ended.
+    pub const fn of(ctas: u32, threads: u32) -> LaunchConfig {
+        LaunchConfig {
+            ctas,
+            threads,
+            cluster: 1,
+            dependent_launch: false,
+        }
+    }
+}
+
 /// The bytes of a kernel's parameters, in order.
 #[derive(Clone, Default, Debug)]
 pub struct Arguments {

@@ -1,7 +1,7 @@
 //! The addresses of a kernel's tensors.
 
 use crate::communicator::Communicator;
-use crate::driver::{Address, Element};
+use crate::driver::{Address, Element, Local};
 use crate::error::Error;
 use crate::group::Allocation;
 use crate::user_buffer::UserBuffer;
@@ -65,8 +65,23 @@ impl Tensors {
         self.held.push((tensor, range.clone()));
     }
 
+    /// A tensor of `bytes` bytes in this rank's own memory, which is freed in the order of the rank's stream.
+    pub(crate) fn own<T: Element>(&mut self, tensor: TensorId, local: &Local<T>, bytes: u64) {
+        let place = Placement {
+            own: local.address(),
+            shared: None,
+            bytes: bytes.min((local.len() * size_of::<T>()) as u64),
+        };
+        self.put(tensor, place);
+    }
+
     /// A tensor of `bytes` bytes in this rank's own memory.
-    pub fn local(&mut self, tensor: TensorId, address: Address, bytes: u64) {
+    ///
+    /// # Safety
+    /// They are memory of the rank's GPU, until every launch that is given this is done, and nobody else uses them
+    /// meanwhile.
+    #[allow(unsafe_code, reason = "a door: what it is told cannot be checked")]
+    pub unsafe fn local(&mut self, tensor: TensorId, address: Address, bytes: u64) {
         self.put(
             tensor,
             Placement {

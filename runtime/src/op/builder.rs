@@ -109,7 +109,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         self
     }
 
-    /// The compiler. If it is not called: this machine's, with the user's cache.
+    /// The compiler. If it is not called: this machine's, with the user's cache. Emulated GPUs need none.
     pub fn compiler(mut self, compiler: &'a Compiler) -> Self {
         self.compiler = Some(compiler);
         self
