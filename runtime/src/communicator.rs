@@ -96,9 +96,18 @@ impl Communicator {
     /// # Errors
     /// [`Error::Usage`] without ranks.
     pub fn emulated(world: u32) -> Result<Vec<Communicator>, Error> {
-        let machine = Machine::new(world as usize, 0, false);
+        let machine = Machine::new(world as usize, 0, u64::MAX);
         let gpus = (0..world).map(|gpu| emulated::Gpu::of(&machine, gpu).into());
         Communicator::of(gpus.collect(), None, timeout()?)
+    }
+
+    /// The same ranks, with proofs that others made.
+    #[cfg(test)]
+    pub(crate) fn proving_in(mut ranks: Vec<Self>, proven: &Arc<Proven>) -> Vec<Self> {
+        for rank in &mut ranks {
+            rank.proven = proven.clone();
+        }
+        ranks
     }
 
     /// A rank on each of these GPUs.

@@ -13,6 +13,8 @@ pub mod device;
 pub mod driver;
 mod emulated;
 pub mod error;
+#[cfg(test)]
+mod fuzz;
 pub mod gpus;
 pub mod graph;
 mod group;
@@ -26,6 +28,7 @@ mod retire;
 mod streams;
 pub mod tensor;
 pub mod tuned;
+mod undo;
 pub mod user_buffer;
 
 pub use communicator::Communicator;

@@ -12,8 +12,6 @@ use std::time::{Duration, Instant};
 pub(crate) const SMS: u32 = 132;
 /// Bytes of addresses of an emulated GPU.
 const MEMORY: u64 = 8 << 30;
-/// Steps after which a machine that runs in small pieces stops, at most.
-const PIECE: u64 = 40;
 
 /// GPUs that reach each other's memory.
 #[derive(Debug)]
@@ -21,18 +19,18 @@ pub(crate) struct Machine {
     state: Mutex<Open<Allocations>>,
     pub(super) turn: Condvar,
     start: Instant,
-    /// Whether a question that does not wait lets it run only a few steps: as if the host were quick.
-    pub(super) pieces: bool,
+    /// How many steps a question that does not wait lets it take, at most: few, as if the hosts were quick.
+    piece: u64,
 }
 
 impl Machine {
-    /// So many GPUs. `seed` determines its choices; with `pieces`, work is often still on its way when a host asks.
-    pub fn new(gpus: usize, seed: u64, pieces: bool) -> Arc<Machine> {
+    /// So many GPUs. `seed` determines its choices; with small pieces, work is often still on its way when a host asks.
+    pub fn new(gpus: usize, seed: u64, piece: u64) -> Arc<Machine> {
         Arc::new(Machine {
             state: Mutex::new(Open::new(Allocations::default(), &vec![SMS; gpus], seed)),
             turn: Condvar::new(),
             start: Instant::now(),
-            pieces,
+            piece,
         })
     }
 
@@ -66,30 +64,24 @@ impl Machine {
 
     /// Puts work on a stream.
     pub(super) fn submit(&self, stream: StreamId, work: Work) -> Result<Point, Error> {
-        let mut state = self.lock();
-        let point = state.submit(stream, work);
-        let done = match self.pieces {
-            true => self.piece(&mut state),
-            false => Ok(()),
-        };
-        drop(state);
+        let point = self.lock().submit(stream, work);
         self.turn.notify_all();
-        done.map(|()| point)
+        Ok(point)
     }
 
-    /// Takes a few steps.
-    pub(super) fn piece(&self, state: &mut Open<Allocations>) -> Result<(), Error> {
-        let most = state.draw(PIECE);
+    /// Goes on, as far as a question lets it.
+    pub(super) fn ask(&self, state: &mut Open<Allocations>) -> Result<(), Error> {
+        let most = match self.piece {
+            u64::MAX => u64::MAX,
+            piece => state.draw(piece + 1),
+        };
         self.go(state, most)
     }
 
     /// Whether a stream came to that point.
     pub(super) fn poll(&self, point: Point) -> Result<bool, Error> {
         let mut state = self.lock();
-        match self.pieces {
-            true => self.piece(&mut state)?,
-            false => self.go(&mut state, u64::MAX)?,
-        }
+        self.ask(&mut state)?;
         Ok(state.is_past(point))
     }
 

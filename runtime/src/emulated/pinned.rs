@@ -66,10 +66,7 @@ impl<T: Plain> Pinned<T> {
     pub fn get(&self) -> T {
         let mut state = self.machine.lock();
         // A dead machine's memory is still there.
-        let _ = match self.machine.pieces {
-            true => self.machine.piece(&mut state),
-            false => self.machine.go(&mut state, u64::MAX),
-        };
+        let _ = self.machine.ask(&mut state);
         let bytes = state.memory.bytes(self.at, T::BYTES as u64);
         bytes.map_or_else(|_| T::default(), T::parse)
     }

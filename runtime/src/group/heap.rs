@@ -3,6 +3,7 @@
 use crate::driver::{Address, Event, Gpu, Slots, Stream, fill};
 use crate::error::Error;
 use crate::retire::{self, Mark, Retired};
+use crate::undo::{Fix, undone};
 use range_alloc::RangeAllocator;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -179,6 +180,11 @@ impl Heap {
         let ranks = (0..).zip(self.gpus.iter().zip(&self.streams));
         let clear = |(rank, (gpu, stream)): (u32, (&Gpu, &Stream))| {
             let bytes = range.end - range.start;
+            let other = match undone(Fix::Drops) {
+                true => Some(gpu.stream()?),
+                false => None,
+            };
+            let stream = other.as_ref().unwrap_or(stream);
             fill(stream, self.address(rank, range.start), 0, bytes)?;
             let event = gpu.event()?;
             event.record_again(stream)?;
@@ -253,6 +259,11 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        self.heap.state().retired.push(self.range.clone());
+        let mut state = self.heap.state();
+        if undone(Fix::Drops) && self.range.start >= state.free.initial_range().start {
+            state.free.free_range(self.range.clone());
+        } else {
+            state.retired.push(self.range.clone());
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! It is a ring of entries of a fixed size, so that it can lie in memory that processes share. The rank that comes first
 //! to a launch writes its entry, and those that come later compare theirs.
 
+use crate::undo::{Fix, undone};
 use std::fmt;
 
 /// How many launches a rank may be ahead of the slowest one. A stream holds about a thousand.
@@ -177,7 +178,7 @@ impl Ledger {
         let known = self.written.iter().any(|written| *written > launch);
         let place = &mut self.ring[(launch % AHEAD) as usize];
         match place {
-            Some(first) if known && first.1 != entry => {
+            Some(first) if known && first.1 != entry && !undone(Fix::Ledger) => {
                 return Err(Refused::Differs(Box::new(Difference {
                     launch,
                     first: *first,

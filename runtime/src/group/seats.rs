@@ -1,5 +1,7 @@
 //! Who sits in a meeting of all ranks, and what they asked: one call a rank at a time.
 
+use crate::undo::{Fix, undone};
+
 /// One seat a rank.
 #[derive(Debug)]
 pub(super) struct Seats<R, A>(Vec<Seat<R, A>>);
@@ -20,7 +22,11 @@ impl<R: Clone, A: Clone> Seats<R, A> {
     /// Sits down with a request. False while another thread of the same rank sits there: its answer is not this one's.
     #[must_use]
     pub fn sit(&mut self, rank: usize, request: &R) -> bool {
-        let free = matches!(self.0[rank], Seat::Free);
+        let free = match self.0[rank] {
+            Seat::Free => true,
+            Seat::Asked(_) => undone(Fix::Seats),
+            Seat::Answered(_) => false,
+        };
         if free {
             self.0[rank] = Seat::Asked(request.clone());
         }

@@ -4,6 +4,7 @@ use super::cells::Cells;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::group::{Needs, Placed, Readers, Scratch};
+use crate::undo::{Fix, undone};
 use counterflow_codegen::kernel::{Kernel, Purpose};
 use counterflow_codegen::program::{CounterId, TensorId};
 use counterflow_codegen::verify::{self, Series};
@@ -56,7 +57,9 @@ pub(super) fn place(
         cells: cells.count(),
         scratch: scratch.collect(),
     })?;
-    let shared = scratch_of(kernel).zip(&placed.scratch);
+    let shared = scratch_of(kernel)
+        .zip(&placed.scratch)
+        .filter(|_| !undone(Fix::Credits));
     let shared = shared.filter_map(|(tensor, (_, first))| Some((credit(tensor)?, (*first)?)));
     Ok((cells.placed(placed.first, shared), placed.clone()))
 }
