@@ -9,6 +9,7 @@ use crate::device::Device;
 use crate::driver::{Address, Element, Gpu, Stream, Watch, is_done, read_words};
 use crate::emulated::{self, Machine};
 use crate::error::Error;
+use crate::gpu_order::Enqueueing;
 use crate::group::{
     Allocation, Entry, Granted, Group, Names, Needs, Placed, Request, Verdict, Wanted, threads,
 };
@@ -18,6 +19,7 @@ use crate::streams::CopyStream;
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::host::Queues;
 use counterflow_codegen::kernel::Kernel;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -202,6 +204,10 @@ impl Communicator {
 
     /// SMs that a kernel's CTAs on this rank may take at once: its share of the GPU's SMs. Plan for this number.
     ///
+    /// Plan for fewer if other kernels run on the GPU meanwhile that wait for kernels of their own on other GPUs, as
+    /// NCCL's do: if neither leaves the other the SMs it needs, both wait for ever. Or order them by events, the same
+    /// way on every GPU. Launches of several communicators need neither: those that do not fit together take turns.
+    ///
     /// The driver copies within a GPU by kernels, even if asked for a copy engine. One SM is left to them, because the
     /// kernels that wait for the copies keep their own SMs until the copies are done.
     pub fn sms(&self, kernel: &Kernel) -> u32 {
@@ -333,8 +339,22 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Mismatch`] if a peer launches something else: then every rank gets it, and the communicator is dead.
-    pub(crate) fn write(&self, entry: Entry) -> Result<(), Error> {
-        self.group.write(self.rank, entry).map(drop)
+    pub(crate) fn write(&self, entry: Entry) -> Result<u64, Error> {
+        self.group.write(self.rank, entry)
+    }
+
+    /// Lets launches of these numbers, of so many CTAs at most, wait in this rank's stream for launches of other
+    /// communicators that do not fit on the GPU beside them. Drop the result when they are enqueued. Call it for every
+    /// launch that waits for peers, and for every replay of a graph with such.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if it would wait for a launch that waits for it.
+    pub(crate) fn order(
+        &self,
+        launches: RangeInclusive<u64>,
+        ctas: u32,
+    ) -> Result<Enqueueing<'_>, Error> {
+        self.group.order(self.rank, launches, ctas)
     }
 
     /// Waits for this rank's stream.

@@ -64,9 +64,16 @@ impl Graph {
             }
         };
         let _turn = rank.turn();
-        for (loaded, entry) in &self.frozen.launches {
-            loaded.replay(rank, entry.as_ref())?;
+        let (mut launches, mut most) = (None, 0);
+        for (loaded, entry, ctas) in &self.frozen.launches {
+            if let Some(launch) = loaded.replay(rank, entry.as_ref())? {
+                launches =
+                    Some(launches.map_or(launch, |(first, _)| first)).map(|first| (first, launch));
+                most = most.max(*ctas);
+            }
         }
+        let order = launches.map(|(first, last)| rank.order(first..=last, most));
+        let _enqueueing = order.transpose()?;
         in_order(rank, outside, || self.graph.launch(rank.own_stream()))
     }
 

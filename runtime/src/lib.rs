@@ -15,6 +15,7 @@ mod emulated;
 pub mod error;
 #[cfg(test)]
 mod fuzz;
+mod gpu_order;
 pub mod gpus;
 pub mod graph;
 mod group;

@@ -20,8 +20,8 @@ pub struct Recording {
 /// The launches of a graph, and what they use.
 #[derive(Debug, Default)]
 pub(crate) struct Frozen {
-    /// Each with what the ledger says of it.
-    pub launches: Vec<(Arc<Loaded>, Option<Entry>)>,
+    /// Each with what the ledger says of it, and how many CTAs it has.
+    pub launches: Vec<(Arc<Loaded>, Option<Entry>, u32)>,
     pub kept: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -56,7 +56,7 @@ impl Recording {
     /// Adds a launch that was recorded.
     pub(crate) fn add(
         &self,
-        launch: (Arc<Loaded>, Option<Entry>),
+        launch: (Arc<Loaded>, Option<Entry>, u32),
         kept: impl IntoIterator<Item = Arc<dyn Any + Send + Sync>>,
     ) {
         let mut frozen = self.frozen();

@@ -36,6 +36,7 @@ mod right;
 mod scratch;
 mod stall;
 mod tiles;
+mod turns;
 
 use counterflow::{Error, codegen};
 

@@ -63,6 +63,14 @@ impl Gpu {
         }
     }
 
+    /// Which machine it is in: this one, or an emulated one. GPUs of two machines have nothing to do with each other.
+    pub(crate) fn machine(&self) -> usize {
+        match &self.0 {
+            Kind::Cuda(_) => 0,
+            Kind::Emulated(gpu) => Arc::as_ptr(gpu.machine()).addr(),
+        }
+    }
+
     /// Its streaming multiprocessors.
     pub fn sms(&self) -> u32 {
         match &self.0 {

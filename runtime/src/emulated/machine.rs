@@ -123,6 +123,10 @@ impl Gpu {
         self.ordinal
     }
 
+    pub fn machine(&self) -> &Arc<Machine> {
+        &self.machine
+    }
+
     pub fn memory(&self) -> u64 {
         MEMORY
     }

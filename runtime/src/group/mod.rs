@@ -17,12 +17,14 @@ pub(crate) use request::{Granted, Request, Wanted};
 
 use crate::driver::{Address, Gpu, Slots, Stream, Watch};
 use crate::error::{Error, Stall};
+use crate::gpu_order::{Enqueueing, Member};
 use counterflow_codegen::host::Queues;
 use heap::{Heap, Room};
 use ledger::{Ledger, Refused};
 use meeting::Meeting;
 use pool::{Pool, credit_bytes};
 use request::Refusal;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,6 +44,7 @@ pub(crate) struct Group {
     end: Arc<End>,
     heap: Arc<Heap>,
     ledger: Mutex<Ledger>,
+    order: Member,
     meeting: Meeting<Request, Answer>,
     pool: Mutex<Pool>,
     timeout: Duration,
@@ -67,17 +70,21 @@ impl Group {
         let most = gpus.iter().map(|gpu| gpu.memory()).max().unwrap_or(0);
         let slots = Slots::new(&gpus, slot.unwrap_or(most).max(cells.end))?;
         let world = gpus.len();
+        let end = Arc::new(End::new(&gpus)?);
+        let queues = Queues {
+            count: gpus[0].queues()?,
+            gpus: gpus.iter().map(|gpu| gpu.ordinal()).collect(),
+        };
+        let heap = Arc::new(Heap::new(gpus, slots, cells)?);
         Ok(Group {
-            end: Arc::new(End::new(&gpus)?),
+            order: Member::join(heap.gpus(), heap.streams())?,
+            end,
             ledger: Mutex::new(Ledger::new(world as u32)),
             meeting: Meeting::new(world),
             pool: Mutex::new(Pool::new(CONTROL, world as u32)),
             timeout,
-            queues: Queues {
-                count: gpus[0].queues()?,
-                gpus: gpus.iter().map(|gpu| gpu.ordinal()).collect(),
-            },
-            heap: Arc::new(Heap::new(gpus, slots, cells)?),
+            queues,
+            heap,
         })
     }
 
@@ -161,6 +168,25 @@ impl Group {
     /// wait has lasted too long.
     pub(crate) fn has_room(&self, rank: u32) -> bool {
         self.queues.one_each(self.queues.gpus[rank as usize], 3)
+    }
+
+    /// A rank is about to enqueue launches of so many CTAs at most, which first wait for other communicators' launches
+    /// that do not fit beside them. Drop the result when they are enqueued.
+    ///
+    /// # Errors
+    /// The communicators take turns in another order elsewhere: then this one is dead from now on.
+    pub(crate) fn order(
+        &self,
+        rank: u32,
+        launches: RangeInclusive<u64>,
+        ctas: u32,
+    ) -> Result<Enqueueing<'_>, Error> {
+        let begun = self.order.begin(rank, launches, ctas, || self.alive());
+        begun.inspect_err(|error| {
+            if let Error::Mismatch { what, .. } = error {
+                self.die(Verdict::Differs(what.clone()));
+            }
+        })
     }
 
     /// Writes a rank's next launch, before anything of it is enqueued. Does not wait for the other ranks, unless one is

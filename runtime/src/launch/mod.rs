@@ -274,12 +274,14 @@ impl Loaded {
         self.scratch.ready(rank.rank())?;
         tensors.ready(rank.rank())?;
         // A captured launch is compared at each replay.
-        if let Some(entry) = self.entry(rank, plan, tensors).filter(|_| !capturing) {
-            rank.write(entry)?;
-        }
+        let entry = self.entry(rank, plan, tensors).filter(|_| !capturing);
+        let launch = entry.map(|entry| rank.write(entry)).transpose()?;
         if !how.graph {
             rank.launches()?;
         }
+        let ctas = plan.grid.gemm + plan.grid.comm;
+        let order = launch.map(|launch| rank.order(launch..=launch, ctas));
+        let _enqueueing = order.transpose()?;
         let kernel = || match &self.code {
             Code::Cuda { source, function } => {
                 let grid = self.grid(rank, plan, source.threads, how.early && !capturing);
@@ -296,11 +298,15 @@ impl Loaded {
     }
 
     /// Writes a recorded launch into the ledger, as a launch does. The caller has the rank's turn, and replays the graph.
-    pub(crate) fn replay(&self, rank: &Communicator, entry: Option<&Entry>) -> Result<(), Error> {
-        if let Some(entry) = entry {
-            rank.write(*entry)?;
-        }
-        rank.launches()
+    /// Gives its number there.
+    pub(crate) fn replay(
+        &self,
+        rank: &Communicator,
+        entry: Option<&Entry>,
+    ) -> Result<Option<u64>, Error> {
+        let launch = entry.map(|entry| rank.write(*entry)).transpose()?;
+        rank.launches()?;
+        Ok(launch)
     }
 
     /// The same, but launches start only when the previous one has ended. Use it for a stream that also has other

@@ -120,7 +120,8 @@ impl<'a> Launch<'a> {
             op.loaded.launch_as(rank, how, &plan, &tensors)?;
             let entry = op.loaded.entry(rank, &plan, &tensors);
             let kept = opened.iter().filter_map(Open::kept);
-            recording.add((op.loaded.clone(), entry), kept);
+            let ctas = plan.grid.gemm + plan.grid.comm;
+            recording.add((op.loaded.clone(), entry, ctas), kept);
             return Ok(Pending::recorded(rank));
         }
         let how = How {

@@ -1,0 +1,468 @@
+//! One order of all launches on a GPU, over all communicators of this process.
+//!
+//! Kernels that wait for other ranks keep their SMs meanwhile. If kernels of two communicators do not fit on a GPU
+//! together, one may keep the other's peer out, and each waits for ever. So what does not fit waits, by an event in its
+//! stream, for the other communicator's last launch on that GPU. Then two communicators must come in the same order on
+//! every GPU that they share: a launch that would wait for what waits for it is refused.
+//!
+//! Other libraries' kernels are not seen here. Leave SMs to those that wait for their own peers (NCCL's do), or order
+//! them before and after ours by events.
+
+use crate::driver::{Event, Gpu, Stream};
+use crate::error::Error;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A launch of a communicator: its number, and the launch's.
+type Launch = (u64, u64);
+
+/// A GPU: the machine that it is in, and its number there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Where {
+    machine: usize,
+    gpu: u32,
+}
+
+impl From<&Gpu> for Where {
+    fn from(gpu: &Gpu) -> Where {
+        Where {
+            machine: gpu.machine(),
+            gpu: gpu.ordinal(),
+        }
+    }
+}
+
+impl fmt::Display for Where {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GPU {}", self.gpu)
+    }
+}
+
+/// How far the last launch of a rank is.
+#[derive(Clone, Debug)]
+enum Last<E> {
+    Done,
+    /// Enqueued while no other communicator was on the GPU, so without an event.
+    Unmarked,
+    Marked(E),
+}
+
+/// A communicator's ranks on one GPU.
+#[derive(Debug)]
+struct Place<S, E> {
+    gpu: Where,
+    /// Each rank's stream, and how far its last launch is.
+    ranks: Vec<(S, Last<E>)>,
+    /// The latest launch on this GPU.
+    launch: u64,
+    /// The most CTAs of a rank's launches since none was running.
+    ctas: u32,
+    /// How many launches are being enqueued.
+    entering: u32,
+    /// What the first rank here waited for at a launch, for the ranks that make the same launch after it.
+    turns: BTreeMap<u64, (Vec<E>, usize)>,
+}
+
+/// A launch that waits for another one on a GPU, until that event.
+#[derive(Debug)]
+struct Edge<E> {
+    first: Launch,
+    then: Launch,
+    gpu: Where,
+    until: Vec<E>,
+}
+
+/// Two orders of two communicators' launches.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Crossed {
+    ours: Launch,
+    theirs: Launch,
+    here: Where,
+    there: Where,
+}
+
+impl fmt::Display for Crossed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Crossed {
+            ours: (us, our),
+            theirs: (them, their),
+            here,
+            there,
+        } = self;
+        write!(
+            f,
+            "two communicators take turns in two orders: on {here} launch {our} of communicator {us} comes after launch {their} of communicator {them}, and on {there} that waits for it"
+        )
+    }
+}
+
+/// Whether a launch may be enqueued.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Turn<E> {
+    /// Once these are past.
+    After(Vec<E>),
+    /// Another communicator's launch is just being enqueued. Ask again.
+    Busy,
+    Crossed(Crossed),
+}
+
+/// The launches of all communicators.
+#[derive(Debug)]
+struct Order<S, E> {
+    members: BTreeMap<u64, Vec<Place<S, E>>>,
+    edges: Vec<Edge<E>>,
+}
+
+impl<S, E: Clone> Place<S, E> {
+    /// A rank enqueues a launch after these, and so do the other ranks here.
+    fn enter(&mut self, launch: u64, ctas: u32, waits: &[E]) {
+        if self.ranks.len() > 1 {
+            let others = self.ranks.len() - 1;
+            self.turns.insert(launch, (waits.to_vec(), others));
+        }
+        self.entering += 1;
+        self.ctas = self.ctas.max(ctas);
+    }
+}
+
+impl<S: Clone, E: Clone> Order<S, E> {
+    const fn new() -> Self {
+        Order {
+            members: BTreeMap::new(),
+            edges: Vec::new(),
+        }
+    }
+
+    /// A new communicator, with the GPU and stream of each rank.
+    fn join(&mut self, member: u64, ranks: impl IntoIterator<Item = (Where, S)>) {
+        let mut places: Vec<Place<S, E>> = Vec::new();
+        for (gpu, stream) in ranks {
+            let rank = (stream, Last::Done);
+            match places.iter_mut().find(|place| place.gpu == gpu) {
+                Some(place) => place.ranks.push(rank),
+                None => places.push(Place {
+                    gpu,
+                    ranks: vec![rank],
+                    launch: 0,
+                    ctas: 0,
+                    entering: 0,
+                    turns: BTreeMap::new(),
+                }),
+            }
+        }
+        self.members.insert(member, places);
+    }
+
+    /// A communicator whose launches are all done.
+    fn leave(&mut self, member: u64) {
+        self.members.remove(&member);
+        self.edges
+            .retain(|edge| edge.first.0 != member && edge.then.0 != member);
+    }
+
+    fn place(&mut self, member: u64, gpu: Where) -> Option<&mut Place<S, E>> {
+        let places = self.members.get_mut(&member)?;
+        places.iter_mut().find(|place| place.gpu == gpu)
+    }
+
+    /// Whether only that communicator has ranks on the GPU.
+    fn alone(&self, member: u64, gpu: Where) -> bool {
+        let mut others = self.members.iter().filter(|(other, _)| **other != member);
+        others.all(|(_, places)| places.iter().all(|place| place.gpu != gpu))
+    }
+
+    /// The streams whose last launch has no event: communicator, GPU, rank there.
+    fn unmarked(&self, gpus: &[Where]) -> Vec<(u64, Where, usize, S)> {
+        let mut found = Vec::new();
+        for (member, places) in &self.members {
+            for place in places.iter().filter(|place| gpus.contains(&place.gpu)) {
+                for (index, (stream, last)) in place.ranks.iter().enumerate() {
+                    if matches!(last, Last::Unmarked) {
+                        found.push((*member, place.gpu, index, stream.clone()));
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// An event after everything in such a stream. A launch since then has an event of its own.
+    fn mark(&mut self, (member, gpu, index): (u64, Where, usize), event: E) {
+        if let Some(place) = self.place(member, gpu)
+            && let Some((_, last @ Last::Unmarked)) = place.ranks.get_mut(index)
+        {
+            *last = Last::Marked(event);
+        }
+    }
+
+    /// A rank is about to enqueue a launch of so many CTAs on a GPU with `sms` SMs. After [`Turn::After`], call
+    /// [`Order::end`].
+    fn begin(
+        &mut self,
+        (member, launch): Launch,
+        gpu: Where,
+        (ctas, sms): (u32, u32),
+        done: impl Fn(&E) -> bool,
+    ) -> Turn<E> {
+        let alone = self.alone(member, gpu);
+        let Some(place) = self.place(member, gpu) else {
+            return Turn::After(Vec::new());
+        };
+        let sharing = place.ranks.len();
+        // The communicator's first rank here has decided for all of them: they must be on the GPU together.
+        if let Some((waits, left)) = place.turns.get_mut(&launch) {
+            let waits = waits.clone();
+            *left -= 1;
+            if *left == 0 {
+                place.turns.remove(&launch);
+            }
+            place.entering += 1;
+            return Turn::After(waits);
+        }
+        if alone {
+            place.enter(launch, ctas, &[]);
+            return Turn::After(Vec::new());
+        }
+        self.edges.retain(|edge| !edge.until.iter().all(&done));
+        let (mut wanted, mut running) = (ctas.saturating_mul(sharing as u32), Vec::new());
+        for (other, places) in &mut self.members {
+            let mut here = places.iter_mut().filter(|place| place.gpu == gpu);
+            let Some(place) = here.next().filter(|_| *other != member) else {
+                continue;
+            };
+            let mut until = Vec::new();
+            for (_, last) in &mut place.ranks {
+                match last {
+                    Last::Marked(event) if !done(event) => until.push(event.clone()),
+                    Last::Marked(_) => *last = Last::Done,
+                    Last::Unmarked => return Turn::Busy,
+                    Last::Done => {}
+                }
+            }
+            if place.entering > 0 {
+                return Turn::Busy;
+            }
+            if until.is_empty() {
+                place.ctas = 0;
+                continue;
+            }
+            let ranks = place.ranks.len() as u32;
+            wanted = wanted.saturating_add(place.ctas.saturating_mul(ranks));
+            running.push(((*other, place.launch), until));
+        }
+        if wanted <= sms {
+            running.clear();
+        }
+        let ours = (member, launch);
+        for (theirs, _) in &running {
+            if let Some(there) = self.waits_for(*theirs, ours) {
+                return Turn::Crossed(Crossed {
+                    ours,
+                    theirs: *theirs,
+                    here: gpu,
+                    there,
+                });
+            }
+        }
+        let mut waits = Vec::new();
+        for (first, until) in running {
+            waits.extend(until.iter().cloned());
+            self.edges.push(Edge {
+                first,
+                then: ours,
+                gpu,
+                until,
+            });
+        }
+        if let Some(place) = self.place(member, gpu) {
+            place.enter(launch, ctas, &waits);
+        }
+        Turn::After(waits)
+    }
+
+    /// Whether the first launch comes after the second or a later one of the same communicator, and on which GPU one
+    /// waits for that.
+    fn waits_for(&self, first: Launch, second: Launch) -> Option<Where> {
+        // Of each communicator, the latest launch that comes before.
+        let mut before = BTreeMap::from([first]);
+        loop {
+            let further = self.edges.iter().find(|edge| {
+                let reached = |(member, launch): Launch| {
+                    before.get(&member).is_some_and(|known| *known >= launch)
+                };
+                reached(edge.then) && !reached(edge.first)
+            })?;
+            let (member, launch) = further.first;
+            if member == second.0 && launch >= second.1 {
+                return Some(further.gpu);
+            }
+            before.insert(member, launch);
+        }
+    }
+
+    /// The launch is in its stream, and needs no event if the communicator is alone on the GPU. Whether it is.
+    fn end_alone(&mut self, ours: Launch, gpu: Where, index: usize) -> bool {
+        let alone = self.alone(ours.0, gpu);
+        if alone {
+            self.end(ours, gpu, index, Last::Unmarked);
+        }
+        alone
+    }
+
+    /// The launch is in its stream.
+    fn end(&mut self, (member, launch): Launch, gpu: Where, index: usize, state: Last<E>) {
+        if let Some(place) = self.place(member, gpu) {
+            place.entering -= 1;
+            place.launch = place.launch.max(launch);
+            if let Some((_, last)) = place.ranks.get_mut(index) {
+                *last = state;
+            }
+        }
+    }
+}
+
+static ORDER: Mutex<Order<(Gpu, Stream), Arc<Event>>> = Mutex::new(Order::new());
+
+fn order() -> MutexGuard<'static, Order<(Gpu, Stream), Arc<Event>>> {
+    ORDER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An event in a stream, after everything that is in it.
+fn mark((gpu, stream): &(Gpu, Stream)) -> Result<Arc<Event>, Error> {
+    let event = gpu.event()?;
+    event.record_again(stream)?;
+    Ok(Arc::new(event))
+}
+
+/// A communicator among those on its GPUs.
+#[derive(Debug)]
+pub(crate) struct Member {
+    number: u64,
+    /// The GPU of each rank, and which of the communicator's ranks there it is.
+    ranks: Vec<(Gpu, usize)>,
+    streams: Vec<Stream>,
+}
+
+impl Member {
+    /// A communicator with these ranks.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn join(gpus: &[Gpu], streams: &[Stream]) -> Result<Member, Error> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let ranks = gpus.iter().zip(streams);
+        let ranks = ranks.map(|(gpu, stream)| (gpu.into(), (gpu.clone(), stream.clone())));
+        order().join(number, ranks);
+        let index = |rank: usize| {
+            let before = gpus[..rank].iter();
+            before
+                .filter(|gpu| Where::from(*gpu) == Where::from(&gpus[rank]))
+                .count()
+        };
+        let ranks = gpus.iter().enumerate();
+        let member = Member {
+            number,
+            ranks: ranks
+                .map(|(rank, gpu)| (gpu.clone(), index(rank)))
+                .collect(),
+            streams: streams.to_vec(),
+        };
+        // From here on the others' launches have events. Those before get one now, not under the lock: the driver may
+        // let a full stream wait.
+        let places: Vec<Where> = gpus.iter().map(Where::from).collect();
+        let unmarked = order().unmarked(&places);
+        for (other, gpu, index, stream) in unmarked {
+            let event = mark(&stream)?;
+            order().mark((other, gpu, index), event);
+        }
+        Ok(member)
+    }
+
+    /// A rank is about to enqueue one or more launches of so many CTAs at most in its stream, which first wait for what
+    /// does not fit beside them. Drop the result when they are enqueued. `alive` ends the wait for another thread that is
+    /// enqueueing.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if this launch would wait for one that waits for it; what the driver refuses.
+    pub fn begin(
+        &self,
+        rank: u32,
+        launches: RangeInclusive<u64>,
+        ctas: u32,
+        alive: impl Fn() -> Result<(), Error>,
+    ) -> Result<Enqueueing<'_>, Error> {
+        const PAUSE: Duration = Duration::from_micros(5);
+        let (gpu, _) = &self.ranks[rank as usize];
+        let ours = (self.number, *launches.start());
+        let room = (ctas, gpu.sms());
+        let past = |event: &Arc<Event>| event.is_done().unwrap_or(true);
+        let waits = loop {
+            let turn = order().begin(ours, gpu.into(), room, past);
+            match turn {
+                Turn::After(waits) => break waits,
+                Turn::Busy => {
+                    alive()?;
+                    std::thread::sleep(PAUSE);
+                }
+                Turn::Crossed(crossed) => {
+                    return Err(Error::Mismatch {
+                        what: crossed.to_string(),
+                        help: "launch on communicators that share GPUs in the same order on every rank, or plan for fewer SMs so that both fit".into(),
+                    });
+                }
+            }
+        };
+        let enqueueing = Enqueueing {
+            member: self,
+            rank,
+            // What comes behind these comes behind the last.
+            launch: *launches.end(),
+        };
+        let stream = &self.streams[rank as usize];
+        waits.iter().try_for_each(|event| stream.wait(event))?;
+        Ok(enqueueing)
+    }
+}
+
+/// When the communicator's launches are done: its group lives until then.
+impl Drop for Member {
+    fn drop(&mut self) {
+        order().leave(self.number);
+    }
+}
+
+/// A launch that is being enqueued.
+#[derive(Debug)]
+pub(crate) struct Enqueueing<'a> {
+    member: &'a Member,
+    rank: u32,
+    launch: u64,
+}
+
+impl Drop for Enqueueing<'_> {
+    fn drop(&mut self) {
+        let Member {
+            number,
+            ranks,
+            streams,
+        } = self.member;
+        let (gpu, index) = &ranks[self.rank as usize];
+        let ours = (*number, self.launch);
+        // A communicator that joins later marks what is in the stream by now.
+        if order().end_alone(ours, gpu.into(), *index) {
+            return;
+        }
+        let stream = (gpu.clone(), streams[self.rank as usize].clone());
+        // A context that takes no event is dead, and runs nothing.
+        let last = mark(&stream).map_or(Last::Done, Last::Marked);
+        order().end(ours, gpu.into(), *index, last);
+    }
+}
+
+#[cfg(test)]
+mod tests;

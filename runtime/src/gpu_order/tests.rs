@@ -1,0 +1,308 @@
+use super::*;
+use std::cell::RefCell;
+
+/// Events by their numbers: which are past.
+#[derive(Default)]
+struct Past(RefCell<Vec<bool>>);
+
+impl Past {
+    fn event(&self) -> usize {
+        self.0.borrow_mut().push(false);
+        self.0.borrow().len() - 1
+    }
+
+    fn pass(&self, event: usize) {
+        self.0.borrow_mut()[event] = true;
+    }
+
+    fn is(&self, event: usize) -> bool {
+        self.0.borrow()[event]
+    }
+}
+
+fn at(gpu: u32) -> Where {
+    Where { machine: 0, gpu }
+}
+
+/// Communicators on GPUs of so many SMs.
+struct Machine {
+    order: Order<(), usize>,
+    past: Past,
+    sms: u32,
+}
+
+impl Machine {
+    /// Communicator 0, 1 and so on, with the GPU of each rank.
+    fn new(sms: u32, members: &[&[u32]]) -> Machine {
+        let mut order = Order::new();
+        for (member, gpus) in (0..).zip(members) {
+            order.join(member, gpus.iter().map(|gpu| (at(*gpu), ())));
+        }
+        Machine {
+            order,
+            past: Past::default(),
+            sms,
+        }
+    }
+
+    fn begin(&mut self, ours: Launch, gpu: u32, ctas: u32) -> Turn<usize> {
+        let past = &self.past;
+        self.order
+            .begin(ours, at(gpu), (ctas, self.sms), |event| past.is(*event))
+    }
+
+    /// Enqueues a launch; what it waits for, and its event.
+    fn launch(&mut self, ours: Launch, gpu: u32, index: usize, ctas: u32) -> (Vec<usize>, usize) {
+        let Turn::After(waits) = self.begin(ours, gpu, ctas) else {
+            panic!("{ours:?} is not enqueued on GPU {gpu}");
+        };
+        let event = self.past.event();
+        self.order.end(ours, at(gpu), index, Last::Marked(event));
+        (waits, event)
+    }
+}
+
+#[test]
+fn what_fits_runs_side_by_side_and_what_does_not_waits() {
+    let mut machine = Machine::new(132, &[&[0], &[0], &[0]]);
+    let (waits, first) = machine.launch((0, 0), 0, 0, 60);
+    assert!(waits.is_empty());
+    let (waits, second) = machine.launch((1, 0), 0, 0, 72);
+    assert!(waits.is_empty(), "60 and 72 CTAs fit");
+    let (waits, third) = machine.launch((2, 0), 0, 0, 1);
+    assert_eq!(waits, [first, second]);
+    machine.past.pass(first);
+    machine.past.pass(second);
+    let (waits, _) = machine.launch((0, 1), 0, 0, 132);
+    assert_eq!(waits, [third], "what is past needs no wait");
+}
+
+#[test]
+fn a_communicator_alone_on_its_gpus_waits_for_nobody() {
+    let mut machine = Machine::new(132, &[&[0, 1], &[2]]);
+    for launch in 0..3 {
+        assert_eq!(machine.begin((0, launch), 0, 132), Turn::After(Vec::new()));
+        assert!(machine.order.end_alone((0, launch), at(0), 0));
+    }
+}
+
+#[test]
+fn two_communicators_in_two_orders_are_told_both() {
+    let mut machine = Machine::new(132, &[&[0, 1], &[0, 1]]);
+    let (_, first) = machine.launch((0, 0), 0, 0, 132);
+    assert_eq!(machine.launch((1, 0), 0, 0, 132).0, [first]);
+    machine.launch((1, 0), 1, 0, 132);
+    let Turn::Crossed(crossed) = machine.begin((0, 0), 1, 132) else {
+        panic!("each would wait for the other");
+    };
+    assert_eq!(
+        crossed.to_string(),
+        "two communicators take turns in two orders: on GPU 1 launch 0 of communicator 0 comes after launch 0 of communicator 1, and on GPU 0 that waits for it"
+    );
+}
+
+#[test]
+fn three_communicators_in_a_circle_are_told() {
+    let mut machine = Machine::new(132, &[&[0, 1], &[1, 2], &[2, 0]]);
+    machine.launch((0, 0), 0, 0, 100);
+    machine.launch((2, 0), 0, 0, 100);
+    machine.launch((1, 0), 1, 0, 100);
+    machine.launch((0, 0), 1, 0, 100);
+    machine.launch((2, 0), 2, 0, 100);
+    // 0 before 2 on GPU 0, 1 before 0 on GPU 1, and so 1 may not come after 2.
+    assert!(matches!(machine.begin((1, 0), 2, 100), Turn::Crossed(_)));
+    // In the same order they may.
+    let mut machine = Machine::new(132, &[&[0, 1], &[1, 2], &[2, 0]]);
+    machine.launch((0, 0), 0, 0, 100);
+    machine.launch((2, 0), 0, 0, 100);
+    machine.launch((1, 0), 1, 0, 100);
+    machine.launch((0, 0), 1, 0, 100);
+    machine.launch((1, 0), 2, 0, 100);
+    machine.launch((2, 0), 2, 0, 100);
+}
+
+#[test]
+fn ranks_of_one_gpu_take_their_turn_together() {
+    let mut machine = Machine::new(132, &[&[0, 0], &[0, 0]]);
+    let (_, first) = machine.launch((0, 0), 0, 0, 66);
+    let (waits, other) = machine.launch((1, 0), 0, 0, 66);
+    assert_eq!(waits, [first]);
+    // The other communicator is there, but behind this one's first rank.
+    assert!(machine.launch((0, 0), 0, 1, 66).0.is_empty());
+    assert_eq!(machine.launch((1, 0), 0, 1, 66).0, [first]);
+    assert!(machine.launch((0, 1), 0, 0, 66).0.contains(&other));
+}
+
+#[test]
+fn a_launch_from_before_another_communicator_came_counts() {
+    let mut machine = Machine::new(132, &[&[0, 0]]);
+    assert_eq!(machine.begin((0, 0), 0, 66), Turn::After(Vec::new()));
+    assert!(machine.order.end_alone((0, 0), at(0), 0));
+    machine.order.join(1, [(at(0), ())]);
+    assert_eq!(machine.begin((1, 0), 0, 132), Turn::Busy);
+    let unmarked = machine.order.unmarked(&[at(0)]);
+    assert_eq!(unmarked, [(0, at(0), 0, ())]);
+    let event = machine.past.event();
+    machine.order.mark((0, at(0), 0), event);
+    assert_eq!(machine.launch((1, 0), 0, 0, 132).0, [event]);
+    // The second rank of the launch from before does not wait for who waits for the first.
+    assert!(machine.launch((0, 0), 0, 1, 66).0.is_empty());
+    // And while a launch is being enqueued, others ask again.
+    assert!(matches!(machine.begin((0, 1), 0, 66), Turn::After(_)));
+    assert_eq!(machine.begin((1, 1), 0, 132), Turn::Busy);
+}
+
+/// Numbers that look random.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end
+    }
+}
+
+/// A launch of one rank in its stream.
+struct Queued {
+    launch: Launch,
+    rank: usize,
+    gpu: u32,
+    ctas: u32,
+    waits: Vec<usize>,
+    event: usize,
+    resident: bool,
+}
+
+/// Communicators on three GPUs of four SMs. A rank's launches run in order, and a launch ends once all its ranks are
+/// resident. Gives how many of the launches never end, and how many were refused.
+fn simulate(seed: u64, ordered: bool) -> (usize, usize) {
+    const SMS: u32 = 4;
+    const LAUNCHES: u64 = 4;
+    let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1);
+    let members: Vec<Vec<u32>> = (0..3)
+        .map(|_| {
+            (0..2 + numbers.below(2))
+                .map(|_| numbers.below(3) as u32)
+                .collect()
+        })
+        .collect();
+    let gpus: Vec<&[u32]> = members.iter().map(Vec::as_slice).collect();
+    let mut machine = Machine::new(SMS, &gpus);
+    let most = |member: usize| {
+        let sharing = |gpu: &u32| members[member].iter().filter(|other| *other == gpu).count();
+        SMS as usize / members[member].iter().map(sharing).max().unwrap_or(1)
+    };
+    let ctas: Vec<Vec<u32>> = (0..members.len())
+        .map(|member| {
+            (0..LAUNCHES)
+                .map(|_| 1 + numbers.below(most(member)) as u32)
+                .collect()
+        })
+        .collect();
+    let mut next: Vec<Vec<u64>> = members.iter().map(|gpus| vec![0; gpus.len()]).collect();
+    let mut queued: Vec<Queued> = Vec::new();
+    let mut refused = Vec::new();
+    loop {
+        let waiting: Vec<(usize, usize)> = (0..members.len())
+            .filter(|member| !refused.contains(member))
+            .flat_map(|member| (0..members[member].len()).map(move |rank| (member, rank)))
+            .filter(|(member, rank)| next[*member][*rank] < LAUNCHES)
+            .collect();
+        // A rank launches, or a GPU takes a launch.
+        if !waiting.is_empty() && numbers.below(2) == 0 {
+            let (member, rank) = waiting[numbers.below(waiting.len())];
+            let gpu = members[member][rank];
+            let launch = (member as u64, next[member][rank]);
+            let ctas = ctas[member][launch.1 as usize];
+            let index = members[member][..rank]
+                .iter()
+                .filter(|other| **other == gpu)
+                .count();
+            match machine.begin(launch, gpu, ctas) {
+                Turn::After(waits) => {
+                    let event = machine.past.event();
+                    machine
+                        .order
+                        .end(launch, at(gpu), index, Last::Marked(event));
+                    let waits = if ordered { waits } else { Vec::new() };
+                    queued.push(Queued {
+                        launch,
+                        rank,
+                        gpu,
+                        ctas,
+                        waits,
+                        event,
+                        resident: false,
+                    });
+                    next[member][rank] += 1;
+                }
+                Turn::Busy => panic!("nobody is enqueueing"),
+                // Its communicator is dead: what it has enqueued drains.
+                Turn::Crossed(_) => {
+                    refused.push(member);
+                    queued.retain(|one| {
+                        let dead = one.launch.0 == launch.0;
+                        if dead {
+                            machine.past.pass(one.event);
+                        }
+                        !dead
+                    });
+                }
+            }
+            continue;
+        }
+        let taken = |gpu| -> u32 {
+            let here = queued.iter().filter(|one| one.resident && one.gpu == gpu);
+            here.map(|one| one.ctas).sum()
+        };
+        let ready: Vec<usize> = (0..queued.len())
+            .filter(|at| {
+                let one = &queued[*at];
+                let first = !queued[..*at]
+                    .iter()
+                    .any(|before| (before.launch.0, before.rank) == (one.launch.0, one.rank));
+                !one.resident
+                    && first
+                    && one.waits.iter().all(|event| machine.past.is(*event))
+                    && taken(one.gpu) + one.ctas <= SMS
+            })
+            .collect();
+        if ready.is_empty() {
+            if waiting.is_empty() {
+                return (queued.len(), refused.len());
+            }
+            continue;
+        }
+        let at = ready[numbers.below(ready.len())];
+        queued[at].resident = true;
+        let launch = queued[at].launch;
+        let ranks = members[launch.0 as usize].len();
+        let resident = queued
+            .iter()
+            .filter(|one| one.launch == launch && one.resident);
+        if resident.count() == ranks {
+            queued.retain(|one| {
+                if one.launch == launch {
+                    machine.past.pass(one.event);
+                }
+                one.launch != launch
+            });
+        }
+    }
+}
+
+#[test]
+fn whatever_is_not_refused_ends() {
+    let (mut stuck, mut refused) = (0, 0);
+    for seed in 0..3000 {
+        let (left, crossed) = simulate(seed, true);
+        assert_eq!(left, 0, "seed {seed}: launches wait for each other");
+        refused += crossed;
+        stuck += usize::from(simulate(seed, false).0 > 0);
+    }
+    assert!(stuck > 300, "without an order only {stuck} of 3000 hang");
+    assert!(refused > 100 && refused < 3000, "{refused} were refused");
+}
