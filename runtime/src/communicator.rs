@@ -1,8 +1,9 @@
 //! The ranks: GPUs of one process, a thread each, with one symmetric heap.
 //!
 //! Collective calls (reserve, allocate, barrier) compare what the ranks ask for, and every launch is compared with the
-//! peers' launch of the same number. A difference is an error on every rank; a
-//! rank that does not come is [`Error::Stalled`] after the limit. Neither hangs.
+//! peers' launch of the same number. A difference is an error on every rank; a rank that does not come is
+//! [`Error::Stalled`] after the limit. A rank that ends early, or calls [`Communicator::abort`], ends the communicator:
+//! the others get [`Error::Aborted`] within a second. None of this hangs, and a new communicator can be built after it.
 
 use crate::cuda;
 use crate::device::Device;
