@@ -3,9 +3,8 @@
 //! At any moment every link carries one exchange between two partners. If the world is not a power of two, a rank has
 //! no partner in some steps: `if` skips those, and the verifier proves for each world that nothing is missing.
 //!
-//! `cargo run --release --example your_own -- demo --world 5`; then delete the second `if`, and read the report. The last
-//! line of the proof says that it has no kernel for GPUs yet, and because of which statement; `check --emit` says what
-//! would have one.
+//! `cargo run --release --example your_own -- demo --world 5`; then delete the second `if`, and read the report. `check --emit`
+//! says whether it has a kernel for GPUs, and at which statement not.
 
 use counterflow::prelude::*;
 

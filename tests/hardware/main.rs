@@ -15,6 +15,9 @@ mod epilogues;
 #[path = "../../codegen/tests/fixtures/copies.rs"]
 mod ways;
 
+#[path = "../../codegen/tests/fixtures/strangers.rs"]
+mod strangers;
+
 mod accumulate;
 mod agree;
 mod back_to_back;

@@ -2,7 +2,7 @@
 
 use crate::case::{checked, variant};
 use crate::right::{JITTER, JITTERED, KINDS, NN, TN};
-use crate::{SCHEDULES, accumulate, chain, fine, fused, pulls, tiles};
+use crate::{SCHEDULES, accumulate, chain, fine, fused, pulls, right, tiles};
 use counterflow::Layout;
 use counterflow::codegen::cuda::{self, CudaSource};
 use counterflow::jit::{Compiler, Probes};
@@ -57,9 +57,12 @@ fn kernels_of_the_suite() {
             wanted.push((probes, cuda::emit(&pipeline)));
         }
     }
-    for (probes, program, variant) in pulls::kernels() {
+    for (probes, program, variant) in pulls::kernels().chain(right::of_strangers()) {
         let (_, pipeline) = checked(&program, &variant);
-        wanted.push((probes, cuda::emit(&pipeline)));
+        let kernel = (probes, cuda::emit(&pipeline));
+        if !wanted.contains(&kernel) {
+            wanted.push(kernel);
+        }
     }
     for (program, variant) in crate::epilogue::kinds() {
         let (_, pipeline) = checked(&program, &variant);

@@ -3,10 +3,11 @@
 
 use crate::case::{Case, Device, Fill, Kind, in_parallel, on, variant};
 use crate::gpus;
+use crate::strangers::{STRANGERS, Stranger};
 use crate::tiles::RAGGED;
 use counterflow::codegen::interp::Outcome;
 use counterflow::jit::Probes;
-use counterflow::{Dtype, Layout, Program, Shape};
+use counterflow::{Dtype, Layout, Program, Shape, Variant};
 
 type Schedule = fn() -> Program;
 
@@ -102,8 +103,19 @@ impl Matrix {
     }
 
     /// On GPUs of their own where there are enough.
-    fn on_gpus(&self, schedule: Schedule, what: &str, (probes, late): (Probes, u64)) {
-        for ranks in 1..=4 {
+    fn on_gpus(&self, schedule: Schedule, what: &str, how: (Probes, u64)) {
+        self.on_worlds(&[1, 2, 3, 4], schedule, what, how);
+    }
+
+    /// The same of these worlds.
+    fn on_worlds(
+        &self,
+        worlds: &[u32],
+        schedule: Schedule,
+        what: &str,
+        (probes, late): (Probes, u64),
+    ) {
+        for ranks in worlds.iter().copied() {
             let Some(world) = gpus::world(ranks) else {
                 return;
             };
@@ -212,6 +224,63 @@ fn jitter(schedule: Schedule) {
 
 mod jitter {
     crate::each_schedule!(super::jitter);
+}
+
+/// Schedules that ask about ranks, with pauses and without, in every world that they are legal in.
+fn strangers((schedule, worlds): Stranger) {
+    let matrix = |rows, fills| Matrix {
+        kinds: &JITTERED,
+        sizes: &[(264, 1096)],
+        rows,
+        fills,
+    };
+    let plain = matrix(&[1000, 1, 4097, 7], &[Fill::Uniform, Fill::Integers]);
+    plain.on_worlds(worlds, schedule, "asks about ranks", (Probes::default(), 0));
+    let jittered = matrix(&[514, 1, 1000, 2049], &[Fill::Integers]);
+    jittered.on_worlds(worlds, schedule, "asks about ranks, jitter", (JITTER, 300));
+}
+
+/// Their kernels, for what compiles them ahead.
+pub fn of_strangers() -> impl Iterator<Item = (Probes, Program, Variant)> {
+    let each = STRANGERS.into_iter().flat_map(|(schedule, worlds)| {
+        let kinds = worlds
+            .iter()
+            .flat_map(|world| JITTERED.map(|kind| variant(*world, kind)));
+        kinds.map(move |variant| (schedule(), variant))
+    });
+    each.flat_map(|(program, variant)| {
+        [Probes::default(), JITTER].map(|probes| (probes, program.clone(), variant.clone()))
+    })
+}
+
+#[test]
+fn strangers_exchange() {
+    strangers(STRANGERS[0]);
+}
+
+#[test]
+fn strangers_double_ring() {
+    strangers(STRANGERS[1]);
+}
+
+#[test]
+fn strangers_two_hops() {
+    strangers(STRANGERS[2]);
+}
+
+#[test]
+fn strangers_odd_owners_first() {
+    strangers(STRANGERS[3]);
+}
+
+#[test]
+fn strangers_even_ranks_rectify() {
+    strangers(STRANGERS[4]);
+}
+
+#[test]
+fn strangers_halves_by_turns() {
+    strangers(STRANGERS[5]);
 }
 
 /// Few and small, and ranks on one GPU: what the sanitizers watch.

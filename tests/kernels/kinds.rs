@@ -3,6 +3,7 @@
 
 use crate::epilogues;
 use crate::sass::{all_pass, checked, nvidia};
+use crate::strangers::STRANGERS;
 use counterflow::codegen::cuda;
 use counterflow::jit::sass_checks::findings;
 use counterflow::jit::{Compiled, Probes, Source, Target};
@@ -19,6 +20,16 @@ fn one_of_each_kind_passes_the_sass_checks() {
         (schedules::gemm_rs(), variant.clone()),
         (schedules::gemm_ar(), variant),
     ]);
+}
+
+/// Branches on ranks, in and around items, and orders by closure.
+#[test]
+fn what_asks_about_ranks_passes_the_sass_checks() {
+    let cases = STRANGERS.map(|(program, worlds)| {
+        let world = worlds[worlds.len() - 1];
+        (program(), Variant::new(world).set("tiles", (128, 256)))
+    });
+    all_pass(&cases);
 }
 
 /// 128x256 leaves the fewest registers: no word for the math after the dot may spill there.

@@ -4,4 +4,8 @@
 mod epilogues;
 mod kinds;
 mod sass;
+#[path = "../../codegen/tests/fixtures/strangers.rs"]
+mod strangers;
 mod tiles;
+
+use counterflow::codegen;

@@ -83,11 +83,11 @@ fn check_warns_of_comm_loops_that_wait_for_each_other() {
     }
 }
 
-/// Where a statement of the example is, as a report names it.
+/// Where a statement of the tests' schedules is, as a report names it.
 fn line_of(statement: &str) -> String {
-    let source = include_str!("../../examples/your_own.rs");
+    let source = include_str!("schedules.rs");
     let line = source.lines().position(|line| line.contains(statement));
-    format!("/examples/your_own.rs:{}", line.expect("a statement") + 1)
+    format!("/workbench/schedules.rs:{}", line.expect("a statement") + 1)
 }
 
 #[test]
@@ -107,38 +107,45 @@ fn check_says_whether_there_is_a_kernel_for_gpus() {
     assert_eq!(kernel["registers"], 168);
     assert!(kernel["shared_bytes"].as_u64() > Some(100_000), "{kernel}");
 
+    // A schedule of one's own.
+    let told = good(tell(&[your_own::exchange], "check --emit"));
+    has(&told.out, &["exchange is safe", "emits for sm90"]);
+
     // Safe, and refused at its statements: once each, with what would be legal.
-    let told = good(tell(&[your_own::exchange], "check"));
-    let first = line_of("if step != 0");
+    const LATE: &[Schedule] = &[schedules::waits_after_copies];
+    let told = good(tell(LATE, "check"));
+    let first = line_of("s.wait(x_came.at(p))");
     let more = format!("{first}, and 1 more");
     has(
         &told.out,
         &[
-            "exchange is safe",
+            "waits_after_copies is safe",
             "not yet on GPUs",
-            "an `if` between loops, ",
+            "a wait after the copy of its item, ",
             &more,
         ],
     );
-    let told = tell(&[your_own::exchange], "check --emit");
+    let told = tell(LATE, "check --emit");
     bad(
         &told,
         REJECTED,
         &[
-            "error[resources]: an `if` between loops",
+            "error[resources]: a wait after the copy of its item",
             &first,
-            &line_of("if me() ^ (step + world())"),
-            "loops over ranks and items",
+            &line_of("s.wait(z_came.at(p))"),
+            "waits first, then the copy, then its signal",
         ],
     );
     assert_eq!(
-        told.err.matches("an `if` between loops").count(),
+        told.err
+            .matches("a wait after the copy of its item")
+            .count(),
         2,
         "{}",
         told.err
     );
-    has(&told.out, &["exchange is safe"]);
-    let rejected = object(&tell(&[your_own::exchange], "check --json"));
+    has(&told.out, &["waits_after_copies is safe"]);
+    let rejected = object(&tell(LATE, "check --json"));
     let kernel = &rejected["proven"]["kernel"];
     assert_eq!(kernel["emits"], false);
     assert!(kernel["diagnostics"][0]["at"]["line"].is_u64(), "{kernel}");
@@ -196,11 +203,14 @@ fn check_decides_ranges_of_worlds_and_rows() {
     assert_eq!(world["refused"][0]["diagnostics"][0]["rule"], "progress");
 
     let told = tell(
-        &[your_own::exchange],
+        &[schedules::waits_after_copies],
         "check --worlds 1..=2 --rows 1..=9 --emit",
     );
-    bad(&told, REJECTED, &["an `if` between loops"]);
-    has(&told.out, &["exchange is safe", "not yet on GPUs"]);
+    bad(&told, REJECTED, &["a wait after the copy of its item"]);
+    has(
+        &told.out,
+        &["waits_after_copies is safe", "not yet on GPUs"],
+    );
 
     let usage: [(&str, &[&str]); 8] = [
         (

@@ -42,6 +42,44 @@ pub fn logarithm() -> Program {
     s.finish()
 }
 
+/// y = all_gather(x) · wᵀ beside a gather of z, where each rank looks at its own cells once more after it sent its rows.
+pub fn waits_after_copies() -> Program {
+    let mut s = ScheduleBuilder::new("waits_after_copies");
+    let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let z = s.gathered("z", Bf16);
+    let (of_x, of_z) = (s.pieces("of_x", x, 128), s.pieces("of_z", z, 128));
+    let tiles = s.tiles("tiles", y, (128, 256));
+    let x_came = s.counters("x_came", [of_x.into()]);
+    let z_came = s.counters("z_came", [of_z.into()]);
+    s.comm(4, |s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", of_x.of(me()), |s, p| {
+                s.copy(x.on(&peer).at(p), x.at(p));
+                s.signal(x_came.on(&peer).at(p), 1);
+                s.wait(x_came.at(p));
+            });
+            s.for_items("p", of_z.of(me()), |s, p| {
+                s.copy(z.on(&peer).at(p), z.at(p));
+                s.signal(z_came.on(&peer).at(p), 1);
+                s.wait(z_came.at(p));
+            });
+        });
+        s.for_ranks("chunk", ranks().after_me(), |s, chunk| {
+            s.for_items("p", of_z.of(&chunk), |s, p| s.wait(z_came.at(p)));
+        });
+    });
+    s.gemm(k64(), |s| {
+        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
+            s.for_items("t", tiles.of(&chunk).grouped(8), |s, t| {
+                s.wait(x_came.at(t.rows()));
+                let acc = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), acc);
+            });
+        });
+    });
+    s.finish()
+}
+
 /// y = all_gather(x) · wᵀ beside a gather of z, each by a `#[comm]` loop: that of x stands behind the other.
 pub fn two_gathers() -> Program {
     let mut s = ScheduleBuilder::new("two_gathers");

@@ -1,11 +1,12 @@
 //! How many instructions of each kind a kernel's machine code must have: worked out from the variant's tile and the
 //! schedule's statements, not from the text. Loops say whether they are unrolled, so the counts are exact.
 
+use crate::dtype::Dtype;
 use crate::kernel::{Block, Op, OpKind, Region, RoleKind, visit, visit_ops};
 use crate::program::{StoreMode, TensorKind};
 use crate::sm90::cta::instruction_k;
 use crate::tiling::Major;
-use crate::warp::Pipeline;
+use crate::warp::{FragmentOp, Node, Pipeline};
 
 /// (SASS mnemonic, how many).
 pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
@@ -30,62 +31,23 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         pipeline.tiling().subtile().rows
     };
     let blocks = m / 64 * (n / each) * each.div_ceil(16);
-    let (mut products, mut writes, mut adds, mut sums, mut copies) = (0, 0, 0, 0, 0);
-    // Stored tiles beside a product; subtiles of 16 bits that are written and read by matrix instructions, f32 has others.
-    let (mut tiles, mut stored, mut read) = (0, 0, 0);
-    let halves = |region: &Region| {
-        u32::from(pipeline.kernel.buffers[region.buffer.index()].dtype.bytes() == 2)
+    let stands = if branches(pipeline) {
+        Stands::in_warps(pipeline)
+    } else {
+        Stands::by_statements(pipeline)
     };
-    for role in &pipeline.kernel.roles {
-        visit(&role.body, &mut |op| match &op.kind {
-            OpKind::Dot { .. } => products += 1,
-            OpKind::Reduce { from, .. } => {
-                sums += 1;
-                read += halves(from);
-            }
-            OpKind::Store { mode, .. } => match mode {
-                StoreMode::Write => writes += 1,
-                StoreMode::Add => adds += 1,
-            },
-            OpKind::Load { from, .. } => {
-                let buffer = &pipeline.kernel.buffers[from.buffer.index()];
-                if buffer.kind != TensorKind::Vector {
-                    tiles += 1;
-                    read += halves(from);
-                }
-            }
-            // The host copies for a role without CTAs.
-            OpKind::Copy { .. } => copies += u32::from(!role.kind.sequential()),
-            OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::ForRanks { .. }
-            | OpKind::If { .. } => {}
-        });
-    }
-    // What an item stores in several places is written to subtiles once, unless it differs in value or type.
-    for role in &pipeline.kernel.roles {
-        items(&role.body, &mut |body| {
-            let mut subtiles = Vec::new();
-            visit_ops(body, &mut |op| {
-                if let OpKind::Store { dst, value, .. } = &op.kind {
-                    let dtype = pipeline.kernel.buffers[dst.buffer.index()].dtype;
-                    let value = &pipeline.kernel.values[usize::from(value.0)];
-                    if !subtiles.contains(&(dtype, value)) {
-                        subtiles.push((dtype, value));
-                        stored += halves(dst);
-                    }
-                }
-            });
-        });
-    }
+    let Stands {
+        products,
+        loads,
+        writes,
+        adds,
+        stored,
+        read,
+    } = stands;
     let mut wanted = vec![
         ("HGMMA", products * mma),
-        // The operands of a step, a subtile of another rank's sum or of a stored tile, a box.
-        (
-            "UTMALDG",
-            operands(pipeline) * products + sums + tiles + copies,
-        ),
-        ("UTMASTG", writes + copies),
+        ("UTMALDG", loads),
+        ("UTMASTG", writes),
         ("UTMAREDG", adds),
         ("STSM", stored * blocks),
         ("LDSM", read * blocks),
@@ -107,6 +69,134 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         wanted.push(("STAS", accumulators / 4));
     }
     wanted
+}
+
+/// How often what each kind of instruction is for stands in a kernel.
+struct Stands {
+    products: u32,
+    loads: u32,
+    writes: u32,
+    adds: u32,
+    /// Subtiles of 16 bits that are written and read by matrix instructions.
+    stored: u32,
+    read: u32,
+}
+
+impl Stands {
+    /// Where every statement stands once.
+    fn by_statements(pipeline: &Pipeline) -> Stands {
+        let (mut products, mut writes, mut adds, mut sums, mut copies) = (0, 0, 0, 0, 0);
+        // Stored tiles beside a product; subtiles of 16 bits that are written and read by matrix instructions, f32 has others.
+        let (mut tiles, mut stored, mut read) = (0, 0, 0);
+        let halves = |region: &Region| {
+            u32::from(pipeline.kernel.buffers[region.buffer.index()].dtype.bytes() == 2)
+        };
+        for role in &pipeline.kernel.roles {
+            visit(&role.body, &mut |op| match &op.kind {
+                OpKind::Dot { .. } => products += 1,
+                OpKind::Reduce { from, .. } => {
+                    sums += 1;
+                    read += halves(from);
+                }
+                OpKind::Store { mode, .. } => match mode {
+                    StoreMode::Write => writes += 1,
+                    StoreMode::Add => adds += 1,
+                },
+                OpKind::Load { from, .. } => {
+                    let buffer = &pipeline.kernel.buffers[from.buffer.index()];
+                    if buffer.kind != TensorKind::Vector {
+                        tiles += 1;
+                        read += halves(from);
+                    }
+                }
+                // The host copies for a role without CTAs.
+                OpKind::Copy { .. } => copies += u32::from(!role.kind.sequential()),
+                OpKind::Wait { .. }
+                | OpKind::Signal { .. }
+                | OpKind::ForRanks { .. }
+                | OpKind::If { .. } => {}
+            });
+        }
+        // What an item stores in several places is written to subtiles once, unless it differs in value or type.
+        for role in &pipeline.kernel.roles {
+            items(&role.body, &mut |body| {
+                let mut subtiles = Vec::new();
+                visit_ops(body, &mut |op| {
+                    if let OpKind::Store { dst, value, .. } = &op.kind {
+                        let dtype = pipeline.kernel.buffers[dst.buffer.index()].dtype;
+                        let value = &pipeline.kernel.values[usize::from(value.0)];
+                        if !subtiles.contains(&(dtype, value)) {
+                            subtiles.push((dtype, value));
+                            stored += halves(dst);
+                        }
+                    }
+                });
+            });
+        }
+        Stands {
+            products,
+            // The operands of a step, a subtile of another rank's sum or of a stored tile, a box.
+            loads: operands(pipeline) * products + sums + tiles + copies,
+            writes: writes + copies,
+            adds,
+            stored,
+            read,
+        }
+    }
+
+    /// Where branches have some of their nodes in common, as each warp does of its own.
+    fn in_warps(pipeline: &Pipeline) -> Stands {
+        let mut stands = Stands {
+            products: 0,
+            loads: 0,
+            writes: 0,
+            adds: 0,
+            stored: 0,
+            read: 0,
+        };
+        let halves = |dtype: Dtype| u32::from(dtype.bytes() == 2);
+        pipeline.visit(|node| {
+            if let Node::Load { partial_boxes, .. } = node {
+                stands.loads += 1 + u32::from(partial_boxes.is_some());
+            }
+            if let Node::Store { mode, .. } = node {
+                match mode {
+                    StoreMode::Write => stands.writes += 1,
+                    StoreMode::Add => stands.adds += 1,
+                }
+            }
+            stands.products += u32::from(matches!(node, Node::Mma { .. }));
+            if let Node::Fragment(FragmentOp::WriteSubtile { dtype, .. }) = node {
+                stands.stored += halves(*dtype);
+            }
+            if let Node::Fragment(
+                FragmentOp::ReadSubtile { dtype, .. } | FragmentOp::AddSubtile { dtype, .. },
+            ) = node
+            {
+                stands.read += halves(*dtype);
+            }
+        });
+        stands
+    }
+}
+
+/// Whether a schedule asks about ranks.
+fn branches(pipeline: &Pipeline) -> bool {
+    fn any(body: &[Block]) -> bool {
+        body.iter().any(|block| match block {
+            Block::ForRanks { body, .. } => any(body),
+            Block::If { .. } => true,
+            Block::Items { body, .. } | Block::Once { body } => {
+                let mut found = false;
+                visit_ops(body, &mut |op| {
+                    found |= matches!(op.kind, OpKind::If { .. })
+                });
+                found
+            }
+            Block::Join => false,
+        })
+    }
+    pipeline.kernel.roles.iter().any(|role| any(&role.body))
 }
 
 /// Loads of a step: each operand's box, and a partial box of it if it has several.

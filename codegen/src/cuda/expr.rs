@@ -2,7 +2,7 @@
 
 use super::{Text, params};
 use crate::kernel::DimId;
-use crate::warp::{Expr, Field, Test};
+use crate::warp::{Expr, Field, OrderId, Test};
 use crate::warp::{Spelling, number, test};
 
 impl Text<'_> {
@@ -31,6 +31,10 @@ impl Spelling for Text<'_> {
 
     fn rows_of(&self, dim: DimId, chunk: &str) -> String {
         format!("{}(plan, {chunk})", self.rows_function(dim))
+    }
+
+    fn ordered(&self, order: OrderId, step: &str) -> String {
+        format!("{}[{step}]", self.field(Field::Order(order)))
     }
 
     fn block(&self) -> &'static str {

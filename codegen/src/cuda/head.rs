@@ -217,11 +217,11 @@ impl Text<'_> {
                 }
             }
             for at in fields.iter().filter(|at| !at.field.wide()) {
-                self.line(format!(
-                    "u32 {};  // {}",
-                    at.name,
-                    describe(pipeline, at.field)
-                ));
+                let declared = match at.field.bytes() {
+                    4 => format!("u32 {}", at.name),
+                    bytes => format!("u8 {}[{bytes}]", at.name),
+                };
+                self.line(format!("{declared};  // {}", describe(pipeline, at.field)));
             }
         }
         self.depth -= 1;
@@ -308,7 +308,7 @@ impl Text<'_> {
                 self.names(a, named);
                 self.names(b, named);
             }
-            Expr::RowsOf(_, a) => self.names(a, named),
+            Expr::RowsOf(_, a) | Expr::Ordered(_, a) => self.names(a, named),
             Expr::Const(_)
             | Expr::Symbol(..)
             | Expr::Var(_)
@@ -549,6 +549,7 @@ fn describe(pipeline: &Pipeline, field: Field) -> String {
             pipeline.kernel.partitions[id.index()].name
         ),
         Field::LateJoin => "waves of items before the first blocks take part".into(),
+        Field::Order(_) => "the ranks that this one visits, step by step".into(),
         Field::Heap
         | Field::Stride
         | Field::Counters

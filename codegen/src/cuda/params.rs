@@ -1,7 +1,7 @@
 //! What the host passes: tensor maps, the numbers of one launch, and where to report a stall.
 
 pub(super) use crate::warp::field_name as name;
-use crate::warp::{Ctas, Expr, Field, MapId, Node, Pipeline};
+use crate::warp::{Ctas, Expr, Field, MOST_STEPS, MapId, Node, Pipeline};
 use std::collections::BTreeSet;
 
 /// A kernel parameter.
@@ -60,14 +60,15 @@ pub(super) fn of(pipeline: &Pipeline) -> Vec<Param> {
     let mut offset = 0;
     let mut fields: Vec<FieldAt> = Vec::new();
     let used = used(pipeline);
-    let (wide, narrow): (Vec<Field>, Vec<Field>) = used.into_iter().partition(|field| field.wide());
-    for field in wide.into_iter().chain(narrow) {
+    // As the compiler lays them out without gaps: addresses, numbers, tables of bytes.
+    let of_bytes = |bytes| used.iter().filter(move |field| field.bytes() == bytes);
+    for field in [8, 4, MOST_STEPS].into_iter().flat_map(of_bytes).copied() {
         fields.push(FieldAt {
             name: name(pipeline, field),
             field,
             offset,
         });
-        offset += if field.wide() { 8 } else { 4 };
+        offset += field.bytes();
     }
     params.push(Param::Plan {
         // As the compiler sizes the struct: by its widest field.
@@ -90,6 +91,9 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
             used.insert(*field);
         }
         Expr::RowsOf(dim, _) => used.extend([Field::Size(*dim), Field::ChunkRows(*dim)]),
+        Expr::Ordered(order, _) => {
+            used.insert(Field::Order(*order));
+        }
         Expr::Const(_)
         | Expr::Symbol(..)
         | Expr::Var(_)

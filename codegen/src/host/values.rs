@@ -4,7 +4,7 @@ use crate::kernel::{DimId, OpKind, visit};
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::program::CounterId;
-use crate::warp::{Expr, Field, MapId, Pipeline, Values, View};
+use crate::warp::{Expr, Field, MOST_STEPS, MapId, OrderId, Pipeline, Values, View};
 
 /// The numbers of a tensor map, in elements and bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +20,7 @@ pub struct MapShape {
 }
 
 impl Pipeline {
-    /// A field's value on `rank`; `None` for addresses and the heap's stride.
+    /// A field's value on `rank`; `None` for addresses, the heap's stride and tables.
     pub fn value(&self, field: Field, plan: &Plan, machine: &Machine, rank: u32) -> Option<u64> {
         let geometry = &plan.geometry;
         Some(match field {
@@ -32,7 +32,8 @@ impl Pipeline {
             Field::First(counter) => first_cell(plan, counter).into(),
             Field::CellRows(partition) => geometry.cell_rows(partition).into(),
             Field::LateJoin => self.late_join(plan, machine).into(),
-            Field::Heap
+            Field::Order(_)
+            | Field::Heap
             | Field::Stride
             | Field::Counters
             | Field::Arrivals
@@ -41,6 +42,17 @@ impl Pipeline {
                 return None;
             }
         })
+    }
+
+    /// The ranks that an order visits from `rank`, step by step: what [`Field::Order`] holds. Behind them are zeros.
+    pub fn ordered(&self, order: OrderId, plan: &Plan, rank: u32) -> [u8; MOST_STEPS as usize] {
+        let (world, by) = (plan.geometry.world, self.order_table(order).by);
+        let mut table = [0; MOST_STEPS as usize];
+        for (at, step) in table.iter_mut().zip(0..world) {
+            // The tile level refuses ranks that do not exist, and there are at most 128.
+            *at = u8::try_from(by(rank, step, world)).unwrap_or(u8::MAX);
+        }
+        table
     }
 
     /// Cells of all counters on each rank, counter by counter.
@@ -201,6 +213,7 @@ impl Values for Numbers<'_> {
             | Field::First(_)
             | Field::CellRows(_)
             | Field::LateJoin
+            | Field::Order(_)
             | Field::Heap
             | Field::Stride
             | Field::Counters
@@ -211,6 +224,9 @@ impl Values for Numbers<'_> {
     }
     fn rows_of(&self, dim: DimId, chunk: u32) -> u32 {
         self.plan.geometry.chunk(dim, chunk).len()
+    }
+    fn ordered(&self, _: OrderId, _: u32) -> u32 {
+        0
     }
     fn block(&self) -> (u32, u32) {
         (0, 1)

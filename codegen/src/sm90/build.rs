@@ -2,11 +2,12 @@
 //!
 //! What a Hopper pipeline cannot do yet is refused here, with the numbers, before any text is made.
 
+use super::branches::lifted;
 use super::builder::{Builder, clustered, refuse};
 use super::cta::{self, Cta};
-use super::item::Counters;
 use super::nodes::why;
 use super::scheduler::{COMM, GEMM, schedulers};
+use super::waiters::Counters;
 use super::walk::{Walk, Which};
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::kernel::{Block, Kernel, OpKind, Role, RoleKind, visit};
@@ -33,6 +34,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         comm,
         counters,
         maps: Vec::new(),
+        orders: Vec::new(),
         epilogues: Vec::new(),
         scale: Vec::new(),
         found: Vec::new(),
@@ -40,11 +42,9 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     builder.found.extend(between_others(kernel));
     let gemm = role(kernel, |kind| matches!(kind, RoleKind::Gemm(_)));
     let mover = role(kernel, |kind| matches!(kind, RoleKind::Comm { .. }));
-    let schedulers = schedulers(
-        cta,
-        comm,
-        [gemm, mover].map(|role| role.map_or(&[][..], head)),
-    );
+    // What each does before its join, with branches around its loops.
+    let [work, moves] = [gemm, mover].map(|role| lifted(kernel, role.map_or(&[][..], head)));
+    let schedulers = schedulers(cta, comm, [&work, &moves]);
     let mut warps = Vec::new();
     for warp in cta.warps() {
         let run_by = warp.run_by;
@@ -54,8 +54,8 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
             cta::Role::Multiply => ("multiply", Which::Multiply, None),
         };
         let mut body = Vec::new();
-        if let (Some(mover), Some(which), Some(comm)) = (mover, before, comm) {
-            let mut moved = Walk::new(&mut builder, which).role(COMM, head(mover));
+        if let (Some(which), Some(comm)) = (before, comm) {
+            let mut moved = Walk::new(&mut builder, which).role(COMM, &moves);
             if run_by == (RunBy::Threads { first: 1 }) {
                 let test = Test::Equal(Expr::var("consumer"), 0.into());
                 moved = vec![Node::If { test, body: moved }];
@@ -68,14 +68,13 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
             }));
             body.push(Node::If { test, body: moved });
         }
-        let mut work = gemm.map_or_else(Vec::new, |gemm| {
-            Walk::new(&mut builder, which).role(GEMM, head(gemm))
-        });
+        let mut multiplied = Walk::new(&mut builder, which).role(GEMM, &work);
         if let Some(comm) = comm.filter(|comm| !comm.join_late) {
             let test = Test::AtLeast(Expr::Block, Expr::symbol("COMM_CTAS", comm.ctas));
-            work = vec![Node::If { test, body: work }];
+            let body = multiplied;
+            multiplied = vec![Node::If { test, body }];
         }
-        body.append(&mut work);
+        body.append(&mut multiplied);
         warps.push(Warp { name, run_by, body });
     }
     let ends: Vec<&Block> = [mover, gemm]
@@ -87,9 +86,12 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     if cta.ctas() > 1 {
         end.push(Node::SyncCluster);
     }
+    let counted = super::comm::counted_twice(kernel, &builder.scale);
+    builder.found.extend(counted);
     let rings = super::rings::lay_out(&builder);
     let Builder {
         maps,
+        orders,
         epilogues,
         scale,
         found,
@@ -105,6 +107,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         schedulers,
         maps,
         rings,
+        orders,
         lets,
         epilogues,
         scale,

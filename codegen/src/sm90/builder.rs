@@ -1,12 +1,12 @@
 //! What every step of building a pipeline has at hand.
 
 use super::cta::Cta;
-use super::item::Counters;
+use super::waiters::Counters;
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::Kernel;
-use crate::program::{CellIndex, CounterId, Loc};
+use crate::program::{CounterId, Loc};
 use crate::tiling::Tiling;
-use crate::warp::{Comm, Epilogue, Expr, Map};
+use crate::warp::{Comm, Epilogue, Expr, Map, OrderTable};
 
 /// What every step of lowering needs.
 pub(super) struct Builder<'a> {
@@ -15,6 +15,7 @@ pub(super) struct Builder<'a> {
     pub comm: Option<Comm>,
     pub counters: Counters,
     pub maps: Vec<Map>,
+    pub orders: Vec<OrderTable>,
     pub epilogues: Vec<Epilogue>,
     pub scale: Vec<(CounterId, Expr)>,
     pub found: Vec<Diagnostic>,
@@ -58,11 +59,4 @@ pub(super) fn refuse(
     hint: impl Into<String>,
 ) -> Diagnostic {
     Diagnostic::new(Rule::Resources, at, message).hint(hint)
-}
-
-/// Whether a cell index names one item, and thus one waiter.
-pub(super) fn names_an_item(index: &[CellIndex]) -> bool {
-    index
-        .iter()
-        .any(|index| matches!(index, CellIndex::Item(_)))
 }

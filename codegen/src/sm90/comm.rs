@@ -4,12 +4,13 @@
 
 use super::builder::refuse;
 use super::cta::staging_rows;
-use super::item::{Leaf, common, leaves};
+use super::item::{Around, Leaf, common, leaves};
 use super::nodes::{all_empty, count, why};
 use super::rings::STAGING;
 use super::walk::{Bound, Walk, Which};
-use crate::kernel::{Kernel, Op, OpKind, Purpose};
-use crate::program::{PartitionId, Pick, StoreMode, Var};
+use crate::diag::Diagnostic;
+use crate::kernel::{Block, Kernel, Op, OpKind, Purpose, visit_ops};
+use crate::program::{CounterId, PartitionId, Pick, StoreMode, Var};
 use crate::rank::RankExpr;
 use crate::undo::{Fix, undone};
 use crate::warp::{At, BATCH, Expr, Field, LoopId, MapId, Node, Phase, SENDING, STAGING_COLUMNS};
@@ -37,7 +38,7 @@ impl Walk<'_, '_> {
             let hint = format!("pieces of whole rows, at most 256 of them; here {rows}");
             self.refuse(message, hint);
         }
-        let leaves = leaves(self, ops);
+        let leaves = leaves(self.b.kernel, ops);
         let copies: Vec<&Leaf<'_>> = leaves
             .iter()
             .filter(|leaf| matches!(leaf.op.kind, OpKind::Copy { .. }))
@@ -94,29 +95,40 @@ impl Walk<'_, '_> {
             });
         }
         let mut body = Vec::new();
+        let moves = self.moves(&leaves);
         let mut waits = Waits::of(&leaves, self.b.kernel);
-        let lag = waits.none_between();
-        match (self.which, copies.as_slice()) {
+        let lag = waits.none_between() && moves.as_ref().is_some_and(Moves::may_lag);
+        match (self.which, &moves) {
             // Without a copy one thread does all there is, in order.
-            (Which::Fetch, []) if leaves.iter().all(is_wait) => body = self.waits(&leaves),
-            (Which::Fetch, []) => body = self.once(ops),
-            (Which::Fetch, [copy]) => {
+            (Which::Fetch, None) if leaves.iter().all(is_wait) => body = self.waits(&leaves),
+            (Which::Fetch, None) => body = self.once(ops),
+            (Which::Fetch, Some(moves)) => {
                 nodes.extend(self.hoisted(&mut waits.to_read, &items));
                 waits.to_read.append(&mut waits.said);
-                body = self.waits(&waits.to_read);
-                body.extend(self.fetch(var, copy));
+                let (before, within) = moves.divided(waits.to_read);
+                body = self.waits(&before);
+                body.extend(self.inside(&moves.around, &mut |walk| {
+                    let mut body = walk.waits(&within);
+                    for one in &moves.all {
+                        body.extend(walk.fetch(var, one.copy));
+                    }
+                    body
+                }));
             }
-            (Which::Send, [copy]) => {
-                self.in_order(&leaves, copy);
+            (Which::Send, Some(moves)) => {
                 nodes.extend(self.hoisted(&mut waits.to_write, &items));
-                body = self.waits(&waits.to_write);
-                body.extend(self.send(var, copy, &leaves, lag));
+                let (before, within) = moves.divided(waits.to_write);
+                body = self.waits(&before);
+                body.extend(self.inside(&moves.around, &mut |walk| {
+                    let mut body = walk.waits(&within);
+                    for one in &moves.all {
+                        body.extend(walk.send(var, one, lag));
+                    }
+                    body
+                }));
             }
-            (Which::Send, []) => {}
-            _ => {
-                self.at = copies.get(1).map(|copy| self.b.kernel.loc(copy.op.id));
-                self.refuse("several copies in one item", "one copy an item");
-            }
+            (Which::Send, None) => {}
+            (Which::Load | Which::Store | Which::Multiply | Which::End, _) => {}
         }
         self.scope.pop();
         let sends = !body.is_empty() && self.which == Which::Send && lag;
@@ -178,47 +190,85 @@ impl Walk<'_, '_> {
         vec![note, batch(body)]
     }
 
-    /// Batches are signalled after their boxes, and fetched after all waits: what the schedule says must agree.
-    fn in_order(&mut self, leaves: &[Leaf<'_>], copy: &Leaf<'_>) {
-        let at = leaves.iter().position(|leaf| leaf.op.id == copy.op.id);
-        let (before, after) = leaves.split_at(at.unwrap_or(0));
-        let signal = before
-            .iter()
-            .find(|leaf| matches!(leaf.op.kind, OpKind::Signal { .. }));
-        let wait = after.iter().find(|leaf| is_wait(leaf));
-        let mut refused = |leaf: &Leaf<'_>, message: &str, hint: &str| {
-            let at = self.b.kernel.loc(leaf.op.id);
-            self.b.found.push(refuse(Some(at), message, hint));
-        };
-        if let Some(leaf) = signal {
-            refused(
-                leaf,
-                "a signal before the copy of its item",
-                "a loop of its own for it, or after the copy",
-            );
+    /// The copies of an item, each with the signals after it. Batches are signalled after their boxes, and fetched after all
+    /// waits: what the schedule says must agree.
+    fn moves<'l, 'a>(&mut self, leaves: &'l [Leaf<'a>]) -> Option<Moves<'l, 'a>> {
+        let is_copy = |leaf: &&Leaf<'_>| matches!(leaf.op.kind, OpKind::Copy { .. });
+        let around = leaves.iter().find(is_copy)?.around.clone();
+        let mut all: Vec<Move<'l, 'a>> = Vec::new();
+        for leaf in leaves {
+            let together = leaf.around.starts_with(&around);
+            match (&leaf.op.kind, all.last_mut()) {
+                (OpKind::Copy { src, .. }, _) => {
+                    if leaf.around != around {
+                        self.refuse_at(
+                            leaf,
+                            "copies in several loops over ranks inside an item",
+                            "one loop over ranks around all copies of an item, or a loop over items each",
+                        );
+                    }
+                    let relays = |one: &Move<'_, '_>| {
+                        matches!(&one.copy.op.kind, OpKind::Copy { dst, .. }
+                            if (dst.buffer, &dst.home) == (src.buffer, &src.home))
+                    };
+                    if all.iter().any(relays) {
+                        self.refuse_at(
+                            leaf,
+                            "a copy of what its item has just copied",
+                            "a loop of its own for it, behind a counter",
+                        );
+                    }
+                    all.push(Move {
+                        copy: leaf,
+                        signals: Vec::new(),
+                    });
+                }
+                (OpKind::Signal { .. }, Some(last)) if together => last.signals.push(Leaf {
+                    around: leaf.around[around.len()..].to_vec(),
+                    op: leaf.op,
+                }),
+                (OpKind::Signal { .. }, None) => self.refuse_at(
+                    leaf,
+                    "a signal before the copy of its item",
+                    "a loop of its own for it, or after the copy",
+                ),
+                (OpKind::Signal { .. }, Some(_)) => self.refuse_at(
+                    leaf,
+                    "a signal behind the loop over ranks of its item's copies",
+                    "a signal in that loop, or a loop over items of its own for it",
+                ),
+                (OpKind::Wait { .. }, Some(_)) => self.refuse_at(
+                    leaf,
+                    "a wait after the copy of its item",
+                    "waits first, then the copy, then its signal",
+                ),
+                // Nothing else is in an item of a role that moves data, nor more than waits before its copies.
+                (
+                    OpKind::Wait { .. }
+                    | OpKind::Dot { .. }
+                    | OpKind::Reduce { .. }
+                    | OpKind::Load { .. }
+                    | OpKind::Store { .. }
+                    | OpKind::ForRanks { .. }
+                    | OpKind::If { .. },
+                    _,
+                ) => {}
+            }
         }
-        if let Some(leaf) = wait {
-            refused(
-                leaf,
-                "a wait after the copy of its item",
-                "waits first, then the copy, then its signal",
-            );
-        }
-        if !copy.loops.is_empty() {
-            refused(
-                copy,
-                "a copy in a loop over ranks inside an item",
-                "the loop over ranks outside, the pieces inside",
-            );
-        }
+        Some(Moves { around, all })
+    }
+
+    fn refuse_at(&mut self, leaf: &Leaf<'_>, message: &str, hint: &str) {
+        let at = self.b.kernel.loc(leaf.op.id);
+        self.b.found.push(refuse(Some(at), message, hint));
     }
 
     /// With `lag`, nobody is waited for between the items of a loop.
-    fn send(&mut self, var: Var, copy: &Leaf<'_>, leaves: &[Leaf<'_>], lag: bool) -> Vec<Node> {
-        let OpKind::Copy { dst, .. } = &copy.op.kind else {
+    fn send(&mut self, var: Var, one: &Move<'_, '_>, lag: bool) -> Vec<Node> {
+        let OpKind::Copy { dst, .. } = &one.copy.op.kind else {
             return Vec::new();
         };
-        let note = self.note(copy.op);
+        let note = self.note(one.copy.op);
         let (map, at) = self.staging_at(var, dst);
         let body = vec![
             Node::Await {
@@ -244,10 +294,6 @@ impl Walk<'_, '_> {
             },
         ];
         let mut nodes = vec![note, batch(body)];
-        let signals: Vec<_> = leaves
-            .iter()
-            .filter(|leaf| matches!(leaf.op.kind, OpKind::Signal { .. }))
-            .collect();
         if lag {
             // All but this batch's boxes are complete: the batch before can be announced.
             nodes.push(Node::AwaitStores {
@@ -257,25 +303,22 @@ impl Walk<'_, '_> {
         } else {
             nodes.push(Node::AwaitStores { pending: 0.into() });
         }
-        if signals.len() != 1 || !signals[0].loops.is_empty() {
-            let message = format!("{} signals after a copy", signals.len());
-            self.refuse(message, "one signal a piece");
-        }
-        for leaf in signals {
+        for leaf in &one.signals {
             if let OpKind::Signal { cells, amount } = &leaf.op.kind {
                 nodes.push(self.note(leaf.op));
-                if *amount != 1 {
-                    self.refuse(format!("a signal of {amount} after a copy"), "1");
+                let batches = self.batches();
+                let mut scaled = self.b.scale.iter();
+                match scaled.find(|(counter, _)| *counter == cells.counter) {
+                    None => self.b.scale.push((cells.counter, batches)),
+                    Some((_, known)) if *known == batches => {}
+                    Some(_) => self.refuse(
+                        "a counter that is signalled after copies of several widths",
+                        "a counter for each",
+                    ),
                 }
-                if !self
-                    .b
-                    .scale
-                    .iter()
-                    .any(|(counter, _)| *counter == cells.counter)
-                {
-                    self.b.scale.push((cells.counter, self.batches()));
-                }
-                nodes.extend(self.signal(cells, *amount, lag));
+                nodes.extend(
+                    self.inside(&leaf.around, &mut |walk| walk.signal(cells, *amount, lag)),
+                );
             }
         }
         nodes
@@ -355,6 +398,47 @@ fn batch(body: Vec<Node>) -> Node {
     count("i", Expr::symbol("BATCH", BATCH), 1.into(), false, body)
 }
 
+/// A copy of an item.
+struct Move<'l, 'a> {
+    copy: &'l Leaf<'a>,
+    /// The signals after it, with what is around them alone.
+    signals: Vec<Leaf<'a>>,
+}
+
+/// The copies of an item.
+struct Moves<'l, 'a> {
+    /// The loops over ranks and branches around all of them.
+    around: Vec<Around>,
+    all: Vec<Move<'l, 'a>>,
+}
+
+impl<'a> Moves<'_, 'a> {
+    /// Whether a batch may be announced after the next one was sent.
+    fn may_lag(&self) -> bool {
+        let [one] = self.all.as_slice() else {
+            return false;
+        };
+        let plain = |leaf: &Leaf<'_>| {
+            leaf.around.is_empty() && matches!(leaf.op.kind, OpKind::Signal { amount: 1, .. })
+        };
+        self.around.is_empty() && matches!(one.signals.as_slice(), [signal] if plain(signal))
+    }
+
+    /// Waits before the loops around the copies, and those within.
+    fn divided(&self, waits: Vec<Leaf<'a>>) -> (Vec<Leaf<'a>>, Vec<Leaf<'a>>) {
+        let within = |leaf: &Leaf<'_>| leaf.around.starts_with(&self.around);
+        let (within, before): (Vec<_>, Vec<_>) = match self.around.is_empty() {
+            true => (Vec::new(), waits),
+            false => waits.into_iter().partition(within),
+        };
+        let inner = within.into_iter().map(|leaf| Leaf {
+            around: leaf.around[self.around.len()..].to_vec(),
+            op: leaf.op,
+        });
+        (before, inner.collect())
+    }
+}
+
 /// An item's waits: which of its thread makes them, and before what.
 struct Waits<'a> {
     /// The fetching thread's: credits to read.
@@ -404,6 +488,50 @@ impl<'a> Waits<'a> {
     fn none_between(&self) -> bool {
         let mut credits = self.to_read.iter().chain(&self.to_write);
         self.said.is_empty() && credits.all(common)
+    }
+}
+
+/// Counters that are signalled batch by batch, and by something else too, which is counted once.
+pub(super) fn counted_twice(kernel: &Kernel, scaled: &[(CounterId, Expr)]) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for role in kernel.roles.iter().filter(|role| !role.kind.sequential()) {
+        each_item(&role.body, &mut |ops| {
+            let mut copies = false;
+            visit_ops(ops, &mut |op| {
+                copies |= matches!(op.kind, OpKind::Copy { .. })
+            });
+            if copies {
+                return;
+            }
+            visit_ops(ops, &mut |op| {
+                if let OpKind::Signal { cells, .. } = &op.kind
+                    && scaled.iter().any(|(counter, _)| *counter == cells.counter)
+                {
+                    let name = &kernel.counters[cells.counter.index()].name;
+                    let message = format!("`{name}` is signalled by copies and without one");
+                    let at = Some(kernel.loc(op.id));
+                    found.push(refuse(at, message, "a counter for each"));
+                }
+            });
+        });
+    }
+    found
+}
+
+/// Calls `f` with what is done for one item, or between loops.
+fn each_item(body: &[Block], f: &mut impl FnMut(&[Op])) {
+    for block in body {
+        match block {
+            Block::ForRanks { body, .. } => each_item(body, f),
+            Block::If {
+                then, otherwise, ..
+            } => {
+                each_item(then, f);
+                each_item(otherwise, f);
+            }
+            Block::Items { body, .. } | Block::Once { body } => f(body),
+            Block::Join => {}
+        }
     }
 }
 

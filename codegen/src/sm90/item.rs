@@ -1,112 +1,51 @@
 //! What one item does, sorted by the warp that does it; and the waits and signals all warps share.
 
-use super::builder::{names_an_item, refuse};
+use super::builder::refuse;
 use super::nodes::why;
 use super::walk::{Bound, Walk};
-use crate::kernel::{Block, Cells, Kernel, Op, OpId, OpKind, Region, visit, visit_ops};
+use crate::kernel::{Block, Cells, Kernel, Op, OpKind, Region};
 use crate::order::RankOrder;
 use crate::program::{CellIndex, CounterId, Loc, PartitionId, Pick, TensorKind, Var};
+use crate::rank::Cond;
 use crate::warp::{Expr, Field, Node, Note, Test};
-use std::collections::{BTreeMap, BTreeSet};
 
-/// Who waits for which counter.
-pub(super) struct Counters {
-    waits: BTreeMap<CounterId, Vec<Vec<CellIndex>>>,
-    /// Those that are waited for in items that copy.
-    by_batches: BTreeSet<CounterId>,
+/// What is around an op within its item.
+#[derive(Clone, PartialEq)]
+pub(super) enum Around {
+    /// A loop over ranks, and where it was written.
+    Ranks(Var, RankOrder, Loc),
+    /// A branch: what is asked, and whether it holds.
+    If(Cond, bool),
 }
 
-impl Counters {
-    pub fn of(kernel: &Kernel) -> Counters {
-        let mut waits: BTreeMap<CounterId, Vec<Vec<CellIndex>>> = BTreeMap::new();
-        let mut by_batches = BTreeSet::new();
-        let on_device = kernel.roles.iter().filter(|role| !role.kind.sequential());
-        for role in on_device {
-            each_item(&role.body, &mut |item| {
-                let (mut waited, mut copies) = (BTreeSet::new(), false);
-                visit_ops(item, &mut |op| {
-                    copies |= matches!(op.kind, OpKind::Copy { .. });
-                    if let OpKind::Wait { cells, .. } = &op.kind {
-                        waited.insert(cells.counter);
-                    }
-                });
-                if copies {
-                    by_batches.append(&mut waited);
-                }
-            });
-            visit(&role.body, &mut |op| {
-                if let OpKind::Wait { cells, .. } = &op.kind {
-                    waits
-                        .entry(cells.counter)
-                        .or_default()
-                        .push(cells.index.clone());
-                }
-            });
-        }
-        Counters { waits, by_batches }
-    }
-
-    /// Whether each cell has one waiter, which can move its base on at once. A piece that is copied has one for each of its
-    /// batches.
-    pub fn single(&self, counter: CounterId) -> bool {
-        !self.by_batches.contains(&counter)
-            && matches!(self.waits.get(&counter).map(Vec::as_slice), Some([index]) if names_an_item(index))
-    }
-
-    /// Those whose bases the last CTA moves on.
-    pub fn shared(&self) -> Vec<CounterId> {
-        self.waits
-            .keys()
-            .copied()
-            .filter(|counter| !self.single(*counter))
-            .collect()
-    }
-}
-
-/// A loop over ranks around an op, and where it was written.
-pub(super) type Looped = (Var, RankOrder, Loc);
-
-/// Calls `f` with what each loop over items does for one.
-fn each_item(body: &[Block], f: &mut impl FnMut(&[Op])) {
-    for block in body {
-        match block {
-            Block::ForRanks { body, .. } => each_item(body, f),
-            Block::If {
-                then, otherwise, ..
-            } => {
-                each_item(then, f);
-                each_item(otherwise, f);
-            }
-            Block::Items { body, .. } => f(body),
-            Block::Once { .. } | Block::Join => {}
-        }
-    }
-}
-
-/// A leaf op of an item, with the loops over ranks around it.
+/// A leaf op of an item, with the loops over ranks and the branches around it.
 #[derive(Clone)]
 pub(super) struct Leaf<'a> {
-    pub loops: Vec<Looped>,
+    pub around: Vec<Around>,
     pub op: &'a Op,
 }
 
 /// The leaf ops of an item in order.
-pub(super) fn leaves<'a>(walk: &mut Walk<'_, '_>, body: &'a [Op]) -> Vec<Leaf<'a>> {
-    fn go<'a>(
-        kernel: &Kernel,
-        body: &'a [Op],
-        loops: &mut Vec<Looped>,
-        out: &mut Vec<Leaf<'a>>,
-        bad: &mut Option<OpId>,
-    ) {
+pub(super) fn leaves<'a>(kernel: &Kernel, body: &'a [Op]) -> Vec<Leaf<'a>> {
+    fn go<'a>(kernel: &Kernel, body: &'a [Op], around: &mut Vec<Around>, out: &mut Vec<Leaf<'a>>) {
         for op in body {
             match &op.kind {
                 OpKind::ForRanks { var, order, body } => {
-                    loops.push((*var, *order, kernel.loc(op.id)));
-                    go(kernel, body, loops, out, bad);
-                    loops.pop();
+                    around.push(Around::Ranks(*var, *order, kernel.loc(op.id)));
+                    go(kernel, body, around, out);
+                    around.pop();
                 }
-                OpKind::If { .. } => *bad = bad.or(Some(op.id)),
+                OpKind::If {
+                    cond,
+                    then,
+                    otherwise,
+                } => {
+                    for (body, holds) in [(then, true), (otherwise, false)] {
+                        around.push(Around::If(cond.clone(), holds));
+                        go(kernel, body, around, out);
+                        around.pop();
+                    }
+                }
                 OpKind::Wait { .. }
                 | OpKind::Signal { .. }
                 | OpKind::Copy { .. }
@@ -114,22 +53,14 @@ pub(super) fn leaves<'a>(walk: &mut Walk<'_, '_>, body: &'a [Op]) -> Vec<Leaf<'a
                 | OpKind::Reduce { .. }
                 | OpKind::Load { .. }
                 | OpKind::Store { .. } => out.push(Leaf {
-                    loops: loops.clone(),
+                    around: around.clone(),
                     op,
                 }),
             }
         }
     }
-    let (mut out, mut bad) = (Vec::new(), None);
-    let kernel = walk.b.kernel;
-    go(kernel, body, &mut Vec::new(), &mut out, &mut bad);
-    if let Some(op) = bad {
-        walk.b.found.push(refuse(
-            Some(kernel.loc(op)),
-            "an `if` inside an item",
-            "straight items and loops over ranks",
-        ));
-    }
+    let mut out = Vec::new();
+    go(kernel, body, &mut Vec::new(), &mut out);
     out
 }
 
@@ -181,6 +112,17 @@ pub(super) fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Sorted<'
             false => std::mem::take(waiting),
         };
         let at = walk.b.kernel.loc(leaf.op.id);
+        let in_order = matches!(
+            leaf.op.kind,
+            OpKind::Dot { .. } | OpKind::Reduce { .. } | OpKind::Load { .. }
+        );
+        if in_order && !leaf.around.is_empty() {
+            walk.b.found.push(refuse(
+                Some(at),
+                "a product, a sum or a load in a loop over ranks inside an item",
+                "the loop over ranks outside, the items inside",
+            ));
+        }
         match &leaf.op.kind {
             OpKind::Wait { at_least, .. } => {
                 if at_least.is_some() {
@@ -229,24 +171,32 @@ pub(super) fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Sorted<'
 }
 
 impl Walk<'_, '_> {
-    /// What `leaf` does inside the loops over ranks around an op.
-    pub fn in_loops(
+    /// What `leaf` does inside the loops over ranks and the branches around an op.
+    pub fn inside(
         &mut self,
-        loops: &[Looped],
+        around: &[Around],
         leaf: &mut dyn FnMut(&mut Self) -> Vec<Node>,
     ) -> Vec<Node> {
-        match loops.split_first() {
-            None => leaf(self),
-            Some(((var, order, at), rest)) => {
-                let inner = self.at.replace(at);
+        let Some((outer, rest)) = around.split_first() else {
+            return leaf(self);
+        };
+        let node = match outer {
+            Around::Ranks(var, order, at) => {
+                let inner = self.at.replace(*at);
                 let node = self.ranks(*var, *order, |walk| {
                     walk.at = inner;
-                    walk.in_loops(rest, leaf)
+                    walk.inside(rest, leaf)
                 });
                 self.at = inner;
-                node.into_iter().collect()
+                node
             }
-        }
+            Around::If(cond, holds) => {
+                let test = self.cond(cond);
+                let test = if *holds { test } else { test.negate() };
+                self.when(test, |walk| walk.inside(rest, leaf))
+            }
+        };
+        node.into_iter().collect()
     }
 
     /// Blocks for cells, without the fence.
@@ -279,7 +229,7 @@ impl Walk<'_, '_> {
         for leaf in leaves {
             if let OpKind::Wait { cells, .. } = &leaf.op.kind {
                 nodes.push(self.note(leaf.op));
-                nodes.extend(self.in_loops(&leaf.loops, &mut |walk| walk.wait(cells)));
+                nodes.extend(self.inside(&leaf.around, &mut |walk| walk.wait(cells)));
             }
         }
         if !nodes.is_empty() {
@@ -317,16 +267,16 @@ impl Walk<'_, '_> {
 
     /// A batch of work without an item: signals and waits.
     pub fn once(&mut self, body: &[Op]) -> Vec<Node> {
-        let leaves = leaves(self, body);
+        let leaves = leaves(self.b.kernel, body);
         let mut nodes = Vec::new();
         for leaf in &leaves {
             nodes.push(self.note(leaf.op));
             let inner = match &leaf.op.kind {
                 OpKind::Wait { cells, .. } => {
-                    self.in_loops(&leaf.loops, &mut |walk| walk.wait(cells))
+                    self.inside(&leaf.around, &mut |walk| walk.wait(cells))
                 }
                 OpKind::Signal { cells, amount } => {
-                    self.in_loops(&leaf.loops, &mut |walk| walk.signal(cells, *amount, false))
+                    self.inside(&leaf.around, &mut |walk| walk.signal(cells, *amount, false))
                 }
                 OpKind::Copy { .. }
                 | OpKind::Dot { .. }
@@ -428,7 +378,7 @@ impl Walk<'_, '_> {
 /// Whether all items of a loop make the same wait.
 pub(super) fn common(leaf: &Leaf<'_>) -> bool {
     let one = |index: &CellIndex| matches!(index, CellIndex::Rank(Pick::One(_)));
-    matches!(&leaf.op.kind, OpKind::Wait { cells, .. } if leaf.loops.is_empty() && cells.index.iter().all(one))
+    matches!(&leaf.op.kind, OpKind::Wait { cells, .. } if leaf.around.is_empty() && cells.index.iter().all(one))
 }
 
 /// A name for the cell, unless it is simple.

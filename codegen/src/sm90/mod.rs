@@ -1,22 +1,26 @@
 //! Hopper. [`cta`] decides how its tensor cores, its warps and its shared memory compute a kernel's tiles; [`build`] makes
 //! what each warp does of it.
 
+mod branches;
 mod build;
 mod builder;
 mod cells;
 mod comm;
 pub mod cta;
+mod either;
 mod epilogue;
 mod item;
 mod loads;
 mod mma;
 mod nodes;
+mod ranks;
 mod rings;
 mod scheduler;
 mod split_k;
 mod staggered;
 mod stores;
 mod tiles;
+mod waiters;
 mod walk;
 
 pub use build::build;

@@ -3,6 +3,7 @@
 use super::cta::{Cta, Mode};
 use crate::kernel::Block;
 use crate::order::TileOrder;
+use crate::program::Var;
 use crate::warp::{Comm, Ctas, Scheduler, SchedulerId, cluster};
 
 pub(super) const GEMM: SchedulerId = SchedulerId(0);
@@ -33,16 +34,29 @@ pub(super) fn schedulers(
     [of_gemm].into_iter().chain(of_comm).collect()
 }
 
-/// The order of each loop over items, in the order in which a role's loops are walked.
+/// The order of each loop over items, in the order in which a role's loops are walked: each once, though it may stand in
+/// several branches.
 fn orders(body: &[Block]) -> Vec<TileOrder> {
-    let mut orders = Vec::new();
-    for block in body {
-        match block {
-            Block::Items { order, .. } => orders.push(*order),
-            Block::ForRanks { body, .. } => orders.extend(self::orders(body)),
-            // Refused where it is walked.
-            Block::If { .. } | Block::Once { .. } | Block::Join => {}
+    fn go(body: &[Block], found: &mut Vec<(Var, TileOrder)>) {
+        for block in body {
+            match block {
+                Block::Items { var, order, .. } => {
+                    if !found.iter().any(|(known, _)| known == var) {
+                        found.push((*var, *order));
+                    }
+                }
+                Block::ForRanks { body, .. } => go(body, found),
+                Block::If {
+                    then, otherwise, ..
+                } => {
+                    go(then, found);
+                    go(otherwise, found);
+                }
+                Block::Once { .. } | Block::Join => {}
+            }
         }
     }
-    orders
+    let mut found = Vec::new();
+    go(body, &mut found);
+    found.into_iter().map(|(_, order)| order).collect()
 }

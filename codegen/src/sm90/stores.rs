@@ -37,7 +37,7 @@ impl Walk<'_, '_> {
                     continue;
                 };
                 let (dst, mode) = (dst.clone(), *mode);
-                part.extend(self.in_loops(&leaf.loops, &mut |walk| {
+                part.extend(self.inside(&leaf.around, &mut |walk| {
                     walk.subtile_to(&dst, mode, before, chunk)
                 }));
             }
@@ -73,7 +73,7 @@ impl Walk<'_, '_> {
             if let OpKind::Signal { cells, amount } = &leaf.op.kind {
                 nodes.push(self.note(leaf.op));
                 nodes.extend(
-                    self.in_loops(&leaf.loops, &mut |walk| walk.signal(cells, *amount, lag)),
+                    self.inside(&leaf.around, &mut |walk| walk.signal(cells, *amount, lag)),
                 );
             }
         }

@@ -33,7 +33,7 @@ impl Walk<'_, '_> {
             );
             self.refuse(message, "all loops of #[gemm] visit tiles of one shape");
         }
-        let leaves = leaves(self, body);
+        let leaves = leaves(self.b.kernel, body);
         let mut sorted = sort(self, &leaves);
         self.epilogues(&mut sorted);
         let mut nodes = Vec::new();
@@ -65,7 +65,7 @@ impl Walk<'_, '_> {
             && !sorted.stores.is_empty()
             && sorted.load_waits.is_empty()
             && sorted.sums.is_empty()
-            && sorted.signals[0].loops.is_empty();
+            && sorted.signals[0].around.is_empty();
         let before = match self.which {
             Which::Store if !sorted.stores.is_empty() => {
                 let mut waits = std::mem::take(&mut sorted.store_waits);

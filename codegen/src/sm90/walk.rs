@@ -2,11 +2,10 @@
 
 use super::builder::{Builder, refuse};
 use super::cta::Mode;
+use super::either::either;
 use super::scheduler::GEMM;
 use crate::kernel::{Block, Region};
-use crate::order::{RankOrder, affine};
 use crate::program::{Home, Loc, PartitionId, TensorId, TensorKind, Var};
-use crate::rank::{RankExpr, RankOp};
 use crate::warp::{Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View};
 
 /// Which warp walks.
@@ -40,8 +39,10 @@ pub(super) struct Walk<'b, 'a> {
     pub at: Option<Loc>,
     /// Names declared in the enclosing loops.
     pub declared: Vec<(String, Expr)>,
-    /// The next loop over items.
-    pub next: LoopId,
+    /// What gives it its items.
+    scheduler: SchedulerId,
+    /// The loops over items so far, by their variables.
+    loops: Vec<Var>,
 }
 
 /// Names the text uses for its own.
@@ -113,10 +114,8 @@ impl<'b, 'a> Walk<'b, 'a> {
             scope: Vec::new(),
             at: None,
             declared: Vec::new(),
-            next: LoopId {
-                scheduler: GEMM,
-                nth: 0,
-            },
+            scheduler: GEMM,
+            loops: Vec::new(),
         }
     }
 
@@ -128,7 +127,7 @@ impl<'b, 'a> Walk<'b, 'a> {
 
     /// All a warp does of a role, whose items this scheduler gives it.
     pub fn role(mut self, scheduler: SchedulerId, body: &[Block]) -> Vec<Node> {
-        self.next.scheduler = scheduler;
+        self.scheduler = scheduler;
         let mut nodes = self.blocks(body);
         trim(&mut nodes);
         let scheduled = nodes.iter().any(has_items);
@@ -156,6 +155,19 @@ impl<'b, 'a> Walk<'b, 'a> {
         }
     }
 
+    /// A loop over items. What was one loop before branches were lifted is the same one in each of them.
+    fn loop_over(&mut self, var: Var) -> LoopId {
+        let known = self.loops.iter().position(|known| *known == var);
+        let nth = known.unwrap_or_else(|| {
+            self.loops.push(var);
+            self.loops.len() - 1
+        });
+        LoopId {
+            scheduler: self.scheduler,
+            nth: nth as u16,
+        }
+    }
+
     pub fn blocks(&mut self, body: &[Block]) -> Vec<Node> {
         let mut nodes = Vec::new();
         for block in body {
@@ -168,8 +180,20 @@ impl<'b, 'a> Walk<'b, 'a> {
                         nodes.push(node);
                     }
                 }
-                Block::If { .. } => {
-                    self.refuse("an `if` between loops", "loops over ranks and items");
+                Block::If {
+                    cond,
+                    then,
+                    otherwise,
+                    ..
+                } => {
+                    let test = self.cond(cond);
+                    let [then, otherwise] = [then, otherwise].map(|blocks| {
+                        let names = self.declared.len();
+                        let nodes = self.blocks(blocks);
+                        self.declared.truncate(names);
+                        nodes
+                    });
+                    nodes.extend(either(&test, then, otherwise));
                 }
                 Block::Items {
                     var,
@@ -178,8 +202,7 @@ impl<'b, 'a> Walk<'b, 'a> {
                     body,
                     ..
                 } => {
-                    let of = self.next;
-                    self.next.nth += 1;
+                    let of = self.loop_over(*var);
                     let (var, partition, chunk) = (*var, *partition, chunk.as_ref());
                     match self.which {
                         Which::Fetch | Which::Send => {
@@ -209,56 +232,6 @@ impl<'b, 'a> Walk<'b, 'a> {
         nodes
     }
 
-    /// A loop over ranks, if it has anything to do.
-    pub fn ranks(
-        &mut self,
-        var: Var,
-        order: RankOrder,
-        body: impl FnOnce(&mut Self) -> Vec<Node>,
-    ) -> Option<Node> {
-        let name = self.ident(var);
-        let outer = self
-            .scope
-            .iter()
-            .filter(|(_, bound)| matches!(bound, Bound::Rank(_)))
-            .count();
-        let step = if outer == 0 {
-            "ring_step".into()
-        } else {
-            format!("{name}_ring_step")
-        };
-        let (count, rank) = match order {
-            RankOrder::FromMe {
-                start,
-                stride,
-                skipped,
-            } => {
-                let at = affine(start, stride, Expr::me(), Expr::var(&step), Expr::world());
-                (Expr::world() - skipped, at)
-            }
-            RankOrder::Ascending => (Expr::world(), Expr::var(&step)),
-            RankOrder::Table(_) => {
-                self.refuse(
-                    "an order given as a closure",
-                    "orders by `ring`, `from_me`, `after_me`, `before_me`",
-                );
-                return None;
-            }
-        };
-        self.scope.push((var, Bound::Rank(Expr::var(&name))));
-        let names = self.declared.len();
-        let body = body(self);
-        self.declared.truncate(names);
-        self.scope.pop();
-        (!body.is_empty()).then_some(Node::Ranks {
-            step,
-            count,
-            var: name,
-            rank,
-            body,
-        })
-    }
-
     /// A number with a name, unless that name already has it.
     pub fn name(&mut self, nodes: &mut Vec<Node>, name: &str, value: Expr) -> Expr {
         let mut name = name.to_string();
@@ -284,35 +257,6 @@ impl<'b, 'a> Walk<'b, 'a> {
 
     pub fn ident(&self, var: Var) -> String {
         identifier(&self.b.kernel.vars[var.index()])
-    }
-
-    pub fn rank(&mut self, expr: &RankExpr) -> Expr {
-        match expr {
-            RankExpr::Me => Expr::me(),
-            RankExpr::World => Expr::world(),
-            RankExpr::Const(value) => Expr::Const(u32::try_from(*value).unwrap_or(0)),
-            RankExpr::Var(var) => match self.scope.iter().rev().find(|(known, _)| known == var) {
-                Some((_, Bound::Rank(rank))) => rank.clone(),
-                Some((_, Bound::Item { .. })) | None => Expr::Const(0),
-            },
-            RankExpr::Binary(op, a, b) => {
-                let (a, b) = (self.rank(a), self.rank(b));
-                match op {
-                    RankOp::Add => a + b,
-                    RankOp::Mul => a * b,
-                    RankOp::Div => a / b,
-                    RankOp::Rem => a % b,
-                    RankOp::Xor => Expr::Binary(crate::warp::Op::Xor, Box::new(a), Box::new(b)),
-                    RankOp::Sub => {
-                        self.refuse(
-                            "a difference of ranks",
-                            "`(me() + world() - 1)` as a sum with a constant",
-                        );
-                        a
-                    }
-                }
-            }
-        }
     }
 
     pub fn home(&mut self, home: &Home) -> Expr {
@@ -488,7 +432,10 @@ fn has_stores(node: &Node) -> bool {
 /// Drops loops at the end that do nothing.
 fn trim(nodes: &mut Vec<Node>) {
     fn idle(node: &Node) -> bool {
-        let looped = matches!(node, Node::Items { .. } | Node::Ranks { .. });
+        let looped = matches!(
+            node,
+            Node::Items { .. } | Node::Ranks { .. } | Node::If { .. }
+        );
         matches!(
             node,
             Node::Note(_) | Node::Let { .. } | Node::PartialChunk { .. }

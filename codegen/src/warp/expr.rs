@@ -28,11 +28,17 @@ pub enum Expr {
     CeilDiv(Box<Expr>, Box<Expr>),
     /// Rows of a chunk of a dimension: the last ones may be short or empty.
     RowsOf(DimId, Box<Expr>),
+    /// The rank at a step of an order that the host passes as a table.
+    Ordered(OrderId, Box<Expr>),
     /// Where this CTA's items go on within the current loop: its running index less the items of earlier loops.
     Within,
     /// A number worth a name of its own in the text.
     Named(&'static str, Box<Expr>),
 }
+
+/// An index into [`super::Pipeline::orders`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct OrderId(pub u16);
 
 /// The operators of [`Expr`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,6 +76,8 @@ pub enum Field {
     CellRows(PartitionId),
     /// How many waves of items the GEMM's own CTAs do alone before the others join them.
     LateJoin,
+    /// The ranks that an order visits, from this rank: one byte a step ([`MOST_STEPS`]).
+    Order(OrderId),
     /// Address of slot 0 of the symmetric heap (64 bits).
     Heap,
     /// Bytes from a rank's slot of the heap to the next (64 bits).
@@ -84,9 +92,17 @@ pub enum Field {
     Vector(TensorId),
 }
 
+/// Steps of an order that the host passes as a table: as many as there may be ranks.
+pub const MOST_STEPS: u32 = 128;
+
 impl Field {
     /// Whether it takes 64 bits.
     pub const fn wide(self) -> bool {
+        self.bytes() == 8
+    }
+
+    /// How many bytes it takes.
+    pub const fn bytes(self) -> u32 {
         match self {
             Field::Size(_)
             | Field::ChunkRows(_)
@@ -95,13 +111,14 @@ impl Field {
             | Field::World
             | Field::First(_)
             | Field::CellRows(_)
-            | Field::LateJoin => false,
+            | Field::LateJoin => 4,
+            Field::Order(_) => MOST_STEPS,
             Field::Heap
             | Field::Stride
             | Field::Counters
             | Field::Arrivals
             | Field::Finished
-            | Field::Vector(_) => true,
+            | Field::Vector(_) => 8,
         }
     }
 }
@@ -117,6 +134,10 @@ pub enum Test {
     Equal(Expr, Expr),
     /// `a != b`
     Differ(Expr, Expr),
+    /// Both hold.
+    And(Box<Test>, Box<Test>),
+    /// At least one holds.
+    Or(Box<Test>, Box<Test>),
 }
 
 /// What gives variables and fields their values.
@@ -127,6 +148,8 @@ pub trait Values {
     fn field(&self, field: Field) -> u32;
     /// Rows of a chunk.
     fn rows_of(&self, dim: DimId, chunk: u32) -> u32;
+    /// The rank at a step of an order.
+    fn ordered(&self, order: OrderId, step: u32) -> u32;
     /// The CTA and how many there are.
     fn block(&self) -> (u32, u32);
     /// The index within the current loop over items.
@@ -188,6 +211,7 @@ impl Expr {
             Expr::Min(a, b) => Ord::min(a.eval(values), b.eval(values)),
             Expr::CeilDiv(a, b) => a.eval(values).div_ceil(b.eval(values).max(1)),
             Expr::RowsOf(dim, chunk) => values.rows_of(*dim, chunk.eval(values)),
+            Expr::Ordered(order, step) => values.ordered(*order, step.eval(values)),
             Expr::Within => values.within(),
             Expr::Named(_, value) => value.eval(values),
         }
@@ -208,7 +232,7 @@ impl Expr {
                 a.visit(f);
                 b.visit(f);
             }
-            Expr::RowsOf(_, a) | Expr::Named(_, a) => a.visit(f),
+            Expr::RowsOf(_, a) | Expr::Ordered(_, a) | Expr::Named(_, a) => a.visit(f),
         }
     }
 
@@ -225,22 +249,39 @@ impl Expr {
 impl Test {
     /// Whether it holds.
     pub fn eval(&self, values: &impl Values) -> bool {
-        let (a, b) = self.sides();
-        let (a, b) = (a.eval(values), b.eval(values));
+        let is = |a: &Expr, b: &Expr| a.eval(values).cmp(&b.eval(values));
         match self {
-            Test::Less(..) => a < b,
-            Test::AtLeast(..) => a >= b,
-            Test::Equal(..) => a == b,
-            Test::Differ(..) => a != b,
+            Test::Less(a, b) => is(a, b).is_lt(),
+            Test::AtLeast(a, b) => is(a, b).is_ge(),
+            Test::Equal(a, b) => is(a, b).is_eq(),
+            Test::Differ(a, b) => is(a, b).is_ne(),
+            Test::And(a, b) => a.eval(values) && b.eval(values),
+            Test::Or(a, b) => a.eval(values) || b.eval(values),
         }
     }
 
     /// What is compared.
-    pub const fn sides(&self) -> (&Expr, &Expr) {
+    pub fn exprs(&self) -> Vec<&Expr> {
         match self {
             Test::Less(a, b) | Test::AtLeast(a, b) | Test::Equal(a, b) | Test::Differ(a, b) => {
-                (a, b)
+                vec![a, b]
             }
+            Test::And(a, b) | Test::Or(a, b) => {
+                [a, b].into_iter().flat_map(|test| test.exprs()).collect()
+            }
+        }
+    }
+
+    /// The opposite.
+    #[must_use]
+    pub fn negate(self) -> Test {
+        match self {
+            Test::Less(a, b) => Test::AtLeast(a, b),
+            Test::AtLeast(a, b) => Test::Less(a, b),
+            Test::Equal(a, b) => Test::Differ(a, b),
+            Test::Differ(a, b) => Test::Equal(a, b),
+            Test::And(a, b) => Test::Or(a.negate().into(), b.negate().into()),
+            Test::Or(a, b) => Test::And(a.negate().into(), b.negate().into()),
         }
     }
 }

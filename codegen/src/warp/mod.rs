@@ -29,7 +29,7 @@ mod visit;
 
 pub use crate::sm90::cta::{BLOCK_ROWS, CONSUMERS, PARTIAL_BOX_ROWS, RunBy, STAGING_COLUMNS};
 pub use crate::tiling::{Subtile, Tile};
-pub use expr::{Expr, Field, Op, Test, Values};
+pub use expr::{Expr, Field, MOST_STEPS, Op, OrderId, Test, Values};
 pub use fragment::{Epilogue, FragmentOp, Param, Source};
 pub use node::{At, Grid, Map, MapId, Node, Note, PartialBoxes, Phase, Slot, View};
 pub use ring::{Barrier, BarrierId, Buffer, MulticastArrivals, Order, Part, Ring, RingId, Side};
@@ -38,7 +38,7 @@ pub(crate) use spelling::{Spelling, factor, field_name, number, test};
 
 use crate::dtype::Dtype;
 use crate::kernel::Kernel;
-use crate::order::TileOrder;
+use crate::order::{OrderFn, TileOrder};
 use crate::program::CounterId;
 use crate::sm90::cta::{Cta, Role};
 use crate::tiling::Tiling;
@@ -59,6 +59,8 @@ pub struct Pipeline {
     pub maps: Vec<Map>,
     /// The rings, by [`RingId`].
     pub rings: Vec<Ring>,
+    /// The orders of ranks that the host passes as tables.
+    pub orders: Vec<OrderTable>,
     /// Numbers that all warps use.
     pub lets: Vec<(String, Expr)>,
     /// The math after the dot, by [`FragmentOp::Apply`].
@@ -74,6 +76,15 @@ pub struct Pipeline {
     pub warps: Vec<Warp>,
     /// What all warps do at the end: empty, or a barrier and what the last CTA does.
     pub end: Vec<Node>,
+}
+
+/// An order of ranks that has no expression.
+#[derive(Clone, Debug)]
+pub struct OrderTable {
+    /// Its name in the text.
+    pub name: String,
+    /// The rank at a step.
+    pub by: OrderFn,
 }
 
 /// CTAs that move data.
@@ -125,6 +136,11 @@ impl Pipeline {
     /// The scheduler of that id.
     pub fn scheduler(&self, scheduler: SchedulerId) -> &Scheduler {
         &self.schedulers[usize::from(scheduler.0)]
+    }
+
+    /// The order of that id.
+    pub fn order_table(&self, order: OrderId) -> &OrderTable {
+        &self.orders[usize::from(order.0)]
     }
 
     /// In which order a loop visits its grid.

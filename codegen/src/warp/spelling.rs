@@ -1,6 +1,6 @@
 //! The numbers of a pipeline as text: parentheses by precedence. CUDA and people differ in a few words only.
 
-use super::{Expr, Field, Op, Pipeline, Test};
+use super::{Expr, Field, Op, OrderId, Pipeline, Test};
 use crate::kernel::DimId;
 
 /// What the parts of a number are called.
@@ -9,6 +9,8 @@ pub(crate) trait Spelling {
     fn field(&self, field: Field) -> String;
     /// Rows of a chunk.
     fn rows_of(&self, dim: DimId, chunk: &str) -> String;
+    /// The rank at a step of an order.
+    fn ordered(&self, order: OrderId, step: &str) -> String;
     /// The CTA's number.
     fn block(&self) -> &'static str;
     /// How many CTAs there are.
@@ -60,6 +62,7 @@ fn inside(expr: &Expr, outer: u8, names: &impl Spelling) -> String {
         Expr::Min(a, b) => format!("min({}, {})", number(a, names), number(b, names)),
         Expr::CeilDiv(a, b) => format!("ceil_div({}, {})", number(a, names), number(b, names)),
         Expr::RowsOf(dim, chunk) => names.rows_of(*dim, &number(chunk, names)),
+        Expr::Ordered(order, step) => names.ordered(*order, &number(step, names)),
         Expr::Within => names.within().into(),
         Expr::Named(name, _) => (*name).into(),
     }
@@ -67,14 +70,28 @@ fn inside(expr: &Expr, outer: u8, names: &impl Spelling) -> String {
 
 /// What a branch asks.
 pub(crate) fn test(test: &Test, names: &impl Spelling) -> String {
-    let (a, b) = test.sides();
-    let sign = match test {
-        Test::Less(..) => "<",
-        Test::AtLeast(..) => ">=",
-        Test::Equal(..) => "==",
-        Test::Differ(..) => "!=",
+    let (a, sign, b) = match test {
+        Test::Less(a, b) => (a, "<", b),
+        Test::AtLeast(a, b) => (a, ">=", b),
+        Test::Equal(a, b) => (a, "==", b),
+        Test::Differ(a, b) => (a, "!=", b),
+        Test::And(a, b) => return joined(a, "&&", b, names),
+        Test::Or(a, b) => return joined(a, "||", b, names),
     };
-    format!("{} {sign} {}", number(a, names), number(b, names))
+    // A comparison binds tighter than `^` in C++.
+    format!("{} {sign} {}", inside(a, 2, names), inside(b, 2, names))
+}
+
+/// Two questions, each in parentheses where it is two of the other kind.
+fn joined(a: &Test, sign: &str, b: &Test, names: &impl Spelling) -> String {
+    let part = |part: &Test| {
+        let text = test(part, names);
+        match (part, sign) {
+            (Test::And(..), "||") | (Test::Or(..), "&&") => format!("({text})"),
+            _ => text,
+        }
+    };
+    format!("{} {sign} {}", part(a), part(b))
 }
 
 /// A field's name, after the schedule's.
@@ -92,6 +109,7 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
         Field::First(counter) => kernel.counters[counter.index()].name.clone(),
         Field::CellRows(partition) => format!("{}_m", kernel.partitions[partition.index()].name),
         Field::LateJoin => "late_join".into(),
+        Field::Order(order) => pipeline.order_table(order).name.clone(),
         Field::Heap => "heap".into(),
         Field::Stride => "stride".into(),
         Field::Counters => "offset".into(),

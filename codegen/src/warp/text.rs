@@ -66,6 +66,10 @@ impl Spelling for Printer<'_> {
         field_name(self.pipeline, field)
     }
 
+    fn ordered(&self, order: super::OrderId, step: &str) -> String {
+        format!("{}[{step}]", self.pipeline.order_table(order).name)
+    }
+
     fn rows_of(&self, dim: DimId, chunk: &str) -> String {
         format!(
             "{}({chunk})",

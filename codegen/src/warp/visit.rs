@@ -93,10 +93,7 @@ impl Node {
                 [count].into_iter().chain(sides).collect()
             }
             Node::For { from, to, by, .. } => vec![from, to, by],
-            Node::If { test, .. } => {
-                let (a, b) = test.sides();
-                vec![a, b]
-            }
+            Node::If { test, .. } => test.exprs(),
             Node::Expect { bytes, .. } => vec![bytes],
             Node::Skip { by, .. } => vec![by],
             Node::Release { held, .. } => vec![held],

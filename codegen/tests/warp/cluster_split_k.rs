@@ -315,8 +315,8 @@ fn released_among(tiles_on: &Expr) -> String {
     let gives = |node: &Node| matches!(node, Node::Arrive { barrier, .. } if barrier.ring.0 == 2);
     trace(ping_pong(), |node| match node {
         Node::If { test, body } if body.iter().any(gives) => {
-            let (_, tiles) = test.sides();
-            *test = Test::Less(Expr::Within + tiles_on.clone(), tiles.clone());
+            let tiles = test.exprs()[1].clone();
+            *test = Test::Less(Expr::Within + tiles_on.clone(), tiles);
             true
         }
         _ => false,

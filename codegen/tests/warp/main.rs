@@ -3,6 +3,7 @@
 mod accumulated;
 mod aliased_memory;
 mod cluster_split_k;
+mod control;
 mod copies;
 mod cuda;
 mod dependent_launch;

@@ -9,7 +9,7 @@ use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::{
-    self, BLOCK_ROWS, Expr, Field, Node, PARTIAL_BOX_ROWS, Pipeline, Values,
+    self, BLOCK_ROWS, Expr, Field, Node, OrderId, PARTIAL_BOX_ROWS, Pipeline, Values,
 };
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -91,6 +91,9 @@ impl Values for At<'_> {
     }
     fn rows_of(&self, _: DimId, _: u32) -> u32 {
         panic!("chunks")
+    }
+    fn ordered(&self, _: OrderId, _: u32) -> u32 {
+        panic!("orders")
     }
     fn block(&self) -> (u32, u32) {
         (0, 1)

@@ -348,8 +348,8 @@ fn released_if(to: impl Fn(Expr, Expr) -> Test) -> String {
         let Some(test) = found.next() else {
             return false;
         };
-        let (next, tiles) = test.sides();
-        *test = to(next.clone(), tiles.clone());
+        let [next, tiles] = [0, 1].map(|side| test.exprs()[side].clone());
+        *test = to(next, tiles);
         true
     })
 }

@@ -365,7 +365,16 @@ impl Loaded {
                 Param::Plan { bytes, fields } => {
                     let mut numbers = [0; MOST_NUMBERS];
                     for at in fields {
+                        let place = &mut numbers[at.offset as usize..][..at.field.bytes() as usize];
                         let value = match at.field {
+                            Field::Order(order) => {
+                                place.copy_from_slice(&self.pipeline.ordered(
+                                    order,
+                                    plan,
+                                    rank.rank(),
+                                ));
+                                continue;
+                            }
                             Field::Heap => self.heap.to_bytes(),
                             Field::Stride => self.stride.to_le_bytes(),
                             Field::Counters => self.placed.base.to_le_bytes(),
@@ -388,8 +397,7 @@ impl Loaded {
                                 value.unwrap_or(0).to_le_bytes()
                             }
                         };
-                        let width = if at.field.wide() { 8 } else { 4 };
-                        numbers[at.offset as usize..][..width].copy_from_slice(&value[..width]);
+                        place.copy_from_slice(&value[..place.len()]);
                     }
                     arguments.bytes(&numbers[..*bytes as usize]);
                 }

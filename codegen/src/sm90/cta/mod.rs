@@ -233,7 +233,9 @@ pub(crate) fn staging_rows(kernel: &Kernel) -> Option<u32> {
     fn first(kernel: &Kernel, body: &[Block]) -> Option<u32> {
         body.iter().find_map(|block| match block {
             Block::ForRanks { body, .. } => first(kernel, body),
-            Block::If { then, .. } => first(kernel, then),
+            Block::If {
+                then, otherwise, ..
+            } => first(kernel, then).or_else(|| first(kernel, otherwise)),
             Block::Items { partition, .. } => kernel.partitions[partition.index()].row_block,
             Block::Once { .. } | Block::Join => None,
         })

@@ -8,7 +8,7 @@ use crate::plan::Plan;
 use crate::program::{CounterId, StoreMode, TensorId};
 use crate::shape::{Extent, Geometry};
 use crate::verify::tile::{Accessor, Before, before};
-use crate::warp::{CONSUMERS, Field, Pipeline, Values, View};
+use crate::warp::{CONSUMERS, Field, OrderId, Pipeline, Values, View};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
@@ -383,7 +383,8 @@ impl Values for Env<'_> {
             Field::First(counter) => self.case.first(counter),
             Field::CellRows(partition) => geometry.cell_rows(partition),
             Field::LateJoin => 1,
-            Field::Heap
+            Field::Order(_)
+            | Field::Heap
             | Field::Stride
             | Field::Counters
             | Field::Arrivals
@@ -394,6 +395,11 @@ impl Values for Env<'_> {
 
     fn rows_of(&self, dim: DimId, chunk: u32) -> u32 {
         self.case.geometry(self.plan).chunk(dim, chunk).len()
+    }
+
+    fn ordered(&self, order: OrderId, step: u32) -> u32 {
+        let by = self.case.pipeline.order_table(order).by;
+        by(self.rank, step, self.case.world)
     }
 
     fn block(&self) -> (u32, u32) {

@@ -1,0 +1,58 @@
+//! Two branches as one: what they have in common stands once, and the question is asked where they differ. So a product
+//! stands once in a warp whose branches store it in two ways, and a warp that does the same in both does not ask.
+
+use crate::warp::{Node, Test};
+
+/// What runs `then` where a test holds, and `otherwise` where not.
+pub(super) fn either(test: &Test, mut then: Vec<Node>, mut otherwise: Vec<Node>) -> Vec<Node> {
+    let pairs = then.iter().zip(&otherwise);
+    let same = pairs.take_while(|(a, b)| a == b).count();
+    let mut nodes: Vec<Node> = then.drain(..same).collect();
+    otherwise.drain(..same);
+    let pairs = then.iter().rev().zip(otherwise.iter().rev());
+    let mut same = pairs.take_while(|(a, b)| a == b).count();
+    // What a branch gives a name to, it has for itself.
+    if then.iter().chain(&otherwise).any(names) {
+        same = 0;
+    }
+    let after = then.split_off(then.len() - same);
+    otherwise.truncate(otherwise.len() - same);
+    match (then.first(), otherwise.first()) {
+        // Loops that differ in what they do alone are one loop.
+        (Some(one), Some(other)) if alike(one, other) => {
+            let mut looped = one.clone();
+            if let (Some(body), Some(inner)) = (looped.body_mut(), otherwise[0].body_mut()) {
+                *body = either(test, std::mem::take(body), std::mem::take(inner));
+            }
+            nodes.push(looped);
+            nodes.extend(either(test, then.split_off(1), otherwise.split_off(1)));
+        }
+        _ => {
+            let branches = [(test.clone(), then), (test.clone().negate(), otherwise)];
+            let has_work = branches.into_iter().filter(|(_, body)| !body.is_empty());
+            nodes.extend(has_work.map(|(test, body)| Node::If { test, body }));
+        }
+    }
+    nodes.extend(after);
+    nodes
+}
+
+fn names(node: &Node) -> bool {
+    matches!(node, Node::Let { .. } | Node::PartialChunk { .. })
+}
+
+/// Whether two nodes are loops over the same.
+fn alike(one: &Node, other: &Node) -> bool {
+    let is_loop = matches!(
+        one,
+        Node::Items { .. } | Node::For { .. } | Node::Ranks { .. } | Node::Others { .. }
+    );
+    let bare = |node: &Node| {
+        let mut node = node.clone();
+        if let Some(body) = node.body_mut() {
+            body.clear();
+        }
+        node
+    };
+    is_loop && bare(one) == bare(other)
+}

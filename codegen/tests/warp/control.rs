@@ -1,0 +1,310 @@
+//! Control on ranks: branches between loops and inside items, orders by closure, any arithmetic over ranks. All warps of a CTA
+//! take the same branches.
+
+use crate::fixtures::strangers::{self, STRANGERS};
+use crate::generator::judge;
+use counterflow_codegen::builder::*;
+use counterflow_codegen::cuda;
+use counterflow_codegen::diag::Rule;
+use counterflow_codegen::dtype::Dtype::Bf16;
+use counterflow_codegen::interp::Numbers;
+use counterflow_codegen::kernel::{DimId, Kernel};
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::model::Machine;
+use counterflow_codegen::plan::Plan;
+use counterflow_codegen::program::{Program, Var};
+use counterflow_codegen::shape::Shape;
+use counterflow_codegen::sm90;
+use counterflow_codegen::variant::Variant;
+use counterflow_codegen::verify::{self, Checked};
+use counterflow_codegen::warp::{Expr, Field, Node, OrderId, Pipeline, Test, Values};
+
+fn kernel(program: &Program, world: u32) -> Checked<Kernel> {
+    let kernel = lower(program, &Variant::new(world)).and_then(verify::kernel);
+    kernel.unwrap_or_else(|found| panic!("{} for {world}: {found}", program.name))
+}
+
+fn pipeline(program: &Program, world: u32) -> Pipeline {
+    let pipeline = sm90::build(&kernel(program, world));
+    pipeline.unwrap_or_else(|found| panic!("{} for {world}: {found}", program.name))
+}
+
+#[test]
+fn what_asks_about_ranks_has_right_warps() {
+    for (program, worlds) in STRANGERS {
+        for world in worlds {
+            let program = program();
+            let checked = verify::pipeline(pipeline(&program, *world));
+            checked.unwrap_or_else(|found| panic!("{} for {world}: {found}", program.name));
+        }
+    }
+}
+
+#[test]
+fn what_asks_about_ranks_has_the_numbers_of_its_reference() {
+    for (program, worlds) in STRANGERS {
+        for world in worlds {
+            let kernel = kernel(&program(), *world);
+            let shapes = [(128 * world + 37, 136, 72), (5, 264, 8)];
+            let shapes = shapes.map(|(m, n, k)| Shape::new(m, n, k).up_to(128 * world + 37));
+            for shape in shapes {
+                let plan = verify::plan(&kernel, &shape, &Machine::h200());
+                let plan = plan.unwrap_or_else(|found| panic!("{} {shape}: {found}", kernel.name));
+                let plans: [Plan; 1] = [(*plan).clone()];
+                assert_eq!(
+                    judge::unlike_reference(&kernel, &plans),
+                    None,
+                    "{}",
+                    kernel.name
+                );
+            }
+        }
+    }
+}
+
+/// What the verifier says of warps of which one is changed.
+#[track_caller]
+fn found(mut pipeline: Pipeline, change: impl Fn(&mut Node) -> bool) -> Rule {
+    let mut done = false;
+    pipeline.lists(&mut |list| {
+        for node in list {
+            done |= !done && change(node);
+        }
+    });
+    assert!(done, "nothing to change");
+    let found = verify::pipeline(pipeline).expect_err("refused");
+    found.first().rule
+}
+
+/// A branch that one warp of a CTA takes, and the others do not.
+#[test]
+fn warps_that_take_other_branches_are_found() {
+    let about_ranks = |test: &Test| {
+        let mut found = false;
+        for expr in test.exprs() {
+            expr.visit(&mut |part| {
+                found |= matches!(part, Expr::Field(Field::Me | Field::World));
+            });
+        }
+        found
+    };
+    let other = |node: &mut Node| match node {
+        Node::If { test, .. } if about_ranks(test) => {
+            *test = test.clone().negate();
+            true
+        }
+        _ => false,
+    };
+    for program in [
+        strangers::odd_owners_first,
+        strangers::even_ranks_rectify,
+        strangers::double_ring,
+    ] {
+        let rule = found(pipeline(&program(), 4), other);
+        assert!(
+            [Rule::Progress, Rule::Race, Rule::Coverage].contains(&rule),
+            "{rule:?}"
+        );
+    }
+}
+
+/// One warp follows another order than the others.
+#[test]
+fn warps_that_follow_other_orders_are_found() {
+    let mut pipeline = pipeline(&strangers::odd_owners_first(), 4);
+    assert_eq!(pipeline.orders.len(), 1);
+    pipeline.orders.push(pipeline.orders[0].clone());
+    pipeline.orders[1].by = |me, step, world| (me + step) % world;
+    let rule = found(pipeline, |node| match node {
+        Node::Ranks { rank, .. } => {
+            let mut other = rank.clone();
+            let Expr::Ordered(order, _) = &mut other else {
+                return false;
+            };
+            *order = OrderId(1);
+            *rank = other;
+            true
+        }
+        _ => false,
+    });
+    assert!(
+        [Rule::Progress, Rule::Race, Rule::Coverage].contains(&rule),
+        "{rule:?}"
+    );
+}
+
+/// One closure is one table, whichever roles follow it.
+#[test]
+fn an_order_is_passed_once() {
+    let checked = verify::pipeline(pipeline(&strangers::two_hops(), 4)).expect("warps");
+    let text = cuda::emit(&checked).text;
+    assert_eq!(text.matches("_order[128];").count(), 1, "{text}");
+    let table = checked.ordered(OrderId(0), &plan(&strangers::two_hops()), 3);
+    assert_eq!(table[..5], [2, 3, 0, 1, 0]);
+}
+
+fn plan(program: &Program) -> Plan {
+    let plan = verify::plan(
+        &kernel(program, 4),
+        &Shape::new(512, 256, 64),
+        &Machine::h200(),
+    );
+    (*plan.expect("a plan")).clone()
+}
+
+/// A rank expression of some depth over the two loop variables.
+fn drawn(draw: &mut Numbers, vars: &[RankExpr; 2], depth: u32) -> RankExpr {
+    if depth == 0 || draw.below(4) == 0 {
+        return match draw.below(6) {
+            0 => me(),
+            1 => world(),
+            2 => vars[0].clone(),
+            3 => vars[1].clone(),
+            _ => RankExpr::from(draw.below(9) as i64 - 3),
+        };
+    }
+    let a = drawn(draw, vars, depth - 1);
+    let divisor = match draw.below(3) {
+        0 => RankExpr::from(draw.below(5) as i64 + 1),
+        _ => world(),
+    };
+    match draw.below(6) {
+        0 => a + drawn(draw, vars, depth - 1),
+        1 | 2 => a - drawn(draw, vars, depth - 1),
+        3 => a % divisor,
+        4 => a / divisor,
+        _ => (a % world()) ^ (drawn(draw, vars, depth - 1) % divisor),
+    }
+}
+
+/// What a warp reads in a branch.
+struct At {
+    me: u32,
+    world: u32,
+    vars: [u32; 2],
+}
+
+impl Values for At {
+    fn var(&self, name: &str) -> u32 {
+        self.vars[["a", "b"]
+            .iter()
+            .position(|known| *known == name)
+            .expect(name)]
+    }
+    fn field(&self, field: Field) -> u32 {
+        match field {
+            Field::Me => self.me,
+            Field::World => self.world,
+            other => panic!("{other:?}"),
+        }
+    }
+    fn rows_of(&self, _: DimId, _: u32) -> u32 {
+        panic!("rows")
+    }
+    fn ordered(&self, _: OrderId, _: u32) -> u32 {
+        panic!("an order")
+    }
+    fn block(&self) -> (u32, u32) {
+        (0, 1)
+    }
+    fn within(&self) -> u32 {
+        0
+    }
+}
+
+/// A kernel that asks something of ranks; what it asks, with its variables; and that question of its warps.
+fn asks(draw: &mut Numbers) -> Option<(Cond, [Var; 2], Test)> {
+    let mut s = ScheduleBuilder::new("asks");
+    let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 128));
+    let mut asked = None;
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("a", ranks(), |s, a| {
+            s.for_ranks("b", ranks(), |s, b| {
+                let vars = [a.clone(), b];
+                let comparisons = [
+                    Comparison::Eq,
+                    Comparison::Ne,
+                    Comparison::Lt,
+                    Comparison::Le,
+                    Comparison::Gt,
+                    Comparison::Ge,
+                ];
+                let mut compare = || {
+                    let [left, right] = [0; 2].map(|_| drawn(draw, &vars, 3));
+                    Cond::compare(comparisons[draw.below(6) as usize], left, right)
+                };
+                let (one, other) = (compare(), compare());
+                let cond = match draw.below(4) {
+                    0 => one.and(other.negate()),
+                    1 => one.or(other).negate(),
+                    _ => one,
+                };
+                let ids = vars.map(|var| match var {
+                    RankExpr::Var(id) => id,
+                    other => panic!("{other:?}"),
+                });
+                asked = Some((cond.clone(), ids));
+                s.when(cond, |s| {
+                    s.for_items("t", tiles.all(), |s, t| {
+                        let product = s.dot(x.at(t), w.at(t));
+                        s.store(y.at(t), product);
+                    });
+                });
+            });
+        });
+    });
+    let kernel = lower(&s.finish(), &Variant::new(1)).and_then(verify::kernel);
+    let pipeline = sm90::build(&kernel.expect("a kernel")).ok()?;
+    let mut test = None;
+    pipeline.visit(|node| {
+        if let Node::If { test: asked, body } = node
+            && body.iter().any(|node| matches!(node, Node::Items { .. }))
+        {
+            test.get_or_insert(asked.clone());
+        }
+    });
+    let (cond, vars) = asked.expect("a condition");
+    Some((cond, vars, test.expect("a branch")))
+}
+
+/// Numbers of 32 bits, never negative, say what numbers of 64 bits say: in every world, on every rank.
+#[test]
+fn branches_ask_what_the_schedule_asks() {
+    let mut draw = Numbers::new(18);
+    let (mut refused, mut compared, mut held) = (0, 0u32, 0u32);
+    for _ in 0..400 {
+        let Some((cond, vars, test)) = asks(&mut draw) else {
+            refused += 1;
+            continue;
+        };
+        for world in [1, 2, 3, 5, 8, 128] {
+            for _ in 0..40 {
+                let mut rank = || draw.below(u64::from(world)) as u32;
+                let at = At {
+                    me: rank(),
+                    world,
+                    vars: [rank(), rank()],
+                };
+                let value = |var| {
+                    let at = vars.iter().zip(at.vars).find(|(known, _)| **known == var);
+                    at.map(|(_, value)| i64::from(value))
+                };
+                let Ok(holds) = cond.eval(at.me, world, &value) else {
+                    continue;
+                };
+                assert_eq!(
+                    test.eval(&at),
+                    holds,
+                    "{cond:?} is {test:?} at {} of {world}, {:?}",
+                    at.me,
+                    at.vars
+                );
+                compared += 1;
+                held += u32::from(holds);
+            }
+        }
+    }
+    println!("{compared} compared, {held} of them hold; {refused} conditions refused");
+    assert!(compared > 50_000 && held > 5_000 && held < compared - 5_000);
+}
