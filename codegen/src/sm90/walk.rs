@@ -193,7 +193,13 @@ impl<'b, 'a> Walk<'b, 'a> {
                         self.declared.truncate(names);
                         nodes
                     });
-                    nodes.extend(either(&test, then, otherwise));
+                    for node in either(&test, then, otherwise) {
+                        // What both name stands before the branches, for what comes after them too.
+                        if let Node::Let { name, value } = &node {
+                            self.declared.push((name.clone(), value.clone()));
+                        }
+                        nodes.push(node);
+                    }
                 }
                 Block::Items {
                     var,
@@ -229,7 +235,7 @@ impl<'b, 'a> Walk<'b, 'a> {
                 Block::Join => {}
             }
         }
-        nodes
+        once(nodes)
     }
 
     /// A number with a name, unless that name already has it.
@@ -427,6 +433,20 @@ fn has_stores(node: &Node) -> bool {
     let mut found = false;
     node.visit(&mut |node| found |= matches!(node, Node::Store { .. }));
     found
+}
+
+/// The nodes of a list, in which each map is chosen once.
+fn once(nodes: Vec<Node>) -> Vec<Node> {
+    let mut chosen: Vec<Node> = Vec::new();
+    let mut is_new = |node: &Node| {
+        let choice = matches!(node, Node::PartialChunk { .. });
+        let new = !choice || !chosen.contains(node);
+        if choice && new {
+            chosen.push(node.clone());
+        }
+        new
+    };
+    nodes.into_iter().filter(|node| is_new(node)).collect()
 }
 
 /// Drops loops at the end that do nothing.

@@ -3,6 +3,7 @@
 
 use crate::fixtures::strangers::{self, STRANGERS};
 use crate::generator::judge;
+use crate::reach::names_stand_once;
 use counterflow_codegen::builder::*;
 use counterflow_codegen::cuda;
 use counterflow_codegen::diag::Rule;
@@ -26,7 +27,9 @@ fn kernel(program: &Program, world: u32) -> Checked<Kernel> {
 
 fn pipeline(program: &Program, world: u32) -> Pipeline {
     let pipeline = sm90::build(&kernel(program, world));
-    pipeline.unwrap_or_else(|found| panic!("{} for {world}: {found}", program.name))
+    let pipeline = pipeline.unwrap_or_else(|found| panic!("{} for {world}: {found}", program.name));
+    names_stand_once(&pipeline);
+    pipeline
 }
 
 #[test]
@@ -60,6 +63,29 @@ fn what_asks_about_ranks_has_the_numbers_of_its_reference() {
             }
         }
     }
+}
+
+/// Loops in both branches, and one after them, over the same tiles.
+#[test]
+fn loops_after_branches_know_what_both_named() {
+    let mut s = ScheduleBuilder::new("after");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let (y, z) = (s.out("y", Bf16), s.out("z", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 256));
+    let all = |s: &mut ScheduleBuilder, to: TensorRef, relu: bool| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            let product = if relu { product.relu() } else { product };
+            s.store(to.at(t), product);
+        });
+    };
+    s.gemm(GemmOptions::default(), |s| {
+        let even = Cond::compare(Comparison::Eq, me() % 2, 0);
+        s.when_else(even, |s| all(s, y, true), |s| all(s, y, false));
+        all(s, z, false);
+    });
+    let pipeline = pipeline(&s.finish(), 2);
+    verify::pipeline(pipeline).unwrap_or_else(|found| panic!("{found}"));
 }
 
 /// What the verifier says of warps of which one is changed.

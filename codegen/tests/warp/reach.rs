@@ -12,7 +12,7 @@ use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
-use counterflow_codegen::warp::Pipeline;
+use counterflow_codegen::warp::{Node, Pipeline};
 use std::collections::{BTreeMap, BTreeSet};
 
 const SEED: u64 = 18;
@@ -48,12 +48,29 @@ fn reached(kernel: &Checked<Kernel>) -> Reached {
         Ok(pipeline) => pipeline,
         Err(found) => return Reached::Refused(found),
     };
+    names_stand_once(&pipeline);
     match verify::pipeline(pipeline) {
         Ok(_) => Reached::Warps,
         // It is legal in no world that warps are tried in.
         Err(found) if found.first().rule == Rule::Resources => Reached::Refused(found),
         Err(found) => Reached::Wrong(found),
     }
+}
+
+/// A compiler would refuse a block that gives a name twice.
+pub fn names_stand_once(pipeline: &Pipeline) {
+    let mut pipeline = pipeline.clone();
+    pipeline.lists(&mut |list| {
+        let mut names = BTreeSet::new();
+        for node in list.iter() {
+            let (name, chosen) = match node {
+                Node::Let { name, .. } => (name.clone(), None),
+                Node::PartialChunk { map, .. } => (String::new(), Some(*map)),
+                _ => continue,
+            };
+            assert!(names.insert((name, chosen)), "{node:?} stands twice");
+        }
+    });
 }
 
 /// How many of so many accepted schedules have warps, and what is said of each of the others.
