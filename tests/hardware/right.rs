@@ -283,6 +283,11 @@ fn strangers_halves_by_turns() {
     strangers(STRANGERS[5]);
 }
 
+#[test]
+fn strangers_acknowledged() {
+    strangers(STRANGERS[6]);
+}
+
 /// Few and small, and ranks on one GPU: what the sanitizers watch.
 fn small(schedule: Schedule) {
     let matrix = Matrix {

@@ -302,12 +302,20 @@ impl Text<'_> {
             Node::Fragment(op) => self.fragment(op),
             Node::FenceShared => self.line("fence_async_shared();"),
             Node::SyncWarp => self.line("__syncwarp();"),
-            Node::CounterWait { counter, cell, lag } => {
-                let cell = self.cell(*counter, cell);
-                let verb = if *lag == 0 {
-                    "counter_wait"
-                } else {
-                    "counter_wait_before"
+            Node::CounterWait {
+                counter,
+                cell,
+                lag,
+                at_least,
+            } => {
+                let mut cell = self.cell(*counter, cell);
+                let verb = match (lag, at_least) {
+                    (0, None) => "counter_wait",
+                    (0, Some(arrivals)) => {
+                        cell = format!("{cell}, {arrivals}");
+                        "counter_wait_for"
+                    }
+                    _ => "counter_wait_before",
                 };
                 let (role, what) = (
                     self.role.to_uppercase(),

@@ -9,7 +9,7 @@ impl Text<'_> {
     pub(super) fn schedule(&mut self, scheduler: SchedulerId, body: &[Node]) {
         let scheduler = self.pipeline.scheduler(scheduler);
         self.line(match scheduler.ctas {
-            Ctas::All | Ctas::Comm(_) | Ctas::Others(_) => {
+            Ctas::All | Ctas::Comm(_) | Ctas::Others(_) | Ctas::Spare => {
                 let (this, all) = scheduler.among();
                 format!(
                     "TileScheduler scheduler({}, {});",

@@ -43,8 +43,10 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     let gemm = role(kernel, |kind| matches!(kind, RoleKind::Gemm(_)));
     let mover = role(kernel, |kind| matches!(kind, RoleKind::Comm { .. }));
     // What each does before its join, with branches around its loops.
-    let [work, moves] = [gemm, mover].map(|role| lifted(kernel, role.map_or(&[][..], head)));
-    let schedulers = schedulers(cta, comm, [&work, &moves]);
+    let beside = role(kernel, |kind| kind == RoleKind::SpareWarps);
+    let [work, moves, spare] =
+        [gemm, mover, beside].map(|role| lifted(kernel, role.map_or(&[][..], head)));
+    let schedulers = schedulers(cta, comm, [&work, &moves, &spare]);
     let mut warps = Vec::new();
     for warp in cta.warps() {
         let run_by = warp.run_by;
@@ -52,6 +54,13 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
             cta::Role::Load => ("load", Which::Load, Some(Which::Fetch)),
             cta::Role::Store => ("store", Which::Store, Some(Which::Send)),
             cta::Role::Multiply => ("multiply", Which::Multiply, None),
+            cta::Role::Spare => {
+                let id = super::scheduler::spare(comm);
+                let body = Walk::new(&mut builder, Which::Spare).role(id, &spare);
+                let name = "spare";
+                warps.push(Warp { name, run_by, body });
+                continue;
+            }
         };
         let mut body = Vec::new();
         if let (Some(which), Some(comm)) = (before, comm) {
@@ -77,7 +86,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         body.append(&mut multiplied);
         warps.push(Warp { name, run_by, body });
     }
-    let ends: Vec<&Block> = [mover, gemm]
+    let ends: Vec<&Block> = [mover, gemm, beside]
         .into_iter()
         .flatten()
         .flat_map(after_join)

@@ -1,5 +1,6 @@
 //! Which cells of a counter an index names, as numbers and loops.
 
+use super::cta::staging_rows;
 use super::walk::Walk;
 use crate::kernel::Cells;
 use crate::program::{CellIndex, CounterDim, CounterId, PartitionId, Pick};
@@ -14,6 +15,18 @@ impl Walk<'_, '_> {
                 let rows = Expr::Field(Field::CellRows(partition));
                 self.chunks(partition) * rows * self.grid_columns(partition)
             }
+        }
+    }
+
+    /// Rows of a piece: those that CTAs copy, or the schedule's first, have a name in the text.
+    fn piece(&self, rows: u32) -> Expr {
+        let partitions = self.b.kernel.partitions.iter();
+        let mut pieces = partitions.filter(|partition| partition.column_block.is_none());
+        let first = || pieces.find_map(|partition| partition.row_block);
+        if staging_rows(self.b.kernel).or_else(first) == Some(rows) {
+            Expr::symbol("PIECE", rows)
+        } else {
+            rows.into()
         }
     }
 
@@ -97,8 +110,13 @@ impl Walk<'_, '_> {
                         "pieces of whole rows",
                     );
                 }
-                let start = row * Expr::symbol("TILE_M", tile);
-                let piece_rows = Expr::symbol("PIECE", piece);
+                let start = row
+                    * if partition == self.b.tiling().partition() {
+                        Expr::symbol("TILE_M", tile)
+                    } else {
+                        tile.into()
+                    };
+                let piece_rows = self.piece(piece);
                 let chunk_at =
                     chunk.unwrap_or(Expr::Const(0)) * Expr::Field(Field::CellRows(*counted));
                 if piece % tile == 0 {

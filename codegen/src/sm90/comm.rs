@@ -128,7 +128,7 @@ impl Walk<'_, '_> {
                 }));
             }
             (Which::Send, None) => {}
-            (Which::Load | Which::Store | Which::Multiply | Which::End, _) => {}
+            (Which::Load | Which::Store | Which::Multiply | Which::Spare | Which::End, _) => {}
         }
         self.scope.pop();
         let sends = !body.is_empty() && self.which == Which::Send && lag;

@@ -124,14 +124,7 @@ pub(super) fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Sorted<'
             ));
         }
         match &leaf.op.kind {
-            OpKind::Wait { at_least, .. } => {
-                if at_least.is_some() {
-                    walk.b.found.push(refuse(
-                        Some(at),
-                        "a wait for a number",
-                        "waits for all the schedule signals",
-                    ));
-                }
+            OpKind::Wait { .. } => {
                 let rest = &leaves[index + 1..];
                 if rest.iter().any(reads) {
                     waiting.push(leaf.clone());
@@ -200,7 +193,13 @@ impl Walk<'_, '_> {
     }
 
     /// Blocks for cells, without the fence.
-    pub fn wait(&mut self, cells: &Cells) -> Vec<Node> {
+    pub fn wait(&mut self, cells: &Cells, at_least: Option<u32>) -> Vec<Node> {
+        if at_least.is_some() && self.b.counters.by_batches(cells.counter) {
+            self.refuse(
+                "a wait for a number of pieces that CTAs copy",
+                "waits for all the schedule signals: each batch of a piece is signalled by itself",
+            );
+        }
         let counter = cells.counter;
         let lag = self.b.kernel.counters[counter.index()].purpose.lag();
         let single = self.b.counters.single(counter);
@@ -211,6 +210,7 @@ impl Walk<'_, '_> {
                 counter,
                 cell: cell.clone(),
                 lag,
+                at_least,
             });
             if single {
                 nodes.push(Node::CounterAdvance { counter, cell });
@@ -227,9 +227,9 @@ impl Walk<'_, '_> {
     pub fn waits(&mut self, leaves: &[Leaf<'_>]) -> Vec<Node> {
         let mut nodes = Vec::new();
         for leaf in leaves {
-            if let OpKind::Wait { cells, .. } = &leaf.op.kind {
+            if let OpKind::Wait { cells, at_least } = &leaf.op.kind {
                 nodes.push(self.note(leaf.op));
-                nodes.extend(self.inside(&leaf.around, &mut |walk| walk.wait(cells)));
+                nodes.extend(self.inside(&leaf.around, &mut |walk| walk.wait(cells, *at_least)));
             }
         }
         if !nodes.is_empty() {
@@ -272,8 +272,8 @@ impl Walk<'_, '_> {
         for leaf in &leaves {
             nodes.push(self.note(leaf.op));
             let inner = match &leaf.op.kind {
-                OpKind::Wait { cells, .. } => {
-                    self.inside(&leaf.around, &mut |walk| walk.wait(cells))
+                OpKind::Wait { cells, at_least } => {
+                    self.inside(&leaf.around, &mut |walk| walk.wait(cells, *at_least))
                 }
                 OpKind::Signal { cells, amount } => {
                     self.inside(&leaf.around, &mut |walk| walk.signal(cells, *amount, false))

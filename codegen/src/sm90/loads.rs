@@ -170,9 +170,9 @@ impl Walk<'_, '_> {
         ];
         let mut body = Vec::new();
         for leaf in waits {
-            if let OpKind::Wait { cells, .. } = &leaf.op.kind {
+            if let OpKind::Wait { cells, at_least } = &leaf.op.kind {
                 // The same `others` as the sum's: one at a time, so that the first to arrive is loaded first.
-                body.extend(self.wait(cells).into_iter().flat_map(|node| match node {
+                body.extend(self.wait(cells, *at_least).into_iter().flat_map(|node| match node {
                     Node::Others { body, .. } => body,
                     other => vec![other],
                 }));

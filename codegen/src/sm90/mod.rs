@@ -16,6 +16,7 @@ mod nodes;
 mod ranks;
 mod rings;
 mod scheduler;
+mod spare;
 mod split_k;
 mod staggered;
 mod stores;

@@ -9,11 +9,17 @@ use crate::warp::{Comm, Ctas, Scheduler, SchedulerId, cluster};
 pub(super) const GEMM: SchedulerId = SchedulerId(0);
 pub(super) const COMM: SchedulerId = SchedulerId(1);
 
-/// The schedulers, by their ids: of the GEMM's loops, then of those of the CTAs that move data, if there are any.
+/// The one of the spare warps: after that of the CTAs that move data, if there are any.
+pub(super) const fn spare(comm: Option<Comm>) -> SchedulerId {
+    SchedulerId(1 + comm.is_some() as u16)
+}
+
+/// The schedulers, by their ids: of the GEMM's loops, then of those of the CTAs that move data, if there are any, and of the
+/// spare warps.
 pub(super) fn schedulers(
     cta: &Cta,
     comm: Option<Comm>,
-    [gemm, mover]: [&[Block]; 2],
+    [gemm, mover, spare]: [&[Block]; 3],
 ) -> Vec<Scheduler> {
     let of_gemm = Scheduler {
         ctas: match comm {
@@ -31,7 +37,14 @@ pub(super) fn schedulers(
         ping_pong: false,
         loops: orders(mover),
     });
-    [of_gemm].into_iter().chain(of_comm).collect()
+    let of_spare = (!spare.is_empty()).then(|| Scheduler {
+        ctas: Ctas::Spare,
+        cluster: None,
+        ping_pong: false,
+        loops: orders(spare),
+    });
+    let others = of_comm.into_iter().chain(of_spare);
+    [of_gemm].into_iter().chain(others).collect()
 }
 
 /// The order of each loop over items, in the order in which a role's loops are walked: each once, though it may stand in

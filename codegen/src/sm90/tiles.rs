@@ -81,7 +81,7 @@ impl Walk<'_, '_> {
             Which::Load => self.load(&sorted),
             Which::Store => self.store(&sorted, lag, &mut nodes, chunk.as_ref()),
             Which::Multiply => self.multiply(&sorted, var, tiles.clone()),
-            Which::Fetch | Which::Send | Which::End => Vec::new(),
+            Which::Fetch | Which::Send | Which::Spare | Which::End => Vec::new(),
         };
         // Who multiplies rarely asks where its tile is.
         let placed = self.which != Which::Multiply || mentions(&item, &[&row, &column]);

@@ -13,6 +13,8 @@ pub(super) struct Counters {
     waits: BTreeMap<CounterId, u32>,
     /// Those whose cells may be waited for more than once in a launch: by several items, batches or steps.
     again: BTreeSet<CounterId>,
+    /// Those that are signalled after copies by CTAs, batch by batch.
+    by_batches: BTreeSet<CounterId>,
 }
 
 /// What is around a wait.
@@ -38,6 +40,11 @@ impl Counters {
     /// Whether each cell has one waiter, which can move its base on at once.
     pub fn single(&self, counter: CounterId) -> bool {
         !self.again.contains(&counter) && self.waits.get(&counter) == Some(&1)
+    }
+
+    /// Whether several arrivals stand for each that the kernel counts.
+    pub fn by_batches(&self, counter: CounterId) -> bool {
+        self.by_batches.contains(&counter)
     }
 
     /// Those whose bases the last CTA moves on.
@@ -88,8 +95,12 @@ impl Counters {
                         self.again.insert(cells.counter);
                     }
                 }
-                OpKind::Signal { .. }
-                | OpKind::Copy { .. }
+                OpKind::Signal { cells, .. } => {
+                    if at.copies {
+                        self.by_batches.insert(cells.counter);
+                    }
+                }
+                OpKind::Copy { .. }
                 | OpKind::Dot { .. }
                 | OpKind::Reduce { .. }
                 | OpKind::Load { .. }

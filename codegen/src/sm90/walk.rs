@@ -16,6 +16,8 @@ pub(super) enum Which {
     Multiply,
     Fetch,
     Send,
+    /// A spare warp: waits and signals.
+    Spare,
     End,
 }
 
@@ -139,7 +141,7 @@ impl<'b, 'a> Walk<'b, 'a> {
         }
         match self.which {
             Which::Load => nodes.extend(self.all_stages_empty()),
-            Which::Multiply | Which::End => {}
+            Which::Multiply | Which::Spare | Which::End => {}
             Which::Store if nodes.iter().any(has_stores) => {
                 nodes.push(Node::AwaitStores { pending: 0.into() })
             }
@@ -214,13 +216,14 @@ impl<'b, 'a> Walk<'b, 'a> {
                         Which::Fetch | Which::Send => {
                             nodes.extend(self.pieces(of, var, partition, chunk, body))
                         }
+                        Which::Spare => nodes.extend(self.beside(of, var, partition, chunk, body)),
                         Which::Load | Which::Store | Which::Multiply | Which::End => {
                             nodes.extend(self.tiles(of, var, partition, chunk, body));
                         }
                     }
                 }
                 Block::Once { body } => {
-                    if matches!(self.which, Which::Load | Which::Fetch) {
+                    if matches!(self.which, Which::Load | Which::Fetch | Which::Spare) {
                         let first = match (self.which, self.b.comm) {
                             (Which::Load, Some(comm)) => Expr::symbol("COMM_CTAS", comm.ctas),
                             _ => Expr::Const(0),
@@ -316,7 +319,12 @@ impl<'b, 'a> Walk<'b, 'a> {
     pub fn map(&mut self, tensor: TensorId, rows: u32, columns: u32) -> MapId {
         let what = match self.which {
             Which::Load => "_tiles",
-            Which::Store | Which::Multiply | Which::Fetch | Which::Send | Which::End => "_boxes",
+            Which::Store
+            | Which::Multiply
+            | Which::Fetch
+            | Which::Send
+            | Which::Spare
+            | Which::End => "_boxes",
         };
         self.map_as(tensor, (rows, columns), what)
     }

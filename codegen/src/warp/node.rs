@@ -230,7 +230,7 @@ pub enum Node {
     SyncWarp,
 
     // --- Between CTAs and ranks.
-    /// Blocks until a cell of mine has all of this launch (`lag` 0) or all of the launches before (`lag` 1). Acquire
+    /// Blocks until a cell of mine has all of this launch (`lag` 0), or so much of it, or all of the launches before (`lag` 1). Acquire
     /// at system scope, by ordinary loads.
     CounterWait {
         /// The set.
@@ -239,6 +239,8 @@ pub enum Node {
         cell: Expr,
         /// How many launches back it looks.
         lag: u32,
+        /// How much of this launch is enough; `None`: all.
+        at_least: Option<u32>,
     },
     /// An acquired counter comes before TMA's accesses of global memory.
     FenceGlobal,

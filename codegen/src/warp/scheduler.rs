@@ -46,6 +46,8 @@ pub enum Ctas {
     Comm(u32),
     /// All but those.
     Others(u32),
+    /// All, by their spare warps: beside what the CTA does otherwise.
+    Spare,
     /// The others at first; those that move data join late, after so many waves as the host says.
     LateComm(u32),
 }
@@ -62,7 +64,7 @@ impl Scheduler {
     /// Of the CTAs, or clusters, that take part in the first wave: which one this is, and how many there are.
     pub(crate) fn among(&self) -> (Expr, Expr) {
         match (self.ctas, &self.cluster) {
-            (Ctas::All, None) => (Expr::Block, Expr::Blocks),
+            (Ctas::All, None) | (Ctas::Spare, _) => (Expr::Block, Expr::Blocks),
             (Ctas::All, Some(ctas)) => (Expr::Block / ctas.clone(), Expr::Blocks / ctas.clone()),
             (Ctas::Comm(ctas), _) => (Expr::Block, comm(ctas)),
             (Ctas::Others(ctas) | Ctas::LateComm(ctas), _) => {
@@ -75,7 +77,7 @@ impl Scheduler {
     pub(crate) fn first(&self, consumer: u32, values: &impl Values) -> u32 {
         let (block, _) = values.block();
         let first = match self.ctas {
-            Ctas::All | Ctas::Comm(_) | Ctas::Others(_) => self.among().0.eval(values),
+            Ctas::All | Ctas::Comm(_) | Ctas::Others(_) | Ctas::Spare => self.among().0.eval(values),
             // As the prelude's `TileScheduler` begins.
             Ctas::LateComm(ctas) => match (self.alone(values), comm(ctas).eval(values)) {
                 (1.., comm) if block >= comm => block - comm,
@@ -104,7 +106,7 @@ impl Scheduler {
         let (block, blocks) = values.block();
         let next = index + self.among().1.eval(values);
         match self.ctas {
-            Ctas::All | Ctas::Comm(_) | Ctas::Others(_) => next,
+            Ctas::All | Ctas::Comm(_) | Ctas::Others(_) | Ctas::Spare => next,
             // As its `next`.
             Ctas::LateComm(_) => match self.alone(values) {
                 alone if index >= alone => index + blocks,

@@ -210,6 +210,7 @@ impl Printer<'_> {
                     Ctas::All => "all CTAs".into(),
                     Ctas::Comm(_) => "the CTAs that move data".into(),
                     Ctas::Others(_) => "the CTAs that move no data".into(),
+                    Ctas::Spare => "the spare warps of all CTAs".into(),
                     Ctas::LateComm(_) => format!(
                         "the CTAs that move no data, after {} waves to all",
                         self.field(Field::LateJoin)
@@ -372,13 +373,18 @@ impl Printer<'_> {
             Node::Fragment(op) => self.fragment(op),
             Node::FenceShared => "fence shared memory for TMA".into(),
             Node::SyncWarp => "sync the warp".into(),
-            Node::CounterWait { counter, cell, lag } => {
-                let lag = if *lag == 0 {
-                    ""
-                } else {
-                    " of the launches before"
+            Node::CounterWait {
+                counter,
+                cell,
+                lag,
+                at_least,
+            } => {
+                let what = match (lag, at_least) {
+                    (0, None) => String::new(),
+                    (0, Some(amount)) => format!(" >= {amount}"),
+                    _ => " of the launches before".into(),
                 };
-                format!("wait {}[{}]{lag}", self.counter(*counter), number(cell))
+                format!("wait {}[{}]{what}", self.counter(*counter), number(cell))
             }
             Node::FenceGlobal => "fence global memory for TMA".into(),
             Node::CounterAdvance { counter, cell } => {

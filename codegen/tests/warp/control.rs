@@ -159,6 +159,52 @@ fn warps_that_follow_other_orders_are_found() {
     );
 }
 
+/// Who waits for a spare warp that says nothing waits for ever.
+#[test]
+fn a_spare_warp_that_says_nothing_is_found() {
+    let pipeline = pipeline(&strangers::acknowledged(), 4);
+    let mut counters = pipeline.kernel.counters.iter();
+    let seen = counters.position(|counter| counter.name == "seen");
+    let seen = seen.expect("a counter");
+    let rule = found(pipeline, |node| match node {
+        Node::CounterAdd { counter, .. } if counter.index() == seen => {
+            *node = Node::SyncWarp;
+            true
+        }
+        _ => false,
+    });
+    assert_eq!(rule, Rule::Progress);
+}
+
+#[test]
+fn a_spare_warp_neither_copies_nor_computes() {
+    let mut s = ScheduleBuilder::new("spare");
+    let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+    let (pieces, tiles) = (s.pieces("pieces", x, 128), s.tiles("tiles", y, (128, 256)));
+    let arrived = s.counters("arrived", [pieces.into()]);
+    s.spare_warps(|s| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", pieces.of(me()), |s, p| {
+                s.copy(x.on(&peer).at(p), x.at(p));
+                s.signal(arrived.on(&peer).at(p), 1);
+            });
+        });
+    });
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
+            s.for_items("t", tiles.of(&chunk), |s, t| {
+                s.wait(arrived.at(t.rows()));
+                let product = s.dot(x.at(t), w.at(t));
+                s.store(y.at(t), product);
+            });
+        });
+    });
+    let found = sm90::build(&kernel(&s.finish(), 4)).expect_err("refused");
+    let found = found.first();
+    assert_eq!(found.message, "a copy in a #[spare_warps] loop");
+    assert!(found.at.is_some_and(|at| at.file().ends_with("control.rs")));
+}
+
 /// One closure is one table, whichever roles follow it.
 #[test]
 fn an_order_is_passed_once() {

@@ -37,6 +37,8 @@ pub enum Role {
     Load,
     /// Stores results; on CTAs that move data it sends first.
     Store,
+    /// Waits and signals for a role of its own, beside the others.
+    Spare,
     /// Multiplies, and writes results.
     Multiply,
 }
@@ -209,16 +211,20 @@ fn of_loops(kernel: &Kernel, divided: &[(Asked<'_>, Needs, Division)]) -> Option
         run_by,
         registers,
     };
+    let mut roles = kernel.roles.iter();
+    let spare = roles.any(|role| role.kind == RoleKind::SpareWarps);
+    let mut warps = vec![
+        warp(Role::Load, RunBy::Thread { warp: 0 }, first),
+        warp(Role::Store, store, first),
+    ];
+    warps.extend(spare.then(|| warp(Role::Spare, RunBy::Thread { warp: 3 }, first)));
+    warps.push(warp(Role::Multiply, RunBy::Groups, others));
     let tilings = divided.iter();
     let bytes = divided.iter().map(|(.., division)| division.bytes);
     Some(Cta {
         cluster: asked.kind.cluster,
         mode: asked.wgmma.mode,
-        warps: vec![
-            warp(Role::Load, RunBy::Thread { warp: 0 }, first),
-            warp(Role::Store, store, first),
-            warp(Role::Multiply, RunBy::Groups, others),
-        ],
+        warps,
         smem: needs.regions(division, comm),
         dependent_launch: dependent_launch::possible(kernel),
         tilings: tilings

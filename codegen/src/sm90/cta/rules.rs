@@ -105,13 +105,6 @@ pub(super) fn unknown(kernel: &Kernel) -> Vec<Diagnostic> {
         let message = format!("no pipeline for {}", kernel.variant.arch.name());
         found.push(refuse(None, message, "pipelines are for sm90"));
     }
-    let spare = kernel.roles.iter();
-    for role in spare.filter(|role| role.kind == RoleKind::SpareWarps) {
-        let at = role.body.iter().find_map(|block| kernel.block_loc(block));
-        let message = format!("a #[{}] loop", role.kind.name());
-        let hint = "#[gemm], #[comm] and #[copy_engine] have pipelines";
-        found.push(refuse(at, message, hint));
-    }
     found
 }
 

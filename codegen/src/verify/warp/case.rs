@@ -28,6 +28,7 @@ pub(super) struct Sizes {
 pub(super) struct Roles {
     pub gemm: usize,
     pub mover: usize,
+    pub spare: usize,
     /// The copy engine's, if there is one.
     pub host: Option<usize>,
 }
@@ -70,6 +71,7 @@ impl<'a> Case<'a> {
         let roles = Roles {
             gemm: role(&|kind| matches!(kind, RoleKind::Gemm(_))).unwrap_or(0),
             mover: role(&|kind| matches!(kind, RoleKind::Comm { .. })).unwrap_or(0),
+            spare: role(&|kind| kind == RoleKind::SpareWarps).unwrap_or(0),
             host: role(&RoleKind::sequential),
         };
         let sizes = plans.into_iter().map(|plan| Sizes {

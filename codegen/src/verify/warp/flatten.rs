@@ -102,6 +102,7 @@ impl<'a> Flattener<'a> {
             item: self.item,
             role: match self.scheduler.map(|scheduler| scheduler.ctas) {
                 Some(Ctas::Comm(_)) => self.case.roles.mover,
+                Some(Ctas::Spare) => self.case.roles.spare,
                 Some(Ctas::All | Ctas::Others(_) | Ctas::LateComm(_)) | None => {
                     self.case.roles.gemm
                 }
@@ -414,9 +415,14 @@ impl<'a> Flattener<'a> {
             Node::Fragment(op) => self.fragment(node, op),
             Node::FenceShared => self.push(node, Kind::FenceShared),
             Node::FenceGlobal => self.push(node, Kind::FenceGlobal),
-            Node::CounterWait { counter, cell, lag } => {
+            Node::CounterWait {
+                counter,
+                cell,
+                lag,
+                at_least,
+            } => {
                 let cell = self.case.first(*counter) + self.value(cell);
-                let (lag, at_least) = (*lag, None);
+                let (lag, at_least) = (*lag, at_least.map(u64::from));
                 self.push(
                     node,
                     Kind::CounterWait {

@@ -70,7 +70,7 @@ pub(super) enum Kind {
     CounterWait {
         cell: u32,
         lag: u32,
-        /// The host's wait for part of what arrives.
+        /// A wait for part of what arrives.
         at_least: Option<u64>,
     },
     /// A copy that the host enqueued.

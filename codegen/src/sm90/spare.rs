@@ -1,0 +1,75 @@
+//! A loop of a role of spare warps: one thread of each CTA waits and signals, beside the warps that load, store and multiply.
+
+use super::walk::{Bound, Walk};
+use crate::kernel::{Op, OpKind, visit_ops};
+use crate::program::{PartitionId, Var};
+use crate::rank::RankExpr;
+use crate::warp::{Expr, Grid, LoopId, Node};
+
+impl Walk<'_, '_> {
+    /// A loop over items of any partition: one thread does all there is of an item, in order.
+    pub(super) fn beside(
+        &mut self,
+        of: LoopId,
+        var: Var,
+        partition: PartitionId,
+        chunk: Option<&RankExpr>,
+        ops: &[Op],
+    ) -> Vec<Node> {
+        self.waits_and_signals(ops);
+        let chunk = chunk.map(|chunk| self.rank(chunk));
+        let block = self.b.kernel.partitions[partition.index()].row_block;
+        let rows = self.rows(partition, chunk.as_ref());
+        let rows = match block {
+            Some(block) => rows.ceil_div(block),
+            // All of a chunk is an item, if it has a row.
+            None => Expr::Min(rows.into(), Box::new(1.into())),
+        };
+        let mut nodes = Vec::new();
+        let name = self.ident(var);
+        let rows = self.name(&mut nodes, &format!("{name}_rows"), rows);
+        let columns = self.grid_columns(partition);
+        let items = self.name(&mut nodes, "items", rows.clone() * columns.clone());
+        let bound = Bound::Item {
+            partition,
+            chunk,
+            row: Expr::var(format!("{name}.row")),
+            column: Expr::var(format!("{name}.column")),
+        };
+        self.bind(var, bound);
+        let body = self.once(ops);
+        self.scope.pop();
+        nodes.push(Node::Items {
+            of,
+            count: items,
+            grid: Some(Grid {
+                var: name,
+                rows,
+                columns,
+            }),
+            body,
+        });
+        nodes
+    }
+
+    fn waits_and_signals(&mut self, ops: &[Op]) {
+        visit_ops(ops, &mut |op| {
+            let what = match &op.kind {
+                OpKind::Copy { .. } => "a copy in a #[spare_warps] loop",
+                OpKind::Dot { .. }
+                | OpKind::Reduce { .. }
+                | OpKind::Load { .. }
+                | OpKind::Store { .. } => "a #[spare_warps] loop that computes",
+                OpKind::Wait { .. }
+                | OpKind::Signal { .. }
+                | OpKind::ForRanks { .. }
+                | OpKind::If { .. } => return,
+            };
+            self.at = Some(self.b.kernel.loc(op.id));
+            self.refuse(
+                what,
+                "waits and signals; `#[comm]` and `#[copy_engine]` copy, and `#[gemm]` computes",
+            );
+        });
+    }
+}
