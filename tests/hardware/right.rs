@@ -288,6 +288,11 @@ fn strangers_acknowledged() {
     strangers(STRANGERS[6]);
 }
 
+#[test]
+fn strangers_one_cell_a_tile() {
+    strangers(STRANGERS[7]);
+}
+
 /// Few and small, and ranks on one GPU: what the sanitizers watch.
 fn small(schedule: Schedule) {
     let matrix = Matrix {

@@ -18,7 +18,7 @@ fn one(kernel: &Kernel, block: &Block) -> Vec<Block> {
             order,
             body,
         } => vec![Block::ForRanks {
-            at: *at,
+            at,
             var: *var,
             order: *order,
             body: lifted(kernel, body),
@@ -29,7 +29,7 @@ fn one(kernel: &Kernel, block: &Block) -> Vec<Block> {
             then,
             otherwise,
         } => vec![Block::If {
-            at: *at,
+            at,
             cond: cond.clone(),
             then: lifted(kernel, then),
             otherwise: lifted(kernel, otherwise),
@@ -52,7 +52,7 @@ fn one(kernel: &Kernel, block: &Block) -> Vec<Block> {
                     return Vec::new();
                 }
                 let items = Block::Items {
-                    at: *at,
+                    at,
                     var: *var,
                     partition: *partition,
                     chunk: chunk.clone(),

@@ -13,7 +13,7 @@ use super::nodes::{Operand, count, side, steps, why};
 use super::rings::STAGES;
 use super::walk::{Walk, identifier};
 use crate::kernel::{OpKind, Region};
-use crate::program::Pick;
+use crate::program::{CellIndex, Pick};
 use crate::tiling::Major;
 use crate::warp::{At, BLOCK_ROWS, Expr, Field, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test};
 
@@ -168,14 +168,21 @@ impl Walk<'_, '_> {
                 keep: false,
             },
         ];
+        // The same `others` as the sum's: one at a time, so that the first to arrive is loaded first. What else is waited for
+        // comes once, before all of them.
+        let (each, before): (Vec<_>, Vec<_>) = waits.iter().cloned().partition(over_others);
+        let mut nodes = self.waits(&before);
         let mut body = Vec::new();
-        for leaf in waits {
+        for leaf in &each {
             if let OpKind::Wait { cells, at_least } = &leaf.op.kind {
-                // The same `others` as the sum's: one at a time, so that the first to arrive is loaded first.
-                body.extend(self.wait(cells, *at_least).into_iter().flat_map(|node| match node {
-                    Node::Others { body, .. } => body,
-                    other => vec![other],
-                }));
+                body.extend(
+                    self.wait(cells, *at_least)
+                        .into_iter()
+                        .flat_map(|node| match node {
+                            Node::Others { body, .. } => body,
+                            other => vec![other],
+                        }),
+                );
             }
         }
         body.push(Node::FenceGlobal);
@@ -186,10 +193,11 @@ impl Walk<'_, '_> {
             false,
             part,
         ));
-        vec![Node::Others {
+        nodes.push(Node::Others {
             var: "from".into(),
             body,
-        }]
+        });
+        nodes
     }
 
     /// Subtiles of a stored tile that a reused stage holds.
@@ -367,6 +375,12 @@ impl TileSide {
             self.tile.clone()
         }
     }
+}
+
+/// Whether a wait is for a cell of each other rank.
+fn over_others(leaf: &Leaf<'_>) -> bool {
+    let others = CellIndex::Rank(Pick::Others);
+    matches!(&leaf.op.kind, OpKind::Wait { cells, .. } if leaf.around.is_empty() && cells.index.contains(&others))
 }
 
 fn least(a: Expr, b: Expr) -> Expr {

@@ -77,7 +77,9 @@ impl Scheduler {
     pub(crate) fn first(&self, consumer: u32, values: &impl Values) -> u32 {
         let (block, _) = values.block();
         let first = match self.ctas {
-            Ctas::All | Ctas::Comm(_) | Ctas::Others(_) | Ctas::Spare => self.among().0.eval(values),
+            Ctas::All | Ctas::Comm(_) | Ctas::Others(_) | Ctas::Spare => {
+                self.among().0.eval(values)
+            }
             // As the prelude's `TileScheduler` begins.
             Ctas::LateComm(ctas) => match (self.alone(values), comm(ctas).eval(values)) {
                 (1.., comm) if block >= comm => block - comm,

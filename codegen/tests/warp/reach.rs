@@ -124,7 +124,7 @@ fn shown(cases: usize) -> usize {
 /// What has warps has right ones, and some have.
 #[test]
 fn warps_of_random_schedules_are_right_or_refused() {
-    assert!(shown(60) > 0);
+    assert!(shown(60) > 20);
 }
 
 #[test]
