@@ -97,15 +97,19 @@ impl Fuzz {
         }
     }
 
-    /// What is wrong with the sequence of that seed, if anything is.
-    fn wrong(&self, seed: u64) -> Option<String> {
-        let sequence = Sequence::of(seed, self.programs.len());
+    /// Emulated ranks, of which some machines go on in small steps.
+    fn comms(&self, seed: u64) -> Vec<Communicator> {
         let piece = [1, 6, 40][seed as usize / 6 % 3];
         let machine = Machine::new(WORLD as usize, seed, piece);
         let gpus = (0..WORLD).map(|gpu| Gpu::of(&machine, gpu).into());
         let comms = Communicator::of(gpus.collect(), Some(8 << 20), self.limit);
-        let comms = comms.expect("emulated ranks");
-        let comms = Communicator::proving_in(comms, &self.proven);
+        Communicator::proving_in(comms.expect("emulated ranks"), &self.proven)
+    }
+
+    /// What is wrong with the sequence of that seed, if anything is.
+    fn wrong(&self, seed: u64) -> Option<String> {
+        let sequence = Sequence::of(seed, self.programs.len());
+        let comms = self.comms(seed);
         let results: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = comms
                 .into_iter()
@@ -122,8 +126,9 @@ impl Fuzz {
                 Ok(Err(Wrong::Told(error))) => unfair(&sequence, &error),
                 Ok(Ok(at)) => {
                     twice.push(at);
-                    let different = matches!(sequence.fault, Some((_, Fault::Rows | Fault::Op)));
-                    different.then(|| "it was not told that the ranks differ".into())
+                    let differs = matches!(sequence.fault, Some((_, Fault::Rows | Fault::Op)));
+                    let told = differs || (rank == 0 && sequence.fault.is_some());
+                    told.then(|| "it was not told of the fault".into())
                 }
             };
             if let Some(told) = told {
@@ -153,7 +158,7 @@ fn unfair(sequence: &Sequence, error: &Error) -> Option<String> {
     let fair = match sequence.fault {
         None => false,
         Some((_, Fault::Rows | Fault::Op)) => matches!(error, Error::Mismatch { .. }),
-        Some((_, Fault::Ends)) => matches!(error, Error::Aborted { .. }),
+        Some((_, Fault::Ends | Fault::Aborts)) => matches!(error, Error::Aborted { .. }),
     };
     (!fair).then(|| error.to_string())
 }
@@ -172,6 +177,48 @@ fn no_sequence_of_safe_calls_is_wrong() {
         panic!("{wrong}");
     }
     println!("{count} sequences in {:.1?}", start.elapsed());
+}
+
+/// A wait for a launch that never comes ends after the limit, with who waits for what, and the GPU can be used again.
+#[test]
+fn a_rank_whose_peer_never_launches_is_told_for_what_it_waits() {
+    let limit = Duration::from_millis(300);
+    let fuzz = Fuzz::new(None, limit);
+    let comms = fuzz.comms(0);
+    let over = std::sync::Barrier::new(2);
+    let told = std::thread::scope(|scope| {
+        let mut threads = comms.iter().map(|comm| {
+            let (fuzz, over) = (&fuzz, &over);
+            scope.spawn(move || {
+                let mut rank = Rank::new(comm, &fuzz.programs, 1)?;
+                let start = Instant::now();
+                let told = match comm.rank() {
+                    0 => {
+                        rank.launch(0, plan::ROWS[0], None, 1)?;
+                        let told = comm.synchronize().map_err(|error| error.to_string());
+                        assert!(start.elapsed() < limit * 8, "{told:?}");
+                        told
+                    }
+                    _ => Ok(()),
+                };
+                over.wait();
+                Ok::<_, Wrong>(told)
+            })
+        });
+        let (first, second) = (threads.next().expect("two"), threads.next().expect("two"));
+        let told = first.join().expect("no panic");
+        assert!(second.join().is_ok());
+        told
+    });
+    let told = told.unwrap_or_else(|_| panic!("a launch waits for nobody"));
+    let told = told.expect_err("nobody comes");
+    assert!(told.starts_with("rank 0 waited too long: "), "{told}");
+    // The role that moves data and the one that multiplies both wait: whoever began first is told.
+    let waits = [
+        "comm of CTA 0 in gather saw 0 of 1 on ready_x[1]",
+        "gemm of CTA 0 in gather saw 0 of 1 on arrived[1]",
+    ];
+    assert!(waits.iter().any(|wait| told.contains(wait)), "{told}");
 }
 
 /// Each fix closes something that the fuzz finds without it.

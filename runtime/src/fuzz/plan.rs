@@ -9,11 +9,18 @@ pub const ROWS: [usize; 3] = [4, 8, 12];
 /// Columns, which are the depth as well.
 pub const SIDE: usize = 8;
 
+/// Streams of a rank's own.
+pub const STREAMS: usize = 2;
+
 /// One call, or a few, that all ranks make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
-    /// Launches the schedule with that number.
-    Launch { op: usize, rows: usize },
+    /// Launches the schedule with that number, in the order of the rank's stream or of one of the caller's.
+    Launch {
+        op: usize,
+        rows: usize,
+        stream: Option<usize>,
+    },
     /// Drops the gathered tensor, which launches may still use, and allocates another.
     Replace,
     /// Waits, and compares what the launches so far computed.
@@ -35,6 +42,8 @@ pub enum Fault {
     Op,
     /// It ends.
     Ends,
+    /// It ends the communicator.
+    Aborts,
 }
 
 /// A sequence.
@@ -62,6 +71,7 @@ impl Sequence {
                 _ => Call::Launch {
                     op: draw(ops),
                     rows: ROWS[draw(ROWS.len())],
+                    stream: draw(STREAMS + 2).checked_sub(2),
                 },
             });
         }
@@ -72,7 +82,7 @@ impl Sequence {
             .collect();
         let fault = match (draw(4), launches.is_empty()) {
             (0, false) => {
-                let faults = [Fault::Rows, Fault::Op, Fault::Ends];
+                let faults = [Fault::Rows, Fault::Op, Fault::Ends, Fault::Aborts];
                 Some((launches[draw(launches.len())], faults[draw(faults.len())]))
             }
             _ => None,

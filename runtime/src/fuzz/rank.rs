@@ -1,9 +1,10 @@
 //! One rank's part of a sequence, and what its launches must compute.
 
-use super::plan::{Call, Fault, ROWS, SIDE, Sequence, WORLD};
+use super::plan::{Call, Fault, ROWS, SIDE, STREAMS, Sequence, WORLD};
 use crate::communicator::Communicator;
+use crate::driver::Stream;
 use crate::error::Error;
-use crate::op::Op;
+use crate::op::{Caller, Op};
 use crate::tensor::Tensor;
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::program::Program;
@@ -50,6 +51,7 @@ struct Launched {
 pub struct Rank<'a> {
     comm: &'a Communicator,
     ops: Vec<(Op, bool)>,
+    streams: Vec<Stream>,
     w: Tensor<bf16>,
     x: Option<UserBuffer<bf16>>,
     /// For results in the heap. A new one would make the next launch wait until every rank has cleared it.
@@ -80,6 +82,9 @@ impl<'a> Rank<'a> {
         Ok(Rank {
             comm,
             ops,
+            streams: (0..STREAMS)
+                .map(|_| comm.gpu().stream())
+                .collect::<Result<_, _>>()?,
             w,
             x: Some(rows(launches)?),
             results: (0..launches).map(rows).collect::<Result<_, _>>()?,
@@ -101,8 +106,13 @@ impl<'a> Rank<'a> {
             let fault = fault
                 .map(|(_, fault)| fault)
                 .filter(|_| self.comm.rank() == 1);
-            if fault == Some(Fault::Ends) {
-                return Ok(());
+            match fault {
+                Some(Fault::Ends) => return Ok(()),
+                Some(Fault::Aborts) => {
+                    self.comm.abort("enough");
+                    return Ok(());
+                }
+                Some(Fault::Rows | Fault::Op) | None => {}
             }
             let input = sequence.seed ^ (at as u64 + 1) << 52;
             self.call(*call, fault, input)?;
@@ -114,13 +124,13 @@ impl<'a> Rank<'a> {
 
     fn call(&mut self, call: Call, fault: Option<Fault>, input: u64) -> Result<(), Wrong> {
         match call {
-            Call::Launch { op, rows } => {
+            Call::Launch { op, rows, stream } => {
                 let (op, rows) = match fault {
                     Some(Fault::Rows) => (op, if rows == ROWS[0] { ROWS[1] } else { ROWS[0] }),
                     Some(Fault::Op) => ((op + 1) % self.ops.len(), rows),
-                    Some(Fault::Ends) | None => (op, rows),
+                    Some(Fault::Ends | Fault::Aborts) | None => (op, rows),
                 };
-                self.launch(op, rows, input)?;
+                self.launch(op, rows, stream, input)?;
             }
             Call::Replace => {
                 let name = self.name();
@@ -136,23 +146,34 @@ impl<'a> Rank<'a> {
         Ok(())
     }
 
-    fn launch(&mut self, op: usize, rows: usize, input: u64) -> Result<(), Wrong> {
+    /// Launches, and does not wait.
+    pub fn launch(
+        &mut self,
+        op: usize,
+        rows: usize,
+        stream: Option<usize>,
+        input: u64,
+    ) -> Result<(), Wrong> {
         let (comm, me) = (self.comm, self.comm.rank() as usize);
         let gathers = self.ops[op].1;
         let x = matrix(rows, |row, column| number(input, me, row, column));
         let op = &self.ops[op].0;
+        let caller: Caller<'_> = match stream {
+            Some(stream) => (&self.streams[stream]).into(),
+            None => comm.into(),
+        };
         let y = if gathers {
             let gathered = self.x.as_ref().expect("one at any time");
             gathered.write(&x)?;
             let mut y = comm.zeros([ROWS[2], SIDE])?;
-            let launch = op.on(comm).rows(rows).tensor("x", gathered);
+            let launch = op.on(caller).rows(rows).tensor("x", gathered);
             launch.tensor("w", &self.w).tensor("y", &mut y).launch()?;
             Output::Own(y)
         } else {
             let x_own = comm.zeros([rows, SIDE])?;
             x_own.write(&x)?;
             let mut y = self.results.pop().expect("one for each launch");
-            let launch = op.on(comm).rows(rows).tensor("x", &x_own);
+            let launch = op.on(caller).rows(rows).tensor("x", &x_own);
             launch.tensor("w", &self.w).tensor("y", &mut y).launch()?;
             Output::Heap(y)
         };
