@@ -10,6 +10,8 @@ pub(crate) enum Fix {
     Credits,
     /// Dropped memory is not given out, or cleared, before the streams' work is done.
     Drops,
+    /// Launches of two communicators that do not fit on a GPU take turns.
+    Turns,
     /// One call of a rank at a time meets the others.
     Seats,
 }

@@ -6,6 +6,7 @@
 
 mod plan;
 mod rank;
+mod turns;
 
 use crate::communicator::Communicator;
 use crate::emulated::{Gpu, Machine};
@@ -20,13 +21,13 @@ use rank::{Rank, Wrong};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-fn gather() -> Program {
+fn gather(ctas: u32) -> Program {
     let mut s = ScheduleBuilder::new("gather");
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let pieces = s.pieces("pieces", x, 256);
     let tiles = s.tiles("tiles", y, (128, 128));
     let arrived = s.counters("arrived", [pieces.into()]);
-    s.comm(4, |s| {
+    s.comm(ctas, |s| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
             s.for_items("p", pieces.of(me()), |s, p| {
                 s.copy(x.on(&peer).at(p), x.at(p));
@@ -87,7 +88,7 @@ impl Fuzz {
     fn new(undone: Option<Fix>, limit: Duration) -> Fuzz {
         Fuzz {
             programs: vec![
-                (gather(), true),
+                (gather(4), true),
                 (scatter("scatter"), false),
                 (scatter("scatter_too"), false),
             ],
