@@ -96,8 +96,6 @@ impl Tables {
                 };
                 let mine = cells.spread(&pipeline.arrivals(plan, rank.rank()));
                 write(rank.own_stream(), self.address(at), &mine)?;
-                let mine = pipeline.arrivals(plan, rank.rank());
-                write(rank.own_stream(), self.address(at), &mine)?;
                 match self.known.get_mut(at) {
                     Some(known) => *known = table,
                     None => self.known.push(table),
