@@ -2,8 +2,11 @@
 
 use crate::fine;
 use crate::gpus::{World, both_ways, loopback};
+use counterflow::codegen::{lower::lower, program::TensorId, verify};
 use counterflow::driver::Stream;
+use counterflow::launch::Loaded;
 use counterflow::prelude::bf16;
+use counterflow::{Checked, Machine, Plan, Shape, Variant};
 use counterflow::{Communicator, Dtype, Error, Op, Program, Tensor, UserBuffer, schedules};
 use std::time::{Duration, Instant};
 
@@ -155,7 +158,19 @@ fn what_a_launch_may_not_have_is_refused_before_anything_is_enqueued() {
     refuses(&world.ranks, &fine(Communicator::loopback(1)));
 }
 
+/// The same below ops.
+fn loaded(rank: &Communicator) -> Result<(Loaded, Checked<Plan>), Error> {
+    let [m, side] = SIZE.map(|size| size as u32);
+    let variant = Variant::new(rank.world()).set("tiles", (128, 256));
+    let kernel = verify::kernel(lower(&schedules::ag_gemm(), &variant)?)?;
+    let shape = Shape::new(m, side, side);
+    let series = verify::series(&kernel, &shape, &Machine::h200())?;
+    let loaded = Loaded::load(rank, None, &verify::warps(&kernel)?, &series)?;
+    Ok((loaded, series.plan(&shape)?))
+}
+
 fn refuses(ranks: &[Communicator], others: &[Communicator]) {
+    fine(others[0].reserve(8 << 20));
     let elsewhere = fine(others[0].zeros::<bf16>([SIZE[1], SIZE[1]]));
     fine(Communicator::each(ranks, |rank| {
         let op = built(rank, &schedules::ag_gemm())?;
@@ -168,6 +183,23 @@ fn refuses(ranks: &[Communicator], others: &[Communicator]) {
         assert!(error.to_string().contains("symmetric heap"), "{error}");
         let error = told(on().tensor("w", &elsewhere).launch());
         assert!(error.to_string().contains("another rank"), "{error}");
+        let theirs = others[0].allocate::<bf16>("x", SIZE)?;
+        let error = told(on().tensor("x", &theirs).launch());
+        assert!(
+            error.to_string().contains("another communicator"),
+            "{error}"
+        );
+        let mut tensors = counterflow::launch::Tensors::new();
+        tensors.shared(TensorId(0), &theirs);
+        let loaded = loaded(rank)?;
+        let error = loaded
+            .0
+            .launch(rank, &loaded.1, &tensors)
+            .expect_err("refused");
+        assert!(
+            error.to_string().contains("another communicator"),
+            "{error}"
+        );
         let error = told(on().tensor("y", &y).launch());
         assert!(error.to_string().contains("shared reference"), "{error}");
         let mut same = y.clone();

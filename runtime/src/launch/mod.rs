@@ -258,6 +258,12 @@ impl Loaded {
     ) -> Result<(), Error> {
         self.series.owns([plan]).map_err(Diagnostics::from)?;
         self.fits(rank, plan)?;
+        if let Some(strange) = tensors.strange(rank) {
+            return Err(Error::Usage {
+                what: format!("{} is in another communicator's heap", self.name(strange)),
+                legal: "allocate it with this communicator".into(),
+            });
+        }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let State {
             arguments,

@@ -40,6 +40,12 @@ impl Tensors {
         self.held.retain(|(held, _)| *held != tensor);
     }
 
+    /// A tensor in the heap of another communicator, if there is one.
+    pub(super) fn strange(&self, rank: &Communicator) -> Option<TensorId> {
+        let strange = self.held.iter().find(|(_, range)| !rank.owns(range));
+        strange.map(|(tensor, _)| *tensor)
+    }
+
     /// Lets a rank's stream wait until what is in the heap is cleared on every rank.
     pub(super) fn ready(&self, rank: u32) -> Result<(), Error> {
         self.held

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 const PLANS: usize = 256;
 
 /// A schedule that was chosen, proven, compiled and loaded on one rank, ready to launch. A clone is the same op. `S` says
-/// how its launches take their tensors: by name, or by the methods of a schedule's [`Launcher`].
+/// how its launches take their tensors: by name, or by the methods of a schedule's [`Launcher`](super::Launcher).
 #[derive(Debug)]
 pub struct Op<S = ByName>(pub(super) Arc<Inner>, pub(super) PhantomData<fn() -> S>);
 
