@@ -32,8 +32,8 @@ __device__ __forceinline__ void counter_add(const Cells& cells, u32 rank, u32 ce
 
 // The rest of a wait whose signal is not there. Polls relaxed, so that a poll invalidates no cache, and ends with an
 // acquire of the same cell. After the time limit, or when it is told to, it returns without the signal: the caller goes
-// on as usual, moves bases on and sends its own signals, so that whoever waits for those drains too. A call, which costs
-// its caller no copy of this text.
+// on as usual, moves bases on and sends its own signals, so that whoever waits for those drains too. A call, which
+// costs its caller no copy of this text.
 __device__ __noinline__ void counter_spin(const Counter* counter, u64 wanted, const Watch& watch, u32 role, u32 what,
         u32 cell) {
     const u64 start = global_nanoseconds();

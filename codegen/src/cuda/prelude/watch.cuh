@@ -30,7 +30,7 @@ struct Watch {
     u64 abort_stride;
     const u32* host;   // host-mapped, one per communicator: not zero once the host tells all to give up
     u64 timeout_ns;    // of a wait for a counter
-    u64 barrier_ns;    // of a wait for an mbarrier: more than all counters of a launch and the work between them can take
+    u64 barrier_ns;    // of a wait for an mbarrier: more than all counters of a launch and the work between can take
     u32 rank;
     u32 world;
     u32 kernel;
@@ -98,8 +98,8 @@ __device__ __forceinline__ bool gives_up(const Watch& watch, u32 role, u32 what,
     return true;
 }
 
-// An mbarrier's wait gave up. Waits for counters return, so only a fault of the compiler gets here, and nothing could go
-// on. Never returns, so a call costs its caller no register and no copy of this text.
+// An mbarrier's wait gave up. Waits for counters return, so only a fault of the compiler gets here, and nothing could
+// go on. Never returns, so a call costs its caller no register and no copy of this text.
 __device__ __noinline__ __attribute__((noreturn)) void stuck(const Watch& watch, u32 role, u32 what, u32 index,
         u64 seen, u64 wanted) {
     if (atomicExch(watch.claim, 1u) == 0) record_stall(watch, BARRIER, role, what, index, seen, wanted);
