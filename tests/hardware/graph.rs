@@ -105,13 +105,19 @@ fn slices_of_cudarc_are_used_in_order_and_may_be_dropped_at_once() {
             let op = built(rank, &schedules::ag_gemm())?;
             let Operands { x, .. } = Operands::new(rank)?;
             x.write(&Operands::all())?;
-            rank.synchronize()?;
-            rank.barrier()?;
             let [m, side] = SIZE;
             let context = rank.gpu().cuda()?.context().clone();
-            let stream = || context.new_stream().expect("a stream");
+            // Where ranks share a GPU, the driver may put a stream's first work behind a peer's wait.
+            let stream = || {
+                let stream = context.new_stream().expect("a stream");
+                stream.alloc_zeros::<u8>(1).expect("memory");
+                stream.synchronize().expect("done");
+                stream
+            };
             let (makes, takes, launches) = (stream(), stream(), stream());
             let mut y = takes.alloc_zeros::<bf16>(m * side).expect("memory");
+            rank.synchronize()?;
+            rank.barrier()?;
             for _ in 0..100 {
                 takes.memset_zeros(&mut y).expect("zeroed");
                 let w = makes.clone_htod(&Operands::moving()).expect("memory");

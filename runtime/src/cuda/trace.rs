@@ -159,6 +159,9 @@ pub fn enqueued(
     let code = unsafe { sys::cuGraphGetNodes(graph, ptr::null_mut(), &raw mut count) };
     let mut nodes = vec![ptr::null_mut(); count];
     let counted = check("look at a captured call", code).and_then(|()| {
+        if nodes.is_empty() {
+            return Ok(Enqueued::default());
+        }
         // SAFETY: there is a place for each.
         let code = unsafe { sys::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &raw mut count) };
         check("look at a captured call", code)?;

@@ -9,6 +9,9 @@ use cudarc::driver::CudaStream;
 use std::sync::Arc;
 
 /// An ordered queue of a GPU's work. Clones are the same stream.
+///
+/// Where ranks share a GPU, the driver may put a stream's first work behind a wait of another rank. Let a stream of
+/// yours do something before the ranks launch.
 #[derive(Clone, Debug)]
 pub struct Stream(pub(super) Kind);
 
