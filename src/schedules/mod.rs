@@ -1,5 +1,17 @@
 //! The library: schedules in the language itself, one per file. Each says when to use it. Beside each stands its
 //! launcher ([`Communicator::op_of`](crate::Communicator::op_of)).
+//!
+//! What a launch writes is given by `&mut`:
+//!
+//! ```compile_fail,E0277
+//! use counterflow::{Communicator, Op, Tensor, UserBuffer, prelude::bf16, schedules::AgGemmOp};
+//!
+//! type Given<'a> = (&'a UserBuffer<bf16>, &'a Tensor<bf16>, &'a Tensor<bf16>);
+//!
+//! fn launch(op: &Op<AgGemmOp<'static>>, rank: &Communicator, (x, w, y): Given<'_>) {
+//!     let _ = op.on(rank).x(x).w(w).y(y).launch();
+//! }
+//! ```
 
 mod ag_gemm;
 mod ag_gemm_pull;

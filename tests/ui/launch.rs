@@ -32,10 +32,6 @@ struct Given {
     y: Tensor<bf16>,
 }
 
-fn an_output_by_a_shared_reference(Given { op, x, w, y }: Given, rank: &counterflow::Communicator) {
-    let _ = op.on(rank).x(&x).w(&w).y(&y).launch();
-}
-
 fn an_operand_that_is_the_output(Given { op, x, mut y, .. }: Given, rank: &counterflow::Communicator) {
     let _ = op.on(rank).x(&x).w(&y).y(&mut y).launch();
 }
