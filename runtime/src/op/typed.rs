@@ -30,7 +30,7 @@ impl Launcher for ByName {
 
 impl<S: Launcher> Op<S> {
     /// A launch on that stream: after everything that is in it now, and before everything that comes later. On the rank
-    /// itself ([`Communicator`]): in the order of its own stream alone.
+    /// itself ([`Communicator`](crate::Communicator)): in the order of its own stream alone.
     pub fn on<'a>(&'a self, stream: impl Into<Caller<'a>>) -> S::Launch<'a> {
         S::from_named(Launch::new(&self.0, stream.into()))
     }
