@@ -71,6 +71,9 @@ impl Communicator {
     /// Several ranks on one GPU, for profilers and sanitizers, which see one kernel at a time. Kernels that wait for
     /// each other must all fit on the GPU at once.
     ///
+    /// The driver may let a call that takes memory of a GPU wait until nothing runs there. So take all memory before
+    /// the ranks launch: a peer's kernel that waits for this rank's launch would hold up the call that comes before it.
+    ///
     /// # Errors
     /// [`Error::NoDevice`] where there is no GPU.
     pub fn loopback(world: u32) -> Result<Vec<Communicator>, Error> {

@@ -116,7 +116,12 @@ fn slices_of_cudarc_are_used_in_order_and_may_be_dropped_at_once() {
             };
             let (makes, takes, launches) = (stream(), stream(), stream());
             let mut y = takes.alloc_zeros::<bf16>(m * side).expect("memory");
+            // A GPU's pool grows only when nothing runs there: a peer that waits would run for ever.
+            rank.gpu().cuda()?.keep_freed()?;
+            let pool = (0..4).map(|_| makes.alloc_zeros::<bf16>(side * side).expect("memory"));
+            drop(pool.collect::<Vec<_>>());
             rank.synchronize()?;
+            makes.synchronize().expect("done");
             rank.barrier()?;
             for _ in 0..100 {
                 takes.memset_zeros(&mut y).expect("zeroed");

@@ -31,15 +31,28 @@ fn cases(world: &World, ranks: u32) -> Vec<Case> {
 /// A kernel and what it needs on a rank.
 type Ready<'a> = (&'a Case, Heap<'a>, Loaded, Words);
 
-fn launch<'a>(
+/// Memory of the GPU may come only when nothing runs there. Where ranks share it, a peer that waits would run for ever:
+/// all of it is there before anyone launches.
+fn memory<'a>(
     rank: &Communicator,
-    (case, heap, loaded, words): &'a Ready<'a>,
-) -> Result<Memory<'a>, Error> {
-    let memory = Memory::new(rank, heap, words)?;
+    ready: &'a [Ready<'a>],
+    order: &[usize],
+) -> Result<Vec<Memory<'a>>, Error> {
+    let one = |which: &usize| {
+        let (_, heap, _, words) = &ready[*which];
+        Memory::new(rank, heap, words)
+    };
+    let all = order.iter().map(one).collect();
+    rank.synchronize()?;
+    rank.barrier()?;
+    all
+}
+
+fn launch(rank: &Communicator, ready: &Ready<'_>, memory: &Memory<'_>) -> Result<(), Error> {
+    let (case, _, loaded, _) = ready;
     memory.before()?;
     loaded.launch(rank, &case.plans[0], &memory.tensors())?;
-    memory.after()?;
-    Ok(memory)
+    memory.after()
 }
 
 /// Launches in turn without waiting between them, and every element of every output.
@@ -56,26 +69,28 @@ fn in_turn(
         let words = Words::new(&case.kernel, &case.plans[0], rank.rank(), 0, FILL);
         ready.push((case, heap, loaded, words));
     }
+    let each: Vec<usize> = (0..ready.len()).collect();
     let mut right = Vec::new();
-    for one in &ready {
+    for (one, memory) in ready.iter().zip(memory(rank, &ready, &each)?) {
         rank.barrier()?;
-        let memory = launch(rank, one)?;
+        launch(rank, one, &memory)?;
         rank.synchronize()?;
         right.push(memory.outputs(rank, &one.0.plans[0], 0)?);
     }
-    rank.barrier()?;
+    let order: Vec<usize> = (0..launches)
+        .map(|turn| (turn * turn + turn / 3) % ready.len())
+        .collect();
+    let held = memory(rank, &ready, &order)?;
     let mut numbers = Numbers::new(u64::from(rank.rank()));
-    let mut held = Vec::new();
-    for turn in 0..launches {
+    for (which, memory) in order.iter().zip(&held) {
         if numbers.below(8) == 0 {
             dawdle(&mut numbers, late);
         }
-        let which = (turn * turn + turn / 3) % ready.len();
-        held.push((which, launch(rank, &ready[which])?));
+        launch(rank, &ready[*which], memory)?;
     }
     rank.synchronize()?;
     rank.barrier()?;
-    for (turn, (which, memory)) in held.iter().enumerate() {
+    for (turn, (which, memory)) in order.iter().zip(&held).enumerate() {
         let case = &cases[*which];
         let outputs = memory.outputs(rank, &case.plans[0], 0)?;
         for (output, right) in outputs.iter().zip(&right[*which]) {
