@@ -205,7 +205,9 @@ impl<T: Element> Tensor<T> {
     pub fn read(&self) -> Result<Vec<T>, Error> {
         // With a time limit, and with the reason if a kernel gave up.
         self.rank().synchronize()?;
-        driver::read(self.rank().own_stream(), self.address(), self.len())
+        let values = driver::read(self.rank().own_stream(), self.address(), self.len())?;
+        // Another thread's launch may have given up in between.
+        self.rank().alive().map(|()| values)
     }
 }
 

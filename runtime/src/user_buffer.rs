@@ -76,6 +76,9 @@ impl<T: Element> UserBuffer<T> {
     }
 
     /// Its address on rank `rank`. Every GPU of the group can use it.
+    ///
+    /// # Panics
+    /// If there is no such rank.
     pub fn on(&self, rank: u32) -> Address {
         self.allocation.on(rank)
     }
@@ -96,8 +99,9 @@ impl<T: Element> UserBuffer<T> {
     /// Writes a peer's elements, in the order of this rank's stream.
     ///
     /// # Errors
-    /// As [`UserBuffer::write`].
+    /// As [`UserBuffer::write`]; [`Error::Usage`] if there is no such rank.
     pub fn write_on(&self, rank: u32, values: &[T]) -> Result<(), Error> {
+        self.is_rank(rank)?;
         self.fits(values.len(), "written to")?;
         self.allocation.ready(self.rank)?;
         driver::write(&self.stream, self.on(rank), values)
@@ -106,8 +110,9 @@ impl<T: Element> UserBuffer<T> {
     /// Copies elements from this rank's GPU to its front, in stream order.
     ///
     /// # Errors
-    /// As [`UserBuffer::write`].
+    /// As [`UserBuffer::write`]; [`Error::Usage`] for memory of another stream.
     pub fn copy_from(&self, from: &Local<T>) -> Result<(), Error> {
+        self.in_order(from)?;
         self.fits(from.len(), "copied to")?;
         let bytes = (from.len() * size_of::<T>()) as u64;
         driver::copy(&self.stream, self.address(), from.address(), bytes)
@@ -116,11 +121,35 @@ impl<T: Element> UserBuffer<T> {
     /// Copies as many elements from its front as `to` has, in the order of this rank's stream.
     ///
     /// # Errors
-    /// As [`UserBuffer::write`].
+    /// As [`UserBuffer::copy_from`].
     pub fn copy_to(&self, to: &Local<T>) -> Result<(), Error> {
+        self.in_order(to)?;
         self.fits(to.len(), "copied from")?;
         let bytes = (to.len() * size_of::<T>()) as u64;
         driver::copy(&self.stream, to.address(), self.address(), bytes)
+    }
+
+    fn is_rank(&self, rank: u32) -> Result<(), Error> {
+        let world = self.allocation.world();
+        if rank >= world {
+            return Err(Error::Usage {
+                what: format!("rank {rank} of {world}"),
+                legal: format!("0 to {}", world - 1),
+            });
+        }
+        Ok(())
+    }
+
+    /// Memory is freed in the order of its stream: a copy in another one may come after that.
+    fn in_order(&self, local: &Local<T>) -> Result<(), Error> {
+        if !local.stream().is(&self.stream) {
+            return Err(Error::Usage {
+                what: "a copy between a buffer and memory of another stream".into(),
+                legal: "memory made in the stream of the buffer's rank: `Communicator::stream`"
+                    .into(),
+            });
+        }
+        Ok(())
     }
 
     fn fits(&self, len: usize, done: &str) -> Result<(), Error> {
@@ -157,8 +186,9 @@ impl<T: Element> UserBuffer<T> {
     /// A peer's elements, in the order of this rank's stream.
     ///
     /// # Errors
-    /// As [`UserBuffer::read`].
+    /// As [`UserBuffer::read`]; [`Error::Usage`] if there is no such rank.
     pub fn read_on(&self, rank: u32) -> Result<Vec<T>, Error> {
+        self.is_rank(rank)?;
         self.allocation.ready(self.rank)?;
         let values = driver::read(&self.stream, self.on(rank), self.len)?;
         // Once the communicator has ended, they may be anything.

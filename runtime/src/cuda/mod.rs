@@ -35,7 +35,7 @@ pub(crate) use foreign::{Foreign, Opened};
 pub(crate) use graph::{Graph, record, recorded};
 pub(crate) use memory::{copy, fill, is_capturing, is_done, read, synchronize, write, zeros};
 pub(crate) use queues::{BLOCKING, MOST as MOST_QUEUES, QUEUES, blocking, queues};
-pub(crate) use vmm::Slots;
+pub(crate) use vmm::{Slots, too_large};
 pub(crate) use watch::{Cause, Pinned, Told, Watch};
 
 /// An address in a GPU's memory.

@@ -41,7 +41,7 @@ fn unused(gpu: &Gpu, cubin: &[u8]) -> Option<Code> {
 }
 
 impl Module {
-    /// Loads compiled code.
+    /// Loads compiled code. Code that was loaded before and dropped is used again, with what its variables hold by then.
     ///
     /// # Errors
     /// When it is made for another GPU, or memory is full.

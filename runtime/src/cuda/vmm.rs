@@ -46,7 +46,10 @@ impl Slots {
             check("ask for the size of pages", code)?;
             granularity = granularity.max(own as u64);
         }
-        let stride = stride.next_multiple_of(granularity);
+        let stride = stride
+            .checked_next_multiple_of(granularity)
+            .filter(|stride| stride.checked_mul(owners.len() as u64).is_some())
+            .ok_or_else(|| too_large(stride))?;
         let mut base = 0;
         // SAFETY: the address's place is ours; no memory is touched.
         let code = unsafe {
@@ -91,7 +94,8 @@ impl Slots {
     /// Maps memory to the first `bytes` of every slot. It holds anything: whoever gives it out clears it in the order of
     /// a stream, since nothing here may wait for a GPU. On an error nothing has changed.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), Error> {
-        let wanted = bytes.next_multiple_of(self.granularity);
+        let wanted = bytes.checked_next_multiple_of(self.granularity);
+        let wanted = wanted.unwrap_or(u64::MAX);
         if wanted <= self.backed {
             return Ok(());
         }
@@ -155,6 +159,14 @@ impl Drop for Slots {
         unsafe {
             sys::cuMemAddressFree(self.base, (self.stride * self.owners.len() as u64) as usize)
         };
+    }
+}
+
+/// The error of slots beyond all addresses.
+pub(crate) fn too_large(slot: u64) -> Error {
+    Error::TooLarge {
+        what: format!("slots of {slot} bytes"),
+        help: "give each rank fewer bytes of addresses: all slots lie one after another".into(),
     }
 }
 

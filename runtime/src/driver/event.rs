@@ -63,6 +63,7 @@ impl Event {
         match (&self.0, &stream.0) {
             (Kind::Cuda(event), StreamKind::Cuda(stream)) => event.record_again(stream),
             (Kind::Emulated(event), StreamKind::Emulated(stream)) => {
+                stream.on_the_machine_of(event)?;
                 event.record(stream);
                 Ok(())
             }

@@ -74,6 +74,11 @@ impl<T: Element> Local<T> {
         fill(&self.stream, self.address(), byte, bytes as u64)
     }
 
+    /// The stream in whose order it is used and freed.
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
     /// How many elements.
     pub fn len(&self) -> usize {
         self.len

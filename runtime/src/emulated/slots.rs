@@ -1,7 +1,7 @@
 //! The heap of ranks on emulated GPUs.
 
 use super::machine::{Gpu, Machine};
-use crate::cuda::Address;
+use crate::cuda::{Address, too_large};
 use crate::error::Error;
 use counterflow_codegen::interp::open::Memory as _;
 use std::sync::Arc;
@@ -31,8 +31,11 @@ impl Slots {
                 legal: "GPUs of one machine: they reach each other's memory".into(),
             });
         };
-        let stride = stride.next_multiple_of(PAGE);
         let world = gpus.len() as u64;
+        let stride = stride
+            .checked_next_multiple_of(PAGE)
+            .filter(|stride| stride.checked_mul(world).is_some())
+            .ok_or_else(|| too_large(stride))?;
         Ok(Slots {
             machine: first.machine.clone(),
             base: first.machine.lock().memory.reserve(stride * world),
@@ -55,7 +58,7 @@ impl Slots {
     }
 
     pub fn grow(&mut self, bytes: u64) -> Result<(), Error> {
-        let wanted = bytes.next_multiple_of(PAGE);
+        let wanted = bytes.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
         if wanted > self.stride {
             return Err(Error::TooLarge {
                 what: format!("{bytes} bytes a rank, in slots of {}", self.stride),

@@ -120,10 +120,24 @@ impl Stream {
 
     /// What comes later waits for the event.
     pub fn wait(&self, event: &Event) -> Result<(), Error> {
+        self.on_the_machine_of(event)?;
         match event.point() {
             Some((point, _)) => self.submit(Work::After(point)),
             None => Ok(()),
         }
+    }
+}
+
+impl Stream {
+    /// Points of one machine mean nothing on another.
+    pub fn on_the_machine_of(&self, event: &Event) -> Result<(), Error> {
+        if !Arc::ptr_eq(&self.gpu.machine, &event.machine) {
+            return Err(Error::Usage {
+                what: "an event of another emulated machine".into(),
+                legal: "events and streams of the GPUs of one communicator's machine".into(),
+            });
+        }
+        Ok(())
     }
 }
 

@@ -216,6 +216,11 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
+    /// How many ranks have it.
+    pub(crate) fn world(&self) -> u32 {
+        self.heap.gpus.len() as u32
+    }
+
     /// Whether it is in that heap.
     pub(super) fn is_in(&self, heap: &Arc<Heap>) -> bool {
         Arc::ptr_eq(&self.heap, heap)
@@ -223,6 +228,7 @@ impl Allocation {
 
     /// Where a rank has it.
     pub fn on(&self, rank: u32) -> Address {
+        assert!(rank < self.world(), "rank {rank} of {}", self.world());
         self.heap.address(rank, self.range.start)
     }
 

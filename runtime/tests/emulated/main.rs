@@ -1,6 +1,7 @@
 //! Emulated ranks: the run time's own calls, on GPUs that are in this process.
 
 mod ends;
+mod refused;
 mod schedules;
 
 use counterflow_codegen::lower::lower;

@@ -1,0 +1,60 @@
+//! What safe calls must not reach: another rank's memory that is none, another stream's, another machine's, no address.
+
+use counterflow_runtime::driver::{Event, Local};
+use counterflow_runtime::{Communicator, Error};
+
+fn refused<T>(call: Result<T, Error>, words: &str) {
+    let error = call.err().map(|error| error.to_string());
+    assert!(
+        error.as_ref().is_some_and(|error| error.contains(words)),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_rank_that_is_none_has_no_part_of_a_buffer() -> Result<(), Error> {
+    let ranks = Communicator::emulated(1)?;
+    ranks[0].reserve(1 << 20)?;
+    let x = ranks[0].allocate::<u32>("x", [16])?;
+    refused(x.write_on(1, &[1; 16]), "rank 1 of 1");
+    refused(x.read_on(1), "rank 1 of 1");
+    Ok(())
+}
+
+#[test]
+fn memory_of_another_stream_is_not_copied() -> Result<(), Error> {
+    let ranks = Communicator::emulated(1)?;
+    let rank = &ranks[0];
+    rank.reserve(1 << 20)?;
+    let x = rank.allocate::<u32>("x", [16])?;
+    let aside = Local::<u32>::zeros(&rank.gpu().stream()?, 16)?;
+    refused(x.copy_from(&aside), "another stream");
+    refused(x.copy_to(&aside), "another stream");
+    let own = Local::of(rank.stream(), &[7u32; 16])?;
+    x.copy_from(&own)?;
+    assert_eq!(x.read()?, [7; 16]);
+    Ok(())
+}
+
+#[test]
+fn an_event_of_another_emulated_machine_is_not_waited_for() -> Result<(), Error> {
+    let (one, other) = (Communicator::emulated(1)?, Communicator::emulated(1)?);
+    one[0].reserve(1 << 20)?;
+    one[0].allocate::<u32>("x", [16])?.fill(1)?;
+    let event = Event::record(one[0].stream())?;
+    refused(other[0].stream().wait(&event), "another emulated machine");
+    refused(
+        event.record_again(other[0].stream()),
+        "another emulated machine",
+    );
+    other[0].synchronize()
+}
+
+#[test]
+fn more_bytes_than_addresses_are_refused() -> Result<(), Error> {
+    let ranks = Communicator::emulated(1)?;
+    for bytes in [u64::MAX, u64::MAX - (1 << 20)] {
+        refused(ranks[0].reserve(bytes), "bytes a rank, in slots of");
+    }
+    Ok(())
+}
