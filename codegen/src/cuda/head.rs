@@ -3,8 +3,11 @@
 use super::words::{meaning, next_block, order_name, view};
 use super::{PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
+use crate::program::CounterId;
 use crate::sm90::cta::Mode;
-use crate::warp::{BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Pipeline, Ring, RunBy, cluster};
+use crate::warp::{
+    BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Pipeline, Ring, RunBy, cluster, counter_name,
+};
 use std::collections::BTreeSet;
 
 impl Text<'_> {
@@ -189,7 +192,10 @@ impl Text<'_> {
         self.line("");
         self.line("// Names for stall records.");
         let roles = self.roles().join(", ").to_uppercase();
-        let waits = self.waits().join(", ").to_uppercase();
+        let counters = pipeline.kernel.counters.len() as u16;
+        let counters = (0..counters).map(|index| counter_name(&pipeline.kernel, CounterId(index)));
+        let waits: Vec<String> = self.barrier_names().into_iter().chain(counters).collect();
+        let waits = waits.join(", ").to_uppercase();
         self.line(format!("enum Role : u32 {{ {roles} }};"));
         self.line(format!("enum What : u32 {{ {waits} }};"));
         self.line("");

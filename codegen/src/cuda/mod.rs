@@ -156,19 +156,18 @@ impl Text<'_> {
             .collect()
     }
 
-    fn waits(&self) -> Vec<String> {
+    fn barrier_names(&self) -> Vec<String> {
         let barriers = self.pipeline.barriers();
         let mut names: Vec<String> = barriers.map(|(_, barrier)| barrier.name.into()).collect();
         if self.pipeline.order_barriers() > 0 {
             names.push("order".into());
         }
-        names.extend(
-            self.pipeline
-                .kernel
-                .counters
-                .iter()
-                .map(|counter| counter.name.clone()),
-        );
         names
+    }
+
+    fn waits(&self) -> Vec<String> {
+        let counters = self.pipeline.kernel.counters.iter();
+        let counters = counters.map(|counter| counter.name.clone());
+        self.barrier_names().into_iter().chain(counters).collect()
     }
 }

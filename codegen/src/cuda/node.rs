@@ -5,7 +5,7 @@ use super::words::{ONCE, next_block};
 use crate::program::{CounterId, StoreMode};
 use crate::sm90::cta::{Mode, instruction_k};
 use crate::warp::{Expr, Field, Node, Phase, RingId, RunBy, Slot, Warp};
-use crate::warp::{Spelling, factor};
+use crate::warp::{Spelling, counter_name, factor};
 
 impl Text<'_> {
     /// All that one role does.
@@ -319,9 +319,7 @@ impl Text<'_> {
                 };
                 let (role, what) = (
                     self.role.to_uppercase(),
-                    self.pipeline.kernel.counters[counter.index()]
-                        .name
-                        .to_uppercase(),
+                    counter_name(&self.pipeline.kernel, *counter).to_uppercase(),
                 );
                 self.line(format!(
                     "{verb}(plan.cells, me, {cell}, watch, {role}, {what});"

@@ -7,12 +7,14 @@ use super::builder::refuse;
 use super::item::{Leaf, Sorted};
 use super::nodes::side;
 use super::rings::{STAGES, SUBTILES};
-use super::walk::{Walk, identifier};
+use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
 use crate::program::Var;
 use crate::value::{AccId, Binary, Value};
-use crate::warp::{At, Epilogue, Expr, FragmentOp, MapId, Node, Param, Phase, Slot, Source, Test};
+use crate::warp::{
+    At, Epilogue, Expr, FragmentOp, MapId, Node, Param, Phase, Slot, Source, Test, identifier,
+};
 
 impl Walk<'_, '_> {
     /// What each store of an item writes: an [`Epilogue`], or the sum of what the item added up.

@@ -7,7 +7,7 @@ use crate::kernel::{Block, Cells, Kernel, Op, OpKind, Region};
 use crate::order::RankOrder;
 use crate::program::{CellIndex, CounterId, Loc, PartitionId, Pick, TensorKind, Var};
 use crate::rank::Cond;
-use crate::warp::{Expr, Field, Node, Note, Test};
+use crate::warp::{Expr, Field, Node, Note, Test, counter_name};
 
 /// What is around an op within its item.
 #[derive(Clone, PartialEq)]
@@ -220,7 +220,7 @@ impl Walk<'_, '_> {
     }
 
     fn cell_name(&self, counter: CounterId) -> String {
-        format!("{}_cell", self.b.kernel.counters[counter.index()].name)
+        format!("{}_cell", counter_name(self.b.kernel, counter))
     }
 
     /// The waits of some leaves, then what TMA needs to follow them.

@@ -11,11 +11,13 @@ use super::builder::refuse;
 use super::item::{Leaf, Sorted};
 use super::nodes::{Operand, count, side, steps, why};
 use super::rings::STAGES;
-use super::walk::{Walk, identifier};
+use super::walk::Walk;
 use crate::kernel::{OpKind, Region};
 use crate::program::{CellIndex, Pick};
 use crate::tiling::Major;
-use crate::warp::{At, BLOCK_ROWS, Expr, Field, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test};
+use crate::warp::{
+    At, BLOCK_ROWS, Expr, Field, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test, identifier,
+};
 
 /// How a tile of an operand comes into a stage.
 pub(super) struct Staged {

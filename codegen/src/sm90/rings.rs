@@ -3,7 +3,9 @@
 
 use super::builder::Builder;
 use super::cta::Region;
-use crate::warp::{Barrier, Buffer, CONSUMERS, Expr, MulticastArrivals, Order, Part, Ring, RingId};
+use crate::warp::{
+    Barrier, Buffer, CONSUMERS, Expr, MulticastArrivals, Order, Part, Ring, RingId, identifier,
+};
 
 /// The ring of operands.
 pub(super) const STAGES: RingId = RingId(0);
@@ -39,7 +41,7 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
     // Those that share the tile.
     let sharing = b.rank(Expr::var("lane"), Expr::var("cta_rank"));
     let operands = tiling.operands().iter().map(|operand| Part {
-        name: b.kernel.buffers[operand.tensor.index()].name.clone(),
+        name: identifier(&b.kernel.buffers[operand.tensor.index()].name),
         bytes: operand.bytes,
     });
     let stage = over(

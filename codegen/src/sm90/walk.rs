@@ -6,7 +6,9 @@ use super::either::either;
 use super::scheduler::GEMM;
 use crate::kernel::{Block, Region};
 use crate::program::{Home, Loc, PartitionId, TensorId, TensorKind, Var};
-use crate::warp::{Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View};
+use crate::warp::{
+    Expr, Field, LoopId, Map, MapId, Node, SchedulerId, Test, View, identifier, variable,
+};
 
 /// Which warp walks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,67 +48,6 @@ pub(super) struct Walk<'b, 'a> {
     /// The loops over items so far, by their variables.
     loops: Vec<Var>,
 }
-
-/// Names the text uses for its own.
-const RESERVED: [&str; 57] = [
-    "scheduler",
-    "index",
-    "first",
-    "stage",
-    "subtile",
-    "staging",
-    "base",
-    "warp",
-    "lane",
-    "me",
-    "world",
-    "tiles",
-    "tiles_n",
-    "tiles_m",
-    "steps",
-    "step",
-    "ring_step",
-    "acc",
-    "previous",
-    "part",
-    "plan",
-    "watch",
-    "shared",
-    "consumer",
-    "batch",
-    "batches",
-    "items",
-    "sent",
-    "pieces",
-    "cell",
-    "int",
-    "float",
-    "T",
-    "for",
-    "const",
-    "auto",
-    "cta_rank",
-    "split_rank",
-    "split_partial",
-    "slice",
-    "first_step",
-    "all_steps",
-    "tile",
-    "full",
-    "held",
-    "oldest",
-    "order",
-    "stage_full",
-    "stage_empty",
-    "subtile_full",
-    "subtile_empty",
-    "split_partial_full",
-    "split_partial_empty",
-    "tile_full",
-    "tile_empty",
-    "staging_full",
-    "staging_empty",
-];
 
 impl<'b, 'a> Walk<'b, 'a> {
     pub fn new(b: &'b mut Builder<'a>, which: Which) -> Self {
@@ -265,7 +206,7 @@ impl<'b, 'a> Walk<'b, 'a> {
     }
 
     pub fn ident(&self, var: Var) -> String {
-        identifier(&self.b.kernel.vars[var.index()])
+        variable(&self.b.kernel.vars[var.index()])
     }
 
     pub fn home(&mut self, home: &Home) -> Expr {
@@ -419,15 +360,6 @@ impl Builder<'_> {
             TensorKind::Scattered => View::SharedChunk,
             TensorKind::Scratch { .. } => View::SharedSlots,
         }
-    }
-}
-
-/// An identifier that clashes with nothing in the text.
-pub(super) fn identifier(name: &str) -> String {
-    if RESERVED.contains(&name) {
-        format!("{name}_")
-    } else {
-        name.into()
     }
 }
 

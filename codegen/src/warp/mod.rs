@@ -34,7 +34,9 @@ pub use fragment::{Epilogue, FragmentOp, Param, Source};
 pub use node::{At, Grid, Map, MapId, Node, Note, PartialBoxes, Phase, Slot, View};
 pub use ring::{Barrier, BarrierId, Buffer, MulticastArrivals, Order, Part, Ring, RingId, Side};
 pub use scheduler::{Ctas, LoopId, Scheduler, SchedulerId};
-pub(crate) use spelling::{Spelling, factor, field_name, number, test};
+pub(crate) use spelling::{
+    Spelling, counter_name, factor, field_name, identifier, number, test, variable,
+};
 
 use crate::dtype::Dtype;
 use crate::kernel::Kernel;

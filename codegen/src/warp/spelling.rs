@@ -1,7 +1,8 @@
 //! The numbers of a pipeline as text: parentheses by precedence. CUDA and people differ in a few words only.
 
 use super::{Expr, Field, Op, OrderId, Pipeline, Test};
-use crate::kernel::DimId;
+use crate::kernel::{DimId, Kernel};
+use crate::program::CounterId;
 
 /// What the parts of a number are called.
 pub(crate) trait Spelling {
@@ -106,7 +107,7 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
         Field::PartialChunk(id) => format!("{}_partial_chunk", dim(id)),
         Field::Me => "me".into(),
         Field::World => "world".into(),
-        Field::First(counter) => kernel.counters[counter.index()].name.clone(),
+        Field::First(counter) => counter_name(kernel, counter),
         Field::CellRows(partition) => format!("{}_m", kernel.partitions[partition.index()].name),
         Field::LateJoin => "late_join".into(),
         Field::Order(order) => pipeline.order_table(order).name.clone(),
@@ -125,6 +126,7 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
                         .iter()
                         .any(|dim| dim.name.replace('.', "_") == name)
                     || kernel.counters.iter().any(|counter| counter.name == name)
+                    || identifier(name) != name
             };
             if taken(name) {
                 format!("{name}_vector")
@@ -132,5 +134,66 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
                 name.clone()
             }
         }
+    }
+}
+
+/// Names that the generated CUDA has for its own: words of C++, of the prelude and of every kernel.
+const OWN: &str = "T acc advance all_steps arrive arrive_on at auto barriers base batch batches behind bf16 block block_bytes \
+    block_rows blockidx blocks bool buffer ceil_div cell cells cluster cluster_rank cluster_sync column columns \
+    comm_ctas complete const constexpr consumer consumers continue counter counter_add counter_advance counter_on \
+    counter_wait counter_wait_before counters_advance cta cta_rank elect_one else end_loop enum expect extern \
+    fence_async_global fence_async_shared finished first first_column first_row first_step float for from full \
+    gemm_rs griddim grouped_8 has height held i if include index init int items k lane last last_of late_comm \
+    late_join launch_dependents load m mbarrier_init_fence me min mn_major multiply my_tiles my_tiles_m n next \
+    next_ping_pong nullptr of_other oldest order order_at orderbarrier part partial_add partial_box_rows \
+    partial_chunk partial_send phase piece pieces pipelinestate place plan pragma previous registers_give \
+    registers_take return ring_step role row row_major rows rows_of scheduler sending sent shared shared_address \
+    shared_bytes slice slice_bytes slice_n smem_split_partial smem_staging smem_subtile split split_partial \
+    split_partial_at split_partial_bytes split_partial_empty split_partial_full split_partial_full_at \
+    split_partial_subtile_bytes split_partial_subtiles split_partial_threads split_partials split_rank stage \
+    stage_empty stage_empty_at stage_full stage_full_at stage_subtiles stages staging staging_at staging_bytes \
+    staging_empty staging_empty_at staging_full staging_full_at staging_n staging_slots static_assert step steps \
+    store struct subtile subtile_add subtile_at subtile_bytes subtile_empty subtile_empty_at subtile_full \
+    subtile_full_at subtile_m subtile_n subtile_read subtile_store subtile_store_transposed subtiles sweep \
+    tensormap threadidx tile tile_empty tile_empty_at tile_full tile_full_at tile_k tile_m tile_n tiles tiles_m \
+    tiles_n tilescheduler tma_commit tma_load tma_load_multicast_partial tma_load_partial tma_prefetch_map \
+    tma_store tma_wait tma_wait_read typedef u u32 u64 u8 unroll unsignalled vector_index vector_read void wait \
+    wait_prerequisites warp warp_index watch wgmma_64_rows wgmma_commit wgmma_descriptor wgmma_descriptor_mn_major \
+    wgmma_fence wgmma_k_step wgmma_m64k16 wgmma_mn_major_k_step wgmma_wait what within world";
+
+/// Variables of loops that every schedule with credits has, and most schedules.
+const LOOPS: [&str; 2] = ["chunk", "peer"];
+
+/// A loop's variable as the generated CUDA has it.
+pub(crate) fn variable(name: &str) -> String {
+    if LOOPS.contains(&name) {
+        name.into()
+    } else {
+        identifier(name)
+    }
+}
+
+/// A name of the user's as the generated CUDA has it: one that is also the text's own, or the compiler's, has `_` behind it. Constants and
+/// enumerators have names in capitals, so capitals make no difference.
+pub(crate) fn identifier(name: &str) -> String {
+    let own = OWN.split_whitespace().any(|own| match own.len() {
+        1 => own == name,
+        _ => own.eq_ignore_ascii_case(name),
+    });
+    if own || LOOPS.contains(&name) || name.starts_with("__") {
+        format!("{name}_")
+    } else {
+        name.into()
+    }
+}
+
+/// A counter's name in the generated CUDA: its first cell is in a struct with the sizes, which have theirs.
+pub(crate) fn counter_name(kernel: &Kernel, counter: CounterId) -> String {
+    let name = identifier(&kernel.counters[counter.index()].name);
+    let mut dims = kernel.dims.iter();
+    if dims.any(|dim| dim.name.replace('.', "_") == name) {
+        format!("{name}_")
+    } else {
+        name
     }
 }

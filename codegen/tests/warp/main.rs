@@ -15,6 +15,7 @@ mod generator;
 mod hand_over;
 mod memory_order;
 mod mn_major;
+mod names;
 mod partial_tiles;
 mod queues;
 mod reach;
