@@ -10,7 +10,8 @@
 //!
 //! # Embedding
 //!
-//! Every rank is a thread of one process today. Building and allocating are collective; launching waits for no peer.
+//! Every rank is a thread of one process today. Building and allocating are collective. [`op::Launch::launch`]
+//! waits for no peer, within limits.
 //!
 //! ```rust,no_run
 //! use counterflow::{Communicator, Dtype, Error, prelude::bf16, schedules::AgGemmOp};
@@ -42,8 +43,8 @@ pub use counterflow_codegen as codegen;
 pub use counterflow_codegen::given;
 pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
-    Communicator, Device, Error, Graph, Op, OpBuilder, Pending, Tensor, UserBuffer, cpu, cuda,
-    driver, jit, op, tuned,
+    Communicator, Device, Error, Graph, Op, OpBuilder, Pending, Recording, Tensor, UserBuffer, cpu,
+    cuda, driver, error, jit, op, tuned,
 };
 #[doc(hidden)]
 pub use counterflow_runtime::{gpus, launch};

@@ -63,7 +63,8 @@ impl Caller<'_> {
     /// Where a launch of that rank goes.
     ///
     /// # Errors
-    /// [`Error::Usage`] for another rank, a stream of another GPU, and a stream that records a graph.
+    /// [`Error::Usage`] for another rank, a stream of another GPU, and a stream that records a graph: this one, or the
+    /// rank's own, where a launch would be recorded that nothing keeps.
     pub(crate) fn place(&self, rank: &Communicator) -> Result<Place<'_>, Error> {
         let others = |other: &Communicator| {
             Err(Error::Usage {
@@ -71,17 +72,23 @@ impl Caller<'_> {
                 legal: "each rank launches what it built".into(),
             })
         };
+        let records = |whose: &str| {
+            Err(Error::Usage {
+                what: format!("a launch on {whose} that records a graph"),
+                legal: "launch on what `Communicator::capture` gives its closure: its graph keeps the tensors".into(),
+            })
+        };
         match &self.0 {
-            Kind::Rank(own) if own.is(rank) => Ok(Place::Own),
-            Kind::Rank(other) => others(other),
+            Kind::Rank(other) if !other.is(rank) => others(other),
             Kind::Recording(recording) if recording.rank().is(rank) => {
                 Ok(Place::Recording(recording))
             }
             Kind::Recording(recording) => others(recording.rank()),
-            Kind::Stream(stream) if stream.is_capturing() => Err(Error::Usage {
-                what: "a launch on a stream that records a graph".into(),
-                legal: "launch on what `Communicator::capture` gives its closure: its graph keeps the tensors".into(),
-            }),
+            Kind::Stream(stream) if stream.is_capturing() => records("a stream"),
+            Kind::Rank(_) | Kind::Stream(_) if rank.own_stream().is_capturing() => {
+                records("a rank's own stream")
+            }
+            Kind::Rank(_) => Ok(Place::Own),
             Kind::Stream(stream) if stream.is(rank.own_stream()) => Ok(Place::Own),
             Kind::Stream(stream) if !rank.gpu().has(stream) => Err(Error::Usage {
                 what: format!("a stream of another GPU than rank {}'s", rank.rank()),

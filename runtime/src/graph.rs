@@ -4,6 +4,7 @@ use crate::caller::{Caller, Place, in_order};
 use crate::communicator::Communicator;
 use crate::driver;
 use crate::error::Error;
+use crate::group::Entry;
 use crate::pending::Pending;
 use crate::recording::{Frozen, Recording};
 use crate::retire;
@@ -45,36 +46,16 @@ impl Communicator {
 
 impl Graph {
     /// Replays it: after everything that is in that stream now, and before everything that comes later. It waits for no
-    /// peer.
+    /// peer: in the ledger, each of its launches counts as one.
     ///
     /// # Errors
-    /// As [`Launch::launch`](crate::op::Launch::launch).
+    /// As [`Launch::launch`](crate::op::Launch::launch). Where ranks wait for each other, a refusal ends the
+    /// communicator: the peers are told, instead of waiting.
     pub fn launch<'a>(&self, on: impl Into<Caller<'a>>) -> Result<Pending, Error> {
-        let rank = &self.rank;
-        rank.alive()?;
-        let caller = on.into();
-        let outside = match caller.place(rank)? {
-            Place::Own => None,
-            Place::Outside(stream) => Some(stream),
-            Place::Recording(_) => {
-                return Err(Error::Usage {
-                    what: "a graph launched in a graph".into(),
-                    legal: "record its launches there".into(),
-                });
-            }
-        };
-        let _turn = rank.turn();
-        let (mut launches, mut most) = (None, 0);
-        for (loaded, entry, ctas) in &self.frozen.launches {
-            if let Some(launch) = loaded.replay(rank, entry.as_ref())? {
-                launches =
-                    Some(launches.map_or(launch, |(first, _)| first)).map(|first| (first, launch));
-                most = most.max(*ctas);
-            }
-        }
-        let order = launches.map(|(first, last)| rank.order(first..=last, most));
-        let _enqueueing = order.transpose()?;
-        in_order(rank, outside, || self.graph.launch(rank.own_stream()))
+        let own = self.rank.own_stream();
+        replayed(&self.rank, &self.frozen.launches, &on.into(), || {
+            self.graph.launch(own)
+        })
     }
 
     /// How many launches it has.
@@ -88,6 +69,53 @@ impl Graph {
     }
 }
 
+/// Replays launches: `work` enqueues them. Peers that would wait for a launch that is refused are told.
+fn replayed(
+    rank: &Arc<Communicator>,
+    launches: &[(Option<Entry>, u32)],
+    caller: &Caller<'_>,
+    work: impl FnOnce() -> Result<(), Error>,
+) -> Result<Pending, Error> {
+    rank.alive()?;
+    checked(rank, launches, caller, work).inspect_err(|error| {
+        if launches.iter().any(|(entry, _)| entry.is_some()) {
+            rank.ended_early(&format!("it does not launch a graph: {error}"));
+        }
+    })
+}
+
+fn checked(
+    rank: &Arc<Communicator>,
+    launches: &[(Option<Entry>, u32)],
+    caller: &Caller<'_>,
+    work: impl FnOnce() -> Result<(), Error>,
+) -> Result<Pending, Error> {
+    let outside = match caller.place(rank)? {
+        Place::Own => None,
+        Place::Outside(stream) => Some(stream),
+        Place::Recording(_) => {
+            return Err(Error::Usage {
+                what: "a graph launched in a graph".into(),
+                legal: "record its launches there".into(),
+            });
+        }
+    };
+    let _turn = rank.turn();
+    let (mut numbers, mut most) = (None, 0);
+    for (entry, ctas) in launches {
+        if let Some(entry) = entry {
+            let launch = rank.write(*entry)?;
+            let first = numbers.map_or(launch, |(first, _)| first);
+            numbers = Some((first, launch));
+            most = most.max(*ctas);
+        }
+        rank.launches()?;
+    }
+    let order = numbers.map(|(first, last)| rank.order(first..=last, most));
+    let _enqueueing = order.transpose()?;
+    in_order(rank, outside, work)
+}
+
 /// Replays may still run.
 impl Drop for Graph {
     fn drop(&mut self) {
@@ -97,5 +125,57 @@ impl Drop for Graph {
             self.rank.own_stream(),
             (self.graph.clone(), kept),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rank 1 replays one launch in that place, and is refused: the error's kind there, and what rank 0 is told.
+    fn refused(
+        entry: Option<Entry>,
+        on: u32,
+        work: Result<(), Error>,
+    ) -> (&'static str, Option<String>) {
+        let ranks = Communicator::emulated(2).expect("ranks");
+        let own = Arc::new(ranks[1].handle());
+        let caller = Caller::from(&ranks[on as usize]);
+        let error = replayed(&own, &[(entry, 1)], &caller, || work).expect_err("refused");
+        let told = ranks[0].synchronize().err();
+        (error.kind(), told.map(|told| told.to_string()))
+    }
+
+    fn fails() -> Result<(), Error> {
+        Err(Error::Wrong {
+            what: "the driver is out of order".into(),
+            help: "none".into(),
+        })
+    }
+
+    #[test]
+    fn a_refused_replay_is_told_to_peers_that_wait_for_its_launches() {
+        let entry = Entry::new("k", 0, 1, 1);
+        let all = [
+            (0, Ok(()), "usage", "rank 1 on rank 0"),
+            // The ledger has the launch already.
+            (1, fails(), "wrong", "the driver is out of order"),
+        ];
+        for (on, work, kind, why) in all {
+            let (was, told) = refused(Some(entry), on, work);
+            let told = told.expect("rank 0 is told");
+            assert_eq!(was, kind);
+            assert!(
+                told.starts_with("rank 1 ended early: it does not launch a graph: "),
+                "{told}"
+            );
+            assert!(told.contains(why), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_refused_replay_that_no_peer_waits_for_ends_nothing() {
+        assert_eq!(refused(None, 0, Ok(())), ("usage", None));
+        assert_eq!(refused(None, 1, fails()), ("wrong", None));
     }
 }

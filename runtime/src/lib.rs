@@ -38,5 +38,6 @@ pub use error::Error;
 pub use graph::Graph;
 pub use op::{Op, OpBuilder};
 pub use pending::Pending;
+pub use recording::Recording;
 pub use tensor::Tensor;
 pub use user_buffer::UserBuffer;

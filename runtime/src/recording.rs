@@ -4,7 +4,6 @@ use crate::communicator::Communicator;
 use crate::driver::{Graph, Stream};
 use crate::error::Error;
 use crate::group::Entry;
-use crate::launch::Loaded;
 use std::any::Any;
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,8 +19,9 @@ pub struct Recording {
 /// The launches of a graph, and what they use.
 #[derive(Debug, Default)]
 pub(crate) struct Frozen {
-    /// Each with what the ledger says of it, and how many CTAs it has.
-    pub launches: Vec<(Arc<Loaded>, Option<Entry>, u32)>,
+    /// Of each what the ledger says, None if no peer waits for it, and how many CTAs it has.
+    pub launches: Vec<(Option<Entry>, u32)>,
+    /// Memory and kernels.
     pub kept: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -48,15 +48,25 @@ impl Recording {
         &self.rank
     }
 
-    /// The stream that records. Other work may be enqueued there, too, and its memory must live as long as the graph.
-    pub fn stream(&self) -> &Stream {
+    /// The stream that records: a raw door, for work that is not a launch of an op.
+    ///
+    /// # Safety
+    /// What else is enqueued there keeps nothing that it uses: its memory and kernels must live until the graph is
+    /// dropped and its replays are done. Do not end the recording.
+    #[allow(unsafe_code, reason = "a door: what it is told cannot be checked")]
+    pub unsafe fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// The same, for launches that the graph keeps.
+    pub(crate) fn records_in(&self) -> &Stream {
         &self.stream
     }
 
     /// Adds a launch that was recorded.
     pub(crate) fn add(
         &self,
-        launch: (Arc<Loaded>, Option<Entry>, u32),
+        launch: (Option<Entry>, u32),
         kept: impl IntoIterator<Item = Arc<dyn Any + Send + Sync>>,
     ) {
         let mut frozen = self.frozen();

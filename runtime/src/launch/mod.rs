@@ -211,7 +211,7 @@ impl Loaded {
     /// Launches on the rank's stream and returns at once. [`Communicator::synchronize`] reports how it ended.
     ///
     /// # Errors
-    /// A plan of another series; [`Error::Mismatch`] if a peer's launch of the same number differs; a plan or
+    /// [`Error::Usage`] on another rank than it was loaded for; a plan of another series; [`Error::Mismatch`] if a peer's launch of the same number differs; a plan or
     /// tensors of another world or GPU; [`Error::Environment`] for what would hang; [`Error::Stalled`] or
     /// [`Error::Aborted`] if the communicator has ended. What this rank alone refuses ends it, since its peers would
     /// wait.
@@ -239,13 +239,31 @@ impl Loaded {
         tensors: &Tensors,
     ) -> Result<(), Error> {
         rank.alive()?;
-        self.admit(rank, plan)?;
         // What only this rank refuses, its peers would wait for.
-        self.enqueue(rank, how, plan, tensors).inspect_err(|error| {
+        let tell = |error: &Error| {
             let kernel = &self.pipeline.kernel.name;
             if !how.graph {
                 rank.ended_early(&format!("it does not launch {kernel}: {error}"));
             }
+        };
+        self.is_of(rank).inspect_err(tell)?;
+        self.admit(rank, plan)?;
+        self.enqueue(rank, how, plan, tensors).inspect_err(tell)
+    }
+
+    /// Rejects another rank than it was loaded for: its counters and its scratch are that rank's. Each rank has a stream
+    /// of its own.
+    fn is_of(&self, rank: &Communicator) -> Result<(), Error> {
+        let (_, stream) = &self.runs;
+        if stream.is(rank.own_stream()) {
+            return Ok(());
+        }
+        Err(Error::Usage {
+            what: format!(
+                "a launch on rank {} of what another rank loaded",
+                rank.rank()
+            ),
+            legal: "each rank launches what it loaded".into(),
         })
     }
 
@@ -301,18 +319,6 @@ impl Loaded {
         self.submit(rank, plan, tensors, copies, capturing, kernel)?;
         copies.launched(everyone);
         Ok(())
-    }
-
-    /// Writes a recorded launch into the ledger, as a launch does. The caller has the rank's turn, and replays the graph.
-    /// Gives its number there.
-    pub(crate) fn replay(
-        &self,
-        rank: &Communicator,
-        entry: Option<&Entry>,
-    ) -> Result<Option<u64>, Error> {
-        let launch = entry.map(|entry| rank.write(*entry)).transpose()?;
-        rank.launches()?;
-        Ok(launch)
     }
 
     /// The same, but launches start only when the previous one has ended. Use it for a stream that also has other

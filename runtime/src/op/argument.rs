@@ -34,8 +34,6 @@ pub(super) struct Given {
     /// None: its elements are no tensor's.
     pub dtype: Option<Dtype>,
     pub extent: Extent,
-    /// Its first byte.
-    pub start: u64,
     /// Whether the caller lent it to be written.
     pub writable: bool,
 }
@@ -98,7 +96,7 @@ fn takes_mut(buffer: &Buffer) -> bool {
 /// Alignment of a tensor's first byte: that of TMA.
 const ALIGN: u64 = 16;
 
-/// Rejects one tensor that a launch of `plan` cannot have.
+/// Rejects one tensor that a launch of `plan` cannot have, wherever it starts.
 pub(super) fn check_one(
     kernel: &Kernel,
     plan: &Plan,
@@ -155,12 +153,6 @@ pub(super) fn check_one(
             ),
         );
     }
-    if !given.start.is_multiple_of(ALIGN) {
-        return refuse(
-            format!("{name} starts at an address that is not a multiple of {ALIGN}"),
-            format!("start it at a multiple of {ALIGN} bytes: the GPU's copies need that"),
-        );
-    }
     if takes_mut(buffer) && !given.writable {
         return refuse(
             format!("{name} is an output and was given by a shared reference"),
@@ -170,16 +162,26 @@ pub(super) fn check_one(
     Ok(())
 }
 
-/// Rejects tensors that overlap where one is written. Each must be one that [`check_one`] accepts.
-pub(super) fn check_overlap(
+/// Rejects tensors by where they start: unaligned, or overlapping where one is written. Each must be one that
+/// [`check_one`] accepts.
+pub(super) fn check_starts(
     kernel: &Kernel,
     plan: &Plan,
-    given: &[(TensorId, Given)],
+    given: &[(TensorId, u64)],
 ) -> Result<(), Error> {
-    let range = |(tensor, given): &(TensorId, Given)| -> Range<u64> {
-        given.start..given.start + Needs::of(kernel, plan, *tensor).bytes()
+    let range = |(tensor, start): &(TensorId, u64)| -> Range<u64> {
+        *start..*start + Needs::of(kernel, plan, *tensor).bytes()
     };
     for (at, one) in given.iter().enumerate() {
+        if !one.1.is_multiple_of(ALIGN) {
+            let name = &kernel.buffers[one.0.index()].name;
+            return Err(Error::Usage {
+                what: format!("{name} starts at an address that is not a multiple of {ALIGN}"),
+                legal: format!(
+                    "start it at a multiple of {ALIGN} bytes: the GPU's copies need that"
+                ),
+            });
+        }
         for other in &given[at + 1..] {
             let (a, b) = (range(one), range(other));
             let both = a.start < b.end && b.start < a.end;
@@ -217,10 +219,11 @@ pub(super) fn find(kernel: &Kernel, name: &str) -> Result<TensorId, Error> {
 }
 
 /// Rejects a launch without all of its tensors.
-pub(super) fn check_all(kernel: &Kernel, given: &[(TensorId, Given)]) -> Result<(), Error> {
-    let absent = kernel.buffers.iter().enumerate().filter(|(at, buffer)| {
-        !buffer.is_scratch() && !given.iter().any(|(id, _)| id.index() == *at)
-    });
+pub(super) fn check_all(kernel: &Kernel, given: &[TensorId]) -> Result<(), Error> {
+    let absent =
+        kernel.buffers.iter().enumerate().filter(|(at, buffer)| {
+            !buffer.is_scratch() && !given.iter().any(|id| id.index() == *at)
+        });
     let absent: Vec<&Buffer> = absent.map(|(_, buffer)| buffer).collect();
     if absent.is_empty() {
         return Ok(());

@@ -45,7 +45,6 @@ enum Owner<'a> {
 
 /// An argument while its launch is enqueued.
 pub(super) struct Open<'b> {
-    pub given: Given,
     place: Placement,
     kept: Option<Arc<dyn Any + Send + Sync>>,
     heap: Option<&'b Arc<Allocation>>,
@@ -96,65 +95,78 @@ impl<'a> Argument<'a> {
         }
     }
 
-    /// For a launch of that rank. What is not ours is used in the order of the stream `users`; none: a graph records.
-    pub(super) fn open<'b>(
-        &'b mut self,
+    /// What it is for a launch of that rank. Enqueues nothing.
+    pub(super) fn given(
+        &self,
         name: &str,
         rank: &Communicator,
-        users: Option<&'b Stream>,
-    ) -> Result<Open<'b>, Error> {
-        let (mut kept, mut heap, mut foreign) = (None, None, None);
-        let (home, place) = match &mut self.owner {
+        records: bool,
+    ) -> Result<Given, Error> {
+        let home = match &self.owner {
             Owner::Heap {
                 allocation,
                 rank: of,
-            } => {
-                let home = match (rank.owns(allocation), *of == rank.rank()) {
-                    (true, true) => Home::Heap,
-                    (true, false) => Home::Elsewhere("another rank"),
-                    (false, _) => Home::Elsewhere("another communicator"),
-                };
-                kept = Some(allocation.clone() as Arc<dyn Any + Send + Sync>);
-                heap = Some(*allocation);
-                let place = Placement {
-                    own: allocation.on(*of),
-                    shared: Some(allocation.on(0)),
-                    bytes: self.bytes,
-                };
-                (home, place)
-            }
-            Owner::Tensor {
-                memory,
-                rank: of,
-                place,
-            } => {
-                kept = Some(memory.clone());
-                let home = match of.is(rank) {
-                    true => Home::Own,
-                    false => Home::Elsewhere("another rank"),
-                };
-                (home, *place)
+            } => match (rank.owns(allocation), *of == rank.rank()) {
+                (true, true) => Home::Heap,
+                (true, false) => Home::Elsewhere("another rank"),
+                (false, _) => Home::Elsewhere("another communicator"),
+            },
+            Owner::Tensor { rank: of, .. } => match of.is(rank) {
+                true => Home::Own,
+                false => Home::Elsewhere("another rank"),
+            },
+            Owner::Foreign(_) if records => {
+                return Err(Error::Usage {
+                    what: format!("{name} is borrowed, and a graph is recorded"),
+                    legal: "give a `Tensor` or a `UserBuffer`: a graph keeps what it uses".into(),
+                });
             }
             Owner::Foreign(memory) => {
-                let Some(users) = users else {
-                    return Err(Error::Usage {
-                        what: format!("{name} is borrowed, and a graph is recorded"),
-                        legal: "give a `Tensor` or a `UserBuffer`: a graph keeps what it uses"
-                            .into(),
-                    });
-                };
                 let theirs = Stream::from(memory.stream().clone());
-                let home = match rank.gpu().has(&theirs) {
-                    true => Home::Own,
-                    false => Home::Elsewhere("another GPU"),
-                };
                 if theirs.is_capturing() {
                     return Err(Error::Usage {
                         what: format!("the stream of {name} records a graph"),
                         legal: "end the recording first".into(),
                     });
                 }
-                if home == Home::Own && !theirs.is(users) {
+                match rank.gpu().has(&theirs) {
+                    true => Home::Own,
+                    false => Home::Elsewhere("another GPU"),
+                }
+            }
+        };
+        Ok(Given {
+            home,
+            dtype: self.dtype,
+            extent: self.extent,
+            writable: self.writable,
+        })
+    }
+
+    /// Opens what [`Argument::given`] said, once that was checked. What is not ours is used in the order of the stream
+    /// `users`.
+    pub(super) fn open<'b>(&'b mut self, users: &'b Stream) -> Result<Open<'b>, Error> {
+        let (mut kept, mut heap, mut foreign) = (None, None, None);
+        let place = match &mut self.owner {
+            Owner::Heap {
+                allocation,
+                rank: of,
+            } => {
+                kept = Some(allocation.clone() as Arc<dyn Any + Send + Sync>);
+                heap = Some(*allocation);
+                Placement {
+                    own: allocation.on(*of),
+                    shared: Some(allocation.on(0)),
+                    bytes: self.bytes,
+                }
+            }
+            Owner::Tensor { memory, place, .. } => {
+                kept = Some(memory.clone());
+                *place
+            }
+            Owner::Foreign(memory) => {
+                let theirs = Stream::from(memory.stream().clone());
+                if !theirs.is(users) {
                     users.wait(&Event::order(&theirs)?)?;
                 }
                 let memory = memory.open(users.cuda()?);
@@ -164,17 +176,10 @@ impl<'a> Argument<'a> {
                     bytes: self.bytes,
                 };
                 foreign = Some((theirs, memory));
-                (home, place)
+                place
             }
         };
         Ok(Open {
-            given: Given {
-                home,
-                dtype: self.dtype,
-                extent: self.extent,
-                start: place.own.get(),
-                writable: self.writable,
-            },
             place,
             kept,
             heap,
@@ -190,6 +195,11 @@ impl Open<'_> {
             Some(range) => tensors.hold(tensor, self.place, range),
             None => tensors.put(tensor, self.place),
         }
+    }
+
+    /// Its first byte.
+    pub fn start(&self) -> u64 {
+        self.place.own.get()
     }
 
     /// Whether it is another library's.

@@ -1,6 +1,6 @@
 //! One launch of an op: what it is given, the checks, its place among the caller's work.
 
-use super::argument::{self, Given};
+use super::argument;
 use super::built::Inner;
 use super::given::{Argument, Open};
 use crate::caller::{Caller, Place, in_order};
@@ -8,6 +8,8 @@ use crate::error::Error;
 use crate::launch::{How, Tensors};
 use crate::pending::Pending;
 use counterflow_codegen::program::TensorId;
+use std::any::Any;
+use std::sync::Arc;
 
 /// A launch that is being put together. Nothing is enqueued before [`Launch::launch`].
 #[derive(Debug)]
@@ -42,7 +44,12 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Enqueues it and returns at once; it waits for no peer. What is given is kept for as long as the launch needs it.
+    /// Enqueues it and returns at once; it waits for no peer, within two limits. What is given is kept for as long as the
+    /// launch needs it.
+    ///
+    /// A rank may be 4,096 launches ahead of the slowest one, since the launches of ranks are compared. Where copy engines
+    /// move data, the host may be 8 such launches ahead of its own GPU. A launch beyond a limit waits until the
+    /// slowest rank, or the GPU, has caught up; every wait ends after the time limit.
     ///
     /// # Errors
     /// [`Error::Usage`], before anything is enqueued, for a tensor that is absent or has another name, type, shape,
@@ -86,34 +93,36 @@ impl<'a> Launch<'a> {
             Place::Outside(stream) => Some(stream),
             Place::Own | Place::Recording(_) => None,
         };
-        let users = match place {
-            Place::Recording(_) => None,
-            Place::Own | Place::Outside(_) => Some(outside.unwrap_or(own)),
-        };
-        let mut tensors = Tensors::new();
-        let mut checked: Vec<(TensorId, Given)> = Vec::with_capacity(given.len());
-        let mut opened = Vec::with_capacity(given.len());
-        for (name, argument) in &mut given {
+        let records = matches!(place, Place::Recording(_));
+        let mut ids: Vec<TensorId> = Vec::with_capacity(given.len());
+        for (name, argument) in &given {
             let id = argument::find(op.kernel(), name)?;
-            if checked.iter().any(|(known, _)| *known == id) {
+            if ids.contains(&id) {
                 return Err(Error::Usage {
                     what: format!("{name} was given twice"),
                     legal: "give every tensor once".into(),
                 });
             }
-            let open = argument.open(name, rank, users)?;
-            argument::check_one(op.kernel(), &plan, id, &open.given)?;
+            let given = argument.given(name, rank, records)?;
+            argument::check_one(op.kernel(), &plan, id, &given)?;
+            ids.push(id);
+        }
+        argument::check_all(op.kernel(), &ids)?;
+        // To open another library's memory makes a stream wait for its users, so all that needs no address is checked.
+        let mut tensors = Tensors::new();
+        let (mut opened, mut starts) = (Vec::new(), Vec::new());
+        for (id, (_, argument)) in ids.into_iter().zip(&mut given) {
+            let open = argument.open(outside.unwrap_or(own))?;
             open.bind(id, &mut tensors);
-            checked.push((id, open.given.clone()));
+            starts.push((id, open.start()));
             opened.push(open);
         }
-        argument::check_all(op.kernel(), &checked)?;
-        argument::check_overlap(op.kernel(), &plan, &checked)?;
+        argument::check_starts(op.kernel(), &plan, &starts)?;
         let foreign = opened.iter().any(Open::is_foreign);
         let _turn = rank.turn();
         if let Place::Recording(recording) = place {
             let how = How {
-                stream: recording.stream(),
+                stream: recording.records_in(),
                 early: false,
                 graph: true,
             };
@@ -121,7 +130,8 @@ impl<'a> Launch<'a> {
             let entry = op.loaded.entry(rank, &plan, &tensors);
             let kept = opened.iter().filter_map(Open::kept);
             let ctas = plan.grid.gemm + plan.grid.comm;
-            recording.add((op.loaded.clone(), entry, ctas), kept);
+            let kernel: Arc<dyn Any + Send + Sync> = op.loaded.clone();
+            recording.add((entry, ctas), kept.chain([kernel]));
             return Ok(Pending::recorded(rank));
         }
         let how = How {

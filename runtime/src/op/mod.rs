@@ -18,7 +18,7 @@
 //! | the same with cudarc's slices and views | the launch comes after the stream and the events of the slice, and these come after the launch, also for its free; `&mut` excludes other uses within the call |
 //! | `Pending::{wait, is_done}` | they look at the ranks' verdicts first, so results of a launch that gave up are not taken for results |
 //! | `Pending::wait_on`, drop | the one adds an order, the other does nothing |
-//! | `Communicator::capture`, `Graph::launch`, drop | the graph holds memory and kernels; a replay writes every launch into the ledger; a dropped graph is destroyed when its replays are done; other recording streams are refused, since nothing would hold what they use |
+//! | `Communicator::capture`, `Graph::launch`, drop | the graph holds memory and kernels; a replay writes every launch into the ledger; a dropped graph is destroyed when its replays are done; other recording streams are refused, the rank's own too, since nothing would hold what they use; a refused replay ends the communicator, as a launch does |
 //! | `Communicator::zeros`, `Tensor::{rows, write, fill, copy_from, read}` | ranges and sizes are compared, products of sizes do not wrap; copies and frees are in stream order; `read` waits with a time limit and looks at the verdicts |
 //! | `UserBuffer::{write, write_on, read, read_on, copy_from, copy_to, fill}` | the same; a peer's part is in the same heap. Rows that a peer writes at the same time are unordered numbers, never other memory |
 //! | `Tensor::address`, `UserBuffer::{address, on}`, `Address::get` | a number; to use it is another library's `unsafe` call |
@@ -26,8 +26,8 @@
 //! | `Communicator::stream`, `Gpu::context` | work of other libraries beside ours is in stream order; from then on our launches never start early |
 //! | `OpBuilder::early_after_foreign_kernels` | it states a condition on other libraries' kernels; their launch is `unsafe` |
 //!
-//! What cannot be checked is `unsafe`: `Communicator::tensor_from_raw`, `cuda::Gpu::borrowed_stream`,
-//! `cuda::Function::launch`, `launch::Tensors::local`. The modules `launch` and `gpus` are for the bench and for tests, and
+//! What cannot be checked is `unsafe`: `Communicator::tensor_from_raw`, `Recording::stream`,
+//! `cuda::Gpu::borrowed_stream`, `cuda::Function::launch`, `launch::Tensors::local`. The modules `launch` and `gpus` are for the bench and for tests, and
 //! hidden: there the caller keeps what a launch uses, on the communicator that it belongs to.
 
 mod argument;

@@ -152,3 +152,18 @@ fn a_communicator_that_is_dropped_ends_the_wait_of_a_peers_kernel() -> Result<()
     assert!(compared.elements > 0);
     Ok(())
 }
+
+#[test]
+fn a_kernel_is_launched_only_on_the_rank_that_loaded_it() -> Result<(), Error> {
+    let case = case(300);
+    let ranks = Communicator::emulated(2)?;
+    let ready = Communicator::each(&ranks, |rank| ready(rank, &case))?;
+    let ((loaded, ..), (_, _, tensors)) = (&ready[0], &ready[1]);
+    let refused = loaded.launch(&ranks[1], &case.plan, tensors);
+    let error = refused.expect_err("rank 0 loaded it");
+    assert_eq!(error.kind(), "usage", "{error}");
+    let told = ranks[0].synchronize().expect_err("told").to_string();
+    let wanted = "rank 1 ended early: it does not launch scatter: ";
+    assert!(told.starts_with(wanted), "{told}");
+    Ok(())
+}
