@@ -73,6 +73,8 @@ impl Communicator {
     ///
     /// The driver may let a call that takes memory of a GPU wait until nothing runs there. So take all memory before
     /// the ranks launch: a peer's kernel that waits for this rank's launch would hold up the call that comes before it.
+    /// Memory that a stream freed before is there at once: this communicator lets the GPU's memory pool keep what is
+    /// freed, and lets no allocation of the process on that GPU wait for a free in another stream.
     ///
     /// # Errors
     /// [`Error::NoDevice`] where there is no GPU.
@@ -91,9 +93,15 @@ impl Communicator {
     pub fn on(gpus: &[u32], slot: Option<u64>) -> Result<Vec<Communicator>, Error> {
         let timeout = timeout()?;
         retire::sweep();
-        let gpus = gpus.iter();
-        let gpus = gpus.map(|ordinal| Ok(Gpu::from(Arc::new(cuda::Gpu::open(*ordinal)?))));
-        Communicator::of(gpus.collect::<Result<_, Error>>()?, slot, timeout)
+        let mut opened: Vec<Gpu> = Vec::new();
+        for ordinal in gpus {
+            let gpu = cuda::Gpu::open(*ordinal)?;
+            if opened.iter().any(|other| other.ordinal() == *ordinal) {
+                gpu.allocate_without_waits()?;
+            }
+            opened.push(Arc::new(gpu).into());
+        }
+        Communicator::of(opened, slot, timeout)
     }
 
     /// Ranks on emulated GPUs in this process, one each, for machines without GPUs and for tests. Every call is as on
@@ -450,7 +458,7 @@ impl Communicator {
         self.group.timeout()
     }
 
-    /// Counts a launch of this rank.
+    /// Counts a launch of this rank that peers wait for.
     ///
     /// # Errors
     /// If a peer was dropped that has not made it.

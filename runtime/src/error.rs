@@ -231,7 +231,7 @@ impl fmt::Display for CompileError {
 pub struct Stall {
     /// The rank that gave up first.
     pub rank: u32,
-    /// Which of its roles.
+    /// Which of its roles, or what its host does.
     pub role: String,
     /// Which CTA. None if the host or a stream waits.
     pub block: Option<u32>,
@@ -239,10 +239,10 @@ pub struct Stall {
     pub kernel: Option<String>,
     /// Whether it waited for a barrier within a CTA, which no peer can keep waiting.
     pub within: bool,
-    /// The counter or barrier.
+    /// The counter or barrier, or what other ranks are to do.
     pub waited_on: String,
-    /// Which cell or stage of it.
-    pub index: u32,
+    /// Which cell or stage of it. None if it is no counter and no barrier of a kernel.
+    pub index: Option<u32>,
     /// The value there. None if it could not be read in time: a fully occupied GPU may not answer.
     pub seen: Option<u64>,
     /// The value that would have ended the wait.
@@ -289,9 +289,13 @@ impl fmt::Display for Stall {
         if let Some(kernel) = kernel {
             write!(f, " in {kernel}")?;
         }
-        match seen {
-            Some(seen) => write!(f, " saw {seen} of {wanted} on {waited_on}[{index}]")?,
-            None => write!(f, " saw less than {wanted} on {waited_on}[{index}]")?,
+        match (seen, index) {
+            (Some(seen), Some(index)) => {
+                write!(f, " saw {seen} of {wanted} on {waited_on}[{index}]")?;
+            }
+            (None, Some(index)) => write!(f, " saw less than {wanted} on {waited_on}[{index}]")?,
+            (Some(seen), None) => write!(f, " and saw {seen} of {wanted} {waited_on}")?,
+            (None, None) => write!(f, " and saw fewer than {wanted} {waited_on}")?,
         }
         if let Some(at) = at {
             write!(f, " ({at})")?;

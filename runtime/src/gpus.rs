@@ -15,6 +15,7 @@ use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{TensorId, TensorKind};
 use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::Pipeline;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A byte that makes every 16-bit float a NaN, so that an unwritten element never looks like a result.
@@ -169,7 +170,7 @@ struct OneRank {
 #[derive(Debug)]
 pub enum Memory {
     /// Memory that no peer addresses.
-    Own(Local<u8>),
+    Own(Arc<Local<u8>>),
     /// In the symmetric heap.
     Heap(UserBuffer<u8>),
 }
@@ -189,7 +190,7 @@ impl Memory {
         Ok(if in_heap {
             Memory::Heap(rank.allocate(name, [bytes as usize])?)
         } else {
-            Memory::Own(Local::zeros(rank.own_stream(), bytes as usize)?)
+            Memory::Own(Arc::new(Local::zeros(rank.own_stream(), bytes as usize)?))
         })
     }
 
@@ -212,7 +213,7 @@ impl Memory {
         }
     }
 
-    /// Binds the tensor to this memory.
+    /// Binds the tensor to this memory, which stays for as long as `tensors`.
     pub fn hold(&self, tensor: TensorId, bytes: u64, tensors: &mut Tensors) {
         match self {
             Memory::Own(local) => tensors.own(tensor, local, bytes),

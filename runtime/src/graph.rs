@@ -108,8 +108,8 @@ fn checked(
             let first = numbers.map_or(launch, |(first, _)| first);
             numbers = Some((first, launch));
             most = most.max(*ctas);
+            rank.launches()?;
         }
-        rank.launches()?;
     }
     let order = numbers.map(|(first, last)| rank.order(first..=last, most));
     let _enqueueing = order.transpose()?;

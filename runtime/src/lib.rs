@@ -26,6 +26,9 @@ pub mod pending;
 mod proof;
 pub mod recording;
 mod retire;
+#[cfg(test)]
+#[path = "../tests/emulated/schedules.rs"]
+mod schedules;
 mod streams;
 pub mod tensor;
 pub mod tuned;

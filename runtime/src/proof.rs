@@ -97,22 +97,7 @@ impl Proof {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
-    use counterflow_codegen::dtype::Dtype;
-
-    fn product(tile: (u32, u32)) -> Program {
-        let mut s = ScheduleBuilder::new("product");
-        let (x, w) = (s.local("x", Dtype::Bf16), s.local("w", Dtype::Bf16));
-        let y = s.out("y", Dtype::Bf16);
-        let tiles = s.tiles("tiles", y, tile);
-        s.gemm(GemmOptions::default(), |s| {
-            s.for_items("t", tiles.all(), |s, t| {
-                let acc = s.dot(x.at(t), w.at(t));
-                s.store(y.at(t), acc);
-            });
-        });
-        s.finish()
-    }
+    use crate::schedules::product;
 
     #[test]
     fn ranks_share_a_proof_and_schedules_of_one_name_do_not() {

@@ -108,7 +108,7 @@ fn ranks_that_disagree_are_told_and_a_full_heap_says_what_to_reserve() {
         assert!(
             error
                 .to_string()
-                .contains("rank 0 meets, rank 1 reserves 1 bytes")
+                .contains("rank 0 is at a barrier, rank 1 reserves 1 bytes")
         );
         // They can go on.
         fine(Communicator::each(ranks, |rank| {

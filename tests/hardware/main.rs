@@ -37,6 +37,7 @@ mod pulls;
 mod queues;
 mod right;
 mod scratch;
+mod sharing;
 mod stall;
 mod tiles;
 mod turns;

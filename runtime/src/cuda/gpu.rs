@@ -135,16 +135,33 @@ impl Gpu {
         let found =
             unsafe { sys::cuDeviceGetDefaultMemPool(&raw mut pool, self.context.cu_device()) };
         check("find the GPU's memory pool", found)?;
-        let mut most = u64::MAX;
-        // SAFETY: the attribute is a 64-bit number of bytes, which is there.
+        keep_freed(pool)
+    }
+
+    /// Keeps what is allocated in one stream from waiting for another stream.
+    ///
+    /// If memory that was freed in another stream is to be used again, the driver may let the allocating stream wait for
+    /// that free. Where ranks share the GPU, the free may stand behind a kernel that waits for what the allocating rank
+    /// does next. Then both wait for ever. So the pool that streams of this GPU allocate from, cudarc's slices among
+    /// them, gives out only what was freed in the same stream, or before by the streams' order, or is free already. It
+    /// also keeps what is freed: to return memory to the driver, or to get more, may wait for every kernel.
+    pub(crate) fn allocate_without_waits(&self) -> Result<(), Error> {
+        self.bind()?;
+        let mut pool = std::ptr::null_mut();
+        // SAFETY: the pool's place is ours, and the device is open.
+        let found = unsafe { sys::cuDeviceGetMemPool(&raw mut pool, self.context.cu_device()) };
+        check("find the GPU's memory pool", found)?;
+        let mut no = 0i32;
+        // SAFETY: the attribute is an `int`, which is there.
         let said = unsafe {
             sys::cuMemPoolSetAttribute(
                 pool,
-                sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-                (&raw mut most).cast(),
+                sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+                (&raw mut no).cast(),
             )
         };
-        check("keep freed memory", said)
+        check("keep allocations from waiting", said)?;
+        keep_freed(pool)
     }
 
     /// Makes it this thread's current GPU. Our calls do so themselves; calls of other libraries may need it.
@@ -178,6 +195,20 @@ impl Gpu {
         check("ask whether two GPUs add to each other's memory", code)?;
         apart([self.ordinal(), other.ordinal()], can != 0, adds != 0).map_or(Ok(()), Err)
     }
+}
+
+/// Lets a pool return nothing to the driver by itself.
+fn keep_freed(pool: sys::CUmemoryPool) -> Result<(), Error> {
+    let mut most = u64::MAX;
+    // SAFETY: the pool is one of the driver's, and the attribute is a 64-bit number of bytes, which is there.
+    let said = unsafe {
+        sys::cuMemPoolSetAttribute(
+            pool,
+            sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+            (&raw mut most).cast(),
+        )
+    };
+    check("keep freed memory", said)
 }
 
 /// Why two GPUs cannot have ranks of one communicator, if they cannot.

@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::sync::OnceLock;
 
 /// The functions we need that older drivers lack. A missing one would panic at its first use.
-const NEEDED: [&CStr; 16] = [
+const NEEDED: [&CStr; 17] = [
     c"cuMemAddressReserve",
     c"cuMemCreate",
     c"cuMemMap",
@@ -18,6 +18,7 @@ const NEEDED: [&CStr; 16] = [
     c"cuFuncGetParamInfo",
     c"cuFuncLoad",
     c"cuDeviceGetDefaultMemPool",
+    c"cuDeviceGetMemPool",
     c"cuMemPoolSetAttribute",
     c"cuDevicePrimaryCtxRetain",
     c"cuDevicePrimaryCtxGetState",

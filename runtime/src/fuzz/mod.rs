@@ -12,68 +12,13 @@ use crate::communicator::Communicator;
 use crate::emulated::{Gpu, Machine};
 use crate::error::Error;
 use crate::proof::Proven;
+use crate::schedules::{Sender, gather, scatter};
 use crate::undo::{self, Fix};
-use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me, others, ranks, world};
-use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::program::Program;
 use plan::{Fault, Sequence, WORLD};
 use rank::{Rank, Wrong};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-fn gather(ctas: u32) -> Program {
-    let mut s = ScheduleBuilder::new("gather");
-    let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let pieces = s.pieces("pieces", x, 256);
-    let tiles = s.tiles("tiles", y, (128, 128));
-    let arrived = s.counters("arrived", [pieces.into()]);
-    s.comm(ctas, |s| {
-        s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
-            });
-        });
-    });
-    s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
-                s.wait(arrived.at(t.rows()));
-                let acc = s.dot(x.at(t), w.at(t));
-                s.store(y.at(t), acc);
-            });
-        });
-    });
-    s.finish()
-}
-
-/// Two schedules of this kind share scratch.
-fn scatter(name: &str) -> Program {
-    let mut s = ScheduleBuilder::new(name);
-    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
-    let y = s.scattered("y", Bf16);
-    let tiles = s.tiles("tiles", y, (128, 128));
-    let partial = s.symmetric("partial", Bf16, y, world());
-    let landed = s.counters("landed", [world().into(), tiles.into()]);
-    s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("owner", ranks().after_me(), |s, owner| {
-            s.for_items("t", tiles.of(&owner), |s, t| {
-                let acc = s.dot(x.at(t), w.at(t));
-                s.store(partial.on(&owner).at(me()).at(t), acc);
-                s.signal(landed.on(&owner).at(me()).at(t), 1);
-            });
-        });
-    });
-    s.gemm(GemmOptions::default(), |s| {
-        s.for_items("t", tiles.of(me()), |s, t| {
-            let mine = s.dot(x.at(t), w.at(t));
-            s.wait(landed.at(others()).at(t));
-            let theirs = s.sum(partial.at(others()).at(t));
-            s.store(y.at(t), mine + theirs);
-        });
-    });
-    s.finish()
-}
 
 /// What every sequence of a run uses.
 struct Fuzz {
@@ -88,7 +33,7 @@ impl Fuzz {
     fn new(undone: Option<Fix>, limit: Duration) -> Fuzz {
         Fuzz {
             programs: vec![
-                (gather(4), true),
+                (gather(Sender::Ctas(4)), true),
                 (scatter("scatter"), false),
                 (scatter("scatter_too"), false),
             ],
@@ -107,8 +52,8 @@ impl Fuzz {
         Communicator::proving_in(comms.expect("emulated ranks"), &self.proven)
     }
 
-    /// What is wrong with the sequence of that seed, if anything is.
-    fn wrong(&self, seed: u64) -> Option<String> {
+    /// What is wrong with the sequence of that seed: a wrong result before a time-out.
+    fn wrong(&self, seed: u64) -> Option<Found> {
         let sequence = Sequence::of(seed, self.programs.len());
         let comms = self.comms(seed);
         let results: Vec<_> = std::thread::scope(|scope| {
@@ -119,26 +64,34 @@ impl Fuzz {
             let joined = threads.into_iter().map(|thread| thread.join());
             joined.collect()
         });
-        let mut twice = Vec::new();
+        let (mut twice, mut found) = (Vec::new(), Vec::new());
         for (rank, result) in results.into_iter().enumerate() {
-            let told = match result {
-                Err(_) => Some("it panicked".into()),
-                Ok(Err(Wrong::Value(what))) => Some(what),
-                Ok(Err(Wrong::Told(error))) => unfair(&sequence, &error),
+            let (late, told) = match result {
+                Err(_) => (false, Some("it panicked".into())),
+                Ok(Err(Wrong::Value(what))) => (false, Some(what)),
+                Ok(Err(Wrong::Told(error))) => {
+                    let late = matches!(error, Error::Stalled(_));
+                    (late, unfair(&sequence, &error))
+                }
                 Ok(Ok(at)) => {
                     twice.push(at);
                     let differs = matches!(sequence.fault, Some((_, Fault::Rows | Fault::Op)));
                     let told = differs || (rank == 0 && sequence.fault.is_some());
-                    told.then(|| "it was not told of the fault".into())
+                    (false, told.then(|| "it was not told of the fault".into()))
                 }
             };
-            if let Some(told) = told {
-                return Some(format!("rank {rank} of {sequence:?}: {told}"));
-            }
+            found.extend(told.map(|told| Found {
+                what: format!("rank {rank} of {sequence:?}: {told}"),
+                late,
+            }));
         }
         let apart = twice.iter().flatten().all(|[a, b]| a != b);
         let same = sequence.fault.is_some() || twice.windows(2).all(|ranks| ranks[0] == ranks[1]);
-        (!apart || !same).then(|| format!("{sequence:?}: threads got {twice:?}"))
+        found.extend((!apart || !same).then(|| Found {
+            what: format!("{sequence:?}: threads got {twice:?}"),
+            late: false,
+        }));
+        found.into_iter().min_by_key(|found| found.late)
     }
 
     fn one(&self, comm: Communicator, sequence: &Sequence) -> Result<Vec<[u64; 2]>, Wrong> {
@@ -148,10 +101,19 @@ impl Fuzz {
         Ok(rank.twice)
     }
 
-    /// The first wrong sequence among so many.
-    fn find(&self, seeds: u64) -> Option<(u64, String)> {
-        (0..seeds).find_map(|seed| Some((seed, self.wrong(seed)?)))
+    /// The first wrong sequence among so many that counts.
+    fn find(&self, seeds: u64, counts: impl Fn(&Found) -> bool) -> Option<(u64, Found)> {
+        let wrong = |seed| Some((seed, self.wrong(seed).filter(&counts)?));
+        (0..seeds).find_map(wrong)
     }
+}
+
+/// What is wrong with a sequence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Found {
+    what: String,
+    /// Whether it is no more than that somebody waited too long.
+    late: bool,
 }
 
 /// An error that a rank of this sequence must not get.
@@ -174,8 +136,8 @@ fn sequences() -> u64 {
 fn no_sequence_of_safe_calls_is_wrong() {
     let fuzz = Fuzz::new(None, Duration::from_secs(30));
     let (start, count) = (Instant::now(), sequences());
-    if let Some((_, wrong)) = fuzz.find(count) {
-        panic!("{wrong}");
+    if let Some((_, wrong)) = fuzz.find(count, |_| true) {
+        panic!("{}", wrong.what);
     }
     println!("{count} sequences in {:.1?}", start.elapsed());
 }
@@ -222,15 +184,15 @@ fn a_rank_whose_peer_never_launches_is_told_for_what_it_waits() {
     assert!(waits.iter().any(|wait| told.contains(wait)), "{told}");
 }
 
-/// Each fix closes something that the fuzz finds without it.
+/// Each fix closes something that the fuzz finds without it: a wrong result, and not only a wait that is too long.
 #[test]
 fn the_fuzz_finds_what_each_fix_closed() {
     for fix in [Fix::Ledger, Fix::Credits, Fix::Drops, Fix::Seats] {
         let fuzz = Fuzz::new(Some(fix), Duration::from_millis(500));
-        let Some((seed, found)) = fuzz.find(1000) else {
-            panic!("{fix:?} is switched off, and nothing is wrong");
+        let Some((seed, found)) = fuzz.find(1000, |found| !found.late) else {
+            panic!("{fix:?} is switched off, and no result is wrong");
         };
-        println!("{fix:?}: {found}");
+        println!("{fix:?}: {}", found.what);
         let on = Fuzz::new(None, Duration::from_secs(30)).wrong(seed);
         assert_eq!(on, None, "{fix:?} is not what it found");
     }

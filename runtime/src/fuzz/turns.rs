@@ -1,11 +1,11 @@
 //! Two communicators on the same emulated GPUs, whose kernels do not fit there together.
 
-use super::gather;
 use crate::communicator::Communicator;
 use crate::emulated::{Gpu, Machine};
 use crate::error::Error;
 use crate::gpus::Memory;
 use crate::launch::{Loaded, Tensors};
+use crate::schedules::{Sender, gather};
 use crate::undo::{self, Fix};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model;
@@ -21,7 +21,7 @@ use std::time::Duration;
 const CTAS: u32 = 70;
 
 fn built() -> (Checked<Pipeline>, Series, Checked<Plan>) {
-    let kernel = lower(&gather(CTAS), &Variant::new(2)).and_then(verify::kernel);
+    let kernel = lower(&gather(Sender::Ctas(CTAS)), &Variant::new(2)).and_then(verify::kernel);
     let kernel = kernel.expect("a kernel");
     let shape = Shape::new(12, 8, 8);
     let series = verify::series(&kernel, &shape, &model::Machine::h200()).expect("a series");

@@ -78,7 +78,7 @@ struct Rank {
     record: Record,
     /// What it loaded, by the kernels' numbers in the communicator.
     kernels: Mutex<BTreeMap<u32, Names>>,
-    /// How many launches it has enqueued.
+    /// How many launches it has enqueued for which ranks wait for each other.
     launched: AtomicU64,
     /// Whether its communicator was dropped.
     left: AtomicBool,
@@ -173,7 +173,7 @@ impl End {
             .map_or(Ok(()), |verdict| Err(Error::from(verdict)))
     }
 
-    /// Counts a launch of a rank, which is about to be enqueued.
+    /// Counts a launch of a rank that peers wait for, which is about to be enqueued.
     ///
     /// # Errors
     /// If a peer was dropped that has not made this launch.
@@ -223,7 +223,7 @@ impl End {
         self.ranks.iter().position(gone).map(|rank| rank as u32)
     }
 
-    /// How many launches a rank has enqueued.
+    /// How many launches a rank has enqueued for which ranks wait for each other.
     pub(crate) fn launched(&self, rank: u32) -> u64 {
         self.ranks[rank as usize].launched.load(Ordering::Relaxed)
     }
@@ -265,7 +265,7 @@ impl End {
             kernel: Some(names.kernel.clone()).filter(|name| !name.is_empty()),
             within: told.cause() == Cause::Barrier,
             waited_on: awaited.name,
-            index: told.index.saturating_sub(awaited.first),
+            index: Some(told.index.saturating_sub(awaited.first)),
             seen: Some(told.seen),
             wanted: told.wanted,
             at: awaited.at,

@@ -69,6 +69,11 @@ impl Entry {
         }
     }
 
+    /// The start of the kernel's name.
+    pub fn kernel(&self) -> String {
+        self.kernel.to_string()
+    }
+
     /// The same with one more tensor in the heap.
     #[must_use]
     pub fn at(mut self, tensor: &str, offset: u64) -> Entry {
@@ -121,7 +126,18 @@ pub(crate) enum Refused {
     /// A peer's entry for the same launch differs.
     Differs(Box<Difference>),
     /// That rank is too many launches behind.
-    Behind(u32),
+    Behind(Behind),
+}
+
+/// A rank that is too many launches behind another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Behind {
+    pub rank: u32,
+    /// How many it has made.
+    pub made: u64,
+    /// The other's next one, and how many this rank must have made before it.
+    pub next: u64,
+    pub wanted: u64,
 }
 
 /// Two entries for one launch.
@@ -169,8 +185,13 @@ impl Ledger {
     pub fn write(&mut self, rank: u32, entry: Entry) -> Result<u64, Refused> {
         let launch = self.written[rank as usize];
         let mut ranks = (0..).zip(&self.written);
-        if let Some((behind, _)) = ranks.find(|(_, written)| **written + AHEAD <= launch) {
-            return Err(Refused::Behind(behind));
+        if let Some((rank, made)) = ranks.find(|(_, written)| **written + AHEAD <= launch) {
+            return Err(Refused::Behind(Behind {
+                rank,
+                made: *made,
+                next: launch,
+                wanted: launch - AHEAD + 1,
+            }));
         }
         if self.ring.is_empty() {
             self.ring = vec![None; AHEAD as usize];
@@ -282,7 +303,13 @@ mod tests {
         for launch in 0..AHEAD {
             assert_eq!(ledger.write(0, entry(launch)), Ok(launch));
         }
-        assert_eq!(ledger.write(0, entry(AHEAD)), Err(Refused::Behind(1)));
+        let behind = Behind {
+            rank: 1,
+            made: 0,
+            next: AHEAD,
+            wanted: 1,
+        };
+        assert_eq!(ledger.write(0, entry(AHEAD)), Err(Refused::Behind(behind)));
         for launch in 0..2 * AHEAD {
             assert_eq!(ledger.write(1, entry(launch)), Ok(launch));
             assert_eq!(ledger.write(0, entry(launch + AHEAD)), Ok(launch + AHEAD));

@@ -74,8 +74,8 @@ impl<R: Clone + Display, A: Clone> Meeting<R, A> {
             } else if left.is_zero() {
                 Verdict::Stalled(Stall {
                     rank,
-                    role: "the host".into(),
-                    waited_on: format!("ranks: this one {request}; ranks that came"),
+                    role: format!("its host {request}"),
+                    waited_on: "ranks do so".into(),
                     seen: Some(seats.asking() as u64),
                     wanted: self.world as u64,
                     ..Stall::default()
@@ -148,7 +148,7 @@ mod tests {
         let error = meeting.meet(0, &"reserves 5 bytes", &end, limit, |_| ());
         assert_eq!(
             error.expect_err("nobody came").to_string(),
-            "rank 0 waited too long: the host saw 1 of 2 on ranks: this one reserves 5 bytes; ranks that came[0]"
+            "rank 0 waited too long: its host reserves 5 bytes and saw 1 of 2 ranks do so"
         );
         assert!(end.alive().is_err());
     }

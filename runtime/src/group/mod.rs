@@ -20,7 +20,7 @@ use crate::error::{Error, Stall};
 use crate::gpu_order::{Enqueueing, Member};
 use counterflow_codegen::host::Queues;
 use heap::{Heap, Room};
-use ledger::{Ledger, Refused};
+use ledger::{Behind, Ledger, Refused};
 use meeting::Meeting;
 use pool::{Pool, credit_bytes};
 use request::Refusal;
@@ -37,6 +37,22 @@ const ABORT: u64 = 0;
 const CLAIM: u64 = 128;
 /// What a kernel may need for everything but waits for counters.
 const WORK: Duration = Duration::from_secs(10);
+
+/// A rank waited too long for one that is too many launches behind.
+fn too_far_ahead(rank: u32, entry: &Entry, behind: Behind) -> Stall {
+    Stall {
+        rank,
+        role: format!(
+            "its host holds back launch {} ({})",
+            behind.next,
+            entry.kernel()
+        ),
+        waited_on: format!("launches of rank {}", behind.rank),
+        seen: Some(behind.made),
+        wanted: behind.wanted,
+        ..Stall::default()
+    }
+}
 
 /// What the ranks of a process share.
 #[derive(Debug)]
@@ -204,17 +220,10 @@ impl Group {
                 Err(Refused::Differs(differs)) => {
                     return Err(self.die(Verdict::Differs(differs.to_string())));
                 }
-                Err(Refused::Behind(peer)) => {
+                Err(Refused::Behind(behind)) => {
                     let end = *end.get_or_insert_with(|| Instant::now() + self.timeout);
                     if Instant::now() > end {
-                        let stall = Stall {
-                            rank,
-                            role: "the host".into(),
-                            waited_on: format!("launches of rank {peer}"),
-                            enqueued: self.end.all_launched(),
-                            ..Stall::default()
-                        };
-                        return Err(self.die(stall));
+                        return Err(self.die(too_far_ahead(rank, &entry, behind)));
                     }
                 }
             }

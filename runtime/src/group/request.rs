@@ -37,7 +37,7 @@ pub(crate) enum Granted {
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Request::Meet => write!(f, "meets"),
+            Request::Meet => write!(f, "is at a barrier"),
             Request::Reserve(bytes) => write!(f, "reserves {bytes} bytes"),
             Request::Allocate(wanted) => {
                 let Wanted {

@@ -57,8 +57,7 @@ fn judge(queues: &Queues, blocking: bool, pipeline: &Pipeline, plan: &Plan) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me, ranks};
-    use counterflow_codegen::dtype::Dtype::Bf16;
+    use crate::schedules::{Sender, gather};
     use counterflow_codegen::lower::lower;
     use counterflow_codegen::model::Machine;
     use counterflow_codegen::program::Program;
@@ -66,36 +65,6 @@ mod tests {
     use counterflow_codegen::sm90;
     use counterflow_codegen::variant::Variant;
     use counterflow_codegen::verify::{self, Checked};
-
-    fn gather(copies: bool) -> Program {
-        let mut s = ScheduleBuilder::new("gather");
-        let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-        let pieces = s.pieces("pieces", x, 256);
-        let tiles = s.tiles("tiles", y, (128, 128));
-        let arrived = s.counters("arrived", [pieces.into()]);
-        let send = |s: &mut ScheduleBuilder| {
-            s.for_ranks("peer", ranks().before_me(), |s, peer| {
-                s.for_items("p", pieces.of(me()), |s, p| {
-                    s.copy(x.on(&peer).at(p), x.at(p));
-                    s.signal(arrived.on(&peer).at(p), 1);
-                });
-            });
-        };
-        match copies {
-            true => s.copy_engine(send),
-            false => s.comm(4, send),
-        }
-        s.gemm(GemmOptions::default(), |s| {
-            s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-                s.for_items("t", tiles.of(&chunk), |s, t| {
-                    s.wait(arrived.at(t.rows()));
-                    let acc = s.dot(x.at(t), w.at(t));
-                    s.store(y.at(t), acc);
-                });
-            });
-        });
-        s.finish()
-    }
 
     fn made(program: &Program, world: u32) -> (Pipeline, Checked<Plan>) {
         let kernel = lower(program, &Variant::new(world))
@@ -109,7 +78,11 @@ mod tests {
     }
 
     fn told(world: u32, gpus: u32, count: u32, blocking: bool, copies: bool) -> String {
-        let (pipeline, plan) = made(&gather(copies), world);
+        let sender = match copies {
+            true => Sender::CopyEngine,
+            false => Sender::Ctas(4),
+        };
+        let (pipeline, plan) = made(&gather(sender), world);
         let gpus = (0..world).map(|rank| rank % gpus).collect();
         match judge(&Queues { count, gpus }, blocking, &pipeline, &plan) {
             Ok(()) => "fine".into(),

@@ -242,7 +242,7 @@ impl Loaded {
         // What only this rank refuses, its peers would wait for.
         let tell = |error: &Error| {
             let kernel = &self.pipeline.kernel.name;
-            if !how.graph {
+            if !how.graph && self.waits(rank) {
                 rank.ended_early(&format!("it does not launch {kernel}: {error}"));
             }
         };
@@ -276,10 +276,10 @@ impl Loaded {
     ) -> Result<(), Error> {
         self.series.owns([plan]).map_err(Diagnostics::from)?;
         self.fits(rank, plan)?;
-        if let Some(strange) = tensors.strange(rank) {
+        if let Some((strange, place)) = tensors.strange(rank) {
             return Err(Error::Usage {
-                what: format!("{} is in another communicator's heap", self.name(strange)),
-                legal: "allocate it with this communicator".into(),
+                what: format!("{} is in {place}", self.name(strange)),
+                legal: "allocate it with this communicator, in the order of its stream".into(),
             });
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -300,7 +300,8 @@ impl Loaded {
         // A captured launch is compared at each replay.
         let entry = self.entry(rank, plan, tensors).filter(|_| !capturing);
         let launch = entry.map(|entry| rank.write(entry)).transpose()?;
-        if !how.graph {
+        // Nobody waits for a launch without an entry, so a rank that does not make it is not missed.
+        if launch.is_some() {
             rank.launches()?;
         }
         let ctas = plan.grid.gemm + plan.grid.comm;

@@ -1,19 +1,37 @@
 //! The addresses of a kernel's tensors.
 
 use crate::communicator::Communicator;
-use crate::driver::{Address, Element, Local};
+use crate::driver::{Address, Element, Local, Stream};
 use crate::error::Error;
 use crate::group::Allocation;
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::program::TensorId;
+use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 
-/// The addresses of a kernel's tensors.
+/// The addresses of a kernel's tensors. Their memory stays for as long as this, and under launches that were given it:
+/// it is freed in the order of the rank's stream.
 #[derive(Clone, Debug, Default)]
 pub struct Tensors {
     places: Vec<Option<Placement>>,
     /// The heap's ranges among them.
     held: Vec<(TensorId, Arc<Allocation>)>,
+    /// Memory of this rank alone among them.
+    own: Vec<(TensorId, Own)>,
+}
+
+/// Memory of a rank alone, and the stream in whose order it is freed.
+#[derive(Clone)]
+struct Own {
+    stream: Stream,
+    _memory: Arc<dyn Any + Send + Sync>,
+}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Own(..)")
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,12 +56,18 @@ impl Tensors {
         }
         self.places[index] = Some(place);
         self.held.retain(|(held, _)| *held != tensor);
+        self.own.retain(|(own, _)| *own != tensor);
     }
 
-    /// A tensor in the heap of another communicator, if there is one.
-    pub(super) fn strange(&self, rank: &Communicator) -> Option<TensorId> {
-        let strange = self.held.iter().find(|(_, range)| !rank.owns(range));
-        strange.map(|(tensor, _)| *tensor)
+    /// A tensor that a launch of that rank may not have, if there is one, and where it is.
+    pub(super) fn strange(&self, rank: &Communicator) -> Option<(TensorId, &'static str)> {
+        let held = self.held.iter().find(|(_, range)| !rank.owns(range));
+        let elsewhere = held.map(|(tensor, _)| (*tensor, "another communicator's heap"));
+        elsewhere.or_else(|| {
+            let mut own = self.own.iter();
+            let freed = own.find(|(_, own)| !own.stream.is(rank.own_stream()));
+            freed.map(|(tensor, _)| (*tensor, "memory of another stream"))
+        })
     }
 
     /// Lets a rank's stream wait until what is in the heap is cleared on every rank.
@@ -71,14 +95,19 @@ impl Tensors {
         self.held.push((tensor, range.clone()));
     }
 
-    /// A tensor of `bytes` bytes in this rank's own memory, which is freed in the order of the rank's stream.
-    pub(crate) fn own<T: Element>(&mut self, tensor: TensorId, local: &Local<T>, bytes: u64) {
+    /// A tensor of at most `bytes` bytes in this rank's own memory, which is kept for as long as this.
+    pub fn own<T: Element>(&mut self, tensor: TensorId, local: &Arc<Local<T>>, bytes: u64) {
         let place = Placement {
             own: local.address(),
             shared: None,
             bytes: bytes.min((local.len() * size_of::<T>()) as u64),
         };
         self.put(tensor, place);
+        let own = Own {
+            stream: local.stream().clone(),
+            _memory: local.clone(),
+        };
+        self.own.push((tensor, own));
     }
 
     /// A tensor of `bytes` bytes in this rank's own memory.

@@ -202,7 +202,7 @@ impl Waits {
             rank: self.rank,
             role: "copy_engine".into(),
             waited_on: wait.counter.to_string(),
-            index: wait.index,
+            index: Some(wait.index),
             seen: rescue.seen(),
             wanted: wait.wanted,
             at: Some(format!("{}:{}", wait.at.file(), wait.at.line())),

@@ -2,15 +2,16 @@
 
 use crate::{made, schedules};
 use counterflow_codegen::plan::Plan;
-use counterflow_codegen::program::TensorId;
+use counterflow_codegen::program::{Program, TensorId};
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::Pipeline;
+use counterflow_runtime::driver::Local;
 use counterflow_runtime::gpus::Memory;
 use counterflow_runtime::launch::{Loaded, Tensors};
 use counterflow_runtime::{Communicator, Error, gpus};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long a rank may wait once another has ended. The time limit is far longer.
@@ -23,8 +24,12 @@ struct Case {
 }
 
 fn case(m: u32) -> Case {
+    case_of(&schedules::scatter("scatter"), m)
+}
+
+fn case_of(program: &Program, m: u32) -> Case {
     let shape = Shape::new(m, 136, 72);
-    let (pipeline, series) = made(&schedules::scatter(), 2, &shape);
+    let (pipeline, series) = made(program, 2, &shape);
     let plan = series.plan(&shape).expect("a plan");
     Case {
         pipeline,
@@ -96,7 +101,8 @@ fn a_rank_that_ends_early_is_told_to_a_peer_whose_kernel_waits_for_it() -> Resul
                     what: "no rows".into(),
                     help: "give some".into(),
                 }),
-                Ends::Panics => panic!("on purpose"),
+                // Without a backtrace, which takes its time.
+                Ends::Panics => resume_unwind(Box::new("on purpose")),
                 Ends::Refuses => {
                     let refused = loaded.launch(rank, &other.plan, &tensors);
                     assert_eq!(refused.expect_err("another series").kind(), "rejected");
@@ -165,5 +171,69 @@ fn a_kernel_is_launched_only_on_the_rank_that_loaded_it() -> Result<(), Error> {
     let told = ranks[0].synchronize().expect_err("told").to_string();
     let wanted = "rank 1 ended early: it does not launch scatter: ";
     assert!(told.starts_with(wanted), "{told}");
+    Ok(())
+}
+
+/// A product computes on each rank by itself, so a rank may launch it more often than one that is gone.
+#[test]
+fn launches_for_which_no_peer_waits_end_nothing() -> Result<(), Error> {
+    let (alone, together) = (case_of(&schedules::product((128, 128)), 300), case(300));
+    let mut ranks = Communicator::emulated(2)?;
+    let ready = Communicator::each(&ranks, |rank| {
+        let made = (ready(rank, &alone)?, ready(rank, &together)?);
+        let (loaded, _, tensors) = &made.1;
+        loaded.launch(rank, &together.plan, tensors)?;
+        rank.synchronize()?;
+        rank.barrier()?;
+        Ok(made)
+    })?;
+    let ((product, _, operands), (scatter, _, tensors)) = &ready[0];
+    product.launch(&ranks[0], &alone.plan, operands)?;
+    drop(ranks.pop());
+    product.launch(&ranks[0], &alone.plan, operands)?;
+    ranks[0].synchronize()?;
+    // A launch that waits for the rank that is gone is refused.
+    let refused = scatter.launch(&ranks[0], &together.plan, tensors);
+    assert_eq!(
+        refused.expect_err("rank 1 is gone").to_string(),
+        "rank 1 ended early: its communicator was dropped after 1 launches, and rank 0 has made 2"
+    );
+    Ok(())
+}
+
+#[test]
+fn what_a_launch_is_given_keeps_the_memory() -> Result<(), Error> {
+    let case = case(300);
+    let ranks = Communicator::emulated(2)?;
+    Communicator::each(&ranks, |rank| {
+        let (loaded, memory, tensors) = ready(rank, &case)?;
+        drop(memory);
+        loaded.launch(rank, &case.plan, &tensors)?;
+        // Freed memory of an emulated GPU is nobody's again, and an access to it ends the machine.
+        drop(tensors);
+        rank.synchronize()?;
+        rank.barrier()
+    })?;
+    Ok(())
+}
+
+/// Memory that is freed in the order of another stream may be gone when a launch begins.
+#[test]
+fn memory_of_another_stream_is_no_tensor_of_a_launch() -> Result<(), Error> {
+    let case = case_of(&schedules::product((128, 128)), 300);
+    let ranks = Communicator::emulated(2)?;
+    Communicator::each(&ranks, |rank| {
+        let (loaded, _memory, mut tensors) = ready(rank, &case)?;
+        let stream = rank.gpu().stream()?;
+        let (bytes, _) = Loaded::needs(&case.pipeline.kernel, &case.plan, TensorId(0));
+        let aside = Arc::new(Local::<u8>::zeros(&stream, bytes as usize)?);
+        tensors.own(TensorId(0), &aside, bytes);
+        let refused = loaded.launch(rank, &case.plan, &tensors);
+        let error = refused.expect_err("another stream's");
+        assert_eq!(error.to_string(), "x is in memory of another stream");
+        // No peer waits for it, so it ends nothing.
+        rank.synchronize()?;
+        rank.barrier()
+    })?;
     Ok(())
 }

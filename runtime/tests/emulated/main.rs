@@ -13,6 +13,7 @@ use counterflow_codegen::verify::{self, Checked, Series};
 use counterflow_codegen::warp::Pipeline;
 use counterflow_runtime::driver::{Event, Local};
 use counterflow_runtime::{Communicator, Error, gpus};
+use schedules::Sender;
 
 fn made(program: &Program, world: u32, most: &Shape) -> (Checked<Pipeline>, Series) {
     let kernel = lower(program, &Variant::new(world)).and_then(verify::kernel);
@@ -25,10 +26,11 @@ fn made(program: &Program, world: u32, most: &Shape) -> (Checked<Pipeline>, Seri
 #[test]
 fn launches_agree_with_the_reference() -> Result<(), Error> {
     let all = [
-        (schedules::gather(false), 1),
-        (schedules::gather(false), 3),
-        (schedules::gather(true), 2),
-        (schedules::scatter(), 2),
+        (schedules::gather(Sender::Ctas(4)), 1),
+        (schedules::gather(Sender::Ctas(4)), 3),
+        (schedules::gather(Sender::CopyEngine), 2),
+        (schedules::scatter("scatter"), 2),
+        (schedules::product((64, 64)), 2),
     ];
     for (program, world) in all {
         let shape = |m| Shape::new(m, 136, 72);

@@ -1,11 +1,24 @@
-//! Schedules of every way to move data: CTAs, the copy engine, stores into a peer's memory, added stores.
+//! Schedules of every way to move data: CTAs, the copy engine, stores into a peer's memory, added stores. Unit tests of
+//! the crate have this file too.
 
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me, others, ranks, world};
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::program::Program;
 
-pub fn gather(copies: bool) -> Program {
-    let mut s = ScheduleBuilder::new(if copies { "gather_copied" } else { "gather" });
+/// What sends a rank's rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sender {
+    /// So many CTAs.
+    Ctas(u32),
+    CopyEngine,
+}
+
+/// y = all_gather(x) · wᵀ.
+pub fn gather(sender: Sender) -> Program {
+    let mut s = ScheduleBuilder::new(match sender {
+        Sender::Ctas(_) => "gather",
+        Sender::CopyEngine => "gather_copied",
+    });
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let pieces = s.pieces("pieces", x, 256);
     let tiles = s.tiles("tiles", y, (128, 128));
@@ -18,9 +31,9 @@ pub fn gather(copies: bool) -> Program {
             });
         });
     };
-    match copies {
-        true => s.copy_engine(send),
-        false => s.comm(4, send),
+    match sender {
+        Sender::Ctas(ctas) => s.comm(ctas, send),
+        Sender::CopyEngine => s.copy_engine(send),
     }
     s.gemm(GemmOptions::default(), |s| {
         s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
@@ -34,8 +47,24 @@ pub fn gather(copies: bool) -> Program {
     s.finish()
 }
 
-pub fn scatter() -> Program {
-    let mut s = ScheduleBuilder::new("scatter");
+/// y = x · wᵀ on every rank by itself.
+pub fn product(tile: (u32, u32)) -> Program {
+    let mut s = ScheduleBuilder::new("product");
+    let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
+    let y = s.out("y", Bf16);
+    let tiles = s.tiles("tiles", y, tile);
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let acc = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), acc);
+        });
+    });
+    s.finish()
+}
+
+/// y = reduce_scatter(x · wᵀ), through scratch. Two of these share it.
+pub fn scatter(name: &str) -> Program {
+    let mut s = ScheduleBuilder::new(name);
     let (x, w) = (s.local("x", Bf16), s.local("w", Bf16));
     let y = s.scattered("y", Bf16);
     let tiles = s.tiles("tiles", y, (128, 128));

@@ -1,5 +1,5 @@
 use super::*;
-use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me, ranks};
+use crate::schedules::{self, Sender};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::model::Machine;
 use counterflow_codegen::shape::Shape;
@@ -8,30 +8,8 @@ use counterflow_codegen::verify::{self, Checked};
 
 /// y = all_gather(x) · wᵀ of 1000 x 256 x 128 on 4 ranks.
 fn gather() -> (Checked<Kernel>, Checked<Plan>) {
-    let mut s = ScheduleBuilder::new("gather");
-    let (x, w) = (s.gathered("x", Dtype::Bf16), s.local("w", Dtype::Bf16));
-    let y = s.out("y", Dtype::Bf16);
-    let pieces = s.pieces("pieces", x, 256);
-    let tiles = s.tiles("tiles", y, (128, 128));
-    let arrived = s.counters("arrived", [pieces.into()]);
-    s.comm(4, |s| {
-        s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
-            });
-        });
-    });
-    s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
-                s.wait(arrived.at(t.rows()));
-                let acc = s.dot(x.at(t), w.at(t));
-                s.store(y.at(t), acc);
-            });
-        });
-    });
-    let kernel = lower(&s.finish(), &Variant::new(4)).and_then(verify::kernel);
+    let kernel =
+        lower(&schedules::gather(Sender::Ctas(4)), &Variant::new(4)).and_then(verify::kernel);
     let kernel = kernel.expect("a kernel");
     let plan = verify::plan(&kernel, &Shape::new(1000, 256, 128), &Machine::h200());
     (kernel, plan.expect("a plan"))
