@@ -82,12 +82,12 @@ ag_gemm(
     const Buffer<W_AT, W_BYTES> smem_w = {base};
     const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
     const Buffer<STAGING_AT, STAGING_BYTES> smem_staging = {base};
-    const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
-    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Cta> stage_empty = {base};
-    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Order::Cta> subtile_full = {base};
-    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Order::Cta> subtile_empty = {base};
-    const Barriers<STAGING_FULL_AT, STAGING_FULL, Order::Cta> staging_full = {base};
-    const Barriers<STAGING_EMPTY_AT, STAGING_EMPTY, Order::Cta> staging_empty = {base};
+    const Barriers<STAGE_FULL_AT, STAGE_FULL, Scope::Cta> stage_full = {base};
+    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Scope::Cta> stage_empty = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Scope::Cta> subtile_full = {base};
+    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Scope::Cta> subtile_empty = {base};
+    const Barriers<STAGING_FULL_AT, STAGING_FULL, Scope::Cta> staging_full = {base};
+    const Barriers<STAGING_EMPTY_AT, STAGING_EMPTY, Scope::Cta> staging_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
@@ -116,13 +116,13 @@ ag_gemm(
                 if (blockIdx.x == 0) {
                     // signal ready_x.on(peer)[me] += 1 (credit: my x may be touched)
                     #pragma unroll 1
-                    for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
-                        const u32 peer = (me + 1 + ring_step) % world;
+                    for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
+                        const u32 peer = (me + 1 + peer_step) % world;
                         counter_add(plan.cells, peer, plan.ready_x + me, 1);
                     }
                 }
                 #pragma unroll 1
-                for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
+                for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
                     const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
                     const u32 batches = ceil_div(ceil_div(plan.k, STAGING_N), BATCH);
                     const u32 items = pieces * batches;
@@ -152,8 +152,8 @@ ag_gemm(
             TileScheduler scheduler = TileScheduler::late_comm(plan.late_join, COMM_CTAS);
             PipelineState<STAGES> stage;
             #pragma unroll 1
-            for (u32 ring_step = 0; ring_step < world; ++ring_step) {
-                const u32 chunk = (me + ring_step) % world;
+            for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
+                const u32 chunk = (me + chunk_step) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
@@ -193,8 +193,8 @@ ag_gemm(
                 PipelineState<STAGING_SLOTS> oldest;  // the first of those
                 Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight
                 #pragma unroll 1
-                for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
-                    const u32 peer = (me + world - 1 - ring_step) % world;
+                for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
+                    const u32 peer = (me + world - 1 - peer_step) % world;
                     const u32 pieces = ceil_div(rows_of(plan, me), PIECE);
                     const u32 batches = ceil_div(ceil_div(plan.k, STAGING_N), BATCH);
                     const u32 items = pieces * batches;
@@ -238,8 +238,8 @@ ag_gemm(
             TileScheduler scheduler = TileScheduler::late_comm(plan.late_join, COMM_CTAS);
             PipelineState<SUBTILES> subtile;
             #pragma unroll 1
-            for (u32 ring_step = 0; ring_step < world; ++ring_step) {
-                const u32 chunk = (me + ring_step) % world;
+            for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
+                const u32 chunk = (me + chunk_step) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 const TensorMap& y_out = chunk == plan.partial_chunk ? y_partial_chunk : y;
@@ -272,8 +272,8 @@ ag_gemm(
         PipelineState<STAGES> stage;
         PipelineState<SUBTILES> subtile;
         #pragma unroll 1
-        for (u32 ring_step = 0; ring_step < world; ++ring_step) {
-            const u32 chunk = (me + ring_step) % world;
+        for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
+            const u32 chunk = (me + chunk_step) % world;
             const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; scheduler.has(tiles); scheduler.next()) {

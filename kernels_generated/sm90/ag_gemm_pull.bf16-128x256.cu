@@ -73,10 +73,10 @@ ag_gemm_pull(
     const Buffer<X_AT, X_BYTES> smem_x = {base};
     const Buffer<W_AT, W_BYTES> smem_w = {base};
     const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
-    const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
-    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Cta> stage_empty = {base};
-    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Order::Cta> subtile_full = {base};
-    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Order::Cta> subtile_empty = {base};
+    const Barriers<STAGE_FULL_AT, STAGE_FULL, Scope::Cta> stage_full = {base};
+    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Scope::Cta> stage_empty = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Scope::Cta> subtile_full = {base};
+    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Scope::Cta> subtile_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
@@ -100,8 +100,8 @@ ag_gemm_pull(
             TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<STAGES> stage;
             #pragma unroll 1
-            for (u32 ring_step = 0; ring_step < world; ++ring_step) {
-                const u32 chunk = (me + ring_step) % world;
+            for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
+                const u32 chunk = (me + chunk_step) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
@@ -144,8 +144,8 @@ ag_gemm_pull(
             TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<SUBTILES> subtile;
             #pragma unroll 1
-            for (u32 ring_step = 0; ring_step < world; ++ring_step) {
-                const u32 chunk = (me + ring_step) % world;
+            for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
+                const u32 chunk = (me + chunk_step) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 const TensorMap& y_out = chunk == plan.partial_chunk ? y_partial_chunk : y;
@@ -178,8 +178,8 @@ ag_gemm_pull(
         PipelineState<STAGES> stage;
         PipelineState<SUBTILES> subtile;
         #pragma unroll 1
-        for (u32 ring_step = 0; ring_step < world; ++ring_step) {
-            const u32 chunk = (me + ring_step) % world;
+        for (u32 chunk_step = 0; chunk_step < world; ++chunk_step) {
+            const u32 chunk = (me + chunk_step) % world;
             const u32 tiles_m = ceil_div(rows_of(plan, chunk), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; scheduler.has(tiles); scheduler.next()) {

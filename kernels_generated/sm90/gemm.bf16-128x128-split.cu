@@ -67,12 +67,12 @@ gemm(
     const Buffer<W_AT, W_BYTES> smem_w = {base};
     const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
     const Buffer<SPLIT_PARTIAL_AT, SPLIT_PARTIAL_BYTES> smem_split_partial = {base};
-    const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
-    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Cta> stage_empty = {base};
-    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Order::Cta> subtile_full = {base};
-    const Barriers<SPLIT_PARTIAL_FULL_AT, SPLIT_PARTIAL_FULL, Order::Cluster> split_partial_full = {base};
-    const Barriers<TILE_FULL_AT, TILE_FULL, Order::Complete> tile_full = {base};
-    const Barriers<TILE_EMPTY_AT, TILE_EMPTY, Order::Cta> tile_empty = {base};
+    const Barriers<STAGE_FULL_AT, STAGE_FULL, Scope::Cta> stage_full = {base};
+    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Scope::Cta> stage_empty = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Scope::Cta> subtile_full = {base};
+    const Barriers<SPLIT_PARTIAL_FULL_AT, SPLIT_PARTIAL_FULL, Scope::Cluster> split_partial_full = {base};
+    const Barriers<TILE_FULL_AT, TILE_FULL, Scope::Relaxed> tile_full = {base};
+    const Barriers<TILE_EMPTY_AT, TILE_EMPTY, Scope::Cta> tile_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
@@ -123,7 +123,6 @@ gemm(
                     stage.advance();
                 }
             }
-            scheduler.end_loop(tiles);
         } else if (warp == 1 && elect_one()) {  // store
             TileScheduler scheduler(blockIdx.x / SPLIT, gridDim.x / SPLIT);
             PipelineState<SUBTILES> subtile;
@@ -144,7 +143,6 @@ gemm(
                 tma_wait_read<0>();
                 tile_empty[0].arrive();
             }
-            scheduler.end_loop(tiles);
             tma_wait<0>();
         }
     } else {  // multiply
@@ -226,7 +224,6 @@ gemm(
             split_partial.advance();
             tile.advance();
         }
-        scheduler.end_loop(tiles);
     }
 
     __syncwarp();

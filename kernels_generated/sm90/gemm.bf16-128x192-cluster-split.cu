@@ -63,18 +63,18 @@ gemm(
     const u32 base = shared_address(shared);
     const u32 warp = warp_index();
     const u32 lane = threadIdx.x % 32;
-    const u32 cta_rank = cluster_rank() % CLUSTER;  // which of the CTAs that load together this is
+    const u32 multicast_rank = cluster_rank() % CLUSTER;  // which of the CTAs that load together this is
     const u32 split_rank = cluster_rank() / CLUSTER;  // which part of the steps these have
     const Buffer<X_AT, X_BYTES> smem_x = {base};
     const Buffer<W_AT, W_BYTES> smem_w = {base};
     const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
     const Buffer<SPLIT_PARTIAL_AT, SPLIT_PARTIAL_BYTES> smem_split_partial = {base};
-    const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
-    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Complete> stage_empty = {base};
-    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Order::Cta> subtile_full = {base};
-    const Barriers<SPLIT_PARTIAL_FULL_AT, SPLIT_PARTIAL_FULL, Order::Cluster> split_partial_full = {base};
-    const Barriers<TILE_FULL_AT, TILE_FULL, Order::Complete> tile_full = {base};
-    const Barriers<TILE_EMPTY_AT, TILE_EMPTY, Order::Complete> tile_empty = {base};
+    const Barriers<STAGE_FULL_AT, STAGE_FULL, Scope::Cta> stage_full = {base};
+    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Scope::Relaxed> stage_empty = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Scope::Cta> subtile_full = {base};
+    const Barriers<SPLIT_PARTIAL_FULL_AT, SPLIT_PARTIAL_FULL, Scope::Cluster> split_partial_full = {base};
+    const Barriers<TILE_FULL_AT, TILE_FULL, Scope::Relaxed> tile_full = {base};
+    const Barriers<TILE_EMPTY_AT, TILE_EMPTY, Scope::Relaxed> tile_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
@@ -111,26 +111,25 @@ gemm(
                 tile.advance();
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
                 const u32 x_rows =
-                    min(ceil_div(plan.m - min((t.row * CLUSTER + cta_rank) * TILE_M, plan.m), PARTIAL_BOX_ROWS)
+                    min(ceil_div(plan.m - min((t.row * CLUSTER + multicast_rank) * TILE_M, plan.m), PARTIAL_BOX_ROWS)
                     * PARTIAL_BOX_ROWS, TILE_M);
                 const u32 w_rows =
                     min(ceil_div(plan.n - t.column * TILE_N, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_N);
-                const u32 my_w_rows = min(w_rows - min(cta_rank * (TILE_N / CLUSTER), w_rows), TILE_N / CLUSTER);
+                const u32 my_w_rows = min(w_rows - min(multicast_rank * (TILE_N / CLUSTER), w_rows), TILE_N / CLUSTER);
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows, full.at,
-                        (first_step + step) * TILE_K, (t.row * CLUSTER + cta_rank) * TILE_M, 0, 0);
+                        (first_step + step) * TILE_K, (t.row * CLUSTER + multicast_rank) * TILE_M, 0, 0);
                     tma_load_multicast_partial<PARTIAL_BOX_ROWS, TILE_N / CLUSTER>(smem_w[stage.index]
-                        + cta_rank * (W_BYTES / CLUSTER), w, w_partial_box, my_w_rows, full.at,
-                        (first_step + step) * TILE_K, t.column * TILE_N + cta_rank * (TILE_N / CLUSTER), 0, 0,
+                        + multicast_rank * (W_BYTES / CLUSTER), w, w_partial_box, my_w_rows, full.at,
+                        (first_step + step) * TILE_K, t.column * TILE_N + multicast_rank * (TILE_N / CLUSTER), 0, 0,
                         ((1 << CLUSTER) - 1) << (split_rank * CLUSTER));
                     stage.advance();
                 }
             }
-            scheduler.end_loop(tiles);
             // All of the cluster is done with what was loaded here: nothing of it is still on its way to this CTA.
             #pragma unroll 1
             for (u32 i = 0; i < STAGES; ++i) {
@@ -150,7 +149,7 @@ gemm(
                 for (u32 part = split_rank; part < TILE_N / SUBTILE_N; part += SPLIT) {
                     subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
                     tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N,
-                        (t.row * CLUSTER + cta_rank) * TILE_M, 0, 0);
+                        (t.row * CLUSTER + multicast_rank) * TILE_M, 0, 0);
                     tma_commit();
                     subtile.advance();
                 }
@@ -159,7 +158,6 @@ gemm(
                 #pragma unroll 1
                 for (u32 lane = 0; lane < CLUSTER; ++lane) tile_empty[0].arrive_on(split_rank * CLUSTER + lane);
             }
-            scheduler.end_loop(tiles);
             tma_wait<0>();
         }
     } else {  // multiply
@@ -198,7 +196,7 @@ gemm(
             // This CTA had a part of the steps: it sends the others its partials of their subtiles, and adds theirs to
             // its own.
             // Once all are done with its steps, partials and subtiles lie where the stages are.
-            if (lane < SPLIT) tile_full[0].arrive_on(lane * CLUSTER + cta_rank);
+            if (lane < SPLIT) tile_full[0].arrive_on(lane * CLUSTER + multicast_rank);
             tile_full[0].wait(tile.phase, watch, MULTIPLY);
             if (warp % 4 == 0 && lane == 0)
                 split_partial_full[split_partial.index].expect(SPLIT_PARTIAL_SUBTILES * (SPLIT - 1)
@@ -210,7 +208,7 @@ gemm(
                         smem_split_partial[split_partial.index]
                         + ((split_rank + SPLIT - 1 - part % SPLIT) % SPLIT * SPLIT_PARTIAL_SUBTILES + part / SPLIT)
                         * SPLIT_PARTIAL_SUBTILE_BYTES, split_partial_full[split_partial.index].at,
-                        part % SPLIT * CLUSTER + cta_rank, threadIdx.x % 128);
+                        part % SPLIT * CLUSTER + multicast_rank, threadIdx.x % 128);
                 }
             }
             split_partial_full[split_partial.index].wait(split_partial.phase, watch, MULTIPLY);
@@ -241,7 +239,6 @@ gemm(
             split_partial.advance();
             tile.advance();
         }
-        scheduler.end_loop(tiles);
     }
 
     __syncwarp();

@@ -55,14 +55,14 @@ gemm(
     const u32 base = shared_address(shared);
     const u32 warp = warp_index();
     const u32 lane = threadIdx.x % 32;
-    const u32 cta_rank = cluster_rank();  // which CTA of its cluster this is
+    const u32 multicast_rank = cluster_rank();  // which CTA of its cluster this is
     const Buffer<X_AT, X_BYTES> smem_x = {base};
     const Buffer<W_AT, W_BYTES> smem_w = {base};
     const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
-    const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
-    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Complete> stage_empty = {base};
-    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Order::Cta> subtile_full = {base};
-    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Order::Cta> subtile_empty = {base};
+    const Barriers<STAGE_FULL_AT, STAGE_FULL, Scope::Cta> stage_full = {base};
+    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Scope::Relaxed> stage_empty = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Scope::Cta> subtile_full = {base};
+    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Scope::Cta> subtile_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
@@ -91,25 +91,24 @@ gemm(
                 const Tile t = grouped_8(scheduler.tile(), tiles_m, tiles_n);
                 // acc0 += dot(x[t.rows, :], w[t.columns, :])
                 const u32 x_rows =
-                    min(ceil_div(plan.m - min((t.row * CLUSTER + cta_rank) * TILE_M, plan.m), PARTIAL_BOX_ROWS)
+                    min(ceil_div(plan.m - min((t.row * CLUSTER + multicast_rank) * TILE_M, plan.m), PARTIAL_BOX_ROWS)
                     * PARTIAL_BOX_ROWS, TILE_M);
                 const u32 w_rows =
                     min(ceil_div(plan.n - t.column * TILE_N, PARTIAL_BOX_ROWS) * PARTIAL_BOX_ROWS, TILE_N);
-                const u32 my_w_rows = min(w_rows - min(cta_rank * (TILE_N / CLUSTER), w_rows), TILE_N / CLUSTER);
+                const u32 my_w_rows = min(w_rows - min(multicast_rank * (TILE_N / CLUSTER), w_rows), TILE_N / CLUSTER);
                 #pragma unroll 1
                 for (u32 step = 0; step < steps; ++step) {
                     stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
                     const auto full = stage_full[stage.index];
                     full.expect(x_rows * TILE_K * 2 + w_rows * TILE_K * 2);
                     tma_load_partial<PARTIAL_BOX_ROWS, TILE_M>(smem_x[stage.index], x, x_partial_box, x_rows, full.at,
-                        step * TILE_K, (t.row * CLUSTER + cta_rank) * TILE_M, 0, 0);
+                        step * TILE_K, (t.row * CLUSTER + multicast_rank) * TILE_M, 0, 0);
                     tma_load_multicast_partial<PARTIAL_BOX_ROWS, TILE_N / CLUSTER>(smem_w[stage.index]
-                        + cta_rank * (W_BYTES / CLUSTER), w, w_partial_box, my_w_rows, full.at, step * TILE_K,
-                        t.column * TILE_N + cta_rank * (TILE_N / CLUSTER), 0, 0, (1 << CLUSTER) - 1);
+                        + multicast_rank * (W_BYTES / CLUSTER), w, w_partial_box, my_w_rows, full.at, step * TILE_K,
+                        t.column * TILE_N + multicast_rank * (TILE_N / CLUSTER), 0, 0, (1 << CLUSTER) - 1);
                     stage.advance();
                 }
             }
-            scheduler.end_loop(tiles);
             // All of the cluster is done with what was loaded here: nothing of it is still on its way to this CTA.
             #pragma unroll 1
             for (u32 i = 0; i < STAGES; ++i) {
@@ -128,14 +127,13 @@ gemm(
                 for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
                     subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
                     tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N,
-                        (t.row * CLUSTER + cta_rank) * TILE_M, 0, 0);
+                        (t.row * CLUSTER + multicast_rank) * TILE_M, 0, 0);
                     tma_commit();
                     tma_wait_read<0>();
                     subtile_empty[subtile.index].arrive();
                     subtile.advance();
                 }
             }
-            scheduler.end_loop(tiles);
             tma_wait<0>();
         }
     } else {  // multiply
@@ -180,7 +178,6 @@ gemm(
                 subtile.advance();
             }
         }
-        scheduler.end_loop(tiles);
     }
 
     __syncwarp();

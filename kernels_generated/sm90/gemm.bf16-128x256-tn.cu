@@ -56,10 +56,10 @@ gemm(
     const Buffer<X_AT, X_BYTES> smem_x = {base};
     const Buffer<W_AT, W_BYTES> smem_w = {base};
     const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
-    const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
-    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Cta> stage_empty = {base};
-    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Order::Cta> subtile_full = {base};
-    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Order::Cta> subtile_empty = {base};
+    const Barriers<STAGE_FULL_AT, STAGE_FULL, Scope::Cta> stage_full = {base};
+    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Scope::Cta> stage_empty = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Scope::Cta> subtile_full = {base};
+    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Scope::Cta> subtile_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
@@ -106,7 +106,6 @@ gemm(
                     stage.advance();
                 }
             }
-            scheduler.end_loop(tiles);
         } else if (warp == 1 && elect_one()) {  // store
             TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<SUBTILES> subtile;
@@ -126,7 +125,6 @@ gemm(
                     subtile.advance();
                 }
             }
-            scheduler.end_loop(tiles);
             tma_wait<0>();
         }
     } else {  // multiply
@@ -172,6 +170,5 @@ gemm(
                 subtile.advance();
             }
         }
-        scheduler.end_loop(tiles);
     }
 }

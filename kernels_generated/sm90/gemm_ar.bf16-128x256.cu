@@ -79,10 +79,10 @@ gemm_ar(
     const Buffer<X_AT, X_BYTES> smem_x = {base};
     const Buffer<W_AT, W_BYTES> smem_w = {base};
     const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
-    const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
-    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Cta> stage_empty = {base};
-    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Order::Cta> subtile_full = {base};
-    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Order::Cta> subtile_empty = {base};
+    const Barriers<STAGE_FULL_AT, STAGE_FULL, Scope::Cta> stage_full = {base};
+    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Scope::Cta> stage_empty = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Scope::Cta> subtile_full = {base};
+    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Scope::Cta> subtile_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
@@ -109,14 +109,14 @@ gemm_ar(
             if (blockIdx.x == 0) {
                 // signal ready_y.on(peer)[me] += 1 (credit: my y may be touched)
                 #pragma unroll 1
-                for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
-                    const u32 peer = (me + 1 + ring_step) % world;
+                for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
+                    const u32 peer = (me + 1 + peer_step) % world;
                     counter_add(plan.cells, peer, plan.ready_y + me, 1);
                 }
             }
             #pragma unroll 1
-            for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
-                const u32 owner = (me + 1 + ring_step) % world;
+            for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
+                const u32 owner = (me + 1 + owner_step) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
@@ -186,8 +186,8 @@ gemm_ar(
             }
             scheduler.end_loop(my_tiles);
             #pragma unroll 1
-            for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
-                const u32 owner = (me + 1 + ring_step) % world;
+            for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
+                const u32 owner = (me + 1 + owner_step) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
@@ -205,8 +205,8 @@ gemm_ar(
             PipelineState<SUBTILES> subtile;
             Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight
             #pragma unroll 1
-            for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
-                const u32 owner = (me + 1 + ring_step) % world;
+            for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
+                const u32 owner = (me + 1 + owner_step) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 // Without items here there is nothing to wait for.
@@ -248,8 +248,8 @@ gemm_ar(
                 const Tile t = grouped_8(scheduler.tile(), my_tiles_m, tiles_n);
                 // wait ready_y[peer] (credit: its y may be touched)
                 #pragma unroll 1
-                for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
-                    const u32 peer = (me + 1 + ring_step) % world;
+                for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
+                    const u32 peer = (me + 1 + peer_step) % world;
                     counter_wait(plan.cells, me, plan.ready_y + peer, watch, STORE, READY_Y);
                 }
                 fence_async_global();
@@ -261,8 +261,8 @@ gemm_ar(
                     tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, me,
                         me);
                     #pragma unroll 1
-                    for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
-                        const u32 peer = (me + 1 + ring_step) % world;
+                    for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
+                        const u32 peer = (me + 1 + peer_step) % world;
                         tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M,
                             me, peer);
                     }
@@ -274,13 +274,12 @@ gemm_ar(
                 tma_wait<0>();
                 // signal done.on(peer)[t] += 1
                 #pragma unroll 1
-                for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
-                    const u32 peer = (me + 1 + ring_step) % world;
+                for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
+                    const u32 peer = (me + 1 + peer_step) % world;
                     const u32 done_cell = (me * plan.tiles_m + t.row) * tiles_n + t.column;
                     counter_add(plan.cells, peer, plan.done + done_cell, 1);
                 }
             }
-            scheduler.end_loop(my_tiles);
             tma_wait<0>();
         }
     } else {  // multiply
@@ -293,8 +292,8 @@ gemm_ar(
         PipelineState<STAGES> stage;
         PipelineState<SUBTILES> subtile;
         #pragma unroll 1
-        for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
-            const u32 owner = (me + 1 + ring_step) % world;
+        for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
+            const u32 owner = (me + 1 + owner_step) % world;
             const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; scheduler.has(tiles); scheduler.next()) {
@@ -382,7 +381,6 @@ gemm_ar(
                 subtile.advance();
             }
         }
-        scheduler.end_loop(my_tiles);
     }
 
     __syncwarp();  // the one thread of a role meets its warp again
@@ -394,8 +392,8 @@ gemm_ar(
             if (lane == 0) {
                 // signal free_partial.on(peer)[me] += 1 (credit: partial may be written in the next launch)
                 #pragma unroll 1
-                for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
-                    const u32 peer = (me + 1 + ring_step) % world;
+                for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
+                    const u32 peer = (me + 1 + peer_step) % world;
                     counter_add(plan.cells, peer, plan.free_partial + me, 1);
                 }
             }

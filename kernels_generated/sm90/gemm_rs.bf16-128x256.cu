@@ -72,10 +72,10 @@ gemm_rs(
     const Buffer<X_AT, X_BYTES> smem_x = {base};
     const Buffer<W_AT, W_BYTES> smem_w = {base};
     const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
-    const Barriers<STAGE_FULL_AT, STAGE_FULL, Order::Cta> stage_full = {base};
-    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Order::Cta> stage_empty = {base};
-    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Order::Cta> subtile_full = {base};
-    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Order::Cta> subtile_empty = {base};
+    const Barriers<STAGE_FULL_AT, STAGE_FULL, Scope::Cta> stage_full = {base};
+    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Scope::Cta> stage_empty = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Scope::Cta> subtile_full = {base};
+    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Scope::Cta> subtile_empty = {base};
 
     if (warp == 0 && elect_one()) {
         tma_prefetch_map(x);
@@ -100,8 +100,8 @@ gemm_rs(
             TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<STAGES> stage;
             #pragma unroll 1
-            for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
-                const u32 owner = (me + 1 + ring_step) % world;
+            for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
+                const u32 owner = (me + 1 + owner_step) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 for (; scheduler.has(tiles); scheduler.next()) {
@@ -169,14 +169,13 @@ gemm_rs(
                     }
                 }
             }
-            scheduler.end_loop(my_tiles);
         } else if (warp == 1 && elect_one()) {  // store
             TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<SUBTILES> subtile;
             Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight
             #pragma unroll 1
-            for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
-                const u32 owner = (me + 1 + ring_step) % world;
+            for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
+                const u32 owner = (me + 1 + owner_step) % world;
                 const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
                 const u32 tiles = tiles_m * tiles_n;
                 // Without items here there is nothing to wait for.
@@ -228,7 +227,6 @@ gemm_rs(
                     subtile.advance();
                 }
             }
-            scheduler.end_loop(my_tiles);
             tma_wait<0>();
         }
     } else {  // multiply
@@ -241,8 +239,8 @@ gemm_rs(
         PipelineState<STAGES> stage;
         PipelineState<SUBTILES> subtile;
         #pragma unroll 1
-        for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
-            const u32 owner = (me + 1 + ring_step) % world;
+        for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
+            const u32 owner = (me + 1 + owner_step) % world;
             const u32 tiles_m = ceil_div(rows_of(plan, owner), TILE_M);
             const u32 tiles = tiles_m * tiles_n;
             for (; scheduler.has(tiles); scheduler.next()) {
@@ -330,7 +328,6 @@ gemm_rs(
                 subtile.advance();
             }
         }
-        scheduler.end_loop(my_tiles);
     }
 
     __syncwarp();  // the one thread of a role meets its warp again
@@ -342,8 +339,8 @@ gemm_rs(
             if (lane == 0) {
                 // signal free_partial.on(peer)[me] += 1 (credit: partial may be written in the next launch)
                 #pragma unroll 1
-                for (u32 ring_step = 0; ring_step < world - 1; ++ring_step) {
-                    const u32 peer = (me + 1 + ring_step) % world;
+                for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
+                    const u32 peer = (me + 1 + peer_step) % world;
                     counter_add(plan.cells, peer, plan.free_partial + me, 1);
                 }
             }

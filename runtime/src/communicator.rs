@@ -495,7 +495,7 @@ impl Drop for Communicator {
 fn too_few(world: u32, gpus: &[String]) -> Error {
     let named = gpus.iter().enumerate();
     let named: Vec<String> = named.map(|(gpu, name)| format!("{gpu} ({name})")).collect();
-    let dealt: Vec<String> = (0..world)
+    let shared: Vec<String> = (0..world)
         .map(|rank| (rank as usize % gpus.len().max(1)).to_string())
         .collect();
     Error::NoDevice {
@@ -507,7 +507,7 @@ fn too_few(world: u32, gpus: &[String]) -> Error {
         ),
         help: format!(
             "let ranks share them: `Communicator::on(&[{}], None)`, or `loopback({world})` with all on the first; `emulated({world})` needs no GPU",
-            dealt.join(", ")
+            shared.join(", ")
         ),
     }
 }

@@ -11,9 +11,8 @@ use counterflow::{Shape, gpus, schedules};
 /// New communicators that each launch once.
 const FIRST: u32 = 40;
 
-/// With a short limit, which a process has from its start: `--ignored --exact`, with UB_TIMEOUT of a second.
 #[test]
-#[ignore = "waits for the time limit: run it with UB_TIMEOUT=1"]
+#[ignore = "needs UB_TIMEOUT=1 from the start of its process: .ci/hardware runs it so"]
 fn copies_that_wait_for_a_rank_that_never_launches_name_it() {
     if here().is_none() {
         return;
@@ -104,7 +103,7 @@ fn first_launches_of_ranks_that_share_a_gpu_end() {
 }
 
 #[test]
-#[ignore = "one setting, in a process of its own: the test before runs it"]
+#[ignore = "a child process of first_launches_of_ranks_that_share_a_gpu_end, which sets its variables"]
 fn first_launches_in_this_setting() {
     let chosen = std::env::var_os(QUEUES).is_some();
     let Some(count) = here() else { return };

@@ -47,7 +47,7 @@ pub struct World {
 }
 
 impl World {
-    /// Dealt over so many GPUs.
+    /// Its ranks on so many GPUs, round robin.
     fn on(world: u32, gpus: u32) -> World {
         let turn = turn();
         let of_rank: Vec<u32> = (0..world).map(|rank| rank % gpus).collect();

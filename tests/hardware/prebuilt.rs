@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// Fills the cache that `COUNTERFLOW_CACHE` names and seals it.
 #[test]
-#[ignore = "minutes of compiling; .ci/pack runs it"]
+#[ignore = "no test: fills the cache that .ci/pack packs"]
 fn kernels_of_the_suite() {
     let compiler = fine(Compiler::find());
     let start = Instant::now();

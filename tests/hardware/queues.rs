@@ -51,7 +51,7 @@ pub fn apart(test: &str, set: &[(&str, &str)]) {
 
 /// Every schedule in the setting of this process: right, or refused where a rank's streams have no queue each.
 #[test]
-#[ignore = "one setting, in a process of its own: the others run it"]
+#[ignore = "a child process of the other tests of this file, which set its variables"]
 fn in_this_setting() {
     let Some(gpus) = here() else { return };
     let sharing: u32 = std::env::var(SHARING).map_or(0, |ranks| ranks.parse().expect("a number"));

@@ -44,9 +44,8 @@ fn again(way: fn(u32) -> Option<World>, schedule: fn() -> Program) {
     }
 }
 
-/// With a short limit, which a process has from its start: `--ignored --exact`, with UB_TIMEOUT of a second.
 #[test]
-#[ignore = "waits for the time limit: run it with UB_TIMEOUT=1"]
+#[ignore = "needs UB_TIMEOUT=1 from the start of its process: .ci/hardware runs it so"]
 fn a_rank_that_never_launches_is_named() {
     let all = [
         schedules::ag_gemm,

@@ -31,7 +31,7 @@ fn passes(name: &str, pipeline: &Checked<Pipeline>) -> Option<Vec<String>> {
         &expected::instructions(pipeline),
     ));
     let facts = &compiled.facts[0];
-    // The ceiling of 384 threads: setmaxnreg deals registers out from there.
+    // The ceiling of 384 threads: setmaxnreg reallocates registers from there.
     if facts.registers > 168 || facts.threads != Some(source.threads) {
         found.push(format!("{facts:?}"));
     }

@@ -216,7 +216,7 @@ fn split_k_passes_the_sass_checks() {
         let (program, variant) = split(kind, by);
         (program, variant.layout(layout))
     };
-    // Two blocks of rows a warpgroup, rows that a warp does not have, subtiles that are not dealt out evenly.
+    // Two blocks of rows a warpgroup, rows that a warp does not have, subtiles that do not divide evenly among CTAs.
     all_pass(&[
         split(((256, 64), false), 2),
         split(((128, 96), true), 2),

@@ -57,7 +57,7 @@ pub fn instructions(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
         ("PREEXIT", u32::from(pipeline.dependent_launch)),
         ("ACQBULK", u32::from(pipeline.dependent_launch)),
         // Where a partial is released, which is not in the way of the tile; neither at the start nor at the end. Where partials
-        // lie in the stages, nobody gives them back.
+        // lie in the stages, nobody releases them.
         (
             "MEMBAR.ALL.GPU",
             u32::from(pipeline.cta.split() > 1 && !pipeline.cta.aliased()),

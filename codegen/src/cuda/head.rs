@@ -372,11 +372,11 @@ impl Text<'_> {
         match (pipeline.cta.multicast_group() > 1, pipeline.cta.split() > 1) {
             (false, false) => {}
             (true, false) => {
-                self.line("const u32 cta_rank = cluster_rank();  // which CTA of its cluster this is");
+                self.line("const u32 multicast_rank = cluster_rank();  // which CTA of its cluster this is");
             }
             (false, true) => self.line("const u32 split_rank = cluster_rank();  // which of its cluster's CTAs this is, and which part of the steps it has"),
             (true, true) => {
-                self.line("const u32 cta_rank = cluster_rank() % CLUSTER;  // which of the CTAs that load together this is");
+                self.line("const u32 multicast_rank = cluster_rank() % CLUSTER;  // which of the CTAs that load together this is");
                 self.line("const u32 split_rank = cluster_rank() / CLUSTER;  // which part of the steps these have");
             }
         }

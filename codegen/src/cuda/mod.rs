@@ -86,6 +86,7 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
         role: "",
         run_by: RunBy::Groups,
         group: false,
+        more_loops: false,
     };
     let params = params::of(pipeline);
     text.head(&params);
@@ -123,6 +124,8 @@ struct Text<'a> {
     run_by: RunBy,
     /// Whether warpgroups do, not one thread.
     group: bool,
+    /// Whether its scheduler has more loops over items after what is being printed.
+    more_loops: bool,
 }
 
 impl Text<'_> {

@@ -17,9 +17,12 @@ impl Text<'_> {
     }
 
     pub(super) fn list(&mut self, nodes: &[Node]) {
-        let outer = self.origin;
-        nodes.iter().for_each(|node| self.node(node));
-        self.origin = outer;
+        let (origin, more_loops) = (self.origin, self.more_loops);
+        for (at, node) in nodes.iter().enumerate() {
+            self.more_loops = more_loops || nodes[at + 1..].iter().any(Node::has_items);
+            self.node(node);
+        }
+        (self.origin, self.more_loops) = (origin, more_loops);
     }
 
     fn node(&mut self, node: &Node) {
@@ -47,6 +50,7 @@ impl Text<'_> {
                         if body.iter().any(|node| uses(node, var)) {
                             text.line(format!("const u32 {var} = {};", text.expr(rank)));
                         }
+                        text.more_loops = true;
                         text.list(body);
                     },
                 );
@@ -172,7 +176,9 @@ impl Text<'_> {
                     } else {
                         self.pipeline.ring(*ring).parts()[*part].name.to_uppercase()
                     };
-                    shared.push_str(&format!(" + cta_rank * ({loaded_by_all}_BYTES / CLUSTER)"));
+                    shared.push_str(&format!(
+                        " + multicast_rank * ({loaded_by_all}_BYTES / CLUSTER)"
+                    ));
                 }
                 // The contiguous dimension comes first.
                 let [inner, outer] = if mn_major {

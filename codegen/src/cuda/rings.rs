@@ -1,7 +1,7 @@
 //! Rings in the text: their barriers, places in slots, and arrivals.
 
 use super::Text;
-use crate::warp::{Barrier, BarrierId, Expr, Order, Ring, RingId, Side, Slot};
+use crate::warp::{Barrier, BarrierId, Expr, Ring, RingId, Scope, Side, Slot};
 
 impl Text<'_> {
     /// The objects of all roles: buffers, and the barriers of slots.
@@ -14,10 +14,10 @@ impl Text<'_> {
             ));
         }
         for (_, barrier) in rings.iter().flat_map(|ring| ring.barriers()) {
-            let (order, name, at) = (order(barrier.order), barrier.name, at(barrier));
+            let (scope, name, at) = (scope(barrier.scope), barrier.name, at(barrier));
             let upper = name.to_uppercase();
             self.line(format!(
-                "const Barriers<{at}, {upper}, {order}> {name} = {{base}};"
+                "const Barriers<{at}, {upper}, {scope}> {name} = {{base}};"
             ));
         }
     }
@@ -160,12 +160,12 @@ pub(super) fn smem(part: &str) -> String {
     format!("smem_{part}")
 }
 
-/// What a barrier orders, as the prelude says it.
-const fn order(order: Order) -> &'static str {
-    match order {
-        Order::Complete => "Order::Complete",
-        Order::Cta => "Order::Cta",
-        Order::Cluster => "Order::Cluster",
+/// A barrier's scope, as the prelude says it.
+const fn scope(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Relaxed => "Scope::Relaxed",
+        Scope::Cta => "Scope::Cta",
+        Scope::Cluster => "Scope::Cluster",
     }
 }
 

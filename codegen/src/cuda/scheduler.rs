@@ -26,6 +26,7 @@ impl Text<'_> {
             self.line("if (consumer != 0) scheduler.next();  // ping-pong: the CTA's second tile is its second consumer's");
         }
         self.cursors(body);
+        self.more_loops = false;
         self.list(body);
     }
 
@@ -100,6 +101,8 @@ impl Text<'_> {
                 text.list(body);
             });
         }
-        self.line(format!("scheduler.end_loop({all});"));
+        if self.more_loops {
+            self.line(format!("scheduler.end_loop({all});"));
+        }
     }
 }

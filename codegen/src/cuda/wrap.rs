@@ -168,10 +168,10 @@ mod tests {
 
     #[test]
     fn no_line_is_broken_within_a_templates_arguments() {
-        let call = "tma_load_multicast_partial<PARTIAL_BOX_ROWS, TILE_N / CLUSTER>(smem_w[stage.index] + cta_rank * (W_BYTES / CLUSTER), w, full.at);";
+        let call = "tma_load_multicast_partial<PARTIAL_BOX_ROWS, TILE_N / CLUSTER>(smem_w[stage.index] + multicast_rank * (W_BYTES / CLUSTER), w, full.at);";
         let broken = [
             "                    tma_load_multicast_partial<PARTIAL_BOX_ROWS, TILE_N / CLUSTER>(smem_w[stage.index]",
-            "                        + cta_rank * (W_BYTES / CLUSTER), w, full.at);",
+            "                        + multicast_rank * (W_BYTES / CLUSTER), w, full.at);",
         ];
         assert_eq!(wrapped(call, 20), broken);
     }

@@ -12,8 +12,8 @@ pub struct Event {
     pub role: u16,
     /// By which of [`Timeline::lanes`](super::Timeline::lanes).
     pub lane: u16,
-    /// Whether it ran beside the lane's other work, as stores of tiles do.
-    pub beside: bool,
+    /// Whether the lane did other work meanwhile, as it does while tiles are stored.
+    pub overlapped: bool,
     /// What it was.
     pub kind: EventKind,
     /// For which op of the kernel.
@@ -87,8 +87,8 @@ pub struct Flow {
     pub credit: bool,
     /// From which rank and lane.
     pub from: (u16, u16),
-    /// Whether the sender did something else meanwhile ([`Event::beside`]).
-    pub beside: bool,
+    /// Whether the sender did something else meanwhile ([`Event::overlapped`]).
+    pub overlapped: bool,
     /// When it was sent.
     pub sent: f64,
     /// To which rank and lane.

@@ -135,8 +135,8 @@ impl<'a> Sim<'a> {
                 Action::Depart(transfer) => self.depart(transfer),
                 Action::Arrive(transfer, bytes) => self.arrive(transfer, u64::from(bytes)),
                 Action::Land(transfer, bytes) => self.land(transfer, u64::from(bytes)),
-                Action::Signal(cell, amount, from, beside) => {
-                    self.signalled(cell as usize, amount, from, beside);
+                Action::Signal(cell, amount, from, overlapped) => {
+                    self.signalled(cell as usize, amount, from, overlapped);
                 }
             }
         }
@@ -196,7 +196,7 @@ impl<'a> Sim<'a> {
             rank: worker.rank,
             role: self.plan.agents[worker.agent as usize].role,
             lane: worker.lane,
-            beside: transfer.is_some_and(|transfer| transfer.lane),
+            overlapped: transfer.is_some_and(|transfer| transfer.lane),
             kind,
             op,
             peer,
@@ -300,14 +300,14 @@ impl<'a> Sim<'a> {
     pub(super) fn signal(
         &mut self,
         worker: usize,
-        beside: bool,
+        overlapped: bool,
         home: u16,
         cell: usize,
         amount: u32,
     ) {
         let local = self.workers[worker].rank == home;
         let latency = self.signal_latency(local);
-        let action = Action::Signal(cell as u64, amount, worker as u32, beside);
+        let action = Action::Signal(cell as u64, amount, worker as u32, overlapped);
         self.at(self.now + latency, action);
     }
 
@@ -319,7 +319,7 @@ impl<'a> Sim<'a> {
         })
     }
 
-    fn signalled(&mut self, cell: usize, amount: u32, from: u32, beside: bool) {
+    fn signalled(&mut self, cell: usize, amount: u32, from: u32, overlapped: bool) {
         self.cells[cell] = self.cells[cell].saturating_add(amount);
         let count = self.cells[cell];
         let Some(waiting) = self.waiting.get_mut(&cell) else {
@@ -351,7 +351,7 @@ impl<'a> Sim<'a> {
                 counter,
                 credit: self.kernel.counters[counter.index()].purpose.is_credit(),
                 from: (sender, lane),
-                beside,
+                overlapped,
                 sent: seconds(sent),
                 to: (to.rank, to.lane),
                 met: seconds(self.now),

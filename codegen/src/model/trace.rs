@@ -135,7 +135,7 @@ impl Timeline {
         let every = flows().count().div_ceil(MOST_FLOWS).max(1);
         for (id, flow) in flows().step_by(every).enumerate() {
             let name = self.counters[flow.counter.index()].as_str();
-            let thread = u32::from(flow.from.1) * 2 + u32::from(flow.beside);
+            let thread = u32::from(flow.from.1) * 2 + u32::from(flow.overlapped);
             for (phase, rank, thread, time) in [
                 ("s\"", flow.from.0, thread, flow.sent),
                 (
@@ -236,7 +236,7 @@ fn joined(timeline: &Timeline, together: u32, ranks: u32) -> Vec<Slice> {
     let mut last: HashMap<Thread, usize> = HashMap::new();
     let events = timeline.events.iter();
     for event in events.filter(|event| u32::from(event.rank) < ranks) {
-        let thread = u32::from(event.lane) * 2 + u32::from(event.beside);
+        let thread = u32::from(event.lane) * 2 + u32::from(event.overlapped);
         let thread = (event.rank, thread);
         if let Some(slice) = last.get(&thread).map(|at| &mut slices[*at])
             && (slice.op, slice.kind) == (event.op, event.kind)

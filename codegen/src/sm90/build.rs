@@ -184,7 +184,7 @@ fn after_join(role: &Role) -> &[Block] {
 }
 
 /// The CTAs that move data. They may take items of the GEMM afterwards if nothing they wait for comes from one: an
-/// item is dealt to a CTA in advance, and must not be behind a wait for itself.
+/// item is assigned to a CTA in advance, and must not be behind a wait for itself.
 fn comm(kernel: &Kernel) -> Option<Comm> {
     let mover = role(kernel, |kind| matches!(kind, RoleKind::Comm { .. }))?;
     let RoleKind::Comm { ctas } = mover.kind else {

@@ -189,7 +189,7 @@ impl Walk<'_, '_> {
         ))
     }
 
-    /// Turns accumulators into subtiles: reads the operands, computes, rounds and hands on.
+    /// Turns accumulators into subtiles: reads the operands, computes, rounds and writes.
     ///
     /// What is read or computed comes as late as it can, behind the waits: nothing but accumulators is in registers
     /// while a warp waits.

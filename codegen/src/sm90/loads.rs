@@ -259,12 +259,12 @@ impl Walk<'_, '_> {
             self.step() * Expr::symbol("TILE_K", tile.k),
         );
         if tile_side.ctas > 1 {
-            let cta_rank = Expr::var("cta_rank");
+            let multicast_rank = Expr::var("multicast_rank");
             if mn_major {
                 let cluster = Expr::symbol("CLUSTER", tile_side.ctas);
-                k = k + cta_rank * (Expr::symbol("TILE_K", tile.k) / cluster);
+                k = k + multicast_rank * (Expr::symbol("TILE_K", tile.k) / cluster);
             } else {
-                mine = mine + cta_rank * tile_side.mine();
+                mine = mine + multicast_rank * tile_side.mine();
             }
         }
         let mut staged = Staged {
@@ -350,7 +350,7 @@ impl Walk<'_, '_> {
             return (come.clone(), come);
         }
         let each = tile_side.mine();
-        let before = least(Expr::var("cta_rank") * each.clone(), come.clone());
+        let before = least(Expr::var("multicast_rank") * each.clone(), come.clone());
         let mine = least(come.clone() - before, each);
         let mine = self.name(sizes, &format!("my_{name}_rows"), mine);
         (come, mine)

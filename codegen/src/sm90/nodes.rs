@@ -36,7 +36,7 @@ pub(super) fn side(region: &Region) -> Option<(Operand, Var)> {
     }
 }
 
-/// Gives a slot back whose stores have read it, or hands it on.
+/// Releases a slot when its stores have read it.
 pub(super) fn read(ring: RingId, slot: Slot) -> [Node; 2] {
     [
         Node::AwaitRead { pending: 0.into() },

@@ -233,16 +233,7 @@ impl Walk<'_, '_> {
         body: impl FnOnce(&mut Self) -> Vec<Node>,
     ) -> Option<Node> {
         let name = self.ident(var);
-        let outer = self
-            .scope
-            .iter()
-            .filter(|(_, bound)| matches!(bound, Bound::Rank(_)))
-            .count();
-        let step = if outer == 0 {
-            "ring_step".into()
-        } else {
-            format!("{name}_ring_step")
-        };
+        let step = format!("{name}_step");
         let (count, rank) = match order {
             RankOrder::FromMe {
                 start,

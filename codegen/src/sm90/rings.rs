@@ -4,7 +4,7 @@
 use super::builder::Builder;
 use super::cta::Region;
 use crate::warp::{
-    Barrier, Buffer, CONSUMERS, Expr, MulticastArrivals, Order, Part, Ring, RingId, identifier,
+    Barrier, Buffer, CONSUMERS, Expr, MulticastArrivals, Part, Ring, RingId, Scope, identifier,
 };
 
 /// The ring of operands.
@@ -39,7 +39,7 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
         }
     };
     // Those that share the tile.
-    let sharing = b.rank(Expr::var("lane"), Expr::var("cta_rank"));
+    let sharing = b.rank(Expr::var("lane"), Expr::var("multicast_rank"));
     let operands = tiling.operands().iter().map(|operand| Part {
         name: identifier(&b.kernel.buffers[operand.tensor.index()].name),
         bytes: operand.bytes,
@@ -61,7 +61,7 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
     let mut rings = vec![stage, subtile];
     if split > 1 {
         let full = Barrier {
-            order: Order::Cluster,
+            scope: Scope::Cluster,
             ..landing("split_partial_full")
         };
         // A lane of each warp of the others that read theirs.
@@ -71,7 +71,7 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
                 peer: sharing.clone(),
                 others: true,
             }),
-            order: Order::Cluster,
+            scope: Scope::Cluster,
             ..barrier("split_partial_empty", (split - 1) * 4)
         };
         let empty = (!cta.aliased()).then(empty);
@@ -140,7 +140,7 @@ const fn barrier(name: &'static str, arrivals: u32) -> Barrier {
         name,
         arrivals,
         multicast: None,
-        order: Order::Cta,
+        scope: Scope::Cta,
         tx: false,
     }
 }
@@ -153,7 +153,8 @@ fn landing(name: &'static str) -> Barrier {
     }
 }
 
-/// A barrier whose arrivals are at that of each of several CTAs: they order what is complete by then.
+/// A barrier whose arrivals are at that of each of several CTAs. They are relaxed: what they are about is complete by
+/// then.
 fn multicast(barrier: Barrier, ctas: u32, peer: Expr) -> Barrier {
     Barrier {
         multicast: Some(MulticastArrivals {
@@ -161,7 +162,7 @@ fn multicast(barrier: Barrier, ctas: u32, peer: Expr) -> Barrier {
             peer,
             others: false,
         }),
-        order: Order::Complete,
+        scope: Scope::Relaxed,
         ..barrier
     }
 }

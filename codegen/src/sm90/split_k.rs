@@ -151,7 +151,7 @@ impl Walk<'_, '_> {
         let from = (Expr::var("split_rank") + split() - 1 - owner(split())) % split();
         let send = Node::Fragment(FragmentOp::SendPartial {
             ring: PARTIALS,
-            to: self.b.rank(owner(split()), Expr::var("cta_rank")),
+            to: self.b.rank(owner(split()), Expr::var("multicast_rank")),
             index: place(from),
             part: Expr::var("part"),
         });

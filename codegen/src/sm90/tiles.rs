@@ -134,7 +134,7 @@ impl Walk<'_, '_> {
     /// A tile's row or column among all: with `ctas` of a cluster along it, a place is theirs together.
     fn of_cta(&self, place: String, ctas: u32) -> Expr {
         if ctas > 1 {
-            Expr::var(place) * Expr::symbol("CLUSTER", ctas) + Expr::var("cta_rank")
+            Expr::var(place) * Expr::symbol("CLUSTER", ctas) + Expr::var("multicast_rank")
         } else {
             Expr::var(place)
         }

@@ -73,7 +73,7 @@ impl<'b, 'a> Walk<'b, 'a> {
         self.scheduler = scheduler;
         let mut nodes = self.blocks(body);
         trim(&mut nodes);
-        let scheduled = nodes.iter().any(has_items);
+        let scheduled = nodes.iter().any(Node::has_items);
         let ping_pong = self.b.cta.mode() == Mode::PingPong;
         if scheduled && ping_pong && self.which == Which::Multiply {
             let test = Test::Differ(Expr::var("consumer"), 0.into());
@@ -361,12 +361,6 @@ impl Builder<'_> {
             TensorKind::Scratch { .. } => View::SharedSlots,
         }
     }
-}
-
-fn has_items(node: &Node) -> bool {
-    let mut found = false;
-    node.visit(&mut |node| found |= matches!(node, Node::Items { .. }));
-    found
 }
 
 fn has_stores(node: &Node) -> bool {

@@ -14,7 +14,7 @@
 //! one to the other. Operands pass through a ring of stages, results through a ring of subtiles.
 //!
 //! CTAs of a cluster work together in two ways, or in both. Those that have tiles beside each other load what these have
-//! in common, a piece each into all of them; `cta_rank` is which of them one is. Those that share the K steps of a tile send
+//! in common, a piece each into all of them; `multicast_rank` is which of them one is. Those that share the K steps of a tile send
 //! each other their sums, which may lie where the stages are; `split_rank` is which. The first follow each other in the
 //! cluster: they lie on a pair of SMs.
 
@@ -32,7 +32,7 @@ pub use crate::tiling::{Subtile, Tile};
 pub use expr::{Expr, Field, MOST_STEPS, Op, OrderId, Test, Values};
 pub use fragment::{Epilogue, FragmentOp, Param, Source};
 pub use node::{At, Grid, Map, MapId, Node, Note, PartialBoxes, Phase, Slot, View};
-pub use ring::{Barrier, BarrierId, Buffer, MulticastArrivals, Order, Part, Ring, RingId, Side};
+pub use ring::{Barrier, BarrierId, Buffer, MulticastArrivals, Part, Ring, RingId, Scope, Side};
 pub use scheduler::{Ctas, LoopId, Scheduler, SchedulerId};
 pub(crate) use spelling::{
     Spelling, counter_name, factor, field_name, identifier, number, test, variable,
@@ -228,7 +228,7 @@ impl Pipeline {
         )
     }
 
-    /// Registers that each thread begins with, before the warpgroups deal them out.
+    /// Registers that each thread begins with, before the warpgroups reallocate them.
     pub fn registers_at_first(&self) -> u32 {
         let (first, others) = self.registers();
         (first + CONSUMERS * others) / (1 + CONSUMERS)

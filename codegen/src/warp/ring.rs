@@ -1,4 +1,4 @@
-//! What goes round between warps: slots with barriers, and the shared memory that these are about.
+//! Rings: slots of shared memory that warps fill and empty, with their barriers.
 
 use super::expr::Expr;
 use crate::sm90::cta::Region;
@@ -39,7 +39,7 @@ pub enum Side {
     Empty,
 }
 
-/// Slots that go round between warps: one fills a slot, another one empties it.
+/// Slots that warps use cyclically: one fills a slot, another one empties it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ring {
     /// What a slot is called: `stage`, `subtile`, `staging`.
@@ -64,8 +64,8 @@ pub struct Ring {
 pub struct Buffer {
     /// Where its first part starts.
     pub at: u32,
-    /// Places that the slots have. If there are fewer than slots in all sets, consumers hand places on to each other: whoever is
-    /// done with a slot hands it on to the set after, and the last one's to the first.
+    /// Places that the slots have. If there are fewer than slots in all sets, each place goes from one consumer to the next:
+    /// whoever is done with a slot releases it to the set after, the last one to the first.
     pub places: u32,
     /// What a slot holds: part after part, each as an array over places.
     pub parts: Vec<Part>,
@@ -89,21 +89,21 @@ pub struct Barrier {
     pub arrivals: u32,
     /// At whose barriers an arrival is a multicast; `None`: at this CTA's alone.
     pub multicast: Option<MulticastArrivals>,
-    /// What waits and arrivals order.
-    pub order: Order,
+    /// At which scope its arrivals release and its waits acquire.
+    pub scope: Scope,
     /// Whether a phase ends with bytes, too: those that an arrival announced have landed.
     pub tx: bool,
 }
 
-/// What a wait and an arrival at a barrier order.
+/// The scope at which arrivals at a barrier release and waits acquire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Order {
-    /// Nothing that is not complete by then, as what tensor cores and TMA have read: relaxed. Who waits may overwrite that,
-    /// and reads nothing.
-    Complete,
-    /// Ordinary accesses of this CTA: release and acquire at its scope.
+pub enum Scope {
+    /// None: they order nothing. Whatever they are about is complete by then, as what tensor cores and TMA have read is.
+    /// The waiter may overwrite it, and reads nothing.
+    Relaxed,
+    /// This CTA's: they order its ordinary accesses.
     Cta,
-    /// Ordinary accesses of its cluster: release and acquire at its scope.
+    /// Its cluster's: they order ordinary accesses of all its CTAs.
     Cluster,
 }
 
@@ -156,10 +156,19 @@ impl Ring {
         self.buffer.as_ref().map_or(&[], |buffer| &buffer.parts)
     }
 
-    /// Whether consumers hand its places on to each other.
+    /// Whether its places go from one consumer to the next.
     pub fn is_staggered(&self) -> bool {
         let all = self.all();
         self.buffer.as_ref().is_some_and(|it| it.places < all)
+    }
+
+    /// What a report calls one of its slots.
+    pub fn slot_name(&self) -> &'static str {
+        match self.name {
+            "split_partial" => "split-K partial",
+            "staging" => "staging buffer",
+            name => name,
+        }
     }
 
     /// Its barrier of that side.

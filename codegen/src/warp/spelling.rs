@@ -140,14 +140,14 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
 /// Names that the generated CUDA has for its own: words of C++, of the prelude and of every kernel.
 const OWN: &str = "T acc advance all_steps arrive arrive_on at auto barriers base batch batches behind bf16 block block_bytes \
     block_rows blockidx blocks bool buffer ceil_div cell cells cluster cluster_rank cluster_sync column columns \
-    comm_ctas complete const constexpr consumer consumers continue counter counter_add counter_advance counter_on \
-    counter_wait counter_wait_before counters_advance cta cta_rank elect_one else end_loop enum expect extern \
+    comm_ctas const constexpr consumer consumers continue counter counter_add counter_advance counter_on \
+    counter_wait counter_wait_before counters_advance cta elect_one else end_loop enum expect extern \
     fence_async_global fence_async_shared finished first first_column first_row first_step float for from full \
     gemm_rs griddim grouped_8 has height held i if include index init int items k lane last last_of late_comm \
-    late_join launch_dependents load m mbarrier_init_fence me min mn_major multiply my_tiles my_tiles_m n next \
+    late_join launch_dependents load m mbarrier_init_fence me min mn_major multicast_rank multiply my_tiles my_tiles_m n next \
     next_ping_pong nullptr of_other oldest order order_at orderbarrier part partial_add partial_box_rows \
     partial_chunk partial_send phase piece pieces pipelinestate place plan pragma previous registers_give \
-    registers_take return ring_step role row row_major rows rows_of scheduler sending sent shared shared_address \
+    registers_take relaxed return role row row_major rows rows_of scheduler scope sending sent shared shared_address \
     shared_bytes slice slice_bytes slice_n smem_split_partial smem_staging smem_subtile split split_partial \
     split_partial_at split_partial_bytes split_partial_empty split_partial_full split_partial_full_at \
     split_partial_subtile_bytes split_partial_subtiles split_partial_threads split_partials split_rank stage \
@@ -173,14 +173,16 @@ pub(crate) fn variable(name: &str) -> String {
     }
 }
 
-/// A name of the user's as the generated CUDA has it: one that is also the text's own, or the compiler's, has `_` behind it. Constants and
-/// enumerators have names in capitals, so capitals make no difference.
+/// A name of the user's as the generated CUDA has it: one that is also the text's own, or the compiler's, or what a
+/// loop over ranks counts by, has `_` behind it. Constants and enumerators have names in capitals, so capitals make no
+/// difference.
 pub(crate) fn identifier(name: &str) -> String {
     let own = OWN.split_whitespace().any(|own| match own.len() {
         1 => own == name,
         _ => own.eq_ignore_ascii_case(name),
     });
-    if own || LOOPS.contains(&name) || name.starts_with("__") {
+    let counts_a_loop = name.ends_with("_step");
+    if own || counts_a_loop || LOOPS.contains(&name) || name.starts_with("__") {
         format!("{name}_")
     } else {
         name.into()

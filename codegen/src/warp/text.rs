@@ -120,7 +120,7 @@ impl Printer<'_> {
                 self.page.line(line);
             }
             (_, split) => {
-                let line = format!("clusters of {rows}x{columns} CTAs, `cta_rank` is which");
+                let line = format!("clusters of {rows}x{columns} CTAs, `multicast_rank` is which");
                 self.page.line(if split > 1 {
                     format!("{line}, of each {split} {split_k}")
                 } else {
@@ -216,12 +216,12 @@ impl Printer<'_> {
                         self.field(Field::LateJoin)
                     ),
                 };
-                let turn = if scheduler.alternates(self.at) {
+                let ping_pong = if scheduler.alternates(self.at) {
                     ", their consumers in ping-pong"
                 } else {
                     ""
                 };
-                format!("deal to {to}{turn}")
+                format!("tile scheduler over {to}{ping_pong}")
             }
             Node::Ranks {
                 step,

@@ -9,6 +9,13 @@ impl Node {
         self.body().iter().for_each(|node| node.visit(f));
     }
 
+    /// Whether it is a loop over items, or has one within it.
+    pub fn has_items(&self) -> bool {
+        let mut found = false;
+        self.visit(&mut |node| found |= matches!(node, Node::Items { .. }));
+        found
+    }
+
     /// The nodes it encloses.
     pub fn body(&self) -> &[Node] {
         match self {

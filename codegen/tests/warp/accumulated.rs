@@ -351,7 +351,7 @@ fn a_subtile_that_is_not_added_once() {
     error[race]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..32 of grad (chunk or slot 0) on rank 0 for tile (0, 0)
       = store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..32 of grad (chunk or slot 0) on rank 0 for tile (0, 0)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
 }
 

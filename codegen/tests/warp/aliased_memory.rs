@@ -175,16 +175,16 @@ fn arrives(node: &Node, wanted: Side) -> bool {
 fn partials_come_before_all_are_done_with_their_steps() {
     insta::assert_snapshot!(without(two(), 0, |node| awaits(node, Side::Full)), @"
     error[race]: load of block 1 on rank 0 loads rows 0..128, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
-      = multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
+      = multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 0 of CTA 1 of its cluster
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     // As if they were done when half of them are.
     insta::assert_snapshot!(verdict(two(), |pipeline| pipeline.rings[TILES].full.arrivals -= 8), @"
     error[race]: load of block 1 on rank 0 loads rows 0..128, columns 576..640 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
-      = multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 1 of CTA 1 of its cluster
+      = multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 1 of CTA 1 of its cluster
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     // As if each were alone.
     let alone = verdict(two(), |pipeline| {
@@ -193,17 +193,17 @@ fn partials_come_before_all_are_done_with_their_steps() {
     });
     insta::assert_snapshot!(alone, @"
     error[race]: load of block 1 on rank 0 loads rows 0..128, columns 576..640 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
-      = multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 1 of CTA 1 of its cluster
+      = multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 1 of CTA 1 of its cluster
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     // Before the last multiply has read its stage.
     let wait = |node: &Node| *node == Node::MmaWait { pending: 0 };
     insta::assert_snapshot!(without(two(), 0, wait), @"
-    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
+    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 0 of CTA 1 of its cluster
       = multiply of block 1 on rank 0 multiplies x of stage 0 by w of stage 0
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
 }
 
@@ -249,23 +249,23 @@ fn released_too_soon(pipeline: &mut Pipeline) {
 #[test]
 fn the_next_tile_is_loaded_before_subtiles_were_read() {
     insta::assert_snapshot!(without(two(), 0, |node| awaits(node, Side::Empty)), @"
-    error[race]: multiply of block 1 on rank 0 sends subtile 0 of its part to split_partial 1 of CTA 0 of its cluster
+    error[race]: multiply of block 1 on rank 0 sends subtile 0 of its part to split-K partial 1 of CTA 0 of its cluster
       = load of block 0 on rank 0 loads rows 256..384, columns 64..128 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     let read = |node: &Node| matches!(node, Node::AwaitRead { .. });
     insta::assert_snapshot!(without(two(), 0, read), @"
     error[race]: load of block 1 on rank 0 loads rows 256..384, columns 960..1024 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
       = store of block 1 on rank 0 stores subtile 0 to rows 0..128, columns 16..32 of y (chunk or slot 0) on rank 0 for tile (0, 0)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     insta::assert_snapshot!(verdict(two(), released_too_soon), @"
     error[race]: load of block 1 on rank 0 loads rows 256..384, columns 960..1024 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
       = multiply of block 1 on rank 0 writes subtile 1
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
 }
 
@@ -279,9 +279,9 @@ fn the_next_tile_is_loaded_where_the_one_beside_has_subtiles() {
     });
     insta::assert_snapshot!(alone, @"
     error[race]: load of block 2 on rank 0 loads rows 256..320, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
-      = multiply of block 1 on rank 0 sends subtile 3 of its part to split_partial 0 of CTA 3 of its cluster
+      = multiply of block 1 on rank 0 sends subtile 3 of its part to split-K partial 0 of CTA 3 of its cluster
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     let half = verdict(four(), |pipeline| {
         let empty = pipeline.rings[TILES].empty.as_mut();
@@ -289,21 +289,21 @@ fn the_next_tile_is_loaded_where_the_one_beside_has_subtiles() {
     });
     insta::assert_snapshot!(half, @"
     error[race]: load of block 3 on rank 0 loads rows 320..384, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
-      = multiply of block 1 on rank 0 sends subtile 1 of its part to split_partial 1 of CTA 3 of its cluster
+      = multiply of block 1 on rank 0 sends subtile 1 of its part to split-K partial 1 of CTA 3 of its cluster
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     // To those that share its own tile.
     let sharing = verdict(four(), |pipeline| {
         let empty = pipeline.rings[TILES].empty.as_mut().expect("a barrier");
         let multicast = empty.multicast.as_mut().expect("several");
-        multicast.peer = Expr::var("lane") * 2 + Expr::var("cta_rank");
+        multicast.peer = Expr::var("lane") * 2 + Expr::var("multicast_rank");
     });
     insta::assert_snapshot!(sharing, @"
     error[race]: load of block 2 on rank 0 loads rows 256..320, columns 512..576 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
-      = multiply of block 1 on rank 0 sends subtile 3 of its part to split_partial 0 of CTA 3 of its cluster
+      = multiply of block 1 on rank 0 sends subtile 3 of its part to split-K partial 0 of CTA 3 of its cluster
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
 }
 
@@ -311,15 +311,15 @@ fn the_next_tile_is_loaded_where_the_one_beside_has_subtiles() {
 #[test]
 fn done_with_the_steps_of_another_tile() {
     let beside = verdict(four(), |pipeline| {
-        let other = Expr::from(1) - Expr::var("cta_rank");
+        let other = Expr::from(1) - Expr::var("multicast_rank");
         let multicast = pipeline.rings[TILES].full.multicast.as_mut();
         multicast.expect("several").peer = Expr::var("lane") * 2 + other;
     });
     insta::assert_snapshot!(beside, @"
-    error[race]: multiply of block 3 on rank 0 sends subtile 0 of its part to split_partial 0 of CTA 1 of its cluster
+    error[race]: multiply of block 3 on rank 0 sends subtile 0 of its part to split-K partial 0 of CTA 1 of its cluster
       = load of block 1 on rank 0 loads rows 64..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     // To those that have the same steps.
     let same = verdict(four(), |pipeline| {
@@ -328,10 +328,10 @@ fn done_with_the_steps_of_another_tile() {
         multicast.expect("several").peer = peer;
     });
     insta::assert_snapshot!(same, @"
-    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 1 of CTA 2 of its cluster
+    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 1 of CTA 2 of its cluster
       = load of block 3 on rank 0 loads rows 64..128, columns 576..640 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
 }
 
@@ -353,7 +353,7 @@ fn what_is_under_way_at_the_end() {
     insta::assert_snapshot!(without(four(), 0, |node| awaits(node, Side::Empty)), @"
     error[race]: store of block 1 on rank 0 ends while its cluster's shared memory may still change
       = store of block 2 on rank 0 says that its subtiles have been read for tile (3, 1)
-      = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
+      = nobody waits until this has landed in the other CTA: the cluster barrier at the end does not complete it
       help: wait for the barrier it completes on, or leave it out if nobody needs it
     ");
 }
@@ -366,10 +366,10 @@ fn partials_and_subtiles_in_the_same_place() {
         pipeline.rings[PARTIALS].buffer.as_mut().expect("memory").at = subtiles;
     });
     insta::assert_snapshot!(together, @"
-    error[race]: multiply of block 1 on rank 0 sends subtile 0 of its part to split_partial 0 of CTA 0 of its cluster
+    error[race]: multiply of block 1 on rank 0 sends subtile 0 of its part to split-K partial 0 of CTA 0 of its cluster
       = multiply of block 0 on rank 0 writes subtile 0
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     let subtiles = verdict(two(), |pipeline| pipeline.rings[SUBTILES].slots -= 1);
     insta::assert_snapshot!(subtiles, @"
@@ -384,16 +384,16 @@ fn the_phase_of_the_tile_before() {
     let advances =
         |node: &Node| matches!(node, Node::Advance { ring, .. } if usize::from(ring.0) == TILES);
     insta::assert_snapshot!(without(two(), 0, advances), @"
-    error[race]: multiply of block 1 on rank 0 sends subtile 0 of its part to split_partial 1 of CTA 0 of its cluster
+    error[race]: multiply of block 1 on rank 0 sends subtile 0 of its part to split-K partial 1 of CTA 0 of its cluster
       = load of block 0 on rank 0 loads rows 256..384, columns 64..128 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (2, 0)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     insta::assert_snapshot!(without(two(), 1, advances), @"
-    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
+    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 0 of CTA 1 of its cluster
       = load of block 1 on rank 0 loads rows 256..384, columns 960..1024 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (2, 0)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
 }
 
@@ -404,6 +404,6 @@ fn accesses_that_are_not_fenced_from_the_next_loads() {
     error[race]: store of block 1 on rank 0 stores subtile 0 to rows 0..128, columns 16..32 of y (chunk or slot 0) on rank 0 for tile (0, 0)
       = multiply of block 1 on rank 0 writes subtile 0
       = a barrier or a counter orders them, but no proxy fence
-      help: `fence_async_shared` after ordinary accesses, before the slot is given on
+      help: `fence_async_shared` after ordinary accesses, before the slot is released
     ");
 }

@@ -103,8 +103,8 @@ fn trace(mut pipeline: Pipeline, mut edit: impl FnMut(&mut Node) -> bool) -> Str
 }
 
 /// The rank in its cluster of a CTA of four.
-fn rank(split_rank: Expr, cta_rank: Expr) -> Expr {
-    split_rank * 2 + cta_rank
+fn rank(split_rank: Expr, multicast_rank: Expr) -> Expr {
+    split_rank * 2 + multicast_rank
 }
 
 fn other(name: &str) -> Expr {
@@ -136,7 +136,7 @@ fn loads_into_ctas_that_have_other_steps() {
     error[race]: load of block 2 on rank 0 loads rows 0..64, columns 448..512 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
       = load of block 0 on rank 0 loads rows 0..64, columns 0..64 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     // Into one of its own and one beyond.
     insta::assert_snapshot!(loaded_into(&rank(Expr::var("split_rank"), Expr::from(1))), @"
@@ -163,9 +163,9 @@ fn emptied_at(peer: Expr) -> String {
 fn stages_that_are_released_to_others() {
     insta::assert_snapshot!(emptied_at(rank(other("split_rank"), Expr::var("lane"))), @"
     error[progress]: load of block 2 on rank 0 waits for a stage to be empty for tile (0, 0)
-      = multiply of block 0 on rank 0 gives a slot on
-      = the next phase may be over before all its warps have looked: by its parity, the one they wait for is not
-      help: what ends the next phase must come after the wait in each warp: an arrival of all of them, not of one
+      = multiply of block 0 on rank 0 releases a stage
+      = the barrier may complete its next phase before all waiting warps have observed this one: its parity is then ambiguous
+      help: let every waiting warp arrive after its wait, not only one of them
     ");
     // To the first two, whoever loaded.
     insta::assert_snapshot!(emptied_at(Expr::var("lane")), @"
@@ -177,11 +177,11 @@ fn stages_that_are_released_to_others() {
       = load of block 1 on rank 0 waits until the subtiles before have been read for tile (2, 0)
     ");
     // To those of its rank, as partials are.
-    insta::assert_snapshot!(emptied_at(rank(Expr::var("lane"), Expr::var("cta_rank"))), @"
+    insta::assert_snapshot!(emptied_at(rank(Expr::var("lane"), Expr::var("multicast_rank"))), @"
     error[race]: load of block 3 on rank 0 loads rows 64..128, columns 896..904 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
       = load of block 3 on rank 0 loads rows 64..128, columns 448..512 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 0)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
 }
 
@@ -193,7 +193,7 @@ fn a_stage_is_loaded_again_before_all_who_have_it_are_done() {
     error[race]: load of block 2 on rank 0 loads rows 0..128, columns 896..904 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = load of block 2 on rank 0 loads rows 0..128, columns 448..512 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
 }
 
@@ -209,22 +209,22 @@ fn sent_to(cta: impl Fn(Expr) -> Expr) -> String {
 
 #[test]
 fn partials_that_are_sent_to_a_cta_with_another_tile() {
-    insta::assert_snapshot!(sent_to(|owner| rank(owner, other("cta_rank"))), @"
-    error[race]: multiply of block 2 on rank 0 sends subtile 0 of its part to split_partial 1 of CTA 1 of its cluster
+    insta::assert_snapshot!(sent_to(|owner| rank(owner, other("multicast_rank"))), @"
+    error[race]: multiply of block 2 on rank 0 sends subtile 0 of its part to split-K partial 1 of CTA 1 of its cluster
       = load of block 1 on rank 0 loads rows 128..256, columns 128..192 of x (chunk or slot 0) on rank 0 into x of stage 2 for tile (0, 0)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     // As if there were no halves.
     insta::assert_snapshot!(sent_to(|owner| owner), @"
-    error[race]: multiply of block 3 on rank 0 sends subtile 0 of its part to split_partial 1 of CTA 0 of its cluster
-      = multiply of block 2 on rank 0 sends subtile 0 of its part to split_partial 1 of CTA 0 of its cluster
+    error[race]: multiply of block 3 on rank 0 sends subtile 0 of its part to split-K partial 1 of CTA 0 of its cluster
+      = multiply of block 2 on rank 0 sends subtile 0 of its part to split-K partial 1 of CTA 0 of its cluster
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     // Beyond the cluster.
-    insta::assert_snapshot!(sent_to(|owner| rank(owner + 2, Expr::var("cta_rank"))), @"
-    error[coverage]: multiply of block 2 on rank 0 sends subtile 0 of its part to split_partial 1 of CTA 4 of its cluster
+    insta::assert_snapshot!(sent_to(|owner| rank(owner + 2, Expr::var("multicast_rank"))), @"
+    error[coverage]: multiply of block 2 on rank 0 sends subtile 0 of its part to split-K partial 1 of CTA 4 of its cluster
       = its cluster has no CTA 4
     ");
 }
@@ -241,17 +241,17 @@ fn partials_released_to(peer: Expr) -> String {
 
 #[test]
 fn partials_that_are_released_to_others() {
-    insta::assert_snapshot!(partials_released_to(rank(Expr::var("lane"), other("cta_rank"))), @"
-    error[progress]: multiply of block 1 on rank 0 waits for a split_partial to be empty
-      = multiply of block 2 on rank 0 gives a slot on
-      = the next phase may be over before all its warps have looked: by its parity, the one they wait for is not
-      help: what ends the next phase must come after the wait in each warp: an arrival of all of them, not of one
+    insta::assert_snapshot!(partials_released_to(rank(Expr::var("lane"), other("multicast_rank"))), @"
+    error[progress]: multiply of block 1 on rank 0 waits for a split-K partial to be empty
+      = multiply of block 2 on rank 0 releases a split-K partial
+      = the barrier may complete its next phase before all waiting warps have observed this one: its parity is then ambiguous
+      help: let every waiting warp arrive after its wait, not only one of them
     ");
     insta::assert_snapshot!(partials_released_to(Expr::var("lane")), @"
-    error[progress]: multiply of block 1 on rank 0 waits for a split_partial to be empty
-      = multiply of block 0 on rank 0 gives a slot on
-      = the next phase may be over before all its warps have looked: by its parity, the one they wait for is not
-      help: what ends the next phase must come after the wait in each warp: an arrival of all of them, not of one
+    error[progress]: multiply of block 1 on rank 0 waits for a split-K partial to be empty
+      = multiply of block 0 on rank 0 releases a split-K partial
+      = the barrier may complete its next phase before all waiting warps have observed this one: its parity is then ambiguous
+      help: let every waiting warp arrive after its wait, not only one of them
     ");
 }
 
@@ -270,8 +270,8 @@ fn both_load_the_same_half() {
     ");
 }
 
-/// Nothing that one CTA did to another may be under way when it leaves: neither loads and what gives stages back, nor
-/// what gives sums back.
+/// Nothing that one CTA did to another may be under way when it leaves: neither loads and releases of stages, nor
+/// releases of partials.
 #[test]
 fn what_is_under_way_at_the_end() {
     let mut pipeline = four();
@@ -290,13 +290,14 @@ fn what_is_under_way_at_the_end() {
     assert!(edited);
     insta::assert_snapshot!(verdict(pipeline), @"
     error[race]: load of block 5 on rank 0 ends while its cluster's shared memory may still change
-      = multiply of block 7 on rank 0 gives a slot on
-      = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
+      = multiply of block 7 on rank 0 releases a stage
+      = nobody waits until this has landed in the other CTA: the cluster barrier at the end does not complete it
       help: wait for the barrier it completes on, or leave it out if nobody needs it
     ");
-    let gives = |node: &Node| matches!(node, Node::Arrive { barrier, .. } if barrier.ring.0 == 2);
+    let releases =
+        |node: &Node| matches!(node, Node::Arrive { barrier, .. } if barrier.ring.0 == 2);
     let always = trace(ping_pong(), |node| match node {
-        Node::If { test, body } if body.iter().any(gives) => {
+        Node::If { test, body } if body.iter().any(releases) => {
             *test = Test::Equal(0.into(), 0.into());
             true
         }
@@ -304,17 +305,18 @@ fn what_is_under_way_at_the_end() {
     });
     insta::assert_snapshot!(always, @"
     error[race]: store of block 4 on rank 0 ends while its cluster's shared memory may still change
-      = multiply of block 6 on rank 0 gives a slot on
-      = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
+      = multiply of block 6 on rank 0 releases a split-K partial
+      = nobody waits until this has landed in the other CTA: the cluster barrier at the end does not complete it
       help: wait for the barrier it completes on, or leave it out if nobody needs it
     ");
 }
 
 /// What is said if a sum is released as if the next tile of its warpgroup were so many on.
 fn released_among(tiles_on: &Expr) -> String {
-    let gives = |node: &Node| matches!(node, Node::Arrive { barrier, .. } if barrier.ring.0 == 2);
+    let releases =
+        |node: &Node| matches!(node, Node::Arrive { barrier, .. } if barrier.ring.0 == 2);
     trace(ping_pong(), |node| match node {
-        Node::If { test, body } if body.iter().any(gives) => {
+        Node::If { test, body } if body.iter().any(releases) => {
             let tiles = test.exprs()[1].clone();
             *test = Test::Less(Expr::Within + tiles_on.clone(), tiles);
             true
@@ -330,16 +332,16 @@ fn a_cluster_has_ctas_beside_each_other_and_ctas_that_share() {
       = load of block 0 on rank 0 waits for all warps of its cluster
       = store of block 0 on rank 0 waits for a subtile to be full for tile (2, 2)
       = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 2)
-      = multiply of block 0 on rank 0 waits for a split_partial to be empty
-      = multiply of block 0 on rank 0 waits for a split_partial to be empty
+      = multiply of block 0 on rank 0 waits for a split-K partial to be empty
+      = multiply of block 0 on rank 0 waits for a split-K partial to be empty
     ");
     insta::assert_snapshot!(released_among(&(Expr::Blocks * 2)), @"
     error[progress]: load of block 0 on rank 0 waits for a stage to be empty, for ever
       = load of block 0 on rank 0 waits for a stage to be empty
       = store of block 0 on rank 0 waits for a subtile to be full for tile (1, 1)
       = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 2)
-      = multiply of block 0 on rank 0 waits for a split_partial to be empty
-      = multiply of block 0 on rank 0 waits for a split_partial to be empty
+      = multiply of block 0 on rank 0 waits for a split-K partial to be empty
+      = multiply of block 0 on rank 0 waits for a split-K partial to be empty
     ");
 }
 

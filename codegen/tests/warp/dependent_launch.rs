@@ -176,8 +176,8 @@ fn the_model_hides_a_part_of_dependent_launches() {
 fn a_wait_that_is_missing() {
     insta::assert_snapshot!(refused(waits(named("gemm"), |_| None)), @"
     error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
-      = it is a dependent launch, and nothing says that the launches before are complete
-      help: await the launches before ahead of every access of global memory
+      = this is a dependent launch, and nothing says that earlier launches are complete
+      help: await earlier launches before every access to global memory
     ");
 }
 
@@ -185,8 +185,8 @@ fn a_wait_that_is_missing() {
 fn a_load_before_the_wait() {
     insta::assert_snapshot!(refused(waits(named("gemm"), |role| Some(role != "load"))), @"
     error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
-      = it is a dependent launch, and nothing says that the launches before are complete
-      help: await the launches before ahead of every access of global memory
+      = this is a dependent launch, and nothing says that earlier launches are complete
+      help: await earlier launches before every access to global memory
     ");
 }
 
@@ -195,8 +195,8 @@ fn a_vector_before_the_wait() {
     let pipeline = named("biased");
     insta::assert_snapshot!(refused(waits(pipeline, |role| Some(role != "multiply"))), @"
     error[race]: multiply of block 0 on rank 0 reads bias from column 0 on for tile (0, 0)
-      = it is a dependent launch, and nothing says that the launches before are complete
-      help: await the launches before ahead of every access of global memory
+      = this is a dependent launch, and nothing says that earlier launches are complete
+      help: await earlier launches before every access to global memory
     ");
 }
 
@@ -204,9 +204,9 @@ fn a_vector_before_the_wait() {
 fn a_warp_that_ends_without_the_wait() {
     let pipeline = waits(named("gemm"), |role| (role != "multiply").then_some(true));
     insta::assert_snapshot!(refused(pipeline), @"
-    error[race]: multiply of block 0 on rank 0 ends while launches before it may still run
-      = the next launch waits for this one alone, and takes its end for theirs
-      help: every warp awaits the launches before
+    error[race]: multiply of block 0 on rank 0 ends while earlier launches may still run
+      = the next launch waits for this one only, and would start although earlier ones still run
+      help: every warp awaits earlier launches
     ");
 }
 
@@ -222,7 +222,7 @@ fn a_kernel_that_communicates() {
     pipeline.dependent_launch = true;
     pipeline.start.push(Node::AwaitLaunches);
     insta::assert_snapshot!(refused(pipeline), @"
-    error[progress]: CTAs of a kernel that communicates come before the launch before has ended
+    error[progress]: a kernel that communicates starts before the previous launch has ended
       help: only kernels without counters, copies and CTAs that move data are dependent launches
     ");
 }

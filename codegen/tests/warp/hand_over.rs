@@ -117,7 +117,7 @@ fn a_wrong_phase() {
     });
     insta::assert_snapshot!(found, @"
     error[progress]: multiply of block 0 on rank 0 waits for a stage to be full
-      = the next phase is over, too: by its parity, the one it waits for is not
+      = the next phase is complete, too: the parity says that the awaited one is not
       help: wait for its own phase, and before anyone can end the next one
     ");
     let found = trace("gemm", "load", |node| match node {
@@ -148,7 +148,7 @@ fn a_missing_proxy_fence() {
     error[race]: store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
       = multiply of block 0 on rank 0 writes subtile 0
       = a barrier or a counter orders them, but no proxy fence
-      help: `fence_async_shared` after ordinary accesses, before the slot is given on
+      help: `fence_async_shared` after ordinary accesses, before the slot is released
     ");
     let found = trace(
         "gemm_rs",
@@ -168,7 +168,7 @@ fn a_missing_proxy_fence() {
     );
     insta::assert_snapshot!(found, @"
     error[race]: load of block 2 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0 into x of stage 5 for tile (0, 0)
-      = store of block 0 on rank 1 stores staging 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0
+      = store of block 0 on rank 1 stores staging buffer 0 to rows 0..128, columns 0..64 of x (chunk or slot 1) on rank 0
       = a barrier or a counter orders them, but no proxy fence
       help: `fence_async_global` after the wait on a counter, before TMA touches the data
     ");
@@ -190,7 +190,7 @@ fn a_stage_released_too_early() {
     error[race]: load of block 0 on rank 0 loads rows 0..128, columns 384..392 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = multiply of block 0 on rank 0 multiplies x of stage 0 by w of stage 0
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
 }
 
@@ -209,7 +209,7 @@ fn a_signal_after_read_only() {
     error[race]: load of block 0 on rank 0 loads rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 into w of stage 5 for tile (0, 0)
       = store of block 0 on rank 1 stores subtile 0 to rows 0..128, columns 0..64 of partial (chunk or slot 1) on rank 0 for tile (0, 0)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
 }
 
@@ -233,7 +233,7 @@ fn a_lagged_signal_held_across_a_wait() {
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[progress]: store of block 0 on rank 0 holds back a signal of landed[6] on rank 1
       = store of block 0 on rank 0 waits for free_partial[2]
-      = what it waits for may wait for that signal
+      = what it waits for may itself wait for that signal
       help: complete the stores and flush the signal before a wait that another rank must answer
     ");
 }
@@ -261,9 +261,9 @@ fn a_counter_that_forgets_its_base() {
     );
     insta::assert_snapshot!(found, @"
     error[race]: load of block 0 on rank 0 in the next launch loads rows 0..2, columns 0..64 of partial (chunk or slot 1) on rank 0 into w of stage 2 for tile (0, 0)
-      = not all that the schedule puts before it has come before it
+      = not everything that the schedule orders before it came before it
       = conflicting accesses of 0 elements came before it in its launch, where 128 should
-      help: the thread that makes the access, or one that it waits for, waits first for all that the schedule waits for
+      help: wait for everything that the schedule waits for, in this thread or in one that it waits for
     ");
     let mut pipeline = good("ag_gemm");
     pipeline.lists(&mut |list| {
@@ -276,9 +276,9 @@ fn a_counter_that_forgets_its_base() {
     let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[race]: load of block 0 on rank 2 in the next launch loads rows 0..2, columns 0..64 of x (chunk or slot 1) on rank 2 into x of stage 0 for tile (0, 0)
-      = not all that the schedule puts before it has come before it
+      = not everything that the schedule orders before it came before it
       = conflicting accesses of 0 elements came before it in its launch, where 128 should
-      help: the thread that makes the access, or one that it waits for, waits first for all that the schedule waits for
+      help: wait for everything that the schedule waits for, in this thread or in one that it waits for
     ");
 }
 
@@ -293,7 +293,7 @@ fn a_missing_credit() {
     error[race]: store of block 0 on rank 0 in the next launch stores subtile 0 to rows 0..2, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
       = load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into w of stage 5 for tile (0, 0)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     let found = trace(
         "ag_gemm",
@@ -301,10 +301,10 @@ fn a_missing_credit() {
         remove(|node| matches!(node, Node::CounterWait { .. })),
     );
     insta::assert_snapshot!(found, @"
-    error[race]: store of block 0 on rank 0 stores staging 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 2
+    error[race]: store of block 0 on rank 0 stores staging buffer 0 to rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 2
       = the caller fills or takes rows 0..192, columns 0..1088 of x (chunk or slot 0) on rank 2 between launches
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
 }
 
@@ -321,9 +321,9 @@ fn other_edits() {
     });
     insta::assert_snapshot!(found, @"
     error[race]: load of block 0 on rank 0 loads rows 128..136, columns 0..64 of w (chunk or slot 0) on rank 0 into w of stage 0 for tile (0, 1)
-      = store of block 0 on rank 0 stores staging 6 to rows 128..192, columns 384..448 of x (chunk or slot 0) on rank 1
+      = store of block 0 on rank 0 stores staging buffer 6 to rows 128..192, columns 384..448 of x (chunk or slot 0) on rank 1
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     // A thread ends while its stores read shared memory.
     let found = trace(
@@ -335,7 +335,7 @@ fn other_edits() {
     error[race]: multiply of block 0 on rank 0 writes subtile 0
       = store of block 0 on rank 0 stores subtile 0 to rows 0..128, columns 0..64 of y (chunk or slot 0) on rank 0 for tile (0, 0)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     let mut pipeline = good("gemm_rs");
     pipeline.end.clear();
@@ -344,7 +344,7 @@ fn other_edits() {
     error[race]: store of block 0 on rank 0 in the next launch stores subtile 0 to rows 0..2, columns 0..64 of partial (chunk or slot 0) on rank 1 for tile (0, 0)
       = load of block 0 on rank 1 loads rows 0..128, columns 0..64 of partial (chunk or slot 0) on rank 1 into w of stage 5 for tile (0, 0)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
 }
 
@@ -428,8 +428,8 @@ fn a_cluster_that_does_not_wait_for_all_of_itself() {
             });
         insta::allow_duplicates! { insta::assert_snapshot!(verdict, @"
         error[race]: store of block _ on rank 0 ends while its cluster's shared memory may still change
-          = multiply of block _ on rank 0 gives a slot on
-          = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
+          = multiply of block _ on rank 0 releases a stage
+          = nobody waits until this has landed in the other CTA: the cluster barrier at the end does not complete it
           help: wait for the barrier it completes on, or leave it out if nobody needs it
         ") };
     }
@@ -441,7 +441,7 @@ fn a_cluster_that_does_not_wait_for_all_of_itself() {
     error[race]: load of block 0 on rank 0 loads rows 0..128, columns 384..392 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = load of block 0 on rank 0 loads rows 0..128, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 0 for tile (0, 0)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     // Both CTAs load the first half.
     let mut pipeline = clustered((1, 2));
@@ -468,7 +468,7 @@ fn an_order_barrier_without_its_wait_or_its_arrival() {
     );
     insta::assert_snapshot!(found, @"
     error[race]: multiply of block 0 on rank 0 waits for a stage to be full
-      = nothing says that the phase before is over, and its parity is that of an earlier one
+      = nothing says that the previous phase is complete, and an earlier one has the same parity
       help: a parity names a phase only within one pass over the ring's slots: wait at the order barrier first
     ");
     let found = trace(
@@ -491,7 +491,7 @@ fn an_order_barrier_without_its_wait_or_its_arrival() {
     );
     insta::assert_snapshot!(found, @"
     error[progress]: multiply of block 0 on rank 0 waits for a stage to be full
-      = the next phase is over, too: by its parity, the one it waits for is not
+      = the next phase is complete, too: the parity says that the awaited one is not
       help: wait for its own phase, and before anyone can end the next one
     ");
 }

@@ -1,4 +1,4 @@
-//! What a barrier must order: each is made to order only what is complete, and the verifier says where that is too little.
+//! The scope that a barrier must have: each is made relaxed, and the verifier says where that is too little.
 
 use crate::fixtures::library;
 use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder};
@@ -8,7 +8,7 @@ use counterflow_codegen::program::Program;
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
-use counterflow_codegen::warp::{Order, Pipeline, Ring};
+use counterflow_codegen::warp::{Pipeline, Ring, Scope};
 
 fn build(program: &Program, variant: &Variant) -> Pipeline {
     let kernel = lower(program, variant).and_then(verify::kernel);
@@ -51,7 +51,7 @@ fn gemm(tile: (u32, u32), adds: bool, cluster: (u32, u32), split: u32) -> Pipeli
     build(&s.finish(), &Variant::new(1).layout(Layout::Nt))
 }
 
-/// Each barrier of a kernel, and what the verifier says when it orders only what is complete.
+/// Each barrier of a kernel, and what the verifier says when it is relaxed.
 fn verdicts(new: impl Fn() -> Pipeline) -> String {
     verify::pipeline(new()).unwrap_or_else(|found| panic!("{found}"));
     let mut out = String::new();
@@ -62,11 +62,11 @@ fn verdicts(new: impl Fn() -> Pipeline) -> String {
             let Some(barrier) = side(&mut pipeline.rings[ring]) else {
                 continue;
             };
-            let (name, order) = (barrier.name, barrier.order);
-            if order == Order::Complete {
+            let (name, scope) = (barrier.name, barrier.scope);
+            if scope == Scope::Relaxed {
                 continue;
             }
-            barrier.order = Order::Complete;
+            barrier.scope = Scope::Relaxed;
             let said = match verify::pipeline(pipeline) {
                 Ok(_) => "accepted".into(),
                 Err(found) => {
@@ -77,7 +77,7 @@ fn verdicts(new: impl Fn() -> Pipeline) -> String {
                     line[..end].to_owned()
                 }
             };
-            out.push_str(&format!("{name}, {order:?}: {said}\n"));
+            out.push_str(&format!("{name}, {scope:?}: {said}\n"));
         }
     }
     out
@@ -118,7 +118,7 @@ fn batches_that_are_staged() {
     stage_empty, Cta: accepted
     subtile_full, Cta: error[race]: store of block 2 on rank 0 stores subtile 0 to
     subtile_empty, Cta: accepted
-    staging_full, Cta: error[race]: store of block 0 on rank 0 stores staging 0 to
+    staging_full, Cta: error[race]: store of block 0 on rank 0 stores staging buffer 0 to
     staging_empty, Cta: accepted
     ");
     insta::assert_snapshot!(verdicts(|| of_library("gemm_rs", (128, 128))), @"
@@ -136,13 +136,13 @@ fn partials_of_a_cluster() {
     stage_empty, Cta: error[race]: load of block 1 on rank 0 loads
     subtile_full, Cta: error[race]: store of block 1 on rank 0 stores subtile 0 to
     subtile_empty, Cta: accepted
-    split_partial_full, Cluster: error[race]: multiply of block 1 on rank 0 adds split_partial 0 to subtile 1
-    split_partial_empty, Cluster: error[race]: multiply of block 1 on rank 0 sends subtile 0 of its part to split_partial 0 of CTA 0 of its cluster
+    split_partial_full, Cluster: error[race]: multiply of block 1 on rank 0 adds split-K partial 0 to subtile 1
+    split_partial_empty, Cluster: error[race]: multiply of block 1 on rank 0 sends subtile 0 of its part to split-K partial 0 of CTA 0 of its cluster
     ");
     insta::assert_snapshot!(verdicts(|| gemm((128, 128), false, (2, 1), 2)), @"
     stage_full, Cta: error[race]: multiply of block 1 on rank 0 multiplies x of stage 0 by w of stage 0
     subtile_full, Cta: error[race]: store of block 2 on rank 0 stores subtile 0 to
-    split_partial_full, Cluster: error[race]: multiply of block 0 on rank 0 adds split_partial 1 to subtile 0
+    split_partial_full, Cluster: error[race]: multiply of block 0 on rank 0 adds split-K partial 1 to subtile 0
     ");
 }
 

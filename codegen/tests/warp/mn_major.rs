@@ -154,7 +154,7 @@ fn loads(mut column: impl FnMut(Expr) -> Expr) -> impl FnMut(&mut Node) -> bool 
 
 #[test]
 fn parts_of_a_block_that_do_not_follow_each_other() {
-    let mine = || Expr::var("cta_rank") * 32;
+    let mine = || Expr::var("multicast_rank") * 32;
     // Both the first; each the other's.
     insta::assert_snapshot!(trace(good(SHARED, (2, 1), 1, Layout::Nn), loads(|column| column - mine())), @"
     error[coverage]: multiply of block 1 on rank 0 multiplies x of stage 0 by w of stage 0

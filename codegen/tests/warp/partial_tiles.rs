@@ -121,11 +121,11 @@ struct Blocks {
 
 impl At<'_> {
     /// The loading thread's nodes of a tile, with the names that they bind.
-    fn tile(&mut self, place: (u32, u32), cta_rank: u32) -> Vec<Node> {
+    fn tile(&mut self, place: (u32, u32), multicast_rank: u32) -> Vec<Node> {
         self.vars.extend([
             ("t.row".into(), place.0),
             ("t.column".into(), place.1),
-            ("cta_rank".into(), cta_rank),
+            ("multicast_rank".into(), multicast_rank),
             ("step".into(), 0),
             ("block".into(), 0),
         ]);
@@ -150,8 +150,8 @@ impl At<'_> {
     }
 
     /// What the loading thread of a CTA does of a tile, by partial boxes.
-    fn loads(&mut self, place: (u32, u32), cta_rank: u32) -> Vec<Said> {
-        let nodes = self.tile(place, cta_rank);
+    fn loads(&mut self, place: (u32, u32), multicast_rank: u32) -> Vec<Said> {
+        let nodes = self.tile(place, multicast_rank);
         let said = |node: &Node| match node {
             Node::Load {
                 part,
@@ -170,8 +170,8 @@ impl At<'_> {
     }
 
     /// The same by blocks; and how many bytes are expected in all.
-    fn blocks(&mut self, place: (u32, u32), cta_rank: u32) -> (Vec<Blocks>, u32) {
-        let nodes = self.tile(place, cta_rank);
+    fn blocks(&mut self, place: (u32, u32), multicast_rank: u32) -> (Vec<Blocks>, u32) {
+        let nodes = self.tile(place, multicast_rank);
         let blocks = |node: &Node| match node {
             Node::For { var, to, body, .. } if var == "block" => {
                 let [Node::Load { part, map, at, .. }] = &body[..] else {
@@ -223,12 +223,12 @@ proptest! {
         let tiles = [m.div_ceil(tile.0 * down), n.div_ceil(tile.1 * across)];
         for place in (0..tiles[0]).flat_map(|row| (0..tiles[1]).map(move |column| (row, column))) {
             let cluster: Vec<Vec<Said>> =
-                (0..down * across).map(|cta_rank| at.loads(place, cta_rank)).collect();
-            for (cta_rank, mine) in cluster.iter().enumerate() {
-                let cta_rank = cta_rank as u32;
+                (0..down * across).map(|multicast_rank| at.loads(place, multicast_rank)).collect();
+            for (multicast_rank, mine) in cluster.iter().enumerate() {
+                let multicast_rank = multicast_rank as u32;
                 let first = [
-                    (place.0 * down + cta_rank * (down - 1)) * tile.0,
-                    (place.1 * across + cta_rank * (across - 1)) * tile.1,
+                    (place.0 * down + multicast_rank * (down - 1)) * tile.0,
+                    (place.1 * across + multicast_rank * (across - 1)) * tile.1,
                 ];
                 let parts = mine.iter().map(|said| said.part);
                 // More rows than one partial box has, and of what several CTAs load, whole partial boxes each.
@@ -282,19 +282,19 @@ proptest! {
         let mut at = At { pipeline: &pipeline, size: (m, n), vars: HashMap::new() };
         let tiles = [m.div_ceil(tile.0 * down), n.div_ceil(tile.1 * across)];
         for place in (0..tiles[0]).flat_map(|row| (0..tiles[1]).map(move |column| (row, column))) {
-            for cta_rank in 0..down * across {
+            for multicast_rank in 0..down * across {
                 let sides = [
-                    (m, tile.0, place.0 * down + cta_rank * (down - 1), across),
-                    (n, tile.1, place.1 * across + cta_rank * (across - 1), down),
+                    (m, tile.0, place.0 * down + multicast_rank * (down - 1), across),
+                    (n, tile.1, place.1 * across + multicast_rank * (across - 1), down),
                 ];
-                let (blocks, bytes) = at.blocks(place, cta_rank);
+                let (blocks, bytes) = at.blocks(place, multicast_rank);
                 prop_assert_eq!(blocks.len(), 2);
                 for (part, (size, block, index, shared)) in sides.into_iter().enumerate() {
                     let said = &blocks[part];
                     let from = index * block;
                     let come = if tile == (200, 256) { block } else { size.saturating_sub(from).min(block) };
                     let each = 64 / shared;
-                    let mine = cta_rank * each * (shared - 1);
+                    let mine = multicast_rank * each * (shared - 1);
                     prop_assert_eq!((said.part, said.first), (part, from));
                     prop_assert_eq!(said.count, come.div_ceil(BLOCK_ROWS));
                     prop_assert_eq!(said.k.clone(), mine..mine + each);
@@ -471,7 +471,7 @@ fn other_bytes_than_come() {
     error[race]: multiply of block 1 on rank 0 multiplies x of stage 2 by w of stage 2
       = load of block 1 on rank 0 loads rows 136..136, columns 0..64 of w (chunk or slot 0) on rank 0 into w of stage 2 for tile (0, 1)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     // Of a cluster that shares columns of w, each CTA loads as many partial boxes as if it had the first half.
     let kind = ((128, 128), false, (2, 1), Layout::Nt);
@@ -518,7 +518,7 @@ fn partial_boxes_of_something_else() {
     error[race]: load of block 0 on rank 0 loads rows 0..32, columns 64..128 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
       = load of block 0 on rank 0 loads rows 128..160, columns 0..64 of x (chunk or slot 0) on rank 0 into x of stage 1 for tile (0, 0)
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
 }
 

@@ -14,7 +14,7 @@ use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify::{self, Checked};
-use counterflow_codegen::warp::{BarrierId, Expr, FragmentOp, Node, Order, Pipeline, RingId, Test};
+use counterflow_codegen::warp::{BarrierId, Expr, FragmentOp, Node, Pipeline, RingId, Scope, Test};
 
 /// The partials that CTAs which share a tile send each other.
 const PARTIALS: RingId = RingId(2);
@@ -130,10 +130,10 @@ fn a_slot_is_written_before_it_was_read() {
         remove(list, |node| awaits(node, PARTIALS.empty()))
     });
     insta::assert_snapshot!(found, @"
-    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
-      = multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
+    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 0 of CTA 1 of its cluster
+      = multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 0 of CTA 1 of its cluster
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
 }
 
@@ -143,7 +143,7 @@ fn a_partial_is_read_before_it_came() {
         remove(list, |node| awaits(node, PARTIALS.full()))
     });
     insta::assert_snapshot!(found, @"
-    error[coverage]: multiply of block 2 on rank 0 adds split_partial 1 to subtile 2
+    error[coverage]: multiply of block 2 on rank 0 adds split-K partial 1 to subtile 2
       = no partial of this subtile of its tile lies there
     ");
 }
@@ -161,8 +161,8 @@ fn bytes_that_nobody_announced() {
       = load of block 0 on rank 0 waits for a stage to be empty for tile (1, 1)
       = store of block 0 on rank 0 waits for a subtile to be full for tile (0, 0)
       = store of block 0 on rank 0 waits for a subtile to be full for tile (2, 0)
-      = multiply of block 0 on rank 0 waits for a split_partial to be full
-      = multiply of block 0 on rank 0 waits for a split_partial to be full
+      = multiply of block 0 on rank 0 waits for a split-K partial to be full
+      = multiply of block 0 on rank 0 waits for a split-K partial to be full
     ");
 }
 
@@ -179,8 +179,8 @@ fn a_slot_is_not_released() {
       = load of block 0 on rank 0 waits for all warps of its cluster
       = store of block 0 on rank 0 waits for a subtile to be full for tile (4, 0)
       = store of block 0 on rank 0 waits for a subtile to be full for tile (1, 1)
-      = multiply of block 0 on rank 0 waits for a split_partial to be empty
-      = multiply of block 0 on rank 0 waits for a split_partial to be empty
+      = multiply of block 0 on rank 0 waits for a split-K partial to be empty
+      = multiply of block 0 on rank 0 waits for a split-K partial to be empty
     ");
 }
 
@@ -192,10 +192,10 @@ fn reads_that_are_not_fenced_from_the_next_partials() {
         while remove(list, fence) {}
     });
     insta::assert_snapshot!(verdict(pipeline), @"
-    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
-      = multiply of block 1 on rank 0 adds split_partial 0 to subtile 1
+    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 0 of CTA 1 of its cluster
+      = multiply of block 1 on rank 0 adds split-K partial 0 to subtile 1
       = a barrier or a counter orders them, but no proxy fence
-      help: `fence_async_shared` after ordinary accesses, before the slot is given on
+      help: `fence_async_shared` after ordinary accesses, before the slot is released
     ");
 }
 
@@ -204,13 +204,13 @@ fn arrivals_that_order_nothing_beyond_their_cta() {
     let mut pipeline = good(2, (64, 64), Layout::Nt);
     let sums = &mut pipeline.rings[2];
     for barrier in [Some(&mut sums.full), sums.empty.as_mut()] {
-        barrier.expect("both").order = Order::Cta;
+        barrier.expect("both").scope = Scope::Cta;
     }
     insta::assert_snapshot!(verdict(pipeline), @"
-    error[race]: multiply of block 1 on rank 0 adds split_partial 0 to subtile 1
-      = multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
+    error[race]: multiply of block 1 on rank 0 adds split-K partial 0 to subtile 1
+      = multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 0 of CTA 1 of its cluster
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
 }
 
@@ -288,7 +288,7 @@ fn a_part_that_is_added_twice_or_left_out() {
       = the product does not have all of K
     ");
     insta::assert_snapshot!(index(Expr::var("from") * 2 + 1), @"
-    error[coverage]: multiply of block 2 on rank 0 adds split_partial 0 to subtile 2
+    error[coverage]: multiply of block 2 on rank 0 adds split-K partial 0 to subtile 2
       = no partial of this subtile of its tile lies there
     ");
     let left_out = trace((64, 64), |list| {
@@ -319,10 +319,10 @@ fn the_partials_of_the_tile_before() {
     let advances = |node: &Node| matches!(node, Node::Advance { ring, .. } if ring.0 == 2);
     let found = trace((64, 64), |list| remove(list, advances));
     insta::assert_snapshot!(found, @"
-    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
-      = multiply of block 0 on rank 0 sends subtile 1 of its part to split_partial 0 of CTA 1 of its cluster
+    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 0 of CTA 1 of its cluster
+      = multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 0 of CTA 1 of its cluster
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
 }
 
@@ -338,11 +338,11 @@ fn a_cluster_that_ends_before_all_have_sent() {
 
 /// What is said if a sum is released under another condition.
 fn released_if(to: impl Fn(Expr, Expr) -> Test) -> String {
-    let gives =
+    let releases =
         |node: &Node| matches!(node, Node::Arrive { barrier, .. } if *barrier == PARTIALS.empty());
     trace((64, 64), |list| {
         let mut found = list.iter_mut().filter_map(|node| match node {
-            Node::If { test, body } if body.iter().any(gives) => Some(test),
+            Node::If { test, body } if body.iter().any(releases) => Some(test),
             _ => None,
         });
         let Some(test) = found.next() else {
@@ -359,8 +359,8 @@ fn an_arrival_that_nobody_waits_for_is_under_way_at_the_end() {
     let always = |_, _| Test::Equal(0.into(), 0.into());
     insta::assert_snapshot!(released_if(always), @"
     error[race]: store of block 1 on rank 0 ends while its cluster's shared memory may still change
-      = multiply of block 2 on rank 0 gives a slot on
-      = nobody waits until that has landed in the other CTA: meeting at the end does not complete it
+      = multiply of block 2 on rank 0 releases a split-K partial
+      = nobody waits until this has landed in the other CTA: the cluster barrier at the end does not complete it
       help: wait for the barrier it completes on, or leave it out if nobody needs it
     ");
 }
@@ -373,7 +373,7 @@ fn a_slot_that_is_not_released_though_there_is_a_next_tile() {
       = load of block 0 on rank 0 waits for all warps of its cluster
       = store of block 0 on rank 0 waits for a subtile to be full for tile (3, 1)
       = store of block 0 on rank 0 waits for all warps of its cluster
-      = multiply of block 0 on rank 0 waits for a split_partial to be empty
+      = multiply of block 0 on rank 0 waits for a split-K partial to be empty
       = multiply of block 0 on rank 0 waits for all warps of its cluster
     ");
 }

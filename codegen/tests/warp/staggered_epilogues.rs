@@ -203,7 +203,7 @@ fn a_place_that_is_not_passed_on() {
     error[race]: multiply of block 0 on rank 0 writes subtile 0
       = multiply of block 0 on rank 0 writes subtile 0
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
     // The first one waits for a half that comes later.
     let verdict = trace(|node| match node {
@@ -243,7 +243,7 @@ fn places_that_each_consumer_takes_for_its_own() {
     error[race]: multiply of block 0 on rank 0 writes subtile 0
       = multiply of block 0 on rank 0 writes subtile 0
       = nothing orders these two
-      help: wait for what says that the first is complete
+      help: wait for a signal that the first one is complete
     ");
 }
 
@@ -280,7 +280,7 @@ fn an_arrival_at_an_order_barrier_before_the_one_before_was_seen() {
     let found = verify::pipeline(pipeline).expect_err("refused");
     insta::assert_snapshot!(found.first().text(&|_| String::new()), @"
     error[progress]: multiply of block 0 on rank 0 waits at its order barrier
-      = the next phase is over, too: by its parity, the one it waits for is not
+      = the next phase is complete, too: the parity says that the awaited one is not
       help: wait for its own phase, and before anyone can end the next one
     ");
 }

@@ -113,33 +113,33 @@ __device__ __forceinline__ void mbarrier_wait_cluster(u32 barrier, u32 parity, c
     }
 }
 
-// What waits for a barrier and arrivals there order: accesses at CTA or at cluster scope, or nothing, since all that
-// they are about is complete by then.
-enum class Order { Cta, Cluster, Complete };
+// The scope at which arrivals at a barrier release and waits acquire. Relaxed: at none, since everything that they are
+// about is complete by then.
+enum class Scope { Cta, Cluster, Relaxed };
 
 // The mbarrier of one slot.
-template <Order ORDER>
+template <Scope SCOPE>
 struct Barrier {
     u32 at;
     u32 name;  // in stall records
     u32 slot;
 
     __device__ __forceinline__ void wait(u32 parity, const Watch& watch, u32 role) const {
-        if (ORDER == Order::Cta) mbarrier_wait(at, parity, watch, role, name, slot);
-        if (ORDER == Order::Cluster) mbarrier_wait_cluster(at, parity, watch, role, name, slot);
-        if (ORDER == Order::Complete) mbarrier_wait_relaxed(at, parity, watch, role, name, slot);
+        if (SCOPE == Scope::Cta) mbarrier_wait(at, parity, watch, role, name, slot);
+        if (SCOPE == Scope::Cluster) mbarrier_wait_cluster(at, parity, watch, role, name, slot);
+        if (SCOPE == Scope::Relaxed) mbarrier_wait_relaxed(at, parity, watch, role, name, slot);
     }
 
     // Release at CTA scope.
     __device__ __forceinline__ void arrive() const {
-        static_assert(ORDER == Order::Cta, "an arrival that other CTAs wait for has their scope: arrive_on");
+        static_assert(SCOPE == Scope::Cta, "an arrival that other CTAs wait for has their scope: arrive_on");
         mbarrier_arrive(at);
     }
 
     // At this slot's barrier of CTA `cta` of the cluster.
     __device__ __forceinline__ void arrive_on(u32 cta) const {
-        static_assert(ORDER != Order::Cta, "an arrival in another CTA orders nothing at this one's scope");
-        if (ORDER == Order::Cluster) {
+        static_assert(SCOPE != Scope::Cta, "an arrival in another CTA orders nothing at this one's scope");
+        if (SCOPE == Scope::Cluster) {
             mbarrier_arrive_release_cluster(at, cta);
         } else {
             mbarrier_arrive_cluster(at, cta);
@@ -150,11 +150,11 @@ struct Barrier {
 };
 
 // An mbarrier of each slot, so far behind the base of shared memory.
-template <u32 AT, u32 NAME, Order ORDER>
+template <u32 AT, u32 NAME, Scope SCOPE>
 struct Barriers {
     u32 base;
 
-    __device__ __forceinline__ Barrier<ORDER> operator[](u32 slot) const { return {base + AT + slot * 8, NAME, slot}; }
+    __device__ __forceinline__ Barrier<SCOPE> operator[](u32 slot) const { return {base + AT + slot * 8, NAME, slot}; }
 
     __device__ __forceinline__ void init(u32 slots, u32 arrivals) const {
         #pragma unroll 1
@@ -180,8 +180,8 @@ struct Buffer {
     __device__ __forceinline__ u32 operator[](u32 slot) const { return base + AT + slot * BYTES; }
 };
 
-// Where a role stands among the slots that go round: the next one, and the parity of its barriers' phase. A consumer
-// that has slots of its own goes round in its set of them.
+// A role's place in a ring: its next slot, and the parity of that slot's phase. A consumer that has slots of its own
+// cycles through its set of them.
 template <u32 SLOTS>
 struct PipelineState {
     u32 first, index, phase;

@@ -3,7 +3,7 @@
 // and L2 sees their common rows and columns once. For CTAs that move data, tiles are what they send with one signal.
 //
 //     for (; scheduler.has(tiles); scheduler.next()) { ... scheduler.tile() ... }
-//     scheduler.end_loop(tiles);
+//     scheduler.end_loop(tiles);  // if another loop follows
 struct TileScheduler {
     u32 index;         // of this CTA's next tile, among those of all loops
     u32 first;         // tiles of the loops before this one
@@ -45,7 +45,7 @@ struct TileScheduler {
         next();
     }
 
-    // The current loop, of `tiles`, is over: the next one goes on where it ended.
+    // The current loop, of `tiles`, is over: the next one continues the numbering.
     __device__ __forceinline__ void end_loop(u32 tiles) { first += tiles; }
 };
 

@@ -19,7 +19,7 @@ use crate::kernel::{Block, GemmKind, Kernel, Role as Loops, RoleKind};
 use crate::tiling::Tiling;
 use crate::variant::Arch;
 use asked::{Asked, Dot, Item, dots, first_dot, loops, products, results};
-use registers::dealt;
+use registers::reallocated;
 use rules::{Level, refuse};
 use smem::{Division, Needs};
 
@@ -199,7 +199,7 @@ fn of_loops(kernel: &Kernel, divided: &[(Asked<'_>, Needs, Division)]) -> Option
     let (asked, needs, division) = fewest?;
     let (comm, accumulators) = (staging(kernel), asked.wgmma.accumulators());
     let plain = kernel.counters.is_empty();
-    let (first, others) = dealt(plain, comm.is_some(), accumulators);
+    let (first, others) = reallocated(plain, comm.is_some(), accumulators);
     let own = asked.wgmma.mode == Mode::PingPong || division.lifetime == Lifetime::Staggered;
     let store = if own {
         RunBy::Threads { first: 1 }

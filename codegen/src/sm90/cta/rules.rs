@@ -254,7 +254,7 @@ fn splits(asked: &Asked<'_>) -> Vec<Diagnostic> {
             .clone()
             .any(|block| !matches!(block, Block::Items { .. }))
     {
-        // The last tile of a CTA is handed on differently: it must be known in the loop which one that is.
+        // The last tile of a CTA is released differently: the loop must know which one that is.
         let message = format!("{split} CTAs that split the K of a tile, in several loops");
         found.push(refuse(at, message, "split = 1, or one loop over tiles"));
     }
@@ -274,7 +274,7 @@ fn alone_with_inputs(asked: &Asked<'_>, _: &Tiling) -> Option<Diagnostic> {
     let at = *asked.item.inputs.first()?;
     let (down, across) = asked.kind.cluster;
     let message = "a stored tile beside the product, in a cluster";
-    let hint = "1x1: a cluster's stages are handed back for multiplies alone";
+    let hint = "1x1: the stages of a cluster are released after multiplies only";
     (down * across > 1).then(|| refuse(at, message, hint))
 }
 

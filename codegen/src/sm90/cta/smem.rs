@@ -189,13 +189,13 @@ impl Needs {
                 && (as_it_is || values(each) <= VALUES)
                 && self.places(each * tile.columns) >= self.results.inputs
         };
-        let dealt = |least: u32| (least..=tile.rows / ATOM_ROWS).find(fits);
+        let fewest = |least: u32| (least..=tile.rows / ATOM_ROWS).find(fits);
         let subtiles = if tile.rows > BLOCK_ROWS {
-            dealt(2)
+            fewest(2)
         } else {
             None
         };
-        match subtiles.or_else(|| dealt(1)) {
+        match subtiles.or_else(|| fewest(1)) {
             Some(subtiles) => tile.rows / subtiles,
             None if tile.rows.is_multiple_of(16) && tile.rows / 16 >= self.split => 16,
             None => ATOM_ROWS,

@@ -334,7 +334,7 @@ impl<'a> Env<'a> {
             block % case.pipeline.cta.ctas(),
             case.pipeline.cta.multicast_group(),
         );
-        env.set("cta_rank", rank % group);
+        env.set("multicast_rank", rank % group);
         env.set("split_rank", rank / group);
         for (name, value) in &case.pipeline.lets {
             let value = value.eval(&env);

@@ -11,7 +11,7 @@ use super::simulator::Simulator;
 use super::step::Kind;
 use super::trace;
 use crate::diag::Diagnostic;
-use crate::warp::Order;
+use crate::warp::Scope;
 
 /// What became of a step.
 pub(super) enum Did {
@@ -82,9 +82,9 @@ impl Simulator<'_> {
                     self.reaches(index, cta, barrier);
                     self.bytes(index, cta, barrier, -i64::from(bytes))?;
                     let at = &mut self.ctas[cta].barriers[barrier];
-                    match at.order {
-                        Order::Cta | Order::Cluster => at.gathers.shared.both(id),
-                        Order::Complete => at.gathers.shared.over.add(id),
+                    match at.scope {
+                        Scope::Cta | Scope::Cluster => at.gathers.shared.both(id),
+                        Scope::Relaxed => at.gathers.shared.over.add(id),
                     }
                     if let Some(read) = read {
                         at.gathers.global.both(read);

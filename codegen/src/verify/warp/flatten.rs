@@ -311,7 +311,7 @@ impl<'a> Flattener<'a> {
                 let cursor = self.cursors[usize::from(ring.0)];
                 let boxed = self.box_bytes(self.case.pipeline.map(*map));
                 let half = if multicast.is_some() {
-                    self.env.var("cta_rank")
+                    self.env.var("multicast_rank")
                 } else {
                     0
                 };

@@ -13,7 +13,7 @@
 //! ordinary accesses and the async proxy are fenced from each other; groups are waited for before what they moved is
 //! announced or reused; every product, subtile and store is of the rows, columns and depth it should be, of the
 //! value the schedule stores, and outputs are covered; rows that a stage still holds of an earlier step, since none of
-//! their partial box exists, are in no row or column that is stored; a dependent launch awaits the launches before ahead of every
+//! their partial box exists, are in no row or column that is stored; a dependent launch awaits earlier launches ahead of every
 //! access of global memory and before it ends; counters order what other ranks, the host's copies and the callers do; no
 //! signal is held back over a wait that another rank must answer; boxes stay within their chunk; no one waits for ever.
 //!

@@ -3,7 +3,7 @@
 use super::seen::{Knows, Seen};
 use super::simulator::{Agent, Barrier, Cta, Simulator, Verdict, Who};
 use crate::diag::Diagnostic;
-use crate::warp::Order;
+use crate::warp::Scope;
 
 impl Simulator<'_> {
     /// Starts the next launch of a rank.
@@ -18,12 +18,12 @@ impl Simulator<'_> {
         let pipeline = self.case.pipeline;
         for _ in 0..self.case.blocks {
             let barriers = pipeline.barriers().flat_map(|(id, barrier)| {
-                let new = || Barrier::new(barrier.arrivals, barrier.order, barrier.tx);
+                let new = || Barrier::new(barrier.arrivals, barrier.scope, barrier.tx);
                 std::iter::repeat_with(new).take(pipeline.ring(id.ring).all() as usize)
             });
             // The order barriers: four warps of the other consumer arrive.
             let orders = 0..pipeline.order_barriers();
-            let orders = orders.map(|_| Barrier::new(4, Order::Cta, false));
+            let orders = orders.map(|_| Barrier::new(4, Scope::Cta, false));
             let barriers = barriers.chain(orders);
             self.ctas.push(Cta::new(barriers.collect()));
         }

@@ -9,7 +9,7 @@ use crate::diag::Diagnostic;
 use crate::kernel::Buffer;
 use crate::program::TensorKind;
 use crate::undo::{Fix, undone};
-use crate::warp::{Node, Order};
+use crate::warp::{Node, Scope};
 
 /// Nothing, or what goes wrong.
 pub(super) type Verdict = Result<(), Box<Diagnostic>>;
@@ -60,8 +60,8 @@ pub(super) struct Barrier {
     pub phase: u32,
     /// The waits for the last complete phase, and for the one before the first: number, agent and step.
     pub waits: Vec<(u32, usize, usize)>,
-    /// What its waits and arrivals order; nothing is declared of an order barrier, which is the CTA's own.
-    pub order: Order,
+    /// The scope of its waits and arrivals. An order barrier has its CTA's.
+    pub scope: Scope,
     /// Whether bytes complete on it.
     pub tx: bool,
     /// What the arrivals of the current phase saw, and of the last complete one.
@@ -156,14 +156,14 @@ impl<'a> Agent<'a> {
 
 impl Barrier {
     /// One whose phases end with so many arrivals, and with bytes (`tx`).
-    pub fn new(expected: u32, order: Order, tx: bool) -> Self {
+    pub fn new(expected: u32, scope: Scope, tx: bool) -> Self {
         Barrier {
             expected,
             arrived: 0,
             bytes: 0,
             phase: 0,
             waits: Vec::new(),
-            order,
+            scope,
             tx,
             gathers: Knows::default(),
             gave: Knows::default(),

@@ -44,9 +44,9 @@ impl Simulator<'_> {
                     let start = buffer.part_at(index, slot);
                     if start <= area.start && area.start < start + part.bytes {
                         return if part.name == ring.name {
-                            format!("{} {slot}", ring.name)
+                            format!("{} {slot}", ring.slot_name())
                         } else {
-                            format!("{} of {} {slot}", part.name, ring.name)
+                            format!("{} of {} {slot}", part.name, ring.slot_name())
                         };
                     }
                 }
@@ -71,22 +71,24 @@ impl Simulator<'_> {
         match (&ring.buffer, barrier.side) {
             (None, Side::Full) => "waits until all are done with the steps of a tile".into(),
             (None, Side::Empty) => "waits until the subtiles before have been read".into(),
-            (Some(_), Side::Full) => format!("waits for a {} to be full", ring.name),
-            (Some(_), Side::Empty) => format!("waits for a {} to be empty", ring.name),
+            (Some(_), Side::Full) => format!("waits for a {} to be full", ring.slot_name()),
+            (Some(_), Side::Empty) => format!("waits for a {} to be empty", ring.slot_name()),
         }
     }
 
-    fn announced(&self, node: &Node) -> &'static str {
+    fn announced(&self, node: &Node) -> String {
         if *node == Node::ArriveOrder {
-            return "arrives at the order barrier";
+            return "arrives at the order barrier".into();
         }
         let Node::Arrive { barrier, .. } = node else {
-            return "gives a slot on";
+            return "releases a slot".into();
         };
-        match (&self.case.pipeline.ring(barrier.ring).buffer, barrier.side) {
-            (None, Side::Full) => "says that its steps are done",
-            (None, Side::Empty) => "says that its subtiles have been read",
-            (Some(_), Side::Full | Side::Empty) => "gives a slot on",
+        let ring = self.case.pipeline.ring(barrier.ring);
+        match (&ring.buffer, barrier.side) {
+            (None, Side::Full) => "says that its steps are done".into(),
+            (None, Side::Empty) => "says that its subtiles have been read".into(),
+            (Some(_), Side::Full) => format!("says that a {} is full", ring.slot_name()),
+            (Some(_), Side::Empty) => format!("releases a {}", ring.slot_name()),
         }
     }
 
@@ -97,7 +99,7 @@ impl Simulator<'_> {
         let what = match &step.kind {
             Kind::Await { .. } => self.awaited(step.node),
             Kind::Expect { .. } => "announces a load".into(),
-            Kind::Arrive { .. } => self.announced(step.node).into(),
+            Kind::Arrive { .. } => self.announced(step.node),
             Kind::Load { area, from, .. } => format!(
                 "loads {} into {}",
                 self.box_name(from),
@@ -126,7 +128,7 @@ impl Simulator<'_> {
             Kind::FenceShared | Kind::FenceGlobal => "fences".into(),
             Kind::CounterWait { cell, .. } => format!("waits for {}", self.cell_name(*cell)),
             Kind::CounterAdvance { cell } => {
-                format!("moves the base of {} on", self.cell_name(*cell))
+                format!("advances the base of {}", self.cell_name(*cell))
             }
             Kind::CounterAdd { rank, cell, .. } => {
                 format!("signals {} on rank {rank}", self.cell_name(*cell))
@@ -136,10 +138,10 @@ impl Simulator<'_> {
                 self.cell_name(*cell)
             ),
             Kind::Flush => "sends the remembered signal".into(),
-            Kind::AwaitLaunches => "awaits the launches before".into(),
+            Kind::AwaitLaunches => "awaits earlier launches".into(),
             Kind::Sync { everywhere: false } => "waits for all warps of its CTA".into(),
             Kind::Sync { everywhere: true } => "waits for all warps of its cluster".into(),
-            Kind::Last { .. } => "comes to its end".into(),
+            Kind::Last { .. } => "ends".into(),
         };
         format!("{what}{item}")
     }
@@ -167,7 +169,7 @@ pub(super) fn shared_race(
         &earlier,
         index,
         fence,
-        "`fence_async_shared` after ordinary accesses, before the slot is given on",
+        "`fence_async_shared` after ordinary accesses, before the slot is released",
     )
 }
 
@@ -218,7 +220,7 @@ fn race(
     } else {
         found
             .note(None, "nothing orders these two")
-            .hint("wait for what says that the first is complete")
+            .hint("wait for a signal that the first one is complete")
     }
 }
 
@@ -238,7 +240,7 @@ pub(super) fn twice(
         .note(None, earlier)
         .note(
             None,
-            "both write some of the same elements: a box goes beyond its item",
+            "both write some of the same elements: a box reaches beyond its item",
         )
         .hint("a map whose rows end where the chunk ends")
 }
@@ -259,9 +261,9 @@ pub(super) fn before_the_wait(simulator: &Simulator<'_>, index: usize) -> Diagno
     Diagnostic::new(Rule::Race, None, simulator.now(index))
         .note(
             None,
-            "it is a dependent launch, and nothing says that the launches before are complete",
+            "this is a dependent launch, and nothing says that earlier launches are complete",
         )
-        .hint("await the launches before ahead of every access of global memory")
+        .hint("await earlier launches before every access to global memory")
 }
 
 pub(super) fn leaves_before_the_launches(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
@@ -269,20 +271,20 @@ pub(super) fn leaves_before_the_launches(simulator: &Simulator<'_>, index: usize
     Diagnostic::new(
         Rule::Race,
         None,
-        format!("{who} ends while launches before it may still run"),
+        format!("{who} ends while earlier launches may still run"),
     )
     .note(
         None,
-        "the next launch waits for this one alone, and takes its end for theirs",
+        "the next launch waits for this one only, and would start although earlier ones still run",
     )
-    .hint("every warp awaits the launches before")
+    .hint("every warp awaits earlier launches")
 }
 
 pub(super) fn dependent_launch() -> Diagnostic {
     Diagnostic::new(
         Rule::Progress,
         None,
-        "CTAs of a kernel that communicates come before the launch before has ended",
+        "a kernel that communicates starts before the previous launch has ended",
     )
     .hint("only kernels without counters, copies and CTAs that move data are dependent launches")
 }
@@ -294,7 +296,7 @@ pub(super) fn leaves_early(simulator: &Simulator<'_>, index: usize) -> Diagnosti
         None,
         format!("{who} ends while its stores may still read shared memory"),
     )
-    .hint("wait for the stores' groups before the end")
+    .hint("wait for all groups of stores before the end")
 }
 
 pub(super) fn leaves_its_cluster(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
@@ -321,7 +323,7 @@ pub(super) fn under_way(
     .note(None, format!("{other} {}", simulator.deed(simulator.step_of(step))))
     .note(
         None,
-        "nobody waits until that has landed in the other CTA: meeting at the end does not complete it",
+        "nobody waits until this has landed in the other CTA: the cluster barrier at the end does not complete it",
     )
     .hint("wait for the barrier it completes on, or leave it out if nobody needs it")
 }
@@ -343,7 +345,7 @@ pub(super) fn held_back(simulator: &Simulator<'_>, index: usize, waiting: &[usiz
         found = found.note(None, simulator.now(*other));
     }
     found
-        .note(None, "what it waits for may wait for that signal")
+        .note(None, "what it waits for may itself wait for that signal")
         .hint(
             "complete the stores and flush the signal before a wait that another rank must answer",
         )
@@ -362,7 +364,7 @@ pub(super) fn a_phase_behind(simulator: &Simulator<'_>, index: usize) -> Diagnos
     Diagnostic::new(Rule::Race, None, simulator.now(index))
         .note(
             None,
-            "nothing says that the phase before is over, and its parity is that of an earlier one",
+            "nothing says that the previous phase is complete, and an earlier one has the same parity",
         )
         .hint("a parity names a phase only within one pass over the ring's slots: wait at the order barrier first")
 }
@@ -380,9 +382,9 @@ pub(super) fn overtaken(
         .note(None, simulator.now(by))
         .note(
             None,
-            "the next phase may be over before all its warps have looked: by its parity, the one they wait for is not",
+            "the barrier may complete its next phase before all waiting warps have observed this one: its parity is then ambiguous",
         )
-        .hint("what ends the next phase must come after the wait in each warp: an arrival of all of them, not of one")
+        .hint("let every waiting warp arrive after its wait, not only one of them")
 }
 
 /// A wait for a phase that was over before, with the next one.
@@ -390,7 +392,7 @@ pub(super) fn too_late(simulator: &Simulator<'_>, index: usize) -> Diagnostic {
     Diagnostic::new(Rule::Progress, None, simulator.now(index))
         .note(
             None,
-            "the next phase is over, too: by its parity, the one it waits for is not",
+            "the next phase is complete, too: the parity says that the awaited one is not",
         )
         .hint("wait for its own phase, and before anyone can end the next one")
 }
@@ -453,13 +455,13 @@ pub(super) fn unfinished(simulator: &Simulator<'_>, touch: &Touch<Box4>, rank: u
     );
     let (open, hint) = if touch.write {
         (
-            "what is written there is complete",
-            "signal it when the stores are complete, and wait for that before the end",
+            "the writes there are complete",
+            "signal when the stores are complete, and wait for that signal before the end",
         )
     } else {
         (
-            "what is read there is read",
-            "say when the reads are complete, and wait for that before the end",
+            "the reads there are complete",
+            "signal when the reads are complete, and wait for that signal before the end",
         )
     };
     let message = format!("a launch ends on rank {rank} before {open}");
@@ -476,8 +478,8 @@ pub(super) fn out_of_order(
     (least, most): (u64, u64),
 ) -> Diagnostic {
     let which = match came < least {
-        true => "not all that the schedule puts before it has come before it",
-        false => "something that the schedule puts after it comes before it",
+        true => "not everything that the schedule orders before it came before it",
+        false => "something that the schedule orders after it came before it",
     };
     let should = match least == most {
         true => least.to_string(),
@@ -489,5 +491,5 @@ pub(super) fn out_of_order(
             None,
             format!("conflicting accesses of {came} elements came before it in its launch, where {should} should"),
         )
-        .hint("the thread that makes the access, or one that it waits for, waits first for all that the schedule waits for")
+        .hint("wait for everything that the schedule waits for, in this thread or in one that it waits for")
 }

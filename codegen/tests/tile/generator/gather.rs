@@ -53,9 +53,9 @@ pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
         2 => s.copy_engine(|s| copies(s, draw)),
         _ => s.comm(2u32, |s| copies(s, draw)),
     }
-    let beside = draw.of(4);
-    let bias = (beside == 1).then(|| s.vector("b", F32));
-    let residual = (beside == 2).then(|| s.local("r", Bf16));
+    let addend = draw.of(4);
+    let bias = (addend == 1).then(|| s.vector("b", F32));
+    let residual = (addend == 2).then(|| s.local("r", Bf16));
     s.gemm(GemmOptions::default(), |s| {
         s.for_ranks("chunk", draw.everyone(), |s, chunk| {
             s.for_items("t", tiles.of(&chunk).grouped(2), |s, t| {
@@ -76,11 +76,11 @@ pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
                     };
                     let bias = bias.map(|bias| s.load(bias));
                     let residual = residual.map(|residual| s.load(residual.at(t)));
-                    for beside in bias.into_iter().chain(residual) {
+                    for addend in bias.into_iter().chain(residual) {
                         value = if minus {
-                            value - beside
+                            value - addend
                         } else {
-                            value + beside
+                            value + addend
                         };
                     }
                     value = match of_itself {

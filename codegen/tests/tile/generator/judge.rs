@@ -1,10 +1,10 @@
 //! What the verifier says of a case, and whether the case is right when it runs.
 //!
 //! A run is right if the emulator has nothing against it, and its numbers are those of the outputs' types: a gathered
-//! tensor is the ranks' chunks one after another; a sum over ranks is that of their products or inputs, with what stands
-//! beside it once; anything else is what the statements say one after another. None of this asks the verifier.
+//! tensor is the ranks' chunks one after another; a sum over ranks is that of their products or inputs, with its addend
+//! once; anything else is what the statements say one after another. None of this asks the verifier.
 
-use super::{Beside, Case, Meant, Summed};
+use super::{Addend, Case, Meant, Summed};
 use counterflow_codegen::diag::{Diagnostic, Diagnostics};
 use counterflow_codegen::interp::{self, Failure, Input, Options, Outcome};
 use counterflow_codegen::kernel::Kernel;
@@ -264,7 +264,7 @@ impl Promised<'_> {
         (0..m as usize * n).map(product).collect()
     }
 
-    /// Every element is the sum of what all ranks contribute, and has what stands beside it of one rank.
+    /// Every element is the sum of what all ranks contribute, and has the addend of one rank.
     fn summed(&self, outcome: &Outcome, id: TensorId, meant: Meant) -> Option<String> {
         let m = self.plan.shape.m;
         let columns = self
@@ -286,26 +286,26 @@ impl Promised<'_> {
             .clone()
             .map(|rank| self.contribution(meant.of, rank))
             .collect();
-        let beside: Vec<Vec<f32>> = ranks
-            .map(|rank| match meant.beside {
-                Beside::Nothing => nothing(),
-                Beside::Bias => {
+        let addends: Vec<Vec<f32>> = ranks
+            .map(|rank| match meant.addend {
+                Addend::Nothing => nothing(),
+                Addend::Bias => {
                     let bias = self.input("b", rank, whole(1));
                     (0..m).flat_map(|_| bias.iter().copied()).collect()
                 }
-                Beside::Residual => self.input("r", rank, whole(m)),
+                Addend::Residual => self.input("r", rank, whole(m)),
             })
             .collect();
         let contributed = total(&contributions);
         let times = if meant.minus { -1.0 } else { 1.0 };
-        let mut sums: Vec<Vec<f32>> = beside
+        let mut sums: Vec<Vec<f32>> = addends
             .iter()
-            .map(|beside| plus(&contributed, beside, times))
+            .map(|addend| plus(&contributed, addend, times))
             .collect();
-        // Where nothing is multiplied, what every rank adds is a contribution, and what one rank adds is beside it:
+        // Where nothing is multiplied, what every rank adds is a contribution, and what one rank adds is its addend:
         // whichever of the two tensors that is.
-        if meant.of == Summed::Inputs && meant.beside == Beside::Residual {
-            let all = total(&beside);
+        if meant.of == Summed::Inputs && meant.addend == Addend::Residual {
+            let all = total(&addends);
             sums.push(plus(&contributed, &all, 1.0));
             for own in &contributions {
                 sums.extend([1.0, -1.0].map(|times| plus(&all, own, times)));

@@ -17,7 +17,7 @@ use draw::Draw;
 
 /// What is added to a sum over ranks, or subtracted from it, once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Beside {
+pub enum Addend {
     Nothing,
     /// The vector `b`.
     Bias,
@@ -34,11 +34,11 @@ pub enum Summed {
     Inputs,
 }
 
-/// What `y` is to be, where it is a sum over ranks: of what, with something beside it, and perhaps a relu of all.
+/// What `y` is to be, where it is a sum over ranks: of what, with an addend, and perhaps a relu of all.
 #[derive(Clone, Copy, Debug)]
 pub struct Meant {
     pub of: Summed,
-    pub beside: Beside,
+    pub addend: Addend,
     /// Whether that is subtracted.
     pub minus: bool,
     pub relu: bool,

@@ -1,7 +1,7 @@
 //! Sums over ranks, of products or of what each rank holds: partial tiles to their owner, or added where they belong.
 
 use super::draw::{Draw, Part, shuffled};
-use super::{Beside, Meant, Sizes, Summed};
+use super::{Addend, Meant, Sizes, Summed};
 use counterflow_codegen::builder::*;
 use counterflow_codegen::dtype::Dtype::{Bf16, F32};
 
@@ -43,13 +43,13 @@ impl Terms {
         let of = [Summed::Products, Summed::Products, Summed::Inputs][draw.of(3)];
         let x = s.local("x", Bf16);
         let w = (of == Summed::Products).then(|| s.local("w", Bf16));
-        let beside = [Beside::Nothing, Beside::Bias, Beside::Residual][draw.of(3)];
+        let addend = [Addend::Nothing, Addend::Bias, Addend::Residual][draw.of(3)];
         let (minus, relu) = (draw.of(4) == 1, draw.of(4) == 1);
         let terms = Terms {
             x,
             w,
-            bias: (beside == Beside::Bias).then(|| s.vector("b", F32)),
-            residual: (beside == Beside::Residual).then(|| s.local("r", Bf16)),
+            bias: (addend == Addend::Bias).then(|| s.vector("b", F32)),
+            residual: (addend == Addend::Residual).then(|| s.local("r", Bf16)),
             minus,
             relu,
             late: true,
@@ -59,7 +59,7 @@ impl Terms {
         let late = !(terms.early && draw.of(2) == 1);
         let meant = Meant {
             of,
-            beside,
+            addend,
             minus,
             relu,
         };
@@ -77,10 +77,10 @@ impl Terms {
     fn added(self, s: &mut ScheduleBuilder, t: Item, value: Value) -> Value {
         let bias = self.bias.map(|bias| s.load(bias));
         let residual = self.residual.map(|residual| s.load(residual.at(t)));
-        let beside = bias.into_iter().chain(residual);
-        beside.fold(value, |value, beside| match self.minus {
-            true => value - beside,
-            false => value + beside,
+        let addends = bias.into_iter().chain(residual);
+        addends.fold(value, |value, addend| match self.minus {
+            true => value - addend,
+            false => value + addend,
         })
     }
 

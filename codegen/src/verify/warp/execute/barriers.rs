@@ -10,7 +10,7 @@
 
 use super::super::simulator::{Simulator, Verdict};
 use super::super::trace;
-use crate::warp::{Order, RunBy};
+use crate::warp::{RunBy, Scope};
 
 impl Simulator<'_> {
     /// Whether an agent is the four warps of a group.
@@ -33,12 +33,12 @@ impl Simulator<'_> {
         }
         let agent = &self.agents[index];
         let at = &mut self.ctas[cta].barriers[barrier];
-        match at.order {
-            Order::Cta if agent.cta == cta => at.gathers.join_released(&agent.knows),
+        match at.scope {
+            Scope::Cta if agent.cta == cta => at.gathers.join_released(&agent.knows),
             // What comes from another CTA is ordered by no scope of this one.
-            Order::Cta => at.gathers.past.join(&agent.knows.past),
-            Order::Cluster => at.gathers.join_released(&agent.knows),
-            Order::Complete => at.gathers.join_over(&agent.knows, &agent.own),
+            Scope::Cta => at.gathers.past.join(&agent.knows.past),
+            Scope::Cluster => at.gathers.join_released(&agent.knows),
+            Scope::Relaxed => at.gathers.join_over(&agent.knows, &agent.own),
         }
         at.arrived += count;
         self.complete(index, cta, barrier)

@@ -4,7 +4,7 @@ use super::super::held::Content;
 use super::super::simulator::{Agent, Simulator, Verdict};
 use super::super::step::Area;
 use super::super::trace;
-use crate::warp::Order;
+use crate::warp::Scope;
 
 impl Simulator<'_> {
     /// Asynchronous stores into a CTA of the cluster, which complete on its barrier.
@@ -22,10 +22,10 @@ impl Simulator<'_> {
         self.reaches(index, to, barrier);
         self.bytes(index, to, barrier, -i64::from(area.end - area.start))?;
         let at = &mut self.ctas[to].barriers[barrier];
-        match at.order {
-            Order::Cta => {}
-            Order::Cluster => at.gathers.shared.both(id),
-            Order::Complete => at.gathers.shared.over.add(id),
+        match at.scope {
+            Scope::Cta => {}
+            Scope::Cluster => at.gathers.shared.both(id),
+            Scope::Relaxed => at.gathers.shared.over.add(id),
         }
         self.tells_past(index, to, barrier);
         self.complete(index, to, barrier)
