@@ -30,6 +30,7 @@ mod fused;
 mod gpus;
 mod graph;
 mod heap;
+mod host;
 mod memory;
 mod op;
 mod prebuilt;
