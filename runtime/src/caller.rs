@@ -85,7 +85,10 @@ impl Caller<'_> {
             }
             Kind::Recording(recording) => others(recording.rank()),
             Kind::Stream(stream) if stream.is_capturing() => records("a stream"),
-            Kind::Rank(_) | Kind::Stream(_) if rank.own_stream().is_capturing() => {
+            // Nobody records a stream that nobody has.
+            Kind::Rank(_) | Kind::Stream(_)
+                if rank.has_lent() && rank.own_stream().is_capturing() =>
+            {
                 records("a rank's own stream")
             }
             Kind::Rank(_) => Ok(Place::Own),

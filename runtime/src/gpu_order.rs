@@ -326,17 +326,15 @@ impl<S: Clone, E: Clone> Order<S, E> {
     }
 }
 
-static ORDER: Mutex<Order<(Gpu, Stream), Arc<Event>>> = Mutex::new(Order::new());
+static ORDER: Mutex<Order<Stream, Arc<Event>>> = Mutex::new(Order::new());
 
-fn order() -> MutexGuard<'static, Order<(Gpu, Stream), Arc<Event>>> {
+fn order() -> MutexGuard<'static, Order<Stream, Arc<Event>>> {
     ORDER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An event in a stream, after everything that is in it.
-fn mark((gpu, stream): &(Gpu, Stream)) -> Result<Arc<Event>, Error> {
-    let event = gpu.event()?;
-    event.record_again(stream)?;
-    Ok(Arc::new(event))
+fn mark(stream: &Stream) -> Result<Arc<Event>, Error> {
+    Event::order(stream).map(Arc::new)
 }
 
 /// A communicator among those on its GPUs.
@@ -357,7 +355,7 @@ impl Member {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let ranks = gpus.iter().zip(streams);
-        let ranks = ranks.map(|(gpu, stream)| (gpu.into(), (gpu.clone(), stream.clone())));
+        let ranks = ranks.map(|(gpu, stream)| (gpu.into(), stream.clone()));
         order().join(number, ranks);
         let index = |rank: usize| {
             let before = gpus[..rank].iter();
@@ -460,9 +458,8 @@ impl Drop for Enqueueing<'_> {
         if order().end_alone(ours, gpu.into(), *index) {
             return;
         }
-        let stream = (gpu.clone(), streams[self.rank as usize].clone());
         // A context that takes no event is dead, and runs nothing.
-        let last = mark(&stream).map_or(Last::Done, Last::Marked);
+        let last = mark(&streams[self.rank as usize]).map_or(Last::Done, Last::Marked);
         order().end(ours, gpu.into(), *index, last);
     }
 }

@@ -1,43 +1,75 @@
 //! Events: points in a stream.
+//!
+//! To make an event and to destroy it costs a good part of what a launch may cost, so events that keep no time are used
+//! again. Nobody sees it: a stream that was told to wait for one waits for the point at which it was recorded then.
 
 use super::Gpu;
 use super::driver::{check, checked};
 use crate::error::Error;
 use cudarc::driver::sys::{self, CUevent_flags};
 use cudarc::driver::{CudaEvent, CudaStream};
+use std::mem::ManuallyDrop;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// A point in a stream.
 #[derive(Debug)]
-pub(crate) struct Event(CudaEvent);
+pub(crate) struct Event {
+    event: ManuallyDrop<CudaEvent>,
+    /// Whether others may have it when this is dropped.
+    again: bool,
+}
+
+/// Events that keep no time, and that nobody has.
+static UNUSED: Mutex<Vec<CudaEvent>> = Mutex::new(Vec::new());
+
+fn unused(stream: &CudaStream) -> Option<CudaEvent> {
+    let mut all = UNUSED.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = all
+        .iter()
+        .rposition(|event| event.context() == stream.context())?;
+    Some(all.swap_remove(at))
+}
 
 impl Event {
+    fn of(event: CudaEvent, again: bool) -> Event {
+        Event {
+            event: ManuallyDrop::new(event),
+            again,
+        }
+    }
+
     /// After everything that is in the stream now.
     pub(crate) fn record(stream: &CudaStream) -> Result<Event, Error> {
         let event = stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
-        checked("record an event", event).map(Event)
+        checked("record an event", event).map(|event| Event::of(event, false))
     }
 
     /// The same, without the time.
     pub(crate) fn order(stream: &CudaStream) -> Result<Event, Error> {
-        checked("record an event", stream.record_event(None)).map(Event)
+        let event = match unused(stream) {
+            Some(event) => event,
+            None => checked("make an event", stream.context().new_event(None))?,
+        };
+        let event = Event::of(event, true);
+        event.record_again(stream).map(|()| event)
     }
 
     /// Moves it to after everything that is in the stream now.
     pub(crate) fn record_again(&self, stream: &CudaStream) -> Result<(), Error> {
-        checked("order streams", self.0.record(stream))
+        checked("order streams", self.event.record(stream))
     }
 
     /// What comes later in that stream waits for it.
     pub(crate) fn hold(&self, stream: &CudaStream) -> Result<(), Error> {
-        checked("order streams", stream.wait(&self.0))
+        checked("order streams", stream.wait(&self.event))
     }
 
     /// Whether the stream has reached it.
     pub(crate) fn is_done(&self) -> Result<bool, Error> {
-        checked("select the GPU", self.0.context().bind_to_thread())?;
+        checked("select the GPU", self.event.context().bind_to_thread())?;
         // SAFETY: the event is alive.
-        match unsafe { sys::cuEventQuery(self.0.cu_event()) } {
+        match unsafe { sys::cuEventQuery(self.event.cu_event()) } {
             sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
             code => check("ask the GPU how far it is", code).map(|()| true),
         }
@@ -45,12 +77,12 @@ impl Event {
 
     /// Waits until the stream reaches it.
     pub(crate) fn wait(&self) -> Result<(), Error> {
-        checked("wait for an event", self.0.synchronize())
+        checked("wait for an event", self.event.synchronize())
     }
 
     /// How long after an earlier one, once both are past.
     pub(crate) fn since(&self, earlier: &Event) -> Result<Duration, Error> {
-        let milliseconds = checked("time two events", earlier.0.elapsed_ms(&self.0))?;
+        let milliseconds = checked("time two events", earlier.event.elapsed_ms(&self.event))?;
         Ok(Duration::from_secs_f64(
             f64::from(milliseconds).max(0.0) / 1e3,
         ))
@@ -60,6 +92,18 @@ impl Event {
 impl Gpu {
     /// A new event that orders and does not time.
     pub(crate) fn event(&self) -> Result<Event, Error> {
-        checked("make an event", self.context().new_event(None)).map(Event)
+        let event = checked("make an event", self.context().new_event(None));
+        event.map(|event| Event::of(event, false))
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: the event is taken once, here, where nobody has the place any more.
+        let event = unsafe { ManuallyDrop::take(&mut self.event) };
+        if self.again {
+            let mut all = UNUSED.lock().unwrap_or_else(PoisonError::into_inner);
+            all.push(event);
+        }
     }
 }

@@ -11,4 +11,6 @@ pub(crate) struct How<'a> {
     pub early: bool,
     /// Whether it becomes part of a graph, and what it needs beside the kernel is enqueued in the rank's stream now.
     pub graph: bool,
+    /// Whether the stream records: for a graph of ours, or below ops for anybody's.
+    pub records: bool,
 }

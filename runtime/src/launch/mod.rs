@@ -37,6 +37,7 @@ use counterflow_codegen::sm90::cta::dependent_launch;
 use counterflow_codegen::verify::{Checked, Series};
 use counterflow_codegen::warp::{Field, Pipeline};
 use counts::Copies;
+use maps::Maps;
 use place::{place, scratch_of};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -82,6 +83,7 @@ pub struct Loaded {
 #[derive(Debug)]
 struct State {
     arguments: Arguments,
+    maps: Maps,
     tables: Tables,
     copies: Copies,
 }
@@ -131,6 +133,7 @@ impl Loaded {
             copies: copies && rank.world() > 1,
             state: Mutex::new(State {
                 arguments: Arguments::new(),
+                maps: Maps::default(),
                 tables: Tables::new(rank, cells.end() as usize)?,
                 copies: Copies::new(&pipeline.kernel, (cells.count() * rank.world()) as usize),
             }),
@@ -221,16 +224,18 @@ impl Loaded {
         plan: &Checked<Plan>,
         tensors: &Tensors,
     ) -> Result<(), Error> {
+        rank.alive()?;
         let how = How {
             stream: rank.own_stream(),
             early: true,
             graph: false,
+            records: rank.own_stream().is_capturing(),
         };
         let _turn = rank.turn();
         self.launch_as(rank, how, plan, tensors)
     }
 
-    /// The same, as it says. The caller has the rank's turn.
+    /// The same, as it says. The caller has the rank's turn, and saw that the communicator is alive.
     pub(crate) fn launch_as(
         &self,
         rank: &Communicator,
@@ -238,7 +243,6 @@ impl Loaded {
         plan: &Checked<Plan>,
         tensors: &Tensors,
     ) -> Result<(), Error> {
-        rank.alive()?;
         // What only this rank refuses, its peers would wait for.
         let tell = |error: &Error| {
             let kernel = &self.pipeline.kernel.name;
@@ -285,14 +289,15 @@ impl Loaded {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let State {
             arguments,
+            maps,
             tables,
             copies,
         } = &mut *state;
-        let capturing = how.graph || how.stream.is_capturing();
+        let capturing = how.records;
         let (arrivals, everyone) =
             tables.of(rank, &self.pipeline, plan, (&self.cells, &how), capturing)?;
         if let Code::Cuda { source, .. } = &self.code {
-            self.fill(source, arguments, rank, plan, tensors, arrivals)?;
+            self.fill(source, (arguments, maps), rank, plan, tensors, arrivals)?;
         }
         self.placed.cells.ready(rank.rank())?;
         self.scratch.ready(rank.rank())?;
@@ -363,17 +368,18 @@ impl Loaded {
     fn fill(
         &self,
         source: &CudaSource,
-        arguments: &mut Arguments,
+        (arguments, maps): (&mut Arguments, &mut Maps),
         rank: &Communicator,
         plan: &Plan,
         tensors: &Tensors,
         arrivals: Address,
     ) -> Result<(), Error> {
         arguments.clear();
-        for param in &source.params {
+        for (place, param) in source.params.iter().enumerate() {
             match param {
                 Param::Map { map, partial_chunk } => {
-                    arguments.map(&self.map(*map, *partial_chunk, rank, plan, tensors)?);
+                    let (spec, start) = self.map(*map, *partial_chunk, rank, plan, tensors)?;
+                    arguments.map(maps.encoded(place, spec, start)?);
                 }
                 Param::Plan { bytes, fields } => {
                     let mut numbers = [0; MOST_NUMBERS];

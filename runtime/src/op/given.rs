@@ -2,11 +2,10 @@
 
 use super::argument::{Extent, Given, Home};
 use crate::communicator::Communicator;
-use crate::driver::{Element, Event, Foreign, Opened, Stream};
+use crate::driver::{Element, Foreign, Opened, Stream};
 use crate::error::Error;
 use crate::group::Allocation;
 use crate::launch::{Placement, Tensors};
-use crate::pending::Pending;
 use crate::tensor::{Tensor, rows_and_columns};
 use crate::user_buffer::UserBuffer;
 use counterflow_codegen::dtype::Dtype;
@@ -48,7 +47,8 @@ pub(super) struct Open<'b> {
     place: Placement,
     kept: Option<Arc<dyn Any + Send + Sync>>,
     heap: Option<&'b Arc<Allocation>>,
-    foreign: Option<(Stream, Opened<'b>)>,
+    /// While it is there, cudarc does not know that the memory is used.
+    _foreign: Option<Opened<'b>>,
 }
 
 impl<'a> Argument<'a> {
@@ -121,19 +121,10 @@ impl<'a> Argument<'a> {
                     legal: "give a `Tensor` or a `UserBuffer`: a graph keeps what it uses".into(),
                 });
             }
-            Owner::Foreign(memory) => {
-                let theirs = Stream::from(memory.stream().clone());
-                if theirs.is_capturing() {
-                    return Err(Error::Usage {
-                        what: format!("the stream of {name} records a graph"),
-                        legal: "end the recording first".into(),
-                    });
-                }
-                match rank.gpu().has(&theirs) {
-                    true => Home::Own,
-                    false => Home::Elsewhere("another GPU"),
-                }
-            }
+            Owner::Foreign(memory) => match rank.gpu().has(&memory.stream().clone().into()) {
+                true => Home::Own,
+                false => Home::Elsewhere("another GPU"),
+            },
         };
         Ok(Given {
             home,
@@ -143,8 +134,21 @@ impl<'a> Argument<'a> {
         })
     }
 
+    /// The stream in whose order it is used and freed, if it is another library's.
+    pub(super) fn stream(&self) -> Option<Stream> {
+        match &self.owner {
+            Owner::Foreign(memory) => Some(memory.stream().clone().into()),
+            Owner::Heap { .. } | Owner::Tensor { .. } => None,
+        }
+    }
+
+    /// Whether it is another library's.
+    pub(super) fn is_foreign(&self) -> bool {
+        matches!(self.owner, Owner::Foreign(_))
+    }
+
     /// Opens what [`Argument::given`] said, once that was checked. What is not ours is used in the order of the stream
-    /// `users`.
+    /// `users`, which waits for its own stream already.
     pub(super) fn open<'b>(&'b mut self, users: &'b Stream) -> Result<Open<'b>, Error> {
         let (mut kept, mut heap, mut foreign) = (None, None, None);
         let place = match &mut self.owner {
@@ -165,17 +169,13 @@ impl<'a> Argument<'a> {
                 *place
             }
             Owner::Foreign(memory) => {
-                let theirs = Stream::from(memory.stream().clone());
-                if !theirs.is(users) {
-                    users.wait(&Event::order(&theirs)?)?;
-                }
-                let memory = memory.open(users.cuda()?);
+                let opened = memory.open(users.cuda()?);
                 let place = Placement {
-                    own: memory.address,
+                    own: opened.address,
                     shared: None,
                     bytes: self.bytes,
                 };
-                foreign = Some((theirs, memory));
+                foreign = Some(opened);
                 place
             }
         };
@@ -183,7 +183,7 @@ impl<'a> Argument<'a> {
             place,
             kept,
             heap,
-            foreign,
+            _foreign: foreign,
         })
     }
 }
@@ -202,23 +202,9 @@ impl Open<'_> {
         self.place.own.get()
     }
 
-    /// Whether it is another library's.
-    pub fn is_foreign(&self) -> bool {
-        self.foreign.is_some()
-    }
-
     /// What keeps its memory.
     pub fn kept(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         self.kept.clone()
-    }
-
-    /// The launch is enqueued: what uses or frees it later comes after.
-    pub fn close(self, done: &Pending) -> Result<(), Error> {
-        let Some((theirs, memory)) = self.foreign else {
-            return Ok(());
-        };
-        drop(memory);
-        done.hold(&theirs)
     }
 }
 

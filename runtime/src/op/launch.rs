@@ -4,6 +4,7 @@ use super::argument;
 use super::built::Inner;
 use super::given::{Argument, Open};
 use crate::caller::{Caller, Place, in_order};
+use crate::driver::{Event, Stream};
 use crate::error::Error;
 use crate::launch::{How, Tensors};
 use crate::pending::Pending;
@@ -17,7 +18,9 @@ use std::sync::Arc;
 pub struct Launch<'a> {
     op: &'a Inner,
     caller: Caller<'a>,
-    given: Vec<(String, Argument<'a>)>,
+    given: Vec<(TensorId, Argument<'a>)>,
+    /// The first name that is no tensor's.
+    unknown: Option<Error>,
     rows: Option<usize>,
 }
 
@@ -26,14 +29,20 @@ impl<'a> Launch<'a> {
         Launch {
             op,
             caller,
-            given: Vec::new(),
+            given: Vec::with_capacity(8),
+            unknown: None,
             rows: None,
         }
     }
 
     /// Gives the schedule's tensor of that name: `&` an input, `&mut` an output. What is gathered may be given by `&`.
     pub fn tensor(mut self, name: &str, memory: impl Into<Argument<'a>>) -> Self {
-        self.given.push((name.into(), memory.into()));
+        match argument::find(self.op.kernel(), name) {
+            Ok(id) => self.given.push((id, memory.into())),
+            Err(unknown) => {
+                self.unknown.get_or_insert(unknown);
+            }
+        }
         self
     }
 
@@ -76,8 +85,10 @@ impl<'a> Launch<'a> {
             op,
             caller,
             mut given,
+            unknown,
             rows,
         } = self;
+        unknown.map_or(Ok(()), Err)?;
         let rank = &op.rank;
         let place = caller.place(rank)?;
         let m = match rows {
@@ -94,37 +105,56 @@ impl<'a> Launch<'a> {
             Place::Own | Place::Recording(_) => None,
         };
         let records = matches!(place, Place::Recording(_));
+        let users = outside.unwrap_or(own);
         let mut ids: Vec<TensorId> = Vec::with_capacity(given.len());
-        for (name, argument) in &given {
-            let id = argument::find(op.kernel(), name)?;
-            if ids.contains(&id) {
+        // Those of other libraries' memory, each once.
+        let mut theirs: Vec<Stream> = Vec::new();
+        for (id, argument) in &given {
+            let name = &op.kernel().buffers[id.index()].name;
+            if ids.contains(id) {
                 return Err(Error::Usage {
                     what: format!("{name} was given twice"),
                     legal: "give every tensor once".into(),
                 });
             }
             let given = argument.given(name, rank, records)?;
-            argument::check_one(op.kernel(), &plan, id, &given)?;
-            ids.push(id);
+            argument::check_one(op.kernel(), &plan, *id, &given)?;
+            ids.push(*id);
+            if let Some(stream) = argument.stream()
+                && !stream.is(users)
+                && !theirs.iter().any(|known| known.is(&stream))
+            {
+                if stream.is_capturing() {
+                    return Err(Error::Usage {
+                        what: format!("the stream of {name} records a graph"),
+                        legal: "end the recording first".into(),
+                    });
+                }
+                theirs.push(stream);
+            }
         }
         argument::check_all(op.kernel(), &ids)?;
         // To open another library's memory makes a stream wait for its users, so all that needs no address is checked.
+        for stream in &theirs {
+            users.wait(&Event::order(stream)?)?;
+        }
+        let foreign = given.iter().any(|(_, argument)| argument.is_foreign());
         let mut tensors = Tensors::new();
-        let (mut opened, mut starts) = (Vec::new(), Vec::new());
-        for (id, (_, argument)) in ids.into_iter().zip(&mut given) {
-            let open = argument.open(outside.unwrap_or(own))?;
-            open.bind(id, &mut tensors);
-            starts.push((id, open.start()));
+        let (mut opened, mut starts) = (Vec::with_capacity(8), Vec::with_capacity(8));
+        for (id, argument) in &mut given {
+            let open = argument.open(users)?;
+            open.bind(*id, &mut tensors);
+            starts.push((*id, open.start()));
             opened.push(open);
         }
         argument::check_starts(op.kernel(), &plan, &starts)?;
-        let foreign = opened.iter().any(Open::is_foreign);
         let _turn = rank.turn();
         if let Place::Recording(recording) = place {
             let how = How {
                 stream: recording.records_in(),
                 early: false,
                 graph: true,
+                records: true,
             };
             op.loaded.launch_as(rank, how, &plan, &tensors)?;
             let entry = op.loaded.entry(rank, &plan, &tensors);
@@ -138,12 +168,15 @@ impl<'a> Launch<'a> {
             stream: own,
             early: outside.is_none() && !foreign && (op.early || !rank.has_lent()),
             graph: false,
+            records: false,
         };
         let done = in_order(rank, outside, || {
             op.loaded.launch_as(rank, how, &plan, &tensors)
         })?;
-        for open in opened {
-            open.close(&done)?;
+        // The launch is enqueued: what uses or frees another library's memory later comes after it.
+        drop(opened);
+        for stream in &theirs {
+            done.hold(stream)?;
         }
         Ok(done)
     }
