@@ -143,6 +143,8 @@ fn slices_of_cudarc_are_used_in_order_and_may_be_dropped_at_once() {
                 drop(w);
                 // Whoever gets its memory may write it.
                 let spoiled = makes.alloc_zeros::<bf16>(side * side).expect("memory");
+                // While a copy to pageable memory waits, a peer that shares the GPU can make no event.
+                takes.synchronize().expect("done");
                 right(&takes.clone_dtoh(&y).expect("read"), m);
                 drop(spoiled);
             }

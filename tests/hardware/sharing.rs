@@ -21,7 +21,7 @@ fn comes_through(stream: &Arc<CudaStream>) {
     }
 }
 
-/// Rank 0's kernel waits for rank 1's launch. Behind it stands a free, and rank 0's host waits in a copy. Before rank 1
+/// Rank 0's kernel waits for rank 1's launch. Behind it stands a free, and rank 0's host waits. Before rank 1
 /// launches, it allocates what would fit into that memory, copies, and makes events.
 #[test]
 fn a_waiting_kernel_holds_up_no_call_of_a_peer_that_finds_memory() {
@@ -77,6 +77,8 @@ fn a_waiting_kernel_holds_up_no_call_of_a_peer_that_finds_memory() {
             if rank.rank() == 0 {
                 rank.barrier()?;
             }
+            // A copy to pageable memory would keep a lock of the context while it waits.
+            stream.synchronize().expect("done");
             right(&stream.clone_dtoh(&y).expect("read"), m);
             rank.barrier()?;
         }

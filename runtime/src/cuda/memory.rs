@@ -73,8 +73,11 @@ pub fn address_of<T>(slice: &impl DevicePtr<T>, stream: &CudaStream) -> Address 
     Address(slice.device_ptr(stream).0)
 }
 
+/// So many bytes of pageable memory the driver takes at once, without waiting for the stream.
+const AT_ONCE: usize = 64 << 10;
+
 /// Copies to the GPU in stream order. `values` may be reused when this returns: the driver has read pageable memory by
-/// then.
+/// then. More than 64 KiB wait for what is in the stream (see [`read`]).
 pub(crate) fn write<T: Element>(
     stream: &CudaStream,
     to: Address,
@@ -84,6 +87,9 @@ pub(crate) fn write<T: Element>(
         return Ok(());
     }
     checked("select the GPU", stream.context().bind_to_thread())?;
+    if size_of_val(values) > AT_ONCE {
+        checked("wait for the GPU", stream.synchronize())?;
+    }
     // SAFETY: the source is a slice and its type is plain bytes to the GPU; the caller's address has room for it, which
     // the types above this module see to.
     let code = unsafe {
@@ -98,6 +104,9 @@ pub(crate) fn write<T: Element>(
 }
 
 /// Copies from the GPU, after everything earlier in the stream.
+///
+/// It waits before it copies. The driver keeps a lock of the context while a copy to pageable memory waits: a peer that
+/// shares the GPU could then make no event, and the launch that we wait for would not come (`notes/truth`).
 pub(crate) fn read<T: Element>(
     stream: &CudaStream,
     from: Address,
@@ -105,7 +114,7 @@ pub(crate) fn read<T: Element>(
 ) -> Result<Vec<T>, Error> {
     let mut values = vec![T::default(); len];
     if len > 0 {
-        checked("select the GPU", stream.context().bind_to_thread())?;
+        checked("wait for the GPU", stream.synchronize())?;
         // SAFETY: the destination is a vector of so many elements whose every bit pattern is a value (see `Element`),
         // and it lives until the stream has been waited for below.
         let code = unsafe {

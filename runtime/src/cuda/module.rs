@@ -3,7 +3,7 @@
 use super::driver::{check, checked};
 use super::{Address, Gpu, TensorMap};
 use crate::error::Error;
-use crate::jit::{Compiled, Facts};
+use crate::jit::{self, Compiled, Facts};
 use cudarc::driver::{CudaStream, sys};
 use std::ffi::{CString, c_void};
 use std::ptr;
@@ -119,18 +119,20 @@ impl Code {
 
     /// Without the events that its last user left, if it counts events.
     fn without_events(self) -> Result<Code, Error> {
+        if !jit::defines(&self.cubin, "trace_count") {
+            return Ok(self);
+        }
         self.gpu.bind()?;
         let (mut address, mut bytes) = (0, 0);
         let name = c"trace_count".as_ptr();
         // SAFETY: the module is loaded, the name ends in zero, both places are ours.
-        let found =
-            unsafe { sys::cuModuleGetGlobal_v2(&raw mut address, &raw mut bytes, self.raw, name) };
-        if found == sys::CUresult::CUDA_SUCCESS {
-            // SAFETY: the variable has so many bytes, and no kernel of this module runs.
-            check("clear the count of events", unsafe {
-                sys::cuMemsetD8_v2(address, 0, bytes)
-            })?;
-        }
+        check("find the count of events", unsafe {
+            sys::cuModuleGetGlobal_v2(&raw mut address, &raw mut bytes, self.raw, name)
+        })?;
+        // SAFETY: the variable has so many bytes, and no kernel of this module runs.
+        check("clear the count of events", unsafe {
+            sys::cuMemsetD8_v2(address, 0, bytes)
+        })?;
         Ok(self)
     }
 }

@@ -44,6 +44,13 @@ pub(super) fn read(cubin: &[u8]) -> Result<Vec<Facts>, Error> {
     })
 }
 
+/// Whether the machine code has a variable or a kernel of that name. The driver can be asked too, but sanitizers report
+/// a question whose answer is no as an error.
+pub(crate) fn defines(cubin: &[u8], name: &str) -> bool {
+    let file: Result<ElfFile64<'_>, _> = ElfFile64::parse(cubin);
+    file.is_ok_and(|file| file.symbols().any(|symbol| symbol.name() == Ok(name)))
+}
+
 fn parse(cubin: &[u8]) -> Option<Vec<Facts>> {
     let file: ElfFile64<'_> = ElfFile64::parse(cubin).ok()?;
     let mut all: Vec<Facts> = Vec::new();

@@ -24,6 +24,7 @@ mod source;
 pub use crate::error::{CompileError, Excerpt};
 pub use cache::{Cache, Cached};
 pub use facts::Facts;
+pub(crate) use facts::defines;
 pub use nvrtc::preload;
 pub use options::{Probes, Target};
 pub use source::Source;

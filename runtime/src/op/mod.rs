@@ -26,6 +26,10 @@
 //! | `Communicator::stream`, `Gpu::context` | work of other libraries beside ours is in stream order; from then on our launches never start early |
 //! | `OpBuilder::early_after_foreign_kernels` | it states a condition on other libraries' kernels; their launch is `unsafe` |
 //!
+//! Ranks that share a GPU share the driver's locks. Wait for a stream before you copy from it to pageable memory
+//! (`CudaStream::synchronize`, then `clone_dtoh`), and pin or free no memory outside a pool while a rank runs: in such a
+//! call the driver keeps a peer from making events, and the launch that you wait for may never come.
+//!
 //! What cannot be checked is `unsafe`: `Communicator::tensor_from_raw`, `Recording::stream`,
 //! `cuda::Gpu::borrowed_stream`, `cuda::Function::launch`, `launch::Tensors::local`. The modules `launch` and `gpus` are for the bench and for tests, and
 //! hidden: there the caller keeps what a launch uses, on the communicator that it belongs to.
