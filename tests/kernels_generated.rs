@@ -1,7 +1,11 @@
 //! The kernels people read: equal to what is emitted. `UPDATE_KERNELS=1` writes them.
 
+#[path = "../codegen/tests/fixtures/strangers.rs"]
+mod strangers;
+
 use Dtype::Bf16;
 use Layout::{Nt, Tn};
+use counterflow::codegen;
 use counterflow::codegen::cuda::{self, CudaSource};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::program::Setting;
@@ -50,7 +54,7 @@ const QUAD: Knobs = (
 );
 
 /// The first of each kind.
-const KERNELS: [Kind; 13] = [
+const KERNELS: [Kind; 16] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
     (schedules::gemm, Bf16, (128, 256), Nt, CLUSTER),
@@ -64,6 +68,9 @@ const KERNELS: [Kind; 13] = [
     (schedules::ag_gemm_pull, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_rs, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_ar, Bf16, (128, 256), Nt, NONE),
+    (strangers::odd_owners_first, Bf16, (128, 256), Nt, NONE),
+    (strangers::sum_of_inputs, Bf16, (128, 256), Nt, NONE),
+    (strangers::pushed_by_spare_warps, Bf16, (128, 128), Nt, NONE),
 ];
 
 #[test]

@@ -35,7 +35,7 @@ pub struct Plan {
     pub arrivals: Arc<Arrivals>,
     /// How many CTAs run.
     pub grid: Grid,
-    /// How each CTA computes tiles. `None` for the emulator alone, or without a product.
+    /// How each CTA computes tiles. `None` for the emulator alone, or without tiles that are computed.
     pub cta: Option<Cta>,
     /// The layout of the symmetric heap.
     pub heap: Heap,
@@ -203,7 +203,7 @@ fn grid(
             RoleKind::Comm { ctas } => grid.comm = grid.comm.saturating_add(ctas),
             RoleKind::Gemm(kind) => {
                 cluster = kind.ctas();
-                // A role without dots still needs a CTA to run on.
+                // A role that computes nothing still needs a CTA to run on.
                 grid.tiles = items(&role.body, geometry, (1, 1), 1).max(1);
                 // A cluster has adjacent tiles, perhaps some outside, and all its CTAs for each.
                 clusters = items(&role.body, geometry, kind.cluster, 1).max(1);
@@ -271,7 +271,7 @@ fn grid(
     grid
 }
 
-/// The number of a role's items with a dot on one rank, or of clusters of them, assuming full chunks. Items that only
+/// The number of a role's items that compute on one rank, or of clusters of them, assuming full chunks. Items that only
 /// wait or move data need no CTA of their own.
 fn items(body: &[Block], geometry: &Geometry, cluster: (u32, u32), times: u64) -> u64 {
     let count = body.iter().map(|block| match block {
@@ -293,16 +293,16 @@ fn items(body: &[Block], geometry: &Geometry, cluster: (u32, u32), times: u64) -
             body,
             ..
         } => {
-            let mut multiplies = false;
+            let mut computes = false;
             visit_ops(body, &mut |op| {
-                multiplies |= matches!(op.kind, OpKind::Dot { .. })
+                computes |= matches!(op.kind, OpKind::Dot { .. } | OpKind::Store { .. })
             });
             let (rows, columns) = geometry.grid(*partition, None);
             let rows = rows.div_ceil(cluster.0.max(1));
             let columns = columns.div_ceil(cluster.1.max(1));
             let of_a_chunk = times.saturating_mul(u64::from(rows) * u64::from(columns));
             match chunk {
-                _ if !multiplies => 0,
+                _ if !computes => 0,
                 None => of_a_chunk.saturating_mul(u64::from(geometry.partition_chunks(*partition))),
                 Some(_) => of_a_chunk,
             }

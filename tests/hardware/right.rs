@@ -226,7 +226,7 @@ mod jitter {
     crate::each_schedule!(super::jitter);
 }
 
-/// Schedules that ask about ranks, with pauses and without, in every world that they are legal in.
+/// Strangers' schedules, with pauses and without, in every world that they are legal in.
 fn strangers((schedule, worlds): Stranger) {
     let matrix = |rows, fills| Matrix {
         kinds: &JITTERED,
@@ -235,9 +235,9 @@ fn strangers((schedule, worlds): Stranger) {
         fills,
     };
     let plain = matrix(&[1000, 1, 4097, 7], &[Fill::Uniform, Fill::Integers]);
-    plain.on_worlds(worlds, schedule, "asks about ranks", (Probes::default(), 0));
+    plain.on_worlds(worlds, schedule, "stranger", (Probes::default(), 0));
     let jittered = matrix(&[514, 1, 1000, 2049], &[Fill::Integers]);
-    jittered.on_worlds(worlds, schedule, "asks about ranks, jitter", (JITTER, 300));
+    jittered.on_worlds(worlds, schedule, "stranger, jitter", (JITTER, 300));
 }
 
 /// Their kernels, for what compiles them ahead.
@@ -291,6 +291,31 @@ fn strangers_acknowledged() {
 #[test]
 fn strangers_one_cell_a_tile() {
     strangers(STRANGERS[7]);
+}
+
+#[test]
+fn strangers_sum_of_inputs() {
+    strangers(STRANGERS[8]);
+}
+
+#[test]
+fn strangers_gathered_and_rectified() {
+    strangers(STRANGERS[9]);
+}
+
+#[test]
+fn strangers_taken_apart() {
+    strangers(STRANGERS[10]);
+}
+
+#[test]
+fn strangers_pushed_by_spare_warps() {
+    strangers(STRANGERS[11]);
+}
+
+#[test]
+fn strangers_by_way_of_scratch() {
+    strangers(STRANGERS[12]);
 }
 
 /// Few and small, and ranks on one GPU: what the sanitizers watch.

@@ -170,7 +170,9 @@ impl Stands {
                 stands.stored += halves(*dtype);
             }
             if let Node::Fragment(
-                FragmentOp::ReadSubtile { dtype, .. } | FragmentOp::AddSubtile { dtype, .. },
+                FragmentOp::ReadSubtile { dtype, .. }
+                | FragmentOp::AddSubtile { dtype, .. }
+                | FragmentOp::AddToSum { dtype, .. },
             ) = node
             {
                 stands.read += halves(*dtype);

@@ -18,8 +18,16 @@ impl Text<'_> {
             } => {
                 let shared = self.shared(*ring, *slot_part, index, false);
                 let element = self.element(*dtype);
-                self.subtile_array(name);
+                self.subtile_array(name, "");
                 self.subtile("subtile_read", &element, (name, ""), &shared);
+            }
+            FragmentOp::StartSum { name, .. } => self.subtile_array(name, " = {}"),
+            FragmentOp::AddToSum {
+                ring, name, dtype, ..
+            } => {
+                let shared = self.shared(*ring, 0, &Expr::Const(0), false);
+                let element = self.element(*dtype);
+                self.subtile("subtile_add", &element, (name, ""), &shared);
             }
             FragmentOp::ReadVector {
                 name,

@@ -14,15 +14,19 @@ impl Text<'_> {
     pub(super) fn head(&mut self, params: &[Param]) {
         let pipeline = self.pipeline;
         let (tile, variant) = (pipeline.tile(), &pipeline.kernel.variant);
+        let multiplies = !pipeline.tiling().operands().is_empty();
         self.line(format!(
-            "// {}  {}  {}  {}  tiles {}x{}x{}{}{}  {} stages",
+            "// {}  {}  {}  {}  tiles {}x{}{}{}{}  {} stages",
             pipeline.kernel.name,
             variant.arch.name(),
             pipeline.dtype(),
             variant.layout.name(),
             tile.rows,
             tile.columns,
-            tile.k,
+            match multiplies {
+                true => format!("x{}", tile.k),
+                false => String::new(),
+            },
             match pipeline.cta.mode() {
                 Mode::PingPong => " ping-pong",
                 Mode::Cooperative => "",
@@ -53,9 +57,14 @@ impl Text<'_> {
             "typedef {} T;  // of operands and results",
             pipeline.dtype()
         ));
+        let multiplies = !pipeline.tiling().operands().is_empty();
+        let depth = match multiplies {
+            true => format!(", TILE_K = {}", tile.k),
+            false => String::new(),
+        };
         self.line(format!(
-            "constexpr u32 TILE_M = {}, TILE_N = {}, TILE_K = {};",
-            tile.rows, tile.columns, tile.k
+            "constexpr u32 TILE_M = {}, TILE_N = {}{depth};",
+            tile.rows, tile.columns
         ));
         let blocks = pipeline.cta.blocks();
         // What is on the instruction's M side, and of a subtile the part of what is on its N side.
@@ -119,6 +128,7 @@ impl Text<'_> {
             "SPLIT",
             "STAGES",
             "STAGING_SLOTS",
+            "SPARE_STAGING_SLOTS",
         ];
         let mut symbols: Vec<(String, u32)> = Vec::new();
         pipeline.visit_exprs(|expr| {
@@ -484,7 +494,6 @@ impl Text<'_> {
             } else {
                 "a tile"
             };
-            let [x, w] = [0, 1].map(|part| pipeline.rings[0].parts()[part].name.clone());
             let [x_rows, w_rows] = pipeline.kernel.variant.layout.mn_major();
             let descriptor = |name: &str, rows: bool| {
                 let at = format!("{}[0]", super::rings::smem(name));
@@ -504,8 +513,13 @@ impl Text<'_> {
             } else {
                 (first_block(x_rows), String::new(), "first_row")
             };
-            self.line(format!("{}{of_x};", descriptor(&x, x_rows)));
-            self.line(format!("{}{of_w};", descriptor(&w, w_rows)));
+            if let ([x, w], true) = (
+                pipeline.rings[0].parts(),
+                !pipeline.tiling().operands().is_empty(),
+            ) {
+                self.line(format!("{}{of_x};", descriptor(&x.name, x_rows)));
+                self.line(format!("{}{of_w};", descriptor(&w.name, w_rows)));
+            }
             self.line(format!(
                 "const u32 {name} = {first}warp % 4 * 16;  // of this warp's 16 in {whole}"
             ));
@@ -525,6 +539,8 @@ fn in_flight(ring: &Ring) -> String {
         (_, "staging") => {
             "staging buffers of a CTA that moves data, where stages and subtiles will be".into()
         }
+        (_, "spare_staging") => "boxes in flight that a spare warp copies".into(),
+        ([_], "stage") => "stages of stored tiles in flight".into(),
         ([_], name) if ring.is_staggered() => {
             format!("output {name}s in flight, in places that go from one consumer to the other")
         }

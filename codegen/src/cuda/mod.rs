@@ -87,6 +87,7 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
         run_by: RunBy::Groups,
         group: false,
         more_loops: false,
+        releases: false,
     };
     let params = params::of(pipeline);
     text.head(&params);
@@ -126,6 +127,8 @@ struct Text<'a> {
     group: bool,
     /// Whether its scheduler has more loops over items after what is being printed.
     more_loops: bool,
+    /// Whether it releases slots some stores later.
+    releases: bool,
 }
 
 impl Text<'_> {

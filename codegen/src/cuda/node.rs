@@ -247,8 +247,8 @@ impl Text<'_> {
                 self.line(format!(
                     "{verb}({to}, {shared}, {column}, {row}, {chunk}, {rank});"
                 ));
-                // What was loaded here goes back some stores later.
-                if self.pipeline.barrier(ring.full()).tx {
+                // What was loaded here is released some stores later.
+                if self.releases {
                     self.line("++held;");
                 }
             }

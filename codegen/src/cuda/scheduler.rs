@@ -66,6 +66,7 @@ impl Text<'_> {
                 "OrderBarrier order(base + ORDER_AT, consumer);{whose}"
             ));
         }
+        self.releases = releases.is_some();
         if let Some(ring) = releases {
             self.line("u32 held = 0;  // stores whose staging buffers may not have been read");
             let oldest = self.state(ring, "oldest");

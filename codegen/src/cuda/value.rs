@@ -97,10 +97,10 @@ impl Text<'_> {
         }
     }
 
-    /// Registers for this thread's elements of a subtile.
-    pub(super) fn subtile_array(&mut self, name: &str) {
+    /// Registers for this thread's elements of a subtile, and what they begin as.
+    pub(super) fn subtile_array(&mut self, name: &str, begins: &str) {
         let (blocks, subtile) = (self.of_blocks(), self.subtile_n());
-        self.line(format!("float {name}{blocks}[{subtile} / 2];"));
+        self.line(format!("float {name}{blocks}[{subtile} / 2]{begins};"));
     }
 
     fn of_blocks(&self) -> &'static str {
@@ -158,14 +158,14 @@ impl Text<'_> {
         let subtile = self.subtile_n();
         let arguments = epilogue.params.iter().map(|param| match param.from {
             Source::Product => format!("acc{block}[{part} * {subtile} / 2 + i]"),
-            Source::Subtile => format!("{}{block}[i]", param.name),
+            Source::Subtile | Source::Sum => format!("{}{block}[i]", param.name),
             Source::Vector if self.pipeline.tiling().swapped() => {
                 format!("{}{block}[vector_index_transposed(i)]", param.name)
             }
             Source::Vector => format!("{}[vector_index(i)]", param.name),
         });
         let arguments = arguments.collect::<Vec<_>>().join(", ");
-        self.subtile_array(&results(epilogue));
+        self.subtile_array(&results(epilogue), "");
         if !one {
             self.line("#pragma unroll");
             self.line("for (u32 block = 0; block < BLOCKS; ++block)");

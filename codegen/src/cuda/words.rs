@@ -14,6 +14,9 @@ pub(super) fn view(view: View) -> &'static str {
         View::Chunks => "mine, a chunk a rank",
         View::SharedChunks => "everyone's, a chunk a rank: peers write it meanwhile",
         View::SharedSlots => "everyone's, slot by slot: others write it meanwhile",
+        View::SharedSlotChunks => {
+            "everyone's, slot by slot, of a chunk a rank each: others write it meanwhile"
+        }
         View::SharedChunk => "everyone's own chunk",
     }
 }

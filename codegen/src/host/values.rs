@@ -101,6 +101,10 @@ impl Pipeline {
             View::Chunks => (chunk_rows, chunks, 1),
             View::SharedChunks => (chunk_rows, chunks, world),
             View::SharedSlots => (chunk_rows, u64::from(buffer.slots(geometry.world)), world),
+            View::SharedSlotChunks => {
+                let slots = u64::from(buffer.slots(geometry.world));
+                (chunk_rows, slots * chunks, world)
+            }
             View::SharedChunk => (chunk_rows, 1, world),
         };
         let partial_chunk = partial_chunk(plan, buffer.rows);
@@ -159,12 +163,16 @@ impl Pipeline {
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let bytes = (bytes * u64::from(geometry.world - 1)) as f64;
         let rate = (machine.link_push_cta * f64::from(comm.ctas)).min(machine.link_push);
-        let k = self.kernel.buffers[self.map(MapId(0)).tensor.index()].columns;
-        let flops = 2.0
-            * f64::from(self.tile().rows)
-            * f64::from(self.tile().columns)
-            * f64::from(geometry.size(k));
-        let wave = flops / machine.flops_of(self.dtype(), f64::from(machine.sms));
+        let elements = f64::from(self.tile().rows) * f64::from(self.tile().columns);
+        let wave = if self.tiling().operands().is_empty() {
+            // A tile is read at least once, and written.
+            let each = elements * f64::from(2 * self.tiling().widest());
+            each * f64::from(machine.sms) / machine.memory
+        } else {
+            let k = self.kernel.buffers[self.map(MapId(0)).tensor.index()].columns;
+            let flops = 2.0 * elements * f64::from(geometry.size(k));
+            flops / machine.flops_of(self.dtype(), f64::from(machine.sms))
+        };
         let waves = (bytes / rate + machine.launch_latency) / wave;
         #[expect(
             clippy::cast_possible_truncation,

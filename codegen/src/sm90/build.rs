@@ -32,6 +32,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
         kernel,
         cta,
         comm,
+        in_order: false,
         counters,
         maps: Vec::new(),
         orders: Vec::new(),
@@ -46,6 +47,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     let beside = role(kernel, |kind| kind == RoleKind::SpareWarps);
     let [work, moves, spare] =
         [gemm, mover, beside].map(|role| lifted(kernel, role.map_or(&[][..], head)));
+    builder.in_order = super::comm::in_order(kernel, &moves);
     let schedulers = schedulers(cta, comm, [&work, &moves, &spare]);
     let mut warps = Vec::new();
     for warp in cta.warps() {
@@ -215,16 +217,19 @@ fn comm(kernel: &Kernel) -> Option<Comm> {
 fn lets(kernel: &Kernel, cta: &Cta) -> Vec<(String, Expr)> {
     use crate::warp::Field;
     let tiling = cta.tiling();
-    let (tile, [_, w]) = (tiling.tile(), tiling.operands());
+    let tile = tiling.tile();
     let columns = kernel.partitions[tiling.partition().index()].columns;
-    let k = kernel.buffers[w.tensor.index()].columns;
     let tiles_n = Expr::Field(Field::Size(columns)).ceil_div(clustered(
         "TILE_N",
         tile.columns,
         cta.cluster().1,
     ));
-    let steps = Expr::Field(Field::Size(k)).ceil_div(Expr::symbol("TILE_K", tile.k));
     let mut lets = vec![("tiles_n".into(), tiles_n)];
+    let Some(w) = tiling.operands().get(1) else {
+        return lets;
+    };
+    let k = kernel.buffers[w.tensor.index()].columns;
+    let steps = Expr::Field(Field::Size(k)).ceil_div(Expr::symbol("TILE_K", tile.k));
     if cta.split() > 1 {
         // Each has its part, and none is without a step: the plan refuses fewer steps than CTAs.
         let split = || Expr::symbol("SPLIT", cta.split());

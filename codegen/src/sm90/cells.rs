@@ -19,7 +19,7 @@ impl Walk<'_, '_> {
     }
 
     /// Rows of a piece: those that CTAs copy, or the schedule's first, have a name in the text.
-    fn piece(&self, rows: u32) -> Expr {
+    pub(super) fn piece(&self, rows: u32) -> Expr {
         let partitions = self.b.kernel.partitions.iter();
         let mut pieces = partitions.filter(|partition| partition.column_block.is_none());
         let first = || pieces.find_map(|partition| partition.row_block);

@@ -3,7 +3,7 @@
 //! A piece travels in batches of [`BATCH`] boxes, each sent and signalled by one CTA; batches go round the CTAs.
 
 use super::builder::refuse;
-use super::cta::staging_rows;
+use super::cta::{spare_rows, staging_rows};
 use super::item::{Around, Leaf, common, leaves};
 use super::nodes::{all_empty, count, why};
 use super::rings::STAGING;
@@ -14,11 +14,6 @@ use crate::program::{CounterId, PartitionId, Pick, StoreMode, Var};
 use crate::rank::RankExpr;
 use crate::undo::{Fix, undone};
 use crate::warp::{At, BATCH, Expr, Field, LoopId, MapId, Node, Phase, SENDING, STAGING_COLUMNS};
-
-/// Rows of a box.
-fn staging_buffer_rows(kernel: &Kernel) -> u32 {
-    staging_rows(kernel).unwrap_or(0)
-}
 
 impl Walk<'_, '_> {
     /// A loop over pieces.
@@ -32,9 +27,18 @@ impl Walk<'_, '_> {
     ) -> Vec<Node> {
         let chunk = chunk.map(|chunk| self.rank(chunk));
         let item = self.b.kernel.partitions[partition.index()].clone();
-        let rows = staging_buffer_rows(self.b.kernel);
+        let rows = self.box_rows();
+        let role = match self.which {
+            Which::Spare => "#[spare_warps]",
+            Which::Load
+            | Which::Store
+            | Which::Multiply
+            | Which::Fetch
+            | Which::Send
+            | Which::End => "#[comm]",
+        };
         if item.row_block != Some(rows) || item.column_block.is_some() {
-            let message = format!("#[comm] moves items of `{}`", item.name);
+            let message = format!("{role} moves items of `{}`", item.name);
             let hint = format!("pieces of whole rows, at most 256 of them; here {rows}");
             self.refuse(message, hint);
         }
@@ -50,14 +54,14 @@ impl Walk<'_, '_> {
                     .into_iter()
                     .find(|buffer| buffer.mn_major)
             {
-                let message = format!("#[comm] moves `{}`, which is MN-major", buffer.name);
+                let message = format!("{role} moves `{}`, which is MN-major", buffer.name);
                 let at = Some(self.b.kernel.loc(copy.op.id));
                 let hint = "tensors whose columns are: layout nt, or nn where it is `a` of the dot";
                 self.b.found.push(refuse(at, message, hint));
             }
         }
         let mut nodes = Vec::new();
-        let piece_rows = Expr::symbol("PIECE", rows);
+        let piece_rows = self.piece(rows);
         let all = self
             .rows(partition, chunk.as_ref())
             .ceil_div(piece_rows.clone());
@@ -95,10 +99,14 @@ impl Walk<'_, '_> {
             });
         }
         let mut body = Vec::new();
-        let moves = self.moves(&leaves);
+        let in_order = self.which == Which::Spare || self.b.in_order;
+        let moves = if in_order { None } else { self.moves(&leaves) };
         let mut waits = Waits::of(&leaves, self.b.kernel);
         let lag = waits.none_between() && moves.as_ref().is_some_and(Moves::may_lag);
         match (self.which, &moves) {
+            (Which::Spare | Which::Fetch, None) if in_order && !copies.is_empty() => {
+                body = self.in_order(var, ops);
+            }
             // Without a copy one thread does all there is, in order.
             (Which::Fetch, None) if leaves.iter().all(is_wait) => body = self.waits(&leaves),
             (Which::Fetch, None) => body = self.once(ops),
@@ -159,10 +167,7 @@ impl Walk<'_, '_> {
         };
         let note = self.note(copy.op);
         let (map, at) = self.staging_at(var, src);
-        let bytes = Expr::symbol(
-            "STAGING_BYTES",
-            staging_buffer_rows(self.b.kernel) * STAGING_COLUMNS * 2,
-        );
+        let bytes = self.box_bytes();
         let body = vec![
             Node::Await {
                 barrier: STAGING.empty(),
@@ -191,60 +196,25 @@ impl Walk<'_, '_> {
     }
 
     /// The copies of an item, each with the signals after it. Batches are signalled after their boxes, and fetched after all
-    /// waits: what the schedule says must agree.
+    /// waits: an item that says otherwise is not [`regular`].
     fn moves<'l, 'a>(&mut self, leaves: &'l [Leaf<'a>]) -> Option<Moves<'l, 'a>> {
         let is_copy = |leaf: &&Leaf<'_>| matches!(leaf.op.kind, OpKind::Copy { .. });
         let around = leaves.iter().find(is_copy)?.around.clone();
         let mut all: Vec<Move<'l, 'a>> = Vec::new();
         for leaf in leaves {
-            let together = leaf.around.starts_with(&around);
             match (&leaf.op.kind, all.last_mut()) {
-                (OpKind::Copy { src, .. }, _) => {
-                    if leaf.around != around {
-                        self.refuse_at(
-                            leaf,
-                            "copies in several loops over ranks inside an item",
-                            "one loop over ranks around all copies of an item, or a loop over items each",
-                        );
-                    }
-                    let relays = |one: &Move<'_, '_>| {
-                        matches!(&one.copy.op.kind, OpKind::Copy { dst, .. }
-                            if (dst.buffer, &dst.home) == (src.buffer, &src.home))
-                    };
-                    if all.iter().any(relays) {
-                        self.refuse_at(
-                            leaf,
-                            "a copy of what its item has just copied",
-                            "a loop of its own for it, behind a counter",
-                        );
-                    }
-                    all.push(Move {
-                        copy: leaf,
-                        signals: Vec::new(),
-                    });
-                }
-                (OpKind::Signal { .. }, Some(last)) if together => last.signals.push(Leaf {
+                (OpKind::Copy { .. }, _) => all.push(Move {
+                    copy: leaf,
+                    signals: Vec::new(),
+                }),
+                (OpKind::Signal { .. }, Some(last)) => last.signals.push(Leaf {
                     around: leaf.around[around.len()..].to_vec(),
                     op: leaf.op,
                 }),
-                (OpKind::Signal { .. }, None) => self.refuse_at(
-                    leaf,
-                    "a signal before the copy of its item",
-                    "a loop of its own for it, or after the copy",
-                ),
-                (OpKind::Signal { .. }, Some(_)) => self.refuse_at(
-                    leaf,
-                    "a signal behind the loop over ranks of its item's copies",
-                    "a signal in that loop, or a loop over items of its own for it",
-                ),
-                (OpKind::Wait { .. }, Some(_)) => self.refuse_at(
-                    leaf,
-                    "a wait after the copy of its item",
-                    "waits first, then the copy, then its signal",
-                ),
                 // Nothing else is in an item of a role that moves data, nor more than waits before its copies.
                 (
-                    OpKind::Wait { .. }
+                    OpKind::Signal { .. }
+                    | OpKind::Wait { .. }
                     | OpKind::Dot { .. }
                     | OpKind::Reduce { .. }
                     | OpKind::Load { .. }
@@ -256,11 +226,6 @@ impl Walk<'_, '_> {
             }
         }
         Some(Moves { around, all })
-    }
-
-    fn refuse_at(&mut self, leaf: &Leaf<'_>, message: &str, hint: &str) {
-        let at = self.b.kernel.loc(leaf.op.id);
-        self.b.found.push(refuse(Some(at), message, hint));
     }
 
     /// With `lag`, nobody is waited for between the items of a loop.
@@ -306,22 +271,27 @@ impl Walk<'_, '_> {
         for leaf in &one.signals {
             if let OpKind::Signal { cells, amount } = &leaf.op.kind {
                 nodes.push(self.note(leaf.op));
-                let batches = self.batches();
-                let mut scaled = self.b.scale.iter();
-                match scaled.find(|(counter, _)| *counter == cells.counter) {
-                    None => self.b.scale.push((cells.counter, batches)),
-                    Some((_, known)) if *known == batches => {}
-                    Some(_) => self.refuse(
-                        "a counter that is signalled after copies of several widths",
-                        "a counter for each",
-                    ),
-                }
+                self.by_batches(cells.counter);
                 nodes.extend(
                     self.inside(&leaf.around, &mut |walk| walk.signal(cells, *amount, lag)),
                 );
             }
         }
         nodes
+    }
+
+    /// Each batch of an item signals a counter by itself.
+    pub(super) fn by_batches(&mut self, counter: CounterId) {
+        let batches = self.batches();
+        let mut scaled = self.b.scale.iter();
+        match scaled.find(|(known, _)| *known == counter) {
+            None => self.b.scale.push((counter, batches)),
+            Some((_, known)) if *known == batches => {}
+            Some(_) => self.refuse(
+                "a counter that is signalled after copies of several widths",
+                "a counter for each",
+            ),
+        }
     }
 
     /// Batches of a piece, as a number of the plan's.
@@ -334,12 +304,12 @@ impl Walk<'_, '_> {
     }
 
     /// The box of the current batch, `i`-th of it.
-    fn staging_at(&mut self, var: Var, region: &crate::kernel::Region) -> (MapId, At) {
-        let rows = staging_buffer_rows(self.b.kernel);
+    pub(super) fn staging_at(&mut self, var: Var, region: &crate::kernel::Region) -> (MapId, At) {
+        let rows = self.box_rows();
         let map = self.map(region.buffer, rows, STAGING_COLUMNS);
-        let start = self.item(var).map_or(Expr::Const(0), |(_, _, row, _)| {
-            row * Expr::symbol("PIECE", rows)
-        });
+        let start = self
+            .item(var)
+            .map_or(Expr::Const(0), |(_, _, row, _)| row * self.piece(rows));
         let slot = match &region.slot {
             None => None,
             Some(Pick::One(slot)) => Some(self.rank(slot)),
@@ -361,6 +331,35 @@ impl Walk<'_, '_> {
                 chunk,
                 rank,
             },
+        )
+    }
+
+    /// Rows of a box of this role.
+    fn box_rows(&self) -> u32 {
+        let (kernel, which) = (self.b.kernel, self.which);
+        let spare = which == Which::Spare;
+        let rows = if spare {
+            spare_rows(kernel)
+        } else {
+            staging_rows(kernel)
+        };
+        rows.unwrap_or(0)
+    }
+
+    /// Bytes of a box in shared memory.
+    pub(super) fn box_bytes(&self) -> Expr {
+        let bytes = self.box_rows() * STAGING_COLUMNS * 2;
+        Expr::symbol(
+            match self.which {
+                Which::Spare => "SPARE_STAGING_BYTES",
+                Which::Load
+                | Which::Store
+                | Which::Multiply
+                | Which::Fetch
+                | Which::Send
+                | Which::End => "STAGING_BYTES",
+            },
+            bytes,
         )
     }
 
@@ -394,7 +393,7 @@ fn sending() -> Expr {
     Expr::symbol("SENDING", SENDING)
 }
 
-fn batch(body: Vec<Node>) -> Node {
+pub(super) fn batch(body: Vec<Node>) -> Node {
     count("i", Expr::symbol("BATCH", BATCH), 1.into(), false, body)
 }
 
@@ -533,6 +532,50 @@ fn each_item(body: &[Block], f: &mut impl FnMut(&[Op])) {
             Block::Join => {}
         }
     }
+}
+
+/// Whether an item copies.
+pub(super) fn copies(ops: &[Op]) -> bool {
+    let mut found = false;
+    visit_ops(ops, &mut |op| {
+        found |= matches!(op.kind, OpKind::Copy { .. })
+    });
+    found
+}
+
+/// Whether some item of a role that moves data is not [`regular`]: then one thread does all of its items in order.
+pub(super) fn in_order(kernel: &Kernel, body: &[Block]) -> bool {
+    let mut found = false;
+    each_item(body, &mut |ops| {
+        found |= copies(ops) && !regular(&leaves(kernel, ops))
+    });
+    found
+}
+
+/// Whether an item is waits, then copies in one loop over ranks or in none, each with its signals behind it, and none of what
+/// it has just copied: so one thread may fetch what another one sends.
+fn regular(leaves: &[Leaf<'_>]) -> bool {
+    let is_copy = |leaf: &&Leaf<'_>| matches!(leaf.op.kind, OpKind::Copy { .. });
+    let Some(first) = leaves.iter().find(is_copy) else {
+        return true;
+    };
+    let around = &first.around;
+    let mut written = Vec::new();
+    leaves.iter().all(|leaf| match &leaf.op.kind {
+        OpKind::Copy { dst, src } => {
+            let relays = written.contains(&(src.buffer, &src.home));
+            written.push((dst.buffer, &dst.home));
+            !relays && leaf.around == *around
+        }
+        OpKind::Signal { .. } => !written.is_empty() && leaf.around.starts_with(around),
+        OpKind::Wait { .. } => written.is_empty(),
+        OpKind::Dot { .. }
+        | OpKind::Reduce { .. }
+        | OpKind::Load { .. }
+        | OpKind::Store { .. }
+        | OpKind::ForRanks { .. }
+        | OpKind::If { .. } => true,
+    })
 }
 
 fn is_wait(leaf: &Leaf<'_>) -> bool {

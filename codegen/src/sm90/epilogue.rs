@@ -1,7 +1,8 @@
 //! The math after the dot: what the elements of an item become before they are stored, and the stored operands it reads.
 //!
 //! Vectors are read by ordinary loads. Stored tiles come through the stages behind the item's last step, subtile by subtile:
-//! one slot holds a subtile of each, the first where `x` would be, the others where `w` would be.
+//! one slot holds a subtile of each, the first where `x` would be, the others where `w` would be. A sum of stored tiles that
+//! is not just added to the product comes before them, a slot for each of its terms.
 
 use super::builder::refuse;
 use super::item::{Leaf, Sorted};
@@ -17,29 +18,41 @@ use crate::warp::{
 };
 
 impl Walk<'_, '_> {
-    /// What each store of an item writes: an [`Epilogue`], or the sum of what the item added up.
+    /// What each store of an item writes: an [`Epilogue`], or the sum of what the item added to its accumulators.
     pub(super) fn epilogues(&mut self, sorted: &mut Sorted<'_>) {
-        let mut sum: Vec<AccId> = Vec::new();
-        let summed = sorted.sums.iter().map(|(_, sum)| sum);
-        for leaf in sorted.dot.iter().chain(summed) {
-            if let OpKind::Dot { acc, .. } | OpKind::Reduce { acc, .. } = leaf.op.kind {
-                sum.push(acc);
-            }
-        }
+        let filled = |leaf: &Leaf<'_>| match leaf.op.kind {
+            OpKind::Dot { acc, .. } | OpKind::Reduce { acc, .. } => Some(acc),
+            OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Load { .. }
+            | OpKind::Store { .. }
+            | OpKind::ForRanks { .. }
+            | OpKind::If { .. } => None,
+        };
+        let product: Vec<AccId> = sorted.dot.iter().filter_map(filled).collect();
+        let sums = sorted.sums.iter().filter_map(|(_, sum)| filled(sum));
+        let mut sum: Vec<AccId> = product.iter().copied().chain(sums).collect();
         sum.sort();
         sum.dedup();
-        let operands = self.operands(sorted);
-        let Some(first) = sum.first().copied() else {
-            if let Some(leaf) = sorted.stores.first() {
-                let at = Some(self.b.kernel.loc(leaf.op.id));
-                self.b.found.push(refuse(
-                    at,
-                    "a store without a product",
-                    "a dot in every item that stores",
-                ));
+        let folds = |leaf: &Leaf<'_>| match leaf.op.kind {
+            OpKind::Store { value, .. } => {
+                folded(&self.b.kernel.values[usize::from(value.0)], &sum).is_some()
             }
-            return;
+            OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Dot { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Load { .. }
+            | OpKind::ForRanks { .. }
+            | OpKind::If { .. } => true,
         };
+        sorted.apart = product.is_empty() || !sorted.stores.iter().all(folds);
+        if sorted.apart {
+            sum = product;
+        }
+        let operands = self.operands(sorted);
         for leaf in &sorted.stores {
             let OpKind::Store { dst, value, .. } = &leaf.op.kind else {
                 continue;
@@ -56,17 +69,20 @@ impl Walk<'_, '_> {
                 sorted.epilogues.push(None);
                 continue;
             };
-            if folded == Value::Acc(first) {
+            let product = sum.first().map(|first| Param {
+                acc: *first,
+                name: "product".into(),
+                from: Source::Product,
+            });
+            if product
+                .as_ref()
+                .is_some_and(|it| folded == Value::Acc(it.acc))
+            {
                 sorted.epilogues.push(None);
                 continue;
             }
-            let product = Param {
-                acc: first,
-                name: "product".into(),
-                from: Source::Product,
-            };
             let params = folded.accs().into_iter().filter_map(|acc| {
-                let known = [&product].into_iter().chain(&operands);
+                let known = product.iter().chain(&operands);
                 known.into_iter().find(|param| param.acc == acc).cloned()
             });
             let epilogue = Epilogue {
@@ -92,13 +108,17 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// The stored operands of an item: tiles, then vectors.
+    /// The stored operands of an item: sums that stand apart, tiles, then vectors.
     fn operands(&mut self, sorted: &Sorted<'_>) -> Vec<Param> {
         let mut operands: Vec<Param> = Vec::new();
+        let sums = sorted.sums.iter().filter(|_| sorted.apart);
+        let sums = sums.map(|(_, sum)| (sum, Source::Sum));
         let tiles = sorted.loads.iter().map(|(_, load)| (load, Source::Subtile));
         let vectors = sorted.vectors.iter().map(|load| (load, Source::Vector));
-        for (leaf, from) in tiles.chain(vectors) {
-            let OpKind::Load { acc, from: region } = &leaf.op.kind else {
+        for (leaf, from) in sums.chain(tiles).chain(vectors) {
+            let (OpKind::Load { acc, from: region } | OpKind::Reduce { acc, from: region }) =
+                &leaf.op.kind
+            else {
                 continue;
             };
             let buffer = &self.b.kernel.buffers[region.buffer.index()];
@@ -117,7 +137,12 @@ impl Walk<'_, '_> {
 
     /// Loads the stored tiles, a subtile of each at a time.
     pub(super) fn load_operands(&mut self, sorted: &Sorted<'_>) -> Vec<Node> {
-        let mut nodes = Vec::new();
+        let (mut nodes, mut part) = (Vec::new(), Vec::new());
+        for (waits, sum) in sorted.sums.iter().filter(|_| sorted.apart) {
+            nodes.push(self.note(sum.op));
+            nodes.extend(self.waits(waits));
+            part.extend(self.load_term(sum));
+        }
         let mut loads = Vec::new();
         let mut bytes = Expr::from(0);
         for (index, (waits, leaf)) in sorted.loads.iter().enumerate() {
@@ -145,26 +170,36 @@ impl Walk<'_, '_> {
                 })
             }));
         }
-        if loads.is_empty() {
-            return Vec::new();
+        if !loads.is_empty() {
+            part.extend(filled(bytes, loads));
         }
-        let mut part = vec![
-            Node::Await {
-                barrier: STAGES.empty(),
-                phase: Phase::PreviousPhase,
-            },
-            Node::Expect {
-                barrier: STAGES.full(),
-                bytes,
-            },
-        ];
-        part.extend(loads);
-        part.push(Node::Advance {
-            ring: STAGES,
-            keep: false,
-        });
-        nodes.push(self.each_own_subtile(part));
+        if !part.is_empty() {
+            nodes.push(self.each_own_subtile(part));
+        }
         nodes
+    }
+
+    /// Loads a subtile of each term of a sum, one after another.
+    fn load_term(&mut self, sum: &Leaf<'_>) -> Option<Node> {
+        let (map, at, dtype) = self.term(sum, Expr::var("part"))?;
+        let bytes = self.subtile_elements() * dtype.bytes();
+        let load = self.each_slice(dtype, at.column.clone(), |slice, column| Node::Load {
+            ring: STAGES,
+            part: 0,
+            index: 0.into(),
+            slice,
+            map,
+            at: At {
+                column,
+                ..at.clone()
+            },
+            multicast: None,
+            partial_boxes: None,
+        });
+        Some(Node::Others {
+            var: "from".into(),
+            body: filled(bytes, vec![load]),
+        })
     }
 
     /// Where a subtile of a stored tile lies.
@@ -198,7 +233,8 @@ impl Walk<'_, '_> {
             return Vec::new();
         }
         let (mut nodes, mut part) = (Vec::new(), Vec::new());
-        let mut tiles = self.read_tiles(sorted);
+        let mut tiles = self.read_sums(sorted);
+        tiles.extend(self.read_tiles(sorted));
         let mut vectors = self.read_vectors(sorted, var);
         for (epilogue, stores) in groups(self, sorted) {
             let dtype = stores
@@ -211,7 +247,8 @@ impl Walk<'_, '_> {
             let applied = |node: &Node| matches!(node, Node::Fragment(FragmentOp::Apply { epilogue: known, .. }) if Some(*known) == epilogue);
             if let Some(epilogue) = epilogue.filter(|_| !part.iter().any(applied)) {
                 let params = &self.b.epilogues[epilogue].params;
-                if params.iter().any(|param| param.from == Source::Subtile) {
+                let from_stages = |from: Source| matches!(from, Source::Subtile | Source::Sum);
+                if params.iter().any(|param| from_stages(param.from)) {
                     part.append(&mut tiles);
                 }
                 let needs = |acc: AccId| params.iter().any(|param| param.acc == acc);
@@ -249,6 +286,40 @@ impl Walk<'_, '_> {
         nodes
     }
 
+    /// Adds up a subtile of each sum that stands apart, from a stage for each of its terms.
+    fn read_sums(&self, sorted: &Sorted<'_>) -> Vec<Node> {
+        let mut nodes = Vec::new();
+        for (_, leaf) in sorted.sums.iter().filter(|_| sorted.apart) {
+            let OpKind::Reduce { acc, from } = &leaf.op.kind else {
+                continue;
+            };
+            let (acc, name) = (*acc, self.operand_name(*acc));
+            let dtype = self.b.kernel.buffers[from.buffer.index()].dtype;
+            nodes.push(Node::Fragment(FragmentOp::StartSum {
+                acc,
+                name: name.clone(),
+            }));
+            let mut body = vec![
+                Node::Await {
+                    barrier: STAGES.full(),
+                    phase: Phase::ThisPhase,
+                },
+                Node::Fragment(FragmentOp::AddToSum {
+                    ring: STAGES,
+                    acc,
+                    name,
+                    dtype,
+                }),
+            ];
+            body.extend(released());
+            nodes.push(Node::Others {
+                var: "from".into(),
+                body,
+            });
+        }
+        nodes
+    }
+
     /// Reads a subtile of each stored tile from the current stage.
     fn read_tiles(&self, sorted: &Sorted<'_>) -> Vec<Node> {
         if sorted.loads.is_empty() {
@@ -271,19 +342,7 @@ impl Walk<'_, '_> {
                 }));
             }
         }
-        nodes.extend([
-            // These were ordinary reads; the next write to the stage is TMA's.
-            Node::FenceShared,
-            Node::SyncWarp,
-            Node::Arrive {
-                barrier: STAGES.empty(),
-                slot: Slot::Current,
-            },
-            Node::Advance {
-                ring: STAGES,
-                keep: false,
-            },
-        ]);
+        nodes.extend(released());
         nodes
     }
 
@@ -336,6 +395,42 @@ impl Walk<'_, '_> {
             .next()
             .map_or_else(|| "unused".into(), |param| param.name.clone())
     }
+}
+
+/// A stage with those loads of so many bytes.
+pub(super) fn filled(bytes: Expr, loads: Vec<Node>) -> Vec<Node> {
+    let mut nodes = vec![
+        Node::Await {
+            barrier: STAGES.empty(),
+            phase: Phase::PreviousPhase,
+        },
+        Node::Expect {
+            barrier: STAGES.full(),
+            bytes,
+        },
+    ];
+    nodes.extend(loads);
+    nodes.push(Node::Advance {
+        ring: STAGES,
+        keep: false,
+    });
+    nodes
+}
+
+/// Releases a stage that was read. These were ordinary reads; the next write to it is TMA's.
+pub(super) const fn released() -> [Node; 4] {
+    [
+        Node::FenceShared,
+        Node::SyncWarp,
+        Node::Arrive {
+            barrier: STAGES.empty(),
+            slot: Slot::Current,
+        },
+        Node::Advance {
+            ring: STAGES,
+            keep: false,
+        },
+    ]
 }
 
 /// The stores of an item, together where they write the same subtile.

@@ -73,6 +73,8 @@ pub(super) struct Sorted<'a> {
     pub dot: Option<Leaf<'a>>,
     /// Sums, each with the waits for the same slots.
     pub sums: Vec<(Vec<Leaf<'a>>, Leaf<'a>)>,
+    /// Whether these have registers of their own, a subtile at a time, because they are not added to a product.
+    pub apart: bool,
     /// Stored tiles that the math after the dot reads, each with its waits.
     pub loads: Vec<(Vec<Leaf<'a>>, Leaf<'a>)>,
     /// Vectors that it reads.
@@ -159,6 +161,17 @@ pub(super) fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Sorted<'
             )),
             OpKind::ForRanks { .. } | OpKind::If { .. } => {}
         }
+    }
+    // Where nothing is stored, as in a branch that was left out, stored tiles are not read; what they wait for is.
+    if sorted.stores.is_empty() {
+        let sums = match sorted.dot {
+            Some(_) => Vec::new(),
+            None => std::mem::take(&mut sorted.sums),
+        };
+        let unread = sums.into_iter().chain(std::mem::take(&mut sorted.loads));
+        sorted
+            .load_waits
+            .extend(unread.flat_map(|(waits, _)| waits));
     }
     sorted
 }

@@ -12,11 +12,13 @@ use super::item::{Leaf, Sorted};
 use super::nodes::{Operand, count, side, steps, why};
 use super::rings::STAGES;
 use super::walk::Walk;
+use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
 use crate::program::{CellIndex, Pick};
 use crate::tiling::Major;
 use crate::warp::{
-    At, BLOCK_ROWS, Expr, Field, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test, identifier,
+    At, BLOCK_ROWS, Expr, Field, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test,
+    identifier,
 };
 
 /// How a tile of an operand comes into a stage.
@@ -46,7 +48,9 @@ impl Walk<'_, '_> {
     /// A tile's loads: its product's operands, then what is added to it or read beside it.
     pub(super) fn load(&mut self, sorted: &Sorted<'_>) -> Vec<Node> {
         let Some(dot) = &sorted.dot else {
-            return self.waits(&sorted.load_waits);
+            let mut nodes = self.waits(&sorted.load_waits);
+            nodes.extend(self.load_operands(sorted));
+            return nodes;
         };
         let OpKind::Dot { a, b, .. } = &dot.op.kind else {
             return Vec::new();
@@ -96,7 +100,7 @@ impl Walk<'_, '_> {
         let others = w.sizes.into_iter().filter(|node| !x.sizes.contains(node));
         nodes.extend(x.sizes.iter().cloned().chain(others));
         nodes.push(steps(body));
-        for (waits, sum) in &sorted.sums {
+        for (waits, sum) in sorted.sums.iter().filter(|_| !sorted.apart) {
             nodes.push(self.note(sum.op));
             nodes.extend(self.others(sum, waits));
         }
@@ -106,41 +110,21 @@ impl Walk<'_, '_> {
 
     /// Loads stored tiles through the stages: as many subtiles as fit where the larger operand would be.
     fn others(&mut self, sum: &Leaf<'_>, waits: &[Leaf<'_>]) -> Vec<Node> {
-        let OpKind::Reduce { from, .. } = &sum.op.kind else {
+        let subtiles = Expr::var("part") + Expr::var("i");
+        let Some((map, at, dtype)) = self.term(sum, subtiles) else {
             return Vec::new();
         };
-        let at = self.b.kernel.loc(sum.op.id);
-        let buffer = &self.b.kernel.buffers[from.buffer.index()];
-        let dtype = buffer.dtype;
-        if !matches!(from.slot, Some(Pick::Others)) || from.home.is_remote() {
-            self.b.found.push(refuse(
-                Some(at),
-                "a sum of one slot, or of another rank's",
-                "the slots of all others: `partial[others()][t].sum()`",
-            ));
-            return Vec::new();
-        }
         if dtype.bytes() != self.b.tiling().widest() {
             self.b.found.push(refuse(
-                Some(at),
+                self.b.kernel.loc(sum.op.id).into(),
                 format!("a sum of stored tiles of {dtype} into f32"),
                 "outputs of the operands' type, or tiles that are added one by one: `dot(x[t], w[t]) + z[t]`",
             ));
             return Vec::new();
         }
-        let Some((_, var)) = side(from) else {
-            return Vec::new();
-        };
-        let Some((_, _, row, column)) = self.item(var) else {
-            return Vec::new();
-        };
-        let map = self.subtile_map(from.buffer);
-        let slot = Expr::var("from");
-        let (row, column) = self.subtile_at(row, column, Expr::var("part") + Expr::var("i"));
-        let (row, chunk, rank) = self.place(from, map, var, row, Some(slot));
         let subtile = Expr::symbol("SUBTILE_BYTES", self.b.tiling().subtile_bytes());
         let (part, _) = self.b.tiling().reused_stage();
-        let load = self.each_slice(dtype, column, |slice, column| Node::Load {
+        let load = self.each_slice(dtype, at.column.clone(), |slice, column| Node::Load {
             ring: STAGES,
             part,
             index: Expr::var("i"),
@@ -148,9 +132,7 @@ impl Walk<'_, '_> {
             map,
             at: At {
                 column,
-                row: row.clone(),
-                chunk: chunk.clone(),
-                rank: rank.clone(),
+                ..at.clone()
             },
             multicast: None,
             partial_boxes: None,
@@ -200,6 +182,34 @@ impl Walk<'_, '_> {
             body,
         });
         nodes
+    }
+
+    /// Where a subtile of a sum's term lies, that of the slot `from`, and its type.
+    pub(super) fn term(&mut self, sum: &Leaf<'_>, subtile: Expr) -> Option<(MapId, At, Dtype)> {
+        let OpKind::Reduce { from, .. } = &sum.op.kind else {
+            return None;
+        };
+        if !matches!(from.slot, Some(Pick::Others)) || from.home.is_remote() {
+            self.b.found.push(refuse(
+                self.b.kernel.loc(sum.op.id).into(),
+                "a sum of one slot, or of another rank's",
+                "the slots of all others: `partial[others()][t].sum()`",
+            ));
+            return None;
+        }
+        let (_, var) = side(from)?;
+        let (_, _, row, column) = self.item(var)?;
+        let map = self.subtile_map(from.buffer);
+        let (row, column) = self.subtile_at(row, column, subtile);
+        let (row, chunk, rank) = self.place(from, map, var, row, Some(Expr::var("from")));
+        let at = At {
+            column,
+            row,
+            chunk,
+            rank,
+        };
+        let dtype = self.b.kernel.buffers[from.buffer.index()].dtype;
+        Some((map, at, dtype))
     }
 
     /// Subtiles of a stored tile that a reused stage holds.

@@ -12,7 +12,7 @@ use crate::warp::{Expr, FragmentOp, Node, Phase, Slot, Test};
 impl Walk<'_, '_> {
     pub(super) fn multiply(&mut self, sorted: &Sorted<'_>, var: Var, tiles: Expr) -> Vec<Node> {
         let Some(dot) = &sorted.dot else {
-            return Vec::new();
+            return self.write_subtiles(sorted, var);
         };
         let arrive = |slot| Node::Arrive {
             barrier: STAGES.empty(),
@@ -46,7 +46,7 @@ impl Walk<'_, '_> {
         nodes.extend(ping_pong(Node::ArriveOrder));
         nodes.extend([Node::MmaWait { pending: 0 }, arrive(Slot::Previous)]);
         nodes.extend(ping_pong(skip()));
-        for (_, sum) in &sorted.sums {
+        for (_, sum) in sorted.sums.iter().filter(|_| !sorted.apart) {
             let OpKind::Reduce { from, .. } = &sum.op.kind else {
                 continue;
             };

@@ -9,6 +9,7 @@ mod comm;
 pub mod cta;
 mod either;
 mod epilogue;
+mod in_order;
 mod item;
 mod loads;
 mod mma;

@@ -2,7 +2,7 @@
 //! say.
 
 use super::builder::Builder;
-use super::cta::Region;
+use super::cta::{Cta, Region};
 use crate::warp::{
     Barrier, Buffer, CONSUMERS, Expr, MulticastArrivals, Part, Ring, RingId, Scope, identifier,
 };
@@ -18,6 +18,11 @@ pub(super) const PARTIALS: RingId = RingId(2);
 pub(super) const TILES: RingId = RingId(3);
 /// The ring of staging buffers on their way to a peer.
 pub(super) const STAGING: RingId = RingId(2);
+
+/// The ring of boxes that spare warps copy: behind that of CTAs that move data, if there are any.
+pub(super) fn spare_staging(cta: &Cta) -> RingId {
+    RingId(2 + u16::from(cta.region("staging").is_some()))
+}
 
 /// The rings, one a region of shared memory, and the one that says whose the stages are where others lie in them.
 pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
@@ -44,10 +49,17 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
         name: identifier(&b.kernel.buffers[operand.tensor.index()].name),
         bytes: operand.bytes,
     });
+    let mut operands: Vec<Part> = operands.collect();
+    if operands.is_empty() {
+        operands.push(Part {
+            name: "stored".into(),
+            bytes: region("stage").bytes,
+        });
+    }
     let stage = over(
         region("stage"),
         "STAGES",
-        operands.collect(),
+        operands,
         landing("stage_full"),
         Some(group("stage_empty", warps * cta.multicast_group())),
     );
@@ -105,6 +117,12 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
             full,
             Some(empty),
         ));
+    }
+    if let Some(staging) = cta.region("spare_staging") {
+        // Who sends a box is who loads the next one: nobody has to be told that its place is empty.
+        let full = landing("spare_staging_full");
+        let slots = "SPARE_STAGING_SLOTS";
+        rings.push(over(staging, slots, Vec::new(), full, None));
     }
     rings
 }

@@ -1,4 +1,5 @@
-//! A loop of a role of spare warps: one thread of each CTA waits and signals, beside the warps that load, store and multiply.
+//! A loop of a role of spare warps that copies nothing: one thread of each CTA waits and signals, beside the warps that load,
+//! store and multiply.
 
 use super::walk::{Bound, Walk};
 use crate::kernel::{Op, OpKind, visit_ops};
@@ -55,21 +56,18 @@ impl Walk<'_, '_> {
     fn waits_and_signals(&mut self, ops: &[Op]) {
         visit_ops(ops, &mut |op| {
             let what = match &op.kind {
-                OpKind::Copy { .. } => "a copy in a #[spare_warps] loop",
                 OpKind::Dot { .. }
                 | OpKind::Reduce { .. }
                 | OpKind::Load { .. }
                 | OpKind::Store { .. } => "a #[spare_warps] loop that computes",
-                OpKind::Wait { .. }
+                OpKind::Copy { .. }
+                | OpKind::Wait { .. }
                 | OpKind::Signal { .. }
                 | OpKind::ForRanks { .. }
                 | OpKind::If { .. } => return,
             };
             self.at = Some(self.b.kernel.loc(op.id));
-            self.refuse(
-                what,
-                "waits and signals; `#[comm]` and `#[copy_engine]` copy, and `#[gemm]` computes",
-            );
+            self.refuse(what, "copies, waits and signals; `#[gemm]` computes");
         });
     }
 }

@@ -65,6 +65,7 @@ impl Walk<'_, '_> {
             && !sorted.stores.is_empty()
             && sorted.load_waits.is_empty()
             && sorted.sums.is_empty()
+            && sorted.loads.iter().all(|(waits, _)| waits.is_empty())
             && sorted.signals[0].around.is_empty();
         let before = match self.which {
             Which::Store if !sorted.stores.is_empty() => {

@@ -1,6 +1,7 @@
 //! One warp's walk over a role: loops, names, ranks and cells.
 
 use super::builder::{Builder, refuse};
+use super::comm::copies;
 use super::cta::Mode;
 use super::either::either;
 use super::scheduler::GEMM;
@@ -87,6 +88,8 @@ impl<'b, 'a> Walk<'b, 'a> {
                 nodes.push(Node::AwaitStores { pending: 0.into() })
             }
             Which::Store => {}
+            // One thread does all: what it sent has left when its last item is done.
+            Which::Fetch | Which::Send if self.b.in_order => {}
             Which::Fetch => nodes.extend(self.drained()),
             Which::Send => nodes.extend(self.all_released()),
         }
@@ -157,7 +160,10 @@ impl<'b, 'a> Walk<'b, 'a> {
                         Which::Fetch | Which::Send => {
                             nodes.extend(self.pieces(of, var, partition, chunk, body))
                         }
-                        Which::Spare => nodes.extend(self.beside(of, var, partition, chunk, body)),
+                        Which::Spare if !copies(body) => {
+                            nodes.extend(self.beside(of, var, partition, chunk, body));
+                        }
+                        Which::Spare => nodes.extend(self.pieces(of, var, partition, chunk, body)),
                         Which::Load | Which::Store | Which::Multiply | Which::End => {
                             nodes.extend(self.tiles(of, var, partition, chunk, body));
                         }
@@ -273,13 +279,6 @@ impl<'b, 'a> Walk<'b, 'a> {
     /// The same, with what it is called where the tensor's name is taken.
     pub fn map_as(&mut self, tensor: TensorId, (rows, columns): (u32, u32), what: &str) -> MapId {
         let view = self.b.view(tensor);
-        let buffer = &self.b.kernel.buffers[tensor.index()];
-        let chunked = self.b.kernel.dims[usize::from(buffer.rows.0)].chunked;
-        if buffer.is_scratch() && chunked && !buffer.chunk_only() {
-            let message = format!("`{}` holds all rows of every rank", buffer.name);
-            let hint = "scratch of the chunk that each rank owns: `symmetric(y.chunk(), …)`";
-            self.refuse(message, hint);
-        }
         let maps = &mut self.b.maps;
         let same =
             |map: &Map| map.tensor == tensor && (map.box_rows, map.box_columns) == (rows, columns);
@@ -342,6 +341,10 @@ impl<'b, 'a> Walk<'b, 'a> {
             View::SharedChunks => (row, of_chunk, rank),
             View::SharedChunk => (row, 0.into(), rank),
             View::SharedSlots => (row, slot.unwrap_or(Expr::Const(0)), rank),
+            View::SharedSlotChunks => {
+                let before = slot.unwrap_or(Expr::Const(0)) * Expr::world();
+                (row, before + of_chunk, rank)
+            }
         }
     }
 }
@@ -358,6 +361,7 @@ impl Builder<'_> {
             TensorKind::Out | TensorKind::Accumulated => View::Flat,
             TensorKind::Gathered | TensorKind::Reduced => View::SharedChunks,
             TensorKind::Scattered => View::SharedChunk,
+            TensorKind::Scratch { .. } if chunked && !buffer.chunk_only() => View::SharedSlotChunks,
             TensorKind::Scratch { .. } => View::SharedSlots,
         }
     }

@@ -68,7 +68,9 @@ pub(crate) struct Parts {
     pub partition: PartitionId,
     pub tile: Tile,
     pub swapped: bool,
-    pub operands: [Operand; 2],
+    pub element: Dtype,
+    pub operands: Option<[Operand; 2]>,
+    pub places: u32,
     pub accumulators: Accumulators,
     pub split: u32,
     pub subtile: Subtile,
@@ -82,7 +84,7 @@ impl Tiling {
         Tiling(parts)
     }
 
-    /// Where its first product was written.
+    /// Where its first product was written, or its first store if it multiplies nothing.
     pub const fn at(&self) -> Loc {
         self.0.at
     }
@@ -111,14 +113,17 @@ impl Tiling {
         }
     }
 
-    /// The operand that has the tile's rows, and the one that has its columns.
-    pub const fn operands(&self) -> &[Operand; 2] {
-        &self.0.operands
+    /// The operand that has the tile's rows, and the one that has its columns; none where nothing is multiplied.
+    pub const fn operands(&self) -> &[Operand] {
+        match &self.0.operands {
+            Some(operands) => operands,
+            None => &[],
+        }
     }
 
-    /// The operands' element type.
+    /// The operands' element type; of what has none, that of the first tile of 16-bit elements.
     pub const fn element(&self) -> Dtype {
-        self.0.operands[0].element
+        self.0.element
     }
 
     /// What a thread accumulates.
@@ -157,8 +162,12 @@ impl Tiling {
         self.0.inputs
     }
 
-    /// Subtiles of stored tiles that a stage has room for where each operand would be.
+    /// Subtiles of stored tiles that a stage has room for where each operand would be; where nothing is multiplied it has
+    /// nothing else.
     pub fn input_places(&self) -> [u32; 2] {
+        if self.0.operands.is_none() {
+            return [self.0.places, 0];
+        }
         let Tile { rows, columns, k } = self.0.tile;
         let element = self.element().bytes();
         [rows, columns].map(|rows| rows * k * element / self.subtile_bytes())
@@ -178,7 +187,7 @@ impl Tiling {
     /// as many as fit there and divide the tile.
     pub fn reused_stage(&self) -> (usize, u32) {
         let Tile { rows, columns, .. } = self.0.tile;
-        let part = usize::from(columns >= rows);
+        let part = usize::from(columns >= rows && self.0.operands.is_some());
         let (fits, all) = (self.input_places()[part], self.subtiles());
         let divides = (1..=fits.max(1)).rfind(|few| all.is_multiple_of(*few));
         (part, divides.unwrap_or(1))

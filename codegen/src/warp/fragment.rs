@@ -39,6 +39,24 @@ pub enum FragmentOp {
         /// Its first column.
         column: Expr,
     },
+    /// Registers of its own for the sum of some stored subtiles, at zero.
+    StartSum {
+        /// What the schedule's sum fills.
+        acc: AccId,
+        /// The registers' name.
+        name: String,
+    },
+    /// Adds a loaded subtile to those, in f32 (ordinary loads).
+    AddToSum {
+        /// The ring.
+        ring: RingId,
+        /// What the schedule's sum fills.
+        acc: AccId,
+        /// The registers' name.
+        name: String,
+        /// The subtile's type.
+        dtype: Dtype,
+    },
     /// Computes what a subtile's elements become.
     Apply {
         /// An index into [`super::Pipeline::epilogues`].
@@ -102,6 +120,7 @@ impl FragmentOp {
             FragmentOp::WriteSubtile { part, .. } | FragmentOp::Apply { part, .. } => vec![part],
             FragmentOp::ReadSubtile { index, .. } => vec![index],
             FragmentOp::ReadVector { column, .. } => vec![column],
+            FragmentOp::StartSum { .. } | FragmentOp::AddToSum { .. } => Vec::new(),
             FragmentOp::AddSubtile { index, part, .. }
             | FragmentOp::AddPartial { index, part, .. } => {
                 vec![index, part]
@@ -116,11 +135,14 @@ impl FragmentOp {
     pub const fn ring(&self) -> Option<RingId> {
         match self {
             FragmentOp::ReadSubtile { ring, .. }
+            | FragmentOp::AddToSum { ring, .. }
             | FragmentOp::WriteSubtile { ring, .. }
             | FragmentOp::AddSubtile { ring, .. }
             | FragmentOp::SendPartial { ring, .. }
             | FragmentOp::AddPartial { ring, .. } => Some(*ring),
-            FragmentOp::ReadVector { .. } | FragmentOp::Apply { .. } => None,
+            FragmentOp::ReadVector { .. }
+            | FragmentOp::StartSum { .. }
+            | FragmentOp::Apply { .. } => None,
         }
     }
 
@@ -132,6 +154,8 @@ impl FragmentOp {
                 vec![Field::Vector(*tensor), Field::Size(columns)]
             }
             FragmentOp::ReadSubtile { .. }
+            | FragmentOp::StartSum { .. }
+            | FragmentOp::AddToSum { .. }
             | FragmentOp::Apply { .. }
             | FragmentOp::WriteSubtile { .. }
             | FragmentOp::AddSubtile { .. }
@@ -148,7 +172,7 @@ pub struct Epilogue {
     pub name: String,
     /// What the schedule says, of all that the item added up and loaded.
     pub of: ValueId,
-    /// The same with the sum of what was added up as one.
+    /// The same with the sum of what was added to accumulators as one.
     pub value: Value,
     /// What it reads.
     pub params: Vec<Param>,
@@ -172,6 +196,8 @@ pub enum Source {
     Product,
     /// [`FragmentOp::ReadSubtile`]
     Subtile,
+    /// [`FragmentOp::AddToSum`]
+    Sum,
     /// [`FragmentOp::ReadVector`]
     Vector,
 }

@@ -399,6 +399,8 @@ pub enum View {
     SharedChunks,
     /// Slots of one chunk each, on every rank.
     SharedSlots,
+    /// Slots of a chunk a rank each, on every rank: slot by slot.
+    SharedSlotChunks,
     /// One chunk (the owner's), on every rank.
     SharedChunk,
 }

@@ -427,6 +427,13 @@ impl Printer<'_> {
                 "{name} = {} as {dtype}",
                 self.part(*ring, *slot_part, index)
             ),
+            FragmentOp::StartSum { name, .. } => format!("{name} = 0"),
+            FragmentOp::AddToSum {
+                ring, name, dtype, ..
+            } => format!(
+                "{name} += {} as {dtype}",
+                self.part(*ring, 0, &Expr::Const(0))
+            ),
             FragmentOp::ReadVector {
                 name,
                 tensor,
@@ -441,7 +448,9 @@ impl Printer<'_> {
                 let name = |acc| {
                     let param = epilogue.params.iter().find(|param| param.acc == acc);
                     match param.map(|param| (param.from, &param.name)) {
-                        Some((Source::Subtile | Source::Vector, name)) => name.clone(),
+                        Some((Source::Subtile | Source::Sum | Source::Vector, name)) => {
+                            name.clone()
+                        }
                         Some((Source::Product, _)) | None => format!("acc[{}]", number(part)),
                     }
                 };
@@ -563,6 +572,7 @@ fn map(map: &Map) -> Vec<String> {
         View::Chunks => "mine, in chunks",
         View::SharedChunks => "everyone's chunks",
         View::SharedSlots => "everyone's slots",
+        View::SharedSlotChunks => "everyone's slots of all chunks",
         View::SharedChunk => "everyone's own chunk",
     };
     let partial_chunk = if map.partial_chunk {

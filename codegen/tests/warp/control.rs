@@ -177,31 +177,26 @@ fn a_spare_warp_that_says_nothing_is_found() {
 }
 
 #[test]
-fn a_spare_warp_neither_copies_nor_computes() {
+fn a_spare_warp_does_not_compute() {
     let mut s = ScheduleBuilder::new("spare");
-    let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
-    let (pieces, tiles) = (s.pieces("pieces", x, 128), s.tiles("tiles", y, (128, 256)));
-    let arrived = s.counters("arrived", [pieces.into()]);
+    let (x, w, r) = (s.local("x", Bf16), s.local("w", Bf16), s.local("r", Bf16));
+    let (y, z) = (s.out("y", Bf16), s.out("z", Bf16));
+    let tiles = s.tiles("tiles", y, (128, 256));
     s.spare_warps(|s| {
-        s.for_ranks("peer", ranks().before_me(), |s, peer| {
-            s.for_items("p", pieces.of(me()), |s, p| {
-                s.copy(x.on(&peer).at(p), x.at(p));
-                s.signal(arrived.on(&peer).at(p), 1);
-            });
+        s.for_items("t", tiles.all(), |s, t| {
+            let read = s.load(r.at(t));
+            s.store(z.at(t), read);
         });
     });
     s.gemm(GemmOptions::default(), |s| {
-        s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
-            s.for_items("t", tiles.of(&chunk), |s, t| {
-                s.wait(arrived.at(t.rows()));
-                let product = s.dot(x.at(t), w.at(t));
-                s.store(y.at(t), product);
-            });
+        s.for_items("t", tiles.all(), |s, t| {
+            let product = s.dot(x.at(t), w.at(t));
+            s.store(y.at(t), product);
         });
     });
     let found = sm90::build(&kernel(&s.finish(), 4)).expect_err("refused");
     let found = found.first();
-    assert_eq!(found.message, "a copy in a #[spare_warps] loop");
+    assert_eq!(found.message, "a #[spare_warps] loop that computes");
     assert!(found.at.is_some_and(|at| at.file().ends_with("control.rs")));
 }
 

@@ -23,4 +23,5 @@ mod slices;
 mod split_k;
 mod staggered_epilogues;
 mod swapped_operands;
+mod without_product;
 mod worlds;

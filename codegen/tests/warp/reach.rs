@@ -105,7 +105,7 @@ fn rule(found: &Diagnostic) -> String {
     words.chars().map(number).collect()
 }
 
-/// What has warps has right ones, and more than a third have some. Says of the others how many each thing is said of.
+/// What has warps has right ones, and 95 of 100 have some. Says of the others how many each thing is said of.
 #[test]
 fn warps_of_random_schedules_are_right_or_refused() {
     let cases = std::env::var("RANDOM_CASES").map_or(60, |cases| cases.parse().expect("a number"));
@@ -120,5 +120,5 @@ fn warps_of_random_schedules_are_right_or_refused() {
     for (rule, count) in rules {
         println!("{count:6}  {rule}");
     }
-    assert!(have * 3 > cases, "{have} of {cases} have warps");
+    assert!(have * 100 >= cases * 95, "{have} of {cases} have warps");
 }

@@ -115,10 +115,14 @@ impl Loaded {
         let shape = self.pipeline.map_shape(id, short, plan, rank.rank());
         let (base, stride) = match (map.view, place.shared) {
             (View::Flat | View::Chunks, _) => (place.own, shape.strides[1]),
-            (View::SharedChunks | View::SharedSlots | View::SharedChunk, Some(base)) => {
-                (base, self.stride)
-            }
-            (View::SharedChunks | View::SharedSlots | View::SharedChunk, None) => {
+            (
+                View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk,
+                Some(base),
+            ) => (base, self.stride),
+            (
+                View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk,
+                None,
+            ) => {
                 return Err(alone(self.name(map.tensor)));
             }
         };

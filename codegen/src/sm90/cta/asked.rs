@@ -17,13 +17,13 @@ pub(super) type Dot = ([TensorId; 2], Loc);
 pub(super) struct Asked<'a> {
     pub kernel: &'a Kernel,
     pub kind: GemmKind,
-    /// Its first product.
+    /// Its first product, or its first store if it multiplies nothing.
     pub at: Loc,
     pub partition: PartitionId,
     pub wgmma: Wgmma,
     pub dtype: Dtype,
-    /// The operands of its first product.
-    pub tensors: [TensorId; 2],
+    /// The operands of its first product; `None` where it multiplies nothing.
+    pub tensors: Option<[TensorId; 2]>,
     /// Every product of the kernel.
     pub dots: &'a [Dot],
     /// Products of an item that are in registers at once.
@@ -32,6 +32,8 @@ pub(super) struct Asked<'a> {
     pub item: Item,
     /// What the items of all loops do.
     pub results: Results,
+    /// Where nothing is multiplied: subtiles of a stage, one of each stored tile that an item reads.
+    pub places: u32,
 }
 
 /// Where the items of a loop store, and read beside their products.
@@ -99,7 +101,8 @@ impl Asked<'_> {
     }
 
     /// The operands' tiles in a stage, and what brings them there.
-    fn operands(&self) -> [Operand; 2] {
+    fn operands(&self) -> Option<[Operand; 2]> {
+        let tensors = self.tensors?;
         let (tile, (down, across)) = (self.wgmma.tile, self.kind.cluster);
         let rows = [tile.rows, tile.columns];
         // What the CTAs of a cluster share, each loads a part of: those along rows have the same columns. The last ones along
@@ -107,7 +110,7 @@ impl Asked<'_> {
         let (multicast, outside) = ([across, down], [down > 1, across > 1]);
         let contiguous = self.kernel.variant.layout.mn_major();
         let accumulators = self.wgmma.accumulators();
-        [0, 1].map(|side| {
+        Some([0, 1].map(|side| {
             let (rows, ctas) = (rows[side], multicast[side].max(1));
             let (major, boxes, staged) = if contiguous[side] {
                 let count = rows.div_ceil(BLOCK_ROWS);
@@ -128,25 +131,30 @@ impl Asked<'_> {
                 (Major::K, boxes, rows)
             };
             Operand {
-                tensor: self.tensors[side],
+                tensor: tensors[side],
                 element: self.dtype,
                 major,
                 boxes,
                 multicast: ctas,
                 bytes: staged * tile.k * self.dtype.bytes(),
             }
-        })
+        }))
     }
 
     pub fn needs(&self) -> Needs {
-        Needs {
+        let needs = Needs {
             wgmma: self.wgmma,
-            stage: self.operands().map(|operand| operand.bytes).iter().sum(),
+            stage: 0,
             element: self.dtype.bytes(),
             split: self.kind.split,
             results: self.results,
             alone: self.alone(),
-        }
+        };
+        let stage = match self.operands() {
+            Some(operands) => operands.iter().map(|operand| operand.bytes).sum(),
+            None => self.places * needs.subtile().elements() * self.results.widest,
+        };
+        Needs { stage, ..needs }
     }
 
     pub fn tiling(&self, division: &Division) -> Tiling {
@@ -155,7 +163,9 @@ impl Asked<'_> {
             partition: self.partition,
             tile: self.wgmma.tile,
             swapped: self.wgmma.swapped(),
+            element: self.dtype,
             operands: self.operands(),
+            places: self.places,
             accumulators: Accumulators {
                 count: self.wgmma.accumulators(),
                 products: self.products,
@@ -210,6 +220,31 @@ pub(super) fn first_dot(kernel: &Kernel, body: &[Op]) -> Option<([TensorId; 2], 
         }
     });
     first
+}
+
+/// Where items that multiply nothing first store, and the type of the first tile of 16-bit elements that they read or write.
+pub(super) fn first_store(kernel: &Kernel, body: &[Op]) -> Option<(Loc, Option<Dtype>)> {
+    let (mut at, mut element) = (None, None);
+    visit_ops(body, &mut |op| {
+        let region = match &op.kind {
+            OpKind::Store { dst, .. } => {
+                at.get_or_insert(kernel.loc(op.id));
+                dst
+            }
+            OpKind::Load { from, .. } | OpKind::Reduce { from, .. } => from,
+            OpKind::Dot { .. }
+            | OpKind::Copy { .. }
+            | OpKind::Wait { .. }
+            | OpKind::Signal { .. }
+            | OpKind::ForRanks { .. }
+            | OpKind::If { .. } => return,
+        };
+        let dtype = kernel.buffers[region.buffer.index()].dtype;
+        if dtype.bytes() == 2 {
+            element.get_or_insert(dtype);
+        }
+    });
+    at.map(|at| (at, element))
 }
 
 /// What the items of a role store, and read beside the operands of their products. All loops use the same subtiles.

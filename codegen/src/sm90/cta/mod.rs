@@ -15,10 +15,11 @@ pub use smem::{Lifetime, Region};
 pub use wgmma::{BLOCK_ROWS, CONSUMERS, Mode, Wgmma, instruction_k};
 
 use crate::diag::{Diagnostic, Diagnostics};
-use crate::kernel::{Block, GemmKind, Kernel, Role as Loops, RoleKind};
+use crate::dtype::Dtype;
+use crate::kernel::{Block, GemmKind, Kernel, OpKind, Role as Loops, RoleKind, visit_ops};
 use crate::tiling::Tiling;
 use crate::variant::Arch;
-use asked::{Asked, Dot, Item, dots, first_dot, loops, products, results};
+use asked::{Asked, Dot, Item, dots, first_dot, first_store, loops, products, results};
 use registers::reallocated;
 use rules::{Level, refuse};
 use smem::{Division, Needs};
@@ -29,6 +30,8 @@ use smem::{Division, Needs};
 pub const PARTIAL_BOX_ROWS: u32 = 32;
 /// Columns of a staging buffer on its way to a peer: one 128-byte swizzle atom of 16-bit elements.
 pub const STAGING_COLUMNS: u32 = 64;
+/// Rows of a box of TMA, at most.
+const MOST_BOX_ROWS: u32 = 256;
 
 /// What a warp does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +40,7 @@ pub enum Role {
     Load,
     /// Stores results; on CTAs that move data it sends first.
     Store,
-    /// Waits and signals for a role of its own, beside the others.
+    /// Copies, waits and signals for a role of its own, beside the others.
     Spare,
     /// Multiplies, and writes results.
     Multiply,
@@ -121,9 +124,11 @@ pub fn decide(kernel: &Kernel) -> Decision {
         RoleKind::Comm { .. } | RoleKind::SpareWarps | RoleKind::CopyEngine => None,
     });
     let dots = gemm.map_or_else(Vec::new, |(role, _)| dots(kernel, role));
-    let asked = gemm.map_or_else(Vec::new, |(role, kind)| {
-        all_asked(kernel, (role, kind), &dots, &mut misfits)
-    });
+    let asked = match gemm {
+        Some(gemm) if dots.is_empty() => of_stores(kernel, gemm, &mut misfits),
+        Some(gemm) => all_asked(kernel, gemm, &dots, &mut misfits),
+        None => Vec::new(),
+    };
     // A pipeline is of one tile: that of its first loop. The others are compared with it where they are built.
     let of_first = |first| rules::find(first, Level::Runs, &mut missing);
     let has_pipeline = asked.first().is_some_and(of_first);
@@ -133,7 +138,9 @@ pub fn decide(kernel: &Kernel) -> Decision {
             continue;
         }
         let needs = asked.needs();
-        match needs.divide(&asked.kind, kernel.variant.arch.shared_memory()) {
+        let room =
+            kernel.variant.arch.shared_memory() - spare_boxes(kernel).map_or(0, |it| it.0 * it.1);
+        match needs.divide(&asked.kind, room) {
             Ok(division) => divided.push((asked, needs, division)),
             Err((message, hint)) => misfits.push(refuse(asked.at, message, hint)),
         }
@@ -143,6 +150,10 @@ pub fn decide(kernel: &Kernel) -> Decision {
         for (asked, _, division) in same {
             missing.extend(rules::of_items(asked, &asked.tiling(division)));
         }
+    }
+    // Tiles of nothing multiplied have a plan, whatever they are: only their warps are made as those that feed tensor cores.
+    if dots.is_empty() {
+        missing.append(&mut misfits);
     }
     Decision {
         cta: of_loops(kernel, &divided),
@@ -182,12 +193,61 @@ fn all_asked<'a>(
             partition,
             wgmma: Wgmma::new(&kind, (rows, columns)),
             dtype: kernel.buffers[tensors[0].index()].dtype,
-            tensors,
+            tensors: Some(tensors),
             dots,
             products: products(body),
             item: Item::of(kernel, body),
             results,
+            places: 0,
         });
+    }
+    all
+}
+
+/// What each loop that stores asks for, in a kernel that multiplies nothing.
+fn of_stores<'a>(
+    kernel: &'a Kernel,
+    (role, kind): (&Loops, GemmKind),
+    misfits: &mut Vec<Diagnostic>,
+) -> Vec<Asked<'a>> {
+    let (results, mut all) = (results(kernel, role), Vec::new());
+    let mut element = None;
+    for each in loops(&role.body) {
+        let (partition, body) = (each.partition, each.body);
+        let Some((at, halves)) = first_store(kernel, body) else {
+            continue;
+        };
+        let tile = &kernel.partitions[partition.index()];
+        let (Some(rows), Some(columns)) = (tile.row_block, tile.column_block) else {
+            let message = format!("a store of `{}`, whose items are not tiles", tile.name);
+            let hint = "divide the output with `.tiles((rows, columns))`";
+            misfits.push(refuse(at, message, hint));
+            continue;
+        };
+        if kernel.variant.arch == Arch::Cpu {
+            continue;
+        }
+        element = element.or(halves);
+        all.push(Asked {
+            kernel,
+            kind,
+            at,
+            partition,
+            wgmma: Wgmma::new(&kind, (rows, columns)),
+            dtype: Dtype::Bf16,
+            tensors: None,
+            dots: &[],
+            products: 0,
+            item: Item::of(kernel, body),
+            results,
+            places: 0,
+        });
+    }
+    // All loops pass through the same stages: a subtile of each stored tile that an item of any of them reads.
+    let places = all.iter().map(|asked| asked.item.inputs.len()).max();
+    for asked in &mut all {
+        asked.dtype = element.unwrap_or(asked.dtype);
+        asked.places = places.unwrap_or(0).max(1) as u32;
     }
     all
 }
@@ -199,7 +259,9 @@ fn of_loops(kernel: &Kernel, divided: &[(Asked<'_>, Needs, Division)]) -> Option
     let (asked, needs, division) = fewest?;
     let (comm, accumulators) = (staging(kernel), asked.wgmma.accumulators());
     let plain = kernel.counters.is_empty();
-    let (first, others) = reallocated(plain, comm.is_some(), accumulators);
+    let spare_boxes = spare_boxes(kernel);
+    let moves = comm.is_some() || spare_boxes.is_some();
+    let (first, others) = reallocated(plain, moves, accumulators);
     let own = asked.wgmma.mode == Mode::PingPong || division.lifetime == Lifetime::Staggered;
     let store = if own {
         RunBy::Threads { first: 1 }
@@ -221,16 +283,17 @@ fn of_loops(kernel: &Kernel, divided: &[(Asked<'_>, Needs, Division)]) -> Option
     warps.push(warp(Role::Multiply, RunBy::Groups, others));
     let tilings = divided.iter();
     let bytes = divided.iter().map(|(.., division)| division.bytes);
+    let beside = spare_boxes.map_or(0, |(bytes, slots)| bytes * slots);
     Some(Cta {
         cluster: asked.kind.cluster,
         mode: asked.wgmma.mode,
         warps,
-        smem: needs.regions(division, comm),
+        smem: needs.regions(division, comm, spare_boxes),
         dependent_launch: dependent_launch::possible(kernel),
         tilings: tilings
             .map(|(asked, _, division)| asked.tiling(division))
             .collect(),
-        bytes: bytes.max().unwrap_or(0),
+        bytes: bytes.max().unwrap_or(0) + beside,
     })
 }
 
@@ -248,7 +311,29 @@ pub(crate) fn staging_rows(kernel: &Kernel) -> Option<u32> {
     }
     let comm = |role: &&Loops| matches!(role.kind, RoleKind::Comm { .. });
     let comm = kernel.roles.iter().find(comm)?;
-    Some(first(kernel, &comm.body).unwrap_or(64).min(256))
+    Some(first(kernel, &comm.body).unwrap_or(64).min(MOST_BOX_ROWS))
+}
+
+/// Rows of a box that spare warps copy, if they do: those of the pieces, up to what a TMA box may have.
+pub(crate) fn spare_rows(kernel: &Kernel) -> Option<u32> {
+    let spare = |role: &&Loops| role.kind == RoleKind::SpareWarps;
+    let role = kernel.roles.iter().find(spare)?;
+    let mut copying = loops(&role.body).into_iter().filter(|each| {
+        let mut copies = false;
+        visit_ops(each.body, &mut |op| {
+            copies |= matches!(op.kind, OpKind::Copy { .. })
+        });
+        copies
+    });
+    let pieces = &kernel.partitions[copying.next()?.partition.index()];
+    Some(pieces.row_block.unwrap_or(MOST_BOX_ROWS).min(MOST_BOX_ROWS))
+}
+
+/// Bytes of such a box, and how many a CTA has room for: one leaves while the next comes, unless they are large.
+fn spare_boxes(kernel: &Kernel) -> Option<(u32, u32)> {
+    let rows = spare_rows(kernel)?;
+    let bytes = rows * STAGING_COLUMNS * 2;
+    Some((bytes, if rows <= MOST_BOX_ROWS / 2 { 2 } else { 1 }))
 }
 
 /// Bytes of such a buffer.
@@ -342,13 +427,10 @@ impl Cta {
 
     /// The tiling of a pipeline: that of all its loops.
     pub const fn tiling(&self) -> &Tiling {
-        self.tilings
-            .as_slice()
-            .first()
-            .expect("a tile is multiplied")
+        self.tilings.as_slice().first().expect("a tile is computed")
     }
 
-    /// The tiling of each loop that multiplies.
+    /// The tiling of each loop that multiplies, or that stores if none does.
     pub fn tilings(&self) -> &[Tiling] {
         &self.tilings
     }

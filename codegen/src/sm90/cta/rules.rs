@@ -50,7 +50,7 @@ const fn runs(last: bool, finds: fn(&Asked<'_>) -> Vec<Diagnostic>) -> Rule {
 }
 
 /// Every rule, in the order of what they presuppose. How shared memory is divided comes after them.
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 10] = [
     fits(true, multiplied),
     fits(true, whole_swizzles),
     fits(false, registers),
@@ -58,6 +58,7 @@ const RULES: [Rule; 9] = [
     runs(false, multiplied_elements),
     runs(true, has_pipeline),
     runs(false, one_swizzle_atom),
+    runs(true, shared_alone),
     runs(false, clusters),
     runs(false, splits),
 ];
@@ -119,7 +120,7 @@ fn multiplied(asked: &Asked<'_>) -> Vec<Diagnostic> {
 fn whole_swizzles(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let (k, dtype) = (asked.kind.k, asked.dtype);
     let step = k * dtype.bytes();
-    if step > 0 && step.is_multiple_of(128) {
+    if asked.tensors.is_none() || step > 0 && step.is_multiple_of(128) {
         return Vec::new();
     }
     vec![refuse(
@@ -148,9 +149,8 @@ fn registers(asked: &Asked<'_>) -> Vec<Diagnostic> {
 
 /// All items multiply the same tensors.
 fn one_product(asked: &Asked<'_>) -> Vec<Diagnostic> {
-    let [x, w] = asked.tensors;
     let mut dots = asked.dots.iter();
-    let other = dots.find(|(tensors, _)| *tensors != [x, w]);
+    let other = dots.find(|(tensors, _)| Some(*tensors) != asked.tensors);
     let refused = other.map(|(_, at)| {
         refuse(
             *at,
@@ -181,12 +181,31 @@ fn has_pipeline(asked: &Asked<'_>) -> Vec<Diagnostic> {
 /// A step is one atom of the swizzle.
 fn one_swizzle_atom(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let (k, atom) = (asked.kind.k, 128 / asked.dtype.bytes());
-    if k == atom {
+    if k == atom || asked.tensors.is_none() {
         return Vec::new();
     }
     let message = format!("a K step of {k}");
     let hint = format!("{atom}: one 128-byte swizzle atom");
     vec![refuse(asked.at, message, hint)]
+}
+
+/// Tiles of nothing multiplied are one CTA's, and of both warpgroups: what they read comes through the stages.
+fn shared_alone(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    if asked.tensors.is_some() {
+        return found;
+    }
+    if asked.kind.ctas() > 1 {
+        let message = "clusters of CTAs that multiply nothing";
+        let hint = "cluster = (1, 1) and split = 1: they share operands and steps";
+        found.push(refuse(asked.at, message, hint));
+    }
+    if asked.wgmma.mode == Mode::PingPong {
+        let message = format!("{} that multiply nothing, in ping-pong", asked.tiles());
+        let hint = "cooperative tiles: of 128 or 256 rows, without `ping_pong`";
+        found.push(refuse(asked.at, message, hint));
+    }
+    found
 }
 
 /// CTAs that load together.

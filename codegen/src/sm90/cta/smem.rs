@@ -10,7 +10,7 @@ use crate::tiling::{Subtile, Tile};
 pub(super) struct Needs {
     /// A tile, and who multiplies it.
     pub wgmma: Wgmma,
-    /// Bytes of a stage.
+    /// Bytes of a stage: of a step's operands, or of the stored tiles that are read where nothing is multiplied.
     pub stage: u32,
     /// Bytes of an operand's element.
     pub element: u32,
@@ -39,7 +39,7 @@ pub(super) struct Results {
 /// A part of a CTA's shared memory: slots of the same size, in places of their own or in others'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// What a slot is called: `stage`, `subtile`, `split_partial`, `staging`.
+    /// What a slot is called: `stage`, `subtile`, `split_partial`, `staging`, `spare_staging`.
     pub name: &'static str,
     /// Bytes of a slot.
     pub bytes: u32,
@@ -142,7 +142,7 @@ impl Needs {
     }
 
     /// What leaves together: a part of the tile's N side.
-    fn subtile(&self) -> Subtile {
+    pub fn subtile(&self) -> Subtile {
         let Tile { rows, columns, .. } = self.wgmma.tile;
         if self.wgmma.swapped() {
             let rows = self.subtile_rows();
@@ -419,8 +419,14 @@ impl Needs {
     }
 
     /// The regions of a division: one after another, but for those that lie where others are. Staging buffers of CTAs that
-    /// move data first, of so many bytes, lie where the rest will be.
-    pub fn regions(&self, division: &Division, staging: Option<u32>) -> Vec<Region> {
+    /// move data first, of so many bytes, lie where the rest will be. Those of spare warps, of so many bytes and so many, come
+    /// behind it.
+    pub fn regions(
+        &self,
+        division: &Division,
+        staging: Option<u32>,
+        spare: Option<(u32, u32)>,
+    ) -> Vec<Region> {
         let Division {
             stages, subtiles, ..
         } = *division;
@@ -464,6 +470,17 @@ impl Needs {
                 sets: 1,
                 at: 0,
                 lifetime: Lifetime::BeforeTiles,
+            });
+        }
+        if let Some((bytes, slots)) = spare {
+            let ends = regions.iter().map(Region::end);
+            regions.push(Region {
+                name: "spare_staging",
+                bytes,
+                slots,
+                sets: 1,
+                at: ends.max().unwrap_or(0).next_multiple_of(1024),
+                lifetime: Lifetime::Launch,
             });
         }
         regions

@@ -241,6 +241,16 @@ impl<'a> Case<'a> {
             View::Chunks | View::SharedChunks => at.chunk * rows + row,
             // A chunk's owner is the rank whose memory it is in.
             View::SharedSlots | View::SharedChunk => at.rank * rows + row,
+            View::SharedSlotChunks => at.chunk % self.world * rows + row,
+        }
+    }
+
+    /// Which slot of its tensor a box is in.
+    pub fn slot(&self, at: &Box4) -> u32 {
+        match at.view {
+            View::SharedSlots => at.chunk,
+            View::SharedSlotChunks => at.chunk / self.world,
+            View::Flat | View::Chunks | View::SharedChunks | View::SharedChunk => 0,
         }
     }
 
@@ -252,6 +262,7 @@ impl<'a> Case<'a> {
             View::Flat => at.rows.1,
             View::Chunks | View::SharedChunks => chunk(at.chunk),
             View::SharedSlots | View::SharedChunk => chunk(at.rank),
+            View::SharedSlotChunks => chunk(at.chunk % self.world),
         };
         at.rows.1.min(limit).max(at.rows.0)
     }
@@ -287,7 +298,7 @@ impl<'a> Case<'a> {
                 geometry.chunk_rows(buffer.rows),
                 geometry.chunk(buffer.rows, chunk).len(),
             ),
-            View::SharedChunks | View::SharedSlots | View::SharedChunk => {
+            View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => {
                 let rows = geometry.chunk_rows(buffer.rows);
                 (rows, rows)
             }

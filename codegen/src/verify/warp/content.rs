@@ -3,14 +3,14 @@
 //! No numbers are computed. A slot holds a box of a tensor or a subtile of a product; a product knows its rows, its
 //! columns, how far along K it is and whose partial sums it has.
 
-use super::held::{Content, Phase, TileProduct};
+use super::held::{Applied, Content, Phase, Place, TileProduct};
 use super::simulator::{Agent, CALLER, Simulator, Touch, Verdict};
 use super::step::{Area, Box4};
 use super::trace;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, visit};
 use crate::program::{StoreMode, TensorId, TensorKind};
-use crate::warp::{BLOCK_ROWS, Node};
+use crate::warp::{BLOCK_ROWS, Node, Source};
 
 /// Part of an operand's tile.
 struct Operand {
@@ -192,14 +192,9 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    /// The first row and column of a subtile of a product.
-    pub(super) fn subtile_of(
-        &self,
-        product: &TileProduct,
-        part: u32,
-    ) -> (Option<u32>, Option<u32>) {
+    /// The first row and column of a subtile of a tile.
+    pub(super) fn subtile_of(&self, (first_row, first_column): Place, part: u32) -> Place {
         let (row, column) = self.case.pipeline.subtile_at(part);
-        let (first_row, first_column) = product.at;
         (
             first_row.map(|first| first + row),
             first_column.map(|first| first + column),
@@ -256,11 +251,23 @@ impl Simulator<'_> {
         let Agent {
             cta, ref product, ..
         } = self.agents[index];
-        if epilogue.is_some_and(|epilogue| !product.applied.contains(&(epilogue, part))) {
-            let what = "its epilogue was not applied to this subtile";
-            return Err(Box::new(trace::wrong(self, index, what)));
-        }
-        let content = Content::Subtile(product.clone(), part, epilogue);
+        let applied = |epilogue| {
+            let mut applied = product.applied.iter();
+            applied.find(|known| (known.epilogue, known.part) == (epilogue, part))
+        };
+        let written = match epilogue.map(applied) {
+            Some(None) => {
+                let what = "its epilogue was not applied to this subtile";
+                return Err(Box::new(trace::wrong(self, index, what)));
+            }
+            Some(Some(Applied { at: Some(at), .. })) => TileProduct {
+                at: *at,
+                of_reads: true,
+                ..TileProduct::default()
+            },
+            Some(Some(Applied { at: None, .. })) | None => product.clone(),
+        };
+        let content = Content::Subtile(written, part, epilogue);
         self.put(cta, area, content);
         Ok(())
     }
@@ -278,12 +285,13 @@ impl Simulator<'_> {
             Some(self.row_in_all(&from, from.origin.0)),
             Some(from.origin.1),
         );
-        if at != self.subtile_of(product, part) {
+        if at != self.subtile_of(product.at, part) {
             let what = "the stored subtile is not of its tile";
             return Err(Box::new(trace::wrong(self, index, what)));
         }
         if part == 0 {
-            self.agents[index].product.added.push(from.chunk);
+            let slot = self.case.slot(&from);
+            self.agents[index].product.added.push(slot);
         }
         Ok(())
     }
@@ -314,9 +322,21 @@ impl Simulator<'_> {
                         return wrong("the schedule stores another value there");
                     }
                     let buffer = &kernel.buffers[to.tensor.index()];
+                    let place = self.subtile_of(product.at, *part);
+                    if product.of_reads {
+                        // Nothing says in which rows a vector is, or where a number.
+                        let is = |at: Option<u32>, to: u32| at.is_none_or(|at| at == to);
+                        let before = self.columns_before(area, buffer.dtype);
+                        if !is(place.0, row)
+                            || !is(place.1.map(|first| first + before), to.columns.0)
+                        {
+                            return wrong("the subtile is of another place");
+                        }
+                        continue;
+                    }
                     let k = self.depth();
                     let lacks = "some of what exists of its operands was not loaded";
-                    let (Some(first), Some(column)) = self.subtile_of(product, *part) else {
+                    let (Some(first), Some(column)) = place else {
                         return wrong(lacks);
                     };
                     let before = self.columns_before(area, buffer.dtype);
@@ -332,7 +352,7 @@ impl Simulator<'_> {
                     let mut added = product.added.clone();
                     added.sort_unstable();
                     let me = self.agents[index].who.rank;
-                    let sums = !buffer.is_scratch() && self.sums();
+                    let sums = self.adds_up(to.tensor, *epilogue);
                     let all: Vec<u32> = (0..self.case.world)
                         .filter(|rank| sums && *rank != me)
                         .collect();
@@ -347,11 +367,12 @@ impl Simulator<'_> {
 
     /// Whether the schedule copies from one tensor to another.
     fn moves(&self, from: TensorId, to: TensorId) -> bool {
-        let kernel = &self.case.pipeline.kernel;
         let mut moves = false;
-        visit(&kernel.roles[self.case.roles.mover].body, &mut |op| {
-            moves |= matches!(&op.kind, OpKind::Copy { dst, src } if (src.buffer, dst.buffer) == (from, to));
-        });
+        for role in &self.case.pipeline.kernel.roles {
+            visit(&role.body, &mut |op| {
+                moves |= matches!(&op.kind, OpKind::Copy { dst, src } if (src.buffer, dst.buffer) == (from, to));
+            });
+        }
         moves
     }
 
@@ -375,15 +396,30 @@ impl Simulator<'_> {
         columns.map_or(0, |k| self.case.size(k))
     }
 
-    /// Whether results are sums with stored tiles.
-    fn sums(&self) -> bool {
-        let mut sums = false;
-        for role in &self.case.pipeline.kernel.roles {
-            visit(&role.body, &mut |op| {
-                sums |= matches!(op.kind, OpKind::Reduce { .. })
+    /// Whether what is stored in a tensor is of accumulators to which stored tiles were added: of a sum that has no
+    /// registers of its own.
+    fn adds_up(&self, tensor: TensorId, epilogue: Option<usize>) -> bool {
+        let kernel = &self.case.pipeline.kernel;
+        let (mut sums, mut stored) = (Vec::new(), Vec::new());
+        for role in &kernel.roles {
+            visit(&role.body, &mut |op| match &op.kind {
+                OpKind::Reduce { acc, .. } => sums.push(*acc),
+                OpKind::Store { dst, value, .. } if dst.buffer == tensor => {
+                    stored.extend(kernel.values[usize::from(value.0)].accs());
+                }
+                OpKind::Store { .. }
+                | OpKind::Dot { .. }
+                | OpKind::Load { .. }
+                | OpKind::Copy { .. }
+                | OpKind::Wait { .. }
+                | OpKind::Signal { .. }
+                | OpKind::ForRanks { .. }
+                | OpKind::If { .. } => {}
             });
         }
-        sums
+        let params = epilogue.map_or(&[][..], |index| &self.case.pipeline.epilogues[index].params);
+        let apart = params.iter().any(|param| param.from == Source::Sum);
+        !apart && stored.iter().any(|acc| sums.contains(acc))
     }
 
     /// Each launch wrote every element of every output once, added every other rank's part once (or to what it

@@ -21,6 +21,14 @@ impl<'a> Flattener<'a> {
                 let acc = *acc;
                 FragmentStep::ReadSubtile { area, subtile, acc }
             }
+            FragmentOp::StartSum { acc, .. } => FragmentStep::StartSum { acc: *acc },
+            FragmentOp::AddToSum {
+                ring, acc, dtype, ..
+            } => {
+                let (area, subtile) = self.subtile(*ring, 0, &0.into(), *dtype);
+                let acc = *acc;
+                FragmentStep::AddToSum { area, subtile, acc }
+            }
             FragmentOp::ReadVector {
                 acc,
                 tensor,
@@ -118,6 +126,12 @@ impl Simulator<'_> {
                 self.agents[index].accessed(id);
                 self.read_subtile(index, subtile, acc)?;
             }
+            FragmentStep::StartSum { acc } => self.start_sum(index, acc),
+            FragmentStep::AddToSum { area, subtile, acc } => {
+                let id = self.touch_shared(index, cta, area, false, false)?;
+                self.agents[index].accessed(id);
+                self.add_to_sum(index, subtile, acc)?;
+            }
             FragmentStep::ReadVector {
                 acc,
                 tensor,
@@ -145,7 +159,8 @@ impl Simulator<'_> {
             FragmentStep::WriteSubtile { area, .. } => {
                 format!("writes {}", self.area_name(step, area))
             }
-            FragmentStep::AddSubtile { area, .. } => {
+            FragmentStep::StartSum { .. } => "begins a sum".into(),
+            FragmentStep::AddSubtile { area, .. } | FragmentStep::AddToSum { area, .. } => {
                 format!("reads {}", self.area_name(step, area))
             }
             FragmentStep::SendPartial {

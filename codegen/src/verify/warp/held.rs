@@ -3,12 +3,15 @@
 use super::step::Box4;
 use crate::value::AccId;
 
+/// A tile's first row among all rows, and its first column; `None` where nothing says so.
+pub(super) type Place = (Option<u32>, Option<u32>);
+
 /// A tile product so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct TileProduct {
     /// Its tile's first row among all rows, and its first column; `None` where nothing of them was loaded, since none
     /// exists.
-    pub at: (Option<u32>, Option<u32>),
+    pub at: Place,
     /// Of its rows and its columns, counted from the tile's first, those that are products of garbage: from one to
     /// below another.
     pub lacks: [(u32, u32); 2],
@@ -20,8 +23,22 @@ pub(super) struct TileProduct {
     pub added: Vec<u32>,
     /// Operands read for its epilogue: what was loaded, the row (of tiles) and the first column.
     pub read: Vec<(AccId, Option<u32>, u32)>,
-    /// Epilogues applied to the subtile at hand, and which one that is.
-    pub applied: Vec<(usize, u32)>,
+    /// Sums of stored tiles that have registers of their own: whose parts each has.
+    pub summed: Vec<(AccId, Vec<u32>)>,
+    /// Epilogues applied to the subtile at hand.
+    pub applied: Vec<Applied>,
+    /// Whether nothing of it is multiplied: it is what was computed of stored tiles and vectors alone.
+    pub of_reads: bool,
+}
+
+/// An epilogue that was applied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Applied {
+    pub epilogue: usize,
+    /// To which subtile.
+    pub part: u32,
+    /// Where what it reads is from, if it reads no product.
+    pub at: Option<Place>,
 }
 
 impl TileProduct {

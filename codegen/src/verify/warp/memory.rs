@@ -138,7 +138,7 @@ impl Simulator<'_> {
             write,
             tensor: at.tensor,
             home: at.rank,
-            slot: at.slot(),
+            slot: self.case.slot(at),
         };
         let (least, most) = self.case.before(&accessor, at);
         if (least..=most).contains(&came) || undone(Fix::WarpOrder) {
@@ -173,7 +173,7 @@ impl Simulator<'_> {
                 View::SharedChunks => self.case.world,
                 // Nobody else can reach what is this rank's alone.
                 View::Flat | View::Chunks => 0,
-                View::SharedSlots | View::SharedChunk => 1,
+                View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => 1,
             };
             for chunk in 0..chunks {
                 // Before the first launch, and after one, it is where that launch has it.

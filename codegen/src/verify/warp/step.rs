@@ -171,6 +171,17 @@ pub(super) enum FragmentStep {
         subtile: Area,
         acc: AccId,
     },
+    /// A sum's registers are zero.
+    StartSum {
+        acc: AccId,
+    },
+    /// Ordinary loads of a stored subtile, added to a sum's registers.
+    AddToSum {
+        area: Area,
+        /// All of the subtile.
+        subtile: Area,
+        acc: AccId,
+    },
     /// Ordinary loads of a vector.
     ReadVector {
         acc: AccId,
@@ -189,6 +200,8 @@ impl FragmentStep {
         match self {
             FragmentStep::ReadVector { .. } => true,
             FragmentStep::ReadSubtile { .. }
+            | FragmentStep::StartSum { .. }
+            | FragmentStep::AddToSum { .. }
             | FragmentStep::Apply { .. }
             | FragmentStep::WriteSubtile { .. }
             | FragmentStep::AddSubtile { .. }
@@ -234,14 +247,6 @@ pub(super) struct Box4 {
 }
 
 impl Box4 {
-    /// Which slot of its tensor it is in.
-    pub fn slot(&self) -> u32 {
-        match self.view {
-            View::SharedSlots => self.chunk,
-            View::Flat | View::Chunks | View::SharedChunks | View::SharedChunk => 0,
-        }
-    }
-
     pub fn overlaps(&self, other: &Box4) -> bool {
         let meet = |a: (u32, u32), b: (u32, u32)| a.0 < b.1 && b.0 < a.1;
         (self.tensor, self.rank) == (other.tensor, other.rank)

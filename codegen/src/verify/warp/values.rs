@@ -1,5 +1,6 @@
 //! The math after the dot: that each subtile gets the value the schedule stores, from operands of its own rows and columns.
 
+use super::held::{Applied, Place};
 use super::simulator::{Simulator, Verdict};
 use super::step::Area;
 use super::trace;
@@ -9,12 +10,13 @@ use crate::value::{AccId, Value};
 use crate::warp::Source;
 
 impl Simulator<'_> {
-    /// The tensor that fills an accumulator.
+    /// The tensor that fills an accumulator: of a load, or of a sum.
     fn loaded_from(&self, acc: AccId) -> Option<TensorId> {
         let mut found = None;
         for role in &self.case.pipeline.kernel.roles {
             visit(&role.body, &mut |op| {
-                if let OpKind::Load { acc: filled, from } = &op.kind
+                if let OpKind::Load { acc: filled, from } | OpKind::Reduce { acc: filled, from } =
+                    &op.kind
                     && *filled == acc
                 {
                     found = Some(from.buffer);
@@ -45,6 +47,69 @@ impl Simulator<'_> {
         Ok(())
     }
 
+    /// A sum begins.
+    pub(super) fn start_sum(&mut self, index: usize, acc: AccId) {
+        let product = &mut self.agents[index].product;
+        product.read.retain(|(known, ..)| *known != acc);
+        product.summed.retain(|(known, _)| *known != acc);
+        product.summed.push((acc, Vec::new()));
+    }
+
+    /// A stored subtile is added to a sum: of the same place as those before it.
+    pub(super) fn add_to_sum(&mut self, index: usize, subtile: Area, acc: AccId) -> Verdict {
+        let before = self.agents[index].product.read.iter();
+        let before = before.copied().find(|(known, ..)| *known == acc);
+        self.read_subtile(index, subtile, acc)?;
+        let (rank, product) = (self.stored_subtile(self.agents[index].cta, subtile), {
+            &mut self.agents[index].product
+        });
+        let now = product.read.iter().find(|(known, ..)| *known == acc);
+        let same = before.is_none_or(|before| now == Some(&before));
+        let mut sums = product.summed.iter_mut();
+        let sum = sums.find(|(known, _)| *known == acc);
+        match (sum, rank) {
+            (Some((_, ranks)), Some(from)) if same => ranks.push(self.case.slot(&from)),
+            (Some(_), _) => {
+                let what = "the stored subtile is of another place than those it is added to";
+                return Err(Box::new(trace::wrong(self, index, what)));
+            }
+            (None, _) => {
+                let what = "the sum's registers were not set to zero";
+                return Err(Box::new(trace::wrong(self, index, what)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a sum has every other rank's part once.
+    fn has_all_others(&self, index: usize, acc: AccId) -> bool {
+        let agent = &self.agents[index];
+        let mut sums = agent.product.summed.iter();
+        let Some((_, ranks)) = sums.find(|(known, _)| *known == acc) else {
+            return false;
+        };
+        let mut ranks = ranks.clone();
+        ranks.sort_unstable();
+        let others = (0..self.case.world).filter(|rank| *rank != agent.who.rank);
+        ranks.into_iter().eq(others)
+    }
+
+    /// Where the tile is of which an epilogue without a product reads subtile `part`.
+    fn place_of_reads(&self, index: usize, epilogue: usize, part: u32) -> Place {
+        let params = &self.case.pipeline.epilogues[epilogue].params;
+        let (row, column) = self.case.pipeline.subtile_at(part);
+        let read = &self.agents[index].product.read;
+        let mut place = (None, None);
+        for param in params {
+            let known = read.iter().find(|(acc, ..)| *acc == param.acc);
+            if let Some((_, at, first)) = known {
+                place.0 = place.0.or(at.map(|at| at.wrapping_sub(row)));
+                place.1 = place.1.or(Some(first.wrapping_sub(column)));
+            }
+        }
+        place
+    }
+
     /// A vector is read.
     pub(super) fn read_vector(
         &mut self,
@@ -63,16 +128,30 @@ impl Simulator<'_> {
 
     /// An epilogue is applied to a subtile.
     pub(super) fn applied(&mut self, index: usize, epilogue: usize, part: u32) -> Verdict {
+        let mut params = self.case.pipeline.epilogues[epilogue].params.iter();
+        let multiplied = params.any(|param| param.from == Source::Product);
+        let alone = (!multiplied).then(|| self.place_of_reads(index, epilogue, part));
         let product = &self.agents[index].product;
         // Where a tile lies outside, whatever is there will do.
         let is = |at: Option<u32>, known: u32| at.is_none_or(|at| at == known);
-        let (row, column) = self.subtile_of(product, part);
+        let (row, column) = self.subtile_of(alone.unwrap_or(product.at), part);
         for param in &self.case.pipeline.epilogues[epilogue].params {
             let rows = match param.from {
                 Source::Product => continue,
-                Source::Subtile => true,
+                Source::Subtile | Source::Sum => true,
                 Source::Vector => false,
             };
+            if param.from == Source::Sum && !self.has_all_others(index, param.acc) {
+                let what = format!(
+                    "`{}` does not have every other rank's part once",
+                    param.name
+                );
+                return Err(Box::new(trace::wrong(self, index, &what)));
+            }
+            // A sum of nothing is of no place.
+            if param.from == Source::Sum && self.case.world == 1 {
+                continue;
+            }
             let there = product.read.iter().any(|(acc, at, first)| {
                 let there = at.map(|at| is(row, at));
                 (*acc, there) == (param.acc, rows.then_some(true)) && is(column, *first)
@@ -83,8 +162,12 @@ impl Simulator<'_> {
             }
         }
         let applied = &mut self.agents[index].product.applied;
-        applied.retain(|(_, known)| *known == part);
-        applied.push((epilogue, part));
+        applied.retain(|known| known.part == part && known.epilogue != epilogue);
+        applied.push(Applied {
+            epilogue,
+            part,
+            at: alone,
+        });
         Ok(())
     }
 

@@ -79,7 +79,9 @@ impl Flattener<'_> {
         let buffer = &self.case.pipeline.kernel.buffers[map.tensor.index()];
         let home = match map.view {
             View::Flat | View::Chunks => self.env.rank,
-            View::SharedChunks | View::SharedSlots | View::SharedChunk => rank,
+            View::SharedChunks | View::SharedSlots | View::SharedSlotChunks | View::SharedChunk => {
+                rank
+            }
         };
         let (mut rows, allowed) =
             self.case

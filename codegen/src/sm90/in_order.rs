@@ -1,0 +1,189 @@
+//! Items that copy, as one thread does all of them in order: waits, copies and signals as they are written. Spare warps have no
+//! second thread, and an item that copies on what it has just copied needs none.
+//!
+//! A box is loaded, and stored as soon as it has landed; while it leaves, the next one comes.
+
+use super::comm::batch;
+use super::rings::{STAGING, spare_staging};
+use super::walk::{Walk, Which};
+use crate::kernel::{Op, OpKind, Region};
+use crate::program::{StoreMode, Var};
+use crate::warp::{Expr, Node, Phase, RingId};
+
+impl Walk<'_, '_> {
+    /// All of a batch of an item.
+    pub(super) fn in_order(&mut self, var: Var, ops: &[Op]) -> Vec<Node> {
+        self.in_turn(var, ops, &mut false)
+    }
+
+    /// The ops of a list, of which some may come after waits or stores that TMA does not know of yet.
+    fn in_turn(&mut self, var: Var, ops: &[Op], unfenced: &mut bool) -> Vec<Node> {
+        let mut nodes = Vec::new();
+        for op in ops {
+            match &op.kind {
+                OpKind::ForRanks {
+                    var: rank,
+                    order,
+                    body,
+                } => {
+                    // What a step leaves, the next one finds.
+                    *unfenced |= acquires(body);
+                    let at = self.at.replace(self.b.kernel.loc(op.id));
+                    let node = self.ranks(*rank, *order, |walk| walk.in_turn(var, body, unfenced));
+                    self.at = at;
+                    nodes.extend(node);
+                }
+                OpKind::If {
+                    cond,
+                    then,
+                    otherwise,
+                } => {
+                    let test = self.cond(cond);
+                    let (before, mut after) = (*unfenced, *unfenced);
+                    for (body, test) in [(then, test.clone()), (otherwise, test.negate())] {
+                        let mut here = before;
+                        nodes.extend(self.when(test, |walk| walk.in_turn(var, body, &mut here)));
+                        after |= here;
+                    }
+                    *unfenced = after;
+                }
+                OpKind::Wait { cells, at_least } => {
+                    nodes.push(self.note(op));
+                    let wait = self.wait(cells, *at_least);
+                    extend(&mut nodes, wait);
+                    *unfenced = true;
+                }
+                OpKind::Signal { cells, amount } => {
+                    nodes.push(self.note(op));
+                    self.by_batches(cells.counter);
+                    let signal = self.signal(cells, *amount, false);
+                    extend(&mut nodes, signal);
+                }
+                OpKind::Copy { dst, src } => {
+                    nodes.push(self.note(op));
+                    if *unfenced {
+                        nodes.push(Node::FenceGlobal);
+                    }
+                    nodes.extend(self.boxes(var, dst, src));
+                    *unfenced = true;
+                }
+                // Nothing else is in an item of a role that moves data.
+                OpKind::Dot { .. }
+                | OpKind::Reduce { .. }
+                | OpKind::Load { .. }
+                | OpKind::Store { .. } => {}
+            }
+        }
+        nodes
+    }
+
+    /// The boxes of a copy, up to their arrival.
+    fn boxes(&mut self, var: Var, dst: &Region, src: &Region) -> [Node; 2] {
+        let ring = self.staging();
+        let [(from, from_at), (to, to_at)] = [src, dst].map(|region| self.staging_at(var, region));
+        let body = vec![
+            // The places of all but the latest boxes are free.
+            Node::AwaitRead {
+                pending: Expr::from(self.staging_places() - 1),
+            },
+            Node::Expect {
+                barrier: ring.full(),
+                bytes: self.box_bytes(),
+            },
+            Node::Load {
+                ring,
+                part: 0,
+                index: 0.into(),
+                slice: 0.into(),
+                map: from,
+                at: from_at,
+                multicast: None,
+                partial_boxes: None,
+            },
+            Node::Await {
+                barrier: ring.full(),
+                phase: Phase::ThisPhase,
+            },
+            Node::Store {
+                ring,
+                slice: 0.into(),
+                map: to,
+                at: to_at,
+                mode: StoreMode::Write,
+            },
+            Node::Commit,
+            Node::Advance { ring, keep: false },
+        ];
+        [batch(body), Node::AwaitStores { pending: 0.into() }]
+    }
+
+    /// The ring that its boxes pass through.
+    fn staging(&self) -> RingId {
+        match self.which {
+            Which::Spare => spare_staging(self.b.cta),
+            Which::Load
+            | Which::Store
+            | Which::Multiply
+            | Which::Fetch
+            | Which::Send
+            | Which::End => STAGING,
+        }
+    }
+
+    /// How many boxes that has room for.
+    fn staging_places(&self) -> u32 {
+        let name = match self.which {
+            Which::Spare => "spare_staging",
+            Which::Load
+            | Which::Store
+            | Which::Multiply
+            | Which::Fetch
+            | Which::Send
+            | Which::End => "staging",
+        };
+        self.b.cta.region(name).map_or(1, |region| region.slots)
+    }
+}
+
+/// Puts what is done with cells behind other nodes. A name that these have already keeps its number, or another one is found.
+fn extend(nodes: &mut Vec<Node>, more: Vec<Node>) {
+    let known = |nodes: &[Node], wanted: &str| {
+        nodes.iter().find_map(|node| match node {
+            Node::Let { name, value } if name == wanted => Some(value.clone()),
+            _ => None,
+        })
+    };
+    let mut renamed = None;
+    for mut node in more {
+        if let Node::Let { name, value } = &mut node {
+            let first = name.clone();
+            while known(nodes, name).is_some_and(|other| other != *value) {
+                name.push('_');
+            }
+            renamed = Some((first, name.clone()));
+            if known(nodes, name).is_some() {
+                continue;
+            }
+        }
+        if let (
+            Node::CounterWait { cell, .. }
+            | Node::CounterAdvance { cell, .. }
+            | Node::CounterAdd { cell, .. },
+            Some((first, name)),
+        ) = (&mut node, &renamed)
+            && *cell == Expr::var(first)
+        {
+            *cell = Expr::var(name);
+        }
+        nodes.push(node);
+    }
+}
+
+/// Whether some of those ops wait or copy.
+fn acquires(ops: &[Op]) -> bool {
+    let mut found = false;
+    crate::kernel::visit_ops(ops, &mut |op| {
+        found |= matches!(op.kind, OpKind::Wait { .. } | OpKind::Copy { .. });
+    });
+    found
+}

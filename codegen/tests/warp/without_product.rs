@@ -1,0 +1,132 @@
+//! Tiles of which nothing is multiplied, and sums of stored tiles that are not just added to a product: what is refused, and
+//! what the verifier says when one thing is changed.
+
+use crate::fixtures::strangers;
+use counterflow_codegen::builder::*;
+use counterflow_codegen::cuda;
+use counterflow_codegen::diag::Rule;
+use counterflow_codegen::dtype::Dtype::Bf16;
+use counterflow_codegen::lower::lower;
+use counterflow_codegen::program::Program;
+use counterflow_codegen::sm90;
+use counterflow_codegen::variant::Variant;
+use counterflow_codegen::verify;
+use counterflow_codegen::warp::{FragmentOp, Node, Pipeline};
+
+fn built(program: &Program, variant: &Variant) -> Result<Pipeline, String> {
+    let kernel = lower(program, variant).and_then(verify::kernel);
+    let kernel = kernel.unwrap_or_else(|found| panic!("{}: {found}", program.name));
+    sm90::build(&kernel).map_err(|found| found.first().text(&|_| String::new()))
+}
+
+fn pipeline(program: fn() -> Program) -> Pipeline {
+    let variant = Variant::new(4).set("tiles", (128, 128));
+    built(&program(), &variant).unwrap_or_else(|found| panic!("{found}"))
+}
+
+/// What the verifier says without the first node of a kind.
+#[track_caller]
+fn without(program: fn() -> Program, gone: impl Fn(&Node) -> bool) -> Rule {
+    let mut pipeline = pipeline(program);
+    let mut done = false;
+    pipeline.lists(&mut |list| {
+        if let Some(at) = list.iter().position(&gone).filter(|_| !done) {
+            list.remove(at);
+            done = true;
+        }
+    });
+    assert!(done, "nothing to remove");
+    let found = verify::pipeline(pipeline).expect_err("refused");
+    found.first().rule
+}
+
+fn is(op: fn(&FragmentOp) -> bool) -> impl Fn(&Node) -> bool {
+    move |node| matches!(node, Node::Fragment(it) if op(it))
+}
+
+#[test]
+fn a_sum_lacks_a_term_or_begins_with_another() {
+    for program in [strangers::sum_of_inputs, strangers::taken_apart] {
+        let added = is(|op| matches!(op, FragmentOp::AddToSum { .. }));
+        assert_eq!(without(program, added), Rule::Coverage);
+        let started = is(|op| matches!(op, FragmentOp::StartSum { .. }));
+        assert_eq!(without(program, started), Rule::Coverage);
+        let applied = is(|op| matches!(op, FragmentOp::Apply { .. }));
+        assert_eq!(without(program, applied), Rule::Coverage);
+    }
+    let read = is(|op| matches!(op, FragmentOp::ReadSubtile { .. }));
+    assert_eq!(without(strangers::sum_of_inputs, read), Rule::Coverage);
+}
+
+/// A subtile that is loaded from beside its tile.
+#[test]
+fn a_tile_of_another_place() {
+    let mut pipeline = pipeline(strangers::gathered_and_rectified);
+    let x = pipeline.maps.iter().position(|map| map.name == "x_tiles");
+    let x = x.or_else(|| pipeline.maps.iter().position(|map| map.name == "x"));
+    let x = x.expect("a map of x");
+    let mut done = false;
+    pipeline.lists(&mut |list| {
+        for node in list {
+            if let Node::Load { map, at, ring, .. } = node
+                && usize::from(map.0) == x
+                && ring.0 == 0
+            {
+                at.row = at.row.clone() + 8;
+                done = true;
+            }
+        }
+    });
+    assert!(done, "nothing to change");
+    let found = verify::pipeline(pipeline).expect_err("refused");
+    assert_eq!(found.first().rule, Rule::Coverage, "{found}");
+}
+
+fn copied(tile: (u32, u32), options: GemmOptions) -> Program {
+    let mut s = ScheduleBuilder::new("copied");
+    let (x, y) = (s.local("x", Bf16), s.out("y", Bf16));
+    let tiles = s.tiles("tiles", y, tile);
+    s.gemm(options, |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            let value = s.load(x.at(t));
+            s.store(y.at(t), value);
+        });
+    });
+    s.finish()
+}
+
+#[test]
+fn what_multiplies_nothing_is_refused_with_what_is_possible() {
+    let refused = |tile, options| {
+        let found = built(&copied(tile, options), &Variant::new(2));
+        found.expect_err("refused")
+    };
+    let options = GemmOptions::default();
+    assert!(built(&copied((128, 128), options.clone()), &Variant::new(2)).is_ok());
+    insta::assert_snapshot!(refused((64, 128), options.clone()), @"
+    error[resources]: tiles of 64x128 that multiply nothing, in ping-pong
+      help: cooperative tiles: of 128 or 256 rows, without `ping_pong`
+    ");
+    insta::assert_snapshot!(refused((128, 20), options.clone()), @"
+    error[resources]: tiles of 128x20
+      help: 128 or 256 shared rows by a multiple of 16 columns: at most 256, of 256 rows 160 (176 without clusters, 192 of plain products by CTAs alone)
+    ");
+    let cluster = GemmOptions {
+        cluster: Some((2, 1).into()),
+        ..options
+    };
+    insta::assert_snapshot!(refused((128, 128), cluster), @"
+    error[resources]: clusters of CTAs that multiply nothing
+      help: cluster = (1, 1) and split = 1: they share operands and steps
+    ");
+}
+
+/// What people read: a kernel without a product has no word of one.
+#[test]
+fn the_text_of_a_kernel_without_a_product() {
+    let checked = verify::pipeline(pipeline(strangers::sum_of_inputs));
+    let text = cuda::emit(&checked.expect("warps")).text;
+    for word in ["wgmma", "TILE_K", "steps", "acc["] {
+        assert!(!text.contains(word), "{word} in\n{text}");
+    }
+}

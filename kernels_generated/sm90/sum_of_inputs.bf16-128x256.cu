@@ -1,0 +1,303 @@
+// sum_of_inputs  sm90  bf16  nt  tiles 128x256  11 stages
+// What each role does, in order; every wait, fence, release and acquire is a prelude function that says why.
+// `#pragma unroll 1`: the loop's body stands once in the machine code, where tests count instructions.
+#include "prelude.cuh"
+
+typedef bf16 T;  // of operands and results
+constexpr u32 TILE_M = 128, TILE_N = 256;
+constexpr u32 CONSUMERS = 2;  // warpgroups, 64 rows each
+constexpr u32 STAGES = 11;  // stages of stored tiles in flight
+constexpr u32 SUBTILES = 3;  // output subtiles in flight
+constexpr u32 SUBTILE_N = 64;  // columns of an output subtile
+
+// Shared memory, from a 1024-byte aligned base (the swizzle's period).
+constexpr u32 STORED_AT = 0, STORED_BYTES = 16384;
+constexpr u32 SUBTILE_AT = 180224, SUBTILE_BYTES = 16384;
+constexpr u32 STAGE_FULL_AT = 229376, STAGE_EMPTY_AT = 229464;
+constexpr u32 SUBTILE_FULL_AT = 229552, SUBTILE_EMPTY_AT = 229576;
+constexpr u32 SHARED_BYTES = 229600;
+static_assert(SHARED_BYTES <= 232448);  // what a CTA may have
+
+// Names for stall records.
+enum Role : u32 { LOAD, STORE, MULTIPLY };
+enum What : u32 { STAGE_FULL, STAGE_EMPTY, SUBTILE_FULL, SUBTILE_EMPTY, LANDED, FREE_PARTIAL };
+
+// What the host passes for one launch.
+struct Plan {
+    Cells cells;
+    u32 x_rows;  // size of x.rows
+    u32 x_columns;  // size of x.columns
+    u32 x_rows_chunk;  // of x.rows, in a full chunk
+    u32 me;  // this rank
+    u32 world;  // how many ranks there are
+    u32 landed;  // a counter: its first cell
+    u32 free_partial;  // a counter: its first cell
+    u32 tiles_m;  // rows of tiles in a chunk, each with its cells
+};
+
+// Rows of a chunk: the split rounds up, so the last ones may be short, or empty.
+__device__ __forceinline__ u32 x_rows_chunk_of(const Plan& plan, u32 chunk) {
+    const u32 first = chunk * plan.x_rows_chunk;
+    return first >= plan.x_rows ? 0 : min(plan.x_rows_chunk, plan.x_rows - first);
+}
+
+// Tile `index` of a grid, row_major.
+__device__ __forceinline__ Tile row_major(u32 index, u32 rows, u32 columns) {
+    return {index / columns, index % columns};
+}
+
+// What a store writes, before it is rounded.
+__device__ __forceinline__ float partial_value(float x) {
+    return x;
+}
+
+// What a store writes, before it is rounded.
+__device__ __forceinline__ float y_value(float x, float partial) {
+    return x + partial;
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1)
+sum_of_inputs(
+        const __grid_constant__ TensorMap x,  // mine, in one piece; boxes of 128x64
+        // everyone's, slot by slot: others write it meanwhile; boxes of 128x64
+        const __grid_constant__ TensorMap partial,
+        const __grid_constant__ TensorMap y,  // everyone's own chunk; boxes of 128x64
+        const __grid_constant__ Plan plan,
+        const __grid_constant__ Watch watch) {
+    extern __shared__ __align__(1024) u8 shared[];
+    const u32 base = shared_address(shared);
+    const u32 warp = warp_index();
+    const u32 lane = threadIdx.x % 32;
+    const Buffer<STORED_AT, STORED_BYTES> smem_stored = {base};
+    const Buffer<SUBTILE_AT, SUBTILE_BYTES> smem_subtile = {base};
+    const Barriers<STAGE_FULL_AT, STAGE_FULL, Scope::Cta> stage_full = {base};
+    const Barriers<STAGE_EMPTY_AT, STAGE_EMPTY, Scope::Cta> stage_empty = {base};
+    const Barriers<SUBTILE_FULL_AT, SUBTILE_FULL, Scope::Cta> subtile_full = {base};
+    const Barriers<SUBTILE_EMPTY_AT, SUBTILE_EMPTY, Scope::Cta> subtile_empty = {base};
+
+    if (warp == 0 && elect_one()) {
+        tma_prefetch_map(x);
+        tma_prefetch_map(partial);
+        tma_prefetch_map(y);
+        stage_full.init(STAGES, 1, stage_empty, CONSUMERS * 4);
+        subtile_full.init(SUBTILES, CONSUMERS * 4, subtile_empty, 1);
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+
+    const u32 me = plan.me, world = plan.world;
+    const u32 tiles_n = ceil_div(plan.x_columns, TILE_N);
+
+    if (warp < 4) {
+        registers_give<56>();
+        if (warp == 0 && elect_one()) {  // load
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
+            PipelineState<STAGES> stage;
+            #pragma unroll 1
+            for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
+                const u32 owner = (me + 1 + owner_step) % world;
+                const u32 tiles_m = ceil_div(x_rows_chunk_of(plan, owner), TILE_M);
+                const u32 tiles = tiles_m * tiles_n;
+                for (; scheduler.has(tiles); scheduler.next()) {
+                    const Tile t = row_major(scheduler.tile(), tiles_m, tiles_n);
+                    // acc0 = load(x[t])
+                    #pragma unroll 1
+                    for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                        stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                        const auto full = stage_full[stage.index];
+                        full.expect(TILE_M * SUBTILE_N * 2);
+                        tma_load(smem_stored[stage.index], x, full.at, t.column * TILE_N + part * SUBTILE_N,
+                            owner * plan.x_rows_chunk + t.row * TILE_M, 0, 0);
+                        stage.advance();
+                    }
+                }
+                scheduler.end_loop(tiles);
+            }
+            const u32 my_tiles_m = ceil_div(x_rows_chunk_of(plan, me), TILE_M);
+            const u32 my_tiles = my_tiles_m * tiles_n;
+            for (; scheduler.has(my_tiles); scheduler.next()) {
+                const Tile t = row_major(scheduler.tile(), my_tiles_m, tiles_n);
+                // acc2 += sum(partial[others][t])
+                // wait landed[others][t]
+                #pragma unroll 1
+                for (u32 from = 0; from < world; ++from) {
+                    if (from == me) continue;
+                    const u32 landed_cell =
+                        from * (world * plan.tiles_m * tiles_n) + (me * plan.tiles_m + t.row) * tiles_n + t.column;
+                    counter_wait(plan.cells, me, plan.landed + landed_cell, watch, LOAD, LANDED);
+                    counter_advance(plan.cells, me, plan.landed + landed_cell);  // no one else waits for it
+                }
+                fence_async_global();
+                // acc1 = load(x[t])
+                #pragma unroll 1
+                for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                    #pragma unroll 1
+                    for (u32 from = 0; from < world; ++from) {
+                        if (from == me) continue;
+                        stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                        const auto full = stage_full[stage.index];
+                        full.expect(TILE_M * SUBTILE_N * 2);
+                        tma_load(smem_stored[stage.index], partial, full.at, t.column * TILE_N + part * SUBTILE_N,
+                            t.row * TILE_M, from, me);
+                        stage.advance();
+                    }
+                    stage_empty[stage.index].wait(stage.phase ^ 1, watch, LOAD);
+                    const auto full = stage_full[stage.index];
+                    full.expect(TILE_M * SUBTILE_N * 2);
+                    tma_load(smem_stored[stage.index], x, full.at, t.column * TILE_N + part * SUBTILE_N,
+                        me * plan.x_rows_chunk + t.row * TILE_M, 0, 0);
+                    stage.advance();
+                }
+            }
+        } else if (warp == 1 && elect_one()) {  // store
+            TileScheduler scheduler(blockIdx.x, gridDim.x);
+            PipelineState<SUBTILES> subtile;
+            Counter* unsignalled = nullptr;  // of the item before, while its stores are in flight
+            #pragma unroll 1
+            for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
+                const u32 owner = (me + 1 + owner_step) % world;
+                const u32 tiles_m = ceil_div(x_rows_chunk_of(plan, owner), TILE_M);
+                const u32 tiles = tiles_m * tiles_n;
+                // Without items here there is nothing to wait for.
+                if (scheduler.has(tiles)) {
+                    // wait free_partial[owner] (credit: partial was read in the last launch)
+                    counter_wait_before(plan.cells, me, plan.free_partial + owner, watch, STORE, FREE_PARTIAL);
+                    fence_async_global();
+                }
+                for (; scheduler.has(tiles); scheduler.next()) {
+                    const Tile t = row_major(scheduler.tile(), tiles_m, tiles_n);
+                    // partial.on(owner)[me][t] = acc0
+                    #pragma unroll 1
+                    for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                        subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
+                        tma_store(partial, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N,
+                            t.row * TILE_M, me, owner);
+                        tma_commit();
+                        tma_wait_read<0>();
+                        subtile_empty[subtile.index].arrive();
+                        subtile.advance();
+                    }
+                    tma_wait<TILE_N / SUBTILE_N>();  // all but the latest item's stores are complete
+                    if (unsignalled) counter_add(unsignalled, 1);
+                    unsignalled = nullptr;
+                    // signal landed.on(owner)[me][t] += 1
+                    const u32 landed_cell =
+                        me * (world * plan.tiles_m * tiles_n) + (owner * plan.tiles_m + t.row) * tiles_n + t.column;
+                    unsignalled = counter_on(plan.cells, owner, plan.landed + landed_cell);
+                }
+                scheduler.end_loop(tiles);
+                // Nothing stays unsignalled past the loop: what comes next may wait for a peer that waits for this.
+                tma_wait<0>();
+                if (unsignalled) counter_add(unsignalled, 1);
+                unsignalled = nullptr;
+            }
+            const u32 my_tiles_m = ceil_div(x_rows_chunk_of(plan, me), TILE_M);
+            const u32 my_tiles = my_tiles_m * tiles_n;
+            for (; scheduler.has(my_tiles); scheduler.next()) {
+                const Tile t = row_major(scheduler.tile(), my_tiles_m, tiles_n);
+                // y[t] = acc1 + acc2
+                #pragma unroll 1
+                for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                    subtile_full[subtile.index].wait(subtile.phase, watch, STORE);
+                    tma_store(y, smem_subtile[subtile.index], t.column * TILE_N + part * SUBTILE_N, t.row * TILE_M, 0,
+                        me);
+                    tma_commit();
+                    tma_wait_read<0>();
+                    subtile_empty[subtile.index].arrive();
+                    subtile.advance();
+                }
+            }
+            tma_wait<0>();
+        }
+    } else {  // multiply
+        registers_take<224>();
+        const u32 consumer = warp / 4 - 1;
+        const u32 first_row = consumer * 64 + warp % 4 * 16;  // of this warp's 16 in a tile
+        TileScheduler scheduler(blockIdx.x, gridDim.x);
+        PipelineState<STAGES> stage;
+        PipelineState<SUBTILES> subtile;
+        #pragma unroll 1
+        for (u32 owner_step = 0; owner_step < world - 1; ++owner_step) {
+            const u32 owner = (me + 1 + owner_step) % world;
+            const u32 tiles_m = ceil_div(x_rows_chunk_of(plan, owner), TILE_M);
+            const u32 tiles = tiles_m * tiles_n;
+            for (; scheduler.has(tiles); scheduler.next()) {
+                // partial.on(owner)[me][t] = acc0
+                #pragma unroll
+                for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                    subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
+                    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+                    float x[SUBTILE_N / 2];
+                    subtile_read<T, SUBTILE_N>(x, smem_stored[stage.index], first_row, lane);
+                    fence_async_shared();
+                    __syncwarp();
+                    if (lane == 0) stage_empty[stage.index].arrive();
+                    stage.advance();
+                    float partial_values[SUBTILE_N / 2];
+                    #pragma unroll
+                    for (u32 i = 0; i < SUBTILE_N / 2; ++i) partial_values[i] = partial_value(x[i]);
+                    subtile_store<T, SUBTILE_N>(partial_values, smem_subtile[subtile.index], first_row, lane);
+                    fence_async_shared();
+                    __syncwarp();
+                    if (lane == 0) subtile_full[subtile.index].arrive();
+                    subtile.advance();
+                }
+            }
+            scheduler.end_loop(tiles);
+        }
+        const u32 my_tiles_m = ceil_div(x_rows_chunk_of(plan, me), TILE_M);
+        const u32 my_tiles = my_tiles_m * tiles_n;
+        for (; scheduler.has(my_tiles); scheduler.next()) {
+            // y[t] = acc1 + acc2
+            #pragma unroll
+            for (u32 part = 0; part < TILE_N / SUBTILE_N; ++part) {
+                subtile_empty[subtile.index].wait(subtile.phase ^ 1, watch, MULTIPLY);
+                float partial[SUBTILE_N / 2] = {};
+                #pragma unroll 1
+                for (u32 from = 0; from < world; ++from) {
+                    if (from == me) continue;
+                    stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+                    subtile_add<T, SUBTILE_N>(partial, smem_stored[stage.index], first_row, lane);
+                    fence_async_shared();
+                    __syncwarp();
+                    if (lane == 0) stage_empty[stage.index].arrive();
+                    stage.advance();
+                }
+                stage_full[stage.index].wait(stage.phase, watch, MULTIPLY);
+                float x[SUBTILE_N / 2];
+                subtile_read<T, SUBTILE_N>(x, smem_stored[stage.index], first_row, lane);
+                fence_async_shared();
+                __syncwarp();
+                if (lane == 0) stage_empty[stage.index].arrive();
+                stage.advance();
+                float y_values[SUBTILE_N / 2];
+                #pragma unroll
+                for (u32 i = 0; i < SUBTILE_N / 2; ++i) y_values[i] = y_value(x[i], partial[i]);
+                subtile_store<T, SUBTILE_N>(y_values, smem_subtile[subtile.index], first_row, lane);
+                fence_async_shared();
+                __syncwarp();
+                if (lane == 0) subtile_full[subtile.index].arrive();
+                subtile.advance();
+            }
+        }
+    }
+
+    __syncwarp();  // the one thread of a role meets its warp again
+    __syncthreads();
+    if (warp == 0) {
+        // Every CTA is done with its waits, loads and stores when the last one comes here.
+        const bool last = __shfl_sync(~0u, lane == 0 && last_of(plan.cells.finished, gridDim.x), 0);
+        if (last) {
+            if (lane == 0) {
+                // signal free_partial.on(peer)[me] += 1 (credit: partial may be written in the next launch)
+                #pragma unroll 1
+                for (u32 peer_step = 0; peer_step < world - 1; ++peer_step) {
+                    const u32 peer = (me + 1 + peer_step) % world;
+                    counter_add(plan.cells, peer, plan.free_partial + me, 1);
+                }
+            }
+            __syncwarp();
+            counters_advance(plan.cells, me, plan.free_partial, world, lane);
+        }
+    }
+}
