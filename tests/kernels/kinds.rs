@@ -1,5 +1,5 @@
 //! What is emitted, compiled for Hopper, one kernel of each kind: no spill, no slow code, and as many instructions of
-//! each sort as the tile asks for. The whole matrix is compiled by the ignored test.
+//! each sort as the tile asks for. The ignored tests compile the whole matrix.
 
 use crate::epilogues;
 use crate::sass::{all_pass, checked, nvidia};
@@ -24,6 +24,7 @@ fn one_of_each_kind_passes_the_sass_checks() {
 
 /// Branches on ranks, in and around items, and orders by closure.
 #[test]
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
 fn what_asks_about_ranks_passes_the_sass_checks() {
     let cases = STRANGERS.map(|(program, worlds)| {
         let world = worlds[worlds.len() - 1];
@@ -34,6 +35,7 @@ fn what_asks_about_ranks_passes_the_sass_checks() {
 
 /// 128x256 leaves the fewest registers: no word for the math after the dot may spill there.
 #[test]
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
 fn every_epilogue_passes_the_sass_checks() {
     let library = [schedules::linear_gelu, schedules::linear_residual];
     let all = library.iter().chain(&epilogues::ALL);

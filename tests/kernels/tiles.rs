@@ -42,6 +42,7 @@ fn gemm(kinds: &[Kind]) -> Vec<(Program, Variant)> {
 }
 
 #[test]
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
 fn one_tile_of_each_sort_passes_the_sass_checks() {
     all_pass(&gemm(&[
         ((128, 224), false),
@@ -178,6 +179,7 @@ fn only_ping_pong(tile: Setting) -> bool {
 
 /// Subtiles of f32, which TMA adds to what is there: one reduction where a tile would be stored.
 #[test]
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
 fn what_a_launch_adds_to_passes_the_sass_checks() {
     let kinds = [
         ((128, 256), false),
@@ -202,6 +204,7 @@ fn split(kind: Kind, split: u32) -> (Program, Variant) {
 }
 
 #[test]
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
 fn split_k_passes_the_sass_checks() {
     let kinds = [
         ((32, 64), true),
@@ -276,12 +279,14 @@ fn linear(by: u32, tile: bool) -> Program {
 }
 
 #[test]
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
 fn fused_epilogues_of_split_k_pass_the_sass_checks() {
     let all = [2, 3, 4].map(|by| [true, false].map(|tile| (linear(by, tile), Variant::new(1))));
     all_pass(all.as_flattened());
 }
 
 #[test]
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
 fn cluster_split_k_passes_the_sass_checks() {
     all_pass(&[
         both(((128, 192), false), (2, 1), 2),

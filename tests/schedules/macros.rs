@@ -1,8 +1,8 @@
 //! `#[schedule]` builds the same program as the builder calls a person would write, at the user's own lines.
 
-#[path = "../ui/pass/design.rs"]
+#[path = "accepted/design.rs"]
 mod design;
-#[path = "../ui/pass/table.rs"]
+#[path = "accepted/table.rs"]
 mod table;
 
 use counterflow::__private::*;

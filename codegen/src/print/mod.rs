@@ -6,8 +6,6 @@
 mod kernel;
 mod plan;
 mod program;
-#[cfg(test)]
-mod unit_snapshots;
 
 pub(crate) use kernel::statement;
 

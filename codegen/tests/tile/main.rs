@@ -1,17 +1,25 @@
 //! The tile level: sizes and orders, the verifier, the emulator, the timeline model.
 
+/// The clocks' own tests stand beside them. The library has no other tests of its own: it is compiled once.
+#[path = "../../src/interp/clocks.rs"]
+#[allow(dead_code, reason = "the emulator uses the rest")]
+mod clocks;
+mod dtype;
 mod emulator;
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
 mod generator;
 mod geometry;
+mod machine;
 mod model;
 mod open;
 mod orders;
+mod print;
 mod random;
 mod series;
 #[cfg(feature = "undo")]
 mod undo;
 #[cfg(feature = "undo")]
 mod undone;
+mod value;
 mod verify;

@@ -241,3 +241,13 @@ fn a_grid_has_no_more_ctas_than_its_rounds_need() {
     // 160 would be two rounds of 80, too few for a dependent launch.
     assert_eq!(ctas(2048, 1280), 132);
 }
+
+#[test]
+fn it_pays_where_it_was_measured_to() {
+    assert!(
+        [112, 128, 132]
+            .iter()
+            .all(|ctas| dependent_launch::pays(*ctas, 132))
+    );
+    assert!(!dependent_launch::pays(80, 132));
+}

@@ -13,6 +13,7 @@ mod fixtures;
 #[path = "../tile/generator/mod.rs"]
 mod generator;
 mod hand_over;
+mod host_copies;
 mod memory_order;
 mod mn_major;
 mod names;
@@ -25,3 +26,6 @@ mod staggered_epilogues;
 mod swapped_operands;
 mod without_product;
 mod worlds;
+/// Its tests stand beside it.
+#[path = "../../src/cuda/wrap.rs"]
+mod wrap;

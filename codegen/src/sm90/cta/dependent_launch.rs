@@ -26,14 +26,3 @@ pub fn possible(kernel: &Kernel) -> bool {
 pub const fn pays(ctas: u32, sms: u32) -> bool {
     ctas * PAYS_FROM.1 >= sms * PAYS_FROM.0
 }
-
-#[cfg(test)]
-mod tests {
-    use super::pays;
-
-    #[test]
-    fn it_pays_where_it_was_measured_to() {
-        assert!([112, 128, 132].iter().all(|ctas| pays(*ctas, 132)));
-        assert!(!pays(80, 132));
-    }
-}

@@ -1,10 +1,10 @@
 //! Unit snapshots: the text of expressions and orders, one line each.
 
-use crate::builder::*;
-use crate::dtype::Dtype;
-use crate::order::{RankOrder, TileOrder};
-use crate::program::Var;
-use crate::value::{AccId, Binary, Compare, ScalarFn, Unary, Value};
+use counterflow_codegen::builder::*;
+use counterflow_codegen::dtype::Dtype;
+use counterflow_codegen::order::{RankOrder, TileOrder};
+use counterflow_codegen::program::Var;
+use counterflow_codegen::value::{AccId, Binary, Compare, ScalarFn, Unary, Value};
 
 fn rank(expr: RankExpr, expected: &str) {
     assert_eq!(expr.text(&|var: Var| format!("r{}", var.0)), expected);
