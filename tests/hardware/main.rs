@@ -18,6 +18,9 @@ mod ways;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 
+#[path = "../../codegen/tests/tile/generator/mod.rs"]
+mod generator;
+
 mod accumulate;
 mod agree;
 mod back_to_back;
@@ -36,6 +39,7 @@ mod op;
 mod prebuilt;
 mod pulls;
 mod queues;
+mod random;
 mod right;
 mod scratch;
 mod sharing;

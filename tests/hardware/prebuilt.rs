@@ -64,6 +64,10 @@ fn kernels_of_the_suite() {
             wanted.push(kernel);
         }
     }
+    for (program, variant) in crate::random::kernels() {
+        let (_, pipeline) = checked(&program, &variant);
+        wanted.push((JITTER, cuda::emit(&pipeline)));
+    }
     for (program, variant) in crate::epilogue::kinds() {
         let (_, pipeline) = checked(&program, &variant);
         wanted.push((none, cuda::emit(&pipeline)));

@@ -2,7 +2,10 @@
 
 #[path = "../common/epilogues.rs"]
 mod epilogues;
+#[path = "../../codegen/tests/tile/generator/mod.rs"]
+mod generator;
 mod kinds;
+mod random;
 mod sass;
 #[path = "../../codegen/tests/fixtures/strangers.rs"]
 mod strangers;

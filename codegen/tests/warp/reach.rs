@@ -3,14 +3,10 @@
 //!
 //! `RANDOM_CASES` says how many accepted schedules are looked at, 60 by default.
 
-use crate::generator::{self, Case, TENSOR_CORES};
+use crate::generator::warps::{Accepted, accepted};
 use counterflow_codegen::diag::{Diagnostic, Diagnostics, Rule};
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::lower::lower;
-use counterflow_codegen::model::Machine;
-use counterflow_codegen::shape::Shape;
 use counterflow_codegen::sm90;
-use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::{self, Checked};
 use counterflow_codegen::warp::{Node, Pipeline};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,24 +19,6 @@ enum Reached {
     Refused(Diagnostics),
     /// They were made and found wrong: a mistake of ours.
     Wrong(Diagnostics),
-}
-
-fn of_kernel(kernel: &Kernel, shape: &Shape) -> Shape {
-    let mut shape = shape.clone();
-    let has = |name: &String| kernel.dims.iter().any(|dim| dim.name == *name);
-    shape.dims.retain(|name, _| has(name));
-    shape
-}
-
-/// The kernel of a case that the tile level accepts for all of its launches.
-fn accepted(case: &Case) -> Option<Checked<Kernel>> {
-    let kernel = lower(&case.program, &Variant::new(case.world)).ok()?;
-    let most = of_kernel(&kernel, &case.most()).most(&kernel);
-    let kernel = verify::kernel(kernel).ok()?;
-    let series = verify::series(&kernel, &most, &Machine::h200()).ok()?;
-    let mut launches = case.launches.iter();
-    let all = launches.all(|shape| series.plan(&of_kernel(&kernel, shape)).is_ok());
-    all.then_some(kernel)
 }
 
 fn reached(kernel: &Checked<Kernel>) -> Reached {
@@ -75,12 +53,13 @@ pub fn names_stand_once(pipeline: &Pipeline) {
 
 /// How many of so many accepted schedules have warps, and what is said of each of the others.
 fn tally(cases: usize) -> (usize, Vec<BTreeSet<String>>) {
-    let kernels = (0..).filter_map(|number| {
-        let case = generator::sized(&generator::bytes(SEED, number), TENSOR_CORES);
-        accepted(&case).map(|kernel| (number, case, kernel))
-    });
     let (mut have, mut refused) = (0, Vec::new());
-    for (number, case, kernel) in kernels.take(cases) {
+    for found in accepted(SEED, |_, _| {}).take(cases) {
+        let Accepted {
+            number,
+            case,
+            kernel,
+        } = found;
         match reached(&kernel) {
             Reached::Warps => have += 1,
             Reached::Refused(found) => refused.push(found.iter().map(rule).collect()),

@@ -1,0 +1,71 @@
+//! Random schedules that the tile level accepts: with small integers they have the bits of the emulator, in four launches of
+//! different M, with pauses in every role and ranks that come late.
+//!
+//! `RANDOM_CASES` says how many, 8 by default, and `RANDOM_SEED` which.
+
+use crate::case::{Case, Device, Fill};
+use crate::generator::warps::{Accepted, accepted};
+use crate::gpus;
+use crate::right::JITTER;
+use counterflow::{Program, Variant};
+
+/// Worlds up to this one, by turns.
+const MOST_RANKS: u32 = 8;
+/// How late a rank may come, in microseconds.
+const LATE: u64 = 300;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// The cases of this run, each in a world of its own and with launches of four M.
+fn cases() -> impl Iterator<Item = Accepted> {
+    let seed = number("RANDOM_SEED", 18);
+    let changed = |number: u64, case: &mut crate::generator::Case| {
+        case.world = 1 + (number % u64::from(MOST_RANKS)) as u32;
+        let first = case.launches[0].clone();
+        let rows = [first.m, 1, first.m * 2 / 3 + 1, first.m];
+        case.launches = rows
+            .map(|m| {
+                let mut shape = first.clone();
+                shape.m = m;
+                shape
+            })
+            .into();
+    };
+    accepted(seed, changed).take(number("RANDOM_CASES", 8) as usize)
+}
+
+/// Their kernels, for what compiles them ahead.
+pub fn kernels() -> impl Iterator<Item = (Program, Variant)> {
+    cases().map(|found| (found.case.program, Variant::new(found.case.world)))
+}
+
+#[test]
+fn integers_have_the_bits_of_the_emulator() {
+    for Accepted { number, case, .. } in cases() {
+        let Some(world) = gpus::world(case.world) else {
+            return;
+        };
+        println!("  case {number}, world {}", case.world);
+        let device = Device::gpus(&world, JITTER, LATE);
+        let variant = Variant::new(case.world);
+        let on = crate::case::on(&device, &case.program, &variant, &case.launches);
+        same_bits(&on, &device, number);
+    }
+}
+
+fn same_bits(case: &Case, device: &Device<'_>, number: u64) {
+    let fill = Fill::Integers(number);
+    let (ran, emulated) = (case.run(device, fill), case.run(&Device::Cpu, fill));
+    assert!(!ran.outputs.is_empty(), "case {number} has no outputs");
+    for output in &ran.outputs {
+        let same = emulated.output(output.launch, output.rank, output.tensor);
+        assert_eq!(
+            same,
+            Some(output),
+            "case {number} differs from its emulation: {:#?}",
+            case.kernel.program
+        );
+    }
+}
