@@ -102,11 +102,12 @@ impl Caller<'_> {
     }
 }
 
-/// Enqueues `work` in the rank's stream: after what is in the other stream, and before what comes later there. The caller
-/// has the rank's turn.
+/// Enqueues `work` in the rank's stream: after what is in the other stream, and before what comes later there. `waits`
+/// says whether it waits for peers. The caller has the rank's turn.
 pub(crate) fn in_order(
     rank: &Arc<Communicator>,
     outside: Option<&Stream>,
+    waits: bool,
     work: impl FnOnce() -> Result<(), Error>,
 ) -> Result<Pending, Error> {
     let own = rank.own_stream();
@@ -114,9 +115,68 @@ pub(crate) fn in_order(
         own.wait(&Event::order(stream)?)?;
     }
     work()?;
-    let done = Event::order(own)?;
+    let done = Arc::new(Event::order(own)?);
     if let Some(stream) = outside {
         stream.wait(&done)?;
+        if waits {
+            rank.stands(stream, &done);
+        }
     }
     Ok(Pending::new(rank, done))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulated::{Gpu, Machine};
+    use crate::schedules::{Sender, gather};
+    use crate::tensor::Tensor;
+    use std::time::Duration;
+
+    /// Each rank of one GPU launches on its stream of these; how it ends on both.
+    fn launched(own: impl Fn(u32) -> usize + Sync) -> Vec<Result<(), String>> {
+        let machine = Machine::new(1, 0, u64::MAX);
+        let gpus = (0..2).map(|_| Gpu::of(&machine, 0).into());
+        let ranks = Communicator::of(gpus.collect(), Some(8 << 20), Duration::from_secs(60));
+        let ranks = ranks.expect("emulated ranks");
+        let streams = [0, 1].map(|_| ranks[0].gpu().stream().expect("a stream"));
+        let ended = Communicator::each(&ranks, |rank| {
+            rank.reserve(4 << 20)?;
+            let program = gather(Sender::Ctas(4));
+            let op = rank.op(&program).up_to(8, 8, 8);
+            let op = op.first_options().build()?;
+            let x = rank.allocate::<half::bf16>("x", [8, 8])?;
+            let (w, mut y) = (rank.zeros::<half::bf16>([8, 8])?, rank.zeros([8, 8])?);
+            let y: &mut Tensor<half::bf16> = &mut y;
+            let mut launch = |stream: &Stream| {
+                let launch = op.on(stream).tensor("x", &x).tensor("w", &w);
+                launch.tensor("y", &mut *y).launch().map(drop)
+            };
+            let stream = &streams[own(rank.rank())];
+            if rank.rank() == 0 {
+                launch(stream)?;
+            }
+            rank.barrier()?;
+            let ended = match rank.rank() {
+                0 => rank.synchronize(),
+                _ => launch(stream).and_then(|()| rank.synchronize()),
+            };
+            Ok(ended.map_err(|error| error.to_string()))
+        });
+        ended.expect("no rank fails")
+    }
+
+    #[test]
+    fn a_rank_is_refused_in_a_stream_behind_a_launch_that_waits_for_it() {
+        assert_eq!(launched(|rank| rank as usize), [Ok(()), Ok(())]);
+        let told = "launch 0 of rank 1 comes after launch 0 of rank 0 in one stream, and that waits for it";
+        let [Err(first), Err(second)] = &launched(|_| 0)[..] else {
+            panic!("each waits for the other");
+        };
+        assert_eq!(second, told);
+        assert_eq!(
+            first,
+            &format!("rank 1 ended early: it does not launch gather: {told}")
+        );
+    }
 }

@@ -7,19 +7,19 @@
 
 use crate::cuda;
 use crate::device::Device;
-use crate::driver::{Address, Element, Gpu, Stream, Watch, is_done, read_words};
+use crate::driver::{Address, Event, Gpu, Stream, Watch, is_done};
 use crate::emulated::{self, Machine};
 use crate::error::Error;
 use crate::gpu_order::Enqueueing;
 use crate::group::{
-    Allocation, Entry, Granted, Group, Names, Needs, Placed, Request, Verdict, Wanted, threads,
+    Allocation, End, Entry, Granted, Group, Names, Needs, Placed, Request, Verdict, threads,
 };
 use crate::proof::Proven;
 use crate::retire;
 use crate::streams::CopyStream;
-use crate::user_buffer::UserBuffer;
 use counterflow_codegen::host::Queues;
 use counterflow_codegen::kernel::Kernel;
+use counterflow_codegen::shape::MAX_WORLD;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -79,6 +79,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::NoDevice`] where there is no GPU.
     pub fn loopback(world: u32) -> Result<Vec<Communicator>, Error> {
+        legal(world as usize)?;
         Communicator::on(&vec![0; world as usize], None)
     }
 
@@ -92,6 +93,7 @@ impl Communicator {
     /// As [`Communicator::local`]; [`Error::Environment`] if that variable is not a number from 1 to 32.
     pub fn on(gpus: &[u32], slot: Option<u64>) -> Result<Vec<Communicator>, Error> {
         let timeout = timeout()?;
+        legal(gpus.len())?;
         retire::sweep();
         let mut opened: Vec<Gpu> = Vec::new();
         for ordinal in gpus {
@@ -108,8 +110,9 @@ impl Communicator {
     /// GPUs; launches run their checked plan tile by tile, and nothing is compiled.
     ///
     /// # Errors
-    /// [`Error::Usage`] without ranks.
+    /// [`Error::Usage`] for no rank, or more than 128.
     pub fn emulated(world: u32) -> Result<Vec<Communicator>, Error> {
+        legal(world as usize)?;
         let machine = Machine::new(world as usize, 0, u64::MAX);
         let gpus = (0..world).map(|gpu| emulated::Gpu::of(&machine, gpu).into());
         Communicator::of(gpus.collect(), None, timeout()?)
@@ -130,12 +133,7 @@ impl Communicator {
         slot: Option<u64>,
         timeout: Duration,
     ) -> Result<Vec<Communicator>, Error> {
-        if gpus.is_empty() {
-            return Err(Error::Usage {
-                what: "a communicator without ranks".into(),
-                legal: "at least one".into(),
-            });
-        }
+        legal(gpus.len())?;
         let group = Arc::new(Group::new(gpus, slot, timeout)?);
         let proven = Arc::new(Proven::default());
         let ranks = (0..).zip(group.streams());
@@ -282,6 +280,11 @@ impl Communicator {
         self.rank == other.rank && Arc::ptr_eq(&self.group, &other.group)
     }
 
+    /// How the communicator ends.
+    pub(crate) fn ends(&self) -> &Arc<End> {
+        self.group.ends()
+    }
+
     /// What the ranks of this process built.
     pub(crate) fn proven(&self) -> &Proven {
         &self.proven
@@ -293,40 +296,6 @@ impl Communicator {
     /// Too little memory or too few addresses; [`Error::Mismatch`], [`Error::Stalled`].
     pub fn reserve(&self, bytes: u64) -> Result<(), Error> {
         self.meet(&Request::Reserve(bytes)).map(drop)
-    }
-
-    /// Heap memory for a tensor of that shape, zeroed, at the same offset on every rank. Collective: every rank gives the
-    /// same name, shape and type, and one call of a rank runs at a time. It waits for the other ranks' calls, not for
-    /// their GPUs.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] for more bytes than there are addresses; too little is reserved; [`Error::Mismatch`] if a rank
-    /// asks for another name, shape or type; [`Error::Stalled`].
-    pub fn allocate<T: Element>(
-        &self,
-        name: &str,
-        shape: impl AsRef<[usize]>,
-    ) -> Result<UserBuffer<T>, Error> {
-        let shape: Arc<[usize]> = shape.as_ref().into();
-        let (len, bytes) = sizes(name, &shape, size_of::<T>())?;
-        let element = std::any::type_name::<T>();
-        let wanted = Wanted {
-            name: name.into(),
-            shape: shape.clone(),
-            element: element.rsplit("::").next().unwrap_or(element),
-            bytes,
-        };
-        let name = wanted.name.clone();
-        match self.meet(&Request::Allocate(wanted))? {
-            Granted::Memory(allocation) => Ok(UserBuffer::new(
-                allocation,
-                (name, shape),
-                len,
-                self.rank,
-                (self.stream.clone(), self.group.ends().clone()),
-            )),
-            other @ (Granted::Done | Granted::Kernel(_)) => Err(misled(&other)),
-        }
     }
 
     /// A number, counter cells and scratch for a kernel that all ranks load. Collective.
@@ -367,6 +336,16 @@ impl Communicator {
         ctas: u32,
     ) -> Result<Enqueueing<'_>, Error> {
         self.group.order(self.rank, launches, ctas)
+    }
+
+    /// Rejects this rank's next launch in a caller's stream where a peer's launch stands that waits for it.
+    pub(crate) fn comes_through(&self, stream: &Stream) -> Result<(), Error> {
+        self.group.comes_through(self.rank, stream)
+    }
+
+    /// This rank's latest launch stands in a caller's stream until `done`.
+    pub(crate) fn stands(&self, stream: &Stream, done: &Arc<Event>) {
+        self.group.stands(self.rank, stream, done);
     }
 
     /// Waits for this rank's stream.
@@ -471,12 +450,8 @@ impl Communicator {
         self.group.alive()
     }
 
-    /// The first words of this rank's slot: abort flag and claim, for tests of both.
-    pub fn control(&self) -> Option<Vec<u64>> {
-        read_words(&self.stream, self.group.address(self.rank, 0), 32)
-    }
-
-    fn meet(&self, request: &Request) -> Result<Granted, Error> {
+    /// Waits until all ranks ask the same, and gives the answer.
+    pub(crate) fn meet(&self, request: &Request) -> Result<Granted, Error> {
         self.group.meet(self.rank, request)
     }
 }
@@ -485,10 +460,21 @@ impl Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         if self.seat {
-            self.group.ends().leaves(self.rank);
+            self.group.leaves(self.rank);
         }
         retire::later(self.gpu(), &self.stream, self.group.clone());
     }
+}
+
+/// Rejects worlds that no schedule is proven for.
+fn legal(world: usize) -> Result<(), Error> {
+    if world == 0 || world > MAX_WORLD as usize {
+        return Err(Error::Usage {
+            what: format!("a communicator of {world} ranks"),
+            legal: format!("1 to {MAX_WORLD}"),
+        });
+    }
+    Ok(())
 }
 
 /// Fewer GPUs than ranks: which there are, and how ranks can share them.
@@ -512,23 +498,8 @@ fn too_few(world: u32, gpus: &[String]) -> Error {
     }
 }
 
-/// How many elements and bytes a tensor of that shape has.
-fn sizes(name: &str, shape: &[usize], element: usize) -> Result<(usize, u64), Error> {
-    let elements = shape
-        .iter()
-        .try_fold(1usize, |all, size| all.checked_mul(*size));
-    let bytes = elements.and_then(|elements| elements.checked_mul(element));
-    elements
-        .zip(bytes.filter(|bytes| isize::try_from(*bytes).is_ok()))
-        .map(|(elements, bytes)| (elements, bytes as u64))
-        .ok_or_else(|| Error::Usage {
-            what: format!("{name} of {shape:?} elements of {element} bytes"),
-            legal: "a tensor has less than 2^63 bytes".into(),
-        })
-}
-
 /// A meeting gave what nobody asked for.
-fn misled(granted: &Granted) -> Error {
+pub(crate) fn misled(granted: &Granted) -> Error {
     Error::Mismatch {
         what: format!("a call of all ranks gave {granted:?}"),
         help: "report it".into(),
@@ -553,18 +524,6 @@ fn timeout() -> Result<Duration, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_tensor_has_as_many_bytes_as_its_shape_says_or_is_refused() {
-        assert_eq!(sizes("x", &[3, 5], 2).ok(), Some((15, 30)));
-        assert_eq!(sizes("x", &[], 4).ok(), Some((1, 4)));
-        assert_eq!(sizes("x", &[0, usize::MAX], 4).ok(), Some((0, 0)));
-        // The product is 0, and 2, in 64 bits.
-        for shape in [[1 << 32, 1 << 32], [1 << 62, 4], [(1 << 63) + 1, 1]] {
-            let error = sizes("x", &shape, 2).expect_err("too much");
-            assert_eq!(error.kind(), "usage", "{shape:?}");
-        }
-    }
 
     #[test]
     fn too_few_gpus_are_named_with_the_ways_to_share_them() {

@@ -64,8 +64,31 @@ struct Place<S, E> {
     ctas: u32,
     /// How many launches are being enqueued.
     entering: u32,
-    /// What the first rank here waited for at a launch, for the ranks that make the same launch after it.
-    turns: BTreeMap<u64, (Vec<E>, usize)>,
+    /// Of each rank, the first launch that it has not begun.
+    next: Vec<u64>,
+    /// What launches came after, for the ranks that make them later than the first one here.
+    turns: Vec<Taken<E>>,
+}
+
+/// A turn: launches in a row that wait for nobody between them. Not all ranks on the GPU have made them.
+#[derive(Debug)]
+struct Taken<E> {
+    launches: RangeInclusive<u64>,
+    /// Launches of other communicators that come before, each until its events.
+    after: Vec<(Launch, Vec<E>)>,
+}
+
+impl<E> Taken<E> {
+    /// Whether launches of these are among it.
+    fn has(&self, launches: &RangeInclusive<u64>) -> bool {
+        self.launches.start() <= launches.end() && launches.start() <= self.launches.end()
+    }
+
+    /// Whether it comes after that launch.
+    fn follows(&self, (member, launch): Launch) -> bool {
+        let mut after = self.after.iter();
+        after.any(|((other, known), _)| *other == member && *known >= launch)
+    }
 }
 
 /// A launch that waits for another one on a GPU, until that event.
@@ -101,6 +124,31 @@ impl fmt::Display for Crossed {
     }
 }
 
+/// A graph's launches, between which another rank on the GPU let another communicator's launch go first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Split {
+    member: u64,
+    launches: RangeInclusive<u64>,
+    theirs: Launch,
+    here: Where,
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Split {
+            member,
+            launches,
+            theirs: (them, their),
+            here,
+        } = self;
+        let (first, last) = (launches.start(), launches.end());
+        write!(
+            f,
+            "a rank on {here} replays launches {first} to {last} of communicator {member} at once, and another rank there lets launch {their} of communicator {them} come between them"
+        )
+    }
+}
+
 /// Whether a launch may be enqueued.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Turn<E> {
@@ -109,7 +157,11 @@ enum Turn<E> {
     /// Another communicator's launch is just being enqueued. Ask again.
     Busy,
     Crossed(Crossed),
+    Split(Split),
 }
+
+/// A rank of a communicator: its GPU, and which of the communicator's ranks there it is.
+type Rank = (Where, usize);
 
 /// The launches of all communicators.
 #[derive(Debug)]
@@ -119,12 +171,11 @@ struct Order<S, E> {
 }
 
 impl<S, E: Clone> Place<S, E> {
-    /// A rank enqueues a launch after these, and so do the other ranks here.
-    fn enter(&mut self, launch: u64, ctas: u32, waits: &[E]) {
-        if self.ranks.len() > 1 {
-            let others = self.ranks.len() - 1;
-            self.turns.insert(launch, (waits.to_vec(), others));
-        }
+    /// A rank enqueues launches.
+    fn enter(&mut self, index: usize, launches: &RangeInclusive<u64>, ctas: u32) {
+        self.next[index] = launches.end() + 1;
+        let made = self.next.iter().min().copied().unwrap_or(0);
+        self.turns.retain(|turn| *turn.launches.end() >= made);
         self.entering += 1;
         self.ctas = self.ctas.max(ctas);
     }
@@ -144,14 +195,18 @@ impl<S: Clone, E: Clone> Order<S, E> {
         for (gpu, stream) in ranks {
             let rank = (stream, Last::Done);
             match places.iter_mut().find(|place| place.gpu == gpu) {
-                Some(place) => place.ranks.push(rank),
+                Some(place) => {
+                    place.ranks.push(rank);
+                    place.next.push(0);
+                }
                 None => places.push(Place {
                     gpu,
                     ranks: vec![rank],
+                    next: vec![0],
                     launch: 0,
                     ctas: 0,
                     entering: 0,
-                    turns: BTreeMap::new(),
+                    turns: Vec::new(),
                 }),
             }
         }
@@ -200,12 +255,12 @@ impl<S: Clone, E: Clone> Order<S, E> {
         }
     }
 
-    /// A rank is about to enqueue a launch of so many CTAs on a GPU with `sms` SMs. After [`Turn::After`], call
-    /// [`Order::end`].
+    /// A rank is about to enqueue launches in a row, of so many CTAs at most, on a GPU with `sms` SMs. After
+    /// [`Turn::After`], call [`Order::end`].
     fn begin(
         &mut self,
-        (member, launch): Launch,
-        gpu: Where,
+        (member, launches): (u64, &RangeInclusive<u64>),
+        (gpu, index): Rank,
         (ctas, sms): (u32, u32),
         done: impl Fn(&E) -> bool,
     ) -> Turn<E> {
@@ -213,23 +268,106 @@ impl<S: Clone, E: Clone> Order<S, E> {
         let Some(place) = self.place(member, gpu) else {
             return Turn::After(Vec::new());
         };
-        let sharing = place.ranks.len();
+        let sharing = place.ranks.len() as u32;
+        let split = |theirs| {
+            Turn::Split(Split {
+                member,
+                launches: launches.clone(),
+                theirs,
+                here: gpu,
+            })
+        };
         // The communicator's first rank here has decided for all of them: they must be on the GPU together.
-        if let Some((waits, left)) = place.turns.get_mut(&launch) {
-            let waits = waits.clone();
-            *left -= 1;
-            if *left == 0 {
-                place.turns.remove(&launch);
+        let mut turns = place.turns.iter().filter(|turn| turn.has(launches));
+        let first = turns.next().map(|turn| {
+            let waits = turn.after.iter().flat_map(|(_, until)| until.clone());
+            (*turn.launches.start(), waits.collect::<Vec<_>>())
+        });
+        for (theirs, until) in turns.flat_map(|turn| &turn.after) {
+            if !until.iter().all(&done) {
+                return split(*theirs);
             }
-            place.entering += 1;
+        }
+        let known = place.turns.last().map(|turn| *turn.launches.end());
+        if let Some((_, waits)) = &first
+            && known >= Some(*launches.end())
+        {
+            let waits = waits.clone();
+            place.enter(index, launches, ctas);
             return Turn::After(waits);
         }
-        if alone {
-            place.enter(launch, ctas, &[]);
+        let running = match alone {
+            true => Vec::new(),
+            false => {
+                self.edges.retain(|edge| !edge.until.iter().all(&done));
+                let wanted = ctas.saturating_mul(sharing);
+                match self.in_the_way((member, gpu), (wanted, sms), &done) {
+                    Some(running) => running,
+                    None => return Turn::Busy,
+                }
+            }
+        };
+        let Some(place) = self.place(member, gpu) else {
             return Turn::After(Vec::new());
+        };
+        // The turn goes on, if nobody came in between.
+        if let Some((start, waits)) = first {
+            let turn = place
+                .turns
+                .iter_mut()
+                .find(|turn| *turn.launches.start() == start);
+            if let Some(turn) = turn {
+                let mut theirs = running.iter().map(|(theirs, _)| *theirs);
+                if let Some(theirs) = theirs.find(|theirs| !turn.follows(*theirs)) {
+                    return split(theirs);
+                }
+                turn.launches = start..=*launches.end();
+            }
+            place.enter(index, launches, ctas);
+            return Turn::After(waits);
         }
-        self.edges.retain(|edge| !edge.until.iter().all(&done));
-        let (mut wanted, mut running) = (ctas.saturating_mul(sharing as u32), Vec::new());
+        let ours = (member, *launches.start());
+        for (theirs, _) in &running {
+            if let Some(there) = self.waits_for(*theirs, ours) {
+                return Turn::Crossed(Crossed {
+                    ours,
+                    theirs: *theirs,
+                    here: gpu,
+                    there,
+                });
+            }
+        }
+        let mut waits = Vec::new();
+        for (first, until) in &running {
+            waits.extend(until.iter().cloned());
+            self.edges.push(Edge {
+                first: *first,
+                then: ours,
+                gpu,
+                until: until.clone(),
+            });
+        }
+        if let Some(place) = self.place(member, gpu) {
+            if sharing > 1 {
+                place.turns.push(Taken {
+                    launches: launches.clone(),
+                    after: running,
+                });
+            }
+            place.enter(index, launches, ctas);
+        }
+        Turn::After(waits)
+    }
+
+    /// The launches of other communicators that run on a GPU, each until its events, if so many more CTAs do not fit
+    /// beside them. None while one is being enqueued.
+    fn in_the_way(
+        &mut self,
+        (member, gpu): (u64, Where),
+        (mut wanted, sms): (u32, u32),
+        done: &impl Fn(&E) -> bool,
+    ) -> Option<Vec<(Launch, Vec<E>)>> {
+        let mut running = Vec::new();
         for (other, places) in &mut self.members {
             let mut here = places.iter_mut().filter(|place| place.gpu == gpu);
             let Some(place) = here.next().filter(|_| *other != member) else {
@@ -240,12 +378,12 @@ impl<S: Clone, E: Clone> Order<S, E> {
                 match last {
                     Last::Marked(event) if !done(event) => until.push(event.clone()),
                     Last::Marked(_) => *last = Last::Done,
-                    Last::Unmarked => return Turn::Busy,
+                    Last::Unmarked => return None,
                     Last::Done => {}
                 }
             }
             if place.entering > 0 {
-                return Turn::Busy;
+                return None;
             }
             if until.is_empty() {
                 place.ctas = 0;
@@ -258,31 +396,7 @@ impl<S: Clone, E: Clone> Order<S, E> {
         if wanted <= sms {
             running.clear();
         }
-        let ours = (member, launch);
-        for (theirs, _) in &running {
-            if let Some(there) = self.waits_for(*theirs, ours) {
-                return Turn::Crossed(Crossed {
-                    ours,
-                    theirs: *theirs,
-                    here: gpu,
-                    there,
-                });
-            }
-        }
-        let mut waits = Vec::new();
-        for (first, until) in running {
-            waits.extend(until.iter().cloned());
-            self.edges.push(Edge {
-                first,
-                then: ours,
-                gpu,
-                until,
-            });
-        }
-        if let Some(place) = self.place(member, gpu) {
-            place.enter(launch, ctas, &waits);
-        }
-        Turn::After(waits)
+        Some(running)
     }
 
     /// Whether the first launch comes after the second or a later one of the same communicator, and on which GPU one
@@ -396,24 +510,26 @@ impl Member {
         alive: impl Fn() -> Result<(), Error>,
     ) -> Result<Enqueueing<'_>, Error> {
         const PAUSE: Duration = Duration::from_micros(5);
-        let (gpu, _) = &self.ranks[rank as usize];
-        let ours = (self.number, *launches.start());
+        let (gpu, index) = &self.ranks[rank as usize];
+        let (ours, place) = ((self.number, &launches), (gpu.into(), *index));
         let room = (ctas, gpu.sms());
+        let refused = |what: String| {
+            Error::Mismatch {
+            what,
+            help: "launch on communicators that share GPUs in the same order on every rank, or plan for fewer SMs so that both fit".into(),
+        }
+        };
         let past = |event: &Arc<Event>| event.is_done().unwrap_or(true);
         let waits = loop {
-            let turn = order().begin(ours, gpu.into(), room, past);
+            let turn = order().begin(ours, place, room, past);
             match turn {
                 Turn::After(waits) => break waits,
                 Turn::Busy => {
                     alive()?;
                     std::thread::sleep(PAUSE);
                 }
-                Turn::Crossed(crossed) => {
-                    return Err(Error::Mismatch {
-                        what: crossed.to_string(),
-                        help: "launch on communicators that share GPUs in the same order on every rank, or plan for fewer SMs so that both fit".into(),
-                    });
-                }
+                Turn::Crossed(crossed) => return Err(refused(crossed.to_string())),
+                Turn::Split(split) => return Err(refused(split.to_string())),
             }
         };
         let enqueueing = Enqueueing {

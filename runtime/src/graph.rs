@@ -101,6 +101,10 @@ fn checked(
         }
     };
     let _turn = rank.turn();
+    let waits = launches.iter().any(|(entry, _)| entry.is_some());
+    if let (Some(stream), true) = (outside, waits) {
+        rank.comes_through(stream)?;
+    }
     let (mut numbers, mut most) = (None, 0);
     for (entry, ctas) in launches {
         if let Some(entry) = entry {
@@ -113,7 +117,7 @@ fn checked(
     }
     let order = numbers.map(|(first, last)| rank.order(first..=last, most));
     let _enqueueing = order.transpose()?;
-    in_order(rank, outside, work)
+    in_order(rank, outside, waits, work)
 }
 
 /// Replays may still run.

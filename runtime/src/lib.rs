@@ -30,6 +30,7 @@ mod retire;
 #[path = "../tests/emulated/schedules.rs"]
 mod schedules;
 mod streams;
+mod sync;
 pub mod tensor;
 pub mod tuned;
 mod undo;

@@ -15,10 +15,10 @@ pub struct Pending {
 }
 
 impl Pending {
-    pub(crate) fn new(rank: &Arc<Communicator>, done: Event) -> Pending {
+    pub(crate) fn new(rank: &Arc<Communicator>, done: Arc<Event>) -> Pending {
         Pending {
             rank: rank.clone(),
-            done: Some(Arc::new(done)),
+            done: Some(done),
         }
     }
 

@@ -74,6 +74,11 @@ impl Recording {
         frozen.kept.extend(kept);
     }
 
+    /// Keeps something else for as long as the graph and its replays.
+    pub(crate) fn keep(&self, thing: Arc<dyn Any + Send + Sync>) {
+        self.frozen().kept.push(thing);
+    }
+
     fn frozen(&self) -> std::sync::MutexGuard<'_, Frozen> {
         self.frozen.lock().unwrap_or_else(PoisonError::into_inner)
     }

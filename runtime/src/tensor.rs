@@ -175,7 +175,7 @@ impl<T: Element> Tensor<T> {
     /// Copies all elements of a tensor of the same shape on the same rank, in the order of this rank's launches.
     ///
     /// # Errors
-    /// [`Error::Usage`] for another shape or rank; what the driver refuses.
+    /// [`Error::Usage`] for another shape or rank, and for rows that both have; what the driver refuses.
     pub fn copy_from(&self, from: &Tensor<T>) -> Result<(), Error> {
         if from.shape != self.shape || !from.rank().is(self.rank()) {
             return Err(Error::Usage {
@@ -190,6 +190,13 @@ impl<T: Element> Tensor<T> {
             });
         }
         let bytes = (self.len() * size_of::<T>()) as u64;
+        // Copy engines move overlapping bytes in no order.
+        if self.address().get().abs_diff(from.address().get()) < bytes {
+            return Err(Error::Usage {
+                what: "a tensor copied to rows of its own".into(),
+                legal: "copy by way of another tensor".into(),
+            });
+        }
         driver::copy(
             self.rank().own_stream(),
             self.address(),

@@ -14,6 +14,8 @@ pub(crate) enum Fix {
     Turns,
     /// One call of a rank at a time meets the others.
     Seats,
+    /// Who wakes others in a meeting holds their lock once: they wait by then, or look again.
+    Wake,
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Memory of the symmetric heap: the same offset on every rank, addressed by every GPU.
 
-use crate::driver::{self, Address, Element, Local, Stream};
+use crate::communicator::{Communicator, misled};
+use crate::driver::{self, Address, Element, Stream};
 use crate::error::Error;
-use crate::group::{Allocation, End};
+use crate::group::{Allocation, End, Granted, Request, Wanted};
+use crate::tensor::Tensor;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -20,8 +22,44 @@ pub struct UserBuffer<T> {
     elements: PhantomData<T>,
 }
 
+impl Communicator {
+    /// Heap memory for a tensor of that shape, zeroed, at the same offset on every rank. Collective: every rank gives the
+    /// same name, shape and type, and one call of a rank runs at a time. It waits for the other ranks' calls, not for
+    /// their GPUs.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for more bytes than there are addresses; too little is reserved; [`Error::Mismatch`] if a rank
+    /// asks for another name, shape or type; [`Error::Stalled`].
+    pub fn allocate<T: Element>(
+        &self,
+        name: &str,
+        shape: impl AsRef<[usize]>,
+    ) -> Result<UserBuffer<T>, Error> {
+        let shape: Arc<[usize]> = shape.as_ref().into();
+        let (len, bytes) = sizes(name, &shape, size_of::<T>())?;
+        let element = std::any::type_name::<T>();
+        let wanted = Wanted {
+            name: name.into(),
+            shape: shape.clone(),
+            element: element.rsplit("::").next().unwrap_or(element),
+            bytes,
+        };
+        let name = wanted.name.clone();
+        match self.meet(&Request::Allocate(wanted))? {
+            Granted::Memory(allocation) => Ok(UserBuffer::new(
+                allocation,
+                (name, shape),
+                len,
+                self.rank(),
+                (self.own_stream().clone(), self.ends().clone()),
+            )),
+            other @ (Granted::Done | Granted::Kernel(_)) => Err(misled(&other)),
+        }
+    }
+}
+
 impl<T: Element> UserBuffer<T> {
-    pub(crate) fn new(
+    fn new(
         allocation: Arc<Allocation>,
         (name, shape): (Arc<str>, Arc<[usize]>),
         len: usize,
@@ -107,22 +145,22 @@ impl<T: Element> UserBuffer<T> {
         driver::write(&self.stream, self.on(rank), values)
     }
 
-    /// Copies elements from this rank's GPU to its front, in stream order.
+    /// Copies a tensor's elements to the front of this rank's, in the order of the rank's launches.
     ///
     /// # Errors
-    /// As [`UserBuffer::write`]; [`Error::Usage`] for memory of another stream.
-    pub fn copy_from(&self, from: &Local<T>) -> Result<(), Error> {
+    /// As [`UserBuffer::write`]; [`Error::Usage`] for a tensor of another rank.
+    pub fn copy_from(&self, from: &Tensor<T>) -> Result<(), Error> {
         self.in_order(from)?;
         self.fits(from.len(), "copied to")?;
         let bytes = (from.len() * size_of::<T>()) as u64;
         driver::copy(&self.stream, self.address(), from.address(), bytes)
     }
 
-    /// Copies as many elements from its front as `to` has, in the order of this rank's stream.
+    /// Copies as many elements from the front of this rank's as `to` has, in the order of the rank's launches.
     ///
     /// # Errors
     /// As [`UserBuffer::copy_from`].
-    pub fn copy_to(&self, to: &Local<T>) -> Result<(), Error> {
+    pub fn copy_to(&self, to: &Tensor<T>) -> Result<(), Error> {
         self.in_order(to)?;
         self.fits(to.len(), "copied from")?;
         let bytes = (to.len() * size_of::<T>()) as u64;
@@ -140,13 +178,12 @@ impl<T: Element> UserBuffer<T> {
         Ok(())
     }
 
-    /// Memory is freed in the order of its stream: a copy in another one may come after that.
-    fn in_order(&self, local: &Local<T>) -> Result<(), Error> {
-        if !local.stream().is(&self.stream) {
+    /// A tensor is freed in the order of its rank's stream: a copy in another one may come after that.
+    fn in_order(&self, tensor: &Tensor<T>) -> Result<(), Error> {
+        if !tensor.rank().own_stream().is(&self.stream) {
             return Err(Error::Usage {
-                what: "a copy between a buffer and memory of another stream".into(),
-                legal: "memory made in the stream of the buffer's rank: `Communicator::stream`"
-                    .into(),
+                what: "a copy between a buffer and a tensor of another rank".into(),
+                legal: "copy between memory of one rank".into(),
             });
         }
         Ok(())
@@ -193,5 +230,37 @@ impl<T: Element> UserBuffer<T> {
         let values = driver::read(&self.stream, self.on(rank), self.len)?;
         // Once the communicator has ended, they may be anything.
         self.end.alive().map(|()| values)
+    }
+}
+
+/// How many elements and bytes a tensor of that shape has.
+fn sizes(name: &str, shape: &[usize], element: usize) -> Result<(usize, u64), Error> {
+    let elements = shape
+        .iter()
+        .try_fold(1usize, |all, size| all.checked_mul(*size));
+    let bytes = elements.and_then(|elements| elements.checked_mul(element));
+    elements
+        .zip(bytes.filter(|bytes| isize::try_from(*bytes).is_ok()))
+        .map(|(elements, bytes)| (elements, bytes as u64))
+        .ok_or_else(|| Error::Usage {
+            what: format!("{name} of {shape:?} elements of {element} bytes"),
+            legal: "a tensor has less than 2^63 bytes".into(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tensor_has_as_many_bytes_as_its_shape_says_or_is_refused() {
+        assert_eq!(sizes("x", &[3, 5], 2).ok(), Some((15, 30)));
+        assert_eq!(sizes("x", &[], 4).ok(), Some((1, 4)));
+        assert_eq!(sizes("x", &[0, usize::MAX], 4).ok(), Some((0, 0)));
+        // The product is 0, and 2, in 64 bits.
+        for shape in [[1 << 32, 1 << 32], [1 << 62, 4], [(1 << 63) + 1, 1]] {
+            let error = sizes("x", &shape, 2).expect_err("too much");
+            assert_eq!(error.kind(), "usage", "{shape:?}");
+        }
     }
 }

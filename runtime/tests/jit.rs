@@ -68,7 +68,7 @@ fn machine_code_comes_with_its_log_and_facts() {
     let Some(kernel) = compile("fine", FINE) else {
         return;
     };
-    assert!(kernel.cubin.starts_with(b"\x7fELF"));
+    assert!(kernel.cubin().starts_with(b"\x7fELF"));
     assert!(
         kernel.log.contains("Used"),
         "the log is kept: {}",
@@ -85,7 +85,7 @@ fn machine_code_comes_with_its_log_and_facts() {
     assert!((1..=168).contains(&facts.registers), "{facts:?}");
     assert!((1024..=2048).contains(&facts.shared), "{facts:?}");
     assert_eq!((facts.parameters, facts.parameter_count), (20, 3));
-    let Some(sass) = sass(&kernel.cubin) else {
+    let Some(sass) = sass(kernel.cubin()) else {
         return;
     };
     assert_eq!(sass_checks::findings(&kernel, Some(&sass)), [] as [&str; 0]);
@@ -106,7 +106,7 @@ fn every_sass_check_fires() {
         let Some(kernel) = compile(name, text) else {
             return;
         };
-        let Some(sass) = sass(&kernel.cubin) else {
+        let Some(sass) = sass(kernel.cubin()) else {
             return;
         };
         let found = sass_checks::findings(&kernel, Some(&sass)).join("\n");
@@ -127,7 +127,7 @@ fn the_same_text_gives_the_same_bytes_on_any_thread() {
     let all: Vec<_> = compiler
         .compile_all(&sources)
         .into_iter()
-        .map(|one| one.expect("compiles").cubin)
+        .map(|one| one.expect("compiles").cubin().to_vec())
         .collect();
     assert_eq!(all.len(), 4);
     assert!(all.iter().all(|cubin| *cubin == all[0]));
@@ -144,8 +144,8 @@ fn the_cache_answers_and_survives_damage() {
     assert_eq!(first.cached, Cached::Stored);
     let fastest = (0..5).map(|_| compile()).map(|again| {
         assert_eq!(
-            (&again.cached, &again.cubin, &again.log),
-            (&Cached::Hit, &first.cubin, &first.log)
+            (&again.cached, again.cubin(), &again.log),
+            (&Cached::Hit, first.cubin(), &first.log)
         );
         again.took
     });
@@ -155,7 +155,10 @@ fn the_cache_answers_and_survives_damage() {
         std::fs::write(entry.expect("readable").path(), "damaged").expect("written");
     }
     let again = compile();
-    assert_eq!((again.cached, again.cubin), (Cached::Stored, first.cubin));
+    assert_eq!(
+        (&again.cached, again.cubin()),
+        (&Cached::Stored, first.cubin())
+    );
     let _ = std::fs::remove_dir_all(dir);
 }
 

@@ -90,7 +90,8 @@ fn in_a_row(
 ) -> Result<Vec<Output>, Error> {
     let plan = &case.plans[0];
     let heap = Heap::new(rank, &case.kernel, &[plan])?;
-    let loaded = Loaded::load(rank, compiler, &case.pipeline, &case.series)?;
+    let loaded =
+        Loaded::load(rank, compiler, &case.pipeline, &case.series)?.early_after_foreign_kernels();
     let words = Words::new(&case.kernel, plan, rank.rank(), 0, fill);
     let memory = Memory::new(rank, &heap, &words)?;
     rank.synchronize()?;

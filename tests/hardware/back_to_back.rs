@@ -40,7 +40,8 @@ fn on_rank(
     let plans = case.plans.iter().collect::<Vec<_>>();
     let plan = |launch| plans[of_launch(launch).0];
     let heap = Heap::new(rank, &case.kernel, &plans)?;
-    let loaded = Loaded::load(rank, compiler, &case.pipeline, &case.series)?;
+    let loaded =
+        Loaded::load(rank, compiler, &case.pipeline, &case.series)?.early_after_foreign_kernels();
     let words = in_parallel(ROWS.len() * SETS, |launch| {
         Words::new(&case.kernel, plan(launch), rank.rank(), launch, fill)
     });

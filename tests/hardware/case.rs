@@ -188,7 +188,8 @@ impl Case {
     ) -> Result<Vec<Output>, Error> {
         let plans: Vec<_> = self.plans.iter().collect();
         let heap = Heap::new(rank, &self.kernel, &plans)?;
-        let loaded = Loaded::load(rank, compiler, &self.pipeline, &self.series)?;
+        let loaded = Loaded::load(rank, compiler, &self.pipeline, &self.series)?
+            .early_after_foreign_kernels();
         let mut numbers = Numbers::new(fill.seed() ^ u64::from(rank.rank()) << 32);
         let mut outputs = Vec::new();
         // All at once, since no other test has the GPUs meanwhile.

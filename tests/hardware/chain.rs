@@ -7,12 +7,13 @@
 use crate::case::Case;
 use crate::fine;
 use crate::gpus::{self, World};
+use crate::memory::held;
 use crate::right::JITTER;
 use counterflow::codegen::interp::{self, Options};
 use counterflow::codegen::program::{Setting, TensorId};
 use counterflow::codegen::sm90::cta::dependent_launch;
 use counterflow::cuda::{Enqueued, enqueued};
-use counterflow::driver::{Address, Local};
+use counterflow::driver::Address;
 use counterflow::jit::{Compiler, Probes};
 use counterflow::launch::{Loaded, Tensors};
 use counterflow::{Communicator, Error, Kernel, Program, Shape, Variant, schedules};
@@ -134,15 +135,13 @@ fn product(
     let words = m * side;
     rank.reserve((words as u64 * 2).next_multiple_of(2 << 20) + (4 << 20))?;
     let aside = rank.allocate::<u16>("aside", [words])?;
-    let loaded = Loaded::load(rank, compiler, &case.pipeline, &case.series)?;
+    let loaded =
+        Loaded::load(rank, compiler, &case.pipeline, &case.series)?.early_after_foreign_kernels();
     let x: Vec<u16> = (0..words)
         .map(|at| bits(start(at / side, at % side)))
         .collect();
-    let places = [
-        Local::of(rank.stream(), &x)?,
-        Local::of(rank.stream(), &vec![0xffff; words])?,
-    ];
-    let w = Local::of(rank.stream(), &moves_on(side))?;
+    let places = [held(rank, &x)?, held(rank, &vec![0xffff; words])?];
+    let w = held(rank, &moves_on(side))?;
     let launch = |from: Address, to: Address| {
         let at = [
             ("x", from, words),
@@ -241,10 +240,11 @@ fn counted(
     is_dependent_launch(case, rank);
     let words = m * side;
     rank.reserve(4 << 20)?;
-    let loaded = Loaded::load(rank, compiler, &case.pipeline, &case.series)?;
-    let zeros = |words| Local::<u16>::zeros(rank.stream(), words);
+    let loaded =
+        Loaded::load(rank, compiler, &case.pipeline, &case.series)?.early_after_foreign_kernels();
+    let zeros = |words| rank.zeros::<u16>([words]);
     let (x, w) = (zeros(words)?, zeros(side * side)?);
-    let ones = Local::of(rank.stream(), &vec![bits(1); words])?;
+    let ones = held(rank, &vec![bits(1); words])?;
     let places = [zeros(words)?, zeros(words)?];
     for step in 0..launches {
         let [from, to] = [step, step + 1].map(|step| places[step % 2].address());

@@ -4,9 +4,8 @@ use crate::case::Fill;
 use counterflow::codegen::interp::{Input, Output};
 use counterflow::codegen::kernel::Buffer;
 use counterflow::codegen::program::{TensorId, TensorKind};
-use counterflow::driver::Local;
 use counterflow::launch::{Loaded, Tensors};
-use counterflow::{Checked, Communicator, Dtype, Error, Kernel, Plan, UserBuffer};
+use counterflow::{Checked, Communicator, Dtype, Error, Kernel, Plan, Tensor, UserBuffer};
 
 /// A NaN of both 16-bit types, and twice one of f32.
 const POISON: u16 = 0xffff;
@@ -24,7 +23,14 @@ pub struct Words(Vec<Option<Vec<u16>>>);
 /// The tensors of one launch, those in the heap as copies: filled before, and with the results after.
 pub struct Memory<'a> {
     heap: &'a Heap<'a>,
-    own: Vec<Option<Local<u16>>>,
+    own: Vec<Option<Tensor<u16>>>,
+}
+
+/// Those values on the rank's GPU.
+pub fn held(rank: &Communicator, values: &[u16]) -> Result<Tensor<u16>, Error> {
+    let tensor = rank.zeros([values.len()])?;
+    tensor.write(values)?;
+    Ok(tensor)
 }
 
 fn ids(kernel: &Kernel) -> impl Iterator<Item = TensorId> {
@@ -117,9 +123,7 @@ impl<'a> Memory<'a> {
     ) -> Result<Memory<'a>, Error> {
         let local = |values: &Option<Vec<u16>>| {
             let values = values.as_ref();
-            values
-                .map(|values| Local::of(rank.stream(), values))
-                .transpose()
+            values.map(|values| held(rank, values)).transpose()
         };
         let own = words.0.iter().map(local).collect::<Result<Vec<_>, _>>()?;
         Ok(Memory { heap, own })
@@ -155,7 +159,7 @@ impl<'a> Memory<'a> {
     }
 
     /// Parameters in the heap, with their copies.
-    fn both(&self) -> impl Iterator<Item = (&UserBuffer<u16>, &Local<u16>)> {
+    fn both(&self) -> impl Iterator<Item = (&UserBuffer<u16>, &Tensor<u16>)> {
         let both = self.heap.buffers.iter().zip(&self.own);
         both.filter_map(|(heap, own)| Some((heap.as_ref()?, own.as_ref()?)))
     }

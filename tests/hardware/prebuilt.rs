@@ -74,7 +74,8 @@ fn kernels_of_the_suite() {
     }
     let compiled = crate::case::in_parallel(wanted.len(), |index| {
         let (probes, source) = &wanted[index];
-        launch::compile(&compiler.clone().with_probes(*probes), source).map(|made| made.cubin.len())
+        launch::compile(&compiler.clone().with_probes(*probes), source)
+            .map(|made| made.cubin().len())
     });
     let bytes: usize = compiled.into_iter().map(fine).sum();
     fine(compiler.compile(&host::calls::EMPTY, Target::Sm90a));

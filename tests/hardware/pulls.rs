@@ -52,7 +52,8 @@ fn on_rank(
 ) -> Result<Vec<Held>, Error> {
     let plans = case.plans.iter().collect::<Vec<_>>();
     let heap = Heap::new(rank, &case.kernel, &plans)?;
-    let loaded = Loaded::load(rank, compiler, &case.pipeline, &case.series)?;
+    let loaded =
+        Loaded::load(rank, compiler, &case.pipeline, &case.series)?.early_after_foreign_kernels();
     let words: Vec<Words> = (0..DIFFERENT)
         .map(|launch| {
             let plan = plans[launch % ROWS.len()];

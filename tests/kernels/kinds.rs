@@ -86,7 +86,7 @@ fn probes_leave_no_instruction_where_they_are_off() {
     let bare = Source::new(&source.entry, &source.text).with(&headers);
     let bare = compiler.compile(&bare, Target::Sm90a);
     let sass = |compiled: Result<Compiled, Error>| {
-        nvidia::sass(&compiled.unwrap_or_else(|error| panic!("{error}")).cubin)
+        nvidia::sass(compiled.unwrap_or_else(|error| panic!("{error}")).cubin())
     };
     let with = |probes| launch::compile(&compiler.clone().with_probes(probes), &source);
     let jitter = Probes {
@@ -155,7 +155,7 @@ fn the_kernels_people_read_compile_as_they_stand() {
         .collect();
     for ((name, text), compiled) in all.iter().zip(compiler.compile_all(&sources)) {
         let compiled = compiled.unwrap_or_else(|error| panic!("{name}: {error}"));
-        let Some(sass) = nvidia::sass(&compiled.cubin) else {
+        let Some(sass) = nvidia::sass(compiled.cubin()) else {
             return;
         };
         assert_eq!(findings(&compiled, Some(&sass)), [] as [&str; 0]);
@@ -167,7 +167,7 @@ fn the_kernels_people_read_compile_as_they_stand() {
             assert!(source.with_lines().contains("ag_gemm.rs\"\n"));
             let traced = launch::compile(&compiler, &source).expect("compiles");
             assert!(
-                nvidia::sass(&traced.cubin) == Some(sass),
+                nvidia::sass(traced.cubin()) == Some(sass),
                 "other instructions"
             );
         }

@@ -24,7 +24,7 @@ fn passes(name: &str, pipeline: &Checked<Pipeline>) -> Option<Vec<String>> {
     let compiler = nvidia::compiler()?;
     let source = cuda::emit(pipeline);
     let compiled = launch::compile(&compiler, &source).unwrap_or_else(|error| panic!("{error}"));
-    let sass = nvidia::sass(&compiled.cubin)?;
+    let sass = nvidia::sass(compiled.cubin())?;
     let mut found = sass_checks::findings(&compiled, Some(&sass));
     found.extend(sass_checks::in_counts(
         &sass,

@@ -1,6 +1,7 @@
 //! House rules as tests: who may depend on whom, what a crate must not touch, how long a file may be.
 
 mod circles;
+mod soundness;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -26,7 +26,7 @@ pub(super) fn compile(request: &Request, console: &mut Console<'_>) -> Result<Ou
     bar.step();
     drop(bar);
     // Only this report needs a disassembler.
-    let sass = Sass::of(&compiled.cubin);
+    let sass = Sass::of(compiled.cubin());
     let mut found = sass_checks::findings(&compiled, sass.as_ref().ok());
     if let Ok(sass) = &sass {
         found.extend(sass_checks::in_counts(sass, &wanted));
@@ -66,7 +66,7 @@ pub(super) fn compile(request: &Request, console: &mut Console<'_>) -> Result<Ou
                 .map_or("-".into(), |size| size.map(|n| n.to_string()).join("x")),
             (facts.shared + source.shared_bytes).to_string(),
             facts.parameters.to_string(),
-            compiled.cubin.len().to_string(),
+            compiled.cubin().len().to_string(),
         ];
         if let Ok(sass) = &sass {
             row.push(sass.instructions.len().to_string());
@@ -104,7 +104,7 @@ pub(super) fn compile(request: &Request, console: &mut Console<'_>) -> Result<Ou
         "compiler": compiler.describe(),
         "seconds": took,
         "cached": compiled.cached == Cached::Hit,
-        "cubin_bytes": compiled.cubin.len(),
+        "cubin_bytes": compiled.cubin().len(),
         "registers": compiled.facts.first().map(|facts| facts.registers),
         "frame": compiled.facts.first().map(|facts| facts.frame),
         "cluster": compiled.facts.first().and_then(|facts| facts.cluster),

@@ -6,7 +6,9 @@ use crate::emulated;
 use crate::error::Error;
 use cudarc::driver::CudaSlice;
 
-/// Memory of one GPU that no peer addresses: operands, outputs.
+/// Memory of one GPU that no peer addresses, for the bench and for tests. It belongs to no rank, so a read does not look
+/// whether a launch gave up: programs use [`Tensor`](crate::Tensor).
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct Local<T> {
     place: Place<T>,
@@ -31,6 +33,7 @@ impl<T: Element> Local<T> {
     /// When the GPU's memory is full.
     pub fn zeros(stream: &Stream, len: usize) -> Result<Local<T>, Error> {
         let bytes = bytes(len, size_of::<T>())?;
+        must_do_it(stream, "an allocation")?;
         Ok(Local {
             place: match &stream.0 {
                 StreamKind::Cuda(on) => {
@@ -107,8 +110,20 @@ fn bytes(len: usize, each: usize) -> Result<u64, Error> {
     })
 }
 
+/// Rejects a stream that records a graph: a replay would use memory of the host, or of the GPU, that is gone by then.
+fn must_do_it(stream: &Stream, what: &str) -> Result<(), Error> {
+    if stream.is_capturing() {
+        return Err(Error::Usage {
+            what: format!("{what} in a stream that records a graph"),
+            legal: "do it before the recording or after it: a graph keeps only what launches on `Communicator::capture`'s recording are given".into(),
+        });
+    }
+    Ok(())
+}
+
 /// Copies to the GPU in stream order. `values` may be reused when this returns.
 pub(crate) fn write<T: Element>(stream: &Stream, to: Address, values: &[T]) -> Result<(), Error> {
+    must_do_it(stream, "a copy to the GPU")?;
     match &stream.0 {
         StreamKind::Cuda(stream) => cuda::write(stream, to, values),
         StreamKind::Emulated(stream) => stream.write(to, values),
@@ -121,6 +136,7 @@ pub(crate) fn read<T: Element>(
     from: Address,
     len: usize,
 ) -> Result<Vec<T>, Error> {
+    must_do_it(stream, "a copy from the GPU")?;
     match &stream.0 {
         StreamKind::Cuda(stream) => cuda::read(stream, from, len),
         StreamKind::Emulated(stream) => stream.read(from, len),
@@ -134,6 +150,7 @@ pub(crate) fn read_words(stream: &Stream, from: Address, len: usize) -> Option<V
 
 /// Copies within the GPUs' memory, in stream order.
 pub(crate) fn copy(stream: &Stream, to: Address, from: Address, bytes: u64) -> Result<(), Error> {
+    must_do_it(stream, "a copy")?;
     match &stream.0 {
         StreamKind::Cuda(stream) => cuda::copy(stream, to, from, bytes),
         StreamKind::Emulated(stream) => stream.copy(to, from, bytes),
@@ -142,6 +159,7 @@ pub(crate) fn copy(stream: &Stream, to: Address, from: Address, bytes: u64) -> R
 
 /// Sets bytes, in stream order.
 pub(crate) fn fill(stream: &Stream, to: Address, byte: u8, bytes: u64) -> Result<(), Error> {
+    must_do_it(stream, "a fill")?;
     match &stream.0 {
         StreamKind::Cuda(stream) => cuda::fill(stream, to, byte, bytes),
         StreamKind::Emulated(stream) => stream.fill(to, byte, bytes),

@@ -6,10 +6,47 @@ use std::collections::BTreeMap;
 /// Bytes between allocations, so that what runs over the end of one does not meet the next.
 const GAP: u64 = 1 << 16;
 
+/// How many freed allocations an error can tell from memory that never was.
+const REMEMBERED: usize = 4096;
+/// So many bytes and more come from the system as they are touched, and are zero.
+const LAZY: usize = 40 << 20;
+
+/// An allocation: the first `len` of these bytes. Those behind are zero.
+#[derive(Debug, Default)]
+struct Block {
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl Block {
+    fn zeros(len: usize) -> Block {
+        Block {
+            bytes: vec![0; len],
+            len,
+        }
+    }
+
+    /// Most of what a heap maps is never touched, so it is neither cleared nor moved.
+    fn grow(&mut self, len: usize) {
+        const PAGE: usize = 4096;
+        if len > self.bytes.len() {
+            let mut more = vec![0; len.next_power_of_two().max(LAZY)];
+            let old = self.bytes[..self.len].chunks(PAGE);
+            for (old, new) in old.zip(more.chunks_mut(PAGE)) {
+                if old.iter().any(|byte| *byte != 0) {
+                    new[..old.len()].copy_from_slice(old);
+                }
+            }
+            self.bytes = more;
+        }
+        self.len = len;
+    }
+}
+
 /// Allocations by their first address.
 #[derive(Debug, Default)]
 pub(super) struct Allocations {
-    live: BTreeMap<u64, Vec<u8>>,
+    live: BTreeMap<u64, Block>,
     /// Ends of freed ones.
     freed: BTreeMap<u64, u64>,
     next: u64,
@@ -26,20 +63,20 @@ impl Allocations {
     /// Zeroed memory.
     pub fn allocate(&mut self, bytes: u64) -> u64 {
         let at = self.reserve(bytes);
-        self.live.insert(at, vec![0; bytes as usize]);
+        self.live.insert(at, Block::zeros(bytes as usize));
         at
     }
 
     /// Zeroed memory at reserved addresses, up to that size.
     pub fn grow(&mut self, at: u64, bytes: u64) {
-        self.live.entry(at).or_default().resize(bytes as usize, 0);
+        self.live.entry(at).or_default().grow(bytes as usize);
     }
 
     fn find(&self, at: u64, len: u64) -> Result<(u64, usize), Fault> {
         let found = self.live.range(..=at).next_back();
         let end = at.saturating_add(len);
         match found {
-            Some((start, bytes)) if end <= start + bytes.len() as u64 => {
+            Some((start, block)) if end <= start + block.len as u64 => {
                 Ok((*start, (at - start) as usize))
             }
             _ => Err(self.why(at, len)),
@@ -51,10 +88,10 @@ impl Allocations {
         let what = match freed.filter(|(_, end)| at < **end) {
             Some(_) => "memory that was freed".to_owned(),
             None => match self.live.range(..=at).next_back() {
-                Some((start, bytes)) => format!(
+                Some((start, block)) => format!(
                     "byte {} of an allocation of {}",
                     at - start + len,
-                    bytes.len()
+                    block.len
                 ),
                 None => "no memory".to_owned(),
             },
@@ -66,22 +103,25 @@ impl Allocations {
 impl Memory for Allocations {
     fn bytes(&self, at: u64, len: u64) -> Result<&[u8], Fault> {
         let (start, from) = self.find(at, len)?;
-        Ok(&self.live[&start][from..from + len as usize])
+        Ok(&self.live[&start].bytes[from..from + len as usize])
     }
 
     fn bytes_mut(&mut self, at: u64, len: u64) -> Result<&mut [u8], Fault> {
         let (start, from) = self.find(at, len)?;
-        let bytes = self.live.get_mut(&start);
+        let block = self.live.get_mut(&start);
         let range = from..from + len as usize;
-        bytes
-            .and_then(|bytes| bytes.get_mut(range))
+        block
+            .and_then(|block| block.bytes.get_mut(range))
             .ok_or_else(|| Fault("no memory".into()))
     }
 
     fn free(&mut self, at: u64) -> Result<(), Fault> {
         match self.live.remove(&at) {
-            Some(bytes) => {
-                self.freed.insert(at, at + bytes.len() as u64);
+            Some(block) => {
+                self.freed.insert(at, at + block.len as u64);
+                if self.freed.len() > REMEMBERED {
+                    self.freed.pop_first();
+                }
                 Ok(())
             }
             None => Err(Fault("memory is freed that is none".into())),
@@ -110,5 +150,21 @@ mod tests {
         );
         assert!(memory.free(a).is_err());
         assert!(memory.allocate(100) > b, "addresses are not used again");
+    }
+
+    #[test]
+    fn what_grows_keeps_its_bytes_and_the_rest_is_zero() {
+        let mut memory = Allocations::default();
+        let at = memory.reserve(1 << 30);
+        memory.grow(at, 10_000);
+        memory.bytes_mut(at + 9_999, 1).expect("there")[0] = 7;
+        assert!(memory.bytes(at + 10_000, 1).is_err());
+        for bytes in [50_000, (LAZY as u64) * 2] {
+            memory.grow(at, bytes);
+            let all = memory.bytes(at, bytes).expect("there");
+            assert_eq!((all.len() as u64, all[9_999]), (bytes, 7));
+            assert!(all[10_000..].iter().all(|byte| *byte == 0));
+            assert!(memory.bytes(at, bytes + 1).is_err());
+        }
     }
 }

@@ -9,37 +9,48 @@ use std::time::Duration;
 
 /// A stream of an emulated GPU. Clones are the same stream.
 #[derive(Clone, Debug)]
-pub(crate) struct Stream {
+pub(crate) struct Stream(Arc<Lane>);
+
+/// A stream that ends with its last handle.
+#[derive(Debug)]
+struct Lane {
     gpu: Gpu,
     id: StreamId,
 }
 
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.gpu.machine.lock().close(self.id);
+    }
+}
+
 impl Stream {
     pub fn new(gpu: &Gpu) -> Stream {
-        Stream {
+        Stream(Arc::new(Lane {
             id: gpu.machine.lock().stream(gpu.ordinal() as usize),
             gpu: gpu.clone(),
-        }
+        }))
     }
 
     fn machine(&self) -> &Machine {
-        &self.gpu.machine
+        &self.0.gpu.machine
     }
 
     fn now(&self) -> Point {
-        self.machine().lock().now(self.id)
+        self.machine().lock().now(self.0.id)
     }
 
     fn submit(&self, work: Work) -> Result<(), Error> {
-        self.machine().submit(self.id, work).map(drop)
+        self.machine().submit(self.0.id, work).map(drop)
     }
 
     pub fn is(&self, other: &Stream) -> bool {
-        self.id == other.id && Arc::ptr_eq(&self.gpu.machine, &other.gpu.machine)
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub fn is_on(&self, gpu: &Gpu) -> bool {
-        Arc::ptr_eq(&self.gpu.machine, &gpu.machine) && self.gpu.ordinal() == gpu.ordinal()
+        let own = &self.0.gpu;
+        Arc::ptr_eq(&own.machine, &gpu.machine) && own.ordinal() == gpu.ordinal()
     }
 
     pub fn is_done(&self) -> Result<bool, Error> {
@@ -131,7 +142,7 @@ impl Stream {
 impl Stream {
     /// Points of one machine mean nothing on another.
     pub fn on_the_machine_of(&self, event: &Event) -> Result<(), Error> {
-        if !Arc::ptr_eq(&self.gpu.machine, &event.machine) {
+        if !Arc::ptr_eq(&self.0.gpu.machine, &event.machine) {
             return Err(Error::Usage {
                 what: "an event of another emulated machine".into(),
                 legal: "events and streams of the GPUs of one communicator's machine".into(),
@@ -158,7 +169,7 @@ impl Event {
     }
 
     pub fn of(stream: &Stream) -> Event {
-        let event = Event::new(&stream.gpu);
+        let event = Event::new(&stream.0.gpu);
         event.record(stream);
         event
     }

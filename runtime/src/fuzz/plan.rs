@@ -15,14 +15,24 @@ pub const STREAMS: usize = 2;
 /// One call, or a few, that all ranks make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
-    /// Launches the schedule with that number, in the order of the rank's stream or of one of the caller's.
+    /// Launches the schedule with that number, in the order of the rank's stream or of one of the caller's, with some
+    /// rows of a larger tensor as its own operand or result if `view`.
     Launch {
         op: usize,
         rows: usize,
         stream: Option<usize>,
+        view: bool,
     },
+    /// Two threads of each rank launch the same gathering schedule at once.
+    Both { rows: usize },
+    /// One rank launches a schedule that waits for nobody.
+    Alone { rank: u32, rows: usize },
     /// Drops the gathered tensor, which launches may still use, and allocates another.
     Replace,
+    /// Drops results that launches are still to write, and uses as much memory otherwise.
+    Forget,
+    /// Drops a built schedule, whose launches may still run, and builds it again.
+    Rebuild { op: usize },
     /// Waits, and compares what the launches so far computed.
     Check,
     /// Two threads of each rank allocate at once.
@@ -33,60 +43,117 @@ pub enum Call {
     Pause,
 }
 
-/// What one rank does differently.
+/// What rank 1 does differently, in place of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// It launches other rows.
     Rows,
     /// It launches another schedule.
     Op,
+    /// It gives one tensor for an operand and for the result.
+    Overlap,
     /// It ends.
     Ends,
+    /// It panics.
+    Panics,
     /// It ends the communicator.
     Aborts,
+}
+
+impl Fault {
+    const ALL: [Fault; 6] = [
+        Fault::Rows,
+        Fault::Op,
+        Fault::Overlap,
+        Fault::Ends,
+        Fault::Panics,
+        Fault::Aborts,
+    ];
 }
 
 /// A sequence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sequence {
     pub seed: u64,
-    pub calls: Vec<Call>,
+    /// How many communicators the ranks have, on the same GPUs.
+    pub comms: usize,
+    /// Each with the communicator that it is made on.
+    pub calls: Vec<(usize, Call)>,
     /// At which call rank 1 does something else.
     pub fault: Option<(usize, Fault)>,
 }
 
 impl Sequence {
-    /// The sequence of that seed. One in four has a fault.
+    /// The sequence of that seed, with so many schedules whose ranks wait for each other. One in four has a fault, and
+    /// one in eight two communicators.
     pub fn of(seed: u64, ops: usize) -> Sequence {
         let mut numbers = Numbers::new(seed);
         let mut draw = |end: usize| numbers.below(end as u64) as usize;
+        let comms = if draw(8) == 0 { 2 } else { 1 };
         let mut calls = Vec::new();
         for _ in 0..3 + draw(6) {
-            calls.push(match draw(12) {
+            let rows = ROWS[draw(ROWS.len())];
+            let call = match draw(16) {
                 0 => Call::Check,
                 1 | 2 => Call::Replace,
                 3 => Call::Twice,
                 4 => Call::Barrier,
                 5 => Call::Pause,
+                6 => Call::Both { rows },
+                7 => Call::Alone {
+                    rank: draw(WORLD as usize) as u32,
+                    rows,
+                },
+                8 => Call::Forget,
+                9 if draw(2) == 0 => Call::Rebuild { op: draw(ops) },
                 _ => Call::Launch {
                     op: draw(ops),
-                    rows: ROWS[draw(ROWS.len())],
+                    rows,
                     stream: draw(STREAMS + 2).checked_sub(2),
+                    view: draw(2) == 0,
                 },
-            });
+            };
+            calls.push((draw(comms), call));
         }
         let launches = calls.iter().enumerate();
         let launches: Vec<usize> = launches
-            .filter(|(_, call)| matches!(call, Call::Launch { .. }))
+            .filter(|(_, (_, call))| matches!(call, Call::Launch { .. }))
             .map(|(at, _)| at)
             .collect();
         let fault = match (draw(4), launches.is_empty()) {
-            (0, false) => {
-                let faults = [Fault::Rows, Fault::Op, Fault::Ends, Fault::Aborts];
-                Some((launches[draw(launches.len())], faults[draw(faults.len())]))
-            }
+            (0, false) => Some((
+                launches[draw(launches.len())],
+                Fault::ALL[draw(Fault::ALL.len())],
+            )),
             _ => None,
         };
-        Sequence { seed, calls, fault }
+        Sequence {
+            seed,
+            comms,
+            calls,
+            fault,
+        }
+    }
+
+    /// The schedules that are launched on a communicator, if there are so many. A fault launches the next one.
+    pub fn used(&self, comm: usize, ops: usize) -> Vec<bool> {
+        let mut used = vec![false; ops];
+        for (_, call) in self.calls.iter().filter(|(on, _)| *on == comm) {
+            match call {
+                Call::Launch { op, .. } | Call::Rebuild { op } => {
+                    used[*op] = true;
+                    used[(op + 1) % ops] |= self.fault.is_some_and(|(_, fault)| fault == Fault::Op);
+                }
+                Call::Both { .. } => used[0] = true,
+                Call::Alone { .. }
+                | Call::Replace
+                | Call::Forget
+                | Call::Check
+                | Call::Twice
+                | Call::Barrier
+                | Call::Pause => {}
+            }
+        }
+        used
     }
 }

@@ -1,6 +1,6 @@
 //! One rank's part of a sequence, and what its launches must compute.
 
-use super::plan::{Call, Fault, ROWS, SIDE, STREAMS, Sequence, WORLD};
+use super::plan::{Call, Fault, ROWS, SIDE, STREAMS, WORLD};
 use crate::communicator::Communicator;
 use crate::driver::Stream;
 use crate::error::Error;
@@ -41,16 +41,30 @@ enum Output {
     Heap(UserBuffer<bf16>),
 }
 
+/// What a launch computes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// The product of all ranks' rows.
+    Gathers,
+    /// The sum of all ranks' products, of which each rank has its rows.
+    Scatters,
+    /// The product of the rank's own rows.
+    Alone,
+}
+
 struct Launched {
+    kind: Kind,
     rows: usize,
     input: u64,
     y: Output,
 }
 
-/// One rank.
+/// One rank of one communicator.
 pub struct Rank<'a> {
     comm: &'a Communicator,
-    ops: Vec<(Op, bool)>,
+    programs: &'a [(Program, Kind)],
+    ops: Vec<Option<Op>>,
+    alone: Op,
     streams: Vec<Stream>,
     w: Tensor<bf16>,
     x: Option<UserBuffer<bf16>>,
@@ -63,25 +77,27 @@ pub struct Rank<'a> {
 }
 
 impl<'a> Rank<'a> {
-    /// Builds these schedules; `true` for those that gather. Collective.
+    /// Builds those of the schedules that are used, and one that waits for nobody. Collective.
     pub fn new(
         comm: &'a Communicator,
-        programs: &[(Program, bool)],
+        programs: &'a [(Program, Kind)],
+        alone: &Program,
+        used: &[bool],
         launches: usize,
     ) -> Result<Rank<'a>, Error> {
         comm.reserve((1 << 20) + (1 << 17))?;
-        let build = |(program, gathers): &(Program, bool)| {
-            let builder = comm.op(program).up_to(ROWS[2], SIDE, SIDE);
-            Ok((builder.first_options().build()?, *gathers))
-        };
-        let ops = programs.iter().map(build).collect::<Result<_, Error>>()?;
+        let ops = programs.iter().zip(used);
+        let ops = ops.map(|((program, _), used)| used.then(|| build(comm, program)).transpose());
+        let ops = ops.collect::<Result<_, Error>>()?;
         let w = comm.zeros([SIDE, SIDE])?;
         let me = comm.rank() as usize;
         w.write(&matrix(SIDE, |row, column| number(0, me, row, column)))?;
         let rows = |at: usize| comm.allocate(&format!("rows {at}"), [ROWS[2], SIDE]);
         Ok(Rank {
             comm,
+            programs,
             ops,
+            alone: build(comm, alone)?,
             streams: (0..STREAMS)
                 .map(|_| comm.gpu().stream())
                 .collect::<Result<_, _>>()?,
@@ -99,51 +115,82 @@ impl<'a> Rank<'a> {
         format!("memory {}", self.allocated)
     }
 
-    /// Makes the calls.
-    pub fn run(&mut self, sequence: &Sequence) -> Result<(), Wrong> {
-        for (at, call) in sequence.calls.iter().enumerate() {
-            let fault = sequence.fault.filter(|(fault, _)| *fault == at);
-            let fault = fault
-                .map(|(_, fault)| fault)
-                .filter(|_| self.comm.rank() == 1);
-            match fault {
-                Some(Fault::Ends) => return Ok(()),
-                Some(Fault::Aborts) => {
-                    self.comm.abort("enough");
-                    return Ok(());
-                }
-                Some(Fault::Rows | Fault::Op) | None => {}
+    /// Makes a call of a sequence. False if the rank ends here.
+    pub fn call(&mut self, call: Call, fault: Option<Fault>, input: u64) -> Result<bool, Wrong> {
+        match fault {
+            Some(Fault::Ends) => return Ok(false),
+            Some(Fault::Aborts) => {
+                self.comm.abort("enough");
+                return Ok(false);
             }
-            let input = sequence.seed ^ (at as u64 + 1) << 52;
-            self.call(*call, fault, input)?;
+            // Nothing is printed.
+            Some(Fault::Panics) => std::panic::resume_unwind(Box::new("on purpose")),
+            Some(Fault::Rows | Fault::Op | Fault::Overlap) | None => {}
         }
-        self.check()?;
-        self.comm.barrier()?;
-        Ok(())
-    }
-
-    fn call(&mut self, call: Call, fault: Option<Fault>, input: u64) -> Result<(), Wrong> {
         match call {
-            Call::Launch { op, rows, stream } => {
-                let (op, rows) = match fault {
-                    Some(Fault::Rows) => (op, if rows == ROWS[0] { ROWS[1] } else { ROWS[0] }),
-                    Some(Fault::Op) => ((op + 1) % self.ops.len(), rows),
-                    Some(Fault::Ends | Fault::Aborts) | None => (op, rows),
-                };
-                self.launch(op, rows, stream, input)?;
+            Call::Launch {
+                op,
+                rows,
+                stream,
+                view,
+            } => match fault {
+                Some(Fault::Rows) => {
+                    let rows = if rows == ROWS[0] { ROWS[1] } else { ROWS[0] };
+                    self.launch(op, rows, stream, view, input)?;
+                }
+                Some(Fault::Op) => {
+                    self.launch((op + 1) % self.ops.len(), rows, stream, view, input)?;
+                }
+                Some(Fault::Overlap) => self.overlap(op, rows)?,
+                _ => self.launch(op, rows, stream, view, input)?,
+            },
+            Call::Both { rows } => self.launch_both(rows, input)?,
+            Call::Alone { rank, rows } if rank == self.comm.rank() => {
+                self.launch_alone(rows, input)?
             }
+            Call::Alone { .. } => {}
             Call::Replace => {
                 let name = self.name();
                 // The old one is dropped first, so that its memory may be given out.
                 drop(self.x.take());
                 self.x = Some(self.comm.allocate(&name, [ROWS[2], SIDE])?);
             }
+            Call::Forget => {
+                self.launched.clear();
+                self.comm.zeros::<bf16>([ROWS[2], SIDE])?.fill(0xff)?;
+            }
+            Call::Rebuild { op } => {
+                drop(self.ops[op].take());
+                self.ops[op] = Some(build(self.comm, &self.programs[op].0)?);
+            }
             Call::Check => self.check()?,
             Call::Twice => self.allocate_twice()?,
             Call::Barrier => self.comm.barrier()?,
             Call::Pause => std::thread::yield_now(),
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Compares the rest, and waits for the other rank.
+    pub fn end(&mut self) -> Result<(), Wrong> {
+        self.check()?;
+        Ok(self.comm.barrier()?)
+    }
+
+    /// Rows of this rank's own: a tensor, or some rows in the middle of one.
+    fn own(&self, rows: usize, view: bool) -> Result<Tensor<bf16>, Error> {
+        if !view {
+            return self.comm.zeros([rows, SIDE]);
+        }
+        let larger = self.comm.zeros([rows + 2 * SIDE, SIDE])?;
+        larger.fill(0xff)?;
+        larger.rows(SIDE..SIDE + rows)
+    }
+
+    fn operand(&self, rows: usize, view: bool, input: u64) -> Result<Tensor<bf16>, Error> {
+        let (x, me) = (self.own(rows, view)?, self.comm.rank() as usize);
+        x.write(&matrix(rows, |row, column| number(input, me, row, column)))?;
+        Ok(x)
     }
 
     /// Launches, and does not wait.
@@ -152,59 +199,120 @@ impl<'a> Rank<'a> {
         op: usize,
         rows: usize,
         stream: Option<usize>,
+        view: bool,
         input: u64,
     ) -> Result<(), Wrong> {
         let (comm, me) = (self.comm, self.comm.rank() as usize);
-        let gathers = self.ops[op].1;
-        let x = matrix(rows, |row, column| number(input, me, row, column));
-        let op = &self.ops[op].0;
+        let kind = self.programs[op].1;
         let caller: Caller<'_> = match stream {
             Some(stream) => (&self.streams[stream]).into(),
             None => comm.into(),
         };
-        let y = if gathers {
+        let op = self.ops[op].as_ref().expect("built");
+        let y = if kind == Kind::Gathers {
             let gathered = self.x.as_ref().expect("one at any time");
-            gathered.write(&x)?;
-            let mut y = comm.zeros([ROWS[2], SIDE])?;
+            gathered.write(&matrix(rows, |row, column| number(input, me, row, column)))?;
+            let mut y = self.own(ROWS[2], view)?;
             let launch = op.on(caller).rows(rows).tensor("x", gathered);
             launch.tensor("w", &self.w).tensor("y", &mut y).launch()?;
             Output::Own(y)
         } else {
-            let x_own = comm.zeros([rows, SIDE])?;
-            x_own.write(&x)?;
+            let x = self.operand(rows, view, input)?;
             let mut y = self.results.pop().expect("one for each launch");
-            let launch = op.on(caller).rows(rows).tensor("x", &x_own);
+            let launch = op.on(caller).rows(rows).tensor("x", &x);
             launch.tensor("w", &self.w).tensor("y", &mut y).launch()?;
             Output::Heap(y)
         };
-        self.launched.push(Launched { rows, input, y });
+        self.launched.push(Launched {
+            kind,
+            rows,
+            input,
+            y,
+        });
         Ok(())
+    }
+
+    /// Each rank does so by itself, so the ranks make different numbers of launches.
+    fn launch_alone(&mut self, rows: usize, input: u64) -> Result<(), Wrong> {
+        let x = self.operand(rows, true, input)?;
+        let mut y = self.own(rows, true)?;
+        let launch = self.alone.on(self.comm).rows(rows).tensor("x", &x);
+        launch.tensor("w", &self.w).tensor("y", &mut y).launch()?;
+        self.launched.push(Launched {
+            kind: Kind::Alone,
+            rows,
+            input,
+            y: Output::Own(y),
+        });
+        Ok(())
+    }
+
+    /// Two threads launch the same, each with a result of its own.
+    fn launch_both(&mut self, rows: usize, input: u64) -> Result<(), Wrong> {
+        let me = self.comm.rank() as usize;
+        let gathered = self.x.as_ref().expect("one at any time");
+        gathered.write(&matrix(rows, |row, column| number(input, me, row, column)))?;
+        let op = self.ops[0].as_ref().expect("built");
+        let (rank, undone) = (&*self, crate::undo::now());
+        let one = || {
+            crate::undo::undo(undone);
+            let mut y = rank.own(ROWS[2], false)?;
+            let launch = op.on(rank.comm).rows(rows).tensor("x", gathered);
+            launch.tensor("w", &rank.w).tensor("y", &mut y).launch()?;
+            Ok::<_, Error>(y)
+        };
+        let both = std::thread::scope(|scope| {
+            let other = scope.spawn(one);
+            let mine = one();
+            [mine, other.join().expect("no panic")]
+        });
+        for y in both {
+            self.launched.push(Launched {
+                kind: Kind::Gathers,
+                rows,
+                input,
+                y: Output::Own(y?),
+            });
+        }
+        Ok(())
+    }
+
+    /// What is refused: the result is an operand, too.
+    fn overlap(&mut self, op: usize, rows: usize) -> Result<(), Wrong> {
+        let op = self.ops[op].as_ref().expect("built");
+        let (x, w) = (self.x.as_ref().expect("one at any time"), &self.w);
+        let launch = op.on(self.comm).rows(rows).tensor("x", x);
+        launch.tensor("w", w).tensor("y", &mut x.clone()).launch()?;
+        Err(Wrong::Value("an operand was taken as the result".into()))
     }
 
     /// Every launch since the last check has computed what it must.
     fn check(&mut self) -> Result<(), Wrong> {
         let me = self.comm.rank() as usize;
         for launched in std::mem::take(&mut self.launched) {
-            let Launched { rows, input, y } = launched;
+            let Launched {
+                kind,
+                rows,
+                input,
+                y,
+            } = launched;
             let chunk = rows / WORLD as usize;
             let of = |rank: usize, x: usize, row: usize, column: usize| {
                 let terms = 0..SIDE;
                 let term = |k| number(input, x, row, k) * number(0, rank, column, k);
                 terms.map(term).sum::<i32>()
             };
-            let (got, expected) = match y {
-                Output::Own(y) => {
-                    let expected = |row, column| of(me, row / chunk, row, column);
-                    (y.read()?, matrix(rows, expected))
-                }
-                Output::Heap(y) => {
-                    let sum = |row: usize, column| {
-                        let ranks = 0..WORLD as usize;
-                        let part = |rank| of(rank, rank, me * chunk + row, column);
-                        ranks.map(part).sum()
-                    };
-                    (y.read()?, matrix(chunk, sum))
-                }
+            let got = match y {
+                Output::Own(y) => y.read()?,
+                Output::Heap(y) => y.read()?,
+            };
+            let expected = match kind {
+                Kind::Gathers => matrix(rows, |row, column| of(me, row / chunk, row, column)),
+                Kind::Alone => matrix(rows, |row, column| of(me, me, row, column)),
+                Kind::Scatters => matrix(chunk, |row, column| {
+                    let part = |rank| of(rank, rank, me * chunk + row, column);
+                    (0..WORLD as usize).map(part).sum()
+                }),
             };
             if let Some(at) = (0..expected.len()).find(|at| got[*at] != expected[*at]) {
                 return Err(Wrong::Value(format!(
@@ -240,4 +348,9 @@ impl<'a> Rank<'a> {
         self.twice.push(at);
         Ok(())
     }
+}
+
+fn build(comm: &Communicator, program: &Program) -> Result<Op, Error> {
+    let builder = comm.op(program).up_to(ROWS[2], SIDE, SIDE);
+    builder.first_options().build()
 }

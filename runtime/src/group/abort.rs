@@ -4,11 +4,11 @@
 //! stream's wait lasted too long, somebody asked for the end. Kernels learn of the host's causes by a word in host
 //! memory. They look at it about once in a millisecond while they wait, and then let everything drain.
 
+use super::roll::Roll;
 use crate::cuda::{Cause, Told};
 use crate::driver::{Address, Gpu, Pinned, Record};
 use crate::error::{Error, Stall};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Why a communicator ended.
@@ -69,6 +69,7 @@ pub(crate) struct End {
     verdict: Mutex<Option<Verdict>>,
     /// Not zero once it has: for kernels.
     word: Pinned<u32>,
+    roll: Roll,
     ranks: Vec<Rank>,
 }
 
@@ -78,10 +79,6 @@ struct Rank {
     record: Record,
     /// What it loaded, by the kernels' numbers in the communicator.
     kernels: Mutex<BTreeMap<u32, Names>>,
-    /// How many launches it has enqueued for which ranks wait for each other.
-    launched: AtomicU64,
-    /// Whether its communicator was dropped.
-    left: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -104,13 +101,13 @@ impl End {
         let ranks = records.into_iter().map(|record| Rank {
             record,
             kernels: Mutex::default(),
-            launched: AtomicU64::new(0),
-            left: AtomicBool::new(false),
         });
+        let ranks: Vec<Rank> = ranks.collect();
         End {
             verdict: Mutex::default(),
             word,
-            ranks: ranks.collect(),
+            roll: Roll::new(ranks.len()),
+            ranks,
         }
     }
 
@@ -178,15 +175,9 @@ impl End {
     /// # Errors
     /// If a peer was dropped that has not made this launch.
     pub(crate) fn launches(&self, rank: u32) -> Result<(), Error> {
-        let launch = 1 + self.ranks[rank as usize]
-            .launched
-            .fetch_add(1, Ordering::Relaxed);
-        let gone = self.ranks.iter().position(|peer| {
-            peer.left.load(Ordering::Acquire) && peer.launched.load(Ordering::Relaxed) < launch
-        });
-        match gone {
+        match self.roll.launches(rank) {
             None => Ok(()),
-            Some(peer) => Err(self.end(self.missed(peer as u32, rank)).into()),
+            Some(gone) => Err(self.end(self.missed(gone, rank)).into()),
         }
     }
 
@@ -196,15 +187,8 @@ impl End {
         if std::thread::panicking() {
             self.end(Verdict::Aborted(format!("rank {rank} panicked")));
         }
-        self.ranks[rank as usize]
-            .left
-            .store(true, Ordering::Release);
-        let launched = self.all_launched();
-        let further = launched
-            .iter()
-            .position(|peer| *peer > launched[rank as usize]);
-        if let Some(peer) = further {
-            self.end(self.missed(rank, peer as u32));
+        if let Some(peer) = self.roll.leaves(rank) {
+            self.end(self.missed(rank, peer));
         }
     }
 
@@ -219,19 +203,17 @@ impl End {
 
     /// A rank whose communicator was dropped.
     pub(crate) fn gone(&self) -> Option<u32> {
-        let gone = |rank: &Rank| rank.left.load(Ordering::Acquire);
-        self.ranks.iter().position(gone).map(|rank| rank as u32)
+        self.roll.gone()
     }
 
     /// How many launches a rank has enqueued for which ranks wait for each other.
     pub(crate) fn launched(&self, rank: u32) -> u64 {
-        self.ranks[rank as usize].launched.load(Ordering::Relaxed)
+        self.roll.launched(rank)
     }
 
     /// The same of each.
     pub(crate) fn all_launched(&self) -> Vec<u64> {
-        let ranks = 0..self.ranks.len() as u32;
-        ranks.map(|rank| self.launched(rank)).collect()
+        self.roll.all_launched()
     }
 
     /// The first cause that kernels recorded.

@@ -181,6 +181,11 @@ impl Ledger {
         }
     }
 
+    /// The number of a rank's next launch.
+    pub fn next(&self, rank: u32) -> u64 {
+        self.written[rank as usize]
+    }
+
     /// Writes a rank's next launch and gives its number, or says why it must not run.
     pub fn write(&mut self, rank: u32, entry: Entry) -> Result<u64, Refused> {
         let launch = self.written[rank as usize];

@@ -1,13 +1,23 @@
 //! What the ranks of a process share: the heap, collective calls, and how they end.
 
 mod abort;
+mod callers;
 mod heap;
 mod ledger;
 mod meeting;
 mod pool;
 mod request;
+mod roll;
 mod seats;
 pub(crate) mod threads;
+
+// Beside the protocols and not in them: these are compiled elsewhere, too.
+#[cfg(test)]
+#[path = "meeting/tests.rs"]
+mod meeting_tests;
+#[cfg(test)]
+#[path = "seats/tests.rs"]
+mod seats_tests;
 
 pub(crate) use abort::{Awaited, End, Names, Verdict};
 pub(crate) use heap::{ALIGN, Allocation};
@@ -15,9 +25,10 @@ pub(crate) use ledger::Entry;
 pub(crate) use pool::{Needs, Placed, Readers, Scratch};
 pub(crate) use request::{Granted, Request, Wanted};
 
-use crate::driver::{Address, Gpu, Slots, Stream, Watch};
+use crate::driver::{Address, Event, Gpu, Slots, Stream, Watch};
 use crate::error::{Error, Stall};
 use crate::gpu_order::{Enqueueing, Member};
+use callers::Callers;
 use counterflow_codegen::host::Queues;
 use heap::{Heap, Room};
 use ledger::{Behind, Ledger, Refused};
@@ -60,6 +71,7 @@ pub(crate) struct Group {
     end: Arc<End>,
     heap: Arc<Heap>,
     ledger: Mutex<Ledger>,
+    callers: Mutex<Callers>,
     order: Member,
     meeting: Meeting<Request, Answer>,
     pool: Mutex<Pool>,
@@ -96,6 +108,7 @@ impl Group {
             order: Member::join(heap.gpus(), heap.streams())?,
             end,
             ledger: Mutex::new(Ledger::new(world as u32)),
+            callers: Mutex::default(),
             meeting: Meeting::new(world),
             pool: Mutex::new(Pool::new(CONTROL, world as u32)),
             timeout,
@@ -166,6 +179,12 @@ impl Group {
         &self.end
     }
 
+    /// A rank's communicator is dropped.
+    pub(crate) fn leaves(&self, rank: u32) {
+        self.end.leaves(rank);
+        self.meeting.wake();
+    }
+
     /// Fails if the group has ended.
     pub(crate) fn alive(&self) -> Result<(), Error> {
         self.end.alive()
@@ -203,6 +222,40 @@ impl Group {
                 self.die(Verdict::Differs(what.clone()));
             }
         })
+    }
+
+    /// Whether several ranks are on that rank's GPU.
+    fn shares(&self, rank: u32) -> bool {
+        let on = self.queues.gpus[rank as usize];
+        self.queues.gpus.iter().filter(|gpu| **gpu == on).count() > 1
+    }
+
+    /// Rejects a rank's next launch in a caller's stream behind a launch that waits for it.
+    pub(crate) fn comes_through(&self, rank: u32, stream: &Stream) -> Result<(), Error> {
+        if !self.shares(rank) {
+            return Ok(());
+        }
+        let launch = lock(&self.ledger).next(rank);
+        let before = lock(&self.callers).before(stream, rank, launch);
+        let Some((peer, theirs)) = before else {
+            return Ok(());
+        };
+        Err(Error::Usage {
+            what: format!(
+                "launch {launch} of rank {rank} comes after launch {theirs} of rank {peer} in one stream, and that waits for it"
+            ),
+            legal: "give each rank a stream of its own".into(),
+        })
+    }
+
+    /// A rank's latest launch stands in a caller's stream until `done`.
+    pub(crate) fn stands(&self, rank: u32, stream: &Stream, done: &Arc<Event>) {
+        if !self.shares(rank) {
+            return;
+        }
+        if let Some(launch) = lock(&self.ledger).next(rank).checked_sub(1) {
+            lock(&self.callers).stands(stream, rank, launch, done);
+        }
     }
 
     /// Writes a rank's next launch, before anything of it is enqueued. Does not wait for the other ranks, unless one is

@@ -5,7 +5,7 @@
 //!
 //! let compiler = Compiler::find()?;
 //! let kernel = compiler.compile(&Source::new("nothing", "extern \"C\" __global__ void nothing() {}"), Target::Sm90a)?;
-//! println!("{} bytes, {} registers", kernel.cubin.len(), kernel.facts[0].registers);
+//! println!("{} bytes, {} registers", kernel.cubin().len(), kernel.facts[0].registers);
 //! # Ok::<(), counterflow_runtime::Error>(())
 //! ```
 //!
@@ -37,8 +37,8 @@ use std::time::{Duration, Instant};
 /// Machine code and what is known about it.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// The cubin that the driver loads.
-    pub cubin: Arc<[u8]>,
+    /// The cubin that the driver loads. The driver trusts it, so only the compiler and its cache make one.
+    pub(crate) cubin: Arc<[u8]>,
     /// The compiler's log, also without errors: register counts, warnings.
     pub log: String,
     /// What each kernel needs, by name.
@@ -47,6 +47,13 @@ pub struct Compiled {
     pub cached: Cached,
     /// The time from text to machine code.
     pub took: Duration,
+}
+
+impl Compiled {
+    /// The cubin that the driver loads.
+    pub fn cubin(&self) -> &[u8] {
+        &self.cubin
+    }
 }
 
 /// NVRTC and a cache, or a cache alone that another machine filled.

@@ -234,8 +234,14 @@ fn keep(path: &Path) -> Result<&'static Library, Error> {
 /// loader then finds it by its bare name. Gives whether this machine has it.
 ///
 /// # Errors
-/// [`Error::Toolkit`] if it exists but does not load.
+/// [`Error::Toolkit`] if it exists but does not load; [`Error::Usage`] for a path in place of a name.
 pub fn preload(name: &str) -> Result<bool, Error> {
+    if Path::new(name).file_name() != Some(name.as_ref()) {
+        return Err(Error::Usage {
+            what: format!("a library named {name:?}"),
+            legal: "the name of a file, without folders".into(),
+        });
+    }
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let here = std::env::current_dir().unwrap_or_default();
     match libraries::other(&variable, &here, name) {

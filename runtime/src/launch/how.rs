@@ -1,6 +1,7 @@
 //! How a launch is enqueued.
 
 use crate::driver::Stream;
+use crate::recording::Recording;
 
 /// How a launch is enqueued.
 #[derive(Clone, Copy, Debug)]
@@ -9,8 +10,8 @@ pub(crate) struct How<'a> {
     pub stream: &'a Stream,
     /// Whether it may be a programmatic dependent launch: all that is in the stream are kernels of ours.
     pub early: bool,
-    /// Whether it becomes part of a graph, and what it needs beside the kernel is enqueued in the rank's stream now.
-    pub graph: bool,
+    /// The graph that it becomes part of. What it needs beside the kernel is enqueued in the rank's stream now.
+    pub recording: Option<&'a Recording>,
     /// Whether the stream records: for a graph of ours, or below ops for anybody's.
     pub records: bool,
 }

@@ -72,6 +72,8 @@ pub struct Loaded {
     sms: u32,
     /// Whether launches may start before the previous one has ended (programmatic dependent launch).
     dependent_launch: bool,
+    /// Whether the caller vouches for what else is in the rank's stream.
+    early: bool,
     /// Whether the host moves data.
     copies: bool,
     state: Mutex<State>,
@@ -139,6 +141,7 @@ impl Loaded {
             }),
             admitted: Mutex::default(),
             dependent_launch: pipeline.dependent_launch,
+            early: false,
             pipeline: pipeline.clone(),
             series: series.clone(),
             code,
@@ -227,8 +230,8 @@ impl Loaded {
         rank.alive()?;
         let how = How {
             stream: rank.own_stream(),
-            early: true,
-            graph: false,
+            early: self.early || !rank.has_lent(),
+            recording: None,
             records: rank.own_stream().is_capturing(),
         };
         let _turn = rank.turn();
@@ -246,7 +249,7 @@ impl Loaded {
         // What only this rank refuses, its peers would wait for.
         let tell = |error: &Error| {
             let kernel = &self.pipeline.kernel.name;
-            if !how.graph && self.waits(rank) {
+            if how.recording.is_none() && self.waits(rank) {
                 rank.ended_early(&format!("it does not launch {kernel}: {error}"));
             }
         };
@@ -327,10 +330,10 @@ impl Loaded {
         Ok(())
     }
 
-    /// The same, but launches start only when the previous one has ended. Use it for a stream that also has other
-    /// libraries' kernels that are launched programmatically and end without waiting for their predecessors.
-    pub fn in_order(mut self) -> Loaded {
-        self.dependent_launch = false;
+    /// The same, with launches that may start early although the rank's stream was lent. The condition is that of
+    /// [`OpBuilder::early_after_foreign_kernels`](crate::OpBuilder::early_after_foreign_kernels).
+    pub fn early_after_foreign_kernels(mut self) -> Loaded {
+        self.early = true;
         self
     }
 

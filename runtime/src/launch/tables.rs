@@ -32,8 +32,16 @@ struct Table {
     scales: Vec<u32>,
     /// For every rank, if the host signals or waits; otherwise empty.
     everyone: Vec<u32>,
-    /// Whether a captured launch reads it: then it stays, for replays of the graph.
+    /// Graphs hold it whose launches read the table: then it stays.
+    read: Arc<()>,
+    /// Whether a stream that somebody else records reads it: then it stays for ever.
     captured: bool,
+}
+
+impl Table {
+    fn is_read(&self) -> bool {
+        self.captured || Arc::strong_count(&self.read) > 1
+    }
 }
 
 impl Tables {
@@ -68,7 +76,7 @@ impl Tables {
         };
         let at = match self.known.iter().position(same) {
             Some(at) => at,
-            None if capturing && !how.graph => {
+            None if capturing && how.recording.is_none() => {
                 return Err(Error::NotYet {
                     what: format!(
                         "capturing {} before it was launched: the first launch copies its arrival counts",
@@ -92,6 +100,7 @@ impl Tables {
                     everyone: ranks
                         .flat_map(|rank| pipeline.arrivals(plan, rank))
                         .collect(),
+                    read: Arc::default(),
                     captured: false,
                 };
                 let mine = cells.spread(&pipeline.arrivals(plan, rank.rank()));
@@ -103,7 +112,11 @@ impl Tables {
                 at
             }
         };
-        self.known[at].captured |= capturing;
+        let table = &mut self.known[at];
+        match how.recording {
+            Some(recording) => recording.keep(table.read.clone()),
+            None => table.captured |= capturing,
+        }
         Ok((self.address(at), &self.known[at].everyone))
     }
 
@@ -113,14 +126,58 @@ impl Tables {
             return Ok(self.known.len());
         }
         let mut places = (0..MOST).map(|next| (self.oldest + next) % MOST);
-        let free = places.find(|at| !self.known[*at].captured);
+        let free = places.find(|at| !self.known[*at].is_read());
         free.ok_or_else(|| Error::Usage {
             what: format!("captured launches of {MOST} classes of shapes"),
-            legal: "capture fewer, or load the kernel again for others".into(),
+            legal: "drop graphs, or load the kernel again for others".into(),
         })
     }
 
     fn address(&self, table: usize) -> Address {
         self.memory.address().plus((table * self.cells * 4) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedules::product;
+    use counterflow_codegen::lower::lower;
+    use counterflow_codegen::model::Machine;
+    use counterflow_codegen::shape::Shape;
+    use counterflow_codegen::variant::Variant;
+    use counterflow_codegen::verify;
+
+    #[test]
+    fn a_table_is_free_again_when_the_graphs_that_read_it_are_gone() {
+        let ranks = Communicator::emulated(1).expect("ranks");
+        let mut tables = Tables::new(&ranks[0], 4).expect("memory");
+        let kernel = lower(&product((64, 64)), &Variant::new(1)).and_then(verify::kernel);
+        let shape = Shape::new(64, 64, 64);
+        let plan = verify::plan(&kernel.expect("a kernel"), &shape, &Machine::h200());
+        let arrivals = plan.expect("a plan").arrivals.clone();
+        for at in 0..MOST {
+            assert_eq!(tables.free().ok(), Some(at));
+            tables.known.push(Table {
+                arrivals: arrivals.clone(),
+                scales: Vec::new(),
+                everyone: Vec::new(),
+                read: Arc::default(),
+                captured: at == 5,
+            });
+        }
+        let graphs: Vec<_> = tables
+            .known
+            .iter()
+            .map(|table| table.read.clone())
+            .collect();
+        assert_eq!(tables.free().expect_err("all are read").kind(), "usage");
+        for (at, graph) in graphs.into_iter().enumerate() {
+            drop(graph);
+            // Somebody else's recording keeps number 5 for ever.
+            tables.oldest = at;
+            let free = (at != 5).then_some(at);
+            assert_eq!(tables.free().ok(), free.or(Some(0)));
+        }
     }
 }

@@ -153,7 +153,7 @@ impl<'a> Launch<'a> {
             let how = How {
                 stream: recording.records_in(),
                 early: false,
-                graph: true,
+                recording: Some(recording),
                 records: true,
             };
             op.loaded.launch_as(rank, how, &plan, &tensors)?;
@@ -167,10 +167,14 @@ impl<'a> Launch<'a> {
         let how = How {
             stream: own,
             early: outside.is_none() && !foreign && (op.early || !rank.has_lent()),
-            graph: false,
+            recording: None,
             records: false,
         };
-        let done = in_order(rank, outside, || {
+        let waits = op.loaded.waits(rank);
+        if let (Some(stream), true) = (outside, waits) {
+            rank.comes_through(stream)?;
+        }
+        let done = in_order(rank, outside, waits, || {
             op.loaded.launch_as(rank, how, &plan, &tensors)
         })?;
         // The launch is enqueued: what uses or frees another library's memory later comes after it.

@@ -1,6 +1,6 @@
 //! What safe calls must not reach: another rank's memory that is none, another stream's, another machine's, no address.
 
-use counterflow_runtime::driver::{Event, Local};
+use counterflow_runtime::driver::Event;
 use counterflow_runtime::{Communicator, Error};
 
 fn refused<T>(call: Result<T, Error>, words: &str) {
@@ -22,17 +22,19 @@ fn a_rank_that_is_none_has_no_part_of_a_buffer() -> Result<(), Error> {
 }
 
 #[test]
-fn memory_of_another_stream_is_not_copied() -> Result<(), Error> {
-    let ranks = Communicator::emulated(1)?;
+fn a_tensor_of_another_rank_is_not_copied() -> Result<(), Error> {
+    let (ranks, others) = (Communicator::emulated(1)?, Communicator::emulated(1)?);
     let rank = &ranks[0];
     rank.reserve(1 << 20)?;
     let x = rank.allocate::<u32>("x", [16])?;
-    let aside = Local::<u32>::zeros(&rank.gpu().stream()?, 16)?;
-    refused(x.copy_from(&aside), "another stream");
-    refused(x.copy_to(&aside), "another stream");
-    let own = Local::of(rank.stream(), &[7u32; 16])?;
+    let aside = others[0].zeros::<u32>([16])?;
+    refused(x.copy_from(&aside), "another rank");
+    refused(x.copy_to(&aside), "another rank");
+    let (own, back) = (rank.zeros::<u32>([16])?, rank.zeros::<u32>([16])?);
+    own.write(&[7; 16])?;
     x.copy_from(&own)?;
-    assert_eq!(x.read()?, [7; 16]);
+    x.copy_to(&back)?;
+    assert_eq!((x.read()?, back.read()?), (vec![7; 16], vec![7; 16]));
     Ok(())
 }
 
@@ -57,4 +59,24 @@ fn more_bytes_than_addresses_are_refused() -> Result<(), Error> {
         refused(ranks[0].reserve(bytes), "bytes a rank, in slots of");
     }
     Ok(())
+}
+
+#[test]
+fn a_tensor_is_not_copied_to_rows_of_its_own() -> Result<(), Error> {
+    let ranks = Communicator::emulated(1)?;
+    let x = ranks[0].zeros::<u32>([8, 4])?;
+    let own = (0..32).collect::<Vec<_>>();
+    x.write(&own)?;
+    refused(x.rows(0..4)?.copy_from(&x.rows(2..6)?), "rows of its own");
+    refused(x.copy_from(&x), "rows of its own");
+    x.rows(0..4)?.copy_from(&x.rows(4..8)?)?;
+    assert_eq!(x.read()?, [&own[16..], &own[16..]].concat());
+    Ok(())
+}
+
+#[test]
+fn worlds_that_nothing_is_proven_for_are_refused() {
+    for world in [0, 129, u32::MAX] {
+        refused(Communicator::emulated(world), "ranks");
+    }
 }

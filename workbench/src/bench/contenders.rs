@@ -57,6 +57,8 @@ impl<'a> Ready<'a> {
     ) -> Result<Ready<'a>, Error> {
         let (kernel, roles) = (&planned.built.kernel, planned.built.roles);
         let loaded = Loaded::load(rank, compiler, planned.pipeline, &planned.series)?;
+        // Nothing else in the stream is launched early: cuBLASLt's and our own kernels are ordinary launches.
+        let loaded = loaded.early_after_foreign_kernels();
         let mut tensors = vec![Tensors::new(); sets.len()];
         let mut mine = Vec::new();
         for index in 0..kernel.buffers.len() {

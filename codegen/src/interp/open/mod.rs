@@ -31,6 +31,14 @@ struct Lane {
     queue: VecDeque<Work>,
     running: Option<Box<Running>>,
     done: u64,
+    /// Whether nothing more is put there.
+    closed: bool,
+}
+
+impl Lane {
+    fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.running.is_none()
+    }
 }
 
 /// GPUs, their streams and their memory.
@@ -69,11 +77,28 @@ impl<M: Memory> Machine<M> {
 
     /// A new stream of that GPU.
     pub fn stream(&mut self, gpu: usize) -> StreamId {
+        // Points of the stream that was there stay past.
+        let mut lanes = self.lanes.iter_mut();
+        if let Some(at) = lanes.position(|lane| lane.closed && lane.is_empty()) {
+            let lane = &mut self.lanes[at];
+            (lane.gpu, lane.closed) = (gpu, false);
+            return StreamId(at);
+        }
         self.lanes.push(Lane {
             gpu,
             ..Lane::default()
         });
         StreamId(self.lanes.len() - 1)
+    }
+
+    /// Ends a stream: nothing more is put there. What is there still runs.
+    pub fn close(&mut self, stream: StreamId) {
+        self.lanes[stream.0].closed = true;
+    }
+
+    /// How many streams there are, with those that ended and were not used again.
+    pub fn streams(&self) -> usize {
+        self.lanes.len()
     }
 
     /// Puts work on a stream, and gives the point after it.

@@ -1,0 +1,13 @@
+//! What the protocols are made of, as loom has it.
+
+use crate::undo::{Fix, undone};
+
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub(crate) use loom::sync::{Condvar, Mutex};
+pub(crate) use std::sync::PoisonError;
+
+pub(crate) fn fence(order: Ordering) {
+    if !undone(Fix::Fence) {
+        loom::sync::atomic::fence(order);
+    }
+}
