@@ -2,6 +2,7 @@
 
 mod ends;
 mod refused;
+mod rounds;
 mod schedules;
 
 use counterflow_codegen::lower::lower;
