@@ -14,6 +14,7 @@
 //! ```
 
 mod ag_gemm;
+mod ag_gemm_double_ring;
 mod ag_gemm_pull;
 mod ag_gemm_ring;
 mod bulk;
@@ -26,6 +27,7 @@ mod linear_residual;
 mod wgrad;
 
 pub use ag_gemm::{AgGemmOp, ag_gemm};
+pub use ag_gemm_double_ring::{AgGemmDoubleRingOp, ag_gemm_double_ring};
 pub use ag_gemm_pull::{AgGemmPullOp, ag_gemm_pull};
 pub use ag_gemm_ring::{AgGemmRingOp, ag_gemm_ring};
 pub use bulk::{BulkOp, bulk};
@@ -38,7 +40,7 @@ pub use linear_residual::{LinearResidualOp, linear_residual};
 pub use wgrad::{WgradOp, wgrad};
 
 /// Every schedule of the library.
-pub const ALL: [fn() -> crate::Program; 11] = [
+pub const ALL: [fn() -> crate::Program; 12] = [
     gemm,
     linear_gelu,
     linear_residual,
@@ -46,6 +48,7 @@ pub const ALL: [fn() -> crate::Program; 11] = [
     ag_gemm,
     ag_gemm_pull,
     ag_gemm_ring,
+    ag_gemm_double_ring,
     gemm_rs,
     gemm_rs_add,
     gemm_ar,

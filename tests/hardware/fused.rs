@@ -153,5 +153,5 @@ mod schedules {
     use super::is_fused;
 
     // The plain product waits for nobody.
-    crate::each_schedule!(is_fused: ag_gemm, ag_gemm_ring, gemm_rs, gemm_rs_add, gemm_ar, bulk);
+    crate::each_schedule!(is_fused: ag_gemm, ag_gemm_ring, ag_gemm_double_ring, gemm_rs, gemm_rs_add, gemm_ar, bulk);
 }

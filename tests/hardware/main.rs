@@ -56,7 +56,7 @@ fn fine<T>(result: Result<T, Error>) -> T {
 /// A test of each schedule that GPUs run: `body` with its constructor.
 macro_rules! each_schedule {
     ($body:path) => {
-        crate::each_schedule!($body: gemm, ag_gemm, ag_gemm_pull, ag_gemm_ring, gemm_rs, gemm_rs_add, gemm_ar, bulk);
+        crate::each_schedule!($body: gemm, ag_gemm, ag_gemm_pull, ag_gemm_ring, ag_gemm_double_ring, gemm_rs, gemm_rs_add, gemm_ar, bulk);
     };
     ($body:path: $($name:ident),*) => {
         $(
@@ -70,13 +70,14 @@ macro_rules! each_schedule {
 pub(crate) use each_schedule;
 
 /// The same list, for what compiles all of them.
-const SCHEDULES: [fn() -> counterflow::Program; 8] = {
+const SCHEDULES: [fn() -> counterflow::Program; 9] = {
     use counterflow::schedules::*;
     [
         gemm,
         ag_gemm,
         ag_gemm_pull,
         ag_gemm_ring,
+        ag_gemm_double_ring,
         gemm_rs,
         gemm_rs_add,
         gemm_ar,

@@ -1,0 +1,7 @@
+//! y = all_gather(x) · wᵀ over two rings at once: half of the chunks go one way, half the other.
+//!
+//! Compare the last chunk's first tile with `ring`'s: `cargo run --release --example double_ring -- predict`.
+
+fn main() -> std::process::ExitCode {
+    counterflow_workbench::main(&[counterflow::schedules::ag_gemm_double_ring])
+}
