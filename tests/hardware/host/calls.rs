@@ -3,8 +3,8 @@
 use super::{QUEUED, Times, stream, timed};
 use counterflow::cuda::{Arguments, LaunchConfig, Module};
 use counterflow::jit::{Compiler, Source, Target};
-use counterflow::{Communicator, Error};
-use cudarc::driver::{DevicePtr, sys};
+use counterflow::{Communicator, Error, UserBuffer};
+use cudarc::driver::sys;
 
 /// A kernel that does nothing, with as many bytes of parameters as a launch of `ag_gemm` has.
 pub const EMPTY: Source<'_> = Source::new(
@@ -28,9 +28,9 @@ pub fn driver(rank: &Communicator) -> Result<Vec<(&'static str, Times)>, Error> 
     parameters.bytes(&[0; BYTES]);
     let (one, other) = (stream(rank)?, stream(rank)?);
     let event = gpu.context().new_event(None).expect("an event");
-    let memory = one.alloc_zeros::<u64>(512).expect("memory");
-    let (address, used) = memory.device_ptr(&one);
-    drop(used);
+    // Streams store to and wait for mapped memory only, not that of a pool.
+    let memory: UserBuffer<u8> = rank.allocate("cells", [4096])?;
+    let address = memory.address().get();
     let (a, b) = (one.cu_stream(), other.cu_stream());
     let grid = LaunchConfig::of(1, 128);
     // SAFETY: the kernel accesses nothing.
