@@ -51,7 +51,7 @@ pub fn driver(rank: &Communicator) -> Result<Vec<(&'static str, Times)>, Error> 
 
     let mut rows = Vec::new();
     let mut row = |name, call: &mut dyn FnMut() -> Result<(), Error>| {
-        let times = timed(rank, QUEUED, || call());
+        let times = timed(rank, QUEUED, call);
         // What is timed is in streams that the rank's own does not wait for.
         one.synchronize().expect("done");
         other.synchronize().expect("done");
