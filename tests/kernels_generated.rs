@@ -1,5 +1,7 @@
 //! The kernels people read: equal to what is emitted. `UPDATE_KERNELS=1` writes them.
 
+#[path = "common/halves.rs"]
+mod halves;
 #[path = "../codegen/tests/fixtures/strangers.rs"]
 mod strangers;
 
@@ -54,7 +56,7 @@ const QUAD: Knobs = (
 );
 
 /// The first of each kind.
-const KERNELS: [Kind; 16] = [
+const KERNELS: [Kind; 17] = [
     (schedules::gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm, Bf16, (128, 256), Tn, NONE),
     (schedules::gemm, Bf16, (128, 256), Nt, CLUSTER),
@@ -64,6 +66,7 @@ const KERNELS: [Kind; 16] = [
     (schedules::gemm, Bf16, (128, 128), Nt, SPLIT),
     (schedules::gemm, Bf16, (128, 192), Nt, QUAD),
     (schedules::linear_residual, Bf16, (128, 256), Nt, NONE),
+    (schedules::swiglu, Bf16, (128, 128), Nt, NONE),
     (schedules::ag_gemm, Bf16, (128, 256), Nt, NONE),
     (schedules::ag_gemm_pull, Bf16, (128, 256), Nt, NONE),
     (schedules::gemm_rs, Bf16, (128, 256), Nt, NONE),
@@ -131,6 +134,7 @@ fn every_schedule_of_the_library_has_a_pipeline_in_both_types_and_tiles() {
         for dtype in [Dtype::Bf16, Dtype::F16] {
             for tile in [(128, 256), (128, 192), (128, 128), (128, 224), (256, 128)] {
                 let program = schedule();
+                let tile = halves::tile(&program, tile);
                 let pipeline = pipeline(&program, dtype, tile, Nt, NONE);
                 let CudaSource {
                     text,

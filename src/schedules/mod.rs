@@ -17,6 +17,7 @@ mod ag_gemm;
 mod ag_gemm_double_ring;
 mod ag_gemm_pull;
 mod ag_gemm_ring;
+mod ag_swiglu;
 mod bulk;
 mod gemm;
 mod gemm_ar;
@@ -24,12 +25,14 @@ mod gemm_rs;
 mod gemm_rs_add;
 mod linear_gelu;
 mod linear_residual;
+mod swiglu;
 mod wgrad;
 
 pub use ag_gemm::{AgGemmOp, ag_gemm};
 pub use ag_gemm_double_ring::{AgGemmDoubleRingOp, ag_gemm_double_ring};
 pub use ag_gemm_pull::{AgGemmPullOp, ag_gemm_pull};
 pub use ag_gemm_ring::{AgGemmRingOp, ag_gemm_ring};
+pub use ag_swiglu::{AgSwigluOp, ag_swiglu};
 pub use bulk::{BulkOp, bulk};
 pub use gemm::{GemmOp, gemm};
 pub use gemm_ar::{GemmArOp, gemm_ar};
@@ -37,18 +40,21 @@ pub use gemm_rs::{GemmRsOp, gemm_rs};
 pub use gemm_rs_add::{GemmRsAddOp, gemm_rs_add};
 pub use linear_gelu::{LinearGeluOp, linear_gelu};
 pub use linear_residual::{LinearResidualOp, linear_residual};
+pub use swiglu::{SwigluOp, swiglu};
 pub use wgrad::{WgradOp, wgrad};
 
 /// Every schedule of the library.
-pub const ALL: [fn() -> crate::Program; 12] = [
+pub const ALL: [fn() -> crate::Program; 14] = [
     gemm,
     linear_gelu,
     linear_residual,
+    swiglu,
     wgrad,
     ag_gemm,
     ag_gemm_pull,
     ag_gemm_ring,
     ag_gemm_double_ring,
+    ag_swiglu,
     gemm_rs,
     gemm_rs_add,
     gemm_ar,

@@ -7,7 +7,7 @@
 //! schedules add in a fixed order. The one that does not is given integers. What this cannot see: what goes right only
 //! because this machine is as fast as it is; the pauses are for that.
 
-use crate::case::{Case, Fill, in_parallel, variant};
+use crate::case::{Case, Fill, in_parallel, variant_of};
 use crate::fine;
 use crate::gpus::{self, dawdle};
 use crate::memory::{Heap, Memory, Words, numbers};
@@ -78,7 +78,12 @@ fn back_to_back(schedule: Schedule, probes: Probes, (launches, late): (usize, u6
             Fill::Uniform(3)
         };
         let shapes = ROWS.map(|m| Shape::new(m, 264, 200).up_to(1000));
-        let case = Case::new(&program, &variant(ranks, KINDS[0]), &shapes, world.sharing);
+        let case = Case::new(
+            &program,
+            &variant_of(&program, ranks, KINDS[0]),
+            &shapes,
+            world.sharing,
+        );
         let compiler = fine(Compiler::find()).with_probes(probes);
         let each = |rank: &Communicator| on_rank(&case, rank, &compiler, fill, (launches, late));
         let held = fine(Communicator::each(&world.ranks, each));

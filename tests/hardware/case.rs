@@ -2,6 +2,7 @@
 
 use crate::fine;
 use crate::gpus::{World, dawdle};
+use crate::halves;
 use crate::memory::{Heap, Memory, Words};
 use counterflow::codegen::interp::{
     self, Disagreement, Expected, Input, Numbers, Options, Outcome, Output, Policy,
@@ -105,6 +106,11 @@ pub fn machine(kernel: &Kernel, sharing: u32) -> Machine {
 
 /// What kernels of a schedule differ in.
 pub type Kind = (Dtype, (u32, u32), Layout);
+
+/// The same for a schedule whose items may have two products.
+pub fn variant_of(program: &Program, world: u32, (dtype, tile, layout): Kind) -> Variant {
+    variant(world, (dtype, halves::tile(program, tile), layout))
+}
 
 pub fn variant(world: u32, (dtype, tile, layout): Kind) -> Variant {
     let variant = Variant::new(world).dtype(dtype).layout(layout);

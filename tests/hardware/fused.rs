@@ -83,8 +83,9 @@ fn is_fused(schedule: fn() -> Program) {
     };
     let compiler = fine(Compiler::find()).with_probes(TRACE);
     let shape = [Shape::new(256 * ranks, 512, 1024)];
-    let variant = case::variant(ranks, KINDS[0]);
-    let case = Case::new(&schedule(), &variant, &shape, world.sharing);
+    let program = schedule();
+    let variant = case::variant_of(&program, ranks, KINDS[0]);
+    let case = Case::new(&program, &variant, &shape, world.sharing);
     let (kernel, plan) = (&case.kernel, &case.plans[0]);
     let barriers = cuda::emit(&case.pipeline).waits.len() - kernel.counters.len();
     let data: Vec<u32> = (kernel.counters.iter().enumerate())

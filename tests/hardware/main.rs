@@ -12,6 +12,9 @@ mod nvidia;
 #[path = "../common/epilogues.rs"]
 mod epilogues;
 
+#[path = "../common/halves.rs"]
+mod halves;
+
 #[path = "../../codegen/tests/fixtures/copies.rs"]
 mod ways;
 
@@ -56,7 +59,7 @@ fn fine<T>(result: Result<T, Error>) -> T {
 /// A test of each schedule that GPUs run: `body` with its constructor.
 macro_rules! each_schedule {
     ($body:path) => {
-        crate::each_schedule!($body: gemm, ag_gemm, ag_gemm_pull, ag_gemm_ring, ag_gemm_double_ring, gemm_rs, gemm_rs_add, gemm_ar, bulk);
+        crate::each_schedule!($body: gemm, swiglu, ag_gemm, ag_gemm_pull, ag_gemm_ring, ag_gemm_double_ring, ag_swiglu, gemm_rs, gemm_rs_add, gemm_ar, bulk);
     };
     ($body:path: $($name:ident),*) => {
         $(
@@ -70,14 +73,16 @@ macro_rules! each_schedule {
 pub(crate) use each_schedule;
 
 /// The same list, for what compiles all of them.
-const SCHEDULES: [fn() -> counterflow::Program; 9] = {
+const SCHEDULES: [fn() -> counterflow::Program; 11] = {
     use counterflow::schedules::*;
     [
         gemm,
+        swiglu,
         ag_gemm,
         ag_gemm_pull,
         ag_gemm_ring,
         ag_gemm_double_ring,
+        ag_swiglu,
         gemm_rs,
         gemm_rs_add,
         gemm_ar,

@@ -1,7 +1,7 @@
 //! One body for every schedule: results are right in worlds 1 to 4, for both types and tiles, for shapes that nothing
 //! divides, with new data and a new M at every launch. The emulator runs it on small shapes.
 
-use crate::case::{Case, Device, Fill, Kind, in_parallel, on, variant};
+use crate::case::{Case, Device, Fill, Kind, in_parallel, on, variant, variant_of};
 use crate::gpus;
 use crate::strangers::{STRANGERS, Stranger};
 use crate::tiles::RAGGED;
@@ -71,7 +71,9 @@ impl Matrix {
             for size in self.sizes {
                 let shapes = shapes(self.rows, *size);
                 for fill in self.fills {
-                    let case = on(device, &schedule(), &variant(ranks, *kind), &shapes);
+                    let program = schedule();
+                    let variant = variant_of(&program, ranks, *kind);
+                    let case = on(device, &program, &variant, &shapes);
                     let fill = fill(u64::from(ranks) << 16 | ran.len() as u64);
                     let outcome = case.run(device, fill);
                     ran.push((case, fill, outcome));
@@ -193,7 +195,7 @@ fn layout_tn(schedule: Schedule) {
 }
 
 mod layout_tn {
-    crate::each_schedule!(super::layout_tn: gemm, gemm_rs, gemm_rs_add, gemm_ar, bulk);
+    crate::each_schedule!(super::layout_tn: gemm, swiglu, gemm_rs, gemm_rs_add, gemm_ar, bulk);
 }
 
 /// Small integers, whose sums are exact in any order: the same bits as the reference and the emulator.
@@ -370,5 +372,5 @@ fn emulated_tn(schedule: Schedule) {
 }
 
 mod emulated_tn {
-    crate::each_schedule!(super::emulated_tn: gemm, gemm_rs, gemm_rs_add, gemm_ar, bulk);
+    crate::each_schedule!(super::emulated_tn: gemm, swiglu, gemm_rs, gemm_rs_add, gemm_ar, bulk);
 }

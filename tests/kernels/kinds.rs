@@ -2,6 +2,7 @@
 //! each sort as the tile asks for. The ignored tests compile the whole matrix.
 
 use crate::epilogues;
+use crate::halves;
 use crate::sass::{all_pass, checked, nvidia};
 use crate::strangers::STRANGERS;
 use counterflow::codegen::cuda;
@@ -114,6 +115,7 @@ fn every_schedule_type_and_tile_passes_the_sass_checks() {
         for dtype in [Dtype::Bf16, Dtype::F16] {
             for tile in [(128, 128), (128, 256), (208, 128)] {
                 // The world is a parameter of the text.
+                let tile = halves::tile(&schedule(), tile);
                 let variant = Variant::new(4).dtype(dtype).set("tiles", tile);
                 cases.push((schedule(), variant.clone()));
                 cases.push((schedule(), variant.clone().layout(Layout::Nn)));

@@ -4,6 +4,8 @@
 mod epilogues;
 #[path = "../../codegen/tests/tile/generator/mod.rs"]
 mod generator;
+#[path = "../common/halves.rs"]
+mod halves;
 mod kinds;
 mod random;
 mod sass;

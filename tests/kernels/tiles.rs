@@ -1,5 +1,6 @@
 //! The knobs of the GEMM itself, compiled: tiles of every width, cooperative and in ping-pong, pass the SASS checks.
 
+use crate::halves;
 use crate::sass::all_pass;
 use counterflow::codegen::builder::{GemmOptions, ScheduleBuilder, Tune};
 use counterflow::codegen::program::Setting;
@@ -152,12 +153,17 @@ fn every_tile_that_the_library_offers_passes_the_sass_checks() {
             });
             cases.extend(tiles.map(|variant| (program.clone(), variant)));
             for tile in [(128, 160), (128, 144), (128, 128)]
-                .iter()
+                .into_iter()
                 .filter(|_| ping_pong)
             {
+                // Half of 144 columns are no multiple of 16.
+                let tile = halves::tile(&program, tile);
+                if !tile.1.is_multiple_of(16) {
+                    continue;
+                }
                 let variant = variant
                     .clone()
-                    .set("tiles", *tile)
+                    .set("tiles", tile)
                     .set("gemm.ping_pong", true);
                 cases.push((program.clone(), variant));
             }
@@ -174,7 +180,13 @@ fn only_ping_pong(tile: Setting) -> bool {
     let k = 64;
     let tile = Tile { rows, columns, k };
     let mode = Mode::Cooperative;
-    Wgmma { tile, mode }.refused().is_some()
+    Wgmma {
+        tile,
+        mode,
+        products: 1,
+    }
+    .refused()
+    .is_some()
 }
 
 /// Subtiles of f32, which TMA adds to what is there: one reduction where a tile would be stored.
@@ -191,6 +203,66 @@ fn what_a_launch_adds_to_passes_the_sass_checks() {
     ];
     let wgrad = kinds.map(|kind| (schedules::wgrad(), variant(kind).layout(Layout::Tn)));
     all_pass(&wgrad);
+}
+
+/// Two products an item: of every sort of tile, with everything that a tile may have beside them.
+#[test]
+fn two_products_pass_the_sass_checks() {
+    let plain = [
+        ((128, 128), false),
+        ((128, 112), false),
+        ((128, 96), false),
+        ((128, 64), false),
+        ((256, 80), false),
+        ((256, 64), false),
+        ((64, 128), true),
+        ((64, 64), true),
+        ((128, 80), true),
+        ((128, 64), true),
+        ((80, 128), false),
+        ((104, 128), false),
+        ((104, 64), true),
+        ((72, 128), true),
+        ((16, 64), true),
+    ];
+    let swiglu = |kind| (schedules::swiglu(), variant(kind));
+    let mut cases: Vec<_> = plain.into_iter().map(swiglu).collect();
+    cases.extend(plain.into_iter().take(2).map(|kind| {
+        let (program, variant) = swiglu(kind);
+        (program, variant.dtype(Dtype::F16))
+    }));
+    for (kind, cluster) in [
+        (((128, 128), false), (2, 1)),
+        (((128, 96), false), (1, 2)),
+        (((256, 80), false), (2, 1)),
+        (((128, 80), true), (2, 1)),
+        (((80, 128), false), (1, 2)),
+    ] {
+        let (program, variant) = swiglu(kind);
+        cases.push((program, variant.set("gemm.cluster", cluster)));
+    }
+    for (kind, layout) in [
+        (((128, 128), false), Layout::Nn),
+        (((128, 96), false), Layout::Nn),
+        (((128, 128), false), Layout::Tn),
+        (((80, 128), false), Layout::Tn),
+    ] {
+        let (program, variant) = swiglu(kind);
+        cases.push((program, variant.layout(layout)));
+    }
+    for kind in [
+        plain[0],
+        plain[1],
+        plain[2],
+        ((128, 80), true),
+        ((128, 64), true),
+    ] {
+        let of = Variant::new(4).set("tiles", kind.0);
+        let of = of.set("gemm.ping_pong", kind.1);
+        cases.push((schedules::ag_swiglu(), of.clone()));
+        cases.push((schedules::ag_swiglu(), of.layout(Layout::Nn)));
+    }
+    all_pass(&cases);
 }
 
 /// CTAs that load together, and share the steps of their tiles.

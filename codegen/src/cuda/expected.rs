@@ -85,7 +85,7 @@ struct Stands {
 impl Stands {
     /// Where every statement stands once.
     fn by_statements(pipeline: &Pipeline) -> Stands {
-        let (mut products, mut writes, mut adds, mut sums, mut copies) = (0, 0, 0, 0, 0);
+        let (mut multiplied, mut writes, mut adds, mut sums, mut copies) = (0, 0, 0, 0, 0);
         // Stored tiles beside a product; subtiles of 16 bits that are written and read by matrix instructions, f32 has others.
         let (mut tiles, mut stored, mut read) = (0, 0, 0);
         let halves = |region: &Region| {
@@ -93,7 +93,6 @@ impl Stands {
         };
         for role in &pipeline.kernel.roles {
             visit(&role.body, &mut |op| match &op.kind {
-                OpKind::Dot { .. } => products += 1,
                 OpKind::Reduce { from, .. } => {
                     sums += 1;
                     read += halves(from);
@@ -111,7 +110,8 @@ impl Stands {
                 }
                 // The host copies for a role without CTAs.
                 OpKind::Copy { .. } => copies += u32::from(!role.kind.sequential()),
-                OpKind::Wait { .. }
+                OpKind::Dot { .. }
+                | OpKind::Wait { .. }
                 | OpKind::Signal { .. }
                 | OpKind::ForRanks { .. }
                 | OpKind::If { .. } => {}
@@ -120,8 +120,9 @@ impl Stands {
         // What an item stores in several places is written to subtiles once, unless it differs in value or type.
         for role in &pipeline.kernel.roles {
             items(&role.body, &mut |body| {
-                let mut subtiles = Vec::new();
+                let (mut subtiles, mut products) = (Vec::new(), 0);
                 visit_ops(body, &mut |op| {
+                    products += u32::from(matches!(op.kind, OpKind::Dot { .. }));
                     if let OpKind::Store { dst, value, .. } = &op.kind {
                         let dtype = pipeline.kernel.buffers[dst.buffer.index()].dtype;
                         let value = &pipeline.kernel.values[usize::from(value.0)];
@@ -131,12 +132,14 @@ impl Stands {
                         }
                     }
                 });
+                multiplied += products.min(1);
             });
         }
         Stands {
-            products,
+            // One instruction may compute several of an item's products.
+            products: multiplied * pipeline.tiling().multiplies().len() as u32,
             // The operands of a step, a subtile of another rank's sum or of a stored tile, a box.
-            loads: operands(pipeline) * products + sums + tiles + copies,
+            loads: operands(pipeline) * multiplied + sums + tiles + copies,
             writes: writes + copies,
             adds,
             stored,

@@ -2,7 +2,7 @@
 
 use super::Text;
 use super::value::results;
-use crate::warp::{Expr, Field, FragmentOp, Slot, Spelling};
+use crate::warp::{Elements, Expr, Field, FragmentOp, Slot, Spelling};
 
 impl Text<'_> {
     /// One operation.
@@ -48,19 +48,21 @@ impl Text<'_> {
             FragmentOp::WriteSubtile {
                 ring,
                 part,
-                epilogue,
+                elements,
                 dtype,
             } => {
                 let shared = self.shared(*ring, 0, &Expr::Const(0), false);
                 let element = self.element(*dtype);
-                match epilogue {
-                    Some(index) => {
+                match elements {
+                    Elements::Applied(index) => {
                         let from = results(&self.pipeline.epilogues[*index]);
                         self.subtile("subtile_store", &element, (&from, ""), &shared);
                     }
-                    None => {
-                        let at = format!(" + {} * {} / 2", self.factor(part), self.subtile_n());
-                        self.subtile("subtile_store", &element, ("acc", &at), &shared);
+                    Elements::Product(product) => {
+                        let (acc, before) = self.accumulators(*product);
+                        let (part, subtile) = (self.factor(part), self.subtile_n());
+                        let at = format!(" + {before}{part} * {subtile} / 2");
+                        self.subtile("subtile_store", &element, (&acc, &at), &shared);
                     }
                 }
             }

@@ -5,6 +5,7 @@ use super::{PRELUDE, Param, Text, params};
 use crate::order::TileOrder;
 use crate::program::CounterId;
 use crate::sm90::cta::Mode;
+use crate::tiling::Major;
 use crate::warp::{
     BLOCK_ROWS, CONSUMERS, Expr, Field, Node, Pipeline, Ring, RunBy, cluster, counter_name,
 };
@@ -89,12 +90,16 @@ impl Text<'_> {
             ));
         }
         if pipeline.cta.multicast_group() > 1 {
-            let (shared, along) = if pipeline.cta.cluster().0 > 1 {
-                (1, "rows")
+            let (columns, along) = if pipeline.cta.cluster().0 > 1 {
+                (true, "rows")
             } else {
-                (0, "columns")
+                (false, "columns")
             };
-            let shared = &pipeline.rings[0].parts()[shared].name;
+            let operands = pipeline.tiling().operands().iter();
+            let operands = operands.zip(pipeline.rings[0].parts());
+            let shared = operands.filter(|(operand, _)| operand.columns == columns);
+            let shared = shared.map(|(_, part)| part.name.as_str());
+            let shared = shared.collect::<Vec<_>>().join(" and ");
             self.line(format!(
                 "constexpr u32 CLUSTER = {};  // CTAs along {along} that load {shared} together",
                 pipeline.cta.multicast_group()
@@ -173,8 +178,16 @@ impl Text<'_> {
             for (index, part) in buffer.parts.iter().enumerate() {
                 let (upper, at) = (part.name.to_uppercase(), buffer.part_at(index, 0));
                 let bytes = part.bytes;
+                let behind = if part.behind {
+                    let before = &buffer.parts[index - 1].name;
+                    format!(
+                        "  // behind {before} in each stage: one instruction multiplies by both"
+                    )
+                } else {
+                    String::new()
+                };
                 self.line(format!(
-                    "constexpr u32 {upper}_AT = {at}, {upper}_BYTES = {bytes};"
+                    "constexpr u32 {upper}_AT = {at}, {upper}_BYTES = {bytes};{behind}"
                 ));
             }
         }
@@ -494,7 +507,6 @@ impl Text<'_> {
             } else {
                 "a tile"
             };
-            let [x_rows, w_rows] = pipeline.kernel.variant.layout.mn_major();
             let descriptor = |name: &str, rows: bool| {
                 let at = format!("{}[0]", super::rings::smem(name));
                 if rows {
@@ -508,17 +520,23 @@ impl Text<'_> {
                 (Mode::Cooperative, 1) => format!(" + consumer * {}", next_block(rows)),
                 (Mode::Cooperative, _) => format!(" + consumer * BLOCKS * {}", next_block(rows)),
             };
-            let (of_x, of_w, name) = if pipeline.tiling().swapped() {
-                (String::new(), first_block(w_rows), "first_column")
+            let (on_m, name) = if pipeline.tiling().swapped() {
+                (true, "first_column")
             } else {
-                (first_block(x_rows), String::new(), "first_row")
+                (false, "first_row")
             };
-            if let ([x, w], true) = (
-                pipeline.rings[0].parts(),
-                !pipeline.tiling().operands().is_empty(),
-            ) {
-                self.line(format!("{}{of_x};", descriptor(&x.name, x_rows)));
-                self.line(format!("{}{of_w};", descriptor(&w.name, w_rows)));
+            let operands = pipeline.tiling().operands().iter();
+            for (operand, part) in operands.zip(pipeline.rings[0].parts()) {
+                // What lies behind another is within that one's tile.
+                if part.behind {
+                    continue;
+                }
+                let rows = operand.major == Major::Mn;
+                let first = match operand.columns == on_m {
+                    true => first_block(rows),
+                    false => String::new(),
+                };
+                self.line(format!("{}{first};", descriptor(&part.name, rows)));
             }
             self.line(format!(
                 "const u32 {name} = {first}warp % 4 * 16;  // of this warp's 16 in {whole}"

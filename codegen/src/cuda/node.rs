@@ -4,6 +4,7 @@ use super::Text;
 use super::words::{ONCE, next_block};
 use crate::program::{CounterId, StoreMode};
 use crate::sm90::cta::{Mode, instruction_k};
+use crate::tiling::Multiply;
 use crate::warp::{Expr, Field, Node, Phase, RingId, RunBy, Slot, Warp};
 use crate::warp::{Spelling, counter_name, factor};
 
@@ -282,7 +283,11 @@ impl Text<'_> {
                 self.line(format!("tma_wait<{}>();{why}", self.expr(pending)));
             }
             Node::MmaFence => self.line("wgmma_fence();"),
-            Node::Mma { ring, fresh } => self.mma(*ring, fresh),
+            Node::Mma {
+                ring,
+                multiply,
+                fresh,
+            } => self.mma(*ring, *multiply, fresh),
             Node::MmaCommit => self.line("wgmma_commit();"),
             Node::MmaWait { pending } => {
                 let why = if *pending == 0 {
@@ -292,19 +297,7 @@ impl Text<'_> {
                 };
                 self.line(format!("wgmma_wait<{pending}>();{why}"));
             }
-            Node::Accumulators => {
-                let (n, on_m) = if self.pipeline.tiling().swapped() {
-                    ("TILE_M", "columns")
-                } else {
-                    ("TILE_N", "rows")
-                };
-                self.line(if self.pipeline.cta.blocks() > 1 {
-                    format!("float acc[BLOCKS][{n} / 2];  // this thread's of each 64 {on_m}")
-                } else {
-                    format!("float acc[{n} / 2];  // this thread's of 64 {on_m}")
-                });
-                self.line("u32 previous = 0;");
-            }
+            Node::Accumulators => self.declare_accumulators(),
             Node::Fragment(op) => self.fragment(op),
             Node::FenceShared => self.line("fence_async_shared();"),
             Node::SyncWarp => self.line("__syncwarp();"),
@@ -379,17 +372,57 @@ impl Text<'_> {
         }
     }
 
-    fn mma(&mut self, ring: RingId, fresh: &Expr) {
+    fn declare_accumulators(&mut self) {
+        let (pipeline, n) = (self.pipeline, self.tile_n());
+        let on_m = if pipeline.tiling().swapped() {
+            "columns"
+        } else {
+            "rows"
+        };
+        let (blocks, of) = if pipeline.cta.blocks() > 1 {
+            ("[BLOCKS]", "each 64")
+        } else {
+            ("", "64")
+        };
+        for multiply in pipeline.tiling().multiplies() {
+            let (acc, _) = self.accumulators(multiply.first);
+            let (times, each) = match multiply.on_n.len() {
+                1 => (String::new(), ""),
+                several => (format!("{several} * "), ", product after product"),
+            };
+            self.line(format!(
+                "float {acc}{blocks}[{times}{n} / 2];  // this thread's of {of} {on_m}{each}"
+            ));
+        }
+        self.line("u32 previous = 0;");
+    }
+
+    fn mma(&mut self, ring: RingId, multiply: usize, fresh: &Expr) {
         let ring = self.pipeline.ring(ring);
-        let [x, w] = [0, 1].map(|part| ring.parts()[part].name.clone());
-        let at = |name: &str| {
+        let multiplies = self.pipeline.tiling().multiplies();
+        // Where one instruction goes on from operand to operand, its descriptor is of the first.
+        let parts = |multiply: &Multiply| {
+            let (x, w) = self
+                .pipeline
+                .tiling()
+                .sides(multiply.on_m, multiply.on_n[0]);
+            [x, w]
+        };
+        let known: Vec<usize> = multiplies[..multiply].iter().flat_map(parts).collect();
+        let [x, w] = parts(&multiplies[multiply]);
+        let at = |part: usize| {
+            let name = &ring.parts()[part].name;
+            let bytes = self.array_bytes(ring, part);
             format!(
-                "{name}s = {name}_tile + {}.index * ({}_BYTES >> 4)",
-                ring.name,
-                name.to_uppercase()
+                "{name}s = {name}_tile + {}.index * ({bytes} >> 4)",
+                ring.name
             )
         };
-        let (xs, ws, fresh) = (at(&x), at(&w), self.expr(fresh));
+        let new = [x, w].into_iter().filter(|part| !known.contains(part));
+        let new = new.map(at).collect::<Vec<_>>().join(", ");
+        let fresh = self.expr(fresh);
+        let acc = self.accumulators(multiplies[multiply].first).0;
+        let [x, w] = [x, w].map(|part| ring.parts()[part].name.clone());
         let rows = self.pipeline.kernel.variant.layout.mn_major();
         let [x_step, w_step] = rows.map(|rows| {
             if rows {
@@ -398,7 +431,7 @@ impl Text<'_> {
                 "WGMMA_K_STEP"
             }
         });
-        self.line(format!("const u64 {xs}, {ws};"));
+        self.line(format!("const u64 {new};"));
         self.line("#pragma unroll");
         let (x, w) = (
             format!("{x}s + k * {x_step}"),
@@ -422,11 +455,12 @@ impl Text<'_> {
         };
         let each = format!("for (u32 k = 0; k < TILE_K / {depth}; ++k)");
         if self.pipeline.cta.blocks() == 1 {
-            self.line(format!("{each} {}", step("acc", "")));
+            self.line(format!("{each} {}", step(&acc, "")));
         } else {
             self.block(each, |text| {
                 text.line("#pragma unroll");
-                let step = step("acc[block]", &format!(" + block * {}", next_block(a_rows)));
+                let (acc, next) = (format!("{acc}[block]"), next_block(a_rows));
+                let step = step(&acc, &format!(" + block * {next}"));
                 text.line(format!(
                     "for (u32 block = 0; block < BLOCKS; ++block) {step}"
                 ));

@@ -1,17 +1,20 @@
 //! Rings in the text: their barriers, places in slots, and arrivals.
 
 use super::Text;
-use crate::warp::{Barrier, BarrierId, Expr, Ring, RingId, Scope, Side, Slot};
+use crate::warp::{Barrier, BarrierId, Expr, Part, Ring, RingId, Scope, Side, Slot};
 
 impl Text<'_> {
     /// The objects of all roles: buffers, and the barriers of slots.
     pub(super) fn ring_objects(&mut self) {
         let rings = &self.pipeline.rings;
-        for part in rings.iter().flat_map(|ring| ring.parts()) {
-            let (name, upper) = (smem(&part.name), part.name.to_uppercase());
-            self.line(format!(
-                "const Buffer<{upper}_AT, {upper}_BYTES> {name} = {{base}};"
-            ));
+        for ring in rings {
+            for (index, part) in ring.parts().iter().enumerate() {
+                let (name, upper) = (smem(&part.name), part.name.to_uppercase());
+                let bytes = self.array_bytes(ring, index);
+                self.line(format!(
+                    "const Buffer<{upper}_AT, {bytes}> {name} = {{base}};"
+                ));
+            }
         }
         for (_, barrier) in rings.iter().flat_map(|ring| ring.barriers()) {
             let (scope, name, at) = (scope(barrier.scope), barrier.name, at(barrier));
@@ -19,6 +22,21 @@ impl Text<'_> {
             self.line(format!(
                 "const Barriers<{at}, {upper}, {scope}> {name} = {{base}};"
             ));
+        }
+    }
+
+    /// Bytes from a part of a slot to that of the next slot: its own, and of those in the same array.
+    pub(super) fn array_bytes(&self, ring: &Ring, part: usize) -> String {
+        let array = ring
+            .buffer
+            .as_ref()
+            .map_or(part..part + 1, |it| it.together(part));
+        let bytes = |part: &Part| format!("{}_BYTES", part.name.to_uppercase());
+        let all: Vec<String> = ring.parts()[array].iter().map(bytes).collect();
+        if all.len() == 1 {
+            all.concat()
+        } else {
+            format!("({})", all.join(" + "))
         }
     }
 

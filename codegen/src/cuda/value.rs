@@ -88,6 +88,28 @@ impl Text<'_> {
         }
     }
 
+    /// The registers of a product's accumulators: the array, and what lies before them in it.
+    pub(super) fn accumulators(&self, product: usize) -> (String, String) {
+        if self.pipeline.tiling().multiplies().len() > 1 {
+            return (self.pipeline.accumulators(product), String::new());
+        }
+        let before = match product {
+            0 => String::new(),
+            1 => format!("{} / 2 + ", self.tile_n()),
+            more => format!("{more} * {} / 2 + ", self.tile_n()),
+        };
+        ("acc".into(), before)
+    }
+
+    /// How much a tile has on the instruction's N side.
+    pub(super) fn tile_n(&self) -> &'static str {
+        if self.pipeline.tiling().swapped() {
+            "TILE_M"
+        } else {
+            "TILE_N"
+        }
+    }
+
     /// How much of the instruction's N side a subtile has.
     pub(super) fn subtile_n(&self) -> &'static str {
         if self.pipeline.tiling().swapped() {
@@ -157,7 +179,10 @@ impl Text<'_> {
         let block = if one { "" } else { "[block]" };
         let subtile = self.subtile_n();
         let arguments = epilogue.params.iter().map(|param| match param.from {
-            Source::Product => format!("acc{block}[{part} * {subtile} / 2 + i]"),
+            Source::Product(product) => {
+                let (acc, before) = self.accumulators(product);
+                format!("{acc}{block}[{before}{part} * {subtile} / 2 + i]")
+            }
             Source::Subtile | Source::Sum => format!("{}{block}[i]", param.name),
             Source::Vector if self.pipeline.tiling().swapped() => {
                 format!("{}{block}[vector_index_transposed(i)]", param.name)

@@ -11,28 +11,29 @@ use super::rings::{STAGES, SUBTILES};
 use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
-use crate::program::Var;
+use crate::program::{TensorId, Var};
+use crate::tiling::Product;
 use crate::value::{AccId, Binary, Value};
 use crate::warp::{
-    At, Epilogue, Expr, FragmentOp, MapId, Node, Param, Phase, Slot, Source, Test, identifier,
+    At, Elements, Epilogue, Expr, FragmentOp, MapId, Node, Param, Phase, Slot, Source, Test,
+    identifier,
 };
 
 impl Walk<'_, '_> {
-    /// What each store of an item writes: an [`Epilogue`], or the sum of what the item added to its accumulators.
+    /// What each store of an item writes: an [`Epilogue`], a product, or the sum of it and of what the item added to it.
     pub(super) fn epilogues(&mut self, sorted: &mut Sorted<'_>) {
-        let filled = |leaf: &Leaf<'_>| match leaf.op.kind {
-            OpKind::Dot { acc, .. } | OpKind::Reduce { acc, .. } => Some(acc),
-            OpKind::Wait { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Load { .. }
-            | OpKind::Store { .. }
-            | OpKind::ForRanks { .. }
-            | OpKind::If { .. } => None,
-        };
-        let product: Vec<AccId> = sorted.dot.iter().filter_map(filled).collect();
-        let sums = sorted.sums.iter().filter_map(|(_, sum)| filled(sum));
-        let mut sum: Vec<AccId> = product.iter().copied().chain(sums).collect();
+        let mut products: Vec<(AccId, usize)> = Vec::new();
+        for leaf in &sorted.dots {
+            if let OpKind::Dot { acc, a, b } = &leaf.op.kind {
+                products.push((*acc, self.product([a.buffer, b.buffer])));
+            }
+        }
+        let mut sum: Vec<AccId> = products.iter().map(|(acc, _)| *acc).collect();
+        for (_, leaf) in &sorted.sums {
+            if let OpKind::Reduce { acc, .. } = leaf.op.kind {
+                sum.push(acc);
+            }
+        }
         sum.sort();
         sum.dedup();
         let folds = |leaf: &Leaf<'_>| match leaf.op.kind {
@@ -48,9 +49,12 @@ impl Walk<'_, '_> {
             | OpKind::ForRanks { .. }
             | OpKind::If { .. } => true,
         };
-        sorted.apart = product.is_empty() || !sorted.stores.iter().all(folds);
+        // Stored tiles are added to the accumulators of the only product, where every store has all of that sum.
+        sorted.apart = products.len() != 1 || !sorted.stores.iter().all(folds);
         if sorted.apart {
-            sum = product;
+            sum.clear();
+        } else {
+            products[0].0 = sum[0];
         }
         let operands = self.operands(sorted);
         for leaf in &sorted.stores {
@@ -66,24 +70,25 @@ impl Walk<'_, '_> {
                     "a value that takes the terms of a sum apart",
                     "the sum of the product and stored tiles, then functions of it",
                 ));
-                sorted.epilogues.push(None);
+                sorted.elements.push(None);
                 continue;
             };
-            let product = sum.first().map(|first| Param {
-                acc: *first,
-                name: "product".into(),
-                from: Source::Product,
-            });
-            if product
-                .as_ref()
-                .is_some_and(|it| folded == Value::Acc(it.acc))
-            {
-                sorted.epilogues.push(None);
+            let as_it_is = |(acc, _): &&(AccId, usize)| folded == Value::Acc(*acc);
+            if let Some((_, product)) = products.iter().find(as_it_is) {
+                sorted.elements.push(Some(Elements::Product(*product)));
                 continue;
             }
+            let products: Vec<Param> = products
+                .iter()
+                .map(|(acc, product)| Param {
+                    acc: *acc,
+                    name: self.product_name(*product),
+                    from: Source::Product(*product),
+                })
+                .collect();
             let params = folded.accs().into_iter().filter_map(|acc| {
-                let known = product.iter().chain(&operands);
-                known.into_iter().find(|param| param.acc == acc).cloned()
+                let mut known = products.iter().chain(&operands);
+                known.find(|param| param.acc == acc).cloned()
             });
             let epilogue = Epilogue {
                 name: format!("{}_value", to.name),
@@ -104,7 +109,31 @@ impl Walk<'_, '_> {
                 known.push(epilogue);
                 known.len() - 1
             });
-            sorted.epilogues.push(Some(index));
+            sorted.elements.push(Some(Elements::Applied(index)));
+        }
+    }
+
+    /// Which of the products has those operands.
+    fn product(&self, tensors: [TensorId; 2]) -> usize {
+        let tiling = self.b.tiling();
+        let is = |product: &Product| product.map(|part| tiling.operands()[part].tensor) == tensors;
+        tiling.products().iter().position(is).unwrap_or(0)
+    }
+
+    /// What a product is called where its value is used: `product`, or by the operand that is its own.
+    fn product_name(&self, product: usize) -> String {
+        let tiling = self.b.tiling();
+        let products = tiling.products();
+        let [x, w] = products[product].map(|part| {
+            let tensor = tiling.operands()[part].tensor;
+            identifier(&self.b.kernel.buffers[tensor.index()].name)
+        });
+        let common = |side: usize| products.iter().all(|it| it[side] == products[0][side]);
+        match (products.len(), common(0), common(1)) {
+            (1, ..) => "product".into(),
+            (_, true, _) => format!("by_{w}"),
+            (_, false, true) => format!("of_{x}"),
+            (_, false, false) => format!("{x}_by_{w}"),
         }
     }
 
@@ -123,7 +152,9 @@ impl Walk<'_, '_> {
             };
             let buffer = &self.b.kernel.buffers[region.buffer.index()];
             let mut name = identifier(&buffer.name);
-            while name == "product" || operands.iter().any(|known| known.name == name) {
+            let products = 0..self.b.tiling().products().len();
+            let products: Vec<String> = products.map(|it| self.product_name(it)).collect();
+            while products.contains(&name) || operands.iter().any(|known| known.name == name) {
                 name.push('_');
             }
             operands.push(Param {
@@ -236,7 +267,11 @@ impl Walk<'_, '_> {
         let mut tiles = self.read_sums(sorted);
         tiles.extend(self.read_tiles(sorted));
         let mut vectors = self.read_vectors(sorted, var);
-        for (epilogue, stores) in groups(self, sorted) {
+        for (elements, stores) in groups(self, sorted) {
+            let epilogue = match elements {
+                Elements::Applied(epilogue) => Some(epilogue),
+                Elements::Product(_) => None,
+            };
             let dtype = stores
                 .first()
                 .map_or(self.b.tiling().element(), |leaf| self.stored(leaf));
@@ -265,7 +300,7 @@ impl Walk<'_, '_> {
                 Node::Fragment(FragmentOp::WriteSubtile {
                     ring: SUBTILES,
                     part: Expr::var("part"),
-                    epilogue,
+                    elements,
                     dtype,
                 }),
                 Node::FenceShared,
@@ -437,11 +472,19 @@ pub(super) const fn released() -> [Node; 4] {
 pub(super) fn groups<'s, 'a>(
     walk: &Walk<'_, '_>,
     sorted: &'s Sorted<'a>,
-) -> Vec<(Option<usize>, &'s [Leaf<'a>])> {
+) -> Vec<(Elements, &'s [Leaf<'a>])> {
     let mut groups = Vec::new();
     let mut from = 0;
     for at in 1..=sorted.stores.len() {
-        let of = |at: usize| sorted.epilogues.get(at).copied().flatten();
+        let refused = Elements::Product(0);
+        let of = |at: usize| {
+            sorted
+                .elements
+                .get(at)
+                .copied()
+                .flatten()
+                .unwrap_or(refused)
+        };
         let stored = |at: usize| walk.stored(&sorted.stores[at]);
         if at == sorted.stores.len() || (of(at), stored(at)) != (of(from), stored(from)) {
             groups.push((of(from), &sorted.stores[from..at]));

@@ -7,7 +7,7 @@ use crate::kernel::{Block, Cells, Kernel, Op, OpKind, Region};
 use crate::order::RankOrder;
 use crate::program::{CellIndex, CounterId, Loc, PartitionId, Pick, TensorKind, Var};
 use crate::rank::Cond;
-use crate::warp::{Expr, Field, Node, Note, Test, counter_name};
+use crate::warp::{Elements, Expr, Field, Node, Note, Test, counter_name};
 
 /// What is around an op within its item.
 #[derive(Clone, PartialEq)]
@@ -69,8 +69,8 @@ pub(super) fn leaves<'a>(kernel: &Kernel, body: &'a [Op]) -> Vec<Leaf<'a>> {
 pub(super) struct Sorted<'a> {
     /// Waits of the loading warp before the operands.
     pub load_waits: Vec<Leaf<'a>>,
-    /// The product.
-    pub dot: Option<Leaf<'a>>,
+    /// The products.
+    pub dots: Vec<Leaf<'a>>,
     /// Sums, each with the waits for the same slots.
     pub sums: Vec<(Vec<Leaf<'a>>, Leaf<'a>)>,
     /// Whether these have registers of their own, a subtile at a time, because they are not added to a product.
@@ -83,8 +83,8 @@ pub(super) struct Sorted<'a> {
     pub store_waits: Vec<Leaf<'a>>,
     /// The stores.
     pub stores: Vec<Leaf<'a>>,
-    /// What is applied before each of them.
-    pub epilogues: Vec<Option<usize>>,
+    /// What the elements of each are; `None` where it is refused.
+    pub elements: Vec<Option<Elements>>,
     /// The signals after them.
     pub signals: Vec<Leaf<'a>>,
 }
@@ -137,15 +137,8 @@ pub(super) fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Sorted<'
                 }
             }
             OpKind::Dot { .. } => {
-                if sorted.dot.is_some() {
-                    walk.b.found.push(refuse(
-                        Some(at),
-                        "a second dot in one item",
-                        "one product an item",
-                    ));
-                }
                 sorted.load_waits.append(&mut waiting);
-                sorted.dot = Some(leaf.clone());
+                sorted.dots.push(leaf.clone());
             }
             OpKind::Reduce { .. } => sorted.sums.push((taken(&mut waiting), leaf.clone())),
             OpKind::Load { from, .. } if is_vector(kernel, from) => {
@@ -164,9 +157,9 @@ pub(super) fn sort<'a>(walk: &mut Walk<'_, '_>, leaves: &[Leaf<'a>]) -> Sorted<'
     }
     // Where nothing is stored, as in a branch that was left out, stored tiles are not read; what they wait for is.
     if sorted.stores.is_empty() {
-        let sums = match sorted.dot {
-            Some(_) => Vec::new(),
-            None => std::mem::take(&mut sorted.sums),
+        let sums = match sorted.dots.is_empty() {
+            false => Vec::new(),
+            true => std::mem::take(&mut sorted.sums),
         };
         let unread = sums.into_iter().chain(std::mem::take(&mut sorted.loads));
         sorted

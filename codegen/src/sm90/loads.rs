@@ -15,7 +15,7 @@ use super::walk::Walk;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, Region};
 use crate::program::{CellIndex, Pick};
-use crate::tiling::Major;
+use crate::tiling::{self, Major};
 use crate::warp::{
     At, BLOCK_ROWS, Expr, Field, MapId, Node, PARTIAL_BOX_ROWS, PartialBoxes, Phase, Test,
     identifier,
@@ -47,20 +47,30 @@ struct TileSide {
 impl Walk<'_, '_> {
     /// A tile's loads: its product's operands, then what is added to it or read beside it.
     pub(super) fn load(&mut self, sorted: &Sorted<'_>) -> Vec<Node> {
-        let Some(dot) = &sorted.dot else {
+        if sorted.dots.is_empty() {
             let mut nodes = self.waits(&sorted.load_waits);
             nodes.extend(self.load_operands(sorted));
             return nodes;
-        };
-        let OpKind::Dot { a, b, .. } = &dot.op.kind else {
-            return Vec::new();
-        };
+        }
         let names = self.declared.len();
-        let note = self.note(dot.op);
-        let (Some(x), Some(w)) = (self.operand(0, a), self.operand(1, b)) else {
-            return Vec::new();
-        };
+        let notes: Vec<Node> = sorted.dots.iter().map(|dot| self.note(dot.op)).collect();
+        // What the waits are not for is loaded before them: operands that nobody writes meanwhile, but for `x`.
+        let (mut early, mut late) = (Vec::new(), Vec::new());
+        for (part, region) in self.operands_of(sorted) {
+            let columns = self.b.tiling().operands()[part].columns;
+            let handed_over = self.b.kernel.is_handed_over(region);
+            let Some(staged) = self.operand(part, region) else {
+                return Vec::new();
+            };
+            if columns && !handed_over && !sorted.load_waits.is_empty() {
+                early.push(staged);
+            } else {
+                late.push(staged);
+            }
+        }
         self.declared.truncate(names);
+        let all = || late.iter().chain(&early);
+        let bytes = all().map(|staged| staged.bytes.clone());
         let mut body = vec![
             Node::Await {
                 barrier: STAGES.empty(),
@@ -68,37 +78,33 @@ impl Walk<'_, '_> {
             },
             Node::Expect {
                 barrier: STAGES.full(),
-                bytes: x.bytes + w.bytes,
+                bytes: bytes.reduce(|all, more| all + more).unwrap_or(0.into()),
             },
         ];
         let waits = self.waits(&sorted.load_waits);
-        let first = Test::Equal(Expr::var("step"), 0.into());
-        if waits.is_empty() {
-            body.extend(x.loads.into_iter().chain(w.loads));
-        } else if self.b.kernel.is_handed_over(b) {
-            // The waits may be for it.
+        let loads = |staged: &[Staged]| staged.iter().flat_map(|it| it.loads.clone()).collect();
+        body.extend::<Vec<_>>(loads(&early));
+        if !waits.is_empty() {
             body.push(Node::If {
-                test: first,
+                test: Test::Equal(Expr::var("step"), 0.into()),
                 body: waits,
             });
-            body.extend(x.loads.into_iter().chain(w.loads));
-        } else {
-            body.extend(w.loads);
-            body.push(Node::If {
-                test: first,
-                body: waits,
-            });
-            body.extend(x.loads);
         }
+        body.extend::<Vec<_>>(loads(&late));
         body.push(Node::Advance {
             ring: STAGES,
             keep: false,
         });
         let mut nodes = self.stages_free();
-        nodes.push(note);
-        // A remark that is of both is made once.
-        let others = w.sizes.into_iter().filter(|node| !x.sizes.contains(node));
-        nodes.extend(x.sizes.iter().cloned().chain(others));
+        nodes.extend(notes);
+        // A remark that is of several is made once.
+        let mut sizes: Vec<Node> = Vec::new();
+        for node in all().flat_map(|staged| &staged.sizes) {
+            if !sizes.contains(node) {
+                sizes.push(node.clone());
+            }
+        }
+        nodes.extend(sizes);
         nodes.push(steps(body));
         for (waits, sum) in sorted.sums.iter().filter(|_| !sorted.apart) {
             nodes.push(self.note(sum.op));
@@ -106,6 +112,38 @@ impl Walk<'_, '_> {
         }
         nodes.extend(self.load_operands(sorted));
         nodes
+    }
+
+    /// The operands of an item's products, by their parts of a stage.
+    fn operands_of<'a>(&mut self, sorted: &Sorted<'a>) -> Vec<(usize, &'a Region)> {
+        let mut found: Vec<(usize, &Region)> = Vec::new();
+        for leaf in &sorted.dots {
+            let OpKind::Dot { a, b, .. } = &leaf.op.kind else {
+                continue;
+            };
+            for (region, columns) in [(a, false), (b, true)] {
+                let mut operands = self.b.tiling().operands().iter();
+                let is = |operand: &tiling::Operand| {
+                    (operand.tensor, operand.columns) == (region.buffer, columns)
+                };
+                let Some(part) = operands.position(is) else {
+                    continue;
+                };
+                match found.iter().find(|(known, _)| *known == part) {
+                    None => found.push((part, region)),
+                    Some((_, known)) if *known == region => {}
+                    Some(_) => {
+                        let name = &self.b.kernel.buffers[region.buffer.index()].name;
+                        let message = format!("two places of `{name}` in the products of one item");
+                        let at = Some(self.b.kernel.loc(leaf.op.id));
+                        let hint = "one place of a tensor: products share what is loaded of it";
+                        self.b.found.push(refuse(at, message, hint));
+                    }
+                }
+            }
+        }
+        found.sort_by_key(|(part, _)| *part);
+        found
     }
 
     /// Loads stored tiles through the stages: as many subtiles as fit where the larger operand would be.

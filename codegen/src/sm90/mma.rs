@@ -11,23 +11,27 @@ use crate::warp::{Expr, FragmentOp, Node, Phase, Slot, Test};
 
 impl Walk<'_, '_> {
     pub(super) fn multiply(&mut self, sorted: &Sorted<'_>, var: Var, tiles: Expr) -> Vec<Node> {
-        let Some(dot) = &sorted.dot else {
+        if sorted.dots.is_empty() {
             return self.write_subtiles(sorted, var);
-        };
+        }
         let arrive = |slot| Node::Arrive {
             barrier: STAGES.empty(),
             slot,
         };
-        let body = vec![
+        let mut body = vec![
             Node::Await {
                 barrier: STAGES.full(),
                 phase: Phase::ThisPhase,
             },
             Node::MmaFence,
-            Node::Mma {
-                ring: STAGES,
-                fresh: Expr::var("step"),
-            },
+        ];
+        let multiplies = 0..self.b.tiling().multiplies().len();
+        body.extend(multiplies.map(|multiply| Node::Mma {
+            ring: STAGES,
+            multiply,
+            fresh: Expr::var("step"),
+        }));
+        body.extend([
             Node::MmaCommit,
             Node::MmaWait { pending: 1 },
             Node::If {
@@ -38,9 +42,10 @@ impl Walk<'_, '_> {
                 ring: STAGES,
                 keep: true,
             },
-        ];
+        ]);
         let ping_pong = |node: Node| (self.b.cta.mode() == Mode::PingPong).then_some(node);
-        let mut nodes = vec![self.note(dot.op), Node::Accumulators];
+        let mut nodes: Vec<Node> = sorted.dots.iter().map(|dot| self.note(dot.op)).collect();
+        nodes.push(Node::Accumulators);
         nodes.extend(ping_pong(Node::AwaitOrder));
         nodes.extend(self.staggered(body));
         nodes.extend(ping_pong(Node::ArriveOrder));

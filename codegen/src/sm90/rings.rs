@@ -45,15 +45,21 @@ pub(super) fn lay_out(b: &Builder<'_>) -> Vec<Ring> {
     };
     // Those that share the tile.
     let sharing = b.rank(Expr::var("lane"), Expr::var("multicast_rank"));
-    let operands = tiling.operands().iter().map(|operand| Part {
+    // What one instruction reads for several products lies one behind the other.
+    let multiplies = tiling.multiplies();
+    let behind = |at: &usize| multiplies.iter().any(|it| it.on_n[1..].contains(at));
+    let operands = tiling.operands().iter().enumerate();
+    let operands = operands.map(|(at, operand)| Part {
         name: identifier(&b.kernel.buffers[operand.tensor.index()].name),
         bytes: operand.bytes,
+        behind: behind(&at),
     });
     let mut operands: Vec<Part> = operands.collect();
     if operands.is_empty() {
         operands.push(Part {
             name: "stored".into(),
             bytes: region("stage").bytes,
+            behind: false,
         });
     }
     let stage = over(
@@ -139,6 +145,7 @@ fn over(
         parts.push(Part {
             name: region.name.into(),
             bytes: region.bytes,
+            behind: false,
         });
     }
     Ring {

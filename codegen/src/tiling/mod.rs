@@ -48,13 +48,19 @@ pub enum Inputs {
     Stages(u32),
 }
 
-/// What a thread accumulates.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Accumulators {
-    /// Registers of a thread, for one product.
-    pub count: u32,
-    /// Products of an item that are in registers at once.
-    pub products: u32,
+/// A product of an item: which of the operands has the tile's rows, and which has its columns.
+pub type Product = [usize; 2];
+
+/// Products that the same instructions compute: those whose operands differ on the instruction's N side alone, where they lie
+/// one behind the other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Multiply {
+    /// The first of them; the others follow it.
+    pub first: usize,
+    /// The operand on the M side.
+    pub on_m: usize,
+    /// The operands on the N side, one a product.
+    pub on_n: Vec<usize>,
 }
 
 /// How the tiles of one GEMM loop are computed.
@@ -69,9 +75,11 @@ pub(crate) struct Parts {
     pub tile: Tile,
     pub swapped: bool,
     pub element: Dtype,
-    pub operands: Option<[Operand; 2]>,
     pub places: u32,
-    pub accumulators: Accumulators,
+    pub operands: Vec<Operand>,
+    pub products: Vec<Product>,
+    pub joined: bool,
+    pub accumulators: u32,
     pub split: u32,
     pub subtile: Subtile,
     pub widest: u32,
@@ -113,12 +121,35 @@ impl Tiling {
         }
     }
 
-    /// The operand that has the tile's rows, and the one that has its columns; none where nothing is multiplied.
-    pub const fn operands(&self) -> &[Operand] {
-        match &self.0.operands {
-            Some(operands) => operands,
-            None => &[],
+    /// What its products multiply, each operand once: those that have the tile's rows, then those that have its columns; none
+    /// where nothing is multiplied.
+    pub fn operands(&self) -> &[Operand] {
+        &self.0.operands
+    }
+
+    /// The products of an item.
+    pub fn products(&self) -> &[Product] {
+        &self.0.products
+    }
+
+    /// The same as instructions compute them: all together where they are joined, and one by one otherwise.
+    pub fn multiplies(&self) -> Vec<Multiply> {
+        let sides = |product: &Product| self.sides(product[0], product[1]);
+        let all = || self.0.products.iter().map(sides);
+        if self.0.joined {
+            let on_m = all().next().map_or(0, |(on_m, _)| on_m);
+            return vec![Multiply {
+                first: 0,
+                on_m,
+                on_n: all().map(|(_, on_n)| on_n).collect(),
+            }];
         }
+        let one = |(first, (on_m, on_n))| Multiply {
+            first,
+            on_m,
+            on_n: vec![on_n],
+        };
+        all().enumerate().map(one).collect()
     }
 
     /// The operands' element type; of what has none, that of the first tile of 16-bit elements.
@@ -126,8 +157,8 @@ impl Tiling {
         self.0.element
     }
 
-    /// What a thread accumulates.
-    pub const fn accumulators(&self) -> Accumulators {
+    /// Registers of a thread that accumulate, of all products together.
+    pub const fn accumulators(&self) -> u32 {
         self.0.accumulators
     }
 
@@ -162,10 +193,16 @@ impl Tiling {
         self.0.inputs
     }
 
-    /// Subtiles of stored tiles that a stage has room for where each operand would be; where nothing is multiplied it has
-    /// nothing else.
+    /// The first operand that has the tile's rows, and the first that has its columns.
+    fn first_of_sides(&self) -> [usize; 2] {
+        let mut operands = self.0.operands.iter();
+        [0, operands.position(|operand| operand.columns).unwrap_or(0)]
+    }
+
+    /// Subtiles of stored tiles that a stage has room for where the first operand of each side would be; where nothing is
+    /// multiplied it has nothing else.
     pub fn input_places(&self) -> [u32; 2] {
-        if self.0.operands.is_none() {
+        if self.0.operands.is_empty() {
             return [self.0.places, 0];
         }
         let Tile { rows, columns, k } = self.0.tile;
@@ -176,10 +213,11 @@ impl Tiling {
     /// Where in a slot a subtile of the n-th stored tile lies: at which operand's, and its number there.
     pub fn input_place(&self, index: u32) -> (usize, u32) {
         let [first, _] = self.input_places();
+        let [rows, columns] = self.first_of_sides();
         if index < first {
-            (0, index)
+            (rows, index)
         } else {
-            (1, index - first)
+            (columns, index - first)
         }
     }
 
@@ -187,8 +225,9 @@ impl Tiling {
     /// as many as fit there and divide the tile.
     pub fn reused_stage(&self) -> (usize, u32) {
         let Tile { rows, columns, .. } = self.0.tile;
-        let part = usize::from(columns >= rows && self.0.operands.is_some());
-        let (fits, all) = (self.input_places()[part], self.subtiles());
+        let side = usize::from(columns >= rows && !self.0.operands.is_empty());
+        let part = self.first_of_sides()[side];
+        let (fits, all) = (self.input_places()[side], self.subtiles());
         let divides = (1..=fits.max(1)).rfind(|few| all.is_multiple_of(*few));
         (part, divides.unwrap_or(1))
     }

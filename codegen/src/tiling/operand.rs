@@ -12,11 +12,13 @@ pub enum Major {
     Mn,
 }
 
-/// One operand of a product.
+/// One operand of a product, or of several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Operand {
     /// The tensor.
     pub tensor: TensorId,
+    /// Whether it has the tile's columns, and not its rows.
+    pub columns: bool,
     /// Its element type.
     pub element: Dtype,
     /// Which of its dimensions is contiguous.

@@ -64,14 +64,14 @@ pub enum FragmentOp {
         /// Which subtile of the tile.
         part: Expr,
     },
-    /// Rounds a subtile's accumulators, or of what became of them, into the current slot (ordinary stores).
+    /// Rounds a subtile's accumulators, or what became of them, into the current slot (ordinary stores).
     WriteSubtile {
         /// The ring.
         ring: RingId,
         /// Which subtile of the tile.
         part: Expr,
-        /// What was applied to it before.
-        epilogue: Option<usize>,
+        /// What its elements are.
+        elements: Elements,
         /// What it is rounded to.
         dtype: Dtype,
     },
@@ -165,7 +165,16 @@ impl FragmentOp {
     }
 }
 
-/// The math between the product and what is stored: a function of a lane's registers, element by element.
+/// What the elements of a subtile are before they are rounded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Elements {
+    /// A product's accumulators as they are.
+    Product(usize),
+    /// What [`FragmentOp::Apply`] made of them, by its epilogue.
+    Applied(usize),
+}
+
+/// The math between the products and what is stored: a function of a lane's registers, element by element.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Epilogue {
     /// Its name in the text.
@@ -192,8 +201,8 @@ pub struct Param {
 /// Where a number of an [`Epilogue`] comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// The item's accumulators.
-    Product,
+    /// The accumulators of one of the item's products.
+    Product(usize),
     /// [`FragmentOp::ReadSubtile`]
     Subtile,
     /// [`FragmentOp::AddToSum`]

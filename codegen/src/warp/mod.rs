@@ -30,7 +30,7 @@ mod visit;
 pub use crate::sm90::cta::{BLOCK_ROWS, CONSUMERS, PARTIAL_BOX_ROWS, RunBy, STAGING_COLUMNS};
 pub use crate::tiling::{Subtile, Tile};
 pub use expr::{Expr, Field, MOST_STEPS, Op, OrderId, Test, Values};
-pub use fragment::{Epilogue, FragmentOp, Param, Source};
+pub use fragment::{Elements, Epilogue, FragmentOp, Param, Source};
 pub use node::{At, Grid, Map, MapId, Node, Note, PartialBoxes, Phase, Slot, View};
 pub use ring::{Barrier, BarrierId, Buffer, MulticastArrivals, Part, Ring, RingId, Scope, Side};
 pub use scheduler::{Ctas, LoopId, Scheduler, SchedulerId};
@@ -120,13 +120,28 @@ impl Pipeline {
         self.cta.tiling()
     }
 
+    /// The name of a product's accumulators: those of several products have that of the operand that is theirs.
+    pub(crate) fn accumulators(&self, product: usize) -> String {
+        let products = self.tiling().products();
+        if products.len() == 1 {
+            return "acc".into();
+        }
+        let part = |part: usize| self.rings[0].parts()[part].name.clone();
+        let common = |side: usize| products.iter().all(|it| it[side] == products[0][side]);
+        match products[product] {
+            [_, w] if common(0) => format!("acc_{}", part(w)),
+            [x, _] if common(1) => format!("acc_{}", part(x)),
+            [x, w] => format!("acc_{}_{}", part(x), part(w)),
+        }
+    }
+
     /// Rows, columns and depth of a tile.
     pub const fn tile(&self) -> Tile {
         self.tiling().tile()
     }
 
     /// The element type of operands and results.
-    pub const fn dtype(&self) -> Dtype {
+    pub fn dtype(&self) -> Dtype {
         self.tiling().element()
     }
 

@@ -205,9 +205,13 @@ pub enum Node {
     /// Registers are settled before the next multiplies.
     MmaFence,
     /// Starts `acc (+)= x · wᵀ` of the current slot: adds unless `fresh` holds.
+    ///
+    /// Meaning: its accumulators may not be named until the group that it is in was waited for.
     Mma {
         /// The ring.
         ring: RingId,
+        /// Which of the tiling's multiplies, and so whose accumulators.
+        multiply: usize,
         /// When the accumulators start from zero at the slot's first step.
         fresh: Expr,
     },

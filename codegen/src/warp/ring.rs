@@ -67,7 +67,7 @@ pub struct Buffer {
     /// Places that the slots have. If there are fewer than slots in all sets, each place goes from one consumer to the next:
     /// whoever is done with a slot releases it to the set after, the last one to the first.
     pub places: u32,
-    /// What a slot holds: part after part, each as an array over places.
+    /// What a slot holds: part after part, each as an array over places, but for those that lie [behind another](Part::behind).
     pub parts: Vec<Part>,
 }
 
@@ -78,6 +78,8 @@ pub struct Part {
     pub name: String,
     /// Bytes in a slot.
     pub bytes: u32,
+    /// Whether it lies directly behind the part before it in each place: the two are an array together.
+    pub behind: bool,
 }
 
 /// An mbarrier of each slot of a ring.
@@ -133,10 +135,22 @@ impl Buffer {
         self.parts.iter().map(|part| part.bytes).sum()
     }
 
+    /// The parts that are an array together with that one.
+    pub fn together(&self, part: usize) -> std::ops::Range<usize> {
+        let first = self.parts[..=part].iter().rposition(|part| !part.behind);
+        let more = self.parts[part + 1..].iter();
+        first.unwrap_or(0)..part + 1 + more.take_while(|part| part.behind).count()
+    }
+
     /// Where in shared memory a part of a slot is.
     pub fn part_at(&self, part: usize, slot: u32) -> u32 {
-        let before: u32 = self.parts[..part].iter().map(|part| part.bytes).sum();
-        self.at + self.places * before + slot % self.places * self.parts[part].bytes
+        let bytes = |parts: &[Part]| parts.iter().map(|part| part.bytes).sum::<u32>();
+        let array = self.together(part);
+        let (before, within) = (
+            bytes(&self.parts[..array.start]),
+            bytes(&self.parts[array.start..part]),
+        );
+        self.at + self.places * before + slot % self.places * bytes(&self.parts[array]) + within
     }
 
     /// Where it ends.

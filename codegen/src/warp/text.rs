@@ -5,8 +5,8 @@ use crate::kernel::DimId;
 use crate::print::Page;
 use crate::program::{CounterId, StoreMode};
 use crate::warp::{
-    At, BarrierId, Ctas, Expr, Field, FragmentOp, Map, Node, Phase, Pipeline, Ring, RingId, RunBy,
-    Side, Slot, Source, View,
+    At, BarrierId, Ctas, Elements, Expr, Field, FragmentOp, Map, Node, Phase, Pipeline, Ring,
+    RingId, RunBy, Side, Slot, Source, View,
 };
 use std::fmt;
 
@@ -363,13 +363,30 @@ impl Printer<'_> {
                 format!("await all but {} stores", factor(pending, self))
             }
             Node::MmaFence => "fence registers".into(),
-            Node::Mma { ring, fresh } => {
-                let [x, w] = [0, 1].map(|part| self.part(*ring, part, &Expr::Const(0)));
-                format!("acc += {x} · {w}, from zero where {} == 0", number(fresh))
+            Node::Mma {
+                ring,
+                multiply,
+                fresh,
+            } => {
+                let multiply = &self.pipeline.tiling().multiplies()[*multiply];
+                let fresh = number(fresh);
+                let part = |part: usize| self.part(*ring, part, &Expr::Const(0));
+                let products = multiply.on_n.iter().zip(multiply.first..);
+                let products = products.map(|(on_n, product)| {
+                    let (x, w) = self.pipeline.tiling().sides(multiply.on_m, *on_n);
+                    let acc = self.pipeline.accumulators(product);
+                    format!("{acc} += {} · {}", part(x), part(w))
+                });
+                let products = products.collect::<Vec<_>>().join(", ");
+                format!("{products}, from zero where {fresh} == 0")
             }
             Node::MmaCommit => "commit products".into(),
             Node::MmaWait { pending } => format!("await all but {pending} products"),
-            Node::Accumulators => "acc".into(),
+            Node::Accumulators => {
+                let products = 0..self.pipeline.tiling().products().len();
+                let names = products.map(|product| self.pipeline.accumulators(product));
+                names.collect::<Vec<_>>().join(", ")
+            }
             Node::Fragment(op) => self.fragment(op),
             Node::FenceShared => "fence shared memory for TMA".into(),
             Node::SyncWarp => "sync the warp".into(),
@@ -451,7 +468,10 @@ impl Printer<'_> {
                         Some((Source::Subtile | Source::Sum | Source::Vector, name)) => {
                             name.clone()
                         }
-                        Some((Source::Product, _)) | None => format!("acc[{}]", number(part)),
+                        Some((Source::Product(product), _)) => {
+                            format!("{}[{}]", self.pipeline.accumulators(product), number(part))
+                        }
+                        None => format!("acc[{}]", number(part)),
                     }
                 };
                 format!("{} = {}", epilogue.name, epilogue.value.text(&name))
@@ -459,13 +479,15 @@ impl Printer<'_> {
             FragmentOp::WriteSubtile {
                 ring,
                 part,
-                epilogue,
+                elements,
                 dtype,
                 ..
             } => {
-                let from = match epilogue {
-                    Some(index) => self.pipeline.epilogues[*index].name.clone(),
-                    None => format!("acc[{}]", number(part)),
+                let from = match elements {
+                    Elements::Applied(index) => self.pipeline.epilogues[*index].name.clone(),
+                    Elements::Product(product) => {
+                        format!("{}[{}]", self.pipeline.accumulators(*product), number(part))
+                    }
                 };
                 let to = if *dtype == self.pipeline.dtype() {
                     String::new()

@@ -200,10 +200,9 @@ fn partials_come_before_all_are_done_with_their_steps() {
     // Before the last multiply has read its stage.
     let wait = |node: &Node| *node == Node::MmaWait { pending: 0 };
     insta::assert_snapshot!(without(two(), 0, wait), @"
-    error[race]: multiply of block 0 on rank 0 sends subtile 1 of its part to split-K partial 0 of CTA 1 of its cluster
-      = multiply of block 1 on rank 0 multiplies x of stage 0 by w of stage 0
-      = nothing orders these two
-      help: wait for a signal that the first one is complete
+    error[race]: multiply of block 1 on rank 0 sends subtile 0 of its part to split-K partial 1 of CTA 0 of its cluster
+      = multiplies into `acc` are under way
+      help: `wgmma_wait` for all groups of an item before its accumulators are named
     ");
 }
 

@@ -18,6 +18,7 @@ mod memory_order;
 mod mn_major;
 mod names;
 mod partial_tiles;
+mod products;
 mod queues;
 mod reach;
 mod slices;

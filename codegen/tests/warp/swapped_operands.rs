@@ -224,7 +224,7 @@ proptest! {
         prop_assert_eq!((columns, rows % 8, tile.rows % rows), (wide, 0, 0));
         let plain = after == After::Nothing && knobs.split == 1 && knobs.cluster == (1, 1);
         let most = if plain { 200 } else { 176 };
-        prop_assert!(tiling.accumulators().count <= most);
+        prop_assert!(tiling.accumulators() <= most);
         let checked = verify::pipeline(pipeline);
         prop_assert!(checked.is_ok(), "{}", checked.expect_err("refused"));
     }
@@ -233,7 +233,11 @@ proptest! {
     #[test]
     fn all_of_a_tile_is_multiplied(rows in (1u32..=32).prop_map(|atoms| atoms * 8), columns in (1u32..=16).prop_map(|few| few * 16), ping_pong in any::<bool>()) {
         let (tile, mode) = (Tile { rows, columns, k: 64 }, if ping_pong { Mode::PingPong } else { Mode::Cooperative });
-        let wgmma = Wgmma { tile, mode };
+        let wgmma = Wgmma {
+            tile,
+            mode,
+            products: 1,
+        };
         prop_assert_eq!(wgmma.swapped(), rows % 64 != 0);
         if wgmma.refused().is_none() && (ping_pong || wgmma.sides().0.is_multiple_of(128)) {
             let groups = if ping_pong { 1 } else { 2 };

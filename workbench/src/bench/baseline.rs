@@ -15,6 +15,10 @@ use counterflow_runtime::{Communicator, Error};
 /// The allowed error of cuBLASLt's GELU per unit of its argument: half of that of the GPU's tanh, 2^-11.
 const STEEP: f32 = 2.5e-4;
 
+/// The allowed error of a gated activation of rounded products, in roundings of each: SiLU is at most 1.1 as steep as its
+/// argument.
+const ROUNDED_BOTH: f32 = 2.2;
+
 /// An epilogue on the GPU.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Does {
@@ -54,17 +58,80 @@ pub(super) struct Baseline<'a> {
     /// Set by set.
     pub operands: Vec<Operands>,
     pub does: Does,
+    gated: Option<Gated<'a>>,
+}
+
+/// The products of a gated activation between cuBLASLt and the kernel that reads them. All sets share their memory, which
+/// the cache may hold.
+struct Gated<'a> {
+    numbers: &'a Numbers,
+    gate: Memory,
+    up: Memory,
+    /// Of each set: the operands of the second product, and where the result is.
+    sets: Vec<(Operands, Address)>,
+    dtype: Dtype,
+    count: u64,
+}
+
+impl<'a> Gated<'a> {
+    fn new(
+        rank: &Communicator,
+        numbers: &'a Numbers,
+        task: &Task<'_>,
+        sets: &[Set],
+    ) -> Result<Option<Gated<'a>>, Error> {
+        let Some(up) = task.epilogue().up else {
+            return Ok(None);
+        };
+        let [m, n, _] = task.case.size.map(u64::from);
+        let dtype = task.dtype;
+        let product = |name| Memory::new(rank, name, m * n * u64::from(dtype.bytes()), false);
+        let (of_gate, of_up) = (product("gate")?, product("up")?);
+        let of_set = |set: &Set| {
+            let plain = set.operands();
+            let second = Operands {
+                w: place(set, Some(up)).unwrap_or(plain.w),
+                y: of_up.address(),
+                ..plain
+            };
+            (second, plain.y)
+        };
+        Ok(Some(Gated {
+            sets: sets.iter().map(of_set).collect(),
+            gate: of_gate,
+            up: of_up,
+            numbers,
+            dtype,
+            count: m * n,
+        }))
+    }
 }
 
 impl<'a> Baseline<'a> {
     /// Everything in one call, if the library has an algorithm for that; otherwise the product alone.
     pub(super) fn new(
-        blas: &'a Blas,
+        rank: &Communicator,
+        (blas, numbers): (&'a Blas, &'a Numbers),
         task: &Task<'_>,
         sets: &[Set],
     ) -> Result<Baseline<'a>, Error> {
         let epilogue = task.epilogue();
         let plain: Vec<Operands> = sets.iter().map(Set::operands).collect();
+        if let Some(gated) = Gated::new(rank, numbers, task, sets)? {
+            let y = gated.gate.address();
+            let operands: Vec<Operands> =
+                plain.iter().map(|plain| Operands { y, ..*plain }).collect();
+            return Ok(Baseline {
+                name: epilogue.baseline(false),
+                product: blas.product(problem(task, Fused::default()), &operands)?,
+                operands,
+                does: Does {
+                    epilogue,
+                    steep: ROUNDED_BOTH * task.dtype.unit_roundoff() as f32,
+                },
+                gated: Some(gated),
+            });
+        }
         let fused: Vec<Operands> = sets
             .iter()
             .zip(&plain)
@@ -84,15 +151,29 @@ impl<'a> Baseline<'a> {
                 product,
                 operands: fused,
                 does: Does::theirs(epilogue),
+                gated: None,
             }),
             Err(Error::Toolkit { .. }) if epilogue.some() => Ok(Baseline {
                 name: epilogue.baseline(false),
                 product: blas.product(problem(task, Fused::default()), &plain)?,
                 operands: plain,
                 does: Does::theirs(FusedEpilogue::default()),
+                gated: None,
             }),
             Err(error) => Err(error),
         }
+    }
+
+    /// All of it, on a set.
+    pub(super) fn run(&self, set: usize) -> Result<(), Error> {
+        self.product.run(&self.operands[set])?;
+        let Some(gated) = &self.gated else {
+            return Ok(());
+        };
+        let (second, y) = &gated.sets[set];
+        self.product.run(second)?;
+        let operands = [gated.gate.address(), gated.up.address()];
+        gated.numbers.gate(operands, *y, gated.dtype, gated.count)
     }
 }
 
@@ -113,6 +194,8 @@ fn place(set: &Set, tensor: Option<TensorId>) -> Option<Address> {
 /// cuBLASLt's f32 product of the first set.
 pub(super) struct Exact<'a> {
     product: Memory,
+    /// That of a gated activation's second weights.
+    up: Option<Memory>,
     /// The contents of every result before the launch, if they count.
     before: Option<(Memory, Draw)>,
     set: &'a Set,
@@ -140,7 +223,18 @@ impl<'a> Exact<'a> {
             result: Dtype::F32,
             ..problem(task, Fused::default())
         };
-        blas.product(problem, &[operands])?.run(&operands)?;
+        let exact = blas.product(problem, &[operands])?;
+        exact.run(&operands)?;
+        let bytes = m * n * u64::from(Dtype::F32.bytes());
+        let up = match place(set, task.epilogue().up) {
+            Some(w) => {
+                let up = Memory::new(rank, "up", bytes, false)?;
+                let y = up.address();
+                exact.run(&Operands { w, y, ..operands })?;
+                Some(up)
+            }
+            None => None,
+        };
         let before = if task.epilogue().in_place {
             let (dtype, count) = (task.result(), m * n);
             let memory = Memory::new(rank, "operand", count * u64::from(dtype.bytes()), false)?;
@@ -157,6 +251,7 @@ impl<'a> Exact<'a> {
         };
         Ok(Exact {
             product,
+            up,
             before,
             set,
         })
@@ -185,6 +280,7 @@ impl<'a> Exact<'a> {
             got: at,
             dtype,
             product: self.product.address(),
+            up: self.up.as_ref().map(Memory::address),
             bias: given(does.epilogue.bias),
             activation: does.epilogue.activation,
             added: given(does.epilogue.added)

@@ -15,12 +15,14 @@ pub(super) struct FusedEpilogue {
     pub activation: Activation,
     pub added: Option<TensorId>,
     pub in_place: bool,
+    /// The second weights of a gated activation: SiLU of the product, times the product of the same rows with these.
+    pub up: Option<TensorId>,
 }
 
 /// What fills each accumulator.
 #[derive(Default)]
 struct Accs {
-    dots: BTreeSet<AccId>,
+    dots: BTreeMap<AccId, [TensorId; 2]>,
     loads: BTreeMap<AccId, TensorId>,
 }
 
@@ -31,7 +33,7 @@ impl FusedEpilogue {
         let mut stored = BTreeSet::new();
         for role in &kernel.roles {
             visit(&role.body, &mut |op| match &op.kind {
-                OpKind::Dot { acc, .. } => drop(accs.dots.insert(*acc)),
+                OpKind::Dot { acc, a, b } => drop(accs.dots.insert(*acc, [a.buffer, b.buffer])),
                 OpKind::Load { acc, from } => drop(accs.loads.insert(*acc, from.buffer)),
                 OpKind::Store { dst, value, .. } if dst.buffer == y => {
                     stored.insert(value.0);
@@ -87,6 +89,15 @@ impl FusedEpilogue {
             in_place: kernel.buffers[y.index()].kind == TensorKind::Accumulated,
             ..FusedEpilogue::default()
         };
+        if let Value::Binary(Binary::Mul, gate, up) = value
+            && let (Value::Unary(Unary::Silu, gate), Value::Acc(up)) = (&**gate, &**up)
+            && let Value::Acc(gate) = &**gate
+        {
+            let [x, w] = *accs.dots.get(gate)?;
+            let [also, up] = *accs.dots.get(up)?;
+            epilogue.up = (also == x && up != w).then_some(up);
+            return epilogue.up.map(|_| epilogue);
+        }
         let sum = match value {
             Value::Unary(Unary::Gelu, inner) => {
                 epilogue.activation = Activation::Gelu;
@@ -108,7 +119,7 @@ impl FusedEpilogue {
     /// The product, plus one bias at most, plus one matrix at most.
     fn sum(&mut self, kernel: &Kernel, accs: &Accs, value: &Value) -> Option<()> {
         if let Value::Acc(acc) = value {
-            return accs.dots.contains(acc).then_some(());
+            return accs.dots.contains_key(acc).then_some(());
         }
         let Value::Binary(Binary::Add, rest, more) = value else {
             return None;
@@ -140,7 +151,7 @@ impl FusedEpilogue {
 
     /// The tensors that it reads.
     pub(super) fn operands(self) -> impl Iterator<Item = TensorId> {
-        self.bias.into_iter().chain(self.added)
+        [self.bias, self.added, self.up].into_iter().flatten()
     }
 
     /// Rejects what one call of cuBLASLt cannot do.
@@ -204,6 +215,9 @@ impl FusedEpilogue {
     /// The baseline's name: whether cuBLASLt does everything in one call, and whether that is the same function.
     pub(super) fn baseline(self, fused: bool) -> String {
         match (self.some(), fused, self.activation) {
+            _ if self.up.is_some() => {
+                "cuBLASLt twice, then a kernel for SiLU and the product".into()
+            }
             (false, ..) => "cuBLASLt".into(),
             (true, false, _) => {
                 format!("cuBLASLt, the product alone: it has no {}", self.words())
@@ -302,6 +316,38 @@ mod tests {
             None
         );
         assert_eq!(epilogue(|acc, _, z| acc * z), None);
+    }
+
+    /// Two products of the same rows, and what becomes of them.
+    fn of_two(f: impl Fn(Value, Value) -> Value) -> Option<FusedEpilogue> {
+        let mut s = ScheduleBuilder::new("two");
+        let [x, gate, up] = ["x", "gate", "up"].map(|name| s.local(name, Dtype::Bf16));
+        let y = s.out("y", Dtype::Bf16);
+        let tiles = s.tiles("tiles", y, (128, 128));
+        s.gemm(GemmOptions::default(), |s| {
+            s.for_items("t", tiles.grouped(8), |s, t| {
+                let [gate, up] = [gate, up].map(|w| s.dot(x.at(t), w.at(t)));
+                s.store(y.at(t), f(gate, up));
+            });
+        });
+        let kernel = lower::lower(&s.finish(), &Variant::new(1)).expect("lowers");
+        FusedEpilogue::of(&kernel, TensorId(3))
+    }
+
+    #[test]
+    fn a_gated_activation_is_two_products_and_a_kernel() {
+        let swiglu = of_two(|gate, up| gate.silu() * up).expect("known");
+        let up = Some(TensorId(2));
+        let plain = FusedEpilogue::default();
+        assert_eq!(swiglu, FusedEpilogue { up, ..plain });
+        let name = swiglu.baseline(true);
+        assert_eq!(
+            name,
+            "cuBLASLt twice, then a kernel for SiLU and the product"
+        );
+        assert_eq!(of_two(|gate, up| gate.gelu() * up), None);
+        assert_eq!(of_two(|gate, up| gate.silu() + up), None);
+        assert_eq!(of_two(|gate, _| gate.clone().silu() * gate), None);
     }
 
     /// Otherwise its result would be compared with the plain product, and found wrong.

@@ -52,9 +52,16 @@ pub(super) struct Result {
     pub link: Option<f64>,
     pub reading: Option<Reading>,
     pub algorithms: usize,
+    /// Products of that size.
+    pub products: u32,
 }
 
 impl Result {
+    /// Operations of all products.
+    fn flop(&self) -> f64 {
+        self.case.flop() * f64::from(self.products)
+    }
+
     /// Builds the result from the ranks' samples. `names` are the candidates', with the choices of the schedule's
     /// kernels.
     pub(super) fn of(
@@ -102,6 +109,7 @@ impl Result {
                 .filter_map(|rank| rank.reading)
                 .min_by(|a, b| a.clock.median.total_cmp(&b.clock.median)),
             algorithms: ranks.first().map_or(0, |rank| rank.algorithms),
+            products: ranks.first().map_or(1, |rank| rank.products),
         }
     }
 
@@ -228,7 +236,7 @@ pub(super) fn text(results: &[Result]) -> String {
                 row.contender.clone(),
                 micros(row.seconds.median),
                 format!("{}..{}", micros(row.seconds.low), micros(row.seconds.high)),
-                format!("{:.0}", result.case.flop() / row.seconds.median / 1e12),
+                format!("{:.0}", result.flop() / row.seconds.median / 1e12),
                 format!("{:.3}", result.ratio(row)),
                 found,
                 first(state[0].clone()),
@@ -257,7 +265,7 @@ pub(super) fn sustained(results: &[Result]) -> Option<String> {
             let (Some(own), Some(base)) = (row.sustained, base) else {
                 continue;
             };
-            let rate = |seconds: f64| format!("{:.0}", result.case.flop() / seconds / 1e12);
+            let rate = |seconds: f64| format!("{:.0}", result.flop() / seconds / 1e12);
             let state = |of: fn(&Reading) -> f64| {
                 let reading = own.reading.as_ref();
                 reading.map_or("-".into(), |reading| format!("{:.0}", of(reading)))
@@ -383,14 +391,14 @@ pub(super) fn object(results: &[Result]) -> Json {
                 "seconds": spread(row.seconds),
                 "samples": row.samples,
                 "launches_a_sample": row.launches,
-                "flop_per_second": result.case.flop() / row.seconds.median,
+                "flop_per_second": result.flop() / row.seconds.median,
                 "wrong_elements": row.difference.wrong,
                 "of_rounding": row.difference.worst,
                 "over_cublas": row.over_cublas,
                 "of_bound": result.link.map(|_| row.seconds.median / result.bound()),
                 "sustained": row.sustained.as_ref().map(|own| json!({
                     "seconds": own.seconds,
-                    "flop_per_second": result.case.flop() / own.seconds,
+                    "flop_per_second": result.flop() / own.seconds,
                     "over_cublas": result.rows[0].sustained.map(|base| base.seconds / own.seconds),
                     "by_second": own.windows.map(spread),
                     "state": own.reading.as_ref().map(reading),
@@ -446,6 +454,7 @@ pub(super) mod tests {
             sustained: Vec::new(),
             algorithms: 8,
             baseline: CUBLAS.into(),
+            products: 1,
         };
         Result::of(&suite::single(size), &names, &[measured], link)
     }
@@ -487,6 +496,7 @@ pub(super) mod tests {
             sustained: Vec::new(),
             algorithms: 8,
             baseline: CUBLAS.into(),
+            products: 1,
         };
         let result = Result::of(&suite::single([512; 3]), &names, &[measured], None);
         let near = |got: f64| assert!((got - 1.1).abs() < 1e-9, "{got}");

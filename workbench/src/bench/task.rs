@@ -67,6 +67,8 @@ pub(super) struct Measured {
     pub algorithms: usize,
     /// What cuBLASLt did.
     pub baseline: String,
+    /// Products of the schedule.
+    pub products: u32,
 }
 
 /// One set of operands and results.

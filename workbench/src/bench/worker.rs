@@ -43,10 +43,8 @@ impl Worker {
     pub(super) fn measure(&self, rank: &Communicator, task: &Task<'_>) -> Result<Measured, Error> {
         let begin = Instant::now();
         let sets = self.sets(rank, task)?;
-        let baseline = Baseline::new(&self.blas, task, &sets)?;
-        let Baseline {
-            product, operands, ..
-        } = &baseline;
+        let baseline = Baseline::new(rank, (&self.blas, &self.numbers), task, &sets)?;
+        let product = &baseline.product;
         let alone = task.alone.into_iter().map(|planned| (planned, true));
         let kernels = alone
             .chain(task.ours.iter().map(|planned| (planned, false)))
@@ -59,7 +57,7 @@ impl Worker {
         // Also for candidates that do not need it: the pause before a sample must favour none.
         let together = rank.world() > 1;
         let mut contenders = vec![Contender {
-            launch: Box::new(|set| product.run(&operands[set])),
+            launch: Box::new(|set| baseline.run(set)),
             together,
         }];
         let mut checks = Vec::new();
@@ -139,6 +137,7 @@ impl Worker {
             sustained,
             algorithms: product.tried(),
             baseline: baseline.name.clone(),
+            products: 1 + u32::from(task.epilogue().up.is_some()),
         })
     }
 
@@ -238,12 +237,12 @@ impl Worker {
                 .normal(made.w.address(), task.dtype, draw(seed(1, true), 0, n * k))?;
             for (which, (tensor, memory)) in (2..).zip(&made.more) {
                 let buffer = &kernel.buffers[tensor.index()];
-                let rows = if buffer.kind == TensorKind::Vector {
-                    1
-                } else {
-                    m
+                let elements = match buffer.kind {
+                    TensorKind::Vector => n,
+                    _ if roles.epilogue.up == Some(*tensor) => n * k,
+                    _ => m * n,
                 };
-                let drawn = draw(seed(which, true), 0, rows * n);
+                let drawn = draw(seed(which, true), 0, elements);
                 self.numbers.normal(memory.address(), buffer.dtype, drawn)?;
             }
             sets.push(made);

@@ -48,6 +48,28 @@ extern "C" __global__ void normal(void* to, u64 count, u64 seed, u64 first, u32 
     }
 }
 
+// to = silu(gate) * up, eight elements a thread: sixteen bytes of each matrix.
+extern "C" __global__ void gate(const uint4* gates, const uint4* ups, uint4* to, u64 count, u32 half) {
+    u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i * 8 >= count) return;
+    uint4 gate = gates[i], up = ups[i], result;
+    const u32 g[4] = {gate.x, gate.y, gate.z, gate.w}, u[4] = {up.x, up.y, up.z, up.w};
+    u32 r[4];
+#pragma unroll
+    for (u32 pair = 0; pair < 4; ++pair) {
+        u32 packed = 0;
+#pragma unroll
+        for (u32 side = 0; side < 2; ++side) {
+            float value = widen((u16)(g[pair] >> 16 * side), half);
+            float silu = value * __fdividef(1.0f, 1.0f + __expf(-value));
+            packed |= (u32)narrow(silu * widen((u16)(u[pair] >> 16 * side), half), half) << 16 * side;
+        }
+        r[pair] = packed;
+    }
+    result.x = r[0], result.y = r[1], result.z = r[2], result.w = r[3];
+    to[i] = result;
+}
+
 struct Found {
     u32 wrong, worst; // the worst in units of what is allowed, as the bits of a float
 };
@@ -78,9 +100,10 @@ extern "C" __global__ void differ(const u16* got, const char* want, u64 stride, 
 }
 
 // `got` beside what becomes of an unrounded product: plus a bias along its rows, through an activation (1: GELU by
-// erf, 2: by tanh), plus a matrix. NaN is wrong. `steep`: allowed besides, in units of the activation's argument.
-extern "C" __global__ void differ_fused(const void* got, const float* product, const void* bias, const void* added,
-                                        u64 count, u32 columns, u32 got_type, u32 bias_type, u32 added_type,
+// erf, 2: by tanh), plus a matrix. With `up`, SiLU of the product times that one. NaN is wrong. `steep`: allowed besides,
+// in units of the activation's argument, or of both products.
+extern "C" __global__ void differ_fused(const void* got, const float* product, const float* up, const void* bias,
+                                        const void* added, u64 count, u32 columns, u32 got_type, u32 bias_type, u32 added_type,
                                         u32 activation, float relative, float absolute, float steep, Found* found) {
     u64 step = (u64)gridDim.x * blockDim.x;
     u32 wrong = 0;
@@ -94,8 +117,16 @@ extern "C" __global__ void differ_fused(const void* got, const float* product, c
             float u = 0.79788456f * (value + 0.044715f * value * value * value);
             value = 0.5f * value * (1.0f + tanhf(u));
         }
+        float sums = absolute;
+        if (up) {
+            float silu = value / (1.0f + expf(-value));
+            // SiLU is no steeper than 1.1.
+            sums = absolute * (1.1f * fabsf(up[i]) + fabsf(silu));
+            argument *= fabsf(up[i]);
+            value = silu * up[i];
+        }
         if (added) value += get(added, i, added_type);
-        float allowed = relative * fabsf(value) + absolute + steep * argument;
+        float allowed = relative * fabsf(value) + sums + steep * argument;
         float off = fabsf(get(got, i, got_type) - value) / allowed;
         wrong += !(off <= 1.0f);
         worst = fmaxf(worst, off);

@@ -21,6 +21,7 @@ pub(crate) struct Numbers {
     normal: Function,
     differ: Function,
     differ_fused: Function,
+    gate: Function,
     stream: Stream,
 }
 
@@ -61,6 +62,8 @@ pub(crate) struct CompareFused {
     pub dtype: Dtype,
     /// The product, in f32.
     pub product: Address,
+    /// The second product of a gated activation, in f32.
+    pub up: Option<Address>,
     /// The vector that is added to every row, and its type.
     pub bias: Option<(Address, Dtype)>,
     /// The function applied then.
@@ -109,6 +112,7 @@ impl Numbers {
             normal: module.function("normal", 0)?,
             differ: module.function("differ", 0)?,
             differ_fused: module.function("differ_fused", 0)?,
+            gate: module.function("gate", 0)?,
             stream: stream.clone(),
         };
         numbers.see_mistakes()?;
@@ -171,6 +175,7 @@ impl Numbers {
                 got: got.address(),
                 dtype: Dtype::Bf16,
                 product: product.address(),
+                up: None,
                 bias: None,
                 activation,
                 added: None,
@@ -252,6 +257,34 @@ impl Numbers {
         Difference::read(&found)
     }
 
+    /// SiLU of the first matrix times the second.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub(crate) fn gate(
+        &self,
+        operands: [Address; 2],
+        to: Address,
+        dtype: Dtype,
+        count: u64,
+    ) -> Result<(), Error> {
+        let element = operand(dtype)?;
+        let mut arguments = Arguments::new();
+        for address in operands.into_iter().chain([to]) {
+            arguments.address(address);
+        }
+        arguments.bytes(&count.to_le_bytes());
+        arguments.number(element);
+        // Eight elements a thread, as many CTAs as that takes.
+        let each = u64::from(GRID.threads) * 8;
+        let grid = LaunchConfig {
+            ctas: count.div_ceil(each) as u32,
+            ..GRID
+        };
+        // SAFETY: it reads and writes `count` elements of matrices that the caller's memory holds.
+        unsafe { self.gate.launch(self.stream.cuda()?, grid, &arguments) }
+    }
+
     /// Compares with the epilogue of a product, once the stream is done.
     ///
     /// The result is rounded once, by half a unit in the last place. f32 sums differ as in [`Numbers::differ`]; no
@@ -267,7 +300,8 @@ impl Numbers {
         let [(bias, of_bias), (added, of_added)] =
             [compare.bias, compare.added].map(|given| given.unwrap_or((none, compare.dtype)));
         let mut arguments = Arguments::new();
-        for address in [compare.got, compare.product, bias, added] {
+        let up = compare.up.unwrap_or(none);
+        for address in [compare.got, compare.product, up, bias, added] {
             arguments.address(address);
         }
         arguments.bytes(&compare.count.to_le_bytes());
@@ -332,7 +366,12 @@ mod tests {
         kernels.sort_unstable();
         assert_eq!(
             kernels,
-            [("differ", 0, 9), ("differ_fused", 0, 14), ("normal", 0, 5)]
+            [
+                ("differ", 0, 9),
+                ("differ_fused", 0, 15),
+                ("gate", 0, 5),
+                ("normal", 0, 5)
+            ]
         );
     }
 }

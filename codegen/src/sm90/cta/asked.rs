@@ -6,12 +6,16 @@ use super::wgmma::{BLOCK_ROWS, Wgmma};
 use crate::dtype::Dtype;
 use crate::kernel::{Block, GemmKind, Kernel, Op, OpKind, Region, Role, visit, visit_ops};
 use crate::program::{Loc, PartitionId, TensorId, TensorKind};
-use crate::tiling::{Accumulators, Boxes, Inputs, Major, Operand, Parts, Tiling};
+use crate::tiling::{Boxes, Inputs, Major, Operand, Parts, Product, Tiling};
 use crate::value::{AccId, Value};
-use std::collections::BTreeSet;
 
 /// A product: its operands and where it stands.
-pub(super) type Dot = ([TensorId; 2], Loc);
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Dot {
+    pub acc: AccId,
+    pub tensors: [TensorId; 2],
+    pub at: Loc,
+}
 
 /// What the rules are asked about: one loop of a kernel's GEMM, before anything is decided.
 pub(super) struct Asked<'a> {
@@ -22,12 +26,12 @@ pub(super) struct Asked<'a> {
     pub partition: PartitionId,
     pub wgmma: Wgmma,
     pub dtype: Dtype,
-    /// The operands of its first product; `None` where it multiplies nothing.
-    pub tensors: Option<[TensorId; 2]>,
-    /// Every product of the kernel.
-    pub dots: &'a [Dot],
-    /// Products of an item that are in registers at once.
-    pub products: u32,
+    /// The products of an item, for each way through its branches.
+    pub ways: Vec<Vec<Dot>>,
+    /// The most that one of them has, each once.
+    pub products: Vec<[TensorId; 2]>,
+    /// Those of the kernel's first loop.
+    pub first: Vec<[TensorId; 2]>,
     /// What its items store, and read beside their products.
     pub item: Item,
     /// What the items of all loops do.
@@ -100,9 +104,40 @@ impl Asked<'_> {
         }
     }
 
+    /// What its products multiply: the tensors, each once, with the side of the tile that they have, and where each product's
+    /// are among them.
+    fn stages(&self) -> (Vec<(TensorId, usize)>, Vec<Product>) {
+        let mut staged: Vec<(TensorId, usize)> = Vec::new();
+        for side in [0, 1] {
+            for operand in self.products.iter().map(|tensors| (tensors[side], side)) {
+                if !staged.contains(&operand) {
+                    staged.push(operand);
+                }
+            }
+        }
+        let place = |operand| staged.iter().position(|known| *known == operand);
+        let places = |tensors: &[TensorId; 2]| {
+            [0, 1].map(|side| place((tensors[side], side)).expect("each is staged"))
+        };
+        let products = self.products.iter().map(places).collect();
+        (staged, products)
+    }
+
+    /// Whether the same instructions compute all products: they share the operand on the M side, and those on the N side lie
+    /// one behind the other without a gap.
+    fn joined(&self, products: &[Product]) -> bool {
+        let (m, n) = if self.wgmma.swapped() { (1, 0) } else { (0, 1) };
+        let mut several = products.iter();
+        let whole = !self.kernel.variant.layout.mn_major()[n]
+            || self.wgmma.sides().1.is_multiple_of(BLOCK_ROWS);
+        let first = several.next();
+        first.is_some_and(|first| several.all(|other| other[m] == first[m] && other[n] != first[n]))
+            && whole
+            && self.wgmma.has_room_for_all()
+    }
+
     /// The operands' tiles in a stage, and what brings them there.
-    fn operands(&self) -> Option<[Operand; 2]> {
-        let tensors = self.tensors?;
+    fn operands(&self, staged: &[(TensorId, usize)]) -> Vec<Operand> {
         let (tile, (down, across)) = (self.wgmma.tile, self.kind.cluster);
         let rows = [tile.rows, tile.columns];
         // What the CTAs of a cluster share, each loads a part of: those along rows have the same columns. The last ones along
@@ -110,7 +145,7 @@ impl Asked<'_> {
         let (multicast, outside) = ([across, down], [down > 1, across > 1]);
         let contiguous = self.kernel.variant.layout.mn_major();
         let accumulators = self.wgmma.accumulators();
-        Some([0, 1].map(|side| {
+        let operand = |(tensor, side): (TensorId, usize)| {
             let (rows, ctas) = (rows[side], multicast[side].max(1));
             let (major, boxes, staged) = if contiguous[side] {
                 let count = rows.div_ceil(BLOCK_ROWS);
@@ -131,14 +166,16 @@ impl Asked<'_> {
                 (Major::K, boxes, rows)
             };
             Operand {
-                tensor: tensors[side],
+                tensor,
+                columns: side == 1,
                 element: self.dtype,
                 major,
                 boxes,
                 multicast: ctas,
                 bytes: staged * tile.k * self.dtype.bytes(),
             }
-        }))
+        };
+        staged.iter().copied().map(operand).collect()
     }
 
     pub fn needs(&self) -> Needs {
@@ -150,26 +187,27 @@ impl Asked<'_> {
             results: self.results,
             alone: self.alone(),
         };
-        let stage = match self.operands() {
-            Some(operands) => operands.iter().map(|operand| operand.bytes).sum(),
-            None => self.places * needs.subtile().elements() * self.results.widest,
+        let operands = self.operands(&self.stages().0);
+        let stage = match operands.is_empty() {
+            false => operands.iter().map(|operand| operand.bytes).sum(),
+            true => self.places * needs.subtile().elements() * self.results.widest,
         };
         Needs { stage, ..needs }
     }
 
     pub fn tiling(&self, division: &Division) -> Tiling {
+        let (staged, products) = self.stages();
         Tiling::new(Parts {
             at: self.at,
             partition: self.partition,
             tile: self.wgmma.tile,
             swapped: self.wgmma.swapped(),
             element: self.dtype,
-            operands: self.operands(),
             places: self.places,
-            accumulators: Accumulators {
-                count: self.wgmma.accumulators(),
-                products: self.products,
-            },
+            operands: self.operands(&staged),
+            joined: self.joined(&products),
+            products,
+            accumulators: self.wgmma.accumulators(),
             split: self.kind.split,
             subtile: division.subtile,
             widest: self.results.widest,
@@ -200,26 +238,6 @@ pub(super) fn loops(body: &[Block]) -> Vec<Loop<'_>> {
         Block::Once { .. } | Block::Join => Vec::new(),
     });
     each.flatten().collect()
-}
-
-pub(super) fn dots(kernel: &Kernel, role: &Role) -> Vec<Dot> {
-    let mut dots = Vec::new();
-    visit(&role.body, &mut |op| {
-        if let OpKind::Dot { a, b, .. } = &op.kind {
-            dots.push(([a.buffer, b.buffer], kernel.loc(op.id)));
-        }
-    });
-    dots
-}
-
-pub(super) fn first_dot(kernel: &Kernel, body: &[Op]) -> Option<([TensorId; 2], Loc)> {
-    let mut first = None;
-    visit_ops(body, &mut |op| {
-        if let OpKind::Dot { a, b, .. } = &op.kind {
-            first.get_or_insert(([a.buffer, b.buffer], kernel.loc(op.id)));
-        }
-    });
-    first
 }
 
 /// Where items that multiply nothing first store, and the type of the first tile of 16-bit elements that they read or write.
@@ -292,25 +310,36 @@ pub(super) fn results(kernel: &Kernel, role: &Role) -> Results {
 /// Ways through an item's branches that are told apart; beyond that, they count as one that takes all branches.
 const MOST_WAYS: usize = 64;
 
-/// Products that are in registers at once: those of the accumulators that dots fill. Sums and loads stream through, and of
-/// two branches an item takes one.
-pub(super) fn products(body: &[Op]) -> u32 {
-    /// What each way through the branches has filled.
-    type Ways = BTreeSet<BTreeSet<AccId>>;
-    fn go(body: &[Op], ways: Ways) -> Ways {
-        body.iter().fold(ways, |ways, op| match &op.kind {
-            OpKind::Dot { acc, .. } => {
-                let fill = |way: BTreeSet<AccId>| way.into_iter().chain([*acc]).collect();
-                ways.into_iter().map(fill).collect()
+/// The products of an item, for each way through its branches: of two branches an item takes one.
+pub(super) fn ways(kernel: &Kernel, body: &[Op]) -> Vec<Vec<Dot>> {
+    fn go(kernel: &Kernel, body: &[Op], ways: Vec<Vec<Dot>>) -> Vec<Vec<Dot>> {
+        body.iter().fold(ways, |mut ways, op| match &op.kind {
+            OpKind::Dot { acc, a, b } => {
+                let (acc, tensors) = (*acc, [a.buffer, b.buffer]);
+                let at = kernel.loc(op.id);
+                let dot = Dot { acc, tensors, at };
+                ways.iter_mut().for_each(|way| way.push(dot));
+                ways
             }
-            OpKind::ForRanks { body, .. } => go(body, ways),
+            OpKind::ForRanks { body, .. } => go(kernel, body, ways),
             OpKind::If {
                 then, otherwise, ..
             } => {
-                let mut both = go(then, ways.clone());
-                both.extend(go(otherwise, ways));
+                let mut both = go(kernel, then, ways.clone());
+                let more = go(kernel, otherwise, ways);
+                both.extend(
+                    more.into_iter()
+                        .filter(|way| !both.contains(way))
+                        .collect::<Vec<_>>(),
+                );
                 if both.len() > MOST_WAYS {
-                    both = Ways::from([both.into_iter().flatten().collect()]);
+                    let mut all: Vec<Dot> = Vec::new();
+                    for dot in both.into_iter().flatten() {
+                        if !all.contains(&dot) {
+                            all.push(dot);
+                        }
+                    }
+                    both = vec![all];
                 }
                 both
             }
@@ -322,7 +351,16 @@ pub(super) fn products(body: &[Op]) -> u32 {
             | OpKind::Store { .. } => ways,
         })
     }
-    let ways = go(body, Ways::from([BTreeSet::new()]));
-    let most = ways.iter().map(BTreeSet::len).max();
-    most.unwrap_or(0) as u32
+    go(kernel, body, vec![Vec::new()])
+}
+
+/// What a way multiplies, each product once.
+pub(super) fn distinct(way: &[Dot]) -> Vec<[TensorId; 2]> {
+    let mut products = Vec::new();
+    for dot in way {
+        if !products.contains(&dot.tensors) {
+            products.push(dot.tensors);
+        }
+    }
+    products
 }

@@ -19,7 +19,7 @@ use crate::dtype::Dtype;
 use crate::kernel::{Block, GemmKind, Kernel, OpKind, Role as Loops, RoleKind, visit_ops};
 use crate::tiling::Tiling;
 use crate::variant::Arch;
-use asked::{Asked, Dot, Item, dots, first_dot, first_store, loops, products, results};
+use asked::{Asked, Item, distinct, first_store, loops, results, ways};
 use registers::reallocated;
 use rules::{Level, refuse};
 use smem::{Division, Needs};
@@ -123,15 +123,21 @@ pub fn decide(kernel: &Kernel) -> Decision {
         RoleKind::Gemm(kind) => Some((role, kind)),
         RoleKind::Comm { .. } | RoleKind::SpareWarps | RoleKind::CopyEngine => None,
     });
-    let dots = gemm.map_or_else(Vec::new, |(role, _)| dots(kernel, role));
+    let multiplies = |(role, _): &(&Loops, GemmKind)| {
+        let mut loops = loops(&role.body).into_iter();
+        loops.any(|each| ways(kernel, each.body).iter().any(|way| !way.is_empty()))
+    };
+    let has_products = gemm.as_ref().is_some_and(multiplies);
     let asked = match gemm {
-        Some(gemm) if dots.is_empty() => of_stores(kernel, gemm, &mut misfits),
-        Some(gemm) => all_asked(kernel, gemm, &dots, &mut misfits),
+        Some(gemm) if has_products => all_asked(kernel, gemm, &mut misfits),
+        Some(gemm) => of_stores(kernel, gemm, &mut misfits),
         None => Vec::new(),
     };
     // A pipeline is of one tile: that of its first loop. The others are compared with it where they are built.
+    let mut multiplied = |asked| rules::find(asked, Level::Multiplies, &mut missing);
+    let all = asked.iter().filter(|asked| multiplied(asked)).count();
     let of_first = |first| rules::find(first, Level::Runs, &mut missing);
-    let has_pipeline = asked.first().is_some_and(of_first);
+    let has_pipeline = asked.first().is_some_and(of_first) && all == asked.len();
     let mut divided: Vec<(Asked<'_>, Needs, Division)> = Vec::new();
     for asked in asked {
         if !rules::find(&asked, Level::Fits, &mut misfits) {
@@ -152,7 +158,7 @@ pub fn decide(kernel: &Kernel) -> Decision {
         }
     }
     // Tiles of nothing multiplied have a plan, whatever they are: only their warps are made as those that feed tensor cores.
-    if dots.is_empty() {
+    if !has_products {
         missing.append(&mut misfits);
     }
     Decision {
@@ -166,16 +172,19 @@ pub fn decide(kernel: &Kernel) -> Decision {
 fn all_asked<'a>(
     kernel: &'a Kernel,
     (role, kind): (&Loops, GemmKind),
-    dots: &'a [Dot],
     misfits: &mut Vec<Diagnostic>,
 ) -> Vec<Asked<'a>> {
     let results = results(kernel, role);
-    let mut all = Vec::new();
+    let mut all: Vec<Asked<'_>> = Vec::new();
     for each in loops(&role.body) {
         let (partition, body) = (each.partition, each.body);
-        let Some((tensors, at)) = first_dot(kernel, body) else {
+        let ways = ways(kernel, body);
+        let mut products: Vec<_> = ways.iter().map(|way| distinct(way)).collect();
+        products.sort_by_key(Vec::len);
+        let (Some(products), Some(first)) = (products.pop(), ways.iter().flatten().next()) else {
             continue;
         };
+        let ([x, _], at) = (first.tensors, first.at);
         let tile = &kernel.partitions[partition.index()];
         let (Some(rows), Some(columns)) = (tile.row_block, tile.column_block) else {
             let message = format!("a dot runs over `{}`, whose items are not tiles", tile.name);
@@ -191,11 +200,11 @@ fn all_asked<'a>(
             kind,
             at,
             partition,
-            wgmma: Wgmma::new(&kind, (rows, columns)),
-            dtype: kernel.buffers[tensors[0].index()].dtype,
-            tensors: Some(tensors),
-            dots,
-            products: products(body),
+            wgmma: Wgmma::new(&kind, (rows, columns), products.len() as u32),
+            dtype: kernel.buffers[x.index()].dtype,
+            first: (all.first()).map_or_else(|| products.clone(), |first| first.products.clone()),
+            ways,
+            products,
             item: Item::of(kernel, body),
             results,
             places: 0,
@@ -233,11 +242,11 @@ fn of_stores<'a>(
             kind,
             at,
             partition,
-            wgmma: Wgmma::new(&kind, (rows, columns)),
+            wgmma: Wgmma::new(&kind, (rows, columns), 0),
             dtype: Dtype::Bf16,
-            tensors: None,
-            dots: &[],
-            products: 0,
+            ways: Vec::new(),
+            products: Vec::new(),
+            first: Vec::new(),
             item: Item::of(kernel, body),
             results,
             places: 0,

@@ -3,15 +3,15 @@
 //! A rule has one of two levels. What does not *fit* the architecture has no plan. What fits may still have no pipeline in
 //! this version: it does not *run*.
 
-use super::asked::Asked;
+use super::asked::{Asked, Dot, distinct};
 use super::registers::{Company, has_registers};
 use super::wgmma::{ATOM_ROWS, MOST_ACCUMULATORS, Mode, Wgmma};
 use crate::diag::{Diagnostic, Rule as About};
 use crate::dtype::Dtype;
 use crate::kernel::{Block, GemmKind, Kernel, OpKind, RoleKind, visit};
-use crate::program::Loc;
+use crate::program::{Loc, TensorId};
 use crate::shape::Geometry;
-use crate::tiling::Tiling;
+use crate::tiling::{Tile, Tiling};
 use crate::variant::Arch;
 
 /// CTAs of a cluster, at most: what every GPU of the architecture can place, and CUDA's portable size.
@@ -25,6 +25,8 @@ const ELEMENTS: [Dtype; 2] = [Dtype::Bf16, Dtype::F16];
 pub(super) enum Level {
     /// Its tiles fit the architecture.
     Fits,
+    /// This version has a pipeline for what each of its loops multiplies.
+    Multiplies,
     /// This version has a pipeline for it.
     Runs,
 }
@@ -44,17 +46,28 @@ const fn fits(last: bool, finds: fn(&Asked<'_>) -> Vec<Diagnostic>) -> Rule {
     Rule { level, last, finds }
 }
 
+const fn multiplies(finds: fn(&Asked<'_>) -> Vec<Diagnostic>) -> Rule {
+    Rule {
+        level: Level::Multiplies,
+        last: true,
+        finds,
+    }
+}
+
 const fn runs(last: bool, finds: fn(&Asked<'_>) -> Vec<Diagnostic>) -> Rule {
     let level = Level::Runs;
     Rule { level, last, finds }
 }
 
 /// Every rule, in the order of what they presuppose. How shared memory is divided comes after them.
-const RULES: [Rule; 10] = [
+const RULES: [Rule; 13] = [
     fits(true, multiplied),
     fits(true, whole_swizzles),
     fits(false, registers),
-    runs(false, one_product),
+    multiplies(same_products),
+    multiplies(of_one_depth),
+    multiplies(one_accumulation),
+    multiplies(alone_with_sums),
     runs(false, multiplied_elements),
     runs(true, has_pipeline),
     runs(false, one_swizzle_atom),
@@ -120,7 +133,7 @@ fn multiplied(asked: &Asked<'_>) -> Vec<Diagnostic> {
 fn whole_swizzles(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let (k, dtype) = (asked.kind.k, asked.dtype);
     let step = k * dtype.bytes();
-    if asked.tensors.is_none() || step > 0 && step.is_multiple_of(128) {
+    if asked.products.is_empty() || step > 0 && step.is_multiple_of(128) {
         return Vec::new();
     }
     vec![refuse(
@@ -135,8 +148,9 @@ fn whole_swizzles(asked: &Asked<'_>) -> Vec<Diagnostic> {
 fn registers(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let tile = asked.wgmma.tile;
     let threads = 128 * asked.wgmma.mode.warpgroups();
-    let accumulators = u64::from(asked.products) * u64::from(tile.rows) * u64::from(tile.columns)
-        / u64::from(threads);
+    let products = asked.products.len() as u64;
+    let accumulators =
+        products * u64::from(tile.rows) * u64::from(tile.columns) / u64::from(threads);
     if accumulators <= u64::from(MOST_ACCUMULATORS) {
         return Vec::new();
     }
@@ -148,15 +162,64 @@ fn registers(asked: &Asked<'_>) -> Vec<Diagnostic> {
 }
 
 /// All items multiply the same tensors.
-fn one_product(asked: &Asked<'_>) -> Vec<Diagnostic> {
-    let mut dots = asked.dots.iter();
-    let other = dots.find(|(tensors, _)| Some(*tensors) != asked.tensors);
-    let refused = other.map(|(_, at)| {
+fn same_products(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let known = |dot: &&Dot| asked.first.contains(&dot.tensors);
+    let other = asked.ways.iter().flatten().find(|dot| !known(dot));
+    // A way without a product stores none: what it lacks has no place of its own.
+    let fewer = || {
+        let all = |way: &&Vec<Dot>| distinct(way).len() == asked.first.len();
+        let way = asked.ways.iter().find(|way| !way.is_empty() && !all(way))?;
+        way.first()
+    };
+    let refused = other.or_else(fewer).map(|dot| {
         refuse(
-            *at,
+            dot.at,
             "a second product",
-            "all items of a pipeline multiply the same two tensors",
+            "all items of a pipeline multiply the same tensors",
         )
+    });
+    refused.into_iter().collect()
+}
+
+/// Products of an item go through the same steps: their operands are of one type and depth.
+fn of_one_depth(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let of = |tensor: TensorId| {
+        let buffer = &asked.kernel.buffers[tensor.index()];
+        (buffer.dtype, buffer.columns)
+    };
+    let mut dots = asked.ways.iter().flatten();
+    let first = asked.products.first().map(|tensors| tensors.map(of));
+    let other = dots.find(|dot| Some(dot.tensors.map(of)) != first);
+    let refused = other.map(|dot| {
+        let message = "products of another type or depth beside each other";
+        let hint = "operands of one type, whose K is the same: they come step by step, together";
+        refuse(dot.at, message, hint)
+    });
+    refused.into_iter().collect()
+}
+
+/// A product has accumulators of its own.
+fn one_accumulation(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let again = asked.ways.iter().find_map(|way| {
+        let known = |at: usize| way[..at].iter().any(|dot| dot.acc == way[at].acc);
+        (0..way.len()).find(|at| known(*at)).map(|at| way[at].at)
+    });
+    let refused = again.map(|at| {
+        let message = "a second product into an accumulator";
+        let hint = "an accumulator each, and their sum in what is stored: `dot(..) + dot(..)`";
+        refuse(at, message, hint)
+    });
+    refused.into_iter().collect()
+}
+
+/// Sums of stored tiles are added to the accumulators of the only product.
+fn alone_with_sums(asked: &Asked<'_>) -> Vec<Diagnostic> {
+    let several = asked.ways.iter().any(|way| way.len() > 1);
+    let sum = asked.item.sums.first().filter(|_| several);
+    let refused = sum.map(|at| {
+        let message = "a sum of stored tiles, beside several products";
+        let hint = "one product an item that adds stored tiles, or tiles that are added one by one: `+ z[t]`";
+        refuse(*at, message, hint)
     });
     refused.into_iter().collect()
 }
@@ -174,14 +237,29 @@ fn multiplied_elements(asked: &Asked<'_>) -> Vec<Diagnostic> {
 /// Accumulators leave a thread registers for the rest.
 fn has_pipeline(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let hint = room(asked.wgmma, asked.company());
-    let refused = hint.map(|hint| refuse(asked.at, asked.tiles(), hint));
+    let refused = hint.map(|hint| {
+        let products = asked.products.len();
+        if products > 1 {
+            let message = format!("{} of {products} products", asked.tiles());
+            let hint = match most(asked.wgmma, asked.company()) {
+                Some(Tile { rows, columns, .. }) => {
+                    format!(
+                        "{products} products have accumulators for tiles of up to {rows}x{columns}"
+                    )
+                }
+                None => hint.into(),
+            };
+            return refuse(asked.at, message, hint);
+        }
+        refuse(asked.at, asked.tiles(), hint)
+    });
     refused.into_iter().collect()
 }
 
 /// A step is one atom of the swizzle.
 fn one_swizzle_atom(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let (k, atom) = (asked.kind.k, 128 / asked.dtype.bytes());
-    if k == atom || asked.tensors.is_none() {
+    if k == atom || asked.products.is_empty() {
         return Vec::new();
     }
     let message = format!("a K step of {k}");
@@ -192,7 +270,7 @@ fn one_swizzle_atom(asked: &Asked<'_>) -> Vec<Diagnostic> {
 /// Tiles of nothing multiplied are one CTA's, and of both warpgroups: what they read comes through the stages.
 fn shared_alone(asked: &Asked<'_>) -> Vec<Diagnostic> {
     let mut found = Vec::new();
-    if asked.tensors.is_some() {
+    if !asked.products.is_empty() {
         return found;
     }
     if asked.kind.ctas() > 1 {
@@ -256,6 +334,10 @@ fn splits(asked: &Asked<'_>) -> Vec<Diagnostic> {
         let most = MOST_CTAS / (down * across).max(1);
         let hint = format!("at most {MOST_CTAS} CTAs in all: `split` is at most {most}");
         found.push(refuse(at, message, hint));
+    }
+    if asked.products.len() > 1 {
+        let message = format!("{split} CTAs that split the K of several products");
+        found.push(refuse(at, message, "split = 1, or one product an item"));
     }
     let communicates = (kernel.roles.iter()).any(|role| !matches!(role.kind, RoleKind::Gemm(_)));
     if communicates || !kernel.counters.is_empty() {
@@ -373,6 +455,23 @@ pub(crate) fn placed(kernel: &Kernel, geometry: &Geometry) -> Vec<Diagnostic> {
         });
     }
     found
+}
+
+/// The largest tile with the same M side that has a pipeline.
+fn most(wgmma: Wgmma, company: Company) -> Option<Tile> {
+    let sides = (ATOM_ROWS..wgmma.sides().1).rev();
+    let smaller = sides.map(|n| {
+        let mut tile = wgmma.tile;
+        *(if wgmma.swapped() {
+            &mut tile.rows
+        } else {
+            &mut tile.columns
+        }) = n;
+        Wgmma { tile, ..wgmma }
+    });
+    let same = |other: &Wgmma| other.swapped() == wgmma.swapped();
+    let mut fits = smaller.filter(|other| same(other) && room(*other, company).is_none());
+    fits.next().map(|other| other.tile)
 }
 
 /// What keeps a tile from having a pipeline: a hint at those that have.

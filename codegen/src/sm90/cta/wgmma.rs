@@ -49,13 +49,16 @@ impl Mode {
 pub struct Wgmma {
     /// The tile.
     pub tile: Tile,
+    /// Products of it that are accumulated at once.
+    pub products: u32,
     /// Whether warpgroups share it.
     pub mode: Mode,
 }
 
 impl Wgmma {
-    /// The author's tile of so many rows and columns. A warpgroup multiplies blocks of 64: one alone is not shared.
-    pub const fn new(kind: &GemmKind, (rows, columns): (u32, u32)) -> Wgmma {
+    /// So many products of the author's tile of so many rows and columns. A warpgroup multiplies blocks of 64: one alone is
+    /// not shared.
+    pub const fn new(kind: &GemmKind, (rows, columns): (u32, u32), products: u32) -> Wgmma {
         let tile = Tile {
             rows,
             columns,
@@ -63,12 +66,13 @@ impl Wgmma {
         };
         let shared = Wgmma {
             tile,
+            products,
             mode: Mode::Cooperative,
         };
         if kind.ping_pong || shared.sides().0 <= BLOCK_ROWS {
             Wgmma {
-                tile,
                 mode: Mode::PingPong,
+                ..shared
             }
         } else {
             shared
@@ -96,7 +100,13 @@ impl Wgmma {
 
     /// Accumulators of a thread.
     pub const fn accumulators(&self) -> u32 {
-        self.blocks() * self.sides().1 / 2
+        self.products * self.blocks() * self.sides().1 / 2
+    }
+
+    /// Whether one instruction has room on its N side for all products: each then multiplies more of what it reads on the
+    /// M side.
+    pub const fn has_room_for_all(&self) -> bool {
+        self.products * self.sides().1 <= MOST
     }
 
     /// What keeps a tile from being multiplied at all, whatever room there is for it: a hint.

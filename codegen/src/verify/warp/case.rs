@@ -45,8 +45,6 @@ pub(super) struct Case<'a> {
     pub roles: Roles,
     /// CTAs of a rank.
     pub blocks: u32,
-    /// What products multiply.
-    pub operands: Vec<TensorId>,
     first: Vec<u32>,
     /// Cells of a rank.
     pub cells: u32,
@@ -85,14 +83,6 @@ impl<'a> Case<'a> {
         });
         let sizes = sizes.collect();
         let blocks = (2 + comm_ctas(pipeline)) * pipeline.cta.ctas();
-        let mut operands = Vec::new();
-        for role in &kernel.roles {
-            visit(&role.body, &mut |op| {
-                if let OpKind::Dot { a, b, .. } = &op.kind {
-                    operands = vec![a.buffer, b.buffer];
-                }
-            });
-        }
         let mut case = Case {
             pipeline,
             sizes,
@@ -100,7 +90,6 @@ impl<'a> Case<'a> {
             world: kernel.variant.world,
             roles,
             blocks,
-            operands,
             first,
             cells,
         };

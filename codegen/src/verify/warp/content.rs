@@ -3,14 +3,14 @@
 //! No numbers are computed. A slot holds a box of a tensor or a subtile of a product; a product knows its rows, its
 //! columns, how far along K it is and whose partial sums it has.
 
-use super::held::{Applied, Content, Phase, Place, TileProduct};
+use super::held::{Content, Fragment, Phase, Place, TileProduct};
 use super::simulator::{Agent, CALLER, Simulator, Touch, Verdict};
 use super::step::{Area, Box4};
 use super::trace;
 use crate::dtype::Dtype;
 use crate::kernel::{OpKind, visit};
 use crate::program::{StoreMode, TensorId, TensorKind};
-use crate::warp::{BLOCK_ROWS, Node, Source};
+use crate::warp::{BLOCK_ROWS, Elements, Node, Source};
 
 /// Part of an operand's tile.
 struct Operand {
@@ -131,10 +131,10 @@ impl Simulator<'_> {
         self.case.pipeline.tile().k * self.case.pipeline.dtype().bytes()
     }
 
-    /// A multiply takes the operands that completed on a phase; so many rows of each one's tile lie before.
+    /// A multiply takes a product's operands that completed on a phase; so many rows of each one's tile lie before.
     pub(super) fn multiplied(
         &mut self,
-        index: usize,
+        (index, product): (usize, usize),
         areas: [Area; 2],
         (befores, phase): ([u32; 2], Phase),
         fresh: bool,
@@ -142,8 +142,10 @@ impl Simulator<'_> {
         let (cta, line) = (self.agents[index].cta, self.line());
         let wrong = |what| Err(Box::new(trace::wrong(self, index, what)));
         let no_tile = "a stage does not hold one tile of each operand";
+        let tiling = self.case.pipeline.tiling();
+        let tensors = tiling.products()[product].map(|part| tiling.operands()[part].tensor);
         let [x, w] = [0, 1].map(|side| {
-            let part = (self.case.operands[side], areas[side]);
+            let part = (tensors[side], areas[side]);
             self.operand(cta, part, befores[side], phase)
         });
         let (Ok(x), Ok(w)) = (x, w) else {
@@ -169,24 +171,28 @@ impl Simulator<'_> {
         } else {
             0
         };
-        let product = &self.agents[index].product;
+        let so_far = &self.agents[index].fragment.products[product];
         let (before, depth) = if fresh {
             (at, first)
         } else {
-            (product.at, product.depth.1)
+            (so_far.at, so_far.depth.1)
         };
         if before != at || !alike || columns.0 != depth {
             return wrong("its operands are not the next of its tile's along K");
         }
-        let product = &mut self.agents[index].product;
+        let fragment = &mut self.agents[index].fragment;
         if fresh {
-            *product = TileProduct {
+            fragment.read.clear();
+            fragment.applied.clear();
+            fragment.products[product] = TileProduct {
+                tensors: Some(tensors),
                 at,
                 lacks,
                 depth: (first, first),
                 ..TileProduct::default()
             };
         }
+        let product = &mut fragment.products[product];
         product.lacks_also(lacks);
         product.depth.1 = columns.1;
         Ok(())
@@ -246,28 +252,20 @@ impl Simulator<'_> {
         index: usize,
         area: Area,
         part: u32,
-        epilogue: Option<usize>,
+        elements: Elements,
     ) -> Verdict {
         let Agent {
-            cta, ref product, ..
+            cta, ref fragment, ..
         } = self.agents[index];
-        let applied = |epilogue| {
-            let mut applied = product.applied.iter();
-            applied.find(|known| (known.epilogue, known.part) == (epilogue, part))
+        let there = match elements {
+            Elements::Applied(epilogue) => fragment.applied(epilogue, part).is_some(),
+            Elements::Product(_) => true,
         };
-        let written = match epilogue.map(applied) {
-            Some(None) => {
-                let what = "its epilogue was not applied to this subtile";
-                return Err(Box::new(trace::wrong(self, index, what)));
-            }
-            Some(Some(Applied { at: Some(at), .. })) => TileProduct {
-                at: *at,
-                of_reads: true,
-                ..TileProduct::default()
-            },
-            Some(Some(Applied { at: None, .. })) | None => product.clone(),
-        };
-        let content = Content::Subtile(written, part, epilogue);
+        if !there {
+            let what = "its epilogue was not applied to this subtile";
+            return Err(Box::new(trace::wrong(self, index, what)));
+        }
+        let content = Content::Subtile(fragment.clone(), part, elements);
         self.put(cta, area, content);
         Ok(())
     }
@@ -275,8 +273,9 @@ impl Simulator<'_> {
     /// A stored subtile is added.
     pub(super) fn added(&mut self, index: usize, subtile: Area, part: u32) -> Verdict {
         let Agent {
-            cta, ref product, ..
+            cta, ref fragment, ..
         } = self.agents[index];
+        let product = &fragment.products[0];
         let Some(from) = self.stored_subtile(cta, subtile) else {
             let what = "a stage does not hold one stored subtile";
             return Err(Box::new(trace::wrong(self, index, what)));
@@ -291,7 +290,7 @@ impl Simulator<'_> {
         }
         if part == 0 {
             let slot = self.case.slot(&from);
-            self.agents[index].product.added.push(slot);
+            self.agents[index].fragment.products[0].added.push(slot);
         }
         Ok(())
     }
@@ -317,52 +316,87 @@ impl Simulator<'_> {
                     }
                 }
                 Content::Partial(..) => return wrong("another CTA's partials lie there"),
-                Content::Subtile(product, part, epilogue) => {
-                    if !self.is_what_is_stored(to.tensor, *epilogue) {
+                Content::Subtile(fragment, part, elements) => {
+                    if !self.is_what_is_stored(to.tensor, fragment, *elements) {
                         return wrong("the schedule stores another value there");
                     }
                     let buffer = &kernel.buffers[to.tensor.index()];
-                    let place = self.subtile_of(product.at, *part);
-                    if product.of_reads {
+                    let before = self.columns_before(area, buffer.dtype);
+                    let me = self.agents[index].who.rank;
+                    let sums = self.adds_up(to.tensor, *elements);
+                    let others = (0..self.case.world).filter(|rank| sums && *rank != me);
+                    let others: Vec<u32> = others.collect();
+                    if let Some(at) = self.read_at(fragment, *elements, *part) {
                         // Nothing says in which rows a vector is, or where a number.
                         let is = |at: Option<u32>, to: u32| at.is_none_or(|at| at == to);
-                        let before = self.columns_before(area, buffer.dtype);
-                        if !is(place.0, row)
-                            || !is(place.1.map(|first| first + before), to.columns.0)
-                        {
+                        let (first, column) = self.subtile_of(at, *part);
+                        let column = column.map(|first| first + before);
+                        if !is(first, row) || !is(column, to.columns.0) {
                             return wrong("the subtile is of another place");
                         }
-                        continue;
                     }
-                    let k = self.depth();
-                    let lacks = "some of what exists of its operands was not loaded";
-                    let (Some(first), Some(column)) = place else {
-                        return wrong(lacks);
-                    };
-                    let before = self.columns_before(area, buffer.dtype);
-                    if (first, column + before) != (row, to.columns.0) {
-                        return wrong("the subtile is of another place");
-                    }
-                    if self.garbage(product, (*part, before), to) {
-                        return wrong(lacks);
-                    }
-                    if !product.has_all(*part, k) {
-                        return wrong("the product does not have all of K");
-                    }
-                    let mut added = product.added.clone();
-                    added.sort_unstable();
-                    let me = self.agents[index].who.rank;
-                    let sums = self.adds_up(to.tensor, *epilogue);
-                    let all: Vec<u32> = (0..self.case.world)
-                        .filter(|rank| sums && *rank != me)
-                        .collect();
-                    if added != all {
-                        return wrong("it does not have every other rank's part once");
+                    for product in self.products_in(fragment, *elements) {
+                        if let Some(what) =
+                            self.incomplete(product, (*part, before), (row, to), &others)
+                        {
+                            return wrong(what);
+                        }
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Where the tile is whose elements are of stored tiles and vectors alone.
+    fn read_at(&self, fragment: &Fragment, elements: Elements, part: u32) -> Option<Place> {
+        match elements {
+            Elements::Product(_) => None,
+            Elements::Applied(epilogue) => fragment.applied(epilogue, part)?.at,
+        }
+    }
+
+    /// The products that the elements of a subtile were made of.
+    fn products_in<'f>(&self, fragment: &'f Fragment, elements: Elements) -> Vec<&'f TileProduct> {
+        match elements {
+            Elements::Product(product) => vec![&fragment.products[product]],
+            Elements::Applied(epilogue) => {
+                let params = self.case.pipeline.epilogues[epilogue].params.iter();
+                let products = params.filter_map(|param| match param.from {
+                    Source::Product(product) => Some(&fragment.products[product]),
+                    Source::Subtile | Source::Sum | Source::Vector => None,
+                });
+                products.collect()
+            }
+        }
+    }
+
+    /// What a product lacks where a subtile of it is stored, from a column of it on, to a box whose first row is known; it
+    /// should have those ranks' parts.
+    fn incomplete(
+        &self,
+        product: &TileProduct,
+        (part, before): (u32, u32),
+        (row, to): (u32, &Box4),
+        others: &[u32],
+    ) -> Option<&'static str> {
+        let lacks = "some of what exists of its operands was not loaded";
+        let (Some(first), Some(column)) = self.subtile_of(product.at, part) else {
+            return Some(lacks);
+        };
+        let mut added = product.added.clone();
+        added.sort_unstable();
+        if (first, column + before) != (row, to.columns.0) {
+            Some("the subtile is of another place")
+        } else if self.garbage(product, (part, before), to) {
+            Some(lacks)
+        } else if !product.has_all(part, self.depth()) {
+            Some("the product does not have all of K")
+        } else if added != others {
+            Some("it does not have every other rank's part once")
+        } else {
+            None
+        }
     }
 
     /// Whether the schedule copies from one tensor to another.
@@ -388,17 +422,13 @@ impl Simulator<'_> {
 
     fn depth(&self) -> u32 {
         let buffers = &self.case.pipeline.kernel.buffers;
-        let columns = self
-            .case
-            .operands
-            .first()
-            .map(|x| buffers[x.index()].columns);
-        columns.map_or(0, |k| self.case.size(k))
+        let x = self.case.pipeline.tiling().operands().first();
+        x.map_or(0, |x| self.case.size(buffers[x.tensor.index()].columns))
     }
 
     /// Whether what is stored in a tensor is of accumulators to which stored tiles were added: of a sum that has no
     /// registers of its own.
-    fn adds_up(&self, tensor: TensorId, epilogue: Option<usize>) -> bool {
+    fn adds_up(&self, tensor: TensorId, elements: Elements) -> bool {
         let kernel = &self.case.pipeline.kernel;
         let (mut sums, mut stored) = (Vec::new(), Vec::new());
         for role in &kernel.roles {
@@ -417,7 +447,10 @@ impl Simulator<'_> {
                 | OpKind::If { .. } => {}
             });
         }
-        let params = epilogue.map_or(&[][..], |index| &self.case.pipeline.epilogues[index].params);
+        let params = match elements {
+            Elements::Product(_) => &[][..],
+            Elements::Applied(index) => &self.case.pipeline.epilogues[index].params,
+        };
         let apart = params.iter().any(|param| param.from == Source::Sum);
         !apart && stored.iter().any(|acc| sums.contains(acc))
     }

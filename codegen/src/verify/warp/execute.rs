@@ -129,6 +129,7 @@ impl Simulator<'_> {
                 agent.read = agent.read.saturating_sub(done);
             }
             Kind::Mma {
+                product,
                 areas,
                 before,
                 barrier,
@@ -136,14 +137,14 @@ impl Simulator<'_> {
             } => {
                 for area in areas {
                     let id = self.touch_shared(index, cta, area, false, true)?;
-                    self.agents[index].open_mma.push(id);
+                    self.agents[index].open_mma.push((id, product));
                 }
                 let over = self.ctas[cta].barriers[barrier].phase;
                 let phase = Phase {
                     barrier,
                     before: over.wrapping_sub(1),
                 };
-                self.multiplied(index, areas, (before, phase), fresh)?;
+                self.multiplied((index, product), areas, (before, phase), fresh)?;
             }
             Kind::MmaCommit => {
                 let agent = &mut self.agents[index];
@@ -153,7 +154,7 @@ impl Simulator<'_> {
             Kind::MmaWait { pending } => {
                 let agent = &mut self.agents[index];
                 let done = agent.mma.len().saturating_sub(pending);
-                for read in agent.mma.drain(..done).flatten() {
+                for (read, _) in agent.mma.drain(..done).flatten() {
                     agent.knows.shared.both(read);
                 }
             }

@@ -380,30 +380,43 @@ impl<'a> Flattener<'a> {
                     pending: self.value(pending) as usize,
                 },
             ),
-            Node::Mma { ring, fresh } => {
+            Node::Mma {
+                ring,
+                multiply,
+                fresh,
+            } => {
                 let slot = self.cursors[usize::from(ring.0)].slot;
                 let pipeline = self.case.pipeline;
                 let line = pipeline.tile().k * pipeline.dtype().bytes();
                 // Each group reads its share of what is on the instruction's M side, and all of the other operand.
                 let shared = usize::from(pipeline.tiling().swapped());
-                let read = [0, 1].map(|part| {
-                    let bytes = pipeline.ring(*ring).parts()[part].bytes;
-                    if part == shared {
-                        self.share(bytes)
-                    } else {
-                        (0, bytes)
-                    }
-                });
-                let area = |part: usize| self.area(*ring, part, slot, read[part].0, read[part].1);
-                self.push(
-                    node,
-                    Kind::Mma {
+                let multiply = &pipeline.tiling().multiplies()[*multiply];
+                // On the N side the instruction goes on where an operand ends, whatever lies there.
+                let mut behind = 0;
+                for (product, on_n) in (multiply.first..).zip(&multiply.on_n) {
+                    let (x, w) = pipeline.tiling().sides(multiply.on_m, *on_n);
+                    let bytes = [x, w].map(|part| pipeline.ring(*ring).parts()[part].bytes);
+                    let (m, n) = (shared, 1 - shared);
+                    let mut read = bytes.map(|bytes| (0, bytes));
+                    read[m] = self.share(bytes[m]);
+                    let area = |side: usize| {
+                        let (part, before) = if side == m {
+                            (multiply.on_m, 0)
+                        } else {
+                            (multiply.on_n[0], behind)
+                        };
+                        self.area(*ring, part, slot, before + read[side].0, read[side].1)
+                    };
+                    let kind = Kind::Mma {
+                        product,
                         areas: [area(0), area(1)],
                         before: read.map(|(offset, _)| offset / line),
                         barrier: self.barrier(ring.full(), slot),
                         fresh: self.value(fresh) == 0,
-                    },
-                );
+                    };
+                    self.push(node, kind);
+                    behind += bytes[n];
+                }
             }
             Node::MmaCommit => self.push(node, Kind::MmaCommit),
             Node::MmaWait { pending } => self.push(

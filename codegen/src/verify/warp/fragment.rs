@@ -3,7 +3,8 @@
 use super::flatten::Flattener;
 use super::simulator::{Simulator, Verdict};
 use super::step::{FragmentStep, Kind, Step};
-use crate::warp::{FragmentOp, Node, Slot};
+use super::trace;
+use crate::warp::{Elements, FragmentOp, Node, Slot, Source};
 
 impl<'a> Flattener<'a> {
     /// An operation with its numbers.
@@ -49,14 +50,14 @@ impl<'a> Flattener<'a> {
             FragmentOp::WriteSubtile {
                 ring,
                 part,
-                epilogue,
+                elements,
                 dtype,
             } => {
                 let (area, _) = self.subtile(*ring, 0, &0.into(), *dtype);
                 FragmentStep::WriteSubtile {
                     area,
                     part: self.subtile_number(part),
-                    epilogue: *epilogue,
+                    elements: *elements,
                 }
             }
             FragmentOp::AddSubtile {
@@ -102,15 +103,16 @@ impl Simulator<'_> {
     /// Does it.
     pub(super) fn fragment(&mut self, index: usize, step: FragmentStep) -> Verdict {
         let cta = self.agents[index].cta;
+        self.may_name(index, &step)?;
         match step {
             FragmentStep::WriteSubtile {
                 area,
                 part,
-                epilogue,
+                elements,
             } => {
                 let id = self.touch_shared(index, cta, area, true, false)?;
                 self.agents[index].accessed(id);
-                self.written_subtile(index, area, part, epilogue)?;
+                self.written_subtile(index, area, part, elements)?;
             }
             FragmentStep::AddSubtile {
                 area,
@@ -151,6 +153,30 @@ impl Simulator<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Accumulators are the tensor cores' until the multiplies into them have been waited for.
+    fn may_name(&self, index: usize, step: &FragmentStep) -> Verdict {
+        let named = |product: usize| match *step {
+            FragmentStep::WriteSubtile { elements, .. } => elements == Elements::Product(product),
+            FragmentStep::Apply { epilogue, .. } => {
+                let mut params = self.case.pipeline.epilogues[epilogue].params.iter();
+                params.any(|param| param.from == Source::Product(product))
+            }
+            FragmentStep::AddSubtile { .. }
+            | FragmentStep::SendPartial { .. }
+            | FragmentStep::AddPartial { .. } => true,
+            FragmentStep::ReadSubtile { .. }
+            | FragmentStep::ReadVector { .. }
+            | FragmentStep::StartSum { .. }
+            | FragmentStep::AddToSum { .. } => false,
+        };
+        let agent = &self.agents[index];
+        let mut under_way = agent.mma.iter().flatten().chain(&agent.open_mma);
+        match under_way.find(|(_, product)| named(*product)) {
+            None => Ok(()),
+            Some((_, product)) => Err(Box::new(trace::accumulating(self, index, *product))),
+        }
     }
 
     /// Tells it.

@@ -1,7 +1,40 @@
 //! What registers and shared memory hold: no numbers, but of which tensor, rows, columns and depth they are.
 
 use super::step::Box4;
+use crate::program::TensorId;
 use crate::value::AccId;
+use crate::warp::Elements;
+
+/// What a thread that multiplies has of a tile.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Fragment {
+    /// The products of its item.
+    pub products: Vec<TileProduct>,
+    /// Operands read for its epilogue: what was loaded, the row (of tiles) and the first column.
+    pub read: Vec<(AccId, Option<u32>, u32)>,
+    /// Sums of stored tiles that have registers of their own: whose parts each has.
+    pub summed: Vec<(AccId, Vec<u32>)>,
+    /// Epilogues applied to the subtile at hand.
+    pub applied: Vec<Applied>,
+}
+
+/// An epilogue that was applied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Applied {
+    pub epilogue: usize,
+    /// To which subtile.
+    pub part: u32,
+    /// Where what it reads is from, if it reads no product.
+    pub at: Option<Place>,
+}
+
+impl Fragment {
+    /// What is known of an epilogue of a subtile, if it was applied.
+    pub fn applied(&self, epilogue: usize, part: u32) -> Option<&Applied> {
+        let mut applied = self.applied.iter();
+        applied.find(|known| (known.epilogue, known.part) == (epilogue, part))
+    }
+}
 
 /// A tile's first row among all rows, and its first column; `None` where nothing says so.
 pub(super) type Place = (Option<u32>, Option<u32>);
@@ -9,6 +42,8 @@ pub(super) type Place = (Option<u32>, Option<u32>);
 /// A tile product so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct TileProduct {
+    /// What it is of.
+    pub tensors: Option<[TensorId; 2]>,
     /// Its tile's first row among all rows, and its first column; `None` where nothing of them was loaded, since none
     /// exists.
     pub at: Place,
@@ -21,24 +56,6 @@ pub(super) struct TileProduct {
     pub sums: Vec<(u32, (u32, u32))>,
     /// Whose partial tiles it has.
     pub added: Vec<u32>,
-    /// Operands read for its epilogue: what was loaded, the row (of tiles) and the first column.
-    pub read: Vec<(AccId, Option<u32>, u32)>,
-    /// Sums of stored tiles that have registers of their own: whose parts each has.
-    pub summed: Vec<(AccId, Vec<u32>)>,
-    /// Epilogues applied to the subtile at hand.
-    pub applied: Vec<Applied>,
-    /// Whether nothing of it is multiplied: it is what was computed of stored tiles and vectors alone.
-    pub of_reads: bool,
-}
-
-/// An epilogue that was applied.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Applied {
-    pub epilogue: usize,
-    /// To which subtile.
-    pub part: u32,
-    /// Where what it reads is from, if it reads no product.
-    pub at: Option<Place>,
 }
 
 impl TileProduct {
@@ -72,8 +89,8 @@ impl TileProduct {
 pub(super) enum Content {
     /// A box of a tensor, and the phase that its load completes on.
     Box(Box4, Phase),
-    /// A subtile of a product, after an epilogue.
-    Subtile(TileProduct, u32, Option<usize>),
+    /// A subtile of a product, or of what became of several.
+    Subtile(Fragment, u32, Elements),
     /// What another CTA has of a product, and which subtile of it.
     Partial(TileProduct, u32),
 }

@@ -28,6 +28,7 @@ impl Simulator<'_> {
             self.ctas.push(Cta::new(barriers.collect()));
         }
         let first = self.ctas.len() - self.case.blocks as usize;
+        let products = pipeline.tiling().products().len();
         for program in self.programs.of(self.case.plan_of(launch), rank) {
             let who = Who {
                 rank,
@@ -35,7 +36,12 @@ impl Simulator<'_> {
                 block: program.block,
                 warp: program.warp,
             };
-            let mut agent = Agent::new(who, &program.steps, &knows, first + program.block as usize);
+            let mut agent = Agent::new(
+                who,
+                &program.steps,
+                &knows,
+                (first + program.block as usize, products),
+            );
             if program.warp < pipeline.warps.len() {
                 agent.awaited = !pipeline.dependent_launch;
                 self.ctas[agent.cta].agents += 1;

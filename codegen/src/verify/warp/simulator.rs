@@ -1,7 +1,7 @@
 //! The state of a run: what each agent has done and seen, what lies in shared memory, who touched which part of a tensor.
 
 use super::case::Case;
-use super::held::{Content, TileProduct};
+use super::held::{Content, Fragment, TileProduct};
 use super::programs::Programs;
 use super::seen::{Bits, Knows};
 use super::step::{Area, Box4, Step};
@@ -36,8 +36,9 @@ pub(super) struct Agent<'a> {
     pub groups: Vec<Vec<(u32, Option<u32>)>>,
     /// How many of the groups have been waited for as read.
     pub read: usize,
-    pub open_mma: Vec<u32>,
-    pub mma: Vec<Vec<u32>>,
+    /// Multiplies: what each reads of shared memory, and whose accumulators it has.
+    pub open_mma: Vec<(u32, usize)>,
+    pub mma: Vec<Vec<(u32, usize)>>,
     /// The signal it holds back.
     pub pending: Option<(u32, u32, u64)>,
     pub cta: usize,
@@ -45,8 +46,8 @@ pub(super) struct Agent<'a> {
     pub past: Bits,
     /// Its own ordinary accesses of shared memory.
     pub own: Bits,
-    /// The tile product in its registers.
-    pub product: TileProduct,
+    /// What is in its registers.
+    pub fragment: Fragment,
     pub synced: bool,
     /// Whether the launches before are complete as far as it knows.
     pub awaited: bool,
@@ -126,7 +127,13 @@ pub(super) struct Simulator<'a> {
 }
 
 impl<'a> Agent<'a> {
-    pub fn new(who: Who, steps: &'a [Step<'a>], knows: &Knows, cta: usize) -> Self {
+    /// Of a CTA whose items have so many products.
+    pub fn new(
+        who: Who,
+        steps: &'a [Step<'a>],
+        knows: &Knows,
+        (cta, products): (usize, usize),
+    ) -> Self {
         Agent {
             who,
             steps,
@@ -141,7 +148,10 @@ impl<'a> Agent<'a> {
             cta,
             past: Bits::default(),
             own: Bits::default(),
-            product: TileProduct::default(),
+            fragment: Fragment {
+                products: vec![TileProduct::default(); products],
+                ..Fragment::default()
+            },
             synced: false,
             awaited: true,
         }

@@ -2,7 +2,7 @@
 
 use crate::program::TensorId;
 use crate::value::AccId;
-use crate::warp::{Node, View};
+use crate::warp::{Elements, Node, View};
 
 /// One concrete step, with the node it is an instance of.
 #[derive(Clone, Debug)]
@@ -53,6 +53,8 @@ pub(super) enum Kind {
         pending: usize,
     },
     Mma {
+        /// Whose accumulators.
+        product: usize,
         areas: [Area; 2],
         /// How many rows of each one's tile lie before.
         before: [u32; 2],
@@ -142,8 +144,8 @@ pub(super) enum FragmentStep {
         area: Area,
         /// Which subtile of the tile.
         part: u32,
-        /// What was applied to what is written.
-        epilogue: Option<usize>,
+        /// What is written.
+        elements: Elements,
     },
     /// Ordinary loads from shared memory, added to accumulators.
     AddSubtile {

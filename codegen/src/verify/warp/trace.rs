@@ -424,6 +424,14 @@ pub(super) fn stuck(simulator: &Simulator<'_>) -> Diagnostic {
     found
 }
 
+/// Accumulators that multiplies under way still write.
+pub(super) fn accumulating(simulator: &Simulator<'_>, index: usize, product: usize) -> Diagnostic {
+    let name = simulator.case.pipeline.accumulators(product);
+    Diagnostic::new(Rule::Race, None, simulator.now(index))
+        .note(None, format!("multiplies into `{name}` are under way"))
+        .hint("`wgmma_wait` for all groups of an item before its accumulators are named")
+}
+
 pub(super) fn wrong(simulator: &Simulator<'_>, index: usize, what: &str) -> Diagnostic {
     Diagnostic::new(Rule::Coverage, None, simulator.now(index)).note(None, what)
 }

@@ -1,13 +1,14 @@
 //! The math after the dot: that each subtile gets the value the schedule stores, from operands of its own rows and columns.
 
-use super::held::{Applied, Place};
+use super::held::{Applied, Fragment, Place};
 use super::simulator::{Simulator, Verdict};
 use super::step::Area;
 use super::trace;
-use crate::kernel::{OpKind, visit};
+use crate::kernel::{Kernel, OpKind, visit};
 use crate::program::TensorId;
-use crate::value::{AccId, Value};
-use crate::warp::Source;
+use crate::value::AccId;
+use crate::warp::{Elements, Source};
+use std::collections::HashMap;
 
 impl Simulator<'_> {
     /// The tensor that fills an accumulator: of a load, or of a sum.
@@ -27,7 +28,7 @@ impl Simulator<'_> {
     }
 
     fn has_read(&mut self, index: usize, acc: AccId, row: Option<u32>, column: u32) {
-        let read = &mut self.agents[index].product.read;
+        let read = &mut self.agents[index].fragment.read;
         read.retain(|(known, ..)| *known != acc);
         read.push((acc, row, column));
     }
@@ -49,23 +50,23 @@ impl Simulator<'_> {
 
     /// A sum begins.
     pub(super) fn start_sum(&mut self, index: usize, acc: AccId) {
-        let product = &mut self.agents[index].product;
-        product.read.retain(|(known, ..)| *known != acc);
-        product.summed.retain(|(known, _)| *known != acc);
-        product.summed.push((acc, Vec::new()));
+        let fragment = &mut self.agents[index].fragment;
+        fragment.read.retain(|(known, ..)| *known != acc);
+        fragment.summed.retain(|(known, _)| *known != acc);
+        fragment.summed.push((acc, Vec::new()));
     }
 
     /// A stored subtile is added to a sum: of the same place as those before it.
     pub(super) fn add_to_sum(&mut self, index: usize, subtile: Area, acc: AccId) -> Verdict {
-        let before = self.agents[index].product.read.iter();
+        let before = self.agents[index].fragment.read.iter();
         let before = before.copied().find(|(known, ..)| *known == acc);
         self.read_subtile(index, subtile, acc)?;
-        let (rank, product) = (self.stored_subtile(self.agents[index].cta, subtile), {
-            &mut self.agents[index].product
+        let (rank, fragment) = (self.stored_subtile(self.agents[index].cta, subtile), {
+            &mut self.agents[index].fragment
         });
-        let now = product.read.iter().find(|(known, ..)| *known == acc);
+        let now = fragment.read.iter().find(|(known, ..)| *known == acc);
         let same = before.is_none_or(|before| now == Some(&before));
-        let mut sums = product.summed.iter_mut();
+        let mut sums = fragment.summed.iter_mut();
         let sum = sums.find(|(known, _)| *known == acc);
         match (sum, rank) {
             (Some((_, ranks)), Some(from)) if same => ranks.push(self.case.slot(&from)),
@@ -84,7 +85,7 @@ impl Simulator<'_> {
     /// Whether a sum has every other rank's part once.
     fn has_all_others(&self, index: usize, acc: AccId) -> bool {
         let agent = &self.agents[index];
-        let mut sums = agent.product.summed.iter();
+        let mut sums = agent.fragment.summed.iter();
         let Some((_, ranks)) = sums.find(|(known, _)| *known == acc) else {
             return false;
         };
@@ -98,7 +99,7 @@ impl Simulator<'_> {
     fn place_of_reads(&self, index: usize, epilogue: usize, part: u32) -> Place {
         let params = &self.case.pipeline.epilogues[epilogue].params;
         let (row, column) = self.case.pipeline.subtile_at(part);
-        let read = &self.agents[index].product.read;
+        let read = &self.agents[index].fragment.read;
         let mut place = (None, None);
         for param in params {
             let known = read.iter().find(|(acc, ..)| *acc == param.acc);
@@ -128,16 +129,21 @@ impl Simulator<'_> {
 
     /// An epilogue is applied to a subtile.
     pub(super) fn applied(&mut self, index: usize, epilogue: usize, part: u32) -> Verdict {
-        let mut params = self.case.pipeline.epilogues[epilogue].params.iter();
-        let multiplied = params.any(|param| param.from == Source::Product);
-        let alone = (!multiplied).then(|| self.place_of_reads(index, epilogue, part));
-        let product = &self.agents[index].product;
+        let params = &self.case.pipeline.epilogues[epilogue].params;
+        // All products of an item are of the same tile.
+        let product = params.iter().find_map(|param| match param.from {
+            Source::Product(product) => Some(product),
+            Source::Subtile | Source::Sum | Source::Vector => None,
+        });
+        let fragment = &self.agents[index].fragment;
+        let alone = (product.is_none()).then(|| self.place_of_reads(index, epilogue, part));
+        let place = product.map(|product| fragment.products[product].at);
         // Where a tile lies outside, whatever is there will do.
         let is = |at: Option<u32>, known: u32| at.is_none_or(|at| at == known);
-        let (row, column) = self.subtile_of(alone.unwrap_or(product.at), part);
-        for param in &self.case.pipeline.epilogues[epilogue].params {
+        let (row, column) = self.subtile_of(alone.or(place).unwrap_or_default(), part);
+        for param in params {
             let rows = match param.from {
-                Source::Product => continue,
+                Source::Product(_) => continue,
                 Source::Subtile | Source::Sum => true,
                 Source::Vector => false,
             };
@@ -152,7 +158,7 @@ impl Simulator<'_> {
             if param.from == Source::Sum && self.case.world == 1 {
                 continue;
             }
-            let there = product.read.iter().any(|(acc, at, first)| {
+            let there = fragment.read.iter().any(|(acc, at, first)| {
                 let there = at.map(|at| is(row, at));
                 (*acc, there) == (param.acc, rows.then_some(true)) && is(column, *first)
             });
@@ -161,7 +167,7 @@ impl Simulator<'_> {
                 return Err(Box::new(trace::wrong(self, index, &what)));
             }
         }
-        let applied = &mut self.agents[index].product.applied;
+        let applied = &mut self.agents[index].fragment.applied;
         applied.retain(|known| known.part == part && known.epilogue != epilogue);
         applied.push(Applied {
             epilogue,
@@ -171,10 +177,15 @@ impl Simulator<'_> {
         Ok(())
     }
 
-    /// Whether what an epilogue makes of a product is what the schedule stores in a tensor.
-    pub(super) fn is_what_is_stored(&self, tensor: TensorId, epilogue: Option<usize>) -> bool {
+    /// Whether what became of products is what the schedule stores in a tensor.
+    pub(super) fn is_what_is_stored(
+        &self,
+        tensor: TensorId,
+        fragment: &Fragment,
+        elements: Elements,
+    ) -> bool {
         let kernel = &self.case.pipeline.kernel;
-        let made = epilogue.map(|index| &self.case.pipeline.epilogues[index]);
+        let filled = Filled::of(kernel);
         let mut found = false;
         for role in &kernel.roles {
             visit(&role.body, &mut |op| {
@@ -182,31 +193,87 @@ impl Simulator<'_> {
                     return;
                 };
                 let value = &kernel.values[usize::from(value.0)];
-                let same = match made {
-                    None => {
-                        let mut terms = Vec::new();
-                        value.summands(&mut terms);
-                        terms.iter().all(|term| matches!(term, Value::Acc(_)))
-                    }
-                    Some(made) => {
-                        // Some number for each accumulator, and their sum for those that were added up.
-                        let number = |acc: AccId| 0.25 + f64::from(acc.0) / 8.0;
-                        let read = |acc: &AccId| {
-                            made.params
-                                .iter()
-                                .any(|param| param.acc == *acc && param.from != Source::Product)
+                let params = match elements {
+                    Elements::Product(_) => &[][..],
+                    Elements::Applied(epilogue) => &self.case.pipeline.epilogues[epilogue].params,
+                };
+                // A product has all that the item added up, but for sums that have registers of their own.
+                let own = |acc: &AccId| {
+                    let mut params = params.iter();
+                    params.any(|param| param.acc == *acc && param.from == Source::Sum)
+                };
+                let accs = value.accs().into_iter().filter(|acc| !own(acc));
+                let added: f64 = accs.map(|acc| filled.added(acc)).sum();
+                let product = |product: usize| {
+                    let tensors = fragment.products[product].tensors;
+                    tensors.map_or(f64::NAN, of_product) + added
+                };
+                let is = match elements {
+                    Elements::Product(index) => product(index),
+                    Elements::Applied(epilogue) => {
+                        let made = &self.case.pipeline.epilogues[epilogue];
+                        let param = |acc: AccId| {
+                            let from = made.params.iter().find(|param| param.acc == acc);
+                            match from.map(|param| param.from) {
+                                Some(Source::Product(index)) => product(index),
+                                Some(Source::Subtile | Source::Sum | Source::Vector) => {
+                                    filled.number(acc)
+                                }
+                                None => f64::NAN,
+                            }
                         };
-                        let accs = value.accs().into_iter().filter(|acc| !read(acc));
-                        let sum: f64 = accs.map(number).sum();
-                        let param = |acc: AccId| if read(&acc) { number(acc) } else { sum };
-                        let (is, should) = (made.value.eval(&param, &[]), value.eval(&number, &[]));
-                        (is - should).abs() <= 1e-9 * should.abs().max(1.0)
-                            || is.is_nan() && should.is_nan()
+                        made.value.eval(&param, &[])
                     }
                 };
+                let should = value.eval(&|acc| filled.number(acc), &[]);
+                let same = (is - should).abs() <= 1e-9 * should.abs().max(1.0)
+                    || is.is_nan() && should.is_nan();
                 found |= dst.buffer == tensor && same;
             });
         }
         found
     }
+}
+
+/// What fills the accumulators of a kernel: some number for each product, sum and load.
+struct Filled(HashMap<AccId, [f64; 3]>);
+
+impl Filled {
+    fn of(kernel: &Kernel) -> Filled {
+        let mut filled: HashMap<AccId, [f64; 3]> = HashMap::new();
+        for role in &kernel.roles {
+            visit(&role.body, &mut |op| {
+                let (acc, from, number) = match &op.kind {
+                    OpKind::Dot { acc, a, b } => (acc, 0, of_product([a.buffer, b.buffer])),
+                    OpKind::Reduce { acc, .. } => (acc, 1, 0.25 + f64::from(acc.0) / 8.0),
+                    OpKind::Load { acc, .. } => (acc, 2, 0.25 + f64::from(acc.0) / 8.0),
+                    OpKind::Wait { .. }
+                    | OpKind::Signal { .. }
+                    | OpKind::Copy { .. }
+                    | OpKind::Store { .. }
+                    | OpKind::ForRanks { .. }
+                    | OpKind::If { .. } => return,
+                };
+                filled.entry(*acc).or_default()[from] += number;
+            });
+        }
+        Filled(filled)
+    }
+
+    /// All of an accumulator.
+    fn number(&self, acc: AccId) -> f64 {
+        self.0
+            .get(&acc)
+            .map_or(f64::NAN, |parts| parts.iter().sum())
+    }
+
+    /// The sums in it.
+    fn added(&self, acc: AccId) -> f64 {
+        self.0.get(&acc).map_or(0.0, |[_, added, _]| *added)
+    }
+}
+
+/// A number for the product of two tensors.
+fn of_product([x, w]: [TensorId; 2]) -> f64 {
+    0.5 + f64::from(x.0) / 7.0 + f64::from(w.0) / 11.0
 }

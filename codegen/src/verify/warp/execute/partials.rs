@@ -17,7 +17,7 @@ impl Simulator<'_> {
     ) -> Verdict {
         let to = self.at_rank(index, to)?;
         let id = self.touch_shared(index, to, area, true, true)?;
-        let sum = self.agents[index].product.clone();
+        let sum = self.agents[index].fragment.products[0].clone();
         self.put(to, area, Content::Partial(sum, part));
         self.reaches(index, to, barrier);
         self.bytes(index, to, barrier, -i64::from(area.end - area.start))?;
@@ -39,14 +39,15 @@ impl Simulator<'_> {
         part: u32,
     ) -> Verdict {
         let Agent {
-            cta, ref product, ..
+            cta, ref fragment, ..
         } = self.agents[index];
+        let product = &fragment.products[0];
         let mut held = self.held(cta, area);
         match (held.next(), held.next()) {
             (Some(Content::Partial(sum, of)), None) if (sum.at, *of) == (product.at, part) => {
                 let sum = sum.clone();
                 drop(held);
-                self.agents[index].product.add(&sum, part);
+                self.agents[index].fragment.products[0].add(&sum, part);
                 Ok(())
             }
             (_, _) => Err(Box::new(trace::wrong(

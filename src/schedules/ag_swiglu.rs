@@ -1,0 +1,32 @@
+use crate::prelude::*;
+
+/// y = silu(a · gateᵀ) · (a · upᵀ) of a = all_gather(x): as [`ag_gemm`](super::ag_gemm), for a column-parallel gated MLP.
+///
+/// Use it where gate and up are column-parallel: rows move once, and what leaves is the activation.
+#[schedule]
+pub fn ag_swiglu(x: Gathered<bf16>, gate: Local<bf16>, up: Local<bf16>, y: Out<bf16>) {
+    let pieces = x.pieces(rows = tune(128, 256));
+    let tiles = y.tiles(tune(
+        (128, 128),
+        (128, 112),
+        (128, 96),
+        (128, 80),
+        (128, 64),
+    ));
+    let arrived = counters(pieces);
+
+    #[comm(ctas = tune(8, 4, 2))]
+    for peer in ranks().before_me() {
+        for p in pieces.of(me()) {
+            x.on(peer)[p] = x[p];
+            arrived.on(peer)[p].add(1);
+        }
+    }
+    #[gemm(ping_pong = tune(false, true))]
+    for chunk in ranks().from_me() {
+        for t in tiles.of(chunk).grouped() {
+            arrived[t.rows()].wait();
+            y[t] = dot(x[t], gate[t]).silu() * dot(x[t], up[t]);
+        }
+    }
+}
