@@ -14,7 +14,7 @@ constexpr u32 SUBTILE_N = 64;  // columns of an output subtile
 // Shared memory, from a 1024-byte aligned base (the swizzle's period).
 constexpr u32 X_AT = 0, X_BYTES = 16384;
 constexpr u32 GATE_AT = 65536, GATE_BYTES = 16384;
-constexpr u32 UP_AT = 81920, UP_BYTES = 16384;
+constexpr u32 UP_AT = 81920, UP_BYTES = 16384;  // behind gate in each stage: one instruction multiplies by both
 constexpr u32 SUBTILE_AT = 196608, SUBTILE_BYTES = 16384;
 constexpr u32 STAGE_FULL_AT = 229376, STAGE_EMPTY_AT = 229408;
 constexpr u32 SUBTILE_FULL_AT = 229440, SUBTILE_EMPTY_AT = 229456;
