@@ -1,4 +1,10 @@
 //! Launches that were recorded once and are replayed.
+//!
+//! A [`Graph`] holds what its launches use, and gives the driver's graph to nobody: it is launched here alone, in the
+//! order of the rank's own stream. So when the handle is dropped, all replays are in that stream, and what they use is
+//! put on the list of what goes once the stream has come past this point. CUDA's user objects, which a driver's graph
+//! can hold, would add nothing: their last release calls back from a thread that may not call the driver, so all that it
+//! could do is to put the same on the same list.
 
 use crate::caller::{Caller, Place, in_order};
 use crate::communicator::Communicator;

@@ -42,7 +42,7 @@ impl Event {
     pub fn record(stream: &Stream) -> Result<Event, Error> {
         match &stream.0 {
             StreamKind::Cuda(stream) => cuda::Event::record(stream).map(Event::from),
-            StreamKind::Emulated(stream) => Ok(emulated::Event::of(stream).into()),
+            StreamKind::Emulated(stream) => emulated::Event::of(stream).map(Event::from),
         }
     }
 
@@ -50,7 +50,7 @@ impl Event {
     pub(crate) fn order(stream: &Stream) -> Result<Event, Error> {
         match &stream.0 {
             StreamKind::Cuda(stream) => cuda::Event::order(stream).map(Event::from),
-            StreamKind::Emulated(stream) => Ok(emulated::Event::of(stream).into()),
+            StreamKind::Emulated(stream) => emulated::Event::of(stream).map(Event::from),
         }
     }
 
@@ -64,8 +64,7 @@ impl Event {
             (Kind::Cuda(event), StreamKind::Cuda(stream)) => event.record_again(stream),
             (Kind::Emulated(event), StreamKind::Emulated(stream)) => {
                 stream.on_the_machine_of(event)?;
-                event.record(stream);
-                Ok(())
+                event.record(stream)
             }
             (Kind::Cuda(_), StreamKind::Emulated(_)) | (Kind::Emulated(_), StreamKind::Cuda(_)) => {
                 Err(mixed())

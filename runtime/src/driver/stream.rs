@@ -74,7 +74,7 @@ impl Stream {
     pub fn is_capturing(&self) -> bool {
         match &self.0 {
             Kind::Cuda(stream) => cuda::is_capturing(stream),
-            Kind::Emulated(_) => false,
+            Kind::Emulated(stream) => stream.is_capturing(),
         }
     }
 

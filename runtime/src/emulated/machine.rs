@@ -4,7 +4,7 @@ use super::memory::Allocations;
 use crate::cuda::Told;
 use crate::error::Error;
 use counterflow_codegen::interp::open::{Machine as Open, Memory as _, Point, StreamId, Work};
-
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,8 @@ const MEMORY: u64 = 8 << 30;
 pub(crate) struct Machine {
     state: Mutex<Open<Allocations>>,
     pub(super) turn: Condvar,
+    /// The work of streams that record a graph.
+    recorded: Mutex<BTreeMap<StreamId, Vec<Work>>>,
     start: Instant,
     /// How many steps a question that does not wait lets it take, at most: few, as if the hosts were quick.
     piece: u64,
@@ -29,6 +31,7 @@ impl Machine {
         Arc::new(Machine {
             state: Mutex::new(Open::new(Allocations::default(), &vec![SMS; gpus], seed)),
             turn: Condvar::new(),
+            recorded: Mutex::default(),
             start: Instant::now(),
             piece,
         })
@@ -60,6 +63,11 @@ impl Machine {
                     .into(),
             }),
         }
+    }
+
+    /// The work of streams that record.
+    pub(super) fn recorded(&self) -> MutexGuard<'_, BTreeMap<StreamId, Vec<Work>>> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts work on a stream.

@@ -11,4 +11,4 @@ mod stream;
 pub(crate) use machine::{Gpu, Machine, SMS};
 pub(crate) use pinned::{Pinned, Plain};
 pub(crate) use slots::Slots;
-pub(crate) use stream::{Event, Memory, Stream};
+pub(crate) use stream::{Event, Graph, Memory, Stream};

@@ -20,6 +20,7 @@ struct Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
+        self.gpu.machine.recorded().remove(&self.id);
         self.gpu.machine.lock().close(self.id);
     }
 }
@@ -40,8 +41,48 @@ impl Stream {
         self.machine().lock().now(self.0.id)
     }
 
-    fn submit(&self, work: Work) -> Result<(), Error> {
+    /// Does the work in the stream's order, or records it.
+    pub(super) fn submit(&self, work: Work) -> Result<(), Error> {
+        if let Some(recorded) = self.machine().recorded().get_mut(&self.0.id) {
+            recorded.push(work);
+            return Ok(());
+        }
         self.machine().submit(self.0.id, work).map(drop)
+    }
+
+    pub fn is_capturing(&self) -> bool {
+        self.machine().recorded().contains_key(&self.0.id)
+    }
+
+    /// Rejects what no graph records: points in streams, and what the host waits for.
+    fn does(&self, what: &str) -> Result<(), Error> {
+        if self.is_capturing() {
+            return Err(Error::Usage {
+                what: format!("{what} in an emulated stream that records a graph"),
+                legal: "launches, writes, copies and fills".into(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Begins to record.
+    pub fn record(&self) -> Result<(), Error> {
+        self.does("a recording")?;
+        self.machine().recorded().insert(self.0.id, Vec::new());
+        Ok(())
+    }
+
+    /// Ends that.
+    pub fn recorded(&self) -> Result<Graph, Error> {
+        let work = self.machine().recorded().remove(&self.0.id);
+        let work = work.ok_or_else(|| Error::Usage {
+            what: "a recording that nobody began".into(),
+            legal: "begin it".into(),
+        })?;
+        Ok(Graph {
+            machine: self.0.gpu.machine.clone(),
+            work,
+        })
     }
 
     pub fn is(&self, other: &Stream) -> bool {
@@ -54,10 +95,12 @@ impl Stream {
     }
 
     pub fn is_done(&self) -> Result<bool, Error> {
+        self.does("a question")?;
         self.machine().poll(self.now())
     }
 
     pub fn synchronize(&self) -> Result<(), Error> {
+        self.does("a wait of the host")?;
         self.machine().wait(self.now()).map(drop)
     }
 
@@ -71,6 +114,7 @@ impl Stream {
     }
 
     pub fn read<T: Element>(&self, from: Address, len: usize) -> Result<Vec<T>, Error> {
+        self.does("a read")?;
         let state = self.machine().wait(self.now())?;
         let bytes = state
             .memory
@@ -132,6 +176,7 @@ impl Stream {
     /// What comes later waits for the event.
     pub fn wait(&self, event: &Event) -> Result<(), Error> {
         self.on_the_machine_of(event)?;
+        self.does("a wait for an event")?;
         match event.point() {
             Some((point, _)) => self.submit(Work::After(point)),
             None => Ok(()),
@@ -152,6 +197,27 @@ impl Stream {
     }
 }
 
+/// Work that was recorded.
+#[derive(Debug)]
+pub(crate) struct Graph {
+    machine: Arc<Machine>,
+    work: Vec<Work>,
+}
+
+impl Graph {
+    /// Puts all of it into the stream.
+    pub fn launch(&self, stream: &Stream) -> Result<(), Error> {
+        if !Arc::ptr_eq(&self.machine, &stream.0.gpu.machine) {
+            return Err(Error::Usage {
+                what: "a graph of another emulated machine".into(),
+                legal: "record it on this one".into(),
+            });
+        }
+        let mut work = self.work.iter();
+        work.try_for_each(|work| stream.submit(work.clone()))
+    }
+}
+
 /// A point in a stream, and when it was recorded.
 #[derive(Debug)]
 pub(crate) struct Event {
@@ -168,19 +234,20 @@ impl Event {
         }
     }
 
-    pub fn of(stream: &Stream) -> Event {
+    pub fn of(stream: &Stream) -> Result<Event, Error> {
         let event = Event::new(&stream.0.gpu);
-        event.record(stream);
-        event
+        event.record(stream).map(|()| event)
     }
 
     fn point(&self) -> Option<(Point, u64)> {
         *self.point.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn record(&self, stream: &Stream) {
+    pub fn record(&self, stream: &Stream) -> Result<(), Error> {
+        stream.does("an event")?;
         let point = (stream.now(), self.machine.now());
         *self.point.lock().unwrap_or_else(PoisonError::into_inner) = Some(point);
+        Ok(())
     }
 
     pub fn is_done(&self) -> Result<bool, Error> {
@@ -227,7 +294,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // A dead machine frees nothing.
-        let _ = self.stream.submit(Work::Free(self.at));
+        // A dead machine frees nothing, and no graph records it.
+        let Lane { gpu, id } = &*self.stream.0;
+        let _ = gpu.machine.submit(*id, Work::Free(self.at));
     }
 }

@@ -18,7 +18,7 @@ pub struct Point {
 }
 
 /// One piece of work of a stream. It begins when everything before it in the stream is done.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Work {
     /// Writes these bytes.
     Write {

@@ -1,0 +1,205 @@
+//! Graphs on emulated ranks.
+
+use crate::schedules::{self, Sender};
+use counterflow_codegen::program::Program;
+use counterflow_runtime::driver::Event;
+use counterflow_runtime::op::Caller;
+use counterflow_runtime::{Communicator, Error, Graph, Op, Pending, Tensor, UserBuffer};
+use half::bf16;
+
+/// Rows, columns, which are the depth as well.
+const SIZE: [usize; 2] = [300, 64];
+
+/// A number that bf16 has exactly.
+fn number(round: usize, row: usize, column: usize) -> bf16 {
+    bf16::from_f32(((round * 17 + row * 31 + column * 7) % 251) as f32)
+}
+
+/// y = all_gather(x) · wᵀ on one rank, where w moves every column on by one.
+struct Layer {
+    op: Op,
+    x: UserBuffer<bf16>,
+    y: Tensor<bf16>,
+}
+
+fn moving(rank: &Communicator) -> Result<Tensor<bf16>, Error> {
+    let side = SIZE[1];
+    let w = rank.zeros([side, side])?;
+    let mut moves = vec![bf16::ZERO; side * side];
+    (0..side).for_each(|row| moves[row * side + (row + 1) % side] = bf16::ONE);
+    w.write(&moves).map(|()| w)
+}
+
+impl Layer {
+    fn new(rank: &Communicator, program: &Program) -> Result<Layer, Error> {
+        let [m, side] = SIZE;
+        rank.reserve(4 << 20)?;
+        Ok(Layer {
+            op: rank.op(program).up_to(m, side, side).build()?,
+            x: rank.allocate("x", SIZE)?,
+            y: rank.zeros(SIZE)?,
+        })
+    }
+
+    fn launch<'a>(
+        &mut self,
+        on: impl Into<Caller<'a>>,
+        w: &Tensor<bf16>,
+    ) -> Result<Pending, Error> {
+        let on: Caller<'_> = on.into();
+        let launch = self.op.on(on).tensor("x", &self.x);
+        launch.tensor("w", w).tensor("y", &mut self.y).launch()
+    }
+
+    /// A graph of one launch. Nobody else has its `w`.
+    fn recorded(&mut self, rank: &Communicator) -> Result<Graph, Error> {
+        let w = moving(rank)?;
+        rank.capture(|s| {
+            let recorded = self.launch(s, &w)?;
+            assert_eq!(recorded.wait().expect_err("nothing runs").kind(), "usage");
+            Ok(())
+        })
+    }
+
+    /// This rank's rows of that round, and nothing elsewhere.
+    fn prepare(&self, rank: &Communicator, round: usize) -> Result<(), Error> {
+        let [m, side] = SIZE;
+        let chunk = m.div_ceil(rank.world() as usize);
+        let value = |at: usize| match at / side / chunk == rank.rank() as usize {
+            true => number(round, at / side, at % side),
+            false => bf16::NAN,
+        };
+        self.x
+            .write(&(0..m * side).map(value).collect::<Vec<_>>())?;
+        self.y.fill(0xff)?;
+        rank.synchronize()?;
+        rank.barrier()
+    }
+
+    fn right(&self, rank: &Communicator, round: usize) -> Result<(), Error> {
+        let side = SIZE[1];
+        for (at, value) in self.y.read()?.into_iter().enumerate() {
+            let (row, column) = (at / side, at % side);
+            let wanted = number(round, row, (column + 1) % side);
+            assert_eq!(value, wanted, "round {round}, {row}, {column}");
+        }
+        rank.barrier()
+    }
+}
+
+#[test]
+fn replays_move_and_compute_what_launches_do_and_take_turns_with_them() -> Result<(), Error> {
+    for world in 1..=3 {
+        let ranks = Communicator::emulated(world)?;
+        Communicator::each(&ranks, |rank| {
+            let mut layer = Layer::new(rank, &schedules::gather(Sender::Ctas(4)))?;
+            let graph = layer.recorded(rank)?;
+            assert_eq!(graph.len(), 1);
+            let (stream, w) = (rank.gpu().stream()?, moving(rank)?);
+            for round in 0..9 {
+                layer.prepare(rank, round)?;
+                let done = match round % 3 {
+                    0 => graph.launch(&stream)?,
+                    1 => layer.launch(&stream, &w)?,
+                    _ => graph.launch(rank)?,
+                };
+                done.wait()?;
+                layer.right(rank, round)?;
+            }
+            // Its memory stays until the replay is done.
+            layer.prepare(rank, 10)?;
+            graph.launch(&stream)?;
+            drop(graph);
+            layer.right(rank, 10)
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_replay_that_differs_from_the_peers_launch_is_told_to_both() -> Result<(), Error> {
+    let ranks = Communicator::emulated(2)?;
+    let told = Communicator::each(&ranks, |rank| {
+        let mut layer = Layer::new(rank, &schedules::gather(Sender::Ctas(4)))?;
+        let graph = layer.recorded(rank)?;
+        let w = moving(rank)?;
+        layer.prepare(rank, 0)?;
+        let launched = match rank.rank() {
+            0 => graph.launch(rank),
+            _ => {
+                let launch = layer.op.on(rank).tensor("x", &layer.x).tensor("w", &w);
+                launch.tensor("y", &mut layer.y).rows(7).launch()
+            }
+        };
+        let told = launched.and_then(|done| done.wait());
+        Ok(told.expect_err("different rows").kind())
+    });
+    assert_eq!(told?, ["mismatch", "mismatch"]);
+    Ok(())
+}
+
+#[test]
+fn copies_by_copy_engine_are_not_recorded_and_the_reason_is_told() -> Result<(), Error> {
+    let ranks = Communicator::emulated(2)?;
+    Communicator::each(&ranks, |rank| {
+        let mut layer = Layer::new(rank, &schedules::gather(Sender::CopyEngine))?;
+        let error = layer.recorded(rank).expect_err("refused");
+        assert_eq!(error.kind(), "not_yet", "{error}");
+        assert!(
+            error.to_string().contains("change with every launch"),
+            "{error}"
+        );
+        // Nothing was recorded or enqueued, so launches go on.
+        let w = moving(rank)?;
+        layer.prepare(rank, 3)?;
+        layer.launch(rank, &w)?.wait()?;
+        layer.right(rank, 3)
+    })?;
+    Ok(())
+}
+
+#[test]
+fn what_no_graph_can_hold_is_refused() -> Result<(), Error> {
+    let ranks = Communicator::emulated(1)?;
+    let rank = &ranks[0];
+    let mut layer = Layer::new(rank, &schedules::gather(Sender::Ctas(4)))?;
+    let (graph, w) = (layer.recorded(rank)?, moving(rank)?);
+    let told = |error: Error, words: &str| {
+        assert_eq!(error.kind(), "usage", "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    };
+    let empty = rank.capture(|s| {
+        told(
+            graph.launch(s).expect_err("nested"),
+            "a graph launched in a graph",
+        );
+        // SAFETY: nothing is enqueued there.
+        let records = unsafe { s.stream() };
+        assert!(records.is_capturing());
+        told(
+            layer
+                .launch(records, &w)
+                .expect_err("not through the recording"),
+            "a launch on a stream that records a graph",
+        );
+        told(Event::record(records).expect_err("a point"), "an event");
+        told(
+            records.synchronize().expect_err("a wait"),
+            "a wait of the host",
+        );
+        Ok(())
+    })?;
+    assert!(empty.is_empty());
+    empty.launch(rank)?.wait()?;
+    // An error of the closure ends the recording, too.
+    let failed = rank.capture(|_| {
+        Err(Error::Usage {
+            what: "no more".into(),
+            legal: "none".into(),
+        })
+    });
+    told(failed.expect_err("failed"), "no more");
+    layer.prepare(rank, 1)?;
+    graph.launch(rank)?.wait()?;
+    layer.right(rank, 1)
+}
