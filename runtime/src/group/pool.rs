@@ -38,6 +38,9 @@ pub(crate) struct Scratch {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Needs {
     pub kernel: Arc<str>,
+    /// The largest launch, and the identity of its plan: schedule, choices, types, sizes.
+    pub most: Arc<str>,
+    pub plan: u64,
     /// Counter cells of a rank, those of all its credits among them.
     pub cells: u32,
     pub scratch: Vec<Scratch>,

@@ -54,10 +54,15 @@ impl fmt::Display for Request {
             Request::Load(needs) => {
                 let Needs {
                     kernel,
+                    most,
+                    plan,
                     cells,
                     scratch,
                 } = needs;
-                write!(f, "loads {kernel} with {cells} counter cells")?;
+                write!(
+                    f,
+                    "loads {kernel} for up to {most} (plan {plan:016x}) with {cells} counter cells"
+                )?;
                 for Scratch { name, bytes, .. } in scratch {
                     write!(f, ", scratch {name} of {bytes} bytes")?;
                 }

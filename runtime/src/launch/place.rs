@@ -54,6 +54,8 @@ pub(super) fn place(
     });
     let placed = rank.place(Needs {
         kernel: kernel.name.as_str().into(),
+        most: series.most().to_string().into(),
+        plan: most.hash,
         cells: cells.count(),
         scratch: scratch.collect(),
     })?;

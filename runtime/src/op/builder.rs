@@ -1,6 +1,6 @@
 //! What an op is built of.
 
-use super::built::{ByName, Inner, Op};
+use super::built::{Bucket, ByName, Inner, Op};
 use super::typed::{Launcher, Schedule};
 
 use crate::communicator::Communicator;
@@ -15,6 +15,7 @@ use counterflow_codegen::program::{CounterId, Program, RoleKind, Setting, Tensor
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::{Layout, Variant};
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
@@ -27,6 +28,7 @@ pub struct OpBuilder<'a, S = ByName> {
     program: Cow<'a, Program>,
     variant: Variant,
     shape: Option<Shape>,
+    buckets: BTreeSet<u32>,
     compiler: Option<&'a Compiler>,
     early: bool,
     first_options: bool,
@@ -64,6 +66,7 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
             program,
             variant: Variant::new(rank.world()),
             shape: None,
+            buckets: BTreeSet::new(),
             compiler: None,
             early: false,
             first_options: false,
@@ -109,6 +112,17 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         self
     }
 
+    /// Gives smaller launches variants of their own. `rows` are the largest launches of the buckets: one has the variant of
+    /// the first bucket that holds its rows, and those beyond them that of [`OpBuilder::up_to`]. Choices that are still
+    /// open become the fastest ones for the largest launch of each bucket. Buckets with the same choices are one, and
+    /// one kernel is loaded for each that is left; tensors are the same for all. Every rank names the same buckets.
+    pub fn buckets(mut self, rows: impl IntoIterator<Item = usize>) -> Self {
+        let rows = rows.into_iter();
+        self.buckets
+            .extend(rows.map(|rows| u32::try_from(rows).unwrap_or(u32::MAX)));
+        self
+    }
+
     /// The compiler. If it is not called: this machine's, with the user's cache. Emulated GPUs need none.
     pub fn compiler(mut self, compiler: &'a Compiler) -> Self {
         self.compiler = Some(compiler);
@@ -132,25 +146,50 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     /// # Errors
     /// As [`OpBuilder::build`], as far as proofs go.
     pub fn workspace(&self) -> Result<Workspace, Error> {
-        let proof = self.proof()?;
-        Ok(workspace(&proof))
+        let each = self.proofs()?;
+        let each = each.iter().map(|proof| workspace(proof));
+        Ok(
+            each.fold(Workspace { heap: 0, own: 0 }, |sum, one| Workspace {
+                heap: sum.heap + one.heap,
+                own: sum.own + one.own,
+            }),
+        )
     }
 
-    fn proof(&self) -> Result<Arc<Proof>, Error> {
-        let shape = self.shape.clone().ok_or_else(|| Error::Usage {
+    /// Of each bucket whose choices are not those of the next, the fewest rows first.
+    fn proofs(&self) -> Result<Vec<Arc<Proof>>, Error> {
+        let largest = self.shape.clone().ok_or_else(|| Error::Usage {
             what: format!("{} built for no shape", self.program.name),
             legal: "say the largest launch: `up_to(m, n, k)`".into(),
         })?;
         let mut roles = self.program.roles.iter();
         let copied = roles.any(|role| matches!(role.kind, RoleKind::CopyEngine));
-        self.rank.proven().of(&Asked {
-            program: &self.program,
-            variant: self.variant.clone(),
-            shape,
-            gpu: self.rank.gpu().name(),
-            sms: self.rank.share(copied),
-            first_options: self.first_options,
-        })
+        let of = |shape| {
+            self.rank.proven().of(&Asked {
+                program: &self.program,
+                variant: self.variant.clone(),
+                shape,
+                gpu: self.rank.gpu().name(),
+                sms: self.rank.share(copied),
+                first_options: self.first_options,
+            })
+        };
+        let smaller = self.buckets.range(..largest.m).rev();
+        let mut found = vec![of(largest.clone())?];
+        for m in smaller {
+            let proof = of(Shape {
+                m: *m,
+                ..largest.clone()
+            })?;
+            if found
+                .last()
+                .is_some_and(|next| next.variant != proof.variant)
+            {
+                found.push(proof);
+            }
+        }
+        found.reverse();
+        Ok(found)
     }
 
     /// Chooses, proves, compiles or takes from the cache, loads, and agrees with the other ranks. Collective: every rank
@@ -161,15 +200,21 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     /// machine; what the compiler or driver refuses; a heap with too little reserved; [`Error::Mismatch`] if a rank
     /// builds something else.
     pub fn build(self) -> Result<Op<S>, Error> {
-        let proof = self.proof()?;
-        let loaded = Loaded::load(self.rank, self.compiler, &proof.pipeline, &proof.series)?;
-        loaded.admit(self.rank, &proof.largest)?;
+        let load = |proof: Arc<Proof>| {
+            let loaded = Loaded::load(self.rank, self.compiler, &proof.pipeline, &proof.series)?;
+            loaded.admit(self.rank, &proof.largest)?;
+            Ok::<_, Error>(Bucket {
+                loaded: Arc::new(loaded),
+                proof,
+            })
+        };
         let inner = Inner {
             rank: Arc::new(self.rank.handle()),
-            variant: proof.variant.clone(),
-            shape: proof.shape.clone(),
-            series: proof.series.clone(),
-            loaded: Arc::new(loaded),
+            buckets: self
+                .proofs()?
+                .into_iter()
+                .map(load)
+                .collect::<Result<_, _>>()?,
             plans: Mutex::default(),
             early: self.early,
         };

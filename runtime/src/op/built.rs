@@ -4,12 +4,14 @@ use super::argument::{self, Needs};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::launch::Loaded;
+use crate::proof::Proof;
 use counterflow_codegen::kernel::Kernel;
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
-use counterflow_codegen::verify::{Checked, Series};
+use counterflow_codegen::verify::Checked;
 use std::collections::HashMap;
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,8 +20,18 @@ const PLANS: usize = 256;
 
 /// A schedule that was chosen, proven, compiled and loaded on one rank, ready to launch. A clone is the same op. `S` says
 /// how its launches take their tensors: by name, or by the methods of a schedule's [`Launcher`](super::Launcher).
-#[derive(Debug)]
 pub struct Op<S = ByName>(pub(super) Arc<Inner>, pub(super) PhantomData<fn() -> S>);
+
+impl<S> fmt::Debug for Op<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut op = f.debug_struct("Op");
+        op.field("schedule", &self.0.kernel().name)
+            .field("most", &format_args!("{}", self.most()));
+        let variants = self.0.buckets.iter();
+        let variants = variants.map(|bucket| bucket.proof.variant.to_string());
+        op.field("variants", &variants.collect::<Vec<_>>()).finish()
+    }
+}
 
 impl<S> Clone for Op<S> {
     fn clone(&self) -> Self {
@@ -30,15 +42,33 @@ impl<S> Clone for Op<S> {
 #[derive(Debug)]
 pub(super) struct Inner {
     pub rank: Arc<Communicator>,
-    pub variant: Variant,
-    /// The largest launch, as it was asked for.
-    pub shape: Shape,
-    pub series: Series,
-    pub loaded: Arc<Loaded>,
-    /// By the rows of the launch.
-    pub plans: Mutex<HashMap<u32, Arc<Checked<Plan>>>>,
+    /// By the rows that they are for, the fewest first. There is one at least.
+    pub buckets: Vec<Bucket>,
+    /// By the rows of the launch: the bucket and the plan.
+    pub plans: Mutex<HashMap<u32, Planned>>,
     /// Whether the caller vouches for what else is in the rank's stream.
     pub early: bool,
+}
+
+/// A bucket's number, and the plan of a launch.
+type Planned = (usize, Arc<Checked<Plan>>);
+
+/// A kernel for launches of some numbers of rows.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    pub proof: Arc<Proof>,
+    pub loaded: Arc<Loaded>,
+}
+
+impl Bucket {
+    pub fn kernel(&self) -> &Checked<Kernel> {
+        self.proof.series.kernel()
+    }
+
+    /// The most rows of a launch.
+    fn most(&self) -> u32 {
+        self.proof.series.most().m
+    }
 }
 
 /// Tensors by name: [`Launch::tensor`](super::Launch::tensor).
@@ -46,14 +76,20 @@ pub(super) struct Inner {
 pub enum ByName {}
 
 impl<S> Op<S> {
-    /// The choices that it was built with.
+    /// The choices that its largest launch was built with.
     pub fn variant(&self) -> &Variant {
-        &self.0.variant
+        &self.0.largest().proof.variant
+    }
+
+    /// The choices of a launch of so many rows. They differ from [`Op::variant`] only below a bucket of
+    /// [`OpBuilder::buckets`](super::OpBuilder::buckets).
+    pub fn variant_of(&self, rows: usize) -> &Variant {
+        &self.0.buckets[self.0.bucket(rows)].proof.variant
     }
 
     /// The largest launch that it is for.
     pub fn most(&self) -> &Shape {
-        self.0.series.most()
+        self.0.largest().proof.series.most()
     }
 
     /// What its largest launch needs of the tensor of that name.
@@ -62,33 +98,51 @@ impl<S> Op<S> {
     /// [`Error::Usage`] if the schedule has no such tensor.
     pub fn needs(&self, tensor: &str) -> Result<Needs, Error> {
         let id = argument::find(self.0.kernel(), tensor)?;
-        let plan = self.0.plan(self.most().m)?;
-        Ok(Needs::of(self.0.kernel(), &plan, id))
+        let largest = &self.0.largest().proof.largest;
+        Ok(Needs::of(self.0.kernel(), largest, id))
     }
 }
 
 impl Inner {
-    pub fn kernel(&self) -> &Checked<Kernel> {
-        self.series.kernel()
+    /// That of the largest launch.
+    pub fn largest(&self) -> &Bucket {
+        &self.buckets[self.buckets.len() - 1]
     }
 
-    /// The plan of a launch of `m` rows.
-    pub fn plan(&self, m: u32) -> Result<Arc<Checked<Plan>>, Error> {
+    /// The kernel of the largest launch. Those of all buckets are made of one schedule, with the same tensors.
+    pub fn kernel(&self) -> &Checked<Kernel> {
+        self.largest().kernel()
+    }
+
+    /// The bucket of a launch: the first that has so many rows.
+    fn bucket(&self, rows: usize) -> usize {
+        let all = self.buckets.iter();
+        let fits = |bucket: &Bucket| bucket.most() as usize >= rows;
+        // The plan of a launch beyond the largest is refused.
+        all.take_while(|bucket| !fits(bucket))
+            .count()
+            .min(self.buckets.len() - 1)
+    }
+
+    /// The kernel and the plan of a launch of `m` rows.
+    pub fn plan(&self, m: u32) -> Result<(&Bucket, Arc<Checked<Plan>>), Error> {
         let lock = || self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(plan) = lock().get(&m) {
-            return Ok(plan.clone());
+        if let Some((bucket, plan)) = lock().get(&m) {
+            return Ok((&self.buckets[*bucket], plan.clone()));
         }
+        let at = self.bucket(m as usize);
+        let bucket = &self.buckets[at];
         let shape = Shape {
             m,
             most_m: None,
-            ..self.shape.clone()
+            ..bucket.proof.shape.clone()
         };
-        let plan = Arc::new(self.series.plan(&shape)?);
+        let plan = Arc::new(bucket.proof.series.plan(&shape)?);
         let mut plans = lock();
         if plans.len() >= PLANS {
             plans.clear();
         }
-        plans.insert(m, plan.clone());
-        Ok(plan)
+        plans.insert(m, (at, plan.clone()));
+        Ok((bucket, plan))
     }
 }

@@ -72,7 +72,7 @@ impl<'a> Launch<'a> {
         let now = !self.caller.records();
         self.checked().inspect_err(|error| {
             // What only this rank refuses, its peers would wait for.
-            if now && op.loaded.waits(&op.rank) {
+            if now && op.largest().loaded.waits(&op.rank) {
                 let name = &op.kernel().name;
                 op.rank
                     .ended_early(&format!("it does not launch {name}: {error}"));
@@ -94,11 +94,12 @@ impl<'a> Launch<'a> {
         let m = match rows {
             Some(rows) => u32::try_from(rows).map_err(|_| Error::Usage {
                 what: format!("a launch of {rows} rows"),
-                legal: format!("at most {}", op.series.most().m),
+                legal: format!("at most {}", op.largest().proof.series.most().m),
             })?,
-            None => op.series.most().m,
+            None => op.largest().proof.series.most().m,
         };
-        let plan = op.plan(m)?;
+        let (bucket, plan) = op.plan(m)?;
+        let kernel = bucket.kernel();
         let own = rank.own_stream();
         let outside = match place {
             Place::Outside(stream) => Some(stream),
@@ -111,15 +112,16 @@ impl<'a> Launch<'a> {
         let mut theirs: Vec<Stream> = Vec::new();
         for (id, argument) in &given {
             let name = &op.kernel().buffers[id.index()].name;
-            if ids.contains(id) {
+            let id = argument::find(kernel, name)?;
+            if ids.contains(&id) {
                 return Err(Error::Usage {
                     what: format!("{name} was given twice"),
                     legal: "give every tensor once".into(),
                 });
             }
             let given = argument.given(name, rank, records)?;
-            argument::check_one(op.kernel(), &plan, *id, &given)?;
-            ids.push(*id);
+            argument::check_one(kernel, &plan, id, &given)?;
+            ids.push(id);
             if let Some(stream) = argument.stream()
                 && !stream.is(users)
                 && !theirs.iter().any(|known| known.is(&stream))
@@ -133,7 +135,7 @@ impl<'a> Launch<'a> {
                 theirs.push(stream);
             }
         }
-        argument::check_all(op.kernel(), &ids)?;
+        argument::check_all(kernel, &ids)?;
         // To open another library's memory makes a stream wait for its users, so all that needs no address is checked.
         for stream in &theirs {
             users.wait(&Event::order(stream)?)?;
@@ -141,13 +143,13 @@ impl<'a> Launch<'a> {
         let foreign = given.iter().any(|(_, argument)| argument.is_foreign());
         let mut tensors = Tensors::new();
         let (mut opened, mut starts) = (Vec::with_capacity(8), Vec::with_capacity(8));
-        for (id, argument) in &mut given {
+        for (id, (_, argument)) in ids.into_iter().zip(&mut given) {
             let open = argument.open(users)?;
-            open.bind(*id, &mut tensors);
-            starts.push((*id, open.start()));
+            open.bind(id, &mut tensors);
+            starts.push((id, open.start()));
             opened.push(open);
         }
-        argument::check_starts(op.kernel(), &plan, &starts)?;
+        argument::check_starts(kernel, &plan, &starts)?;
         let _turn = rank.turn();
         if let Place::Recording(recording) = place {
             let how = How {
@@ -156,11 +158,11 @@ impl<'a> Launch<'a> {
                 recording: Some(recording),
                 records: true,
             };
-            op.loaded.launch_as(rank, how, &plan, &tensors)?;
-            let entry = op.loaded.entry(rank, &plan, &tensors);
+            bucket.loaded.launch_as(rank, how, &plan, &tensors)?;
+            let entry = bucket.loaded.entry(rank, &plan, &tensors);
             let kept = opened.iter().filter_map(Open::kept);
             let ctas = plan.grid.gemm + plan.grid.comm;
-            let kernel: Arc<dyn Any + Send + Sync> = op.loaded.clone();
+            let kernel: Arc<dyn Any + Send + Sync> = bucket.loaded.clone();
             recording.add((entry, ctas), kept.chain([kernel]));
             return Ok(Pending::recorded(rank));
         }
@@ -170,12 +172,12 @@ impl<'a> Launch<'a> {
             recording: None,
             records: false,
         };
-        let waits = op.loaded.waits(rank);
+        let waits = bucket.loaded.waits(rank);
         if let (Some(stream), true) = (outside, waits) {
             rank.comes_through(stream)?;
         }
         let done = in_order(rank, outside, waits, || {
-            op.loaded.launch_as(rank, how, &plan, &tensors)
+            bucket.loaded.launch_as(rank, how, &plan, &tensors)
         })?;
         // The launch is enqueued: what uses or frees another library's memory later comes after it.
         drop(opened);

@@ -1,7 +1,9 @@
 //! Schedules of every way to move data: CTAs, the copy engine, stores into a peer's memory, added stores. Unit tests of
 //! the crate have this file too.
 
-use counterflow_codegen::builder::{GemmOptions, ScheduleBuilder, me, others, ranks, world};
+use counterflow_codegen::builder::{
+    GemmOptions, ScheduleBuilder, Tune, me, others, ranks, tune, world,
+};
 use counterflow_codegen::dtype::Dtype::Bf16;
 use counterflow_codegen::program::Program;
 
@@ -15,13 +17,19 @@ pub enum Sender {
 
 /// y = all_gather(x) · wᵀ.
 pub fn gather(sender: Sender) -> Program {
-    let mut s = ScheduleBuilder::new(match sender {
+    let name = match sender {
         Sender::Ctas(_) => "gather",
         Sender::CopyEngine => "gather_copied",
-    });
+    };
+    gather_by(name, sender, tune([(128, 128)]))
+}
+
+/// The same with other tiles.
+pub fn gather_by(name: &str, sender: Sender, tile: Tune) -> Program {
+    let mut s = ScheduleBuilder::new(name);
     let (x, w, y) = (s.gathered("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
     let pieces = s.pieces("pieces", x, 256);
-    let tiles = s.tiles("tiles", y, (128, 128));
+    let tiles = s.tiles("tiles", y, tile);
     let arrived = s.counters("arrived", [pieces.into()]);
     let send = |s: &mut ScheduleBuilder| {
         s.for_ranks("peer", ranks().before_me(), |s, peer| {
