@@ -10,6 +10,7 @@ pub mod communicator;
 pub mod cpu;
 pub mod cuda;
 pub mod device;
+pub mod dlpack;
 pub mod driver;
 mod emulated;
 pub mod error;

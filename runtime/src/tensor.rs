@@ -1,8 +1,9 @@
 //! Memory of one rank's GPU, for its operands and results that no peer addresses.
 
 use crate::communicator::Communicator;
-use crate::driver::{self, Address, Element, Local};
+use crate::driver::{self, Address, Element, Local, Managed};
 use crate::error::Error;
+use crate::retire;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -37,13 +38,32 @@ enum Place<T> {
     Own(Local<T>),
     /// Somebody else keeps it.
     Raw(Address),
+    /// Another library's, until its deleter is called.
+    Lent {
+        start: Address,
+        _until: Lent,
+    },
+}
+
+/// A tensor of another library. It is given back once what this rank has enqueued with it is done.
+#[derive(Debug)]
+struct Lent {
+    managed: Option<Managed>,
+    rank: Arc<Communicator>,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let managed = self.managed.take();
+        retire::later(self.rank.gpu(), self.rank.own_stream(), managed);
+    }
 }
 
 impl<T: Element> Memory<T> {
     fn address(&self) -> Address {
         match &self.place {
             Place::Own(local) => local.address(),
-            Place::Raw(address) => *address,
+            Place::Raw(address) | Place::Lent { start: address, .. } => *address,
         }
     }
 }
@@ -94,6 +114,32 @@ impl<T: Element> Tensor<T> {
             memory: Arc::new(Memory {
                 place: Place::Own(Local::zeros(rank.own_stream(), len)?),
                 rank: Arc::new(rank.handle()),
+            }),
+            first: 0,
+            shape: rows_and_columns(shape),
+        })
+    }
+
+    /// Another library's, from that address on.
+    pub(crate) fn lent(
+        rank: &Communicator,
+        managed: Managed,
+        start: Address,
+        shape: &[usize],
+    ) -> Result<Tensor<T>, Error> {
+        count::<T>(shape)?;
+        let rank = Arc::new(rank.handle());
+        let lent = Lent {
+            managed: Some(managed),
+            rank: rank.clone(),
+        };
+        Ok(Tensor {
+            memory: Arc::new(Memory {
+                place: Place::Lent {
+                    start,
+                    _until: lent,
+                },
+                rank,
             }),
             first: 0,
             shape: rows_and_columns(shape),

@@ -198,6 +198,7 @@ fn codegen_is_pure() {
 fn unsafe_code_has_few_places_and_a_reason_each() {
     let places = [
         "runtime/src/cuda/",
+        "runtime/src/dlpack.rs",
         "runtime/src/jit/nvrtc.rs",
         "runtime/src/launch/mod.rs",
         "workbench/src/cuda/",

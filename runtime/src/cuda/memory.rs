@@ -14,6 +14,10 @@ pub trait Element:
     /// The element type of a schedule's tensor that it stands for, if it stands for one.
     const TENSOR: Option<Dtype>;
 
+    /// What kind of numbers they are.
+    #[doc(hidden)]
+    const KIND: Kind;
+
     /// Adds its bytes.
     #[doc(hidden)]
     fn put(self, to: &mut Vec<u8>);
@@ -23,6 +27,16 @@ pub trait Element:
     fn take(bytes: &[u8]) -> Self;
 }
 
+/// A kind of numbers, as DLPack tells them apart.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Signed,
+    Unsigned,
+    Float,
+    Bfloat,
+}
+
 mod sealed {
     pub trait Sealed {}
 }
@@ -30,10 +44,11 @@ mod sealed {
 macro_rules! elements {
     (@) => { None };
     (@ $dtype:ident) => { Some(Dtype::$dtype) };
-    ($($number:ty $(=> $dtype:ident)?),*) => {$(
+    ($($kind:ident: $($number:ty $(=> $dtype:ident)?),*;)*) => {$($(
         impl sealed::Sealed for $number {}
         impl Element for $number {
             const TENSOR: Option<Dtype> = elements!(@ $($dtype)?);
+            const KIND: Kind = Kind::$kind;
             fn put(self, to: &mut Vec<u8>) {
                 to.extend_from_slice(&self.to_le_bytes());
             }
@@ -43,22 +58,14 @@ macro_rules! elements {
                 <$number>::from_le_bytes(own)
             }
         }
-    )*};
+    )*)*};
 }
-elements!(
-    u8,
-    u16,
-    u32,
-    u64,
-    i8,
-    i16,
-    i32,
-    i64,
-    f32 => F32,
-    f64,
-    half::f16 => F16,
-    half::bf16 => Bf16
-);
+elements! {
+    Unsigned: u8, u16, u32, u64;
+    Signed: i8, i16, i32, i64;
+    Float: f32 => F32, f64, half::f16 => F16;
+    Bfloat: half::bf16 => Bf16;
+}
 
 /// `len` elements of zero bits, for use in the order of `stream`.
 pub(crate) fn zeros<T: Element>(

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod aside;
+mod dlpack;
 mod driver;
 mod enqueue;
 mod event;
@@ -22,13 +23,15 @@ mod vmm;
 mod watch;
 
 pub use cudarc::driver::{CudaSlice, CudaStream};
+pub use dlpack::{Managed, ManagedTensor};
 pub use gpu::Gpu;
 pub use map::{MapSpec, TensorMap};
-pub use memory::{Element, address_of};
+pub use memory::{Element, Kind, address_of};
 pub use module::{Arguments, Function, LaunchConfig, Module};
 pub use trace::{Enqueued, Seen, Sighting, enqueued};
 
 pub(crate) use aside::Aside;
+pub(crate) use dlpack::Home;
 pub(crate) use enqueue::{Lines2d, MemoryOp, copy_lines, memory_ops};
 pub(crate) use event::Event;
 pub(crate) use foreign::{Foreign, Opened};

@@ -1,6 +1,9 @@
 //! Emulated ranks: the run time's own calls, on GPUs that are in this process.
 
+mod buckets;
+mod dlpack;
 mod ends;
+mod graphs;
 mod refused;
 mod rounds;
 mod schedules;
