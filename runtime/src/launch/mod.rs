@@ -28,7 +28,7 @@ use crate::jit::Compiler;
 use crate::retire;
 use cells::Cells;
 use code::Code;
-use counterflow_codegen::cuda::{CudaSource, Param};
+use counterflow_codegen::cuda::{CudaSource, Param, WATCH_BYTES};
 use counterflow_codegen::diag::Diagnostics;
 use counterflow_codegen::kernel::{OpKind, visit};
 use counterflow_codegen::model::Machine;
@@ -69,6 +69,8 @@ pub struct Loaded {
     heap: Address,
     stride: u64,
     watch: Watch,
+    /// The same as a kernel takes it.
+    watch_bytes: [u8; WATCH_BYTES],
     /// How many CTAs a launch may have.
     sms: u32,
     /// Whether launches may start before the previous one has ended (programmatic dependent launch).
@@ -121,17 +123,19 @@ impl Loaded {
         for (tensor, (range, _)) in scratch_of(&pipeline.kernel).zip(&placed.scratch) {
             scratch.range(tensor, range, rank.rank());
         }
+        let watch = rank.watch(
+            placed.number,
+            names(pipeline, code.names(), &cells),
+            limit,
+            cells.count(),
+        );
         Ok(Loaded {
             machine: Machine::h200(),
             finished: Local::zeros(rank.own_stream(), FINISHED)?,
             heap: rank.heap(),
             stride: rank.stride(),
-            watch: rank.watch(
-                placed.number,
-                names(pipeline, code.names(), &cells),
-                limit,
-                cells.count(),
-            ),
+            watch_bytes: watch.bytes(),
+            watch,
             sms: rank.sms(&pipeline.kernel),
             copies: copies && rank.world() > 1,
             state: Mutex::new(State {
@@ -424,7 +428,7 @@ impl Loaded {
                     }
                     arguments.bytes(&numbers[..*bytes as usize]);
                 }
-                Param::Watch => arguments.bytes(&self.watch.bytes()),
+                Param::Watch => arguments.bytes(&self.watch_bytes),
             }
         }
         Ok(())

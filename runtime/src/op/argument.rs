@@ -134,19 +134,18 @@ pub(super) fn check_one(
         );
     }
     let [rows, columns] = needs.shape;
-    let (fits, held) = match given.extent {
-        Extent::Shaped([held_rows, held_columns]) => (
-            held_columns == columns && held_rows >= rows,
-            format!("{name} is {held_rows} x {held_columns}"),
-        ),
-        Extent::Flat(held) => (
-            held >= rows * columns,
-            format!("{name} has {held} elements"),
-        ),
+    let fits = match given.extent {
+        Extent::Shaped([held_rows, held_columns]) => held_columns == columns && held_rows >= rows,
+        Extent::Flat(held) => held >= rows * columns,
     };
     if !fits {
         return refuse(
-            held,
+            match given.extent {
+                Extent::Shaped([held_rows, held_columns]) => {
+                    format!("{name} is {held_rows} x {held_columns}")
+                }
+                Extent::Flat(held) => format!("{name} has {held} elements"),
+            },
             format!(
                 "give {rows} x {columns} for {}; more rows are fine",
                 plan.shape
@@ -172,6 +171,7 @@ pub(super) fn check_starts(
     let range = |(tensor, start): &(TensorId, u64)| -> Range<u64> {
         *start..*start + Needs::of(kernel, plan, *tensor).bytes()
     };
+    let ranges: Vec<Range<u64>> = given.iter().map(range).collect();
     for (at, one) in given.iter().enumerate() {
         if !one.1.is_multiple_of(ALIGN) {
             let name = &kernel.buffers[one.0.index()].name;
@@ -182,8 +182,8 @@ pub(super) fn check_starts(
                 ),
             });
         }
-        for other in &given[at + 1..] {
-            let (a, b) = (range(one), range(other));
+        for (other, b) in given[at + 1..].iter().zip(&ranges[at + 1..]) {
+            let a = &ranges[at];
             let both = a.start < b.end && b.start < a.end;
             let [first, second] = [one, other].map(|(id, _)| &kernel.buffers[id.index()]);
             if both && (written(first) || written(second)) {
