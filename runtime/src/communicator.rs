@@ -24,6 +24,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+use tracing::debug;
 
 /// Seconds a rank waits for another, unless `UB_TIMEOUT` says otherwise.
 const TIMEOUT: u64 = 110;
@@ -135,6 +136,13 @@ impl Communicator {
     ) -> Result<Vec<Communicator>, Error> {
         legal(gpus.len())?;
         let group = Arc::new(Group::new(gpus, slot, timeout)?);
+        debug!(
+            ranks = group.gpus().len(),
+            gpus = ?group.gpus().iter().map(Gpu::ordinal).collect::<Vec<_>>(),
+            slot_bytes = group.stride(),
+            time_limit = ?timeout,
+            "communicator"
+        );
         let proven = Arc::new(Proven::default());
         let ranks = (0..).zip(group.streams());
         let made = ranks.map(|(rank, stream)| Communicator {
@@ -295,7 +303,9 @@ impl Communicator {
     /// # Errors
     /// Too little memory or too few addresses; [`Error::Mismatch`], [`Error::Stalled`].
     pub fn reserve(&self, bytes: u64) -> Result<(), Error> {
-        self.meet(&Request::Reserve(bytes)).map(drop)
+        self.meet(&Request::Reserve(bytes))?;
+        debug!(rank = self.rank, bytes, "heap reserved");
+        Ok(())
     }
 
     /// A number, counter cells and scratch for a kernel that all ranks load. Collective.

@@ -15,6 +15,7 @@ use crate::pending::Pending;
 use crate::recording::{Frozen, Recording};
 use crate::retire;
 use std::sync::Arc;
+use tracing::debug;
 
 /// Recorded launches with frozen arguments. It keeps the memory and the kernels that they use. Dropping it under a replay
 /// is fine. Every rank replays its own, as it would launch: the ranks' launches are compared at each replay.
@@ -42,6 +43,11 @@ impl Communicator {
         let ended = recording.end();
         told?;
         let (graph, frozen) = ended?;
+        debug!(
+            rank = self.rank(),
+            launches = frozen.launches.len(),
+            "graph"
+        );
         Ok(Graph {
             rank: recording.rank().clone(),
             graph: Arc::new(graph),

@@ -3,6 +3,9 @@
 //! Only this crate and the workbench, the command-line tool on top of it, use files, environment variables and clocks;
 //! only the workbench uses a terminal. Only the modules that call NVIDIA's libraries ([`cuda`] and `jit::nvrtc`) use
 //! `unsafe`, each time with a reason.
+//!
+//! What is made, built and recorded is said by `tracing` at the level of debug, each launch at that of trace. Set up a
+//! subscriber to see it: without one it costs a launch nothing.
 #![deny(unsafe_code, clippy::undocumented_unsafe_blocks)]
 
 pub mod caller;

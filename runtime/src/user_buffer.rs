@@ -7,6 +7,7 @@ use crate::group::{Allocation, End, Granted, Request, Wanted};
 use crate::tensor::Tensor;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use tracing::debug;
 
 /// A tensor on each rank, at one offset of the heap. The memory is freed when every rank has dropped its handles and the
 /// work that was enqueued until then is done: a handle may be dropped under a running kernel.
@@ -46,13 +47,17 @@ impl Communicator {
         };
         let name = wanted.name.clone();
         match self.meet(&Request::Allocate(wanted))? {
-            Granted::Memory(allocation) => Ok(UserBuffer::new(
-                allocation,
-                (name, shape),
-                len,
-                self.rank(),
-                (self.own_stream().clone(), self.ends().clone()),
-            )),
+            Granted::Memory(allocation) => {
+                let offset = allocation.offset();
+                debug!(rank = self.rank(), %name, ?shape, bytes, offset, "buffer");
+                Ok(UserBuffer::new(
+                    allocation,
+                    (name, shape),
+                    len,
+                    self.rank(),
+                    (self.own_stream().clone(), self.ends().clone()),
+                ))
+            }
             other @ (Granted::Done | Granted::Kernel(_)) => Err(misled(&other)),
         }
     }

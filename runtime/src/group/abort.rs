@@ -10,6 +10,7 @@ use crate::driver::{Address, Gpu, Pinned, Record};
 use crate::error::{Error, Stall};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tracing::debug;
 
 /// Why a communicator ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -142,10 +143,14 @@ impl End {
     /// Ends the communicator for this cause, unless it has ended before. Gives the first cause.
     pub(crate) fn end(&self, cause: Verdict) -> Verdict {
         let mut verdict = lock(&self.verdict);
+        let ended = verdict.is_some();
         let first = match verdict.take().or_else(|| self.recorded()) {
             Some(first) => first,
             None => cause,
         };
+        if !ended {
+            debug!(cause = %Error::from(first.clone()), "communicator ended");
+        }
         *verdict = Some(first.clone());
         // The cause is there before anybody can act on it.
         self.word.set(1);
@@ -157,7 +162,8 @@ impl End {
         let mut verdict = lock(&self.verdict);
         if verdict.is_none() {
             *verdict = self.recorded();
-            if verdict.is_some() {
+            if let Some(first) = &*verdict {
+                debug!(cause = %Error::from(first.clone()), "communicator ended");
                 self.word.set(1);
             }
         }

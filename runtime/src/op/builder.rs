@@ -18,6 +18,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
+use tracing::debug;
 
 /// A schedule, and what it shall be built for. The types, the layout and the largest launch are the caller's; choices
 /// that are still open become the fastest ones for this GPU.
@@ -203,6 +204,14 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
         let load = |proof: Arc<Proof>| {
             let loaded = Loaded::load(self.rank, self.compiler, &proof.pipeline, &proof.series)?;
             loaded.admit(self.rank, &proof.largest)?;
+            debug!(
+                rank = self.rank.rank(),
+                schedule = %proof.series.kernel().name,
+                variant = %proof.variant,
+                most = %proof.shape,
+                heap_bytes = workspace(&proof).heap,
+                "op built"
+            );
             Ok::<_, Error>(Bucket {
                 loaded: Arc::new(loaded),
                 proof,

@@ -11,6 +11,7 @@ use crate::pending::Pending;
 use counterflow_codegen::program::TensorId;
 use std::any::Any;
 use std::sync::Arc;
+use tracing::trace;
 
 /// A launch that is being put together. Nothing is enqueued before [`Launch::launch`].
 #[derive(Debug)]
@@ -181,6 +182,7 @@ impl<'a> Launch<'a> {
         })?;
         // The launch is enqueued: what uses or frees another library's memory later comes after it.
         drop(opened);
+        trace!(rank = rank.rank(), schedule = %kernel.name, rows = m, "launch");
         for stream in &theirs {
             done.hold(stream)?;
         }

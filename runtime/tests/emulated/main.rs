@@ -4,6 +4,7 @@ mod buckets;
 mod dlpack;
 mod ends;
 mod graphs;
+mod log;
 mod refused;
 mod rounds;
 mod schedules;

@@ -1,0 +1,63 @@
+//! What a program sees that logs at the level of debug.
+
+use crate::schedules::{self, Sender};
+use counterflow_runtime::{Communicator, Error};
+use half::bf16;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use tracing_subscriber::fmt;
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("whole").write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_made_is_told_in_order_with_its_sizes() -> Result<(), Error> {
+    let lines = Lines::default();
+    let to = lines.clone();
+    let subscriber = fmt().with_max_level(tracing::Level::DEBUG).without_time();
+    let subscriber = subscriber.with_ansi(false).with_writer(move || to.clone());
+    tracing::subscriber::with_default(subscriber.finish(), || {
+        let ranks = Communicator::emulated(1)?;
+        let rank = &ranks[0];
+        rank.reserve(1 << 21)?;
+        let program = schedules::gather(Sender::Ctas(4));
+        let op = rank.op(&program).up_to(300, 64, 64).build()?;
+        let x = rank.allocate::<bf16>("x", [300, 64])?;
+        let (w, mut y) = (rank.zeros([64, 64])?, rank.zeros::<bf16>([300, 64])?);
+        let graph = rank.capture(|s| {
+            let launch = op.on(s).tensor("x", &x).tensor("w", &w);
+            launch.tensor("y", &mut y).launch().map(drop)
+        })?;
+        graph.launch(rank)?.wait()?;
+        rank.abort("no more");
+        Ok::<_, Error>(())
+    })?;
+    let text = String::from_utf8(lines.0.lock().expect("whole").clone()).expect("text");
+    let wanted = [
+        "communicator ranks=1 gpus=[0] slot_bytes=8589934592 time_limit=",
+        "heap reserved rank=0 bytes=2097152",
+        "op built rank=0 schedule=gather variant=sm90 world 1 nt",
+        "buffer rank=0 name=x shape=[300, 64] bytes=38400 offset=",
+        "graph rank=0 launches=1",
+        "communicator ended cause=rank 0 ended the communicator: no more",
+    ];
+    let found: Vec<&str> = text.lines().collect();
+    assert_eq!(found.len(), wanted.len(), "{text}");
+    for (line, wanted) in found.iter().zip(wanted) {
+        assert!(
+            line.starts_with("DEBUG") && line.contains(wanted),
+            "{wanted}: {text}"
+        );
+    }
+    Ok(())
+}
