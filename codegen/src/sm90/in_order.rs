@@ -148,9 +148,11 @@ impl Walk<'_, '_> {
 /// Puts what is done with cells behind other nodes. A name that these have already keeps its number, or another one is found.
 fn extend(nodes: &mut Vec<Node>, more: Vec<Node>) {
     let known = |nodes: &[Node], wanted: &str| {
-        nodes.iter().find_map(|node| match node {
-            Node::Let { name, value } if name == wanted => Some(value.clone()),
-            _ => None,
+        nodes.iter().find_map(|node| {
+            let Node::Let { name, value } = node else {
+                return None;
+            };
+            (name == wanted).then(|| value.clone())
         })
     };
     let mut renamed = None;

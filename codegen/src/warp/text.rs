@@ -1,12 +1,14 @@
 //! A pipeline as text: what each warp of a CTA does, one line a node.
 
+mod declared;
+
 use super::spelling::{Spelling, factor, field_name, number, test};
 use crate::kernel::DimId;
 use crate::print::Page;
 use crate::program::{CounterId, StoreMode};
 use crate::warp::{
-    At, BarrierId, Ctas, Elements, Expr, Field, FragmentOp, Map, Node, Phase, Pipeline, Ring,
-    RingId, RunBy, Side, Slot, Source, View,
+    At, BarrierId, Ctas, Elements, Expr, Field, FragmentOp, Node, Phase, Pipeline, RingId, RunBy,
+    Side, Slot, Source,
 };
 use std::fmt;
 
@@ -142,8 +144,8 @@ impl Printer<'_> {
                 .line(format!("the first {} CTAs move data{joins}", comm.ctas));
         }
         self.page.line("");
-        let mut rows: Vec<Vec<String>> = pipeline.maps.iter().map(map).collect();
-        rows.extend(pipeline.rings.iter().map(ring));
+        let mut rows: Vec<Vec<String>> = pipeline.maps.iter().map(declared::map).collect();
+        rows.extend(pipeline.rings.iter().map(declared::ring));
         self.page.table(&rows);
         for (name, value) in &pipeline.lets {
             let value = number(value, self);
@@ -586,43 +588,4 @@ impl Printer<'_> {
         );
         format!("{name}.on({rank})[{cell}] += {amount}")
     }
-}
-
-fn map(map: &Map) -> Vec<String> {
-    let view = match map.view {
-        View::Flat => "mine, in one piece",
-        View::Chunks => "mine, in chunks",
-        View::SharedChunks => "everyone's chunks",
-        View::SharedSlots => "everyone's slots",
-        View::SharedSlotChunks => "everyone's slots of all chunks",
-        View::SharedChunk => "everyone's own chunk",
-    };
-    let partial_chunk = if map.partial_chunk {
-        "the partial chunk apart"
-    } else {
-        ""
-    };
-    vec![
-        map.name.clone(),
-        view.into(),
-        format!("boxes of {}×{}", map.box_rows, map.box_columns),
-        partial_chunk.into(),
-    ]
-}
-
-fn ring(ring: &Ring) -> Vec<String> {
-    let parts = ring.parts().iter();
-    let parts: Vec<String> = parts
-        .map(|part| format!("{} {} B", part.name, part.bytes))
-        .collect();
-    let at = ring.buffer.as_ref().map_or(0, |buffer| buffer.at);
-    vec![
-        ring.name.into(),
-        format!("{} slots at {at}", ring.slots),
-        parts.join(" and "),
-        match &ring.empty {
-            Some(empty) => format!("{} fill, {} empty", ring.full.arrivals, empty.arrivals),
-            None => format!("{} fill", ring.full.arrivals),
-        },
-    ]
 }

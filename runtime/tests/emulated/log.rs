@@ -33,7 +33,10 @@ fn what_is_made_is_told_in_order_with_its_sizes() -> Result<(), Error> {
         let program = schedules::gather(Sender::Ctas(4));
         let op = rank.op(&program).up_to(300, 64, 64).build()?;
         let x = rank.allocate::<bf16>("x", [300, 64])?;
-        let (w, mut y) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([300, 64])?);
+        let (w, mut y) = (
+            rank.zeros::<bf16>([64, 64])?,
+            rank.zeros::<bf16>([300, 64])?,
+        );
         let graph = rank.capture(|s| {
             let launch = op.on(s).tensor("x", &x).tensor("w", &w);
             launch.tensor("y", &mut y).launch().map(drop)
