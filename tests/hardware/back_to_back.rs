@@ -140,7 +140,7 @@ fn compare(case: &Case, held: &[Held], first: usize, fill: Fill) {
     };
     let expected = interp::reference(&case.kernel, &case.plans[plan], set, fill.inputs())
         .unwrap_or_else(|error| panic!("{name}: {error}"));
-    fill.compare(&outcome, &expected)
+    case.agrees(fill, &outcome, &expected)
         .unwrap_or_else(|off| panic!("{name} launch {first}: {off}"));
 }
 

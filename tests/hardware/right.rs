@@ -93,10 +93,7 @@ impl Matrix {
         let worst = worst.into_iter().fold(0.0, f64::max);
         let name = &ran[0].0.kernel.name;
         let launches = ran.len() * launches;
-        let how = if ran
-            .iter()
-            .all(|(_, fill, _)| matches!(fill, Fill::Integers(_)))
-        {
+        let how = if ran.iter().all(|(case, fill, _)| case.is_exact(*fill)) {
             "the same bits".into()
         } else {
             format!("at most {:.0} % of what rounding allows", worst * 100.0)
@@ -125,10 +122,7 @@ impl Matrix {
             let (ran, told) = (self.run(&device, schedule, ranks), world.told());
             drop(world);
             self.compare(&ran, &format!("{told}, {what}"));
-            for (case, fill, outcome) in ran
-                .iter()
-                .filter(|(_, fill, _)| matches!(fill, Fill::Integers(_)))
-            {
+            for (case, fill, outcome) in ran.iter().filter(|(case, fill, _)| case.is_exact(*fill)) {
                 let emulated = case.run(&Device::Cpu, *fill);
                 for output in &outcome.outputs {
                     let same = emulated.output(output.launch, output.rank, output.tensor);
