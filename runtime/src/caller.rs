@@ -3,6 +3,7 @@
 use crate::communicator::Communicator;
 use crate::driver::{Event, Stream};
 use crate::error::Error;
+use crate::group::Passage;
 use crate::pending::Pending;
 use crate::recording::Recording;
 use cudarc::driver::CudaStream;
@@ -102,81 +103,204 @@ impl Caller<'_> {
     }
 }
 
-/// Enqueues `work` in the rank's stream: after what is in the other stream, and before what comes later there. `waits`
-/// says whether it waits for peers. The caller has the rank's turn.
+/// Enqueues `work` in the rank's stream: after what is in the outside stream, and before what comes later there and in
+/// `theirs`. The rank's stream comes after `theirs` already. The caller has the rank's turn.
 pub(crate) fn in_order(
     rank: &Arc<Communicator>,
+    passage: Passage<'_>,
     outside: Option<&Stream>,
-    waits: bool,
+    theirs: &[Stream],
     work: impl FnOnce() -> Result<(), Error>,
 ) -> Result<Pending, Error> {
-    let own = rank.own_stream();
+    let (gpu, own) = (rank.gpu(), rank.own_stream());
     if let Some(stream) = outside {
-        own.wait(&Event::order(stream)?)?;
+        own.wait(&Event::order(gpu, stream)?)?;
     }
     work()?;
-    let done = Arc::new(Event::order(own)?);
-    if let Some(stream) = outside {
+    let done = Arc::new(Event::order(gpu, own)?);
+    for stream in outside.into_iter().chain(theirs) {
         stream.wait(&done)?;
-        if waits {
-            rank.stands(stream, &done);
-        }
     }
-    Ok(Pending::new(rank, done))
+    let launch = passage.launch;
+    passage.ends(&done);
+    Ok(Pending::new(rank, done, launch))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::emulated::{Gpu, Machine};
-    use crate::schedules::{Sender, gather};
+    use crate::op::Op;
+    use crate::schedules::{Sender, gather, product};
     use crate::tensor::Tensor;
+    use crate::user_buffer::UserBuffer;
+    use half::bf16;
     use std::time::Duration;
 
-    /// Each rank of one GPU launches on its stream of these; how it ends on both.
-    fn launched(own: impl Fn(u32) -> usize + Sync) -> Vec<Result<(), String>> {
+    /// A rank with a launch that waits for its peer and one that does not.
+    struct Ready<'a> {
+        rank: &'a Arc<Communicator>,
+        ops: [Op; 2],
+        x: UserBuffer<bf16>,
+        w: Tensor<bf16>,
+        y: Tensor<bf16>,
+        gathered: bool,
+    }
+
+    impl Ready<'_> {
+        fn gather(&mut self, on: &Stream) -> Result<Pending, Error> {
+            self.gathered = true;
+            let launch = self.ops[0].on(on).tensor("x", &self.x);
+            launch
+                .tensor("w", &self.w)
+                .tensor("y", &mut self.y)
+                .launch()
+        }
+
+        fn product(&mut self, on: &Stream) -> Result<Pending, Error> {
+            let launch = self.ops[1].on(on).tensor("x", &self.w);
+            launch
+                .tensor("w", &self.w)
+                .tensor("y", &mut self.y)
+                .launch()
+        }
+
+        /// What a launch does that borrows memory of that stream and waits for nobody.
+        fn borrow(&self, stream: &Stream) -> Result<Pending, Error> {
+            let (rank, own) = (self.rank, self.rank.own_stream());
+            let passage = rank.passes([own, stream].into_iter(), 0)?;
+            own.wait(&Event::order(rank.gpu(), stream)?)?;
+            let theirs = std::slice::from_ref(stream);
+            in_order(rank, passage, None, theirs, || Ok(()))
+        }
+    }
+
+    type Acts = fn(&mut Ready<'_>, &[Stream; 3]) -> Result<Pending, Error>;
+
+    /// Rank 0 enqueues something, and then rank 1 of the same GPU does: on a stream of nobody's, or on the own streams of
+    /// both. What rank 1 is told, and how both end. A rank that was refused what nobody waits for makes `gather` instead.
+    fn both(first: Acts, second: Acts) -> (Result<(), String>, [Result<(), String>; 2]) {
         let machine = Machine::new(1, 0, u64::MAX);
         let gpus = (0..2).map(|_| Gpu::of(&machine, 0).into());
         let ranks = Communicator::of(gpus.collect(), Some(8 << 20), Duration::from_secs(60));
         let ranks = ranks.expect("emulated ranks");
-        let streams = [0, 1].map(|_| ranks[0].gpu().stream().expect("a stream"));
+        let nobodys = ranks[0].gpu().stream().expect("a stream");
+        let streams = [
+            nobodys,
+            ranks[0].stream().clone(),
+            ranks[1].stream().clone(),
+        ];
+        let told = |error: Error| error.to_string();
         let ended = Communicator::each(&ranks, |rank| {
             rank.reserve(4 << 20)?;
-            let program = gather(Sender::Ctas(4));
-            let op = rank.op(&program).up_to(8, 8, 8);
-            let op = op.first_options().build()?;
-            let x = rank.allocate::<half::bf16>("x", [8, 8])?;
-            let (w, mut y) = (rank.zeros::<half::bf16>([8, 8])?, rank.zeros([8, 8])?);
-            let y: &mut Tensor<half::bf16> = &mut y;
-            let mut launch = |stream: &Stream| {
-                let launch = op.on(stream).tensor("x", &x).tensor("w", &w);
-                launch.tensor("y", &mut *y).launch().map(drop)
+            let op = |program| rank.op(program).up_to(8, 8, 8).first_options().build();
+            let mut ready = Ready {
+                rank: &Arc::new(rank.handle()),
+                ops: [op(&gather(Sender::Ctas(4)))?, op(&product((64, 64)))?],
+                x: rank.allocate("x", [8, 8])?,
+                w: rank.zeros([8, 8])?,
+                y: rank.zeros([8, 8])?,
+                gathered: false,
             };
-            let stream = &streams[own(rank.rank())];
             if rank.rank() == 0 {
-                launch(stream)?;
+                first(&mut ready, &streams)?;
             }
             rank.barrier()?;
-            let ended = match rank.rank() {
-                0 => rank.synchronize(),
-                _ => launch(stream).and_then(|()| rank.synchronize()),
-            };
-            Ok(ended.map_err(|error| error.to_string()))
+            if rank.rank() == 0 {
+                return Ok((Ok(()), rank.synchronize().map_err(told)));
+            }
+            let second = second(&mut ready, &streams);
+            if !ready.gathered {
+                ready.gather(rank.own_stream())?;
+            }
+            Ok((
+                second.map(drop).map_err(told),
+                rank.synchronize().map_err(told),
+            ))
         });
-        ended.expect("no rank fails")
+        let [(_, first), (second, last)] =
+            <[_; 2]>::try_from(ended.expect("no rank fails")).expect("two ranks");
+        (second, [first, last])
+    }
+
+    const TOLD: &str = "rank 1 comes behind launch 0 of rank 0 in one stream, and that waits for launch 0 of rank 1";
+
+    #[test]
+    fn ranks_of_one_gpu_launch_on_streams_of_their_own() {
+        let all: [(Acts, Acts); 3] = [
+            (|r, s| r.gather(&s[0]), |r, s| r.gather(&s[2])),
+            (|r, s| r.gather(&s[1]), |r, s| r.product(&s[0])),
+            // Behind a launch that waits for nobody.
+            (
+                |r, s| r.product(&s[0]).and_then(|_| r.gather(&s[1])),
+                |r, s| r.product(&s[0]),
+            ),
+        ];
+        for (at, (first, second)) in all.into_iter().enumerate() {
+            assert_eq!(both(first, second), (Ok(()), [Ok(()), Ok(())]), "{at}");
+        }
     }
 
     #[test]
-    fn a_rank_is_refused_in_a_stream_behind_a_launch_that_waits_for_it() {
-        assert_eq!(launched(|rank| rank as usize), [Ok(()), Ok(())]);
-        let told = "launch 0 of rank 1 comes after launch 0 of rank 0 in one stream, and that waits for it";
-        let [Err(first), Err(second)] = &launched(|_| 0)[..] else {
-            panic!("each waits for the other");
-        };
-        assert_eq!(second, told);
-        assert_eq!(
-            first,
-            &format!("rank 1 ended early: it does not launch gather: {told}")
-        );
+    fn a_launch_behind_one_that_waits_for_it_is_refused_and_told() {
+        let all: [(Acts, Acts); 4] = [
+            (|r, s| r.gather(&s[0]), |r, s| r.gather(&s[0])),
+            // In the own stream of the other.
+            (|r, s| r.gather(&s[1]), |r, s| r.gather(&s[1])),
+            (|r, s| r.gather(&s[2]), |r, s| r.gather(&s[2])),
+            // Where the other's launch is only waited for.
+            (
+                |r, s| {
+                    let done = r.gather(&s[1])?;
+                    done.wait_on(&s[0]).map(|()| done)
+                },
+                |r, s| r.gather(&s[0]),
+            ),
+        ];
+        let ended = format!("rank 1 ended early: it does not launch gather: {TOLD}");
+        for (at, (first, second)) in all.into_iter().enumerate() {
+            let (told, both) = both(first, second);
+            assert_eq!(told, Err(TOLD.into()), "{at}");
+            assert_eq!(both, [Err(ended.clone()), Err(ended.clone())], "{at}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_refused_there_and_the_launch_may_go_elsewhere() {
+        let all: [(Acts, Acts); 5] = [
+            (|r, s| r.gather(&s[0]), |r, s| r.product(&s[0])),
+            (|r, s| r.gather(&s[1]), |r, s| r.product(&s[1])),
+            // Memory of one stream, lent to both.
+            (
+                |r, s| r.gather(&s[1]).and_then(|_| r.borrow(&s[0])),
+                |r, s| r.borrow(&s[0]),
+            ),
+            (|r, s| r.gather(&s[0]), |r, s| r.borrow(&s[0])),
+            // Behind a launch that waits for nobody, behind one that does.
+            (
+                |r, s| r.gather(&s[1]).and_then(|_| r.product(&s[0])),
+                |r, s| r.product(&s[0]),
+            ),
+        ];
+        for (at, (first, second)) in all.into_iter().enumerate() {
+            let ended = (Err(TOLD.into()), [Ok(()), Ok(())]);
+            assert_eq!(both(first, second), ended, "{at}");
+        }
+    }
+
+    #[test]
+    fn of_two_ranks_that_enqueue_at_once_in_one_stream_one_is_refused() {
+        let machine = Machine::new(1, 0, u64::MAX);
+        let gpus = (0..2).map(|_| Gpu::of(&machine, 0).into());
+        let ranks = Communicator::of(gpus.collect(), Some(8 << 20), Duration::from_secs(60));
+        let ranks = ranks.expect("emulated ranks");
+        let stream = ranks[0].gpu().stream().expect("a stream");
+        let passes = |rank: usize| ranks[rank].passes(std::iter::once(&stream), 1);
+        // Nothing is in the stream yet.
+        let passage = passes(0).expect("nobody is there");
+        assert_eq!(passes(1).expect_err("refused").to_string(), TOLD);
+        // Rank 0's was not enqueued after all.
+        drop(passage);
+        passes(1).expect("nobody is there");
     }
 }

@@ -12,7 +12,8 @@ use crate::emulated::{self, Machine};
 use crate::error::Error;
 use crate::gpu_order::Enqueueing;
 use crate::group::{
-    Allocation, End, Entry, Granted, Group, Names, Needs, Placed, Request, Verdict, threads,
+    Allocation, End, Entry, Granted, Group, Names, Needs, Passage, Placed, Request, Verdict,
+    threads,
 };
 use crate::proof::Proven;
 use crate::retire;
@@ -348,14 +349,22 @@ impl Communicator {
         self.group.order(self.rank, launches, ctas)
     }
 
-    /// Rejects this rank's next launch in a caller's stream where a peer's launch stands that waits for it.
-    pub(crate) fn comes_through(&self, stream: &Stream) -> Result<(), Error> {
-        self.group.comes_through(self.rank, stream)
+    /// Lets this rank enqueue so many launches that wait for peers, or other work, behind what is in these streams, its
+    /// own among them. The caller has the rank's turn.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if a peer's launch that waits for this rank stands in one of them.
+    pub(crate) fn passes<'s>(
+        &self,
+        streams: impl Iterator<Item = &'s Stream> + Clone,
+        launches: u64,
+    ) -> Result<Passage<'_>, Error> {
+        self.group.passes(self.rank, streams, launches)
     }
 
-    /// This rank's latest launch stands in a caller's stream until `done`.
-    pub(crate) fn stands(&self, stream: &Stream, done: &Arc<Event>) {
-        self.group.stands(self.rank, stream, done);
+    /// This rank's launches until that number stand in one more stream until `done`.
+    pub(crate) fn stands(&self, stream: &Stream, launch: u64, done: &Arc<Event>) {
+        self.group.stands(self.rank, stream, launch, done);
     }
 
     /// Waits for this rank's stream.

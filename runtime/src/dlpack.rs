@@ -26,7 +26,7 @@ impl Drop for Given {
     fn drop(&mut self) {
         let [theirs, own] = &self.streams;
         // A context that refuses this is dead.
-        let _ = Event::order(theirs).and_then(|used| own.wait(&used));
+        let _ = Event::record(theirs).and_then(|used| own.wait(&used));
         drop(self.memory.take());
     }
 }
@@ -71,7 +71,7 @@ impl<T: Element> Tensor<T> {
     pub fn to_dlpack(&self, on: &Stream) -> Result<Managed, Error> {
         let rank = self.rank();
         of(rank, on)?;
-        on.wait(&Event::order(rank.own_stream())?)?;
+        on.wait(&Event::record(rank.own_stream())?)?;
         let given = Given {
             memory: Some(self.kept()),
             streams: [on.clone(), rank.own_stream().clone()],
@@ -104,7 +104,7 @@ impl Communicator {
             });
         }
         buffer.allocation().ready(self.rank())?;
-        on.wait(&Event::order(self.own_stream())?)?;
+        on.wait(&Event::record(self.own_stream())?)?;
         let given = Given {
             memory: Some(buffer.allocation().clone()),
             streams: [on.clone(), self.own_stream().clone()],
@@ -137,7 +137,7 @@ impl Communicator {
         };
         let (start, shape) = managed.contents::<T>(device(self))?;
         of(self, on)?;
-        self.own_stream().wait(&Event::order(on)?)?;
+        self.own_stream().wait(&Event::record(on)?)?;
         Tensor::lent(self, managed, start, &shape)
     }
 }

@@ -446,11 +446,6 @@ fn order() -> MutexGuard<'static, Order<Stream, Arc<Event>>> {
     ORDER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An event in a stream, after everything that is in it.
-fn mark(stream: &Stream) -> Result<Arc<Event>, Error> {
-    Event::order(stream).map(Arc::new)
-}
-
 /// A communicator among those on its GPUs.
 #[derive(Debug)]
 pub(crate) struct Member {
@@ -490,7 +485,7 @@ impl Member {
         let places: Vec<Where> = gpus.iter().map(Where::from).collect();
         let unmarked = order().unmarked(&places);
         for (other, gpu, index, stream) in unmarked {
-            let event = mark(&stream)?;
+            let event = Arc::new(Event::record(&stream)?);
             order().mark((other, gpu, index), event);
         }
         Ok(member)
@@ -575,7 +570,8 @@ impl Drop for Enqueueing<'_> {
             return;
         }
         // A context that takes no event is dead, and runs nothing.
-        let last = mark(&streams[self.rank as usize]).map_or(Last::Done, Last::Marked);
+        let last = Event::order(gpu, &streams[self.rank as usize]);
+        let last = last.map_or(Last::Done, |event| Last::Marked(Arc::new(event)));
         order().end(ours, gpu.into(), *index, last);
     }
 }

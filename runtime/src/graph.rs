@@ -113,10 +113,9 @@ fn checked(
         }
     };
     let _turn = rank.turn();
-    let waits = launches.iter().any(|(entry, _)| entry.is_some());
-    if let (Some(stream), true) = (outside, waits) {
-        rank.comes_through(stream)?;
-    }
+    let waits = launches.iter().filter(|(entry, _)| entry.is_some());
+    let streams = std::iter::once(rank.own_stream()).chain(outside);
+    let passage = rank.passes(streams, waits.count() as u64)?;
     let (mut numbers, mut most) = (None, 0);
     for (entry, ctas) in launches {
         if let Some(entry) = entry {
@@ -129,7 +128,7 @@ fn checked(
     }
     let order = numbers.map(|(first, last)| rank.order(first..=last, most));
     let _enqueueing = order.transpose()?;
-    in_order(rank, outside, waits, work)
+    in_order(rank, passage, outside, &[], work)
 }
 
 /// Replays may still run.

@@ -12,13 +12,16 @@ pub struct Pending {
     rank: Arc<Communicator>,
     /// None: a graph records it.
     done: Option<Arc<Event>>,
+    /// The rank's latest launch by then that waits for peers.
+    launch: Option<u64>,
 }
 
 impl Pending {
-    pub(crate) fn new(rank: &Arc<Communicator>, done: Arc<Event>) -> Pending {
+    pub(crate) fn new(rank: &Arc<Communicator>, done: Arc<Event>, launch: Option<u64>) -> Pending {
         Pending {
             rank: rank.clone(),
             done: Some(done),
+            launch,
         }
     }
 
@@ -27,11 +30,12 @@ impl Pending {
         Pending {
             rank: rank.clone(),
             done: None,
+            launch: None,
         }
     }
 
-    fn done(&self) -> Result<&Event, Error> {
-        self.done.as_deref().ok_or_else(|| Error::Usage {
+    fn done(&self) -> Result<&Arc<Event>, Error> {
+        self.done.as_ref().ok_or_else(|| Error::Usage {
             what: "a launch that was recorded in a graph did not run".into(),
             legal: "launch the graph, and wait for what that gives".into(),
         })
@@ -56,11 +60,6 @@ impl Pending {
         self.rank.until(|| done.is_done())
     }
 
-    /// As [`Pending::wait_on`], also if the communicator has ended: the launch may still run.
-    pub(crate) fn hold(&self, stream: &Stream) -> Result<(), Error> {
-        stream.wait(self.done()?)
-    }
-
     /// What comes later in that stream comes after the launch. The host does not wait.
     ///
     /// # Errors
@@ -68,6 +67,9 @@ impl Pending {
     pub fn wait_on(&self, stream: &Stream) -> Result<(), Error> {
         let done = self.done()?;
         self.rank.alive()?;
+        if let Some(launch) = self.launch {
+            self.rank.stands(stream, launch, done);
+        }
         stream.wait(done)
     }
 }

@@ -1,38 +1,29 @@
 //! Events: points in a stream.
 //!
 //! To make an event and to destroy it costs a good part of what a launch may cost, so events that keep no time are used
-//! again. Nobody sees it: a stream that was told to wait for one waits for the point at which it was recorded then.
+//! again. Nobody sees it: a stream that was told to wait for one waits for the point at which it was recorded then. A GPU
+//! keeps them, and they go with its last handle: an event holds the GPU's context.
 
 use super::Gpu;
 use super::driver::{check, checked};
+use super::unused::Unused;
 use crate::error::Error;
 use cudarc::driver::sys::{self, CUevent_flags};
 use cudarc::driver::{CudaEvent, CudaStream};
 use std::mem::ManuallyDrop;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// A point in a stream.
 #[derive(Debug)]
 pub(crate) struct Event {
     event: ManuallyDrop<CudaEvent>,
-    /// Whether others may have it when this is dropped.
-    again: bool,
-}
-
-/// Events that keep no time, and that nobody has.
-static UNUSED: Mutex<Vec<CudaEvent>> = Mutex::new(Vec::new());
-
-fn unused(stream: &CudaStream) -> Option<CudaEvent> {
-    let mut all = UNUSED.lock().unwrap_or_else(PoisonError::into_inner);
-    let at = all
-        .iter()
-        .rposition(|event| event.context() == stream.context())?;
-    Some(all.swap_remove(at))
+    /// Where it goes when this is dropped, if others may have it then.
+    again: Option<Weak<Unused>>,
 }
 
 impl Event {
-    fn of(event: CudaEvent, again: bool) -> Event {
+    fn of(event: CudaEvent, again: Option<Weak<Unused>>) -> Event {
         Event {
             event: ManuallyDrop::new(event),
             again,
@@ -42,17 +33,7 @@ impl Event {
     /// After everything that is in the stream now.
     pub(crate) fn record(stream: &CudaStream) -> Result<Event, Error> {
         let event = stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
-        checked("record an event", event).map(|event| Event::of(event, false))
-    }
-
-    /// The same, without the time.
-    pub(crate) fn order(stream: &CudaStream) -> Result<Event, Error> {
-        let event = match unused(stream) {
-            Some(event) => event,
-            None => checked("make an event", stream.context().new_event(None))?,
-        };
-        let event = Event::of(event, true);
-        event.record_again(stream).map(|()| event)
+        checked("record an event", event).map(|event| Event::of(event, None))
     }
 
     /// Moves it to after everything that is in the stream now.
@@ -90,10 +71,20 @@ impl Event {
 }
 
 impl Gpu {
+    /// After everything that is in this stream of the GPU now. It keeps no time.
+    pub(crate) fn order(&self, stream: &CudaStream) -> Result<Event, Error> {
+        let event = match self.unused().take() {
+            Some(event) => event,
+            None => checked("make an event", self.context().new_event(None))?,
+        };
+        let event = Event::of(event, Some(Arc::downgrade(self.unused())));
+        event.record_again(stream).map(|()| event)
+    }
+
     /// A new event that orders and does not time.
     pub(crate) fn event(&self) -> Result<Event, Error> {
         let event = checked("make an event", self.context().new_event(None));
-        event.map(|event| Event::of(event, false))
+        event.map(|event| Event::of(event, None))
     }
 }
 
@@ -101,9 +92,8 @@ impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: the event is taken once, here, where nobody has the place any more.
         let event = unsafe { ManuallyDrop::take(&mut self.event) };
-        if self.again {
-            let mut all = UNUSED.lock().unwrap_or_else(PoisonError::into_inner);
-            all.push(event);
+        if let Some(unused) = self.again.as_ref().and_then(Weak::upgrade) {
+            unused.put(event);
         }
     }
 }

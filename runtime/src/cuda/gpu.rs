@@ -2,6 +2,7 @@
 
 use super::driver::{self, check, checked};
 use super::start;
+use super::unused::Unused;
 use crate::device::Device;
 use crate::error::Error;
 use cudarc::driver::{CudaContext, CudaStream, sys};
@@ -16,6 +17,7 @@ pub struct Gpu {
     sms: u32,
     memory: u64,
     capability: (i32, i32),
+    unused: Arc<Unused>,
 }
 
 impl Gpu {
@@ -48,6 +50,7 @@ impl Gpu {
             memory: checked("ask the GPU's memory", context.total_mem())? as u64,
             capability: checked("ask the GPU's capability", context.compute_capability())?,
             context,
+            unused: Arc::default(),
         })
     }
 
@@ -116,6 +119,11 @@ impl Gpu {
     pub unsafe fn borrowed_stream(&self, raw: *mut c_void) -> Arc<CudaStream> {
         // SAFETY: the caller's promise.
         unsafe { self.context.wrap_borrowed_stream(raw.cast()) }
+    }
+
+    /// Its events that nobody has.
+    pub(super) fn unused(&self) -> &Arc<Unused> {
+        &self.unused
     }
 
     /// The context, to use with cudarc.

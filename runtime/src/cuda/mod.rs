@@ -19,6 +19,7 @@ mod module;
 mod queues;
 mod start;
 mod trace;
+mod unused;
 mod vmm;
 mod watch;
 

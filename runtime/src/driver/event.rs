@@ -1,5 +1,6 @@
 //! Events: points in a stream.
 
+use super::gpu::{Gpu, Kind as GpuKind};
 use super::refusal;
 use super::stream::{Kind as StreamKind, Stream};
 use crate::cuda;
@@ -46,11 +47,12 @@ impl Event {
         }
     }
 
-    /// After everything that is in the stream now. It orders and keeps no time.
-    pub(crate) fn order(stream: &Stream) -> Result<Event, Error> {
-        match &stream.0 {
-            StreamKind::Cuda(stream) => cuda::Event::order(stream).map(Event::from),
-            StreamKind::Emulated(stream) => emulated::Event::of(stream).map(Event::from),
+    /// After everything that is in this stream of the GPU now. It orders and keeps no time.
+    pub(crate) fn order(gpu: &Gpu, stream: &Stream) -> Result<Event, Error> {
+        match (&gpu.0, &stream.0) {
+            (GpuKind::Cuda(gpu), StreamKind::Cuda(stream)) => gpu.order(stream).map(Event::from),
+            (_, StreamKind::Emulated(stream)) => emulated::Event::of(stream).map(Event::from),
+            (GpuKind::Emulated(_), StreamKind::Cuda(_)) => Err(mixed()),
         }
     }
 
@@ -104,6 +106,19 @@ impl Event {
             (Kind::Cuda(event), Kind::Cuda(earlier)) => event.since(earlier),
             (Kind::Emulated(event), Kind::Emulated(earlier)) => Ok(event.since(earlier)),
             (Kind::Cuda(_), Kind::Emulated(_)) | (Kind::Emulated(_), Kind::Cuda(_)) => Err(mixed()),
+        }
+    }
+}
+
+impl Gpu {
+    /// A new event that orders and keeps no time. Record it with [`Event::record_again`].
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn event(&self) -> Result<Event, Error> {
+        match &self.0 {
+            GpuKind::Cuda(gpu) => gpu.event().map(Event::from),
+            GpuKind::Emulated(gpu) => Ok(emulated::Event::new(gpu).into()),
         }
     }
 }

@@ -1,6 +1,5 @@
 //! A rank's GPU.
 
-use super::event::Event;
 use super::refusal;
 use super::stream::{Kind as StreamKind, Stream};
 use crate::cuda;
@@ -124,17 +123,6 @@ impl Gpu {
         match &self.0 {
             Kind::Cuda(gpu) => gpu.copy_stream().map(Stream::from),
             Kind::Emulated(gpu) => Ok(emulated::Stream::new(gpu).into()),
-        }
-    }
-
-    /// A new event that orders and keeps no time. Record it with [`Event::record_again`].
-    ///
-    /// # Errors
-    /// What the driver refuses.
-    pub fn event(&self) -> Result<Event, Error> {
-        match &self.0 {
-            Kind::Cuda(gpu) => gpu.event().map(Event::from),
-            Kind::Emulated(gpu) => Ok(emulated::Event::new(gpu).into()),
         }
     }
 }

@@ -20,6 +20,7 @@ mod meeting_tests;
 mod seats_tests;
 
 pub(crate) use abort::{Awaited, End, Names, Verdict};
+pub(crate) use callers::Passage;
 pub(crate) use heap::{ALIGN, Allocation};
 pub(crate) use ledger::Entry;
 pub(crate) use pool::{Needs, Placed, Readers, Scratch};
@@ -71,7 +72,7 @@ pub(crate) struct Group {
     end: Arc<End>,
     heap: Arc<Heap>,
     ledger: Mutex<Ledger>,
-    callers: Mutex<Callers>,
+    callers: Callers,
     order: Member,
     meeting: Meeting<Request, Answer>,
     pool: Mutex<Pool>,
@@ -108,7 +109,7 @@ impl Group {
             order: Member::join(heap.gpus(), heap.streams())?,
             end,
             ledger: Mutex::new(Ledger::new(world as u32)),
-            callers: Mutex::default(),
+            callers: Callers::default(),
             meeting: Meeting::new(world),
             pool: Mutex::new(Pool::new(CONTROL, world as u32)),
             timeout,
@@ -230,32 +231,24 @@ impl Group {
         self.queues.gpus.iter().filter(|gpu| **gpu == on).count() > 1
     }
 
-    /// Rejects a rank's next launch in a caller's stream behind a launch that waits for it.
-    pub(crate) fn comes_through(&self, rank: u32, stream: &Stream) -> Result<(), Error> {
-        if !self.shares(rank) {
-            return Ok(());
-        }
-        let launch = lock(&self.ledger).next(rank);
-        let before = lock(&self.callers).before(stream, rank, launch);
-        let Some((peer, theirs)) = before else {
-            return Ok(());
-        };
-        Err(Error::Usage {
-            what: format!(
-                "launch {launch} of rank {rank} comes after launch {theirs} of rank {peer} in one stream, and that waits for it"
-            ),
-            legal: "give each rank a stream of its own".into(),
-        })
+    /// Lets a rank enqueue so many launches that wait for peers, or other work, behind what is in these streams.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if a peer's launch that waits for this rank stands in one of them.
+    pub(crate) fn passes<'s>(
+        &self,
+        rank: u32,
+        streams: impl Iterator<Item = &'s Stream> + Clone,
+        launches: u64,
+    ) -> Result<Passage<'_>, Error> {
+        let next = lock(&self.ledger).next(rank);
+        let until = (next, next + launches);
+        self.callers.passes(rank, streams, until, self.shares(rank))
     }
 
-    /// A rank's latest launch stands in a caller's stream until `done`.
-    pub(crate) fn stands(&self, rank: u32, stream: &Stream, done: &Arc<Event>) {
-        if !self.shares(rank) {
-            return;
-        }
-        if let Some(launch) = lock(&self.ledger).next(rank).checked_sub(1) {
-            lock(&self.callers).stands(stream, rank, launch, done);
-        }
+    /// A rank's launches until that number stand in one more stream until `done`.
+    pub(crate) fn stands(&self, rank: u32, stream: &Stream, launch: u64, done: &Arc<Event>) {
+        self.callers.stands(rank, stream, launch, done);
     }
 
     /// Writes a rank's next launch, before anything of it is enqueued. Does not wait for the other ranks, unless one is

@@ -137,9 +137,14 @@ impl<'a> Launch<'a> {
             }
         }
         argument::check_all(kernel, &ids)?;
+        let _turn = rank.turn();
+        // What is recorded is in no stream.
+        let streams = (!records).then_some(own).into_iter();
+        let streams = streams.chain(outside).chain(&theirs);
+        let passage = rank.passes(streams, bucket.loaded.waits(rank).into())?;
         // To open another library's memory makes a stream wait for its users, so all that needs no address is checked.
         for stream in &theirs {
-            users.wait(&Event::order(stream)?)?;
+            users.wait(&Event::order(rank.gpu(), stream)?)?;
         }
         let foreign = given.iter().any(|(_, argument)| argument.is_foreign());
         let mut tensors = Tensors::new();
@@ -151,7 +156,6 @@ impl<'a> Launch<'a> {
             opened.push(open);
         }
         argument::check_starts(kernel, &plan, &starts)?;
-        let _turn = rank.turn();
         if let Place::Recording(recording) = place {
             let how = How {
                 stream: recording.records_in(),
@@ -173,19 +177,12 @@ impl<'a> Launch<'a> {
             recording: None,
             records: false,
         };
-        let waits = bucket.loaded.waits(rank);
-        if let (Some(stream), true) = (outside, waits) {
-            rank.comes_through(stream)?;
-        }
-        let done = in_order(rank, outside, waits, || {
+        let done = in_order(rank, passage, outside, &theirs, || {
             bucket.loaded.launch_as(rank, how, &plan, &tensors)
         })?;
         // The launch is enqueued: what uses or frees another library's memory later comes after it.
         drop(opened);
         trace!(rank = rank.rank(), schedule = %kernel.name, rows = m, "launch");
-        for stream in &theirs {
-            done.hold(stream)?;
-        }
         Ok(done)
     }
 }
