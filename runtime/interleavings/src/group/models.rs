@@ -14,6 +14,8 @@ use std::time::Duration;
 pub(crate) struct Model {
     pub name: &'static str,
     pub fix: Fix,
+    /// What the failure says without it: the model's own assertion, or loom's word for threads that all wait.
+    pub failure: &'static str,
     /// How often a thread may be interrupted; None: whenever it can be.
     bound: Option<usize>,
     body: fn(),
@@ -27,28 +29,36 @@ impl Model {
     }
 }
 
+const GONE: &str = "rank 0 waits for a rank that is gone";
+const ANOTHERS: &str = "another thread's answer";
+const DEADLOCK: &str = "deadlock; threads = ";
+
 pub(crate) const MODELS: &[Model] = &[
     Model {
         name: "a_launch_and_a_rank_that_leaves_see_each_other",
         fix: Fix::Fence,
+        failure: GONE,
         bound: None,
         body: launches_and_leaves,
     },
     Model {
         name: "each_thread_of_a_rank_gets_the_answer_to_its_own_call",
         fix: Fix::Seats,
+        failure: ANOTHERS,
         bound: Some(2),
         body: two_threads_of_a_rank,
     },
     Model {
         name: "who_waits_in_a_meeting_is_woken_when_the_communicator_ends",
         fix: Fix::Wake,
+        failure: DEADLOCK,
         bound: Some(3),
         body: ends_while_a_rank_waits,
     },
     Model {
         name: "who_waits_in_a_meeting_is_woken_when_a_rank_leaves",
         fix: Fix::Wake,
+        failure: DEADLOCK,
         bound: Some(3),
         body: leaves_while_a_rank_waits,
     },
@@ -84,7 +94,7 @@ fn launches_and_leaves() {
     let left = leaves.join().expect("no panic");
     assert!(
         launched == Some(1) || left == Some(0),
-        "rank 0 waits for a rank that is gone"
+        "{GONE}"
     );
 }
 
@@ -94,7 +104,7 @@ fn two_threads_of_a_rank() {
         let ranks = ranks.clone();
         thread::spawn(move || {
             let all = ranks.meet(0, word).expect("nothing ends");
-            assert_eq!(all[0], word, "another thread's answer");
+            assert_eq!(all[0], word, "{ANOTHERS}");
         })
     });
     for _ in 0..2 {
