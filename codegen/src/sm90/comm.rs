@@ -105,6 +105,7 @@ impl Walk<'_, '_> {
         let lag = waits.none_between() && moves.as_ref().is_some_and(Moves::may_lag);
         match (self.which, &moves) {
             (Which::Spare | Which::Fetch, None) if in_order && !copies.is_empty() => {
+                self.no_late_waits(&leaves);
                 body = self.in_order(var, ops);
             }
             // Without a copy one thread does all there is, in order.
@@ -159,6 +160,26 @@ impl Walk<'_, '_> {
             nodes.push(Node::Flush { amount: 1 });
         }
         nodes
+    }
+
+    /// Waits come before all that their item sends. Each of its batches does all of the item, and a wait is for all batches of
+    /// another: the first would wait for what stands behind it in its own thread. How many batches there are, the launch
+    /// says. Credits are not given by items.
+    fn no_late_waits(&mut self, leaves: &[Leaf<'_>]) {
+        let sends =
+            |leaf: &&Leaf<'_>| matches!(leaf.op.kind, OpKind::Copy { .. } | OpKind::Signal { .. });
+        for leaf in leaves.iter().skip_while(|leaf| !sends(leaf)) {
+            let OpKind::Wait { cells, .. } = &leaf.op.kind else {
+                continue;
+            };
+            if self.b.kernel.counters[cells.counter.index()].purpose == Purpose::Data {
+                let at = self.b.kernel.loc(leaf.op.id);
+                let message = "a wait behind a copy or a signal of its own item";
+                let hint = "a loop of its own after the copies, or the start of the next item: an item travels in batches, of \
+                            which the first would wait for those behind it";
+                self.b.found.push(refuse(Some(at), message, hint));
+            }
+        }
     }
 
     fn fetch(&mut self, var: Var, copy: &Leaf<'_>) -> Vec<Node> {

@@ -375,3 +375,41 @@ fn branches_ask_what_the_schedule_asks() {
     println!("{compared} compared, {held} of them hold; {refused} conditions refused");
     assert!(compared > 50_000 && held > 5_000 && held < compared - 5_000);
 }
+
+/// Each piece goes into scratch of mine, and once all of it is there, to the peer: in one item.
+fn waits_for_its_own(s: &mut ScheduleBuilder, gather: &strangers::Gather) {
+    let relay = s.symmetric("relay", Bf16, gather.x.whole(), world());
+    let there = s.counters("there", [world().into(), gather.pieces.into()]);
+    let moves = |s: &mut ScheduleBuilder| {
+        s.for_ranks("peer", ranks().before_me(), |s, peer| {
+            s.for_items("p", gather.pieces.of(me()), |s, p| {
+                s.copy(relay.at(&peer).at(p), gather.x.at(p));
+                s.signal(there.at(&peer).at(p), 1);
+                s.wait(there.at(&peer).at(p));
+                s.copy(gather.x.on(&peer).at(p), relay.at(&peer).at(p));
+                s.signal(gather.arrived.on(&peer).at(p), 1);
+            });
+        });
+    };
+    s.comm(4u32, moves);
+}
+
+/// Each batch of the item would wait for those behind it in its thread.
+#[test]
+fn a_wait_behind_a_copy_or_a_signal_of_its_item() {
+    let mut s = ScheduleBuilder::new("waits_for_its_own");
+    let gather = strangers::Gather::new(&mut s);
+    waits_for_its_own(&mut s, &gather);
+    gather.multiply(&mut s, ranks().from_me());
+    let kernel = kernel(&s.finish(), 3);
+    let found = sm90::build(&kernel)
+        .and_then(verify::pipeline)
+        .expect_err("refused");
+    assert!(
+        found
+            .first()
+            .at
+            .is_some_and(|at| at.file().ends_with("control.rs"))
+    );
+    insta::assert_snapshot!(found.first().text(&|_| String::new()));
+}

@@ -7,7 +7,7 @@ use counterflow_codegen::dtype::Dtype::{Bf16, F16};
 use counterflow_codegen::lower::lower;
 use counterflow_codegen::program::Program;
 use counterflow_codegen::sm90;
-use counterflow_codegen::value::Value;
+use counterflow_codegen::value::{Unary, Value};
 use counterflow_codegen::variant::{Layout, Variant};
 use counterflow_codegen::verify;
 use counterflow_codegen::warp::{Elements, FragmentOp, Node, Pipeline, Source};
@@ -384,4 +384,67 @@ fn products_and_a_sum() {
     error[resources]: a sum of stored tiles, beside several products
       help: one product an item that adds stored tiles, or tiles that are added one by one: `+ z[t]`
     ");
+}
+
+/// A branch that has one of two products.
+#[test]
+fn a_branch_with_fewer_products() {
+    let mut s = ScheduleBuilder::new("fewer");
+    let [x, gate, up] = ["x", "gate", "up"].map(|name| s.local(name, Bf16));
+    let y = s.out("y", Bf16);
+    let tiles = s.tiles("tiles", y, (128, 128));
+    s.gemm(GemmOptions::default(), |s| {
+        s.for_items("t", tiles.all(), |s, t| {
+            s.when_else(
+                Cond::compare(Comparison::Eq, me() % 2, 0),
+                |s| {
+                    let value = s.dot(x.at(t), gate.at(t)).silu() * s.dot(x.at(t), up.at(t));
+                    s.store(y.at(t), value);
+                },
+                |s| {
+                    let value = s.dot(x.at(t), gate.at(t));
+                    s.store(y.at(t), value);
+                },
+            );
+        });
+    });
+    let found = built(&s.finish(), Layout::Nt).err().unwrap_or_default();
+    insta::assert_snapshot!(found, @"
+    error[resources]: an item with fewer products than others
+      help: the same products in each branch and loop, or a kernel for each
+    ");
+}
+
+/// Where numbers are positive, `relu` and `abs` do nothing: a kernel that forgets them is found all the same.
+#[test]
+fn a_function_that_changes_negative_numbers_alone() {
+    let rectified: Of = |s, [x, w, ..], t| s.dot(x.at(t), w.at(t)).relu();
+    let absolute: Of =
+        |s, [x, w, ..], t| Value::Unary(Unary::Abs, Box::new(s.dot(x.at(t), w.at(t))));
+    for of in [rectified, absolute] {
+        let made = || {
+            let program = program((128, 128), GemmOptions::default(), of);
+            built(&program, Layout::Nt).unwrap_or_else(|error| panic!("{error}"))
+        };
+        verify::pipeline(made()).unwrap_or_else(|error| panic!("{error}"));
+        let stored = verdict(made(), |pipeline| {
+            first(pipeline, |node| match node {
+                Node::Fragment(FragmentOp::WriteSubtile { elements, .. }) => {
+                    *elements = Elements::Product(0);
+                    true
+                }
+                _ => false,
+            });
+        });
+        let applied = verdict(made(), |pipeline| {
+            let epilogue = &mut pipeline.epilogues[0];
+            epilogue.value = Value::Acc(epilogue.params[0].acc);
+        });
+        for found in [stored, applied] {
+            assert!(
+                found.contains("the schedule stores another value there"),
+                "{found}"
+            );
+        }
+    }
 }

@@ -171,13 +171,19 @@ fn same_products(asked: &Asked<'_>) -> Vec<Diagnostic> {
         let way = asked.ways.iter().find(|way| !way.is_empty() && !all(way))?;
         way.first()
     };
-    let refused = other.or_else(fewer).map(|dot| {
-        refuse(
+    let refused = match (other, fewer()) {
+        (Some(dot), _) => Some(refuse(
             dot.at,
             "a second product",
             "all items of a pipeline multiply the same tensors",
-        )
-    });
+        )),
+        (None, Some(dot)) => Some(refuse(
+            dot.at,
+            "an item with fewer products than others",
+            "the same products in each branch and loop, or a kernel for each",
+        )),
+        (None, None) => None,
+    };
     refused.into_iter().collect()
 }
 

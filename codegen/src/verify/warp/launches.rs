@@ -1,7 +1,7 @@
 //! How many ranks the small case has, and the shapes of its launches.
 
 use crate::diag::{Diagnostic, Diagnostics, Rule};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, OpKind, visit};
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::shape::Shape;
@@ -9,6 +9,7 @@ use crate::undo::{Fix, undone};
 use crate::variant::Variant;
 use crate::verify::tile::plan_findings;
 use crate::warp::{BATCH, Pipeline, STAGING_COLUMNS};
+use std::collections::BTreeSet;
 
 /// Ranks of the case, if the schedule is legal for so many.
 const RANKS: u32 = 3;
@@ -118,6 +119,20 @@ pub(super) fn of_ranks(
     })
 }
 
+/// The sizes that warps copy whole rows of, by name.
+fn copied_columns(kernel: &Kernel) -> BTreeSet<&str> {
+    let mut found = BTreeSet::new();
+    for role in kernel.roles.iter().filter(|role| !role.kind.sequential()) {
+        visit(&role.body, &mut |op| {
+            if let OpKind::Copy { src, .. } = &op.kind {
+                let columns = kernel.buffers[src.buffer.index()].columns;
+                found.insert(kernel.dims[usize::from(columns.0)].name.as_str());
+            }
+        });
+    }
+    found
+}
+
 /// The largest launch.
 fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     let kernel = &pipeline.kernel;
@@ -125,7 +140,7 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
     // Chunks of one and a half tiles, the last one two rows short (of two chunks, one row); columns that no tile divides;
     // and one step more of K than the ring has stages. Along either, the last of a cluster's tiles is wholly outside, and
     // there are more of them, so that each warpgroup has several in turn; of what its CTAs load half the rows each of, the
-    // last has more than one half. A copied piece has two batches.
+    // last has more than one half. A copied piece has two batches, whoever copies it.
     let rows = tile.rows + tile.rows / 2;
     let (down, across) = pipeline.cta.cluster();
     let [x_in_halves, w_in_halves] = {
@@ -138,14 +153,20 @@ fn shape(pipeline: &Pipeline, world: u32, steps: Option<u32>) -> Shape {
         _ => (world, 2),
     };
     let m = rows * chunks - short + tile.rows / 4 * x_in_halves;
+    let copied = copied_columns(kernel);
+    let copied_wide = (BATCH + 1) * STAGING_COLUMNS;
     // A row of an operand is whole 16 bytes.
     let few = 16 / pipeline.dtype().bytes();
+    let n = tile.columns * pipeline.cta.multicast_group() + tile.columns / 2 * w_in_halves + 8;
     let (n, k) = (
-        tile.columns * pipeline.cta.multicast_group() + tile.columns / 2 * w_in_halves + 8,
+        match copied.contains("n") {
+            true => n.max(copied_wide),
+            false => n,
+        },
         if let Some(steps) = steps {
             (steps - 1) * tile.k + few
-        } else if pipeline.comm.is_some() {
-            (BATCH + 1) * STAGING_COLUMNS
+        } else if copied.iter().any(|name| *name != "n") {
+            copied_wide
         } else {
             // Where steps are shared, each has as many as the ring has stages, and one of them one more.
             pipeline.cta.split() * pipeline.rings[0].slots * tile.k + few

@@ -184,8 +184,19 @@ impl Simulator<'_> {
         fragment: &Fragment,
         elements: Elements,
     ) -> bool {
+        (0..POINTS).all(|point| self.is_stored_at(point, tensor, fragment, elements))
+    }
+
+    /// The same, of some number for each product, sum and load.
+    fn is_stored_at(
+        &self,
+        point: u32,
+        tensor: TensorId,
+        fragment: &Fragment,
+        elements: Elements,
+    ) -> bool {
         let kernel = &self.case.pipeline.kernel;
-        let filled = Filled::of(kernel);
+        let filled = Filled::of(kernel, point);
         let mut found = false;
         for role in &kernel.roles {
             visit(&role.body, &mut |op| {
@@ -206,7 +217,7 @@ impl Simulator<'_> {
                 let added: f64 = accs.map(|acc| filled.added(acc)).sum();
                 let product = |product: usize| {
                     let tensors = fragment.products[product].tensors;
-                    tensors.map_or(f64::NAN, of_product) + added
+                    tensors.map_or(f64::NAN, |of| of_product(of, point)) + added
                 };
                 let is = match elements {
                     Elements::Product(index) => product(index),
@@ -239,14 +250,14 @@ impl Simulator<'_> {
 struct Filled(HashMap<AccId, [f64; 3]>);
 
 impl Filled {
-    fn of(kernel: &Kernel) -> Filled {
+    fn of(kernel: &Kernel, point: u32) -> Filled {
         let mut filled: HashMap<AccId, [f64; 3]> = HashMap::new();
         for role in &kernel.roles {
             visit(&role.body, &mut |op| {
                 let (acc, from, number) = match &op.kind {
-                    OpKind::Dot { acc, a, b } => (acc, 0, of_product([a.buffer, b.buffer])),
-                    OpKind::Reduce { acc, .. } => (acc, 1, 0.25 + f64::from(acc.0) / 8.0),
-                    OpKind::Load { acc, .. } => (acc, 2, 0.25 + f64::from(acc.0) / 8.0),
+                    OpKind::Dot { acc, a, b } => (acc, 0, of_product([a.buffer, b.buffer], point)),
+                    OpKind::Reduce { acc, .. } => (acc, 1, of_tiles(*acc, point)),
+                    OpKind::Load { acc, .. } => (acc, 2, of_tiles(*acc, point)),
                     OpKind::Wait { .. }
                     | OpKind::Signal { .. }
                     | OpKind::Copy { .. }
@@ -273,7 +284,17 @@ impl Filled {
     }
 }
 
-/// A number for the product of two tensors.
-fn of_product([x, w]: [TensorId; 2]) -> f64 {
-    0.5 + f64::from(x.0) / 7.0 + f64::from(w.0) / 11.0
+/// At how many points values are compared. Where all numbers are positive, `relu` and `abs` do nothing.
+const POINTS: u32 = 4;
+
+/// A number for the product of two tensors: of either sign, by the point.
+fn of_product([x, w]: [TensorId; 2], point: u32) -> f64 {
+    let size = 0.5 + f64::from(x.0) / 7.0 + f64::from(w.0) / 11.0;
+    if point % 2 == 0 { size } else { -size }
+}
+
+/// A number for stored tiles: of either sign, whatever that of a product is.
+fn of_tiles(acc: AccId, point: u32) -> f64 {
+    let size = 0.25 + f64::from(acc.0) / 8.0;
+    if point / 2 == 0 { size } else { -size }
 }
