@@ -121,7 +121,7 @@ fn check_says_whether_there_is_a_kernel_for_gpus() {
         &[
             "waits_after_copies is safe",
             "not yet on GPUs",
-            "a wait after the copy of its item, ",
+            "a wait behind a copy or a signal of its own item, ",
             &more,
         ],
     );
@@ -130,7 +130,7 @@ fn check_says_whether_there_is_a_kernel_for_gpus() {
         &told,
         REJECTED,
         &[
-            "error[resources]: a wait after the copy of its item",
+            "error[resources]: a wait behind a copy or a signal of its own item",
             &first,
             &line_of("s.wait(z_came.at(p))"),
             "waits first, then the copy, then its signal",
@@ -138,7 +138,7 @@ fn check_says_whether_there_is_a_kernel_for_gpus() {
     );
     assert_eq!(
         told.err
-            .matches("a wait after the copy of its item")
+            .matches("a wait behind a copy or a signal of its own item")
             .count(),
         2,
         "{}",
@@ -206,7 +206,11 @@ fn check_decides_ranges_of_worlds_and_rows() {
         &[schedules::waits_after_copies],
         "check --worlds 1..=2 --rows 1..=9 --emit",
     );
-    bad(&told, REJECTED, &["a wait after the copy of its item"]);
+    bad(
+        &told,
+        REJECTED,
+        &["a wait behind a copy or a signal of its own item"],
+    );
     has(
         &told.out,
         &["waits_after_copies is safe", "not yet on GPUs"],

@@ -162,26 +162,6 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// Waits come before all that their item sends. Each of its batches does all of the item, and a wait is for all batches of
-    /// another: the first would wait for what stands behind it in its own thread. How many batches there are, the launch
-    /// says. Credits are not given by items.
-    fn no_late_waits(&mut self, leaves: &[Leaf<'_>]) {
-        let sends =
-            |leaf: &&Leaf<'_>| matches!(leaf.op.kind, OpKind::Copy { .. } | OpKind::Signal { .. });
-        for leaf in leaves.iter().skip_while(|leaf| !sends(leaf)) {
-            let OpKind::Wait { cells, .. } = &leaf.op.kind else {
-                continue;
-            };
-            if self.b.kernel.counters[cells.counter.index()].purpose == Purpose::Data {
-                let at = self.b.kernel.loc(leaf.op.id);
-                let message = "a wait behind a copy or a signal of its own item";
-                let hint = "a loop of its own after the copies, or the start of the next item: an item travels in batches, of \
-                            which the first would wait for those behind it";
-                self.b.found.push(refuse(Some(at), message, hint));
-            }
-        }
-    }
-
     fn fetch(&mut self, var: Var, copy: &Leaf<'_>) -> Vec<Node> {
         let OpKind::Copy { src, .. } = &copy.op.kind else {
             return Vec::new();

@@ -3,10 +3,12 @@
 //!
 //! A box is loaded, and stored as soon as it has landed; while it leaves, the next one comes.
 
+use super::builder::refuse;
 use super::comm::batch;
+use super::item::Leaf;
 use super::rings::{STAGING, spare_staging};
 use super::walk::{Walk, Which};
-use crate::kernel::{Op, OpKind, Region};
+use crate::kernel::{Op, OpKind, Purpose, Region};
 use crate::program::{StoreMode, Var};
 use crate::warp::{Expr, Node, Phase, RingId};
 
@@ -14,6 +16,26 @@ impl Walk<'_, '_> {
     /// All of a batch of an item.
     pub(super) fn in_order(&mut self, var: Var, ops: &[Op]) -> Vec<Node> {
         self.in_turn(var, ops, &mut false)
+    }
+
+    /// Waits come before all that their item sends. Each of its batches does all of the item, and a wait is for all batches of
+    /// another: the first would wait for what stands behind it in its own thread. How many batches there are, the launch
+    /// says. Credits are not given by items.
+    pub(super) fn no_late_waits(&mut self, leaves: &[Leaf<'_>]) {
+        let sends =
+            |leaf: &&Leaf<'_>| matches!(leaf.op.kind, OpKind::Copy { .. } | OpKind::Signal { .. });
+        for leaf in leaves.iter().skip_while(|leaf| !sends(leaf)) {
+            let OpKind::Wait { cells, .. } = &leaf.op.kind else {
+                continue;
+            };
+            if self.b.kernel.counters[cells.counter.index()].purpose == Purpose::Data {
+                let at = self.b.kernel.loc(leaf.op.id);
+                let message = "a wait behind a copy or a signal of its own item";
+                let hint = "a loop of its own after the copies, or the start of the next item: an item travels in batches, of \
+                            which the first would wait for those behind it";
+                self.b.found.push(refuse(Some(at), message, hint));
+            }
+        }
     }
 
     /// The ops of a list, of which some may come after waits or stores that TMA does not know of yet.

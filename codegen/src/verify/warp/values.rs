@@ -290,7 +290,7 @@ const POINTS: u32 = 4;
 /// A number for the product of two tensors: of either sign, by the point.
 fn of_product([x, w]: [TensorId; 2], point: u32) -> f64 {
     let size = 0.5 + f64::from(x.0) / 7.0 + f64::from(w.0) / 11.0;
-    if point % 2 == 0 { size } else { -size }
+    if point.is_multiple_of(2) { size } else { -size }
 }
 
 /// A number for stored tiles: of either sign, whatever that of a product is.
