@@ -133,7 +133,7 @@ fn check_says_whether_there_is_a_kernel_for_gpus() {
             "error[resources]: a wait behind a copy or a signal of its own item",
             &first,
             &line_of("s.wait(z_came.at(p))"),
-            "waits first, then the copy, then its signal",
+            "put the wait into a loop of its own after the copies",
         ],
     );
     assert_eq!(

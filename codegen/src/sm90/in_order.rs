@@ -31,7 +31,7 @@ impl Walk<'_, '_> {
             if self.b.kernel.counters[cells.counter.index()].purpose == Purpose::Data {
                 let at = self.b.kernel.loc(leaf.op.id);
                 let message = "a wait behind a copy or a signal of its own item";
-                let hint = "a loop of its own after the copies, or the start of the next item: an item travels in batches, of \
+                let hint = "put the wait into a loop of its own after the copies, or at the start of the next item: an item travels in batches, of \
                             which the first would wait for those behind it";
                 self.b.found.push(refuse(Some(at), message, hint));
             }
