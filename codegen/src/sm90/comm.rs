@@ -101,11 +101,13 @@ impl Walk<'_, '_> {
         let mut body = Vec::new();
         let in_order = self.which == Which::Spare || self.b.in_order;
         let moves = if in_order { None } else { self.moves(&leaves) };
+        if matches!(self.which, Which::Spare | Which::Fetch) && !copies.is_empty() {
+            self.no_late_waits(&leaves);
+        }
         let mut waits = Waits::of(&leaves, self.b.kernel);
         let lag = waits.none_between() && moves.as_ref().is_some_and(Moves::may_lag);
         match (self.which, &moves) {
             (Which::Spare | Which::Fetch, None) if in_order && !copies.is_empty() => {
-                self.no_late_waits(&leaves);
                 body = self.in_order(var, ops);
             }
             // Without a copy one thread does all there is, in order.

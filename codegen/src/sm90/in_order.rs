@@ -5,7 +5,7 @@
 
 use super::builder::refuse;
 use super::comm::batch;
-use super::item::Leaf;
+use super::item::{Around, Leaf};
 use super::rings::{STAGING, spare_staging};
 use super::walk::{Walk, Which};
 use crate::kernel::{Op, OpKind, Purpose, Region};
@@ -15,31 +15,38 @@ use crate::warp::{Expr, Node, Phase, RingId};
 impl Walk<'_, '_> {
     /// All of a batch of an item.
     pub(super) fn in_order(&mut self, var: Var, ops: &[Op]) -> Vec<Node> {
-        self.in_turn(var, ops, &mut false)
+        self.ops_in_order(var, ops, &mut false)
     }
 
-    /// Waits come before all that their item sends. Each of its batches does all of the item, and a wait is for all batches of
-    /// another: the first would wait for what stands behind it in its own thread. How many batches there are, the launch
-    /// says. Credits are not given by items.
+    /// Waits come before all that their item sends, also around a loop. Each of its batches does all of the item, and a wait
+    /// is for all batches of another: the first would wait for what stands behind it in its own thread. How many batches
+    /// there are, the launch says. Credits are not given by items.
     pub(super) fn no_late_waits(&mut self, leaves: &[Leaf<'_>]) {
         let sends =
             |leaf: &&Leaf<'_>| matches!(leaf.op.kind, OpKind::Copy { .. } | OpKind::Signal { .. });
-        for leaf in leaves.iter().skip_while(|leaf| !sends(leaf)) {
+        let first = leaves.iter().position(|leaf| sends(&leaf));
+        for (index, leaf) in leaves.iter().enumerate() {
             let OpKind::Wait { cells, .. } = &leaf.op.kind else {
                 continue;
             };
-            if self.b.kernel.counters[cells.counter.index()].purpose == Purpose::Data {
+            let data = self.b.kernel.counters[cells.counter.index()].purpose == Purpose::Data;
+            let behind = first.is_some_and(|first| first < index);
+            let again = leaves
+                .iter()
+                .filter(sends)
+                .any(|send| share_a_loop(leaf, send));
+            if data && (behind || again) {
                 let at = self.b.kernel.loc(leaf.op.id);
                 let message = "a wait behind a copy or a signal of its own item";
-                let hint = "put the wait into a loop of its own after the copies, or at the start of the next item: an item travels in batches, of \
-                            which the first would wait for those behind it";
+                let hint = "put the wait into a loop of its own after the copies, or at the start of the next item: an \
+                            item travels in batches, of which the first would wait for those behind it";
                 self.b.found.push(refuse(Some(at), message, hint));
             }
         }
     }
 
     /// The ops of a list, of which some may come after waits or stores that TMA does not know of yet.
-    fn in_turn(&mut self, var: Var, ops: &[Op], unfenced: &mut bool) -> Vec<Node> {
+    fn ops_in_order(&mut self, var: Var, ops: &[Op], unfenced: &mut bool) -> Vec<Node> {
         let mut nodes = Vec::new();
         for op in ops {
             match &op.kind {
@@ -51,7 +58,8 @@ impl Walk<'_, '_> {
                     // What a step leaves, the next one finds.
                     *unfenced |= acquires(body);
                     let at = self.at.replace(self.b.kernel.loc(op.id));
-                    let node = self.ranks(*rank, *order, |walk| walk.in_turn(var, body, unfenced));
+                    let node =
+                        self.ranks(*rank, *order, |walk| walk.ops_in_order(var, body, unfenced));
                     self.at = at;
                     nodes.extend(node);
                 }
@@ -64,7 +72,9 @@ impl Walk<'_, '_> {
                     let (before, mut after) = (*unfenced, *unfenced);
                     for (body, test) in [(then, test.clone()), (otherwise, test.negate())] {
                         let mut here = before;
-                        nodes.extend(self.when(test, |walk| walk.in_turn(var, body, &mut here)));
+                        nodes.extend(
+                            self.when(test, |walk| walk.ops_in_order(var, body, &mut here)),
+                        );
                         after |= here;
                     }
                     *unfenced = after;
@@ -165,6 +175,20 @@ impl Walk<'_, '_> {
         };
         self.b.cta.region(name).map_or(1, |region| region.slots)
     }
+}
+
+/// Whether a step of a loop over ranks in the item does one, and the next step the other.
+fn share_a_loop(one: &Leaf<'_>, other: &Leaf<'_>) -> bool {
+    let loops = |leaf: &Leaf<'_>| -> Vec<Var> {
+        let around = leaf.around.iter();
+        around
+            .filter_map(|around| match around {
+                Around::Ranks(var, ..) => Some(*var),
+                Around::If(..) => None,
+            })
+            .collect()
+    };
+    loops(one).iter().any(|var| loops(other).contains(var))
 }
 
 /// Puts what is done with cells behind other nodes. A name that these have already keeps its number, or another one is found.

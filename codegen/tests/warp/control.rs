@@ -401,15 +401,50 @@ fn a_wait_behind_a_copy_or_a_signal_of_its_item() {
     let gather = strangers::Gather::new(&mut s);
     waits_for_its_own(&mut s, &gather);
     gather.multiply(&mut s, ranks().from_me());
-    let kernel = kernel(&s.finish(), 3);
+    insta::assert_snapshot!(refused_here(&s.finish()));
+}
+
+/// The same in two items, the second with a loop: each of its steps waits behind the one before.
+fn waits_step_by_step(s: &mut ScheduleBuilder, gather: &strangers::Gather) {
+    let relay = s.symmetric("relay", Bf16, gather.x.whole(), world());
+    let there = s.counters("there", [world().into(), gather.pieces.into()]);
+    s.comm(4u32, |s| {
+        s.for_items("p", gather.pieces.of(me()), |s, p| {
+            s.for_ranks("peer", ranks().before_me(), |s, peer| {
+                s.copy(relay.at(&peer).at(p), gather.x.at(p));
+                s.signal(there.at(&peer).at(p), 1);
+            });
+        });
+        s.for_items("p", gather.pieces.of(me()), |s, p| {
+            s.for_ranks("peer", ranks().before_me(), |s, peer| {
+                s.wait(there.at(&peer).at(p));
+                s.copy(gather.x.on(&peer).at(p), relay.at(&peer).at(p));
+                s.signal(gather.arrived.on(&peer).at(p), 1);
+            });
+        });
+    });
+}
+
+/// The wait of a loop's next step stands behind the copy and the signal of this one.
+#[test]
+fn a_wait_behind_a_copy_of_the_step_before() {
+    let mut s = ScheduleBuilder::new("waits_step_by_step");
+    let gather = strangers::Gather::new(&mut s);
+    waits_step_by_step(&mut s, &gather);
+    gather.multiply(&mut s, ranks().from_me());
+    assert!(
+        refused_here(&s.finish()).contains("a wait behind a copy or a signal of its own item"),
+        "another refusal"
+    );
+}
+
+/// The text of a refusal that points into this file.
+fn refused_here(program: &Program) -> String {
+    let kernel = kernel(program, 3);
     let found = sm90::build(&kernel)
         .and_then(verify::pipeline)
         .expect_err("refused");
-    assert!(
-        found
-            .first()
-            .at
-            .is_some_and(|at| at.file().ends_with("control.rs"))
-    );
-    insta::assert_snapshot!(found.first().text(&|_| String::new()));
+    let at = found.first().at;
+    assert!(at.is_some_and(|at| at.file().ends_with("control.rs")));
+    found.first().text(&|_| String::new())
 }

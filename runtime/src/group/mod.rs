@@ -11,7 +11,7 @@ mod roll;
 mod seats;
 pub(crate) mod threads;
 
-// Beside the protocols and not in them: these are compiled elsewhere, too.
+// The tests are declared here: the protocols are compiled by another package too, without their tests.
 #[cfg(test)]
 #[path = "meeting/tests.rs"]
 mod meeting_tests;

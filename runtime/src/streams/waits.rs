@@ -267,7 +267,7 @@ impl Rescue {
 /// A way to the GPU's memory while a wait blocks.
 enum Door {
     /// A stream with a hardware queue of its own, which its first work got while nothing waited.
-    Beside(Stream),
+    Stream(Stream),
     /// A context of its own, which is behind no other queue.
     Aside(Aside),
 }
@@ -275,7 +275,7 @@ enum Door {
 impl Door {
     fn new(gpu: &Gpu, beside: Option<Stream>) -> Result<Door, Error> {
         match beside {
-            Some(stream) => Ok(Door::Beside(stream)),
+            Some(stream) => Ok(Door::Stream(stream)),
             None => Aside::new(gpu.cuda()?).map(Door::Aside),
         }
     }
@@ -289,7 +289,7 @@ impl Door {
             })
             .collect();
         match self {
-            Door::Beside(stream) => memory_ops(stream, &ops),
+            Door::Stream(stream) => memory_ops(stream, &ops),
             Door::Aside(aside) => aside.run(&ops),
         }
     }

@@ -116,7 +116,7 @@ fn run(count: usize, leak: usize) -> (bool, String) {
 }
 
 #[test]
-#[ignore = "the others run it, each in a process of its own"]
+#[ignore = "a child process of the other tests of this file, which say how many rounds"]
 fn alone() -> Result<(), Error> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let [before, after] = rounds(
