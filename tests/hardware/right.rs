@@ -337,7 +337,7 @@ mod small {
     crate::each_schedule!(super::small);
 }
 
-/// The same on emulated ranks.
+/// The same on emulated ranks; `tests/schedules` and `codegen/tests/tile` have every world.
 fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u32]) {
     let matrix = Matrix {
         kinds,
@@ -345,7 +345,7 @@ fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u32])
         rows,
         fills: &[Fill::Uniform, Fill::Integers],
     };
-    for ranks in 1..=4 {
+    for ranks in [1, 3] {
         let ran = matrix.run(&Device::Cpu, schedule, ranks);
         let layout = kinds[0].2.name();
         matrix.compare(&ran, &format!("world {ranks} emulated, {layout}"));
@@ -353,8 +353,8 @@ fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u32])
 }
 
 fn emulated(schedule: Schedule) {
-    emulated_as(schedule, &KINDS, &[300, 1, 127, 7]);
-    emulated_as(schedule, &NN, &[300, 1, 127, 7]);
+    emulated_as(schedule, &JITTERED, &[300, 1, 127, 7]);
+    emulated_as(schedule, &NN[..1], &[300, 1, 127, 7]);
 }
 
 mod emulated {

@@ -17,6 +17,10 @@ fn one_of_each_kind_passes_the_sass_checks() {
         (schedules::gemm(), variant.clone()),
         (schedules::gemm(), variant.clone().layout(Layout::Nn)),
         (schedules::gemm(), variant.clone().layout(Layout::Tn)),
+        (
+            schedules::swiglu(),
+            Variant::new(4).set("tiles", (128, 128)),
+        ),
         (schedules::ag_gemm(), variant.clone()),
         (schedules::gemm_rs(), variant.clone()),
         (schedules::gemm_ar(), variant),
@@ -144,6 +148,7 @@ fn checked_in() -> Vec<(String, String)> {
 }
 
 #[test]
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
 fn the_kernels_people_read_compile_as_they_stand() {
     let Some(compiler) = nvidia::compiler() else {
         return;

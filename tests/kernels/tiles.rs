@@ -207,6 +207,7 @@ fn what_a_launch_adds_to_passes_the_sass_checks() {
 
 /// Two products an item: of every sort of tile, with everything that a tile may have beside them.
 #[test]
+#[ignore = "a minute of compiling: `.ci/run` runs it"]
 fn two_products_pass_the_sass_checks() {
     let plain = [
         ((128, 128), false),

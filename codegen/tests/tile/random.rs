@@ -86,7 +86,7 @@ fn examine(bytes: &[u8], seeds: u64, tally: &mut Tally) -> Result<(), TestCaseEr
 
 #[test]
 fn accepted_schedules_never_fail_and_rejected_ones_do() {
-    let cases = environment("RANDOM_CASES", 500);
+    let cases = environment("RANDOM_CASES", 150);
     let seeds = u64::from(environment("RANDOM_SEEDS", 16));
     let config = Config {
         cases,

@@ -60,9 +60,9 @@ fn right(mover: Mover, way: Way) {
     for world in 1..=8 {
         let kernel = kernel(mover, way, world);
         if world <= 4 {
-            emulated(&kernel, &[600, 259, 3, 600], 0..2);
+            emulated(&kernel, &[600, 259, 3], 0..1);
         } else {
-            emulated(&kernel, &[1111, 741], 0..1);
+            emulated(&kernel, &[741], 0..1);
         }
         if ways::all().any(|of| of == (mover, way)) {
             sm90::build(&kernel)
@@ -197,6 +197,7 @@ fn without_the_fix_a_wrong_pull_is_accepted() {
 
 /// Whatever else is left out is missed, but for what the end of a kernel, or another wait, sees to as well.
 #[test]
+#[ignore = "wide: `.ci/run` runs it"]
 fn no_step_can_be_left_out() {
     let verdict = |(mover, way): (Mover, Way)| {
         format!("{mover:?} {way:?}: {}\n", unnoticed(|| built(mover, way)))

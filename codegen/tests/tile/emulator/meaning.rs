@@ -86,7 +86,7 @@ fn largest(a: &ExpectedTensor, b: &ExpectedTensor) -> f64 {
 #[test]
 fn every_schedule_is_what_its_program_says_and_its_types_promise() {
     for (name, schedule) in schedules::ALL {
-        for world in 1..=8 {
+        for world in [1, 2, 3, 8] {
             let said = agrees(&schedule(), &Variant::new(world), &[29, 7, 1], 24, 16);
             let sum = ["gemm_rs", "gemm_rs_add", "gemm_ar", "gemm_ar_switch"].contains(&name);
             let says = if sum { Says::Type } else { Says::Schedule };
