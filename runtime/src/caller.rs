@@ -129,6 +129,7 @@ pub(crate) fn in_order(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::Graph;
     use crate::emulated::{Gpu, Machine};
     use crate::op::Op;
     use crate::schedules::{Sender, gather, product};
@@ -180,9 +181,18 @@ mod tests {
     /// Rank 0 enqueues something, and then rank 1 of the same GPU does: on a stream of nobody's, or on the own streams of
     /// both. What rank 1 is told, and how both end. A rank that was refused what nobody waits for makes `gather` instead.
     fn both(first: Acts, second: Acts) -> (Result<(), String>, [Result<(), String>; 2]) {
+        both_within(Duration::from_secs(60), first, second)
+    }
+
+    /// The same with a time limit.
+    fn both_within(
+        limit: Duration,
+        first: Acts,
+        second: Acts,
+    ) -> (Result<(), String>, [Result<(), String>; 2]) {
         let machine = Machine::new(1, 0, u64::MAX);
         let gpus = (0..2).map(|_| Gpu::of(&machine, 0).into());
-        let ranks = Communicator::of(gpus.collect(), Some(8 << 20), Duration::from_secs(60));
+        let ranks = Communicator::of(gpus.collect(), Some(8 << 20), limit);
         let ranks = ranks.expect("emulated ranks");
         let nobodys = ranks[0].gpu().stream().expect("a stream");
         let streams = [
@@ -190,7 +200,10 @@ mod tests {
             ranks[0].stream().clone(),
             ranks[1].stream().clone(),
         ];
-        let told = |error: Error| error.to_string();
+        let told = |error: Error| match &error {
+            Error::Stalled(_) => format!("{error}; {}", error.help().unwrap_or_default()),
+            _ => error.to_string(),
+        };
         let ended = Communicator::each(&ranks, |rank| {
             rank.reserve(4 << 20)?;
             let op = |program| rank.op(program).up_to(8, 8, 8).first_options().build();
@@ -286,6 +299,83 @@ mod tests {
             let ended = (Err(TOLD.into()), [Ok(()), Ok(())]);
             assert_eq!(both(first, second), ended, "{at}");
         }
+    }
+
+    #[test]
+    fn nothing_is_launched_where_a_stream_of_the_callers_or_the_ranks_own_records() {
+        let ranks = Communicator::emulated(1).expect("ranks");
+        let rank = &ranks[0];
+        rank.reserve(4 << 20).expect("memory");
+        let program = product((64, 64));
+        let builder = rank.op(&program).up_to(8, 8, 8).first_options();
+        let op = builder.build().expect("an op");
+        let (x, mut y) = (
+            rank.zeros([8, 8]).expect("x"),
+            rank.zeros::<bf16>([8, 8]).expect("y"),
+        );
+        x.write(&[bf16::ONE; 64]).expect("written");
+        let w = rank.zeros::<bf16>([8, 8]).expect("w");
+        let graph = rank.capture(|s| {
+            let launch = op.on(s).tensor("x", &x).tensor("w", &w);
+            launch.tensor("y", &mut y).launch().map(drop)
+        });
+        let graph = graph.expect("a graph");
+        let outside = rank.gpu().stream().expect("a stream");
+        for (stream, whose) in [
+            (&outside, "a stream"),
+            (rank.stream(), "a rank's own stream"),
+        ] {
+            Graph::record(stream).expect("recording");
+            let launch = op.on(stream).tensor("x", &x).tensor("w", &w);
+            let launched = launch.tensor("y", &mut y).launch();
+            let told = [launched, graph.launch(stream)];
+            for told in told.map(|told| told.expect_err("it records")) {
+                assert_eq!(told.kind(), "usage", "{told}");
+                let wanted = "a launch on a stream that records a graph";
+                let own = format!("a launch on {whose} that records a graph");
+                assert!(
+                    [wanted, &own].contains(&told.to_string().as_str()),
+                    "{told}"
+                );
+            }
+            if whose != "a stream" {
+                // In whatever order it is asked for.
+                let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
+                let told = launch.tensor("y", &mut y).launch().expect_err("it records");
+                assert_eq!(
+                    told.to_string(),
+                    "a launch on a rank's own stream that records a graph"
+                );
+            }
+            let nothing = Graph::recorded(stream).expect("ended");
+            nothing.launch(rank.own_stream()).expect("empty");
+        }
+        graph
+            .launch(rank)
+            .and_then(|done| done.wait())
+            .expect("a replay");
+    }
+
+    /// Nobody sees the order that the program makes, so only the time limit ends it. The error says where to look.
+    #[test]
+    fn an_event_of_the_programs_own_that_lets_two_launches_wait_for_each_other_is_told() {
+        let (told, [first, last]) = both_within(
+            Duration::from_millis(300),
+            |r, s| r.gather(&s[1]),
+            |r, s| {
+                s[2].wait(&Event::record(&s[1])?)?;
+                r.gather(&s[2])
+            },
+        );
+        assert_eq!(told, Ok(()));
+        let first = first.expect_err("each waits for the other");
+        assert_eq!(last, Err(first.clone()));
+        assert!(first.starts_with("rank 0 waited too long: "), "{first}");
+        assert!(
+            first.contains("launches enqueued, rank by rank: 1, 1; "),
+            "{first}"
+        );
+        assert!(first.contains("an event of the program's own"), "{first}");
     }
 
     #[test]

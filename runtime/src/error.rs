@@ -260,6 +260,12 @@ impl Stall {
     fn help(&self) -> &'static str {
         if self.within {
             "this is a fault of the compiler: report it with the schedule and its variant; the GPU's context is dead, so start a new process"
+        } else if let [first, rest @ ..] = &self.enqueued[..]
+            && *first > 0
+            && !rest.is_empty()
+            && rest.iter().all(|other| other == first)
+        {
+            "every rank has enqueued as many launches, so a peer's stands behind something on its GPU: an event of the program's own that comes only after this launch (`Stream::wait`, another library's, or a tensor's hand-over), or another library's kernel that waits for its own peers. Let no rank's stream wait for another rank's, and build a new communicator; UB_TIMEOUT (seconds) sets the limit"
         } else {
             "a peer did not signal: did every rank launch, with the same shape? Build a new communicator; UB_TIMEOUT (seconds) sets the limit"
         }

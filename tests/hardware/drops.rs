@@ -9,6 +9,7 @@ use counterflow::driver::{Event, Local};
 use counterflow::jit::Compiler;
 use counterflow::launch::{Loaded, Tensors};
 use counterflow::{Communicator, Error, Shape, UserBuffer, schedules};
+use std::time::{Duration, Instant};
 
 const M: usize = 512;
 const N: usize = 256;
@@ -197,4 +198,53 @@ fn ten_thousand_rounds_of_buffers_and_hundreds_of_communicators_leave_nothing() 
         before <= after + (64 << 20),
         "{before} bytes were free, and now {after}"
     );
+}
+
+/// Communicators of two ranks that share a GPU, each made, used for a buffer and dropped. It counts bytes of the GPU that
+/// are not free, the process's threads and its open files.
+#[test]
+#[ignore = "a minute of a GPU: run it alone, --ignored --exact"]
+fn ten_thousand_communicators_leave_nothing() {
+    const ROUNDS: usize = 10_000;
+    // Most of a round is the driver's: it reserves addresses, maps memory, makes streams and events.
+    const MOST: Duration = Duration::from_secs(55);
+    let Some(world) = loopback(1) else { return };
+    let held = || {
+        let gpu = fine(world.ranks[0].gpu().cuda());
+        let (free, all) = gpu.context().mem_get_info().expect("a driver");
+        let count = |folder: &str| std::fs::read_dir(folder).expect("Linux").count();
+        [all - free, count("/proc/self/task"), count("/proc/self/fd")]
+    };
+    let round = |round: usize| {
+        let ranks = fine(Communicator::on(&[0, 0], Some(4 << 20)));
+        for (rank, other) in [(0, 1), (1, 0)] {
+            fine(ranks[rank].zeros::<u8>([1, 1 + round % 4096]).map(drop));
+            assert_eq!(ranks[other].world(), 2);
+        }
+        if round.is_multiple_of(100) {
+            fine(Communicator::each(&ranks, |rank| {
+                rank.reserve(2 << 20)?;
+                let buffer = rank.allocate::<u8>("buffer", [64 << 10])?;
+                buffer.fill(round as u8)?;
+                let right = buffer.read()?.iter().all(|byte| *byte == round as u8);
+                assert!(right, "round {round}");
+                rank.barrier()
+            }));
+        }
+    };
+    (0..ROUNDS / 10).for_each(round);
+    let (before, start) = (held(), Instant::now());
+    let mut made = ROUNDS / 10;
+    while made < ROUNDS && start.elapsed() < MOST {
+        round(made);
+        made += 1;
+    }
+    let after = held();
+    println!(
+        "  {made} communicators in {:.1?}: held {before:?}, then {after:?}",
+        start.elapsed()
+    );
+    assert!(after[0] <= before[0] + (16 << 20), "bytes of the GPU");
+    assert!(after[1..] <= before[1..], "threads or files");
+    assert_eq!(made, ROUNDS, "too slow to count");
 }

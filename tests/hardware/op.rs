@@ -311,3 +311,71 @@ fn a_rank_whose_launch_is_refused_tells_the_others() {
         println!("  a refusal is told: {}", world.told);
     }
 }
+
+/// A kernel for each bucket, with counters of its own. Launches of all of them in one order, row counts mixed.
+#[test]
+fn a_launch_of_each_bucket_is_right() {
+    const ROWS: [usize; 7] = [SIZE[0], 7, 64, 65, 300, 1, 301];
+    for world in both_ways(2) {
+        fine(Communicator::each(&world.ranks, |rank| {
+            let [m, side] = SIZE;
+            let program = schedules::ag_gemm();
+            let builder = rank.op(&program).dtype(Dtype::Bf16).up_to(m, side, side);
+            let builder = builder.set("tiles", (128, 256)).first_options();
+            let builder = builder.buckets([64, 300]);
+            rank.reserve((m * side * 4) as u64 + 2 * builder.workspace()?.heap + (8 << 20))?;
+            let op = builder.build()?;
+            let Operands { x, w, mut y } = Operands::new(rank)?;
+            rank.synchronize()?;
+            rank.barrier()?;
+            for rows in ROWS.into_iter().cycle().take(70) {
+                x.write(&Operands::given(rank, rows))?;
+                y.fill(0xff)?;
+                rank.synchronize()?;
+                rank.barrier()?;
+                let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
+                launch.tensor("y", &mut y).rows(rows).launch()?.wait()?;
+                right(&y.read()?, rows);
+                rank.barrier()?;
+            }
+            Ok(())
+        }));
+        println!("  launches of three buckets: {}", world.told());
+    }
+}
+
+/// A tensor goes to another library and comes back. Both sides only keep orders of streams.
+#[test]
+fn tensors_go_through_dlpack_in_the_order_of_streams() {
+    for world in both_ways(1) {
+        let rank = &world.ranks[0];
+        let stream = fine(rank.gpu().stream());
+        let values = |round: usize| -> Vec<f32> {
+            (0..1 << 20)
+                .map(|at| ((at + round) % 4093) as f32)
+                .collect()
+        };
+        for round in 0..50 {
+            let x = fine(rank.zeros::<f32>([1 << 10, 1 << 10]));
+            fine(x.write(&values(round)));
+            let address = x.address().get();
+            let given = fine(x.to_dlpack(&stream));
+            // The handle keeps the memory, and the stream comes after the write.
+            drop(x);
+            let other = fine(rank.zeros::<f32>([1 << 10, 1 << 10]));
+            assert_ne!(other.address().get(), address);
+            let raw = given.into_raw();
+            // SAFETY: it was just made.
+            let device = unsafe { raw.as_ref() }.dl_tensor.device;
+            assert_eq!(device.device_id as u32, rank.gpu().ordinal());
+            // SAFETY: nobody else has it.
+            let back = fine(unsafe { rank.tensor_from_dlpack::<f32>(raw, &stream) });
+            assert_eq!(
+                (back.shape(), back.address().get()),
+                ([1 << 10; 2], address)
+            );
+            assert!(fine(back.read()) == values(round), "round {round}");
+        }
+        println!("  50 tensors through DLPack and back: {}", world.told());
+    }
+}

@@ -82,6 +82,12 @@ impl Module {
         )?;
         let facts = self.facts.iter().find(|facts| facts.name == name);
         let mut parameters = vec![0; facts.map_or(0, |facts| facts.parameter_count as usize)];
+        if parameters.len() > MOST_PARAMETERS {
+            return Err(Error::Usage {
+                what: format!("{name} takes {} parameters", parameters.len()),
+                legal: format!("at most {MOST_PARAMETERS}: put numbers into a struct"),
+            });
+        }
         for (index, size) in parameters.iter_mut().enumerate() {
             let mut offset = 0;
             // SAFETY: the function is loaded, and both places are ours.
@@ -159,6 +165,9 @@ pub struct Function {
 unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
+
+/// The most parameters of a kernel: so many tensor maps fill the 4 KiB that the driver takes.
+const MOST_PARAMETERS: usize = 32;
 
 /// The grid of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -297,12 +306,11 @@ impl Function {
             });
         }
         checked("select the GPU", stream.context().bind_to_thread())?;
-        let mut pointers: Vec<*mut c_void> = arguments
-            .parts
-            .iter()
-            .map(|(at, _)| ptr::from_ref(&arguments.words[*at]).cast_mut().cast())
-            .collect();
-        let mut attributes = attributes(grid);
+        let mut pointers = [ptr::null_mut::<c_void>(); MOST_PARAMETERS];
+        for (pointer, (at, _)) in pointers.iter_mut().zip(&arguments.parts) {
+            *pointer = ptr::from_ref(&arguments.words[*at]).cast_mut().cast();
+        }
+        let (mut attributes, count) = attributes(grid);
         let config = sys::CUlaunchConfig {
             gridDimX: grid.ctas,
             gridDimY: 1,
@@ -313,7 +321,7 @@ impl Function {
             sharedMemBytes: self.shared,
             hStream: stream.cu_stream(),
             attrs: attributes.as_mut_ptr(),
-            numAttrs: attributes.len() as u32,
+            numAttrs: count as u32,
         };
         // SAFETY: the pointers are to as many arguments, of the sizes the kernel takes (compared above), and the driver
         // copies them before it returns; what the kernel does with them is the caller's promise.
@@ -329,16 +337,22 @@ impl Function {
     }
 }
 
-/// Launch attributes beside the grid: none for most launches.
-fn attributes(grid: LaunchConfig) -> Vec<sys::CUlaunchAttribute> {
+/// Launch attributes beside the grid, and how many there are: none for most launches.
+fn attributes(grid: LaunchConfig) -> ([sys::CUlaunchAttribute; 2], usize) {
     use sys::CUlaunchAttributeID as Id;
-    let mut all = Vec::new();
+    let none = sys::CUlaunchAttribute {
+        id: Id::CU_LAUNCH_ATTRIBUTE_IGNORE,
+        pad: [0; 4],
+        value: sys::CUlaunchAttributeValue { pad: [0; 64] },
+    };
+    let (mut all, mut count) = ([none; 2], 0);
     let mut add = |id, value| {
-        all.push(sys::CUlaunchAttribute {
+        all[count] = sys::CUlaunchAttribute {
             id,
             pad: [0; 4],
             value,
-        })
+        };
+        count += 1;
     };
     if grid.cluster > 1 {
         let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
@@ -357,7 +371,7 @@ fn attributes(grid: LaunchConfig) -> Vec<sys::CUlaunchAttribute> {
             value,
         );
     }
-    all
+    (all, count)
 }
 
 #[cfg(test)]
@@ -374,10 +388,8 @@ mod tests {
                 cluster,
                 dependent_launch,
             };
-            attributes(grid)
-                .iter()
-                .map(|one| one.id)
-                .collect::<Vec<_>>()
+            let (all, count) = attributes(grid);
+            all[..count].iter().map(|one| one.id).collect::<Vec<_>>()
         };
         let (cluster, dependent_launch) = (
             Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,

@@ -1,5 +1,5 @@
 //! Sequences of API calls on emulated ranks, by seed, against what they must compute: launches of several schedules and
-//! sizes, memory and kernels that are dropped and replaced under them, several threads of a rank, two communicators on
+//! sizes, graphs between them, memory and kernels that are dropped and replaced under them, several threads of a rank, two communicators on
 //! the same GPUs, copies by copy engine, ranks that launch something else, panic or end.
 //!
 //! A sequence is right if every value is right, threads get memory of their own, and a rank that does something else is

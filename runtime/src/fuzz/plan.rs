@@ -23,6 +23,12 @@ pub enum Call {
         stream: Option<usize>,
         view: bool,
     },
+    /// Records a launch of the first gathering schedule in a graph, in place of the graph before.
+    Record { rows: usize },
+    /// Replays the graph, if there is one, in the order of the rank's stream or of one of the caller's.
+    Replay { stream: Option<usize> },
+    /// Drops the graph, whose replays may still run.
+    Discard,
     /// Two threads of each rank launch the same gathering schedule at once.
     Both { rows: usize },
     /// One rank launches a schedule that waits for nobody.
@@ -93,7 +99,7 @@ impl Sequence {
         let mut calls = Vec::new();
         for _ in 0..3 + draw(6) {
             let rows = ROWS[draw(ROWS.len())];
-            let call = match draw(16) {
+            let call = match draw(20) {
                 0 => Call::Check,
                 1 | 2 => Call::Replace,
                 3 => Call::Twice,
@@ -106,6 +112,11 @@ impl Sequence {
                 },
                 8 => Call::Forget,
                 9 if draw(2) == 0 => Call::Rebuild { op: draw(ops) },
+                10 | 11 => Call::Record { rows },
+                12 | 13 => Call::Replay {
+                    stream: draw(STREAMS + 2).checked_sub(2),
+                },
+                14 => Call::Discard,
                 _ => Call::Launch {
                     op: draw(ops),
                     rows,
@@ -144,8 +155,10 @@ impl Sequence {
                     used[*op] = true;
                     used[(op + 1) % ops] |= self.fault.is_some_and(|(_, fault)| fault == Fault::Op);
                 }
-                Call::Both { .. } => used[0] = true,
+                Call::Both { .. } | Call::Record { .. } => used[0] = true,
                 Call::Alone { .. }
+                | Call::Replay { .. }
+                | Call::Discard
                 | Call::Replace
                 | Call::Forget
                 | Call::Check

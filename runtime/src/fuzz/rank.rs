@@ -4,6 +4,7 @@ use super::plan::{Call, Fault, ROWS, SIDE, STREAMS, WORLD};
 use crate::communicator::Communicator;
 use crate::driver::Stream;
 use crate::error::Error;
+use crate::graph::Graph;
 use crate::op::{Caller, Op};
 use crate::tensor::Tensor;
 use crate::user_buffer::UserBuffer;
@@ -59,6 +60,14 @@ struct Launched {
     y: Output,
 }
 
+/// A launch in a graph. Its arguments stay: the graph has them, and this.
+struct Recorded {
+    graph: Graph,
+    rows: usize,
+    x: UserBuffer<bf16>,
+    y: Tensor<bf16>,
+}
+
 /// One rank of one communicator.
 pub struct Rank<'a> {
     comm: &'a Communicator,
@@ -71,6 +80,7 @@ pub struct Rank<'a> {
     /// For results in the heap. A new one would make the next launch wait until every rank has cleared it.
     results: Vec<UserBuffer<bf16>>,
     launched: Vec<Launched>,
+    recorded: Option<Recorded>,
     allocated: usize,
     /// Where two threads' allocations are, call by call.
     pub twice: Vec<[u64; 2]>,
@@ -105,6 +115,7 @@ impl<'a> Rank<'a> {
             x: Some(rows(launches)?),
             results: (0..launches).map(rows).collect::<Result<_, _>>()?,
             launched: Vec::new(),
+            recorded: None,
             allocated: 0,
             twice: Vec::new(),
         })
@@ -144,6 +155,9 @@ impl<'a> Rank<'a> {
                 Some(Fault::Overlap) => self.overlap(op, rows)?,
                 _ => self.launch(op, rows, stream, view, input)?,
             },
+            Call::Record { rows } => self.record(rows)?,
+            Call::Replay { stream } => self.replay(stream, input)?,
+            Call::Discard => drop(self.recorded.take()),
             Call::Both { rows } => self.launch_both(rows, input)?,
             Call::Alone { rank, rows } if rank == self.comm.rank() => {
                 self.launch_alone(rows, input)?
@@ -243,6 +257,43 @@ impl<'a> Rank<'a> {
             rows,
             input,
             y: Output::Own(y),
+        });
+        Ok(())
+    }
+
+    /// Nothing of it runs. The gathered tensor may be dropped and replaced under the graph.
+    fn record(&mut self, rows: usize) -> Result<(), Wrong> {
+        let op = self.ops[0].as_ref().expect("built");
+        let x = self.x.as_ref().expect("one at any time").clone();
+        let mut y = self.own(ROWS[2], true)?;
+        let graph = self.comm.capture(|s| {
+            let launch = op.on(s).rows(rows).tensor("x", &x);
+            launch.tensor("w", &self.w).tensor("y", &mut y).launch()?;
+            Ok(())
+        })?;
+        self.recorded = Some(Recorded { graph, rows, x, y });
+        Ok(())
+    }
+
+    /// What it computes is copied at once: the next replay writes it again.
+    fn replay(&mut self, stream: Option<usize>, input: u64) -> Result<(), Wrong> {
+        let Some(Recorded { graph, rows, x, y }) = &self.recorded else {
+            return Ok(());
+        };
+        let me = self.comm.rank() as usize;
+        x.write(&matrix(*rows, |row, column| number(input, me, row, column)))?;
+        y.fill(0xff)?;
+        match stream {
+            Some(stream) => graph.launch(&self.streams[stream])?,
+            None => graph.launch(self.comm)?,
+        };
+        let copied = self.comm.zeros([ROWS[2], SIDE])?;
+        copied.copy_from(y)?;
+        self.launched.push(Launched {
+            kind: Kind::Gathers,
+            rows: *rows,
+            input,
+            y: Output::Own(copied),
         });
         Ok(())
     }

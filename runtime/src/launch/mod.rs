@@ -11,6 +11,7 @@ mod encoded;
 mod how;
 mod maps;
 mod place;
+mod prepared;
 mod tables;
 mod tensors;
 
@@ -40,6 +41,7 @@ use counterflow_codegen::warp::{Field, Pipeline};
 use counts::Copies;
 use encoded::Maps;
 use place::{place, scratch_of};
+use prepared::AllPrepared;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use tables::Tables;
@@ -87,7 +89,7 @@ pub struct Loaded {
 /// State from launch to launch. It is locked during a launch, since a rank's launches have an order.
 #[derive(Debug)]
 struct State {
-    arguments: Arguments,
+    prepared: AllPrepared,
     maps: Maps,
     tables: Tables,
     copies: Copies,
@@ -139,7 +141,7 @@ impl Loaded {
             sms: rank.sms(&pipeline.kernel),
             copies: copies && rank.world() > 1,
             state: Mutex::new(State {
-                arguments: Arguments::new(),
+                prepared: AllPrepared::default(),
                 maps: Maps::default(),
                 tables: Tables::new(rank, cells.end() as usize)?,
                 copies: Copies::new(&pipeline.kernel, (cells.count() * rank.world()) as usize),
@@ -296,7 +298,7 @@ impl Loaded {
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let State {
-            arguments,
+            prepared,
             maps,
             tables,
             copies,
@@ -304,14 +306,25 @@ impl Loaded {
         let capturing = how.records;
         let (arrivals, everyone) =
             tables.of(rank, &self.pipeline, plan, (&self.cells, &how), capturing)?;
-        if let Code::Cuda { source, .. } = &self.code {
-            self.fill(source, (arguments, maps), rank, plan, tensors, arrivals)?;
-        }
+        let prepared = prepared.of((plan.hash, arrivals), tensors.places(), || {
+            let mut arguments = Arguments::new();
+            if let Code::Cuda { source, .. } = &self.code {
+                self.fill(
+                    source,
+                    (&mut arguments, maps),
+                    rank,
+                    plan,
+                    tensors,
+                    arrivals,
+                )?;
+            }
+            Ok((arguments, self.entry(rank, plan, tensors)))
+        })?;
         self.placed.cells.ready(rank.rank())?;
         self.scratch.ready(rank.rank())?;
         tensors.ready(rank.rank())?;
         // A captured launch is compared at each replay.
-        let entry = self.entry(rank, plan, tensors).filter(|_| !capturing);
+        let entry = prepared.entry.filter(|_| !capturing);
         let launch = entry.map(|entry| rank.write(entry)).transpose()?;
         // Nobody waits for a launch without an entry, so a rank that does not make it is not missed.
         if launch.is_some() {
@@ -323,7 +336,7 @@ impl Loaded {
         let kernel = || match &self.code {
             Code::Cuda { source, function } => {
                 let grid = self.grid(rank, plan, source.threads, how.early && !capturing);
-                self.start(how.stream, function, grid, arguments)
+                self.start(how.stream, function, grid, &prepared.arguments)
             }
             Code::Emulated { .. } => how.stream.emulate(self.emulated(rank, plan, tensors)?),
         };
@@ -382,7 +395,6 @@ impl Loaded {
         tensors: &Tensors,
         arrivals: Address,
     ) -> Result<(), Error> {
-        arguments.clear();
         for (place, param) in source.params.iter().enumerate() {
             match param {
                 Param::Map { map, partial_chunk } => {

@@ -22,6 +22,8 @@ pub(super) struct Tables {
     known: Vec<Table>,
     /// The table that is replaced next, once all are used.
     oldest: usize,
+    /// The plan that was asked for last, and its table.
+    latest: Option<(u64, usize)>,
 }
 
 /// One of them.
@@ -52,6 +54,7 @@ impl Tables {
             cells,
             known: Vec::new(),
             oldest: 0,
+            latest: None,
         })
     }
 
@@ -74,7 +77,9 @@ impl Tables {
             (Arc::ptr_eq(&table.arrivals, &plan.arrivals) || table.arrivals == plan.arrivals)
                 && scales().eq(table.scales.iter().copied())
         };
-        let at = match self.known.iter().position(same) {
+        let latest = self.latest.filter(|(latest, _)| *latest == plan.hash);
+        let known = latest.map(|(_, at)| at);
+        let at = match known.or_else(|| self.known.iter().position(same)) {
             Some(at) => at,
             None if capturing && how.recording.is_none() => {
                 return Err(Error::NotYet {
@@ -112,6 +117,7 @@ impl Tables {
                 at
             }
         };
+        self.latest = Some((plan.hash, at));
         let table = &mut self.known[at];
         match how.recording {
             Some(recording) => recording.keep(table.read.clone()),

@@ -34,7 +34,7 @@ impl fmt::Debug for Own {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Placement {
     /// In this rank's memory.
     pub own: Address,
@@ -75,6 +75,11 @@ impl Tensors {
         self.held
             .iter()
             .try_for_each(|(_, range)| range.ready(rank))
+    }
+
+    /// Where the tensors are, those that were given.
+    pub(super) fn places(&self) -> &[Option<Placement>] {
+        &self.places
     }
 
     /// One tensor's address, if it was given.

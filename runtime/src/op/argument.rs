@@ -5,6 +5,7 @@ use counterflow_codegen::dtype::Dtype;
 use counterflow_codegen::kernel::{Buffer, Kernel};
 use counterflow_codegen::plan::Plan;
 use counterflow_codegen::program::{TensorId, TensorKind};
+use counterflow_codegen::verify::Checked;
 use std::ops::Range;
 
 /// Where memory is, seen from the rank that launches.
@@ -75,6 +76,28 @@ impl Needs {
     }
 }
 
+/// The plan of a launch, with what it needs of each tensor.
+#[derive(Debug)]
+pub(super) struct Planned {
+    /// The bucket whose kernel it is for.
+    pub bucket: usize,
+    pub plan: Checked<Plan>,
+    /// By the kernel's tensors.
+    needs: Vec<Needs>,
+}
+
+impl Planned {
+    /// A plan of that bucket's kernel.
+    pub fn new(kernel: &Kernel, bucket: usize, plan: Checked<Plan>) -> Planned {
+        let ids = (0..kernel.buffers.len()).map(|index| TensorId(index as u16));
+        Planned {
+            bucket,
+            needs: ids.map(|id| Needs::of(kernel, &plan, id)).collect(),
+            plan,
+        }
+    }
+}
+
 /// Whether a launch writes a tensor. Peers write the rows that they send into one that is gathered.
 fn written(buffer: &Buffer) -> bool {
     match buffer.kind {
@@ -99,13 +122,13 @@ const ALIGN: u64 = 16;
 /// Rejects one tensor that a launch of `plan` cannot have, wherever it starts.
 pub(super) fn check_one(
     kernel: &Kernel,
-    plan: &Plan,
+    planned: &Planned,
     tensor: TensorId,
     given: &Given,
 ) -> Result<(), Error> {
     let buffer = &kernel.buffers[tensor.index()];
     let name = &buffer.name;
-    let needs = Needs::of(kernel, plan, tensor);
+    let needs = &planned.needs[tensor.index()];
     let refuse = |what: String, legal: String| Err(Error::Usage { what, legal });
     match given.home {
         Home::Heap => {}
@@ -148,7 +171,7 @@ pub(super) fn check_one(
             },
             format!(
                 "give {rows} x {columns} for {}; more rows are fine",
-                plan.shape
+                planned.plan.shape
             ),
         );
     }
@@ -165,13 +188,12 @@ pub(super) fn check_one(
 /// [`check_one`] accepts.
 pub(super) fn check_starts(
     kernel: &Kernel,
-    plan: &Plan,
+    planned: &Planned,
     given: &[(TensorId, u64)],
 ) -> Result<(), Error> {
     let range = |(tensor, start): &(TensorId, u64)| -> Range<u64> {
-        *start..*start + Needs::of(kernel, plan, *tensor).bytes()
+        *start..*start + planned.needs[tensor.index()].bytes()
     };
-    let ranges: Vec<Range<u64>> = given.iter().map(range).collect();
     for (at, one) in given.iter().enumerate() {
         if !one.1.is_multiple_of(ALIGN) {
             let name = &kernel.buffers[one.0.index()].name;
@@ -182,8 +204,9 @@ pub(super) fn check_starts(
                 ),
             });
         }
-        for (other, b) in given[at + 1..].iter().zip(&ranges[at + 1..]) {
-            let a = &ranges[at];
+        let a = range(one);
+        for other in &given[at + 1..] {
+            let b = range(other);
             let both = a.start < b.end && b.start < a.end;
             let [first, second] = [one, other].map(|(id, _)| &kernel.buffers[id.index()]);
             if both && (written(first) || written(second)) {

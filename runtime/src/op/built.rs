@@ -1,12 +1,11 @@
 //! What building gives: a loaded kernel with its scratch, and the plans of its launches.
 
-use super::argument::{self, Needs};
+use super::argument::{self, Needs, Planned};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::launch::Loaded;
 use crate::proof::Proof;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::plan::Plan;
 use counterflow_codegen::shape::Shape;
 use counterflow_codegen::variant::Variant;
 use counterflow_codegen::verify::Checked;
@@ -44,14 +43,11 @@ pub(super) struct Inner {
     pub rank: Arc<Communicator>,
     /// By the rows that they are for, the fewest first. There is one at least.
     pub buckets: Vec<Bucket>,
-    /// By the rows of the launch: the bucket and the plan.
-    pub plans: Mutex<HashMap<u32, Planned>>,
+    /// By the rows of the launch.
+    pub plans: Mutex<HashMap<u32, Arc<Planned>>>,
     /// Whether the caller vouches for what else is in the rank's stream.
     pub early: bool,
 }
-
-/// A bucket's number, and the plan of a launch.
-type Planned = (usize, Arc<Checked<Plan>>);
 
 /// A kernel for launches of some numbers of rows.
 #[derive(Debug)]
@@ -124,11 +120,11 @@ impl Inner {
             .min(self.buckets.len() - 1)
     }
 
-    /// The kernel and the plan of a launch of `m` rows.
-    pub fn plan(&self, m: u32) -> Result<(&Bucket, Arc<Checked<Plan>>), Error> {
+    /// The plan of a launch of `m` rows.
+    pub fn plan(&self, m: u32) -> Result<Arc<Planned>, Error> {
         let lock = || self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((bucket, plan)) = lock().get(&m) {
-            return Ok((&self.buckets[*bucket], plan.clone()));
+        if let Some(planned) = lock().get(&m) {
+            return Ok(planned.clone());
         }
         let at = self.bucket(m as usize);
         let bucket = &self.buckets[at];
@@ -137,12 +133,13 @@ impl Inner {
             most_m: None,
             ..bucket.proof.shape.clone()
         };
-        let plan = Arc::new(bucket.proof.series.plan(&shape)?);
+        let plan = bucket.proof.series.plan(&shape)?;
+        let planned = Arc::new(Planned::new(bucket.kernel(), at, plan));
         let mut plans = lock();
         if plans.len() >= PLANS {
             plans.clear();
         }
-        plans.insert(m, (at, plan.clone()));
-        Ok((bucket, plan))
+        plans.insert(m, planned.clone());
+        Ok(planned)
     }
 }

@@ -99,8 +99,10 @@ impl<'a> Launch<'a> {
             })?,
             None => op.largest().proof.series.most().m,
         };
-        let (bucket, plan) = op.plan(m)?;
+        let planned = op.plan(m)?;
+        let (bucket, plan) = (&op.buckets[planned.bucket], &planned.plan);
         let kernel = bucket.kernel();
+        let largest = std::ptr::eq(bucket, op.largest());
         let own = rank.own_stream();
         let outside = match place {
             Place::Outside(stream) => Some(stream),
@@ -113,7 +115,10 @@ impl<'a> Launch<'a> {
         let mut theirs: Vec<Stream> = Vec::new();
         for (id, argument) in &given {
             let name = &op.kernel().buffers[id.index()].name;
-            let id = argument::find(kernel, name)?;
+            let id = match largest {
+                true => *id,
+                false => argument::find(kernel, name)?,
+            };
             if ids.contains(&id) {
                 return Err(Error::Usage {
                     what: format!("{name} was given twice"),
@@ -121,7 +126,7 @@ impl<'a> Launch<'a> {
                 });
             }
             let given = argument.given(name, rank, records)?;
-            argument::check_one(kernel, &plan, id, &given)?;
+            argument::check_one(kernel, &planned, id, &given)?;
             ids.push(id);
             if let Some(stream) = argument.stream()
                 && !stream.is(users)
@@ -155,7 +160,7 @@ impl<'a> Launch<'a> {
             starts.push((id, open.start()));
             opened.push(open);
         }
-        argument::check_starts(kernel, &plan, &starts)?;
+        argument::check_starts(kernel, &planned, &starts)?;
         if let Place::Recording(recording) = place {
             let how = How {
                 stream: recording.records_in(),
@@ -163,8 +168,8 @@ impl<'a> Launch<'a> {
                 recording: Some(recording),
                 records: true,
             };
-            bucket.loaded.launch_as(rank, how, &plan, &tensors)?;
-            let entry = bucket.loaded.entry(rank, &plan, &tensors);
+            bucket.loaded.launch_as(rank, how, plan, &tensors)?;
+            let entry = bucket.loaded.entry(rank, plan, &tensors);
             let kept = opened.iter().filter_map(Open::kept);
             let ctas = plan.grid.gemm + plan.grid.comm;
             let kernel: Arc<dyn Any + Send + Sync> = bucket.loaded.clone();
@@ -178,7 +183,7 @@ impl<'a> Launch<'a> {
             records: false,
         };
         let done = in_order(rank, passage, outside, &theirs, || {
-            bucket.loaded.launch_as(rank, how, &plan, &tensors)
+            bucket.loaded.launch_as(rank, how, plan, &tensors)
         })?;
         // The launch is enqueued: what uses or frees another library's memory later comes after it.
         drop(opened);

@@ -2,6 +2,7 @@
 
 mod buckets;
 mod dlpack;
+mod dropped;
 mod ends;
 mod graphs;
 mod log;

@@ -6,13 +6,16 @@ use counterflow::jit::{Compiler, Source, Target};
 use counterflow::{Communicator, Error, UserBuffer};
 use cudarc::driver::sys;
 
-/// A kernel that does nothing, with as many bytes of parameters as a launch of `ag_gemm` has.
+/// A kernel that does nothing, launched as `ag_gemm` is: as many CTAs, threads, bytes of parameters and bytes of shared
+/// memory.
 pub const EMPTY: Source<'_> = Source::new(
     "empty",
-    "struct Parameters { char bytes[640]; };
+    "struct Parameters { char bytes[928]; };
 extern \"C\" __global__ void empty(const __grid_constant__ Parameters parameters) {}",
 );
-const BYTES: usize = 640;
+const BYTES: usize = 928;
+const SHARED: u32 = 200 << 10;
+const THREADS: u32 = 384;
 
 fn ok(code: sys::CUresult) -> Result<(), Error> {
     assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
@@ -23,7 +26,7 @@ fn ok(code: sys::CUresult) -> Result<(), Error> {
 pub fn driver(rank: &Communicator) -> Result<Vec<(&'static str, Times)>, Error> {
     let gpu = rank.gpu().cuda()?;
     let compiled = Compiler::find()?.compile(&EMPTY, Target::Sm90a)?;
-    let empty = Module::load(gpu, &compiled)?.function("empty", 0)?;
+    let empty = Module::load(gpu, &compiled)?.function("empty", SHARED)?;
     let mut parameters = Arguments::new();
     parameters.bytes(&[0; BYTES]);
     let (one, other) = (stream(rank)?, stream(rank)?);
@@ -32,7 +35,7 @@ pub fn driver(rank: &Communicator) -> Result<Vec<(&'static str, Times)>, Error> 
     let memory: UserBuffer<u8> = rank.allocate("cells", [4096])?;
     let address = memory.address().get();
     let (a, b) = (one.cu_stream(), other.cu_stream());
-    let grid = LaunchConfig::of(1, 128);
+    let grid = LaunchConfig::of(rank.gpu().sms() / rank.world(), THREADS);
     // SAFETY: the kernel accesses nothing.
     let launch = |on| unsafe { empty.launch(on, grid, &parameters) };
 

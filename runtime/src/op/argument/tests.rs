@@ -33,18 +33,19 @@ fn good() -> [(&'static str, Given, u64); 3] {
 /// All of a launch's checks; `change` spoils what fits.
 fn told(change: impl FnOnce(&mut Vec<(&'static str, Given, u64)>)) -> String {
     let (kernel, plan) = gather();
+    let planned = Planned::new(&kernel, 0, plan);
     let mut named = good().to_vec();
     change(&mut named);
     let check = || {
         let (mut ids, mut starts) = (Vec::new(), Vec::new());
         for (name, one, start) in named {
             let id = find(&kernel, name)?;
-            check_one(&kernel, &plan, id, &one)?;
+            check_one(&kernel, &planned, id, &one)?;
             ids.push(id);
             starts.push((id, start));
         }
         check_all(&kernel, &ids)?;
-        check_starts(&kernel, &plan, &starts)
+        check_starts(&kernel, &planned, &starts)
     };
     match check() {
         Ok(()) => "fine".into(),
