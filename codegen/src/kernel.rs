@@ -467,7 +467,7 @@ impl Kernel {
             for block in body {
                 match block {
                     Block::ForRanks { order, body, .. } => {
-                        found.push(*order);
+                        found.push(order.clone());
                         outside(body, found);
                     }
                     Block::If {
@@ -485,7 +485,7 @@ impl Kernel {
             outside(&role.body, &mut found);
             visit(&role.body, &mut |op| {
                 if let OpKind::ForRanks { order, .. } = &op.kind {
-                    found.push(*order);
+                    found.push(order.clone());
                 }
             });
         }

@@ -3,6 +3,7 @@
 //! Every affine order is generic over [`Int`]: the planner and the emulator compute with it, and the emitter prints the
 //! same line. An order given as a closure has no expression, so the plan holds it as a table.
 
+use crate::rank::{RankError, RankExpr, Var};
 use std::fmt;
 use std::ops::{Add, Div, Mul, Rem, Sub};
 
@@ -40,16 +41,17 @@ impl Int for u32 {
 pub type OrderFn = fn(u32, u32, u32) -> u32;
 
 /// The order in which a rank visits ranks (and the chunks they own).
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub enum RankOrder {
-    /// Step `s` is at `(me + start + stride * s) mod world`, for `s` in `0..world - skipped`.
+    /// Step `s` is at `(me + start + stride * s) mod world`, for `s` in `0..world - skipped`. None if
+    /// `skipped` is the world or more.
     FromMe {
         /// The first rank, relative to me.
         start: i32,
         /// The distance of one step.
         stride: i32,
-        /// How many of the `world` steps are skipped at the end.
-        skipped: u32,
+        /// How many of the `world` steps are skipped at the end: not negative.
+        skipped: RankExpr,
     },
     /// Ranks `0..world`, the same on every rank.
     Ascending,
@@ -58,17 +60,47 @@ pub enum RankOrder {
 }
 
 impl RankOrder {
-    /// How many steps it takes in a world of `world` ranks.
-    pub fn steps(self, world: u32) -> u32 {
+    /// How many steps rank `me` takes in a world of `world` ranks. `var` gives the values of loop variables.
+    ///
+    /// # Errors
+    /// As [`RankExpr::eval`] of how many are skipped, and if that is negative.
+    pub fn steps(
+        &self,
+        me: u32,
+        world: u32,
+        var: &impl Fn(Var) -> Option<i64>,
+    ) -> Result<u32, RankError> {
         match self {
-            RankOrder::FromMe { skipped, .. } => world.saturating_sub(skipped),
-            RankOrder::Ascending | RankOrder::Table(_) => world,
+            RankOrder::FromMe { skipped, .. } => match skipped.eval(me, world, var)? {
+                ..0 => Err(RankError::Negative),
+                skipped => Ok(world.saturating_sub(u32::try_from(skipped).unwrap_or(world))),
+            },
+            RankOrder::Ascending | RankOrder::Table(_) => Ok(world),
+        }
+    }
+
+    /// The most steps that any rank takes: `world` if loop variables decide.
+    pub fn most_steps(&self, world: u32) -> u32 {
+        let steps = (0..world).map(|me| self.steps(me, world, &|_| None).unwrap_or(world));
+        steps.max().unwrap_or(0)
+    }
+
+    /// How many of its last steps it leaves out, if it is not a constant.
+    pub fn skipped(&self) -> Option<&RankExpr> {
+        match self {
+            RankOrder::FromMe {
+                skipped: RankExpr::Const(_),
+                ..
+            }
+            | RankOrder::Ascending
+            | RankOrder::Table(_) => None,
+            RankOrder::FromMe { skipped, .. } => Some(skipped),
         }
     }
 
     /// The rank at step `step` of rank `me`.
-    pub fn at(self, me: u32, step: u32, world: u32) -> u32 {
-        match self {
+    pub fn at(&self, me: u32, step: u32, world: u32) -> u32 {
+        match *self {
             RankOrder::FromMe { start, stride, .. } => {
                 // Numbers stay below world² whatever the user wrote.
                 let within = |n: i32| {
@@ -83,7 +115,7 @@ impl RankOrder {
 
     /// The same order without its last `n` steps.
     #[must_use]
-    pub fn but_last(self, n: u32) -> RankOrder {
+    pub fn but_last(self, n: impl Into<RankExpr>) -> RankOrder {
         match self {
             RankOrder::FromMe {
                 start,
@@ -92,7 +124,13 @@ impl RankOrder {
             } => RankOrder::FromMe {
                 start,
                 stride,
-                skipped: skipped.saturating_add(n),
+                skipped: match (skipped, n.into()) {
+                    (RankExpr::Const(0), more) => more,
+                    (RankExpr::Const(some), RankExpr::Const(more)) => {
+                        RankExpr::Const(some.saturating_add(more))
+                    }
+                    (some, more) => some + more,
+                },
             },
             other => other,
         }
@@ -141,46 +179,35 @@ impl PartialEq for RankOrder {
     }
 }
 
-impl fmt::Display for RankOrder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl RankOrder {
+    /// Its text, with loop variables under the names `name` gives them.
+    pub fn text(&self, name: &impl Fn(Var) -> String) -> String {
         match self {
-            RankOrder::FromMe {
-                start: 0,
-                stride: 1,
-                skipped: 0,
-            } => f.write_str("from_me"),
-            RankOrder::FromMe {
-                start: 1,
-                stride: 1,
-                skipped: 1,
-            } => f.write_str("after_me"),
-            RankOrder::FromMe {
-                start: -1,
-                stride: -1,
-                skipped: 1,
-            } => f.write_str("before_me"),
-            RankOrder::FromMe {
-                start: 0,
-                stride,
-                skipped,
-            } => {
-                write!(f, "ring({})", -stride)?;
-                if *skipped > 0 {
-                    write!(f, ".but_last({skipped})")
-                } else {
-                    Ok(())
-                }
-            }
             RankOrder::FromMe {
                 start,
                 stride,
                 skipped,
-            } => {
-                write!(f, "from({start} by {stride}, {skipped} skipped)")
-            }
-            RankOrder::Ascending => f.write_str("ascending"),
-            RankOrder::Table(_) => f.write_str("table"),
+            } => match (start, stride, skipped) {
+                (0, 1, RankExpr::Const(0)) => "from_me".into(),
+                (1, 1, RankExpr::Const(1)) => "after_me".into(),
+                (-1, -1, RankExpr::Const(1)) => "before_me".into(),
+                (0, stride, RankExpr::Const(0)) => format!("ring({})", -stride),
+                (0, stride, skipped) => {
+                    format!("ring({}).but_last({})", -stride, skipped.text(name))
+                }
+                (start, stride, skipped) => {
+                    format!("from({start} by {stride}, {} skipped)", skipped.text(name))
+                }
+            },
+            RankOrder::Ascending => "ascending".into(),
+            RankOrder::Table(_) => "table".into(),
         }
+    }
+}
+
+impl fmt::Display for RankOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(&|var| format!("var{}", var.0)))
     }
 }
 

@@ -279,7 +279,7 @@ fn items(body: &[Block], geometry: &Geometry, cluster: (u32, u32), times: u64) -
             body,
             geometry,
             cluster,
-            times * u64::from(order.steps(geometry.world)),
+            times * u64::from(order.most_steps(geometry.world)),
         ),
         Block::If {
             then, otherwise, ..

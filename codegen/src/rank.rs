@@ -58,6 +58,8 @@ pub enum RankError {
     Overflow,
     /// A loop variable that no enclosing loop binds to a rank.
     Unbound(Var),
+    /// A number of ranks below zero.
+    Negative,
 }
 
 impl RankExpr {
@@ -311,6 +313,7 @@ impl fmt::Display for RankError {
             RankError::DivisionByZero => "it divides by zero",
             RankError::Overflow => "it does not fit 64 bits",
             RankError::Unbound(_) => "it uses a loop variable outside its loop",
+            RankError::Negative => "it is negative",
         })
     }
 }

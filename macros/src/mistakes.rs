@@ -104,6 +104,7 @@ mistakes! {
     OrderedTwice { first, second } => "`{second}` after `{first}`: a loop has one order", "keep one of them";
     OfFirst => "`of` chooses the rank: it comes first, and once", "write `tiles.of(rank).grouped()`";
     RingOfZero => "a ring of step 0 goes nowhere", "write `ring(1)` or `ring(-1)`";
+    ButLastOfFewer => "`but_last` leaves out fewer ranks than none", "write a number, or an expression of ranks that is not negative: `world() / 2`";
     ButLastOfWhat => "`but_last` shortens an order that starts from me", "put `from_me()`, `after_me()` or `before_me()` before it";
     OrderFunction => "`by` takes a function of `(me, step, world)`", "write `.by(|me, step, world| (me + step) % world)`";
     OrderArguments => "an order is a function of three numbers", "write `|me, step, world| …`";

@@ -221,10 +221,19 @@ pub struct Order {
     pub calls: Vec<OrderCall>,
 }
 
-/// `.but_last(1)`
+/// `.but_last(world() / 2)`
 pub struct OrderCall {
     pub method: Ident,
-    pub argument: Option<Expr>,
+    pub argument: OrderArgument,
+}
+
+/// What an order's method is given.
+pub enum OrderArgument {
+    Nothing,
+    /// A function `(me, step, world) -> rank`.
+    Function(Expr),
+    /// How many ranks are left out.
+    Ranks(Rank),
 }
 
 /// `tiles.of(chunk).grouped()`

@@ -314,6 +314,11 @@ fn strangers_by_way_of_scratch() {
     strangers(STRANGERS[12]);
 }
 
+#[test]
+fn strangers_two_half_rings() {
+    strangers(STRANGERS[13]);
+}
+
 /// Few and small, and ranks on one GPU: what the sanitizers watch.
 fn small(schedule: Schedule) {
     let matrix = Matrix {

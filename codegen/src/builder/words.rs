@@ -35,12 +35,12 @@ pub fn ring(step: i32) -> Ranks {
     Ranks(RankOrder::FromMe {
         start: 0,
         stride: step.saturating_neg(),
-        skipped: 0,
+        skipped: 0.into(),
     })
 }
 
 /// An order over ranks, made by [`ranks`] or [`ring`].
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Ranks(pub RankOrder);
 
 impl Ranks {
@@ -50,7 +50,7 @@ impl Ranks {
         Ranks(RankOrder::FromMe {
             start: 0,
             stride: 1,
-            skipped: 0,
+            skipped: 0.into(),
         })
     }
     /// me + 1, me + 2, … around, without me.
@@ -59,7 +59,7 @@ impl Ranks {
         Ranks(RankOrder::FromMe {
             start: 1,
             stride: 1,
-            skipped: 1,
+            skipped: 1.into(),
         })
     }
     /// me - 1, me - 2, … around, without me.
@@ -68,12 +68,13 @@ impl Ranks {
         Ranks(RankOrder::FromMe {
             start: -1,
             stride: -1,
-            skipped: 1,
+            skipped: 1.into(),
         })
     }
-    /// The order without its last `n` ranks.
+    /// The order without its last `n` ranks: a number or an expression of `me()`, `world()` and the variables of loops
+    /// over ranks around it. Without any if `n` is the world or more. `n` may not be negative.
     #[must_use]
-    pub fn but_last(self, n: u32) -> Ranks {
+    pub fn but_last(self, n: impl Into<RankExpr>) -> Ranks {
         Ranks(self.0.but_last(n))
     }
     /// `order(me, step, world)` for each step below `world`. The plan holds it as a table.

@@ -148,11 +148,11 @@ impl<'a> Placer<'a> {
         for stmt in body {
             match &stmt.kind {
                 StmtKind::ForRanks { var, order, body } => {
-                    self.order(*order, stmt.at);
+                    self.order(order, stmt.at);
                     self.scope.push((*var, Bound::Rank));
                     let body = self.blocks(body);
                     self.scope.pop();
-                    blocks.push(Block::ForRanks { at: stmt.at, var: *var, order: *order, body });
+                    blocks.push(Block::ForRanks { at: stmt.at, var: *var, order: order.clone(), body });
                 }
                 StmtKind::If { cond, then, otherwise } => {
                     cond.exprs().into_iter().for_each(|expr| self.rank_expr(expr, stmt.at));
@@ -250,13 +250,13 @@ impl<'a> Placer<'a> {
                 return None;
             }
             StmtKind::ForRanks { var, order, body } => {
-                self.order(*order, at);
+                self.order(order, at);
                 self.scope.push((*var, Bound::Rank));
                 let body = self.ops(body);
                 self.scope.pop();
                 OpKind::ForRanks {
                     var: *var,
-                    order: *order,
+                    order: order.clone(),
                     body,
                 }
             }
@@ -369,7 +369,10 @@ impl<'a> Placer<'a> {
     }
 
     /// A stride or start beyond a world's size adds nothing, and would overflow when it is multiplied.
-    fn order(&mut self, order: RankOrder, at: Loc) {
+    fn order(&mut self, order: &RankOrder, at: Loc) {
+        if let Some(skipped) = order.skipped() {
+            self.rank_expr(skipped, at);
+        }
         if let RankOrder::FromMe { start, stride, .. } = order
             && start.unsigned_abs().max(stride.unsigned_abs()) > MAX_WORLD
         {

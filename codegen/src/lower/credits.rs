@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const AFTER_ME: RankOrder = RankOrder::FromMe {
     start: 1,
     stride: 1,
-    skipped: 1,
+    skipped: RankExpr::Const(1),
 };
 
 /// Which roles access a buffer.

@@ -120,7 +120,7 @@ impl Loops<'_> {
         body.iter().fold(Work::default(), |work, block| {
             work.and(match block {
                 Block::ForRanks { order, body, .. } => {
-                    let steps = order.steps(geometry.world);
+                    let steps = order.most_steps(geometry.world);
                     self.blocks(body).times(steps.into())
                 }
                 Block::If {
@@ -180,7 +180,7 @@ impl Loops<'_> {
         for op in body {
             all += match &op.kind {
                 OpKind::ForRanks { order, body, .. } => {
-                    let steps = order.steps(self.plan.geometry.world);
+                    let steps = order.most_steps(self.plan.geometry.world);
                     (0..steps).map(|_| self.ops(body)).sum()
                 }
                 OpKind::If {

@@ -212,6 +212,7 @@ impl Printer<'_> {
                 Block::ForRanks {
                     var, order, body, ..
                 } => {
+                    let order = order.text(&|var| self.names.var(var).to_string());
                     self.nested(format!("for {} in {order}", self.names.var(*var)), body);
                 }
                 Block::If {
@@ -275,6 +276,7 @@ impl Printer<'_> {
         let mut why = String::new();
         let line = match &op.kind {
             OpKind::ForRanks { var, order, body } => {
+                let order = order.text(&|var| names.var(var).to_string());
                 return self.nested_ops(format!("for {} in {order}", names.var(*var)), body);
             }
             OpKind::If {

@@ -176,6 +176,7 @@ impl Printer<'_> {
         let names = &self.names;
         let line = match stmt {
             StmtKind::ForRanks { var, order, body } => {
+                let order = order.text(&|var| names.var(var).to_string());
                 return self.nested(format!("for {} in {order}", names.var(*var)), body);
             }
             StmtKind::ForItems { var, items, body } => {

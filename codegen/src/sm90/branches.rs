@@ -20,7 +20,7 @@ fn one(kernel: &Kernel, block: &Block) -> Vec<Block> {
         } => vec![Block::ForRanks {
             at,
             var: *var,
-            order: *order,
+            order: order.clone(),
             body: lifted(kernel, body),
         }],
         Block::If {
@@ -56,7 +56,7 @@ fn one(kernel: &Kernel, block: &Block) -> Vec<Block> {
                     var: *var,
                     partition: *partition,
                     chunk: chunk.clone(),
-                    order: *order,
+                    order: order.clone(),
                     body,
                 };
                 one(kernel, &items)
@@ -136,7 +136,7 @@ fn taken(body: &[Op], known: &Cond, holds: bool) -> Vec<Op> {
                 }
                 OpKind::ForRanks {
                     var: *var,
-                    order: *order,
+                    order: order.clone(),
                     body,
                 }
             }

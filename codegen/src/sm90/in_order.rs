@@ -59,7 +59,7 @@ impl Walk<'_, '_> {
                     *unfenced |= acquires(body);
                     let at = self.at.replace(self.b.kernel.loc(op.id));
                     let node =
-                        self.ranks(*rank, *order, |walk| walk.ops_in_order(var, body, unfenced));
+                        self.ranks(*rank, order, |walk| walk.ops_in_order(var, body, unfenced));
                     self.at = at;
                     nodes.extend(node);
                 }

@@ -31,7 +31,7 @@ pub(super) fn leaves<'a>(kernel: &Kernel, body: &'a [Op]) -> Vec<Leaf<'a>> {
         for op in body {
             match &op.kind {
                 OpKind::ForRanks { var, order, body } => {
-                    around.push(Around::Ranks(*var, *order, kernel.loc(op.id)));
+                    around.push(Around::Ranks(*var, order.clone(), kernel.loc(op.id)));
                     go(kernel, body, around, out);
                     around.pop();
                 }
@@ -182,7 +182,7 @@ impl Walk<'_, '_> {
         let node = match outer {
             Around::Ranks(var, order, at) => {
                 let inner = self.at.replace(*at);
-                let node = self.ranks(*var, *order, |walk| {
+                let node = self.ranks(*var, order, |walk| {
                     walk.at = inner;
                     walk.inside(rest, leaf)
                 });

@@ -229,22 +229,26 @@ impl Walk<'_, '_> {
     pub fn ranks(
         &mut self,
         var: Var,
-        order: RankOrder,
+        order: &RankOrder,
         body: impl FnOnce(&mut Self) -> Vec<Node>,
     ) -> Option<Node> {
         let name = self.ident(var);
         let step = format!("{name}_step");
-        let (count, rank) = match order {
+        let (count, rank) = match *order {
             RankOrder::FromMe {
                 start,
                 stride,
-                skipped,
+                ref skipped,
             } => {
                 let at = affine(start, stride, Expr::me(), Expr::var(&step), Expr::world());
                 let count = match skipped {
-                    0 | 1 => Expr::world() - skipped,
+                    RankExpr::Const(0) => Expr::world(),
+                    RankExpr::Const(1) => Expr::world() - 1,
                     // A small world may have fewer.
-                    more => Expr::world() - Expr::Min(Expr::world().into(), Box::new(more.into())),
+                    more => {
+                        let more = self.rank(more);
+                        Expr::world() - Expr::Min(Expr::world().into(), more.into())
+                    }
                 };
                 (count, at)
             }

@@ -58,7 +58,7 @@ impl Counters {
             match block {
                 Block::ForRanks {
                     var, order, body, ..
-                } => self.blocks(body, &at.within(*var, *order)),
+                } => self.blocks(body, &at.within(*var, order)),
                 Block::If {
                     then, otherwise, ..
                 } => {
@@ -82,7 +82,7 @@ impl Counters {
     fn ops(&mut self, body: &[Op], at: &At) {
         for op in body {
             match &op.kind {
-                OpKind::ForRanks { var, order, body } => self.ops(body, &at.within(*var, *order)),
+                OpKind::ForRanks { var, order, body } => self.ops(body, &at.within(*var, order)),
                 OpKind::If {
                     then, otherwise, ..
                 } => {
@@ -111,7 +111,7 @@ impl Counters {
 }
 
 impl At {
-    fn within(&self, var: Var, order: RankOrder) -> At {
+    fn within(&self, var: Var, order: &RankOrder) -> At {
         let once = match order {
             RankOrder::Ascending => true,
             RankOrder::FromMe { stride, .. } => stride.abs() == 1,

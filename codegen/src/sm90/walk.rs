@@ -122,7 +122,7 @@ impl<'b, 'a> Walk<'b, 'a> {
                 Block::ForRanks {
                     var, order, body, ..
                 } => {
-                    if let Some(node) = self.ranks(*var, *order, |walk| walk.blocks(body)) {
+                    if let Some(node) = self.ranks(*var, order, |walk| walk.blocks(body)) {
                         nodes.push(node);
                     }
                 }

@@ -64,8 +64,8 @@ impl Walker<'_> {
                     order,
                     body,
                 } => {
-                    for step in 0..order.steps(self.geometry.world) {
-                        self.bind_rank(*var, *order, step, at)?;
+                    for step in 0..self.steps(order, at)? {
+                        self.bind_rank(*var, order, step, at)?;
                         self.blocks(body)?;
                     }
                 }
@@ -137,8 +137,9 @@ impl Walker<'_> {
         for op in body {
             match &op.kind {
                 OpKind::ForRanks { var, order, body } => {
-                    for step in 0..order.steps(self.geometry.world) {
-                        self.bind_rank(*var, *order, step, self.kernel.loc(op.id))?;
+                    let at = self.kernel.loc(op.id);
+                    for step in 0..self.steps(order, at)? {
+                        self.bind_rank(*var, order, step, at)?;
                         self.ops(body)?;
                     }
                 }
@@ -209,10 +210,22 @@ impl Walker<'_> {
         self.out.steps.push(Step { op, kind });
     }
 
+    fn steps(&self, order: &RankOrder, at: Loc) -> Result<u32, Diagnostic> {
+        let steps = order.steps(self.rank, self.geometry.world, &self.var());
+        steps.map_err(|error| {
+            let skipped = order.skipped().map(|skipped| skipped.text(&self.name()));
+            self.no_value(
+                &format!("but_last({})", skipped.unwrap_or_default()),
+                error,
+                at,
+            )
+        })
+    }
+
     fn bind_rank(
         &mut self,
         var: Var,
-        order: RankOrder,
+        order: &RankOrder,
         step: u32,
         at: Loc,
     ) -> Result<(), Diagnostic> {

@@ -1,6 +1,7 @@
 //! Orders are what their documentation says, for every world and grid.
 
 use counterflow_codegen::order::{RankOrder, TileOrder, affine};
+use counterflow_codegen::rank::{RankError, RankExpr, Var};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -13,10 +14,11 @@ proptest! {
     fn affine_orders_are_their_definition(
         world in 1u32..=16, start in -20i32..=20, stride in -20i32..=20, skipped in 0u32..=17,
     ) {
-        let order = RankOrder::FromMe { start, stride, skipped };
-        prop_assert_eq!(order.steps(world), world.saturating_sub(skipped));
+        let order = RankOrder::FromMe { start, stride, skipped: skipped.into() };
+        let steps = order.steps(0, world, &|_| None);
+        prop_assert_eq!(steps, Ok(world.saturating_sub(skipped)));
         for me in 0..world {
-            let visited: Vec<u32> = (0..order.steps(world)).map(|s| order.at(me, s, world)).collect();
+            let visited: Vec<u32> = (0..order.most_steps(world)).map(|s| order.at(me, s, world)).collect();
             for (step, rank) in (0i64..).zip(&visited) {
                 let sum = i64::from(me) + i64::from(start) + i64::from(stride) * step;
                 prop_assert_eq!(i64::from(*rank), sum.rem_euclid(i64::from(world)));
@@ -32,17 +34,52 @@ proptest! {
     #[test]
     fn orders_without_their_last_ranks_are_prefixes(world in 1u32..=16, left_out in 0u32..=17) {
         for order in [
-            RankOrder::FromMe { start: 0, stride: 1, skipped: 0 },
-            RankOrder::FromMe { start: 0, stride: -1, skipped: 0 },
+            RankOrder::FromMe { start: 0, stride: 1, skipped: 0.into() },
+            RankOrder::FromMe { start: 0, stride: -1, skipped: 0.into() },
         ] {
-            let short = order.but_last(left_out);
+            let short = order.clone().but_last(left_out);
             for me in 0..world {
-                for step in 0..short.steps(world) {
+                for step in 0..short.most_steps(world) {
                     prop_assert_eq!(short.at(me, step, world), order.at(me, step, world));
                 }
             }
         }
     }
+}
+
+#[test]
+fn what_is_left_out_may_depend_on_ranks() {
+    let ring = || RankOrder::FromMe {
+        start: 0,
+        stride: -1,
+        skipped: 0.into(),
+    };
+    let none = |_| None;
+    for world in 1..=128 {
+        for me in 0..world {
+            let half = ring().but_last(RankExpr::World / 2);
+            assert_eq!(half.steps(me, world, &none), Ok(world - world / 2));
+            let twice = ring().but_last(1).but_last(RankExpr::Me);
+            assert_eq!(
+                twice.steps(me, world, &none),
+                Ok(world.saturating_sub(1 + me))
+            );
+            // More than all leaves nothing; fewer than none is a mistake.
+            let all = ring().but_last(RankExpr::World * 3);
+            assert_eq!(all.steps(me, world, &none), Ok(0));
+            let fewer = ring().but_last(RankExpr::Me - world);
+            assert_eq!(fewer.steps(me, world, &none), Err(RankError::Negative));
+        }
+        let most = ring().but_last(RankExpr::Me).most_steps(world);
+        assert_eq!(most, world);
+    }
+    let by_variable = ring().but_last(RankExpr::Var(Var(3)));
+    assert_eq!(by_variable.steps(0, 4, &|_| Some(3)), Ok(1));
+    assert_eq!(by_variable.most_steps(4), 4);
+    assert_eq!(
+        ring().but_last(RankExpr::World / 2).to_string(),
+        "ring(1).but_last(world / 2)"
+    );
 }
 
 #[test]
@@ -52,23 +89,23 @@ fn every_rank_meets_every_peer_once_before_and_after() {
             RankOrder::FromMe {
                 start: 1,
                 stride: 1,
-                skipped: 1,
+                skipped: 1.into(),
             },
             RankOrder::FromMe {
                 start: -1,
                 stride: -1,
-                skipped: 1,
+                skipped: 1.into(),
             },
         ] {
             for me in 0..world {
-                let peers: BTreeSet<u32> = (0..order.steps(world))
+                let peers: BTreeSet<u32> = (0..order.most_steps(world))
                     .map(|s| order.at(me, s, world))
                     .collect();
                 let expected: BTreeSet<u32> = (0..world).filter(|rank| *rank != me).collect();
                 assert_eq!(peers, expected, "world {world} me {me} {order}");
             }
             // In each step the ranks' peers are distinct, so no link carries two.
-            for step in 0..order.steps(world) {
+            for step in 0..order.most_steps(world) {
                 let at: BTreeSet<u32> = (0..world).map(|me| order.at(me, step, world)).collect();
                 assert_eq!(at.len(), world as usize);
             }

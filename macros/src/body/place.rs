@@ -1,7 +1,9 @@
 //! Orders, ranks, places and cells.
 
 use super::words::{constant, private, word};
-use crate::model::{Cells, Cond, Home, Index, IndexKind, Items, Order, Pick, Place, Rank};
+use crate::model::{
+    Cells, Cond, Home, Index, IndexKind, Items, Order, OrderArgument, Pick, Place, Rank,
+};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::BinOp;
@@ -10,7 +12,12 @@ pub fn rank_order(order: &Order) -> TokenStream {
     let root = word(&order.root);
     let step = &order.step;
     let calls = order.calls.iter().map(|call| {
-        let (method, argument) = (&call.method, &call.argument);
+        let method = &call.method;
+        let argument = match &call.argument {
+            OrderArgument::Nothing => TokenStream::new(),
+            OrderArgument::Function(function) => function.to_token_stream(),
+            OrderArgument::Ranks(ranks) => rank(ranks),
+        };
         quote_spanned!(method.span()=> .#method(#argument))
     });
     quote!(#root(#step) #(#calls)*)

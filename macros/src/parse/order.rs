@@ -3,7 +3,7 @@
 use super::constant::Wanted;
 use super::{Chain, Link, NOTHING, Parser, ident, identifiers, word_call};
 use crate::mistakes::Mistake;
-use crate::model::{Items, Order, OrderCall};
+use crate::model::{Items, Order, OrderArgument, OrderCall};
 use crate::names::{self, Kind};
 use proc_macro2::Ident;
 use quote::ToTokens;
@@ -72,7 +72,7 @@ impl Parser<'_> {
             let argument = match method.as_str() {
                 "from_me" | "after_me" | "before_me" => {
                     let [] = self.call_arguments(call, NOTHING)?;
-                    None
+                    OrderArgument::Nothing
                 }
                 "by" => {
                     let [order] = self.call_arguments(
@@ -80,18 +80,23 @@ impl Parser<'_> {
                         ("a function", ".by(|me, step, world| (me + step) % world)"),
                     )?;
                     self.order_function(order)?;
-                    Some(order.clone())
+                    OrderArgument::Function(order.clone())
                 }
                 "but_last" => {
-                    let [n] = self.call_arguments(call, ("a number", ".but_last(1)"))?;
-                    let n = self.whole(n, false, "how many ranks to leave out")?;
+                    let wanted = ("how many ranks to leave out", ".but_last(1)");
+                    let [n] = self.call_arguments(call, wanted)?;
+                    if matches!(n, Expr::Unary(_)) {
+                        self.errors.at(n, Mistake::ButLastOfFewer);
+                        return None;
+                    }
+                    let n = self.rank(n)?;
                     if ordered_by.is_none() || ordered_by.as_deref() == Some("by") {
                         self.errors.at(&call.method, Mistake::ButLastOfWhat);
                         return None;
                     }
                     calls.push(OrderCall {
                         method: call.method.clone(),
-                        argument: Some(n),
+                        argument: OrderArgument::Ranks(n),
                     });
                     continue;
                 }

@@ -24,6 +24,11 @@ fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
                 y[t] = dot(x[t], w[t]);
             }
         }
+        for r in ring(1).but_last(-1) {
+            for t in tiles.of(r) {
+                y[t] = dot(x[t], w[t]);
+            }
+        }
         for r in ring(0) {
             for t in tiles.of(r) {
                 y[t] = dot(x[t], w[t]);

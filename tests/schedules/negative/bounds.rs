@@ -27,6 +27,31 @@ pub fn ring_no_wrap(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     }
 }
 
+/// Rank 0 would leave out one rank fewer than none.
+#[schedule]
+pub fn fewer_than_none(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+    let pieces = x.pieces(rows = 3);
+    let tiles = y.tiles((4, 8));
+    let arrived = counters(pieces);
+    let next = (me() + 1) % world();
+    #[comm(ctas = 2)]
+    for chunk in ring(1).but_last(me() - 1) {
+        // EDIT, was: but_last(1)
+        for p in pieces.of(chunk) {
+            arrived[p].wait();
+            x.on(next)[p] = x[p];
+            arrived.on(next)[p].add(1);
+        }
+    }
+    #[gemm]
+    for chunk in ring(1) {
+        for t in tiles.of(chunk).grouped(8) {
+            arrived[t.rows()].wait();
+            y[t] = dot(x[t], w[t]);
+        }
+    }
+}
+
 /// A partner that an odd world does not have.
 #[schedule]
 pub fn no_partner(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {

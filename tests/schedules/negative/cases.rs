@@ -28,7 +28,7 @@ pub fn small(program: &Program, world: u32) -> Kernel {
 fn schedules() -> Vec<Case> {
     use Rule::{Attribution, Bounds, Coverage, Progress, Race, Reuse};
     type Row = (fn() -> Program, Rule, u32);
-    let rows: [Row; 49] = [
+    let rows: [Row; 50] = [
         (progress::ring_backwards, Progress, 4),
         (progress::wants_two, Progress, 3),
         (progress::mine_first, Progress, 3),
@@ -75,6 +75,7 @@ fn schedules() -> Vec<Case> {
         (reuse::done_first, Reuse, 3),
         (attribution::start_counted_together, Attribution, 4),
         (bounds::ring_no_wrap, Bounds, 3),
+        (bounds::fewer_than_none, Bounds, 3),
         (bounds::no_partner, Bounds, 5),
         (bounds::order_outside, Bounds, 3),
         (bounds::partial_at_home, Bounds, 3),

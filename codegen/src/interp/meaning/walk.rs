@@ -126,8 +126,9 @@ impl<'a, 'p> Walk<'a, 'p> {
     fn stmt(&mut self, stmt: &'p StmtKind) -> Result<(), Why> {
         match stmt {
             StmtKind::ForRanks { var, order, body } => {
-                for step in 0..order.steps(self.sizes.world) {
-                    self.bound[var.index()] = Bound::Rank(self.at(*order, step)?);
+                let steps = order.steps(self.rank, self.sizes.world, &self.var());
+                for step in 0..steps.map_err(|why| why.to_string())? {
+                    self.bound[var.index()] = Bound::Rank(self.at(order, step)?);
                     self.stmts(body)?;
                 }
             }
@@ -212,7 +213,7 @@ impl<'a, 'p> Walk<'a, 'p> {
         Ok(())
     }
 
-    fn at(&self, order: RankOrder, step: u32) -> Result<u32, Why> {
+    fn at(&self, order: &RankOrder, step: u32) -> Result<u32, Why> {
         let rank = order.at(self.rank, step, self.sizes.world);
         if rank < self.sizes.world {
             Ok(rank)

@@ -62,7 +62,7 @@ fn grants(body: &[Block], credit: CounterId) -> bool {
     const ALL_OTHERS: RankOrder = RankOrder::FromMe {
         start: 1,
         stride: 1,
-        skipped: 1,
+        skipped: RankExpr::Const(1),
     };
     let signals =
         |op: &Op| matches!(&op.kind, OpKind::Signal { cells, .. } if cells.counter == credit);

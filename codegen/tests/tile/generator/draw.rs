@@ -44,6 +44,8 @@ impl<'a> Draw<'a> {
             ring(1),
             ring(2),
             ranks().after_me().but_last(1),
+            ranks().after_me().but_last(world() / 2),
+            ring(1).but_last(me()),
             ranks().by(|me, step, _| me ^ step),
             ranks().by(|me, step, world| (me * 2 + step) % world),
         ];
@@ -57,7 +59,7 @@ impl<'a> Draw<'a> {
             ranks().by(|me, step, world| (me + world - step) % world),
             ranks().by(|me, step, world| (me * (world - 1) + step) % world),
         ];
-        let right = right[self.of(3)];
+        let right = right[self.of(3)].clone();
         self.order(right)
     }
 

@@ -149,7 +149,9 @@ fn pull(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
 fn ring_on(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
     let Moved { x, from, .. } = moved;
     let next = (me() + 1) % world();
-    s.for_ranks("chunk", draw.order(ring(1).but_last(1)), |s, chunk| {
+    // The last rank that a chunk comes to has nobody to pass it to, however that is written.
+    let last = [RankExpr::from(1), world() / world()][draw.of(2)].clone();
+    s.for_ranks("chunk", draw.order(ring(1).but_last(last)), |s, chunk| {
         s.for_items("p", moved.pieces.of(&chunk), |s, p| {
             let to = draw.rank(next.clone(), &chunk);
             let whom = draw.rank(next.clone(), &chunk);

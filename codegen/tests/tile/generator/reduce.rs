@@ -266,7 +266,7 @@ pub fn add(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) -> Meant 
             let parts: Vec<Part<'_>> = vec![
                 Box::new(|s| s.store(y.at(t), mine.clone())),
                 Box::new(|s| {
-                    s.for_ranks("peer", order, |s, peer| {
+                    s.for_ranks("peer", order.clone(), |s, peer| {
                         let cells = begun.on(&peer);
                         s.signal(if one_cell { cells } else { cells.at(t) }, 1);
                     });
