@@ -36,7 +36,7 @@ pub struct Kernel {
     pub partitions: Vec<Partition>,
     /// The user's counters, then the inferred credits, by [`CounterId`].
     pub counters: Vec<Counter>,
-    /// At most one per [`RoleKind`] discriminant, in the order first written.
+    /// At most one of a name, and of a kind but for [`RoleKind::Comm`], in the order first written.
     pub roles: Vec<Role>,
     /// Names of loop variables, by [`Var`].
     pub vars: Vec<String>,
@@ -197,9 +197,13 @@ impl Purpose {
     }
 }
 
-/// All loops of one kind of role, run one after another by the same CTAs.
+/// All loops of one name, run one after another by the same CTAs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Role {
+    /// Its name: the author's, or that of its kind.
+    pub name: String,
+    /// Where it was first written.
+    pub at: Loc,
     /// Who runs it.
     pub kind: RoleKind,
     /// What it runs.
@@ -211,7 +215,7 @@ pub struct Role {
 pub enum RoleKind {
     /// The persistent GEMM CTAs.
     Gemm(GemmKind),
-    /// CTAs that only move data.
+    /// CTAs that only move data: a role of its own for each name.
     Comm {
         /// How many.
         ctas: u32,
@@ -251,8 +255,8 @@ impl GemmKind {
 }
 
 impl RoleKind {
-    /// Its name.
-    pub const fn name(self) -> &'static str {
+    /// Its word in the language.
+    pub const fn word(self) -> &'static str {
         match self {
             RoleKind::Gemm(_) => "gemm",
             RoleKind::Comm { .. } => "comm",

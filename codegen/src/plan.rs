@@ -220,11 +220,19 @@ fn grid(
         }
     }
     let left = machine.sms.saturating_sub(grid.comm);
-    if grid.comm >= machine.sms && kernel.variant.arch != Arch::Cpu {
+    // The role with which they become too many.
+    let mut so_far = 0u32;
+    let too_many = kernel.roles.iter().find(|role| {
+        if let RoleKind::Comm { ctas } = role.kind {
+            so_far = so_far.saturating_add(ctas);
+        }
+        so_far >= machine.sms
+    });
+    if let (Some(role), true) = (too_many, kernel.variant.arch != Arch::Cpu) {
         found.push(
             Diagnostic::new(
                 Rule::Resources,
-                None,
+                role.at,
                 format!(
                     "{} comm CTAs leave no SM of {} for the GEMM",
                     grid.comm, machine.sms

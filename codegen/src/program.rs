@@ -50,7 +50,7 @@ pub struct Program {
     pub counters: Vec<CounterSet>,
     /// The open choices, in the order written.
     pub tunables: Vec<Tunable>,
-    /// The role loops, in the order written. Loops under one role run one after another.
+    /// The role loops, in the order written. Loops of one name are one role: they run one after another.
     pub roles: Vec<Role>,
     /// The loop variables, by [`Var`].
     pub vars: Vec<VarDecl>,
@@ -274,12 +274,30 @@ pub enum CounterDim {
 /// A loop under a role.
 #[derive(Clone, Debug)]
 pub struct Role {
+    /// The role's name: the author's, or the word of its kind.
+    pub name: String,
     /// Who runs it.
     pub kind: RoleKind,
     /// What runs.
     pub body: Vec<Stmt>,
     /// Where it was written.
     pub at: Loc,
+}
+
+impl Role {
+    /// What it is in the language, with its name if it has one of its own: `#[comm]`, `#[comm(name = halo)]`.
+    pub fn words(&self) -> String {
+        role_words(self.kind.word(), &self.name)
+    }
+}
+
+/// What a role is in the language.
+pub(crate) fn role_words(word: &str, name: &str) -> String {
+    if name == word {
+        format!("#[{word}]")
+    } else {
+        format!("#[{word}(name = {name})]")
+    }
 }
 
 /// Who runs a loop.
@@ -300,7 +318,7 @@ pub enum RoleKind {
         /// Whether the warpgroups that multiply take whole tiles in ping-pong.
         ping_pong: Option<Choice>,
     },
-    /// Separate CTAs that only move data. When they are done, they join the GEMM.
+    /// Separate CTAs that only move data. When they are done, they join the GEMM. There may be several such roles.
     Comm {
         /// How many.
         ctas: Choice,
@@ -309,6 +327,18 @@ pub enum RoleKind {
     SpareWarps,
     /// Copies enqueued by the host, with stream-ordered signals.
     CopyEngine,
+}
+
+impl RoleKind {
+    /// Its word in the language, which is the name of a role that has none of its own.
+    pub const fn word(self) -> &'static str {
+        match self {
+            RoleKind::Gemm { .. } => "gemm",
+            RoleKind::Comm { .. } => "comm",
+            RoleKind::SpareWarps => "spare_warps",
+            RoleKind::CopyEngine => "copy_engine",
+        }
+    }
 }
 
 /// A loop variable's declaration.

@@ -138,9 +138,16 @@ fn role_call(role: &Role) -> TokenStream {
                 .then(|| quote_spanned!(at=> ..::core::default::Default::default()));
             quote_spanned!(at=> #s.#word(#ty { #(#fields,)* #rest }, |#s| { #body });)
         }
-        RoleKind::Comm { ctas } => {
+        RoleKind::Comm { name: None, ctas } => {
             let ctas = constant(ctas);
             quote_spanned!(at=> #s.#word(#ctas, |#s| { #body });)
+        }
+        RoleKind::Comm {
+            name: Some(name),
+            ctas,
+        } => {
+            let (name, ctas) = (names::text(name), constant(ctas));
+            quote_spanned!(at=> #s.comm_named(#name, #ctas, |#s| { #body });)
         }
         RoleKind::SpareWarps | RoleKind::CopyEngine => {
             quote_spanned!(at=> #s.#word(|#s| { #body });)

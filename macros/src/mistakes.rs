@@ -45,6 +45,7 @@ mistakes! {
     RolePlace { word } => "`#[{word}]` does not apply to this", "put a role on a `for` loop or a block";
     RoleArguments { word } => "`#[{word}]` takes named arguments", "write `#[{word}(name = value)]`";
     CommWithoutCtas => "the number of CTAs is missing", "write `#[comm(ctas = 4)]`, or leave it open: `#[comm(ctas = tune(2, 4, 8))]`";
+    RoleName => "this cannot be the name of a role", "write a plain name that is no role's word: `#[comm(name = halo, ctas = 2)]`";
     Attribute => "this attribute has no meaning in a schedule", "only roles and documentation are allowed here";
     IfOutsideRole => "no role runs this `if`", "put it inside a role: every rank has the same roles, and may do different things in them";
     OutsideRole => "no role runs this statement", "put it in a loop or block under a role, such as `#[gemm]`";

@@ -155,6 +155,8 @@ pub enum RoleKind {
         options: Vec<(Ident, Constant)>,
     },
     Comm {
+        /// What tells it from other `#[comm]` roles, if it is told from them.
+        name: Option<Ident>,
         ctas: Constant,
     },
     SpareWarps,

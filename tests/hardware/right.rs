@@ -319,6 +319,11 @@ fn strangers_two_half_rings() {
     strangers(STRANGERS[13]);
 }
 
+#[test]
+fn strangers_two_rings() {
+    strangers(STRANGERS[14]);
+}
+
 /// Few and small, and ranks on one GPU: what the sanitizers watch.
 fn small(schedule: Schedule) {
     let matrix = Matrix {

@@ -6,9 +6,10 @@ mod design;
 mod table;
 
 use counterflow::__private::*;
-use counterflow::Program;
+use counterflow::codegen::lower::lower;
 use counterflow::codegen::program::RoleKind;
 use counterflow::prelude::*;
+use counterflow::{Program, Variant};
 
 /// A program's text without locations.
 fn text(program: &Program) -> String {
@@ -321,4 +322,62 @@ fn a_gemm_takes_any_number_of_its_options() {
         assert_eq!(given.iter().flatten().count(), count, "{}", program.name);
     }
     assert_eq!(WITH_OPTIONS.len(), 7, "from none to all");
+}
+
+/// Two gathers at the same time, each by a role of its own.
+#[schedule]
+fn two_roles(x: Gathered<bf16>, z: Gathered<bf16>) {
+    let of_x = x.pieces(rows = 128);
+    let of_z = z.pieces(rows = 64);
+    let came = counters(of_x);
+    let arrived = counters(of_z);
+    #[comm(name = halo, ctas = 2)]
+    for peer in ranks().before_me() {
+        for p in of_x.of(me()) {
+            x.on(peer)[p] = x[p];
+            came.on(peer)[p].add(1);
+        }
+    }
+    #[comm(ctas = tune(4, 8), name = ring)]
+    for peer in ranks().before_me() {
+        for p in of_z.of(me()) {
+            z.on(peer)[p] = z[p];
+            arrived.on(peer)[p].add(1);
+        }
+    }
+    #[comm(name = halo, ctas = 2)]
+    for peer in ranks().after_me() {
+        for p in of_x.of(peer) {
+            came[p].wait();
+        }
+    }
+    #[comm(ctas = 1)]
+    for peer in ranks().after_me() {
+        for p in of_z.of(peer) {
+            arrived[p].wait();
+        }
+    }
+}
+
+#[test]
+fn a_name_tells_comm_roles_apart() {
+    let program = two_roles();
+    let names: Vec<&str> = program
+        .roles
+        .iter()
+        .map(|role| role.name.as_str())
+        .collect();
+    assert_eq!(names, ["halo", "ring", "halo", "comm"]);
+    assert_eq!(program.tunables[0].name, "ring.ctas");
+    let kernel = lower(&program, &Variant::new(4)).unwrap_or_else(|found| panic!("{found}"));
+    let text = kernel.text();
+    let roles: Vec<&str> = text.lines().filter(|line| line.starts_with("#[")).collect();
+    assert_eq!(
+        roles,
+        [
+            "#[comm(name = halo, ctas = 2)]",
+            "#[comm(name = ring, ctas = 4)]",
+            "#[comm(ctas = 1)]"
+        ]
+    );
 }

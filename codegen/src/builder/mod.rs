@@ -223,10 +223,15 @@ impl ScheduleBuilder {
     }
 
     #[track_caller]
-    fn role(&mut self, kind: RoleKind, body: impl FnOnce(&mut Self)) {
+    fn role(&mut self, name: &str, kind: RoleKind, body: impl FnOnce(&mut Self)) {
         let at = Location::caller();
         let body = self.block(body);
-        self.program.roles.push(Role { kind, body, at });
+        self.program.roles.push(Role {
+            name: name.into(),
+            kind,
+            body,
+            at,
+        });
     }
 
     fn block(&mut self, body: impl FnOnce(&mut Self)) -> Vec<Stmt> {
@@ -259,23 +264,28 @@ impl ScheduleBuilder {
             subtiles: choice("subtiles", subtiles),
             ping_pong: choice("ping_pong", ping_pong),
         };
-        self.role(kind, body);
+        self.role(kind.word(), kind, body);
     }
-    /// A loop that `ctas` CTAs run. They only move data.
+    /// A loop that `ctas` CTAs run. They only move data. All such loops are one role, and run one after another.
     #[track_caller]
     pub fn comm(&mut self, ctas: impl Into<Tune>, body: impl FnOnce(&mut Self)) {
-        let ctas = self.choice("comm.ctas".into(), ctas.into());
-        self.role(RoleKind::Comm { ctas }, body);
+        self.comm_named("comm", ctas, body);
+    }
+    /// As [`ScheduleBuilder::comm`], with CTAs that only loops of this name run: roles of other names run meanwhile.
+    #[track_caller]
+    pub fn comm_named(&mut self, name: &str, ctas: impl Into<Tune>, body: impl FnOnce(&mut Self)) {
+        let ctas = self.choice(format!("{name}.ctas"), ctas.into());
+        self.role(name, RoleKind::Comm { ctas }, body);
     }
     /// A loop that the GEMM's idle warps run.
     #[track_caller]
     pub fn spare_warps(&mut self, body: impl FnOnce(&mut Self)) {
-        self.role(RoleKind::SpareWarps, body);
+        self.role(RoleKind::SpareWarps.word(), RoleKind::SpareWarps, body);
     }
     /// Copies that the host enqueues.
     #[track_caller]
     pub fn copy_engine(&mut self, body: impl FnOnce(&mut Self)) {
-        self.role(RoleKind::CopyEngine, body);
+        self.role(RoleKind::CopyEngine.word(), RoleKind::CopyEngine, body);
     }
 
     #[track_caller]
@@ -288,6 +298,7 @@ impl ScheduleBuilder {
             Some(block) => block.push(stmt),
             // Outside every role: kept for lowering to find and report.
             None => self.program.roles.push(Role {
+                name: RoleKind::SpareWarps.word().into(),
                 kind: RoleKind::SpareWarps,
                 at: stmt.at,
                 body: vec![stmt],

@@ -101,7 +101,7 @@ pub(crate) fn print(pipeline: &Pipeline) -> CudaSource {
         arch,
         shared_bytes: pipeline.shared_bytes(),
         threads: pipeline.threads(),
-        comm_ctas: pipeline.comm.map_or(0, |comm| comm.ctas),
+        comm_ctas: pipeline.comm.as_ref().map_or(0, |comm| comm.ctas()),
         params,
         roles: text.roles(),
         waits: text.waits(),

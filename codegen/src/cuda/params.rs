@@ -107,7 +107,7 @@ fn used(pipeline: &Pipeline) -> BTreeSet<Field> {
     });
     pipeline.visit(|node| match node {
         Node::Schedule { scheduler, .. } => {
-            if let Ctas::LateComm(_) = pipeline.scheduler(*scheduler).ctas {
+            if let Ctas::LateComm(_) = &pipeline.scheduler(*scheduler).ctas {
                 used.insert(Field::LateJoin);
             }
         }

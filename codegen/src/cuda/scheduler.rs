@@ -8,8 +8,8 @@ impl Text<'_> {
     /// A role's loops: which items of them this CTA has, and the role's place in each ring it uses.
     pub(super) fn schedule(&mut self, scheduler: SchedulerId, body: &[Node]) {
         let scheduler = self.pipeline.scheduler(scheduler);
-        self.line(match scheduler.ctas {
-            Ctas::All | Ctas::Comm(_) | Ctas::Others(_) | Ctas::Spare => {
+        self.line(match &scheduler.ctas {
+            Ctas::All | Ctas::Comm { .. } | Ctas::Others(_) | Ctas::Spare => {
                 let (this, all) = scheduler.among();
                 format!(
                     "TileScheduler scheduler({}, {});",
@@ -17,10 +17,10 @@ impl Text<'_> {
                     self.expr(&all)
                 )
             }
-            Ctas::LateComm(_) => {
-                "TileScheduler scheduler = TileScheduler::late_comm(plan.late_join, COMM_CTAS);"
-                    .into()
-            }
+            Ctas::LateComm(comm) => format!(
+                "TileScheduler scheduler = TileScheduler::late_comm(plan.late_join, {});",
+                self.expr(comm)
+            ),
         });
         if scheduler.alternates(self.run_by) {
             self.line("if (consumer != 0) scheduler.next();  // ping-pong: the CTA's second tile is its second consumer's");

@@ -24,7 +24,6 @@ pub(super) fn view(view: View) -> &'static str {
 /// What a constant is.
 pub(super) fn meaning(name: &str) -> &'static str {
     match name {
-        "COMM_CTAS" => "  // the first blocks move data before they multiply",
         "BLOCK_ROWS" => "  // rows of a block of an MN-major operand: one 128-byte line for each k",
         "PARTIAL_BOX_ROWS" => "  // of an operand's box, loaded if one of them exists",
         "PIECE" => "  // rows that have one counter cell",
@@ -46,6 +45,7 @@ pub(super) fn meaning(name: &str) -> &'static str {
             "  // subtiles of a tile that a CTA has the partials of, at most"
         }
         "STAGE_SUBTILES" => "  // stored subtiles that one reused stage holds",
+        _ if name.ends_with("_CTAS") => "  // of the first blocks, which move data",
         _ => "",
     }
 }

@@ -1,6 +1,6 @@
 //! The values that the host passes at launch, from a plan: numbers, arrivals and tensor maps.
 
-use crate::kernel::{DimId, OpKind, visit};
+use crate::kernel::{DimId, OpKind, Role, visit};
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::program::CounterId;
@@ -140,17 +140,13 @@ impl Pipeline {
 
     /// The waves of tiles while the comm CTAs are busy.
     fn late_join(&self, plan: &Plan, machine: &Machine) -> u32 {
-        let Some(comm) = self.comm.filter(|_| plan.geometry.world > 1) else {
+        let comm = self.comm.as_ref().filter(|_| plan.geometry.world > 1);
+        let Some(comm) = comm else {
             return 0;
         };
         let geometry = &plan.geometry;
-        let mut bytes = 0;
-        for role in self
-            .kernel
-            .roles
-            .iter()
-            .filter(|role| !role.kind.sequential())
-        {
+        let copied = |role: &Role| {
+            let mut bytes = 0;
             visit(&role.body, &mut |op| {
                 if let OpKind::Copy { src, .. } = &op.kind {
                     let buffer = &self.kernel.buffers[src.buffer.index()];
@@ -159,10 +155,18 @@ impl Pipeline {
                         * u64::from(buffer.dtype.bytes());
                 }
             });
-        }
-        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let bytes = (bytes * u64::from(geometry.world - 1)) as f64;
-        let rate = (machine.link_push_cta * f64::from(comm.ctas)).min(machine.link_push);
+            #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+            let bytes = (bytes * u64::from(geometry.world - 1)) as f64;
+            bytes
+        };
+        let roles = self.kernel.roles.iter();
+        let all: f64 = (roles.filter(|role| !role.kind.sequential()).map(copied)).sum();
+        // All share the link, and the slowest role decides.
+        let moved = comm.roles.iter().map(|of| {
+            let bytes = copied(&self.kernel.roles[of.role]);
+            bytes / (machine.link_push_cta * f64::from(of.ctas))
+        });
+        let moved = moved.fold(all / machine.link_push, f64::max);
         let elements = f64::from(self.tile().rows) * f64::from(self.tile().columns);
         let wave = if self.tiling().operands().is_empty() {
             // A tile is read at least once, and written.
@@ -173,7 +177,7 @@ impl Pipeline {
             let flops = 2.0 * elements * f64::from(geometry.size(k));
             flops / machine.flops_of(self.dtype(), f64::from(machine.sms))
         };
-        let waves = (bytes / rate + machine.launch_latency) / wave;
+        let waves = (moved + machine.launch_latency) / wave;
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

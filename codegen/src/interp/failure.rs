@@ -29,7 +29,7 @@ pub struct Site {
     /// The rank.
     pub rank: u16,
     /// The role's name; `host` for what the caller does to a rank's parameters between launches.
-    pub role: &'static str,
+    pub role: String,
     /// The launch, counted from 0.
     pub launch: usize,
     /// The op and its source location; `None` for the host.

@@ -19,7 +19,7 @@ use super::inputs::Inputs;
 use super::known::{Known, apply};
 use super::outcome::Input;
 use super::sizes::Sizes;
-use crate::program::{Program, RoleKind, StoreMode, TensorId, TensorKind};
+use crate::program::{Program, StoreMode, TensorId, TensorKind};
 use crate::shape::{Extent, Shape};
 use crate::value::{AccId, Value};
 use crate::variant::Variant;
@@ -71,17 +71,20 @@ pub(super) fn evaluate(
     })
 }
 
-/// The kinds of roles; the loops of one kind are one sequence.
-const KINDS: [fn(&RoleKind) -> bool; 4] = [
-    |kind| matches!(kind, RoleKind::Gemm { .. }),
-    |kind| matches!(kind, RoleKind::Comm { .. }),
-    |kind| matches!(kind, RoleKind::SpareWarps),
-    |kind| matches!(kind, RoleKind::CopyEngine),
-];
+/// The names of the roles; the loops of one name are one sequence.
+fn names(program: &Program) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for role in &program.roles {
+        if !names.contains(&role.name.as_str()) {
+            names.push(&role.name);
+        }
+    }
+    names
+}
 
 /// How many agents a world has.
-pub(super) const fn agents(world: u32) -> usize {
-    world as usize * KINDS.len()
+pub(super) fn agents(program: &Program, world: u32) -> usize {
+    world as usize * names(program).len()
 }
 
 /// The state that statements act on.
@@ -100,12 +103,12 @@ pub(super) fn in_turns(
         of: program.name.clone(),
         why,
     };
-    let mut names = Names::default();
+    let mut cells = Names::default();
     let mut agents = Vec::new();
     for rank in 0..sizes.world {
-        for kind in KINDS {
-            let mut walk = Walk::new(program, sizes, &mut names, rank);
-            for role in program.roles.iter().filter(|role| kind(&role.kind)) {
+        for name in names(program) {
+            let mut walk = Walk::new(program, sizes, &mut cells, rank);
+            for role in program.roles.iter().filter(|role| role.name == name) {
                 walk.stmts(&role.body).map_err(none)?;
             }
             agents.push(Agent {
@@ -116,7 +119,7 @@ pub(super) fn in_turns(
             });
         }
     }
-    let mut counts = Counts::new(&agents, names.len());
+    let mut counts = Counts::new(&agents, cells.len());
     while agents.iter().any(|agent| agent.next < agent.acts.len()) {
         let mut moved = false;
         for agent in &mut agents {
@@ -263,7 +266,7 @@ impl<'a> Ranks<'a> {
             program,
             sizes,
             planes,
-            accs: vec![HashMap::new(); agents(sizes.world)],
+            accs: vec![HashMap::new(); agents(program, sizes.world)],
             products: Products::new(),
         }
     }

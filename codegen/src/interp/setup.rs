@@ -158,7 +158,7 @@ impl<'a> Setup<'a> {
 
     pub fn site(&self, at: &Epoch, does: &'static str) -> Site {
         let (role, op) = if at.role == HOST {
-            ("host", None)
+            ("host".into(), None)
         } else {
             let role = usize::from(at.role);
             let step = self
@@ -166,7 +166,7 @@ impl<'a> Setup<'a> {
                 .agent(u32::from(at.rank), role)
                 .steps[at.step as usize];
             (
-                self.kernel.roles[role].kind.name(),
+                self.kernel.roles[role].name.clone(),
                 Some((step.op, self.kernel.loc(step.op))),
             )
         };

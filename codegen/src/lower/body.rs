@@ -113,20 +113,35 @@ impl<'a> Placer<'a> {
         let body = self.blocks(&role.body);
         let whole_row = self.whole_row();
         let apart = self.comm == Comm::Apart && matches!(kind, RoleKind::Comm { .. });
-        match self
-            .placed
-            .roles
-            .iter_mut()
-            .find(|other| other.kind.name() == kind.name() && !apart)
-        {
-            None => self.placed.roles.push(Role { kind, body }),
+        let mut known = self.placed.roles.iter_mut();
+        match known.find(|other| other.name == role.name && !apart) {
+            None => self.placed.roles.push(Role {
+                name: role.name.clone(),
+                at,
+                kind,
+                body,
+            }),
             Some(other) => {
                 if let Some(kind) = same_ctas(other.kind, kind, whole_row) {
                     other.kind = kind;
                 } else {
+                    let message = format!(
+                        "this {} loop has other settings than an earlier one",
+                        role.words()
+                    );
+                    let hint = "loops of one role run on the same CTAs: give the settings once, or repeat them unchanged";
+                    let hint = match kind {
+                        RoleKind::Comm { .. } => format!(
+                            "{hint}; a role of its own has a name: `#[comm(name = halo, ctas = 2)]`"
+                        ),
+                        RoleKind::Gemm(_) | RoleKind::SpareWarps | RoleKind::CopyEngine => {
+                            hint.into()
+                        }
+                    };
                     self.found.push(
-                        mistake(at, format!("this #[{}] loop has other settings than an earlier one", kind.name()))
-                            .hint("loops of one role run on the same CTAs: give the settings once, or repeat them unchanged"),
+                        mistake(at, message)
+                            .note(other.at, "the earlier one")
+                            .hint(hint),
                     );
                 }
                 other.body.extend(body);
@@ -322,7 +337,7 @@ impl<'a> Placer<'a> {
             StmtKind::Dot { acc, a, b } => {
                 if !matches!(self.kind, RoleKind::Gemm(_)) {
                     self.found.push(
-                        mistake(at, format!("a dot is in a #[{}] loop", self.kind.name()))
+                        mistake(at, format!("a dot is in a #[{}] loop", self.kind.word()))
                             .hint("only #[gemm] loops have tensor cores"),
                     );
                 }

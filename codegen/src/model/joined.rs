@@ -6,18 +6,18 @@ use crate::kernel::Kernel;
 use crate::lower;
 use crate::machine::Machine;
 use crate::plan::Plan;
-use crate::program::{Loc, RoleKind};
+use crate::program::{Role, RoleKind};
 
 /// A smaller share of the time is not worth a warning.
 const WORTH: f64 = 0.02;
 
-/// A warning if the schedule has several `#[comm]` loops, which run one after another on the same CTAs, and the launch
-/// would be faster with separate CTAs for each.
+/// A warning if a `#[comm]` role has several loops, which run one after another on the same CTAs, and the launch would be
+/// faster with separate CTAs for each.
 pub fn joined(kernel: &Kernel, plan: &Plan, machine: &Machine) -> Option<Diagnostic> {
     let program = &kernel.program;
     let loops = program.roles.iter();
-    let mut loops = loops.filter(|role| matches!(role.kind, RoleKind::Comm { .. }));
-    let (first, second): (Loc, Loc) = (loops.next()?.at, loops.next()?.at);
+    let loops = loops.filter(|role| matches!(role.kind, RoleKind::Comm { .. }));
+    let (first, second) = one_role(loops)?;
 
     // If separate CTAs are too many, or a wait would never end, there is nothing to compare with.
     let apart = lower::apart(program, &kernel.variant).ok()?;
@@ -36,16 +36,29 @@ pub fn joined(kernel: &Kernel, plan: &Plan, machine: &Machine) -> Option<Diagnos
     };
     let warning = Diagnostic::new(
         Rule::Time,
-        second,
+        second.at,
         format!(
-            "this #[comm] loop begins when an earlier one ends, on the same CTAs: predicted {}; with separate CTAs {}",
+            "this {} loop begins when an earlier one ends, on the same CTAs: predicted {}; with separate CTAs {}",
+            second.words(),
             cost(together.total),
             cost(alone)
         ),
     );
     Some(
         warning
-            .note(first, "the earlier loop")
-            .hint("all #[comm] loops are one sequence: write one loop that does both, or move first what others wait for"),
+            .note(first.at, "the earlier loop")
+            .hint("give it CTAs of its own by a name, such as `#[comm(name = halo, ctas = 2)]`: loops of one name are one sequence"),
     )
+}
+
+/// Two loops of one role, if there are any: the first pair.
+fn one_role<'p>(loops: impl Iterator<Item = &'p Role>) -> Option<(&'p Role, &'p Role)> {
+    let mut known: Vec<&Role> = Vec::new();
+    for role in loops {
+        if let Some(earlier) = known.iter().find(|earlier| earlier.name == role.name) {
+            return Some((earlier, role));
+        }
+        known.push(role);
+    }
+    None
 }

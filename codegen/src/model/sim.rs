@@ -167,7 +167,7 @@ impl<'a> Sim<'a> {
                 "rank {} of {} waits for ever in its {} role",
                 worker.rank,
                 self.plan.geometry.world,
-                self.kernel.roles[usize::from(agent.role)].kind.name()
+                self.kernel.roles[usize::from(agent.role)].name
             ),
         )
         .hint(

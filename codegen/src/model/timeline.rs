@@ -130,15 +130,14 @@ fn lanes(kernel: &Kernel, plan: &Plan) -> Vec<Lane> {
     let mut lanes = Vec::new();
     for (index, role) in (0..).zip(&kernel.roles) {
         let (cta, name) = match role.kind {
-            RoleKind::Gemm(_) => (true, "gemm CTA"),
-            RoleKind::Comm { .. } => (true, "comm CTA"),
-            RoleKind::SpareWarps => (false, "spare warps"),
-            RoleKind::CopyEngine => (false, "copy engine"),
+            RoleKind::Gemm(_) | RoleKind::Comm { .. } => (true, format!("{} CTA", role.name)),
+            RoleKind::SpareWarps => (false, "spare warps".into()),
+            RoleKind::CopyEngine => (false, "copy engine".into()),
         };
         let count = lane_count(role.kind, plan);
         for lane in 0..count {
             let name = if count == 1 {
-                name.into()
+                name.clone()
             } else {
                 format!("{name} {lane}")
             };

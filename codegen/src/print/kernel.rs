@@ -3,7 +3,7 @@
 use super::{Names, Page};
 use crate::kernel::{
     Axis, Block, Buffer, Cells, Counter, Dim, DimId, GemmKind, Kernel, Op, OpKind, Partition,
-    Purpose, Region, RoleKind,
+    Purpose, Region, Role, RoleKind,
 };
 use crate::order::TileOrder;
 use crate::program::{PartitionId, ScratchRows, Slots, StoreMode, TensorKind, Var};
@@ -22,7 +22,7 @@ impl Kernel {
         printer.declarations();
         for role in &self.roles {
             printer.page.line("");
-            printer.page.line(format!("#[{}]", role_text(role.kind)));
+            printer.page.line(format!("#[{}]", role_text(role)));
             printer.blocks(&role.body);
         }
         printer.page.text
@@ -75,8 +75,8 @@ pub(crate) fn statement(kernel: &Kernel, op: &Op) -> String {
 }
 
 /// `gemm(k = 64, cluster = 2x1)`.
-fn role_text(kind: RoleKind) -> String {
-    match kind {
+fn role_text(role: &Role) -> String {
+    match role.kind {
         RoleKind::Gemm(GemmKind {
             k,
             cluster: (rows, columns),
@@ -96,8 +96,9 @@ fn role_text(kind: RoleKind) -> String {
             };
             format!("gemm(k = {k}, cluster = {rows}x{columns}{split}{stages}{subtiles}{ping_pong})")
         }
-        RoleKind::Comm { ctas } => format!("comm(ctas = {ctas})"),
-        RoleKind::SpareWarps | RoleKind::CopyEngine => kind.name().into(),
+        RoleKind::Comm { ctas } if role.name == role.kind.word() => format!("comm(ctas = {ctas})"),
+        RoleKind::Comm { ctas } => format!("comm(name = {}, ctas = {ctas})", role.name),
+        RoleKind::SpareWarps | RoleKind::CopyEngine => role.kind.word().into(),
     }
 }
 

@@ -99,7 +99,7 @@ impl Plan {
         for (index, role) in kernel.roles.iter().enumerate() {
             let agents = || (0..self.geometry.world).map(|rank| self.agent(rank, index));
             rows.push(vec![
-                role.kind.name().into(),
+                role.name.clone(),
                 format!("{} items", span(agents().map(|agent| agent.items.len()))),
                 format!("{} steps", span(agents().map(|agent| agent.steps.len()))),
             ]);

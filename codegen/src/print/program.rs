@@ -140,22 +140,18 @@ impl Printer<'_> {
             RoleKind::Comm { ctas } => vec![("ctas", Some(ctas))],
             RoleKind::SpareWarps | RoleKind::CopyEngine => Vec::new(),
         };
-        let name = match role.kind {
-            RoleKind::Gemm { .. } => "gemm",
-            RoleKind::Comm { .. } => "comm",
-            RoleKind::SpareWarps => "spare_warps",
-            RoleKind::CopyEngine => "copy_engine",
-        };
-        let settings: Vec<String> = settings
+        let word = role.kind.word();
+        let named = (role.name != word).then(|| format!("name = {}", role.name));
+        let settings = settings
             .into_iter()
-            .filter_map(|(name, choice)| Some(format!("{name} = {}", self.choice(choice?))))
-            .collect();
+            .filter_map(|(name, choice)| Some(format!("{name} = {}", self.choice(choice?))));
+        let settings: Vec<String> = named.into_iter().chain(settings).collect();
         let settings = match settings.as_slice() {
             [] => String::new(),
             some => format!("({})", some.join(", ")),
         };
         self.page.line("");
-        self.page.line(format!("#[{name}{settings}]"));
+        self.page.line(format!("#[{word}{settings}]"));
         self.stmts(&role.body);
     }
 

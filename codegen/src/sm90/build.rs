@@ -6,7 +6,7 @@ use super::branches::lifted;
 use super::builder::{Builder, clustered, refuse};
 use super::cta::{self, Cta};
 use super::nodes::why;
-use super::scheduler::{COMM, GEMM, schedulers};
+use super::scheduler::{self, GEMM, Work, schedulers};
 use super::waiters::Counters;
 use super::walk::{Walk, Which};
 use crate::diag::{Diagnostic, Diagnostics};
@@ -14,7 +14,7 @@ use crate::kernel::{Block, Kernel, OpKind, Role, RoleKind, visit};
 use crate::program::Loc;
 use crate::tiling::first_step;
 use crate::verify::Checked;
-use crate::warp::{BATCH, Comm, Expr, Node, Pipeline, RunBy, Test, Warp};
+use crate::warp::{BATCH, Comm, CommRole, Expr, Node, Pipeline, RunBy, Test, Warp};
 use std::collections::BTreeSet;
 
 /// The pipeline of `kernel` on its architecture.
@@ -31,8 +31,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     let mut builder = Builder {
         kernel,
         cta,
-        comm,
-        in_order: false,
+        comm: comm.clone(),
         counters,
         maps: Vec::new(),
         orders: Vec::new(),
@@ -42,13 +41,26 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     };
     builder.found.extend(between_others(kernel));
     let gemm = role(kernel, |kind| matches!(kind, RoleKind::Gemm(_)));
-    let mover = role(kernel, |kind| matches!(kind, RoleKind::Comm { .. }));
-    // What each does before its join, with branches around its loops.
     let beside = role(kernel, |kind| kind == RoleKind::SpareWarps);
-    let [work, moves, spare] =
-        [gemm, mover, beside].map(|role| lifted(kernel, role.map_or(&[][..], head)));
-    builder.in_order = super::comm::in_order(kernel, &moves);
-    let schedulers = schedulers(cta, comm, [&work, &moves, &spare]);
+    let before_join = |role: usize| Work {
+        role,
+        body: lifted(kernel, head(&kernel.roles[role])),
+    };
+    let work = gemm.map_or(
+        Work {
+            role: 0,
+            body: Vec::new(),
+        },
+        before_join,
+    );
+    let movers: Vec<usize> = comm
+        .iter()
+        .flat_map(|comm| &comm.roles)
+        .map(|of| of.role)
+        .collect();
+    let moves: Vec<Work> = movers.iter().copied().map(before_join).collect();
+    let spare = beside.map(before_join);
+    let schedulers = schedulers(cta, comm.as_ref(), &work, &moves, spare.as_ref());
     let mut warps = Vec::new();
     for warp in cta.warps() {
         let run_by = warp.run_by;
@@ -57,41 +69,43 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
             cta::Role::Store => ("store", Which::Store, Some(Which::Send)),
             cta::Role::Multiply => ("multiply", Which::Multiply, None),
             cta::Role::Spare => {
-                let id = super::scheduler::spare(comm);
-                let body = Walk::new(&mut builder, Which::Spare).role(id, &spare);
+                let id = scheduler::spare(comm.as_ref());
+                let spare = spare.as_ref().map_or(&[][..], |work| &work.body);
+                let body = Walk::new(&mut builder, Which::Spare).role(id, spare);
                 let name = "spare";
                 warps.push(Warp { name, run_by, body });
                 continue;
             }
         };
         let mut body = Vec::new();
-        if let (Some(which), Some(comm)) = (before, comm) {
-            let mut moved = Walk::new(&mut builder, which).role(COMM, &moves);
-            if run_by == (RunBy::Threads { first: 1 }) {
-                let test = Test::Equal(Expr::var("consumer"), 0.into());
-                moved = vec![Node::If { test, body: moved }];
-            }
-            let test = Test::Less(Expr::Block, Expr::symbol("COMM_CTAS", comm.ctas));
+        if let (Some(which), Some(comm)) = (before, &comm) {
             body.push(why(if comm.join_late {
                 "The first CTAs move data before they take items of the GEMM."
             } else {
                 "The first CTAs move data."
             }));
-            body.push(Node::If { test, body: moved });
+            for (at, work) in moves.iter().enumerate() {
+                let mut moved =
+                    Walk::of_comm(&mut builder, which, at).role(scheduler::comm(at), &work.body);
+                if run_by == (RunBy::Threads { first: 1 }) {
+                    let test = Test::Equal(Expr::var("consumer"), 0.into());
+                    moved = vec![Node::If { test, body: moved }];
+                }
+                let test = of_role(comm, at);
+                body.push(Node::If { test, body: moved });
+            }
         }
-        let mut multiplied = Walk::new(&mut builder, which).role(GEMM, &work);
-        if let Some(comm) = comm.filter(|comm| !comm.join_late) {
-            let test = Test::AtLeast(Expr::Block, Expr::symbol("COMM_CTAS", comm.ctas));
+        let mut multiplied = Walk::new(&mut builder, which).role(GEMM, &work.body);
+        if let Some(comm) = comm.as_ref().filter(|comm| !comm.join_late) {
+            let test = Test::AtLeast(Expr::Block, comm.count());
             let body = multiplied;
             multiplied = vec![Node::If { test, body }];
         }
         body.append(&mut multiplied);
         warps.push(Warp { name, run_by, body });
     }
-    let ends: Vec<&Block> = [mover, gemm, beside]
-        .into_iter()
-        .flatten()
-        .flat_map(after_join)
+    let ends: Vec<&Block> = (movers.into_iter().chain(gemm).chain(beside))
+        .flat_map(|role| after_join(&kernel.roles[role]))
         .collect();
     let mut end = Walk::new(&mut builder, Which::End).end(&ends);
     if cta.ctas() > 1 {
@@ -130,7 +144,7 @@ pub fn build(kernel: &Checked<Kernel>) -> Result<Pipeline, Diagnostics> {
     let (needs, has) = (pipeline.shared_bytes(), kernel.variant.arch.shared_memory());
     if needs > has {
         let message = format!("{needs} bytes of shared memory a CTA");
-        let at = gemm.and_then(|gemm| first(kernel, gemm));
+        let at = gemm.and_then(|gemm| first(kernel, &kernel.roles[gemm]));
         return Err(refuse(at, message, format!("an SM has {has}")).into());
     }
     Ok(pipeline)
@@ -169,8 +183,20 @@ fn first(kernel: &Kernel, role: &Role) -> Option<Loc> {
     role.body.iter().find_map(|block| kernel.block_loc(block))
 }
 
-fn role(kernel: &Kernel, is: impl Fn(RoleKind) -> bool) -> Option<&Role> {
-    kernel.roles.iter().find(|role| is(role.kind))
+fn role(kernel: &Kernel, is: impl Fn(RoleKind) -> bool) -> Option<usize> {
+    kernel.roles.iter().position(|role| is(role.kind))
+}
+
+/// Whether this is a CTA of the role that moves data of that index.
+fn of_role(comm: &Comm, at: usize) -> Test {
+    let end = Test::Less(Expr::Block, comm.before(at + 1));
+    match at {
+        0 => end,
+        _ => Test::And(
+            Test::AtLeast(Expr::Block, comm.before(at)).into(),
+            end.into(),
+        ),
+    }
 }
 
 /// What a role does before its join.
@@ -188,29 +214,56 @@ fn after_join(role: &Role) -> &[Block] {
 /// The CTAs that move data. They may take items of the GEMM afterwards if nothing they wait for comes from one: an
 /// item is assigned to a CTA in advance, and must not be behind a wait for itself.
 fn comm(kernel: &Kernel) -> Option<Comm> {
-    let mover = role(kernel, |kind| matches!(kind, RoleKind::Comm { .. }))?;
-    let RoleKind::Comm { ctas } = mover.kind else {
-        return None;
-    };
-    let mut waited = BTreeSet::new();
-    visit(&mover.body, &mut |op| {
-        if let OpKind::Wait { cells, .. } = &op.kind {
-            waited.insert(cells.counter);
+    let mut roles: Vec<CommRole> = Vec::new();
+    for (at, role) in kernel.roles.iter().enumerate() {
+        let RoleKind::Comm { ctas } = role.kind else {
+            continue;
+        };
+        let mut symbol = format!("{}_CTAS", role.name.to_uppercase());
+        while roles.iter().any(|known| known.symbol == symbol) {
+            symbol.insert(0, '_');
         }
-    });
-    let mut join_late = true;
-    for role in kernel
-        .roles
-        .iter()
-        .filter(|role| matches!(role.kind, RoleKind::Gemm(_)))
-    {
-        visit(&role.body, &mut |op| {
-            if let OpKind::Signal { cells, .. } = &op.kind {
-                join_late &= !waited.contains(&cells.counter);
-            }
+        roles.push(CommRole {
+            role: at,
+            symbol,
+            ctas,
         });
     }
-    Some(Comm { ctas, join_late })
+    let join_late = !wait_for_gemm(kernel, roles.iter().map(|of| of.role).collect());
+    (!roles.is_empty()).then_some(Comm { roles, join_late })
+}
+
+/// Whether one of those roles waits for the GEMM, or for a role that does.
+fn wait_for_gemm(kernel: &Kernel, mut roles: BTreeSet<usize>) -> bool {
+    loop {
+        let mut waited = BTreeSet::new();
+        for role in &roles {
+            visit(&kernel.roles[*role].body, &mut |op| {
+                if let OpKind::Wait { cells, .. } = &op.kind {
+                    waited.insert(cells.counter);
+                }
+            });
+        }
+        let signals = |role: &Role| {
+            let mut found = false;
+            visit(&role.body, &mut |op| {
+                if let OpKind::Signal { cells, .. } = &op.kind {
+                    found |= waited.contains(&cells.counter);
+                }
+            });
+            found
+        };
+        let before = roles.len();
+        let indices = 0..kernel.roles.len();
+        roles.extend(indices.filter(|role| signals(&kernel.roles[*role])));
+        let gemm = |role: &usize| matches!(kernel.roles[*role].kind, RoleKind::Gemm(_));
+        if roles.iter().any(gemm) {
+            return true;
+        }
+        if roles.len() == before {
+            return false;
+        }
+    }
 }
 
 /// Numbers all warps use.

@@ -13,9 +13,6 @@ pub(super) struct Builder<'a> {
     pub kernel: &'a Kernel,
     pub cta: &'a Cta,
     pub comm: Option<Comm>,
-    /// Whether one thread of a CTA that moves data does all of its items in order, instead of one that fetches and one that
-    /// sends.
-    pub in_order: bool,
     pub counters: Counters,
     pub maps: Vec<Map>,
     pub orders: Vec<OrderTable>,

@@ -18,12 +18,15 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Rows of a piece: those that CTAs copy, or the schedule's first, have a name in the text.
+    /// Rows of a piece: those that the first CTAs copy, or the schedule's first, have a name in the text.
     pub(super) fn piece(&self, rows: u32) -> Expr {
         let partitions = self.b.kernel.partitions.iter();
         let mut pieces = partitions.filter(|partition| partition.column_block.is_none());
         let first = || pieces.find_map(|partition| partition.row_block);
-        if staging_rows(self.b.kernel).or_else(first) == Some(rows) {
+        let kernel = self.b.kernel;
+        let mover = self.b.comm.as_ref().and_then(|comm| comm.roles.first());
+        let copied = mover.map(|of| staging_rows(kernel, &kernel.roles[of.role]));
+        if copied.or_else(first) == Some(rows) {
             Expr::symbol("PIECE", rows)
         } else {
             rows.into()

@@ -99,7 +99,7 @@ impl Walk<'_, '_> {
             });
         }
         let mut body = Vec::new();
-        let in_order = self.which == Which::Spare || self.b.in_order;
+        let in_order = self.which == Which::Spare || self.in_order;
         let moves = if in_order { None } else { self.moves(&leaves) };
         if matches!(self.which, Which::Spare | Which::Fetch) && !copies.is_empty() {
             self.no_late_waits(&leaves);
@@ -339,12 +339,17 @@ impl Walk<'_, '_> {
 
     /// Rows of a box of this role.
     fn box_rows(&self) -> u32 {
-        let (kernel, which) = (self.b.kernel, self.which);
-        let spare = which == Which::Spare;
-        let rows = if spare {
-            spare_rows(kernel)
-        } else {
-            staging_rows(kernel)
+        let kernel = self.b.kernel;
+        let comm = self.b.comm.as_ref();
+        let role = comm.map(|comm| &kernel.roles[comm.roles[self.comm].role]);
+        let rows = match self.which {
+            Which::Spare => spare_rows(kernel),
+            Which::Load
+            | Which::Store
+            | Which::Multiply
+            | Which::Fetch
+            | Which::Send
+            | Which::End => role.map(|role| staging_rows(kernel, role)),
         };
         rows.unwrap_or(0)
     }
@@ -352,18 +357,24 @@ impl Walk<'_, '_> {
     /// Bytes of a box in shared memory.
     pub(super) fn box_bytes(&self) -> Expr {
         let bytes = self.box_rows() * STAGING_COLUMNS * 2;
-        Expr::symbol(
-            match self.which {
-                Which::Spare => "SPARE_STAGING_BYTES",
-                Which::Load
-                | Which::Store
-                | Which::Multiply
-                | Which::Fetch
-                | Which::Send
-                | Which::End => "STAGING_BYTES",
-            },
-            bytes,
-        )
+        match self.which {
+            Which::Spare => Expr::symbol("SPARE_STAGING_BYTES", bytes),
+            Which::Load
+            | Which::Store
+            | Which::Multiply
+            | Which::Fetch
+            | Which::Send
+            | Which::End => {
+                // Slots have room for the boxes of the role that has the largest.
+                let slot = self.b.cta.region("staging").map(|region| region.bytes);
+                if slot == Some(bytes) {
+                    Expr::symbol("STAGING_BYTES", bytes)
+                } else {
+                    let row = Expr::symbol("STAGING_N", STAGING_COLUMNS) * 2;
+                    Expr::from(self.box_rows()) * row
+                }
+            }
+        }
     }
 
     /// At the end of fetching: every box has left, so the memory is free for the stages.

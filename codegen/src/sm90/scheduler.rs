@@ -1,4 +1,4 @@
-//! Which CTAs have which items: one scheduler for all loops of the GEMM, one for those that move data.
+//! Which CTAs have which items: one scheduler for all loops of the GEMM, one for each role that moves data.
 
 use super::cta::{Cta, Mode};
 use crate::kernel::Block;
@@ -7,43 +7,59 @@ use crate::program::Var;
 use crate::warp::{Comm, Ctas, Scheduler, SchedulerId, cluster};
 
 pub(super) const GEMM: SchedulerId = SchedulerId(0);
-pub(super) const COMM: SchedulerId = SchedulerId(1);
 
-/// The one of the spare warps: after that of the CTAs that move data, if there are any.
-pub(super) const fn spare(comm: Option<Comm>) -> SchedulerId {
-    SchedulerId(1 + comm.is_some() as u16)
+/// That of a role that moves data, by its index among them.
+pub(super) const fn comm(at: usize) -> SchedulerId {
+    SchedulerId(1 + at as u16)
 }
 
-/// The schedulers, by their ids: of the GEMM's loops, then of those of the CTAs that move data, if there are any, and of the
-/// spare warps.
+/// That of the spare warps: after those of the roles that move data.
+pub(super) fn spare(roles: Option<&Comm>) -> SchedulerId {
+    comm(roles.map_or(0, |comm| comm.roles.len()))
+}
+
+/// What a role does before its join, with branches around its loops.
+pub(super) struct Work {
+    /// The role's index among the kernel's.
+    pub role: usize,
+    pub body: Vec<Block>,
+}
+
+/// The schedulers, by their ids: of the GEMM's loops, then of those of each role that moves data, and of the spare warps.
 pub(super) fn schedulers(
     cta: &Cta,
-    comm: Option<Comm>,
-    [gemm, mover, spare]: [&[Block]; 3],
+    comm: Option<&Comm>,
+    gemm: &Work,
+    moves: &[Work],
+    spare: Option<&Work>,
 ) -> Vec<Scheduler> {
     let of_gemm = Scheduler {
+        role: gemm.role,
         ctas: match comm {
             None => Ctas::All,
-            Some(comm) if comm.join_late => Ctas::LateComm(comm.ctas),
-            Some(comm) => Ctas::Others(comm.ctas),
+            Some(comm) if comm.join_late => Ctas::LateComm(comm.count()),
+            Some(comm) => Ctas::Others(comm.count()),
         },
         cluster: (cta.ctas() > 1).then(|| cluster(cta.multicast_group(), cta.split())),
         ping_pong: cta.mode() == Mode::PingPong,
-        loops: orders(gemm),
+        loops: orders(&gemm.body),
     };
-    let of_comm = comm.map(|comm| Scheduler {
-        ctas: Ctas::Comm(comm.ctas),
+    let alone = |work: &Work, ctas| Scheduler {
+        role: work.role,
+        ctas,
         cluster: None,
         ping_pong: false,
-        loops: orders(mover),
+        loops: orders(&work.body),
+    };
+    let of_comm = comm.into_iter().flat_map(|comm| {
+        let roles = moves.iter().zip(&comm.roles).enumerate();
+        roles.map(|(at, (work, role))| {
+            let (first, count) = (comm.before(at), role.count());
+            alone(work, Ctas::Comm { first, count })
+        })
     });
-    let of_spare = (!spare.is_empty()).then(|| Scheduler {
-        ctas: Ctas::Spare,
-        cluster: None,
-        ping_pong: false,
-        loops: orders(spare),
-    });
-    let others = of_comm.into_iter().chain(of_spare);
+    let of_spare = spare.map(|work| alone(work, Ctas::Spare));
+    let others = of_comm.chain(of_spare);
     [of_gemm].into_iter().chain(others).collect()
 }
 

@@ -1,7 +1,7 @@
 //! One warp's walk over a role: loops, names, ranks and cells.
 
 use super::builder::{Builder, refuse};
-use super::comm::copies;
+use super::comm::{copies, in_order};
 use super::cta::Mode;
 use super::either::either;
 use super::scheduler::GEMM;
@@ -48,6 +48,11 @@ pub(super) struct Walk<'b, 'a> {
     scheduler: SchedulerId,
     /// The loops over items so far, by their variables.
     loops: Vec<Var>,
+    /// Which of the roles that move data, by its index among them.
+    pub comm: usize,
+    /// Whether one thread of a CTA that moves data does all of its items in order, instead of one that fetches and one that
+    /// sends.
+    pub in_order: bool,
 }
 
 impl<'b, 'a> Walk<'b, 'a> {
@@ -60,6 +65,16 @@ impl<'b, 'a> Walk<'b, 'a> {
             declared: Vec::new(),
             scheduler: GEMM,
             loops: Vec::new(),
+            comm: 0,
+            in_order: false,
+        }
+    }
+
+    /// The walk of a role that moves data, by its index among them.
+    pub fn of_comm(b: &'b mut Builder<'a>, which: Which, comm: usize) -> Self {
+        Walk {
+            comm,
+            ..Walk::new(b, which)
         }
     }
 
@@ -72,6 +87,7 @@ impl<'b, 'a> Walk<'b, 'a> {
     /// All a warp does of a role, whose items this scheduler gives it.
     pub fn role(mut self, scheduler: SchedulerId, body: &[Block]) -> Vec<Node> {
         self.scheduler = scheduler;
+        self.in_order = in_order(self.b.kernel, body);
         let mut nodes = self.blocks(body);
         trim(&mut nodes);
         let scheduled = nodes.iter().any(Node::has_items);
@@ -89,7 +105,7 @@ impl<'b, 'a> Walk<'b, 'a> {
             }
             Which::Store => {}
             // One thread does all: what it sent has left when its last item is done.
-            Which::Fetch | Which::Send if self.b.in_order => {}
+            Which::Fetch | Which::Send if self.in_order => {}
             Which::Fetch => nodes.extend(self.drained()),
             Which::Send => nodes.extend(self.all_released()),
         }
@@ -171,8 +187,9 @@ impl<'b, 'a> Walk<'b, 'a> {
                 }
                 Block::Once { body } => {
                     if matches!(self.which, Which::Load | Which::Fetch | Which::Spare) {
-                        let first = match (self.which, self.b.comm) {
-                            (Which::Load, Some(comm)) => Expr::symbol("COMM_CTAS", comm.ctas),
+                        let first = match (self.which, &self.b.comm) {
+                            (Which::Load, Some(comm)) => comm.count(),
+                            (Which::Fetch, Some(comm)) => comm.before(self.comm),
                             _ => Expr::Const(0),
                         };
                         let body = self.once(body);

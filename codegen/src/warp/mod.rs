@@ -89,13 +89,49 @@ pub struct OrderTable {
     pub by: OrderFn,
 }
 
-/// CTAs that move data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// CTAs that move data: the first ones of a launch.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Comm {
-    /// How many.
-    pub ctas: u32,
+    /// Their roles, in the order of their CTAs.
+    pub roles: Vec<CommRole>,
     /// Whether they take items of the GEMM when they are done.
     pub join_late: bool,
+}
+
+/// The CTAs of one role that moves data.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CommRole {
+    /// Its index among the kernel's roles.
+    pub role: usize,
+    /// The constant that says how many there are.
+    pub symbol: String,
+    /// How many.
+    pub ctas: u32,
+}
+
+impl Comm {
+    /// How many there are of all roles.
+    pub fn ctas(&self) -> u32 {
+        self.roles.iter().map(|role| role.ctas).sum()
+    }
+
+    /// The same in the text.
+    pub fn count(&self) -> Expr {
+        self.before(self.roles.len())
+    }
+
+    /// CTAs of the roles before the one of that index here: the number of its first one.
+    pub fn before(&self, at: usize) -> Expr {
+        let counts = self.roles[..at].iter().map(CommRole::count);
+        counts.reduce(|all, more| all + more).unwrap_or(0.into())
+    }
+}
+
+impl CommRole {
+    /// How many there are, in the text.
+    pub fn count(&self) -> Expr {
+        Expr::symbol(&self.symbol, self.ctas)
+    }
 }
 
 /// One role of a CTA.

@@ -26,6 +26,8 @@ pub struct LoopId {
 /// `cuda/scheduler`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Scheduler {
+    /// The role whose loops they are, by its index among the kernel's.
+    pub role: usize,
     /// Which CTAs take part.
     pub ctas: Ctas,
     /// CTAs that have each item together, if several do: those of a cluster.
@@ -38,18 +40,23 @@ pub struct Scheduler {
 }
 
 /// Which CTAs take part in a nest of loops. The first ones of a launch may move data: so many.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ctas {
     /// All.
     All,
-    /// Those that move data.
-    Comm(u32),
-    /// All but those.
-    Others(u32),
+    /// Those of a role that moves data.
+    Comm {
+        /// The first of them.
+        first: Expr,
+        /// How many there are.
+        count: Expr,
+    },
+    /// All but those that move data.
+    Others(Expr),
     /// All, by their spare warps: beside what the CTA does otherwise.
     Spare,
     /// The others at first; those that move data join late, after so many waves as the host says.
-    LateComm(u32),
+    LateComm(Expr),
 }
 
 impl Scheduler {
@@ -63,12 +70,12 @@ impl Scheduler {
 
     /// Of the CTAs, or clusters, that take part in the first wave: which one this is, and how many there are.
     pub(crate) fn among(&self) -> (Expr, Expr) {
-        match (self.ctas, &self.cluster) {
+        match (&self.ctas, &self.cluster) {
             (Ctas::All, None) | (Ctas::Spare, _) => (Expr::Block, Expr::Blocks),
             (Ctas::All, Some(ctas)) => (Expr::Block / ctas.clone(), Expr::Blocks / ctas.clone()),
-            (Ctas::Comm(ctas), _) => (Expr::Block, comm(ctas)),
-            (Ctas::Others(ctas) | Ctas::LateComm(ctas), _) => {
-                (Expr::Block - comm(ctas), Expr::Blocks - comm(ctas))
+            (Ctas::Comm { first, count }, _) => (Expr::Block - first.clone(), count.clone()),
+            (Ctas::Others(comm) | Ctas::LateComm(comm), _) => {
+                (Expr::Block - comm.clone(), Expr::Blocks - comm.clone())
             }
         }
     }
@@ -76,12 +83,12 @@ impl Scheduler {
     /// The first item of a consumer.
     pub(crate) fn first(&self, consumer: u32, values: &impl Values) -> u32 {
         let (block, _) = values.block();
-        let first = match self.ctas {
-            Ctas::All | Ctas::Comm(_) | Ctas::Others(_) | Ctas::Spare => {
+        let first = match &self.ctas {
+            Ctas::All | Ctas::Comm { .. } | Ctas::Others(_) | Ctas::Spare => {
                 self.among().0.eval(values)
             }
             // As the prelude's `TileScheduler` begins.
-            Ctas::LateComm(ctas) => match (self.alone(values), comm(ctas).eval(values)) {
+            Ctas::LateComm(comm) => match (self.alone(values), comm.eval(values)) {
                 (1.., comm) if block >= comm => block - comm,
                 (alone, _) => alone + block,
             },
@@ -107,8 +114,8 @@ impl Scheduler {
     fn after(&self, index: u32, values: &impl Values) -> u32 {
         let (block, blocks) = values.block();
         let next = index + self.among().1.eval(values);
-        match self.ctas {
-            Ctas::All | Ctas::Comm(_) | Ctas::Others(_) | Ctas::Spare => next,
+        match &self.ctas {
+            Ctas::All | Ctas::Comm { .. } | Ctas::Others(_) | Ctas::Spare => next,
             // As its `next`.
             Ctas::LateComm(_) => match self.alone(values) {
                 alone if index >= alone => index + blocks,
@@ -122,8 +129,4 @@ impl Scheduler {
     fn alone(&self, values: &impl Values) -> u32 {
         values.field(Field::LateJoin) * self.among().1.eval(values)
     }
-}
-
-fn comm(ctas: u32) -> Expr {
-    Expr::symbol("COMM_CTAS", ctas)
 }

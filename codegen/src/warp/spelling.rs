@@ -140,7 +140,7 @@ pub(crate) fn field_name(pipeline: &Pipeline, field: Field) -> String {
 /// Names that the generated CUDA has for its own: words of C++, of the prelude and of every kernel.
 const OWN: &str = "T acc advance all_steps arrive arrive_on at auto barriers base batch batches behind bf16 block block_bytes \
     block_rows blockidx blocks bool buffer ceil_div cell cells cluster cluster_rank cluster_sync column columns \
-    comm_ctas const constexpr consumer consumers continue counter counter_add counter_advance counter_on \
+    const constexpr consumer consumers continue counter counter_add counter_advance counter_on \
     counter_wait counter_wait_before counters_advance cta elect_one else end_loop enum expect extern \
     fence_async_global fence_async_shared finished first first_column first_row first_step float for from full \
     gemm_rs griddim grouped_8 has height held i if include index init int items k lane last last_of late_comm \
@@ -175,7 +175,7 @@ pub(crate) fn variable(name: &str) -> String {
 }
 
 /// A name of the user's as the generated CUDA has it: one that is also the text's own, or the compiler's, or what a
-/// loop over ranks counts by, has `_` behind it. Constants and enumerators have names in capitals, so capitals make no
+/// loop over ranks counts by, has `_` behind it; so does one that ends as the number of a role's CTAs. Constants and enumerators have names in capitals, so capitals make no
 /// difference.
 pub(crate) fn identifier(name: &str) -> String {
     let own = OWN.split_whitespace().any(|own| match own.len() {
@@ -183,7 +183,8 @@ pub(crate) fn identifier(name: &str) -> String {
         _ => own.eq_ignore_ascii_case(name),
     });
     let counts_a_loop = name.ends_with("_step");
-    if own || counts_a_loop || LOOPS.contains(&name) || name.starts_with("__") {
+    let counts_ctas = name.to_uppercase().ends_with("_CTAS");
+    if own || counts_a_loop || counts_ctas || LOOPS.contains(&name) || name.starts_with("__") {
         format!("{name}_")
     } else {
         name.into()

@@ -134,15 +134,9 @@ impl Printer<'_> {
             self.page
                 .line("programmatic dependent launch: its CTAs may be there before the launch before has ended");
         }
-        if let Some(comm) = pipeline.comm {
-            let joins = if comm.join_late {
-                ", then join the others"
-            } else {
-                ""
-            };
-            self.page
-                .line(format!("the first {} CTAs move data{joins}", comm.ctas));
-        }
+        declared::comm(pipeline)
+            .into_iter()
+            .for_each(|line| self.page.line(line));
         self.page.line("");
         let mut rows: Vec<Vec<String>> = pipeline.maps.iter().map(declared::map).collect();
         rows.extend(pipeline.rings.iter().map(declared::ring));
@@ -208,9 +202,19 @@ impl Printer<'_> {
             Node::Let { name, value } => format!("{name} = {}", number(value)),
             Node::Schedule { scheduler, .. } => {
                 let scheduler = self.pipeline.scheduler(*scheduler);
-                let to = match scheduler.ctas {
+                let to = match &scheduler.ctas {
                     Ctas::All => "all CTAs".into(),
-                    Ctas::Comm(_) => "the CTAs that move data".into(),
+                    Ctas::Comm { .. } => {
+                        match self.pipeline.comm.as_ref().map(|comm| comm.roles.len()) {
+                            Some(2..) => {
+                                format!(
+                                    "the CTAs of {}",
+                                    self.pipeline.kernel.roles[scheduler.role].name
+                                )
+                            }
+                            Some(_) | None => "the CTAs that move data".into(),
+                        }
+                    }
                     Ctas::Others(_) => "the CTAs that move no data".into(),
                     Ctas::Spare => "the spare warps of all CTAs".into(),
                     Ctas::LateComm(_) => format!(

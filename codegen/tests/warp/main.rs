@@ -21,6 +21,7 @@ mod partial_tiles;
 mod products;
 mod queues;
 mod reach;
+mod roles;
 mod slices;
 mod split_k;
 mod staggered_epilogues;

@@ -14,8 +14,19 @@ use syn::{Attribute, Expr, Meta, MetaNameValue, Token};
 /// All roles.
 pub(super) const WORDS: [&str; 4] = ["gemm", "comm", "spare_warps", "copy_engine"];
 
+/// Every option of `#[comm(…)]`.
+const COMM_OPTIONS: [&str; 2] = ["name", "ctas"];
+
 /// Every option of `#[gemm(…)]`.
 pub const GEMM_OPTIONS: [&str; 6] = ["k", "cluster", "split", "stages", "subtiles", "ping_pong"];
+
+/// What stands in the brackets of a role's attribute.
+#[derive(Default)]
+struct Options {
+    /// The role's own name, if it is given one.
+    name: Option<Ident>,
+    settings: Vec<(Ident, Constant)>,
+}
 
 impl Parser<'_> {
     /// A statement outside roles must have a role. Without the attribute its body is still read.
@@ -93,14 +104,17 @@ impl Parser<'_> {
         }
         let allowed: &[&str] = match found.as_str() {
             "gemm" => &GEMM_OPTIONS,
-            "comm" => &["ctas"],
+            "comm" => &COMM_OPTIONS,
             _ => &[],
         };
-        let options = self.role_options(word, attr, allowed)?;
+        let Options {
+            name,
+            settings: options,
+        } = self.role_options(word, attr, allowed)?;
         let kind = match found.as_str() {
             "gemm" => RoleKind::Gemm { options },
             "comm" => match options.into_iter().next() {
-                Some((_, ctas)) => RoleKind::Comm { ctas },
+                Some((_, ctas)) => RoleKind::Comm { name, ctas },
                 None => {
                     self.errors.at(attr, Mistake::CommWithoutCtas);
                     return None;
@@ -117,9 +131,9 @@ impl Parser<'_> {
         word: &Ident,
         attr: &Attribute,
         allowed: &[&str],
-    ) -> Option<Vec<(Ident, Constant)>> {
+    ) -> Option<Options> {
         let list = match &attr.meta {
-            Meta::Path(_) => return Some(Vec::new()),
+            Meta::Path(_) => return Some(Options::default()),
             Meta::List(list) => list,
             Meta::NameValue(_) => {
                 self.errors.at(
@@ -142,7 +156,8 @@ impl Parser<'_> {
             return None;
         };
         let mut options = Vec::<(Ident, Constant)>::new();
-        let mut legal = true;
+        let mut given: Vec<&Ident> = Vec::new();
+        let (mut role_name, mut legal) = (None, true);
         for argument in &arguments {
             let Some(name) = argument.path.get_ident() else {
                 self.errors.at(&argument.path, Mistake::Attribute);
@@ -153,11 +168,17 @@ impl Parser<'_> {
                 legal = false;
                 continue;
             }
-            if options.iter().any(|(earlier, _)| earlier == name) {
+            if given.contains(&name) {
                 let name_text = names::text(name);
                 self.errors
                     .at(name, Mistake::TwiceNamed { name: name_text });
                 legal = false;
+            }
+            given.push(name);
+            if name == "name" {
+                role_name = self.role_name(&argument.value);
+                legal &= role_name.is_some();
+                continue;
             }
             let wanted = match names::text(name).as_str() {
                 "cluster" => Wanted::Pair,
@@ -169,7 +190,19 @@ impl Parser<'_> {
                 None => legal = false,
             }
         }
-        legal.then_some(options)
+        legal.then_some(Options {
+            name: role_name,
+            settings: options,
+        })
+    }
+
+    /// A role's own name: no word of the language, so that no report is ambiguous.
+    fn role_name(&mut self, value: &Expr) -> Option<Ident> {
+        let name = ident(value).filter(|name| !WORDS.contains(&names::text(name).as_str()));
+        if name.is_none() {
+            self.errors.at(value, Mistake::RoleName);
+        }
+        name.cloned()
     }
 
     /// Attributes inside a role. A nested role has its own message.

@@ -35,7 +35,7 @@ impl Code {
             let roles = kernel.roles.iter();
             let waits = kernel.counters.iter();
             return Ok(Code::Emulated {
-                roles: roles.map(|role| role.kind.name().to_owned()).collect(),
+                roles: roles.map(|role| role.name.clone()).collect(),
                 waits: waits.map(|counter| counter.name.clone()).collect(),
             });
         }

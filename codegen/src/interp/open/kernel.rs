@@ -56,7 +56,7 @@ pub struct Blocked {
     /// The rank that waits.
     pub rank: u32,
     /// In which role.
-    pub role: &'static str,
+    pub role: String,
     /// For which counter cell.
     pub on: String,
     /// The count that is there.
@@ -277,7 +277,7 @@ impl Running {
                 let geometry = &self.launch.plan.geometry;
                 found.push(Blocked {
                     rank: self.launch.rank,
-                    role: kernel.roles[worker.role].kind.name(),
+                    role: kernel.roles[worker.role].name.clone(),
                     on: geometry.cell_name(kernel, counter, cell),
                     seen,
                     wanted,

@@ -55,7 +55,7 @@ impl<'a> Held<'a> {
             sizes,
             sums,
             planes,
-            accs: vec![HashMap::new(); agents(sizes.world)],
+            accs: vec![HashMap::new(); agents(program, sizes.world)],
         }
     }
 

@@ -306,8 +306,8 @@ fn of_loops(kernel: &Kernel, divided: &[(Asked<'_>, Needs, Division)]) -> Option
     })
 }
 
-/// Rows of a staging buffer of CTAs that move data: those of the pieces, up to what a TMA box may have.
-pub(crate) fn staging_rows(kernel: &Kernel) -> Option<u32> {
+/// Rows of a box of a role that moves data: those of its pieces, up to what a TMA box may have.
+pub(crate) fn staging_rows(kernel: &Kernel, role: &Loops) -> u32 {
     fn first(kernel: &Kernel, body: &[Block]) -> Option<u32> {
         body.iter().find_map(|block| match block {
             Block::ForRanks { body, .. } => first(kernel, body),
@@ -318,9 +318,7 @@ pub(crate) fn staging_rows(kernel: &Kernel) -> Option<u32> {
             Block::Once { .. } | Block::Join => None,
         })
     }
-    let comm = |role: &&Loops| matches!(role.kind, RoleKind::Comm { .. });
-    let comm = kernel.roles.iter().find(comm)?;
-    Some(first(kernel, &comm.body).unwrap_or(64).min(MOST_BOX_ROWS))
+    first(kernel, &role.body).unwrap_or(64).min(MOST_BOX_ROWS)
 }
 
 /// Rows of a box that spare warps copy, if they do: those of the pieces, up to what a TMA box may have.
@@ -345,9 +343,12 @@ fn spare_boxes(kernel: &Kernel) -> Option<(u32, u32)> {
     Some((bytes, if rows <= MOST_BOX_ROWS / 2 { 2 } else { 1 }))
 }
 
-/// Bytes of such a buffer.
+/// Bytes of a staging buffer of CTAs that move data, if there are any: those of the largest box.
 fn staging(kernel: &Kernel) -> Option<u32> {
-    staging_rows(kernel).map(|rows| rows * STAGING_COLUMNS * 2)
+    let roles = kernel.roles.iter();
+    let comm = roles.filter(|role| matches!(role.kind, RoleKind::Comm { .. }));
+    let rows = comm.map(|role| staging_rows(kernel, role)).max();
+    rows.map(|rows| rows * STAGING_COLUMNS * 2)
 }
 
 impl Cta {

@@ -10,7 +10,7 @@ impl Facts<'_> {
     pub fn who(&self, agent: u32) -> String {
         format!(
             "{} of rank {}",
-            self.kernel.roles[self.role(agent)].kind.name(),
+            self.kernel.roles[self.role(agent)].name,
             self.rank(agent)
         )
     }

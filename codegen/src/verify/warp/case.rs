@@ -27,8 +27,6 @@ pub(super) struct Sizes {
 #[derive(Clone, Copy)]
 pub(super) struct Roles {
     pub gemm: usize,
-    pub mover: usize,
-    pub spare: usize,
     /// The copy engine's, if there is one.
     pub host: Option<usize>,
 }
@@ -68,8 +66,6 @@ impl<'a> Case<'a> {
             |is: &dyn Fn(RoleKind) -> bool| kernel.roles.iter().position(|role| is(role.kind));
         let roles = Roles {
             gemm: role(&|kind| matches!(kind, RoleKind::Gemm(_))).unwrap_or(0),
-            mover: role(&|kind| matches!(kind, RoleKind::Comm { .. })).unwrap_or(0),
-            spare: role(&|kind| kind == RoleKind::SpareWarps).unwrap_or(0),
             host: role(&RoleKind::sequential),
         };
         let sizes = plans.into_iter().map(|plan| Sizes {
@@ -82,7 +78,9 @@ impl<'a> Case<'a> {
             arrivals: Vec::new(),
         });
         let sizes = sizes.collect();
-        let blocks = (2 + comm_ctas(pipeline)) * pipeline.cta.ctas();
+        let comm = pipeline.comm.iter().flat_map(|comm| &comm.roles);
+        let comm: u32 = comm.map(|role| comm_ctas(role.ctas)).sum();
+        let blocks = (2 + comm) * pipeline.cta.ctas();
         let mut case = Case {
             pipeline,
             sizes,
@@ -413,17 +411,19 @@ impl Values for Env<'_> {
     }
 
     fn symbol(&self, name: &str, value: u32) -> u32 {
-        if name == "COMM_CTAS" {
-            comm_ctas(self.case.pipeline)
+        let comm = self.case.pipeline.comm.iter();
+        let mut roles = comm.flat_map(|comm| &comm.roles);
+        if roles.any(|role| role.symbol == name) {
+            comm_ctas(value)
         } else {
             value
         }
     }
 }
 
-/// CTAs of the case that move data: at most two, so that each has several batches in turn.
-pub(super) fn comm_ctas(pipeline: &Pipeline) -> u32 {
-    pipeline.comm.map_or(0, |comm| comm.ctas.min(2))
+/// CTAs of a role that moves data, in the case: at most two, so that each has several batches in turn.
+fn comm_ctas(ctas: u32) -> u32 {
+    ctas.min(2)
 }
 
 /// A number that has no value where it is used.

@@ -6,7 +6,7 @@ mod barriers;
 use super::case::{Case, Env};
 use super::step::{Area, Kind, Step};
 use crate::diag::Diagnostic;
-use crate::warp::{Ctas, Expr, MapId, Node, Phase, RingId, RunBy, Scheduler, Slot, Values};
+use crate::warp::{Expr, MapId, Node, Phase, RingId, RunBy, Scheduler, Slot, Values};
 
 /// Where a role stands in a ring.
 #[derive(Clone, Copy, Default)]
@@ -100,13 +100,7 @@ impl<'a> Flattener<'a> {
             node,
             kind,
             item: self.item,
-            role: match self.scheduler.map(|scheduler| scheduler.ctas) {
-                Some(Ctas::Comm(_)) => self.case.roles.mover,
-                Some(Ctas::Spare) => self.case.roles.spare,
-                Some(Ctas::All | Ctas::Others(_) | Ctas::LateComm(_)) | None => {
-                    self.case.roles.gemm
-                }
-            },
+            role: self.scheduler.map_or(self.case.roles.gemm, |of| of.role),
         });
     }
 

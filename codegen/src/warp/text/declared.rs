@@ -1,6 +1,6 @@
-//! What a kernel declares, a line each: its tensor maps and its rings.
+//! What a kernel declares, a line each: its tensor maps, its rings and the CTAs that move data.
 
-use crate::warp::{Map, Ring, View};
+use crate::warp::{Map, Pipeline, Ring, View};
 
 /// A tensor map: which part of which tensor it covers, and in boxes of which size.
 pub(super) fn map(map: &Map) -> Vec<String> {
@@ -41,4 +41,24 @@ pub(super) fn ring(ring: &Ring) -> Vec<String> {
             None => format!("{} fill", ring.full.arrivals),
         },
     ]
+}
+
+/// The CTAs that move data, if there are any.
+pub(super) fn comm(pipeline: &Pipeline) -> Option<String> {
+    let comm = pipeline.comm.as_ref()?;
+    let joins = if comm.join_late {
+        ", then join the others"
+    } else {
+        ""
+    };
+    let roles = comm.roles.iter().map(|of| {
+        let role = &pipeline.kernel.roles[of.role];
+        format!("{} of {}", of.ctas, role.name)
+    });
+    let whose = match comm.roles.as_slice() {
+        [_] => String::new(),
+        _ => format!(" ({})", roles.collect::<Vec<_>>().join(", then ")),
+    };
+    let ctas = comm.ctas();
+    Some(format!("the first {ctas} CTAs{whose} move data{joins}"))
 }

@@ -230,7 +230,7 @@ fn missing_acquire() {
         panic!("{failure}");
     };
     assert_eq!(
-        (by.role, other.role, what.buffer.as_str()),
+        (by.role.as_str(), other.role.as_str(), what.buffer.as_str()),
         ("gemm", "comm", "x")
     );
 
