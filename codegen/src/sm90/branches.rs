@@ -56,7 +56,7 @@ fn one(kernel: &Kernel, block: &Block) -> Vec<Block> {
                     var: *var,
                     partition: *partition,
                     chunk: chunk.clone(),
-                    order: order.clone(),
+                    order: *order,
                     body,
                 };
                 one(kernel, &items)
