@@ -49,6 +49,8 @@ mod sharing;
 mod stall;
 mod tiles;
 mod turns;
+#[path = "../../codegen/tests/fixtures/wide.rs"]
+mod wide;
 
 use counterflow::{Error, codegen};
 

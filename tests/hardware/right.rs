@@ -5,6 +5,7 @@ use crate::case::{Case, Device, Fill, Kind, in_parallel, on, variant, variant_of
 use crate::gpus;
 use crate::strangers::{STRANGERS, Stranger};
 use crate::tiles::RAGGED;
+use crate::wide::wide;
 use counterflow::codegen::interp::Outcome;
 use counterflow::jit::Probes;
 use counterflow::{Dtype, Layout, Program, Shape, Variant};
@@ -347,7 +348,7 @@ mod small {
     crate::each_schedule!(super::small);
 }
 
-/// The same on emulated ranks; `tests/schedules` and `codegen/tests/tile` have every world.
+/// The same on emulated ranks; `tests/schedules` has every world from 1 to 8.
 fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u32]) {
     let matrix = Matrix {
         kinds,
@@ -355,7 +356,8 @@ fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u32])
         rows,
         fills: &[Fill::Uniform, Fill::Integers],
     };
-    for ranks in [1, 3] {
+    let worlds: &[u32] = if wide() { &[1, 2, 3, 4] } else { &[1, 3] };
+    for ranks in worlds.iter().copied() {
         let ran = matrix.run(&Device::Cpu, schedule, ranks);
         let layout = kinds[0].2.name();
         matrix.compare(&ran, &format!("world {ranks} emulated, {layout}"));
@@ -363,8 +365,14 @@ fn emulated_as(schedule: Schedule, kinds: &'static [Kind], rows: &'static [u32])
 }
 
 fn emulated(schedule: Schedule) {
-    emulated_as(schedule, &JITTERED, &[300, 1, 127, 7]);
-    emulated_as(schedule, &NN[..1], &[300, 1, 127, 7]);
+    let kinds: [&[Kind]; 2] = if wide() {
+        [&KINDS, &NN]
+    } else {
+        [&JITTERED, &NN[..1]]
+    };
+    for kinds in kinds {
+        emulated_as(schedule, kinds, &[300, 1, 127, 7]);
+    }
 }
 
 mod emulated {

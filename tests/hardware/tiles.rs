@@ -3,6 +3,7 @@
 use crate::case::{Device, Fill, References, in_parallel, on};
 use crate::gpus;
 use crate::right::JITTER;
+use crate::wide::wide;
 use counterflow::codegen::program::Setting::{self, One, Pair};
 use counterflow::jit::Probes;
 use counterflow::{Dtype, Layout, Program, Shape, Variant, schedules};
@@ -417,9 +418,11 @@ fn shared_steps_agree_with_the_reference_without_a_gpu() {
     let known = References::default();
     for (variant, sizes, rows, fill) in split() {
         for (n, k) in &sizes[..2] {
-            let shapes: Vec<_> = rows[..2]
+            let rows = &rows[..if wide() { 4 } else { 2 }];
+            let most = rows.iter().copied().max().unwrap_or(1);
+            let shapes: Vec<_> = rows
                 .iter()
-                .map(|m| Shape::new(*m, *n, *k).up_to(rows[0].max(rows[1])))
+                .map(|m| Shape::new(*m, *n, *k).up_to(most))
                 .collect();
             let case = on(&Device::Cpu, &schedules::gemm(), &variant, &shapes);
             let outcome = case.run(&Device::Cpu, fill);

@@ -1,6 +1,7 @@
 //! Every schedule of the library, as it ships, on emulated ranks: worlds 1 to 8, ragged shapes, M changing from launch
 //! to launch, many seeds, against the f64 reference.
 
+use crate::wide::wide;
 use counterflow::codegen::interp::{self, Expected, Options, Says};
 use counterflow::codegen::lower::lower;
 use counterflow::codegen::program::TensorKind;
@@ -60,7 +61,8 @@ fn every_schedule_agrees_with_its_reference_in_every_world() {
                 .collect::<Result<_, _>>()
                 .unwrap_or_else(|error| panic!("{} world {world}: {error}", program.name));
             let launches: Vec<&Checked<Plan>> = plans.iter().collect();
-            for seed in 0..2 {
+            let (valued, tagged) = if wide() { (3, 20) } else { (2, 8) };
+            for seed in 0..valued {
                 let told = format!("{} world {world} seed {seed}", program.name);
                 let outcome = interp::run(
                     &series,
@@ -77,7 +79,7 @@ fn every_schedule_agrees_with_its_reference_in_every_world() {
                     promised_as_written(&program, (&variant, &plan.shape), &expected, seed);
                 }
             }
-            for seed in 2..8 {
+            for seed in valued..tagged {
                 let options = Options::seed(seed).tags_only();
                 interp::run(&series, &launches, &options, |_, _| {})
                     .unwrap_or_else(|failure| panic!("{} {world}: {failure}", program.name));

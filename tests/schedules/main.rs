@@ -6,3 +6,5 @@ mod library;
 mod macros;
 mod negative;
 mod tuned;
+#[path = "../../codegen/tests/fixtures/wide.rs"]
+mod wide;

@@ -5,6 +5,7 @@ use counterflow_codegen as codegen;
 
 use crate::fixtures::copies as ways;
 use crate::fixtures::left_out::unnoticed;
+use crate::fixtures::wide::wide;
 use codegen::interp::{self, Options};
 use codegen::kernel::Kernel;
 use codegen::lower::lower;
@@ -60,9 +61,15 @@ fn right(mover: Mover, way: Way) {
     for world in 1..=8 {
         let kernel = kernel(mover, way, world);
         if world <= 4 {
-            emulated(&kernel, &[600, 259, 3], 0..1);
+            let (rows, seeds) = if wide() {
+                (&[600, 259, 3, 600][..], 0..2)
+            } else {
+                (&[600, 259, 3][..], 0..1)
+            };
+            emulated(&kernel, rows, seeds);
         } else {
-            emulated(&kernel, &[741], 0..1);
+            let most = if wide() { 1111 } else { 259 };
+            emulated(&kernel, &[most, 3], 0..1);
         }
         if ways::all().any(|of| of == (mover, way)) {
             sm90::build(&kernel)

@@ -196,9 +196,10 @@ impl Parser<'_> {
         })
     }
 
-    /// A role's own name: no word of the language, so that no report is ambiguous.
+    /// A role's own name: no word of the language and not the host, so that no report is ambiguous.
     fn role_name(&mut self, value: &Expr) -> Option<Ident> {
-        let name = ident(value).filter(|name| !WORDS.contains(&names::text(name).as_str()));
+        let taken = |name: &str| name == "host" || WORDS.contains(&name);
+        let name = ident(value).filter(|name| !taken(&names::text(name)));
         if name.is_none() {
             self.errors.at(value, Mistake::RoleName);
         }

@@ -39,7 +39,7 @@ fn launches_agree_with_the_reference() -> Result<(), Error> {
         (schedules::product((64, 64)), 2),
     ];
     for (program, world) in all {
-        let shape = |m| Shape::new(m, 72, 40);
+        let shape = |m| Shape::new(m, 136, 72);
         let (pipeline, series) = made(&program, world, &shape(140));
         let plans = [140, 7, 100].map(|m| series.plan(&shape(m)).expect("a plan"));
         let ranks = Communicator::emulated(world)?;
