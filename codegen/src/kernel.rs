@@ -36,7 +36,8 @@ pub struct Kernel {
     pub partitions: Vec<Partition>,
     /// The user's counters, then the inferred credits, by [`CounterId`].
     pub counters: Vec<Counter>,
-    /// At most one of a name, and of a kind but for [`RoleKind::Comm`], in the order first written.
+    /// In the order first written: at most one of a kind but for [`RoleKind::Comm`], and of those one of a name, unless
+    /// each loop was asked to be a role of its own.
     pub roles: Vec<Role>,
     /// Names of loop variables, by [`Var`].
     pub vars: Vec<String>,

@@ -7,7 +7,7 @@
 use std::fs;
 
 #[test]
-#[ignore = "trybuild compiles the crate once more: `.ci/run` runs it"]
+#[ignore = "trybuild compiles all that the crate depends on once more, which takes a minute: `.ci/run` runs it"]
 fn ui() {
     let cases = trybuild::TestCases::new();
     cases.compile_fail("tests/ui/*.rs");

@@ -45,7 +45,9 @@ pub(super) fn meaning(name: &str) -> &'static str {
             "  // subtiles of a tile that a CTA has the partials of, at most"
         }
         "STAGE_SUBTILES" => "  // stored subtiles that one reused stage holds",
-        _ if name.ends_with("_CTAS") => "  // of the first blocks, which move data",
+        _ if name.ends_with("_CTAS") => {
+            "  // blocks that move data: such blocks come first in the grid"
+        }
         _ => "",
     }
 }

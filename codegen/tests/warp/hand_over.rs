@@ -349,7 +349,7 @@ fn other_edits() {
 }
 
 #[test]
-#[ignore = "wide: `.ci/run` runs it"]
+#[ignore = "leaves out each step of many kernels in turn, which takes long: `.ci/run` runs it"]
 fn no_step_can_be_left_out() {
     let mut verdict = String::new();
     for name in [

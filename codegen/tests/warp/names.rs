@@ -67,7 +67,7 @@ fn is_strange(word: &str) -> bool {
 }
 
 #[test]
-#[ignore = "wide: `.ci/run` runs it"]
+#[ignore = "makes a kernel for every few identifiers of the text, which takes long: `.ci/run` runs it"]
 fn names_of_the_user_are_none_of_the_texts_own() {
     let mut tried = BTreeSet::new();
     for ping_pong in [false, true] {

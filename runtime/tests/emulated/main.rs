@@ -40,8 +40,8 @@ fn launches_agree_with_the_reference() -> Result<(), Error> {
     ];
     for (program, world) in all {
         let shape = |m| Shape::new(m, 136, 72);
-        let (pipeline, series) = made(&program, world, &shape(140));
-        let plans = [140, 7, 100].map(|m| series.plan(&shape(m)).expect("a plan"));
+        let (pipeline, series) = made(&program, world, &shape(300));
+        let plans = [300, 7, 140].map(|m| series.plan(&shape(m)).expect("a plan"));
         let ranks = Communicator::emulated(world)?;
         let launches = plans.iter().collect();
         let run = gpus::run(&ranks, None, &pipeline, &series, launches, 3)?;
