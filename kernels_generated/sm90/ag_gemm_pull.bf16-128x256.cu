@@ -132,14 +132,6 @@ ag_gemm_pull(
                 }
                 scheduler.end_loop(tiles);
             }
-            if (blockIdx.x == 0) {
-                // wait returned_x[others] (credit: my x is no longer read)
-                #pragma unroll 1
-                for (u32 from = 0; from < world; ++from) {
-                    if (from == me) continue;
-                    counter_wait(plan.cells, me, plan.returned_x + from, watch, LOAD, RETURNED_X);
-                }
-            }
         } else if (warp == 1 && elect_one()) {  // store
             TileScheduler scheduler(blockIdx.x, gridDim.x);
             PipelineState<SUBTILES> subtile;
@@ -224,6 +216,15 @@ ag_gemm_pull(
         // Every CTA is done with its waits, loads and stores when the last one comes here.
         const bool last = __shfl_sync(~0u, lane == 0 && last_of(plan.cells.finished, gridDim.x), 0);
         if (last) {
+            if (lane == 0) {
+                // wait returned_x[others] (credit: my x is no longer read)
+                #pragma unroll 1
+                for (u32 from = 0; from < world; ++from) {
+                    if (from == me) continue;
+                    counter_wait(plan.cells, me, plan.returned_x + from, watch, LOAD, RETURNED_X);
+                }
+            }
+            __syncwarp();
             counters_advance(plan.cells, me, plan.arrived, world * plan.pieces_m, lane);
             counters_advance(plan.cells, me, plan.returned_x, world, lane);
         }

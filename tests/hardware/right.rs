@@ -325,6 +325,21 @@ fn strangers_two_rings() {
     strangers(STRANGERS[14]);
 }
 
+#[test]
+fn strangers_two_pulls() {
+    strangers(STRANGERS[15]);
+}
+
+#[test]
+fn strangers_pull_beside_push() {
+    strangers(STRANGERS[16]);
+}
+
+#[test]
+fn strangers_push_beside_pull() {
+    strangers(STRANGERS[17]);
+}
+
 /// Few and small, and ranks on one GPU: what the sanitizers watch.
 fn small(schedule: Schedule) {
     let matrix = Matrix {

@@ -147,16 +147,14 @@ pub(super) fn infer(mut kernel: Kernel) -> Kernel {
                 .into_iter()
                 .map(|block| guard_block(block, &guards, &mut kernel)),
         );
-        if !ends[index].is_empty() {
-            body.push(Block::Join);
-            body.push(Block::Once {
-                body: std::mem::take(&mut ends[index]),
-            });
+        let mut end = std::mem::take(&mut ends[index]);
+        if index == kernels {
+            // Behind a join whatever else the role does: a CTA that waits for peers before it holds up the grants of all.
+            end.append(&mut last);
         }
-        if index == kernels && !last.is_empty() {
-            body.push(Block::Once {
-                body: std::mem::take(&mut last),
-            });
+        if !end.is_empty() {
+            body.push(Block::Join);
+            body.push(Block::Once { body: end });
         }
         role.body = body;
     }

@@ -297,12 +297,27 @@ impl Walk<'_, '_> {
         nodes
     }
 
-    /// What the last CTA does: the signals and waits after the joins, then the bases.
+    /// What the last CTA does: the signals after the joins of all roles, then the waits, then the bases. Peers may wait for
+    /// any of the signals.
     pub fn end(mut self, ends: &[&Block]) -> Vec<Node> {
-        let mut body = Vec::new();
+        let (mut signals, mut waits) = (Vec::new(), Vec::new());
         for block in ends {
             match block {
-                Block::Once { body: ops } => body.extend(self.once(ops)),
+                Block::Once { body: ops } => {
+                    for op in ops {
+                        match op.kind {
+                            OpKind::Wait { .. } => waits.push(op.clone()),
+                            OpKind::Signal { .. }
+                            | OpKind::Copy { .. }
+                            | OpKind::Dot { .. }
+                            | OpKind::Reduce { .. }
+                            | OpKind::Load { .. }
+                            | OpKind::Store { .. }
+                            | OpKind::ForRanks { .. }
+                            | OpKind::If { .. } => signals.push(op.clone()),
+                        }
+                    }
+                }
                 Block::Join => {}
                 Block::ForRanks { .. } | Block::If { .. } | Block::Items { .. } => {
                     self.at = self.b.kernel.block_loc(block);
@@ -310,6 +325,8 @@ impl Walk<'_, '_> {
                 }
             }
         }
+        let mut body = self.once(&signals);
+        body.extend(self.once(&waits));
         let advance: Vec<(CounterId, Expr)> = self
             .b
             .counters

@@ -2,7 +2,7 @@
 
 use counterflow_codegen as codegen;
 
-use crate::fixtures::strangers::rings;
+use crate::fixtures::strangers::{By, halves, rings};
 use codegen::builder::*;
 use codegen::diag::Diagnostics;
 use codegen::dtype::Dtype::Bf16;
@@ -126,6 +126,67 @@ fn two_rings_of_their_own() {
 #[test]
 fn two_tensors_in_other_pieces() {
     right(&pulled_when_told(["ask", "answer"]));
+}
+
+/// Several roles may read what peers have, in any place: a launch ends when all of them say that they have read, and nobody
+/// waits for the peers' word before that.
+#[test]
+fn any_of_the_roles_may_pull() {
+    for by in [
+        [By::Pull, By::Pull],
+        [By::Pull, By::Push],
+        [By::Push, By::Pull],
+    ] {
+        right(&halves("halves", by));
+    }
+}
+
+/// Two tensors, each with readers of its own, by roles that stand before the GEMM or after it.
+#[test]
+fn readers_of_two_tensors() {
+    for [gemm_first, push_first] in [[false, false], [false, true], [true, false], [true, true]] {
+        let mut s = ScheduleBuilder::new("readers");
+        let (x, w, y) = (s.local("x", Bf16), s.local("w", Bf16), s.out("y", Bf16));
+        let tiles = s.tiles("tiles", y, (128, 256));
+        let multiply = |s: &mut ScheduleBuilder| {
+            s.gemm(GemmOptions::default(), |s| {
+                s.for_items("t", tiles.grouped(8), |s, t| {
+                    let acc = s.dot(x.at(t), w.at(t));
+                    s.store(y.at(t), acc);
+                });
+            });
+        };
+        if gemm_first {
+            multiply(&mut s);
+        }
+        for (name, rows, pushed) in [("z", 64, push_first), ("v", 256, false)] {
+            let z = s.gathered(name, Bf16);
+            let pieces = s.pieces(&format!("of_{name}"), z, rows);
+            let arrived = s.counters(&format!("{name}_arrived"), [pieces.into()]);
+            s.comm_named(&format!("move_{name}"), 2, |s| {
+                s.for_ranks("peer", ranks().after_me(), |s, peer| {
+                    if pushed {
+                        s.for_items("p", pieces.of(me()), |s, p| {
+                            s.copy(z.on(&peer).at(p), z.at(p));
+                            s.signal(arrived.on(&peer).at(p), 1);
+                        });
+                    } else {
+                        s.for_items("p", pieces.of(&peer), |s, p| {
+                            s.copy(z.at(p), z.on(&peer).at(p));
+                            s.signal(arrived.at(p), 1);
+                        });
+                    }
+                });
+                s.for_ranks("peer", ranks().after_me(), |s, peer| {
+                    s.for_items("p", pieces.of(&peer), |s, p| s.wait(arrived.at(p)));
+                });
+            });
+        }
+        if !gemm_first {
+            multiply(&mut s);
+        }
+        right(&s.finish());
+    }
 }
 
 /// A role without a name beside one with a name.
