@@ -43,15 +43,17 @@ pub type OrderFn = fn(u32, u32, u32) -> u32;
 /// The order in which a rank visits ranks (and the chunks they own).
 #[derive(Clone)]
 pub enum RankOrder {
-    /// Step `s` is at `(me + start + stride * s) mod world`, for `s` in `0..world - skipped`. None if
-    /// `skipped` is the world or more.
+    /// Step `s` is at `(me + start + stride * s) mod world`, for each of the `world` steps but those that are left out at
+    /// the end: `skipped`, and all of `but_last`. None if those are the world or more.
     FromMe {
         /// The first rank, relative to me.
         start: i32,
         /// The distance of one step.
         stride: i32,
-        /// How many of the `world` steps are skipped at the end: not negative.
-        skipped: RankExpr,
+        /// How many are left out in every world.
+        skipped: u32,
+        /// How many more are: each not negative.
+        but_last: Vec<RankExpr>,
     },
     /// Ranks `0..world`, the same on every rank.
     Ascending,
@@ -63,7 +65,7 @@ impl RankOrder {
     /// How many steps rank `me` takes in a world of `world` ranks. `var` gives the values of loop variables.
     ///
     /// # Errors
-    /// As [`RankExpr::eval`] of how many are skipped, and if that is negative.
+    /// As [`left_out`] of what the order leaves out.
     pub fn steps(
         &self,
         me: u32,
@@ -71,10 +73,14 @@ impl RankOrder {
         var: &impl Fn(Var) -> Option<i64>,
     ) -> Result<u32, RankError> {
         match self {
-            RankOrder::FromMe { skipped, .. } => match skipped.eval(me, world, var)? {
-                ..0 => Err(RankError::Negative),
-                skipped => Ok(world.saturating_sub(u32::try_from(skipped).unwrap_or(world))),
-            },
+            RankOrder::FromMe {
+                skipped, but_last, ..
+            } => {
+                let steps = world.saturating_sub(*skipped);
+                but_last.iter().try_fold(steps, |steps, n| {
+                    Ok(steps.saturating_sub(left_out(n, me, world, var)?))
+                })
+            }
             RankOrder::Ascending | RankOrder::Table(_) => Ok(world),
         }
     }
@@ -85,16 +91,11 @@ impl RankOrder {
         steps.max().unwrap_or(0)
     }
 
-    /// How many of its last steps it leaves out, if it is not a constant.
-    pub fn skipped(&self) -> Option<&RankExpr> {
+    /// What it leaves out at its end beside constants, one number after another.
+    pub fn but_lasts(&self) -> &[RankExpr] {
         match self {
-            RankOrder::FromMe {
-                skipped: RankExpr::Const(_),
-                ..
-            }
-            | RankOrder::Ascending
-            | RankOrder::Table(_) => None,
-            RankOrder::FromMe { skipped, .. } => Some(skipped),
+            RankOrder::Ascending | RankOrder::Table(_) => &[],
+            RankOrder::FromMe { but_last, .. } => but_last,
         }
     }
 
@@ -115,25 +116,35 @@ impl RankOrder {
 
     /// The same order without its last `n` steps.
     #[must_use]
-    pub fn but_last(self, n: impl Into<RankExpr>) -> RankOrder {
-        match self {
-            RankOrder::FromMe {
-                start,
-                stride,
-                skipped,
-            } => RankOrder::FromMe {
-                start,
-                stride,
-                skipped: match (skipped, n.into()) {
-                    (RankExpr::Const(0), more) => more,
-                    (RankExpr::Const(some), RankExpr::Const(more)) => {
-                        RankExpr::Const(some.saturating_add(more))
-                    }
-                    (some, more) => some + more,
-                },
-            },
-            other => other,
+    pub fn but_last(mut self, n: impl Into<RankExpr>) -> RankOrder {
+        if let RankOrder::FromMe {
+            skipped, but_last, ..
+        } = &mut self
+        {
+            match n.into() {
+                RankExpr::Const(more @ 0..) => {
+                    *skipped = skipped.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
+                }
+                more => but_last.push(more),
+            }
         }
+        self
+    }
+}
+
+/// How many steps `n` leaves out on rank `me`. `var` gives the values of loop variables.
+///
+/// # Errors
+/// As [`RankExpr::eval`], and if it is negative.
+pub fn left_out(
+    n: &RankExpr,
+    me: u32,
+    world: u32,
+    var: &impl Fn(Var) -> Option<i64>,
+) -> Result<u32, RankError> {
+    match n.eval(me, world, var)? {
+        ..0 => Err(RankError::Negative),
+        n => Ok(u32::try_from(n).unwrap_or(u32::MAX)),
     }
 }
 
@@ -165,13 +176,15 @@ impl PartialEq for RankOrder {
                     start,
                     stride,
                     skipped,
+                    but_last,
                 },
                 RankOrder::FromMe {
                     start: a,
                     stride: b,
                     skipped: c,
+                    but_last: d,
                 },
-            ) => (start, stride, skipped) == (a, b, c),
+            ) => (start, stride, skipped, but_last) == (a, b, c, d),
             (RankOrder::Ascending, RankOrder::Ascending) => true,
             (RankOrder::Table(a), RankOrder::Table(b)) => std::ptr::fn_addr_eq(*a, *b),
             (RankOrder::FromMe { .. } | RankOrder::Ascending | RankOrder::Table(_), _) => false,
@@ -187,18 +200,23 @@ impl RankOrder {
                 start,
                 stride,
                 skipped,
-            } => match (start, stride, skipped) {
-                (0, 1, RankExpr::Const(0)) => "from_me".into(),
-                (1, 1, RankExpr::Const(1)) => "after_me".into(),
-                (-1, -1, RankExpr::Const(1)) => "before_me".into(),
-                (0, stride, RankExpr::Const(0)) => format!("ring({})", -stride),
-                (0, stride, skipped) => {
-                    format!("ring({}).but_last({})", -stride, skipped.text(name))
-                }
-                (start, stride, skipped) => {
-                    format!("from({start} by {stride}, {} skipped)", skipped.text(name))
-                }
-            },
+                but_last,
+            } => {
+                let all = match (start, stride, skipped) {
+                    (0, 1, 0) => "from_me".into(),
+                    (1, 1, 1) => "after_me".into(),
+                    (-1, -1, 1) => "before_me".into(),
+                    (0, stride, 0) => format!("ring({})", -stride),
+                    (0, stride, skipped) => format!("ring({}).but_last({skipped})", -stride),
+                    (start, stride, skipped) => {
+                        format!("from({start} by {stride}, {skipped} skipped)")
+                    }
+                };
+                let less = but_last
+                    .iter()
+                    .map(|n| format!(".but_last({})", n.text(name)));
+                less.fold(all, |all, less| all + &less)
+            }
             RankOrder::Ascending => "ascending".into(),
             RankOrder::Table(_) => "table".into(),
         }

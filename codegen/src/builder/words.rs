@@ -35,7 +35,8 @@ pub fn ring(step: i32) -> Ranks {
     Ranks(RankOrder::FromMe {
         start: 0,
         stride: step.saturating_neg(),
-        skipped: 0.into(),
+        skipped: 0,
+        but_last: Vec::new(),
     })
 }
 
@@ -50,7 +51,8 @@ impl Ranks {
         Ranks(RankOrder::FromMe {
             start: 0,
             stride: 1,
-            skipped: 0.into(),
+            skipped: 0,
+            but_last: Vec::new(),
         })
     }
     /// me + 1, me + 2, … around, without me.
@@ -59,7 +61,8 @@ impl Ranks {
         Ranks(RankOrder::FromMe {
             start: 1,
             stride: 1,
-            skipped: 1.into(),
+            skipped: 1,
+            but_last: Vec::new(),
         })
     }
     /// me - 1, me - 2, … around, without me.
@@ -68,7 +71,8 @@ impl Ranks {
         Ranks(RankOrder::FromMe {
             start: -1,
             stride: -1,
-            skipped: 1.into(),
+            skipped: 1,
+            but_last: Vec::new(),
         })
     }
     /// The order without its last `n` ranks: a number or an expression of `me()`, `world()` and the variables of loops

@@ -65,6 +65,17 @@ pub(super) fn place(
     placer.placed
 }
 
+/// Whether `#[comm]` CTAs may be called that: a plain name, and not what reports call another role or the host.
+fn names_a_role(name: &str) -> bool {
+    const TAKEN: [&str; 4] = ["gemm", "spare_warps", "copy_engine", "host"];
+    let mut letters = name.chars();
+    let begins = |letter: char| letter.is_alphabetic() || letter == '_';
+    letters.next().is_some_and(begins)
+        && letters.all(|letter| letter.is_alphanumeric() || letter == '_')
+        && name.chars().any(char::is_alphanumeric)
+        && !TAKEN.contains(&name)
+}
+
 impl<'a> Placer<'a> {
     fn role(&mut self, role: &program::Role) {
         let at = role.at;
@@ -109,6 +120,11 @@ impl<'a> Placer<'a> {
             program::RoleKind::SpareWarps => RoleKind::SpareWarps,
             program::RoleKind::CopyEngine => RoleKind::CopyEngine,
         };
+        if matches!(kind, RoleKind::Comm { .. }) && !names_a_role(&role.name) {
+            let message = format!("a #[comm] role cannot be called `{}`", role.name);
+            let hint = "a plain name that is no other role's word, such as `halo`";
+            self.found.push(mistake(at, message).hint(hint));
+        }
         self.kind = kind;
         let body = self.blocks(&role.body);
         let whole_row = self.whole_row();
@@ -385,8 +401,8 @@ impl<'a> Placer<'a> {
 
     /// A stride or start beyond a world's size adds nothing, and would overflow when it is multiplied.
     fn order(&mut self, order: &RankOrder, at: Loc) {
-        if let Some(skipped) = order.skipped() {
-            self.rank_expr(skipped, at);
+        for n in order.but_lasts() {
+            self.rank_expr(n, at);
         }
         if let RankOrder::FromMe { start, stride, .. } = order
             && start.unsigned_abs().max(stride.unsigned_abs()) > MAX_WORLD

@@ -19,7 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const AFTER_ME: RankOrder = RankOrder::FromMe {
     start: 1,
     stride: 1,
-    skipped: RankExpr::Const(1),
+    skipped: 1,
+    but_last: Vec::new(),
 };
 
 /// Which roles access a buffer.

@@ -10,7 +10,7 @@ use super::scheduler::{self, GEMM, Work, schedulers};
 use super::waiters::Counters;
 use super::walk::{Walk, Which};
 use crate::diag::{Diagnostic, Diagnostics};
-use crate::kernel::{Block, Kernel, OpKind, Role, RoleKind, visit};
+use crate::kernel::{Block, Cells, Kernel, OpKind, Purpose, Role, RoleKind, visit};
 use crate::program::Loc;
 use crate::tiling::first_step;
 use crate::verify::Checked;
@@ -233,13 +233,17 @@ fn comm(kernel: &Kernel) -> Option<Comm> {
     (!roles.is_empty()).then_some(Comm { roles, join_late })
 }
 
-/// Whether one of those roles waits for the GEMM, or for a role that does.
+/// Whether one of those roles waits for the GEMM, or for a role that does. Credits are granted before a role's items or
+/// after the launch, whoever grants them: nobody waits for an item there.
 fn wait_for_gemm(kernel: &Kernel, mut roles: BTreeSet<usize>) -> bool {
+    let data = |cells: &Cells| kernel.counters[cells.counter.index()].purpose == Purpose::Data;
     loop {
         let mut waited = BTreeSet::new();
         for role in &roles {
             visit(&kernel.roles[*role].body, &mut |op| {
-                if let OpKind::Wait { cells, .. } = &op.kind {
+                if let OpKind::Wait { cells, .. } = &op.kind
+                    && data(cells)
+                {
                     waited.insert(cells.counter);
                 }
             });

@@ -238,16 +238,22 @@ impl Walk<'_, '_> {
             RankOrder::FromMe {
                 start,
                 stride,
-                ref skipped,
+                skipped,
+                ref but_last,
             } => {
                 let at = affine(start, stride, Expr::me(), Expr::var(&step), Expr::world());
-                let count = match skipped {
-                    RankExpr::Const(0) => Expr::world(),
-                    RankExpr::Const(1) => Expr::world() - 1,
+                let count = match (skipped, but_last.as_slice()) {
+                    (0, []) => Expr::world(),
+                    (1, []) => Expr::world() - 1,
                     // A small world may have fewer.
-                    more => {
-                        let more = self.rank(more);
-                        Expr::world() - Expr::Min(Expr::world().into(), more.into())
+                    (skipped, more) => {
+                        let all = RankExpr::from(i64::from(skipped).min(MOST_RANKS));
+                        let all = more.iter().fold(all, |all, n| match all {
+                            RankExpr::Const(0) => n.clone(),
+                            some => some + n,
+                        });
+                        let all = self.rank(&all);
+                        Expr::world() - Expr::Min(Expr::world().into(), all.into())
                     }
                 };
                 (count, at)

@@ -3,7 +3,7 @@
 use super::step::{Agent, EVERYWHERE, Item, Span, Step, StepKind};
 use crate::diag::{Diagnostic, Rule};
 use crate::kernel::{Axis, Block, Cells, DimId, Kernel, Op, OpId, OpKind, Region};
-use crate::order::RankOrder;
+use crate::order::{RankOrder, left_out};
 use crate::program::{
     CellIndex, CounterDim, CounterId, Home, Loc, PartitionId, Pick, TensorKind, Var,
 };
@@ -213,12 +213,11 @@ impl Walker<'_> {
     fn steps(&self, order: &RankOrder, at: Loc) -> Result<u32, Diagnostic> {
         let steps = order.steps(self.rank, self.geometry.world, &self.var());
         steps.map_err(|error| {
-            let skipped = order.skipped().map(|skipped| skipped.text(&self.name()));
-            self.no_value(
-                &format!("but_last({})", skipped.unwrap_or_default()),
-                error,
-                at,
-            )
+            let fails =
+                |n: &&RankExpr| left_out(n, self.rank, self.geometry.world, &self.var()).is_err();
+            let n = order.but_lasts().iter().find(fails);
+            let text = n.map(|n| n.text(&self.name())).unwrap_or_default();
+            self.no_value(&format!("but_last({text})"), error, at)
         })
     }
 

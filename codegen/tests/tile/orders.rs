@@ -14,7 +14,7 @@ proptest! {
     fn affine_orders_are_their_definition(
         world in 1u32..=16, start in -20i32..=20, stride in -20i32..=20, skipped in 0u32..=17,
     ) {
-        let order = RankOrder::FromMe { start, stride, skipped: skipped.into() };
+        let order = RankOrder::FromMe { start, stride, skipped, but_last: Vec::new() };
         let steps = order.steps(0, world, &|_| None);
         prop_assert_eq!(steps, Ok(world.saturating_sub(skipped)));
         for me in 0..world {
@@ -34,8 +34,8 @@ proptest! {
     #[test]
     fn orders_without_their_last_ranks_are_prefixes(world in 1u32..=16, left_out in 0u32..=17) {
         for order in [
-            RankOrder::FromMe { start: 0, stride: 1, skipped: 0.into() },
-            RankOrder::FromMe { start: 0, stride: -1, skipped: 0.into() },
+            RankOrder::FromMe { start: 0, stride: 1, skipped: 0, but_last: Vec::new() },
+            RankOrder::FromMe { start: 0, stride: -1, skipped: 0, but_last: Vec::new() },
         ] {
             let short = order.clone().but_last(left_out);
             for me in 0..world {
@@ -52,7 +52,8 @@ fn what_is_left_out_may_depend_on_ranks() {
     let ring = || RankOrder::FromMe {
         start: 0,
         stride: -1,
-        skipped: 0.into(),
+        skipped: 0,
+        but_last: Vec::new(),
     };
     let none = |_| None;
     for world in 1..=128 {
@@ -69,6 +70,11 @@ fn what_is_left_out_may_depend_on_ranks() {
             assert_eq!(all.steps(me, world, &none), Ok(0));
             let fewer = ring().but_last(RankExpr::Me - world);
             assert_eq!(fewer.steps(me, world, &none), Err(RankError::Negative));
+            // Also where others leave out more than it.
+            for fewer in [RankExpr::from(-1), RankExpr::Me - world] {
+                let behind = ring().but_last(world).but_last(fewer).but_last(1);
+                assert_eq!(behind.steps(me, world, &none), Err(RankError::Negative));
+            }
         }
         let most = ring().but_last(RankExpr::Me).most_steps(world);
         assert_eq!(most, world);
@@ -89,12 +95,14 @@ fn every_rank_meets_every_peer_once_before_and_after() {
             RankOrder::FromMe {
                 start: 1,
                 stride: 1,
-                skipped: 1.into(),
+                skipped: 1,
+                but_last: Vec::new(),
             },
             RankOrder::FromMe {
                 start: -1,
                 stride: -1,
-                skipped: 1.into(),
+                skipped: 1,
+                but_last: Vec::new(),
             },
         ] {
             for me in 0..world {

@@ -81,7 +81,8 @@ fn orders_have_the_names_the_language_gives_them() {
     let other = RankOrder::FromMe {
         start: 2,
         stride: 3,
-        skipped: 0.into(),
+        skipped: 0,
+        but_last: Vec::new(),
     };
     assert_eq!(other.to_string(), "from(2 by 3, 0 skipped)");
     assert_eq!(TileOrder::Grouped(8).to_string(), "grouped(8)");

@@ -44,6 +44,24 @@ fn what_asks_about_ranks_has_right_warps() {
     }
 }
 
+/// An order that leaves out more than any number of 31 bits, in steps or at once, has no step.
+#[test]
+fn constants_of_any_size_may_be_left_out() {
+    for n in [(1 << 30) + 1, i64::MAX] {
+        for order in [ring(1).but_last(n), ring(1).but_last(1).but_last(n)] {
+            let mut s = ScheduleBuilder::new("left_out");
+            let gather = strangers::Gather::new(&mut s);
+            s.comm(2u32, |s| {
+                s.for_ranks("peer", order, |s, peer| gather.push(s, &peer));
+                s.for_ranks("peer", ranks().before_me(), |s, peer| gather.push(s, &peer));
+            });
+            gather.multiply(&mut s, ranks().from_me());
+            let program = s.finish();
+            verify::pipeline(pipeline(&program, 4)).unwrap_or_else(|found| panic!("{n}: {found}"));
+        }
+    }
+}
+
 #[test]
 fn what_asks_about_ranks_has_the_numbers_of_its_reference() {
     for (program, worlds) in STRANGERS {

@@ -2,7 +2,7 @@
 
 use counterflow_codegen as codegen;
 
-use crate::fixtures::strangers::{By, halves, rings};
+use crate::fixtures::strangers::{By, Gather, halves, rings};
 use codegen::builder::*;
 use codegen::diag::Diagnostics;
 use codegen::dtype::Dtype::Bf16;
@@ -279,6 +279,15 @@ fn wrong_settings() {
     let found = lower(&none, &Variant::new(2)).expect_err("no CTAs");
     insta::assert_snapshot!("roles_no_ctas", text(found));
 
+    for name in ["", "_", "gemm", "host", "two words", "1st", "halo;"] {
+        let named = rings(["halo", name], [2, 2]);
+        let found = lower(&named, &Variant::new(2)).expect_err(name);
+        let at = named.roles.get(1).map(|role| role.at.line());
+        assert_eq!(found.first().at.map(|at| at.line()), at);
+        let message = format!("a #[comm] role cannot be called `{name}`");
+        assert_eq!(found.first().message, message);
+    }
+
     let many = rings(["halo", "ring"], [100, 32]);
     let kernel = lower(&many, &Variant::new(2)).expect("a kernel");
     let found = Plan::new(&kernel, &shape(&kernel, 512), &Machine::h200()).expect_err("no room");
@@ -326,6 +335,47 @@ fn who_waits_for_the_gemm_does_not_join_it() {
     let comm = pipeline.comm.as_mut().expect("some CTAs move data");
     assert!(!comm.join_late);
     verify::pipeline(pipeline).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// What a role grants before its first item, or after the launch, holds up nobody who waits for it: whichever role stands
+/// first, and so grants.
+#[test]
+fn whoever_grants_credits_the_others_join_the_gemm() {
+    for order in [[0, 1, 2], [1, 0, 2], [2, 0, 1], [2, 1, 0]] {
+        let mut s = ScheduleBuilder::new("told_by_spare_warps");
+        let gather = Gather::new(&mut s);
+        let (w, y) = (s.local("w", Bf16), s.out("y", Bf16));
+        let tiles = s.tiles("tiles", y, (128, 256));
+        let computed = s.counters("computed", [world().into(), tiles.into()]);
+        for role in order {
+            match role {
+                0 => s.spare_warps(|s| {
+                    s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
+                        s.for_items("t", tiles.of(&chunk), |s, t| {
+                            s.wait(computed.at(&chunk).at(t));
+                        });
+                    });
+                }),
+                1 => s.comm(2, |s| {
+                    s.for_ranks("peer", ranks().before_me(), |s, peer| gather.push(s, &peer));
+                }),
+                _ => s.gemm(GemmOptions::default(), |s| {
+                    s.for_ranks("chunk", ranks().from_me(), |s, chunk| {
+                        s.for_items("t", tiles.of(&chunk).grouped(8), |s, t| {
+                            s.wait(gather.arrived.at(t.rows()));
+                            let acc = s.dot(gather.x.at(t), w.at(t));
+                            s.store(y.at(t), acc);
+                            s.signal(computed.at(&chunk).at(t), 1);
+                        });
+                    });
+                }),
+            }
+        }
+        let program = s.finish();
+        let pipeline = built(&program, 2);
+        assert!(pipeline.comm.as_ref().is_some_and(|comm| comm.join_late));
+        verify::pipeline(pipeline).unwrap_or_else(|error| panic!("{order:?}: {error}"));
+    }
 }
 
 /// A role whose items are given to the CTAs of another one.

@@ -62,7 +62,8 @@ fn grants(body: &[Block], credit: CounterId) -> bool {
     const ALL_OTHERS: RankOrder = RankOrder::FromMe {
         start: 1,
         stride: 1,
-        skipped: RankExpr::Const(1),
+        skipped: 1,
+        but_last: Vec::new(),
     };
     let signals =
         |op: &Op| matches!(&op.kind, OpKind::Signal { cells, .. } if cells.counter == credit);
