@@ -39,19 +39,27 @@ pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
         pieces,
         arrived,
     };
-    let (way, who) = (draw.of(6), draw.of(3));
+    let (way, who, moves_last) = (draw.of(8), draw.of(3), draw.of(4) == 1);
     let relay = (way == 5).then(|| s.symmetric("relay", Bf16, x.whole(), world()));
     let copies = |s: &mut ScheduleBuilder, draw: &mut Draw<'_>| match way {
-        0 | 1 => push(draw, s, moved),
-        2 => pull(draw, s, moved),
-        3 => ring_on(draw, s, moved),
+        0 | 1 => push(draw, s, moved, ranks().before_me()),
+        2 => pull(draw, s, moved, ranks().after_me()),
+        3 => {
+            // The last rank that a chunk comes to has nobody to pass it to, however that is written.
+            let last = [RankExpr::from(1), world() / world()][draw.of(2)].clone();
+            ring_on(draw, s, moved, ring(1).but_last(last), (me() + 1) % world());
+        }
         4 => two_steps(draw, s, moved),
         _ => relayed(draw, s, moved, relay.unwrap_or(x)),
     };
-    match who {
-        1 => s.spare_warps(|s| copies(s, draw)),
-        2 => s.copy_engine(|s| copies(s, draw)),
-        _ => s.comm(2u32, |s| copies(s, draw)),
+    let moves = |s: &mut ScheduleBuilder, draw: &mut Draw<'_>| match (way, who) {
+        (6.., _) => side_by_side(draw, s, moved, way == 7),
+        (_, 1) => s.spare_warps(|s| copies(s, draw)),
+        (_, 2) => s.copy_engine(|s| copies(s, draw)),
+        (_, _) => s.comm(2u32, |s| copies(s, draw)),
+    };
+    if !moves_last {
+        moves(s, draw);
     }
     let addend = draw.of(4);
     let bias = (addend == 1).then(|| s.vector("b", F32));
@@ -105,6 +113,41 @@ pub fn all_gather(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, sizes: Sizes) {
             });
         });
     });
+    if moves_last {
+        moves(s, draw);
+    }
+}
+
+/// Two roles at the same time, now and then under one name: each moves the rows of the ranks on one side of me, or passes on
+/// what goes around one way.
+fn side_by_side(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved, rings: bool) {
+    let one_name = draw.of(4) == 1;
+    let ctas = [1 + draw.of(2) as u32, 1 + draw.of(2) as u32];
+    for side in [0, 1] {
+        let (name, ctas) = match one_name {
+            true => ("both", ctas[0]),
+            false => (["after", "before"][side], ctas[side]),
+        };
+        let pulls = draw.of(2) == 1;
+        s.comm_named(name, ctas, |s| {
+            if rings {
+                let goes = [world() / 2, (world() - 1) / 2][side].clone();
+                let (step, to) = [(1, me() + 1), (-1, me() - 1)][side].clone();
+                let order = ring(step).but_last(world() - goes);
+                return ring_on(draw, s, moved, order, to % world());
+            }
+            let less = [(world() - 1) / 2, world() / 2][side].clone();
+            let upwards = pulls == (side == 0);
+            let peers = match upwards {
+                true => ranks().after_me(),
+                false => ranks().before_me(),
+            };
+            match pulls {
+                true => pull(draw, s, moved, peers.but_last(less)),
+                false => push(draw, s, moved, peers.but_last(less)),
+            }
+        });
+    }
 }
 
 /// Copies to the peer, perhaps under a condition.
@@ -113,9 +156,9 @@ fn hand_off(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, peer: &RankExpr, parts
     draw.perhaps(s, peer, |s| parts.iter().for_each(|part| part(s)));
 }
 
-fn push(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
+fn push(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved, peers: Ranks) {
     let Moved { x, from, .. } = moved;
-    s.for_ranks("peer", draw.order(ranks().before_me()), |s, peer| {
+    s.for_ranks("peer", draw.order(peers), |s, peer| {
         let chunk = draw.rank(me(), &peer);
         s.for_items("p", moved.pieces.of(chunk), |s, p| {
             let to = draw.rank(peer.clone(), &peer);
@@ -129,9 +172,9 @@ fn push(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
     });
 }
 
-fn pull(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
+fn pull(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved, peers: Ranks) {
     let Moved { x, from, .. } = moved;
-    s.for_ranks("peer", draw.order(ranks().after_me()), |s, peer| {
+    s.for_ranks("peer", draw.order(peers), |s, peer| {
         let chunk = draw.rank(peer.clone(), &peer);
         s.for_items("p", moved.pieces.of(chunk), |s, p| {
             let source = draw.rank(peer.clone(), &peer);
@@ -146,12 +189,15 @@ fn pull(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
 }
 
 /// Pass along a ring.
-fn ring_on(draw: &mut Draw<'_>, s: &mut ScheduleBuilder, moved: Moved) {
+fn ring_on(
+    draw: &mut Draw<'_>,
+    s: &mut ScheduleBuilder,
+    moved: Moved,
+    chunks: Ranks,
+    next: RankExpr,
+) {
     let Moved { x, from, .. } = moved;
-    let next = (me() + 1) % world();
-    // The last rank that a chunk comes to has nobody to pass it to, however that is written.
-    let last = [RankExpr::from(1), world() / world()][draw.of(2)].clone();
-    s.for_ranks("chunk", draw.order(ring(1).but_last(last)), |s, chunk| {
+    s.for_ranks("chunk", draw.order(chunks), |s, chunk| {
         s.for_items("p", moved.pieces.of(&chunk), |s, p| {
             let to = draw.rank(next.clone(), &chunk);
             let whom = draw.rank(next.clone(), &chunk);
