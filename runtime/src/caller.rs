@@ -10,6 +10,31 @@ use cudarc::driver::CudaStream;
 use std::sync::Arc;
 
 /// Whose order a launch is in: that of a stream, of a rank itself, or of a graph that is recorded.
+///
+/// ```
+/// use counterflow::op::Caller;
+/// use counterflow::{Communicator, Error, Op, Pending, Tensor, prelude::bf16, schedules::GemmOp};
+///
+/// /// On a stream, on a rank, or into a graph.
+/// fn square<'a>(
+///     op: &Op<GemmOp<'static>>,
+///     on: impl Into<Caller<'a>>,
+///     x: &Tensor<bf16>,
+///     y: &mut Tensor<bf16>,
+/// ) -> Result<Pending, Error> {
+///     let on: Caller = on.into();
+///     op.on(on).x(x).w(x).y(y).launch()
+/// }
+///
+/// let rank = &Communicator::emulated(1)?[0];
+/// let op = rank.op_of::<GemmOp>().first_options().up_to(64, 64, 64).build()?;
+/// let (x, mut y) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+/// square(&op, rank, &x, &mut y)?;
+/// square(&op, &rank.gpu().stream()?, &x, &mut y)?;
+/// let graph = rank.capture(|recording| square(&op, recording, &x, &mut y).map(drop))?;
+/// graph.launch(rank)?.wait()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Caller<'a>(Kind<'a>);
 

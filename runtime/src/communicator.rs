@@ -5,32 +5,43 @@
 //! [`Error::Stalled`] after the limit. A rank that ends early, or calls [`Communicator::abort`], ends the communicator:
 //! the others get [`Error::Aborted`] within a second. None of this hangs, and a new communicator can be built after it.
 
-use crate::cuda;
-use crate::device::Device;
+mod start;
+
 use crate::driver::{Address, Event, Gpu, Stream, Watch, is_done};
-use crate::emulated::{self, Machine};
 use crate::error::Error;
 use crate::gpu_order::Enqueueing;
 use crate::group::{
     Allocation, End, Entry, Granted, Group, Names, Needs, Passage, Placed, Request, Verdict,
-    threads,
 };
 use crate::proof::Proven;
 use crate::retire;
 use crate::streams::CopyStream;
 use counterflow_codegen::host::Queues;
 use counterflow_codegen::kernel::Kernel;
-use counterflow_codegen::shape::MAX_WORLD;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::debug;
 
-/// Seconds a rank waits for another, unless `UB_TIMEOUT` says otherwise.
-const TIMEOUT: u64 = 110;
-
 /// One rank of a group: its GPU, its stream, its slot of the heap.
+///
+/// ```
+/// use counterflow::Communicator;
+///
+/// let ranks = Communicator::emulated(2)?; // or `local(2)`: a GPU each
+/// let read = Communicator::each(&ranks, |rank| {
+///     rank.reserve(2 << 20)?; // a slot of the heap on every rank
+///     let buffer = rank.allocate::<u32>("x", [4])?;
+///     let peer = (rank.rank() + 1) % rank.world();
+///     buffer.write_on(peer, &[rank.rank(); 4])?;
+///     rank.synchronize()?; // what this rank enqueued is done
+///     rank.barrier()?; // and what its peers enqueued
+///     buffer.read()
+/// })?;
+/// assert_eq!(read, [[1; 4], [0; 4]]);
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Communicator {
     rank: u32,
@@ -55,143 +66,19 @@ pub fn share(sms: u32, sharing: u32, copied: bool) -> u32 {
 }
 
 impl Communicator {
-    /// One rank on each of the first `world` GPUs of this process: give each to a thread of its own.
-    ///
-    /// # Errors
-    /// [`Error::NoDevice`] where there are not so many, with those that there are and the ways to share them, or where they
-    /// do not reach each other.
-    pub fn local(world: u32) -> Result<Vec<Communicator>, Error> {
-        let count = cuda::Gpu::count()?;
-        if count < world {
-            let gpus = (0..count).map(|gpu| Ok(cuda::Gpu::open(gpu)?.name().to_owned()));
-            return Err(too_few(world, &gpus.collect::<Result<Vec<_>, Error>>()?));
-        }
-        let gpus = (0..world).collect::<Vec<_>>();
-        Communicator::on(&gpus, None)
-    }
-
-    /// Several ranks on one GPU, for profilers and sanitizers, which see one kernel at a time. Kernels that wait for
-    /// each other must all fit on the GPU at once.
-    ///
-    /// The driver may let a call that takes memory of a GPU wait until nothing runs there. So take all memory before
-    /// the ranks launch: a peer's kernel that waits for this rank's launch would hold up the call that comes before it.
-    /// Memory that a stream freed before is there at once: this communicator lets the GPU's memory pool keep what is
-    /// freed, and lets no allocation of the process on that GPU wait for a free in another stream.
-    ///
-    /// # Errors
-    /// [`Error::NoDevice`] where there is no GPU.
-    pub fn loopback(world: u32) -> Result<Vec<Communicator>, Error> {
-        legal(world as usize)?;
-        Communicator::on(&vec![0; world as usize], None)
-    }
-
-    /// Rank `r` on GPU `gpus[r]`. A slot has that many bytes of addresses, by default as many as the largest GPU's
-    /// memory.
-    ///
-    /// The first call that asks for a GPU sets `CUDA_DEVICE_MAX_CONNECTIONS`, the number of hardware queues, to 32 if
-    /// nobody set it. Make that call before you start threads that read the environment other than by `std::env`.
-    ///
-    /// # Errors
-    /// As [`Communicator::local`]; [`Error::Environment`] if that variable is not a number from 1 to 32.
-    pub fn on(gpus: &[u32], slot: Option<u64>) -> Result<Vec<Communicator>, Error> {
-        let timeout = timeout()?;
-        legal(gpus.len())?;
-        retire::sweep();
-        let mut opened: Vec<Gpu> = Vec::new();
-        for ordinal in gpus {
-            let gpu = cuda::Gpu::open(*ordinal)?;
-            if opened.iter().any(|other| other.ordinal() == *ordinal) {
-                gpu.allocate_without_waits()?;
-            }
-            opened.push(Arc::new(gpu).into());
-        }
-        Communicator::of(opened, slot, timeout)
-    }
-
-    /// Ranks on emulated GPUs in this process, one each, for machines without GPUs and for tests. Every call is as on
-    /// GPUs; launches run their checked plan tile by tile, and nothing is compiled.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] for no rank, or more than 128.
-    pub fn emulated(world: u32) -> Result<Vec<Communicator>, Error> {
-        legal(world as usize)?;
-        let machine = Machine::new(world as usize, 0, u64::MAX);
-        let gpus = (0..world).map(|gpu| emulated::Gpu::of(&machine, gpu).into());
-        Communicator::of(gpus.collect(), None, timeout()?)
-    }
-
-    /// The same ranks, with proofs that others made.
-    #[cfg(test)]
-    pub(crate) fn proving_in(mut ranks: Vec<Self>, proven: &Arc<Proven>) -> Vec<Self> {
-        for rank in &mut ranks {
-            rank.proven = proven.clone();
-        }
-        ranks
-    }
-
-    /// A rank on each of these GPUs.
-    pub(crate) fn of(
-        gpus: Vec<Gpu>,
-        slot: Option<u64>,
-        timeout: Duration,
-    ) -> Result<Vec<Communicator>, Error> {
-        legal(gpus.len())?;
-        let group = Arc::new(Group::new(gpus, slot, timeout)?);
-        debug!(
-            ranks = group.gpus().len(),
-            gpus = ?group.gpus().iter().map(Gpu::ordinal).collect::<Vec<_>>(),
-            slot_bytes = group.stride(),
-            time_limit = ?timeout,
-            "communicator"
-        );
-        let proven = Arc::new(Proven::default());
-        let ranks = (0..).zip(group.streams());
-        let made = ranks.map(|(rank, stream)| Communicator {
-            rank,
-            stream: stream.clone(),
-            lent: Arc::default(),
-            launching: Arc::default(),
-            copies: Arc::default(),
-            group: group.clone(),
-            proven: proven.clone(),
-            seat: true,
-        });
-        Ok(made.collect())
-    }
-
-    /// Runs `f` for every rank, each on a thread of its own.
-    ///
-    /// A rank whose `f` returns an error or panics ends the communicator: the others' waits end within a second, and
-    /// their calls give [`Error::Aborted`] with that cause. Catch inside of `f` what the ranks can go on after.
-    ///
-    /// # Errors
-    /// The cause: that of the lowest rank that was not only told of another's.
-    ///
-    /// # Panics
-    /// If `f` does on a rank.
-    pub fn each<T: Send>(
-        ranks: &[Communicator],
-        f: impl Fn(&Communicator) -> Result<T, Error> + Sync,
-    ) -> Result<Vec<T>, Error> {
-        std::thread::scope(|scope| {
-            let f = &f;
-            let one =
-                |rank: &Communicator| threads::telling(|| f(rank), |why| rank.ended_early(why));
-            let threads: Vec<_> = ranks
-                .iter()
-                .map(|rank| scope.spawn(move || one(rank)))
-                .collect();
-            let results = threads.into_iter().map(|thread| {
-                let done = thread.join();
-                done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            });
-            threads::all(results.collect())
-        })
-    }
-
     /// Ends the communicator, from any thread: kernels that wait give up within milliseconds and drain, and every rank's
     /// calls give [`Error::Aborted`] with that reason. The GPUs' contexts live, and a new communicator can be built. If
     /// it has ended before, the first cause stays.
+    ///
+    /// ```
+    /// use counterflow::Communicator;
+    ///
+    /// let ranks = Communicator::emulated(2)?;
+    /// ranks[1].abort("the server shuts down");
+    /// let error = ranks[0].barrier().unwrap_err();
+    /// assert_eq!(error.to_string(), "rank 1 ended the communicator: the server shuts down");
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     pub fn abort(&self, reason: impl std::fmt::Display) {
         let rank = self.rank;
         let told = format!("rank {rank} ended the communicator: {reason}");
@@ -229,6 +116,16 @@ impl Communicator {
     ///
     /// The driver copies within a GPU by kernels, even if asked for a copy engine. One SM is left to them, because the
     /// kernels that wait for the copies keep their own SMs until the copies are done.
+    ///
+    /// ```
+    /// use counterflow::codegen::lower::lower;
+    /// use counterflow::{Communicator, Variant, schedules::ag_gemm};
+    ///
+    /// let ranks = Communicator::emulated(2)?;
+    /// let kernel = lower(&ag_gemm(), &Variant::new(2))?;
+    /// assert_eq!(ranks[0].sms(&kernel), ranks[0].gpu().sms()); // each rank has a GPU of its own
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     pub fn sms(&self, kernel: &Kernel) -> u32 {
         self.share(kernel.roles.iter().any(|role| role.kind.sequential()))
     }
@@ -244,6 +141,18 @@ impl Communicator {
 
     /// This rank's stream: all launches, copies and fills of this rank are in its order. Others may use it too. From the
     /// first call on it may hold their kernels, so no launch there is a programmatic dependent launch any more.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, driver::Event};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let tensor = rank.zeros::<f32>([64, 64])?;
+    /// tensor.fill(0xff)?;
+    /// let filled = Event::record(rank.stream())?;
+    /// let mine = rank.gpu().stream()?;
+    /// mine.wait(&filled)?; // what comes later in this stream comes after the fill
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     pub fn stream(&self) -> &Stream {
         self.lent.store(true, Ordering::Relaxed);
         &self.stream
@@ -299,7 +208,20 @@ impl Communicator {
         &self.proven
     }
 
-    /// Maps memory to the first `bytes` of every rank's slot. Collective. No address changes.
+    /// Maps memory to the first `bytes` of every rank's slot. Collective. No address changes. A little more than the first
+    /// MiB is the communicator's own: reserve that beside what buffers and ops take.
+    ///
+    /// ```
+    /// use counterflow::Communicator;
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// rank.reserve(2 << 20)?;
+    /// let error = rank.allocate::<f32>("x", [1024, 1024]).unwrap_err();
+    /// println!("{error}: {}", error.help().unwrap_or_default()); // it says how much to reserve
+    /// rank.reserve(8 << 20)?;
+    /// rank.allocate::<f32>("x", [1024, 1024])?;
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Too little memory or too few addresses; [`Error::Mismatch`], [`Error::Stalled`].
@@ -422,6 +344,19 @@ impl Communicator {
     }
 
     /// Bytes from a rank's slot to the next.
+    ///
+    /// ```
+    /// use counterflow::Communicator;
+    ///
+    /// let ranks = Communicator::emulated(2)?;
+    /// Communicator::each(&ranks, |rank| {
+    ///     rank.reserve(2 << 20)?;
+    ///     let x = rank.allocate::<u8>("x", [16])?;
+    ///     assert_eq!(x.on(1), x.on(0).plus(rank.stride()));
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     pub fn stride(&self) -> u64 {
         self.group.stride()
     }
@@ -485,38 +420,6 @@ impl Drop for Communicator {
     }
 }
 
-/// Rejects worlds that no schedule is proven for.
-fn legal(world: usize) -> Result<(), Error> {
-    if world == 0 || world > MAX_WORLD as usize {
-        return Err(Error::Usage {
-            what: format!("a communicator of {world} ranks"),
-            legal: format!("1 to {MAX_WORLD}"),
-        });
-    }
-    Ok(())
-}
-
-/// Fewer GPUs than ranks: which there are, and how ranks can share them.
-fn too_few(world: u32, gpus: &[String]) -> Error {
-    let named = gpus.iter().enumerate();
-    let named: Vec<String> = named.map(|(gpu, name)| format!("{gpu} ({name})")).collect();
-    let shared: Vec<String> = (0..world)
-        .map(|rank| (rank as usize % gpus.len().max(1)).to_string())
-        .collect();
-    Error::NoDevice {
-        device: Device::Cuda,
-        why: format!(
-            "{world} ranks want a GPU each, and there are {}: {}",
-            gpus.len(),
-            named.join(", ")
-        ),
-        help: format!(
-            "let ranks share them: `Communicator::on(&[{}], None)`, or `loopback({world})` with all on the first; `emulated({world})` needs no GPU",
-            shared.join(", ")
-        ),
-    }
-}
-
 /// A meeting gave what nobody asked for.
 pub(crate) fn misled(granted: &Granted) -> Error {
     Error::Mismatch {
@@ -525,37 +428,9 @@ pub(crate) fn misled(granted: &Granted) -> Error {
     }
 }
 
-/// How long a rank waits for another.
-fn timeout() -> Result<Duration, Error> {
-    let Some(text) = std::env::var_os("UB_TIMEOUT").filter(|text| !text.is_empty()) else {
-        return Ok(Duration::from_secs(TIMEOUT));
-    };
-    let seconds = text.to_str().and_then(|text| text.parse::<f64>().ok());
-    seconds
-        .filter(|seconds| *seconds > 0.0 && *seconds <= 1e6)
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| Error::Usage {
-            what: format!("UB_TIMEOUT={}", text.to_string_lossy()),
-            legal: "seconds, above 0 and at most a million".into(),
-        })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn too_few_gpus_are_named_with_the_ways_to_share_them() {
-        let error = too_few(4, &["one".into(), "two".into()]);
-        assert_eq!(
-            error.to_string(),
-            "device cuda: 4 ranks want a GPU each, and there are 2: 0 (one), 1 (two)"
-        );
-        let help = error.help().unwrap_or_default();
-        for way in ["on(&[0, 1, 0, 1], None)", "loopback(4)", "emulated(4)"] {
-            assert!(help.contains(way), "{help}");
-        }
-    }
 
     #[test]
     fn ranks_that_share_a_gpu_leave_the_driver_an_sm_for_its_copies() {

@@ -1,6 +1,21 @@
 //! What a plan can run on.
 
 /// A kind of device. It is an enum, so that no generic parameter spreads through the API.
+///
+/// ```
+/// use counterflow::{Communicator, Device};
+///
+/// let device = Device::from_name("cuda").expect("a device");
+/// assert_eq!(Device::ALL.map(Device::name), ["cpu", "cuda"]);
+/// let ranks = match device.open() {
+///     Ok(_) => Communicator::loopback(2)?,
+///     Err(why) => {
+///         println!("{why}"); // no driver, no GPU, or not Hopper
+///         Communicator::emulated(2)?
+///     }
+/// };
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Device {

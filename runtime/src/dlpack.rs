@@ -89,6 +89,19 @@ impl<T: Element> Tensor<T> {
 impl Communicator {
     /// This rank's part of a buffer in the heap, handed to another library: as [`Tensor::to_dlpack`].
     ///
+    /// ```
+    /// use counterflow::{Communicator, Error, UserBuffer};
+    ///
+    /// Communicator::each(&Communicator::emulated(2)?, |rank| {
+    ///     rank.reserve(2 << 20)?;
+    ///     let buffer: UserBuffer<f32> = rank.allocate("x", [4, 8])?;
+    ///     let given = rank.to_dlpack(&buffer, &rank.gpu().stream()?)?;
+    ///     drop(given); // or `given.into_raw()`, for another library
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Usage`] for a buffer of another communicator or rank, and as there.
     pub fn to_dlpack<T: Element>(
@@ -116,6 +129,19 @@ impl Communicator {
     /// A tensor that another library made, on this rank's GPU. What this rank enqueues from now on comes after what is in
     /// `on`, the stream in whose order the other library used it. The deleter is called once every handle is dropped, and
     /// every launch and graph that was given one is done; also if the tensor is refused.
+    ///
+    /// [`Tensor::to_dlpack`] has an example of both ways. A tensor of other elements is refused, and deleted:
+    ///
+    /// ```
+    /// use counterflow::Communicator;
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let raw = rank.zeros::<f32>([4, 8])?.to_dlpack(rank.stream())?.into_raw();
+    /// // SAFETY: it was just made, and nobody else has it.
+    /// let error = unsafe { rank.tensor_from_dlpack::<u8>(raw, rank.stream()) }.unwrap_err();
+    /// assert_eq!(error.kind(), "usage");
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     ///
     /// # Safety
     /// `tensor` is a whole struct of DLPack's version 1, which nobody else deletes, and whose deleter may be called from

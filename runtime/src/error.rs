@@ -6,6 +6,21 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// Why something was not done. A rejection by a compiler stage keeps its diagnostics.
+///
+/// ```
+/// use counterflow::{Communicator, Error};
+///
+/// let rank = &Communicator::emulated(1)?[0];
+/// match rank.op(&counterflow::schedules::gemm()).up_to(64, 64, 7).build() {
+///     Ok(op) => println!("{op:?}"),
+///     // The compiler's report, with the schedule's lines.
+///     Err(Error::Rejected(found)) => println!("{found}"),
+///     // Nobody waits for a dead communicator: build a new one.
+///     Err(Error::Stalled(_) | Error::Aborted { .. }) => {}
+///     Err(other) => eprintln!("{}: {other}. {}", other.kind(), other.help().unwrap_or_default()),
+/// }
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -183,6 +198,19 @@ impl std::error::Error for Error {
 }
 
 /// The compiler rejected a text.
+///
+/// ```
+/// use counterflow::Error;
+/// use counterflow::error::{CompileError, Excerpt};
+///
+/// /// What an editor needs: file, line and message.
+/// fn places(error: &Error) -> Vec<(String, u32, String)> {
+///     let Error::Compile(compile) = error else { return Vec::new() };
+///     let CompileError { excerpts, .. } = &**compile;
+///     let place = |at: &Excerpt| (at.file.clone(), at.line, at.message.clone());
+///     excerpts.iter().map(place).collect()
+/// }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CompileError {
     /// The source's name.
@@ -227,6 +255,19 @@ impl fmt::Display for CompileError {
 }
 
 /// The report of a rank that gave up waiting: who waited, for what, and how far it was.
+///
+/// ```
+/// use counterflow::{Error, Pending};
+///
+/// fn wait(done: &Pending) -> Result<(), Error> {
+///     done.wait().inspect_err(|error| {
+///         if let Error::Stalled(stall) = error {
+///             eprintln!("rank {} waited for {}", stall.rank, stall.waited_on);
+///             eprintln!("launches of each rank: {:?}", stall.enqueued);
+///         }
+///     })
+/// }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Stall {
     /// The rank that gave up first.

@@ -19,6 +19,24 @@ use tracing::debug;
 
 /// Recorded launches with frozen arguments. It keeps the memory and the kernels that they use. Dropping it under a replay
 /// is fine. Every rank replays its own, as it would launch: the ranks' launches are compared at each replay.
+///
+/// ```
+/// use counterflow::{Communicator, prelude::bf16, schedules::GemmOp};
+///
+/// let rank = &Communicator::emulated(1)?[0];
+/// let op = rank.op_of::<GemmOp>().first_options().up_to(64, 64, 64).build()?;
+/// let (x, mut y, mut z) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+/// let graph = rank.capture(|recording| {
+///     op.on(recording).x(&x).w(&x).y(&mut y).launch()?;
+///     op.on(recording).x(&y).w(&x).y(&mut z).launch().map(drop)
+/// })?;
+/// assert_eq!((graph.len(), graph.is_empty()), (2, false));
+/// x.fill(0)?; // each replay sees what is there then
+/// let done = graph.launch(rank)?;
+/// drop(graph); // the replay keeps what it uses
+/// done.wait()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Graph {
     rank: Arc<Communicator>,
@@ -29,6 +47,21 @@ pub struct Graph {
 impl Communicator {
     /// Records the launches that `record` makes on what it is given. Nothing of them runs now. Launches with copies by
     /// copy engine are refused: the values that these wait for change with every launch.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, prelude::bf16, schedules::GemmOp};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<GemmOp>().first_options().up_to(64, 64, 64).build()?;
+    /// let (x, mut y) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+    /// let graph = rank.capture(|recording| {
+    ///     let recorded = op.on(recording).x(&x).w(&x).y(&mut y).launch()?;
+    ///     assert!(recorded.wait().is_err(), "nothing runs, so nothing can be waited for");
+    ///     Ok(())
+    /// })?;
+    /// graph.launch(rank)?.wait()?;
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of `record`; what the driver cannot record.

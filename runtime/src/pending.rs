@@ -7,6 +7,19 @@ use std::sync::Arc;
 
 /// A launch that was enqueued: ask it, wait for it, or drop it. It owns none of the launch's memory and borrows nothing:
 /// dropping it does nothing, and the launch keeps what it needs without it.
+///
+/// ```
+/// use counterflow::{Communicator, prelude::bf16, schedules::GemmOp};
+///
+/// let rank = &Communicator::emulated(1)?[0];
+/// let op = rank.op_of::<GemmOp>().first_options().up_to(64, 64, 64).build()?;
+/// let (x, mut y) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+/// let done = op.on(rank).x(&x).w(&x).y(&mut y).launch()?;
+/// done.wait_on(&rank.gpu().stream()?)?; // another stream goes on after it
+/// done.wait()?; // and so does this thread
+/// assert!(done.is_done()?);
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Pending {
     rank: Arc<Communicator>,

@@ -9,6 +9,29 @@ use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A graph that is being recorded: launch ops on it, and enqueue other work on its [stream](Recording::stream).
+///
+/// ```
+/// use counterflow::{Communicator, Error, Op, Recording, Tensor, prelude::bf16, schedules::GemmOp};
+///
+/// fn layer(
+///     recording: &Recording,
+///     op: &Op<GemmOp<'static>>,
+///     x: &Tensor<bf16>,
+///     y: &mut Tensor<bf16>,
+/// ) -> Result<(), Error> {
+///     op.on(recording).x(x).w(x).y(y).launch()?;
+///     // SAFETY: nothing is enqueued there that the graph would have to keep.
+///     let stream = unsafe { recording.stream() };
+///     assert!(stream.is_capturing());
+///     Ok(())
+/// }
+///
+/// let rank = &Communicator::emulated(1)?[0];
+/// let op = rank.op_of::<GemmOp>().first_options().up_to(64, 64, 64).build()?;
+/// let (x, mut y) = (rank.zeros([64, 64])?, rank.zeros([64, 64])?);
+/// rank.capture(|recording| layer(recording, &op, &x, &mut y))?.launch(rank)?.wait()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Recording {
     rank: Arc<Communicator>,

@@ -18,6 +18,21 @@ pub(crate) fn rows_and_columns(shape: &[usize]) -> [usize; 2] {
 /// Rows of elements on one rank's GPU, one row after another. A clone, and a view of [some rows](Tensor::rows), are
 /// handles of the same memory. It is freed when no handle and no launch that was given one needs it any more: dropping a
 /// handle under a running kernel is fine.
+///
+/// ```
+/// use counterflow::Communicator;
+///
+/// let rank = &Communicator::emulated(1)?[0];
+/// let tensor = rank.zeros::<f32>([3, 2])?;
+/// tensor.write(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+/// let last = tensor.rows(2..3)?;
+/// assert_eq!((last.shape(), last.len(), last.is_empty()), ([1, 2], 2, false));
+/// tensor.rows(0..1)?.copy_from(&last)?;
+/// assert_eq!(tensor.read()?, [5.0, 6.0, 3.0, 4.0, 5.0, 6.0]);
+/// tensor.fill(0)?;
+/// assert_eq!(last.read()?, [0.0; 2]);
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Tensor<T> {
     memory: Arc<Memory<T>>,
@@ -72,6 +87,18 @@ impl Communicator {
     /// A tensor in memory that somebody else allocated and frees: the raw door for other libraries, and for other versions
     /// of cudarc.
     ///
+    /// ```
+    /// use counterflow::Communicator;
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let theirs = rank.zeros::<f32>([4, 8])?; // stands for another library's memory
+    /// // SAFETY: it has 4 * 8 elements, and outlives `ours` and its work.
+    /// let ours = unsafe { rank.tensor_from_raw::<f32>(theirs.address().get(), [4, 8])? };
+    /// ours.write(&[1.0; 32])?;
+    /// assert_eq!(theirs.read()?, [1.0; 32]);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
     /// # Safety
     /// From `address` on there are as many elements as the shape has, in memory of this rank's GPU. They stay there until
     /// every handle of the tensor is dropped and every launch and graph that was given one is done. Whoever else uses them
@@ -98,6 +125,16 @@ impl Communicator {
 
     /// A tensor of zeros on this rank's GPU that no peer addresses: an operand or a result. The last extent is the
     /// columns.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, prelude::bf16};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let bias = rank.zeros::<f32>([256])?;
+    /// let heads = rank.zeros::<bf16>([4, 32, 64])?;
+    /// assert_eq!((bias.shape(), heads.shape()), ([1, 256], [128, 64]));
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     ///
     /// # Errors
     /// When the GPU's memory is full.
@@ -163,6 +200,15 @@ impl<T: Element> Tensor<T> {
 
     /// Some of its rows: another handle of the same memory.
     ///
+    /// ```
+    /// # use counterflow::Communicator;
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// let tensor = rank.zeros::<f32>([3, 2])?;
+    /// let error = tensor.rows(1..4).unwrap_err();
+    /// assert_eq!(error.to_string(), "rows 1..4 of 3");
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Usage`] for rows that it does not have.
     pub fn rows(&self, rows: Range<usize>) -> Result<Tensor<T>, Error> {
@@ -180,6 +226,14 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Where it is on its GPU. To use the number with another library is as unsafe as that library's call.
+    ///
+    /// ```
+    /// # use counterflow::Communicator;
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// let tensor = rank.zeros::<f32>([3, 2])?;
+    /// assert_eq!(tensor.rows(1..2)?.address(), tensor.address().plus(8));
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     pub fn address(&self) -> Address {
         let bytes = self.first * size_of::<T>();
         self.memory.address().plus(bytes as u64)

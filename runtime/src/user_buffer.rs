@@ -11,6 +11,25 @@ use tracing::debug;
 
 /// A tensor on each rank, at one offset of the heap. The memory is freed when every rank has dropped its handles and the
 /// work that was enqueued until then is done: a handle may be dropped under a running kernel.
+///
+/// ```
+/// use counterflow::Communicator;
+///
+/// Communicator::each(&Communicator::emulated(2)?, |rank| {
+///     rank.reserve(2 << 20)?;
+///     let buffer = rank.allocate::<f32>("activations", [2, 3])?;
+///     assert_eq!((buffer.name(), buffer.shape()), ("activations", &[2, 3][..]));
+///     assert_eq!((buffer.len(), buffer.is_empty()), (6, false));
+///     buffer.write(&[1.0; 6])?; // this rank's elements
+///     rank.synchronize()?;
+///     rank.barrier()?;
+///     let peer = 1 - rank.rank();
+///     assert_eq!(buffer.read_on(peer)?, [1.0; 6]);
+///     assert!(buffer.read_on(2).is_err_and(|error| error.to_string() == "rank 2 of 2"));
+///     rank.barrier() // a rank that ends early ends its peers' waits
+/// })?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct UserBuffer<T> {
     allocation: Arc<Allocation>,
@@ -27,6 +46,19 @@ impl Communicator {
     /// Heap memory for a tensor of that shape, zeroed, at the same offset on every rank. Collective: every rank gives the
     /// same name, shape and type, and one call of a rank runs at a time. It waits for the other ranks' calls, not for
     /// their GPUs.
+    ///
+    /// ```
+    /// use counterflow::Communicator;
+    ///
+    /// let ranks = Communicator::emulated(2)?;
+    /// let ended = Communicator::each(&ranks, |rank| {
+    ///     rank.reserve(2 << 20)?;
+    ///     let name = ["x", "y"][rank.rank() as usize]; // every rank must give the same
+    ///     rank.allocate::<f32>(name, [4]).map(drop)
+    /// });
+    /// assert_eq!(ended.unwrap_err().kind(), "mismatch");
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Usage`] for more bytes than there are addresses; too little is reserved; [`Error::Mismatch`] if a rank
@@ -114,6 +146,16 @@ impl<T: Element> UserBuffer<T> {
     }
 
     /// Bytes from the start of a rank's slot: the same on every rank.
+    ///
+    /// ```
+    /// # use counterflow::Communicator;
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// # rank.reserve(2 << 20)?;
+    /// let (x, y) = (rank.allocate::<f32>("x", [4])?, rank.allocate::<f32>("y", [4])?);
+    /// assert_eq!(y.address(), x.address().plus(y.offset() - x.offset()));
+    /// assert_eq!(x.address(), x.on(rank.rank()));
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     pub fn offset(&self) -> u64 {
         self.allocation.offset()
     }
@@ -141,6 +183,21 @@ impl<T: Element> UserBuffer<T> {
 
     /// Writes a peer's elements, in the order of this rank's stream.
     ///
+    /// ```
+    /// # use counterflow::Communicator;
+    /// # let ranks = Communicator::emulated(2)?;
+    /// # Communicator::each(&ranks, |rank| {
+    /// #     rank.reserve(2 << 20)?;
+    /// let buffer = rank.allocate::<u32>("from", [1])?;
+    /// buffer.write_on(1 - rank.rank(), &[rank.rank()])?;
+    /// rank.synchronize()?;
+    /// rank.barrier()?;
+    /// assert_eq!(buffer.read()?, [1 - rank.rank()]);
+    /// #     rank.barrier()
+    /// # })?;
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`UserBuffer::write`]; [`Error::Usage`] if there is no such rank.
     pub fn write_on(&self, rank: u32, values: &[T]) -> Result<(), Error> {
@@ -162,6 +219,19 @@ impl<T: Element> UserBuffer<T> {
     }
 
     /// Copies as many elements from the front of this rank's as `to` has, in the order of the rank's launches.
+    ///
+    /// ```
+    /// # use counterflow::Communicator;
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// # rank.reserve(2 << 20)?;
+    /// let buffer = rank.allocate::<f32>("x", [4, 2])?;
+    /// let (from, to) = (rank.zeros::<f32>([4, 2])?, rank.zeros::<f32>([1, 2])?);
+    /// buffer.fill(0xff)?;
+    /// buffer.copy_from(&from)?;
+    /// buffer.copy_to(&to)?; // as many as `to` has
+    /// assert_eq!(to.read()?, [0.0; 2]);
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`UserBuffer::copy_from`].

@@ -11,6 +11,8 @@ use counterflow_codegen::verify::{Checked, Series};
 use std::collections::BTreeMap;
 
 /// How one launch's outputs compare with the reference.
+///
+/// [`Run`] has an example.
 #[derive(Clone, Debug)]
 pub struct Compared {
     /// The largest distance of an element from its reference.
@@ -26,6 +28,25 @@ pub struct Compared {
 }
 
 /// Launches run one after another on every rank.
+///
+/// ```
+/// use counterflow::codegen::{lower::lower, verify};
+/// use counterflow::cpu::{self, Compared, Run};
+/// use counterflow::{Machine, Shape, Variant, schedules::ag_gemm};
+///
+/// let shape = Shape::new(64, 32, 16);
+/// let kernel = verify::kernel(lower(&ag_gemm(), &Variant::new(2))?)?;
+/// let series = verify::series(&kernel, &shape, &Machine::h200())?;
+/// let plan = series.plan(&shape)?;
+/// let run: Run = cpu::run(&series, vec![&plan, &plan], 7)?; // two launches, one after another
+/// let second: Compared = run.compare(1)?.expect("a reference");
+/// assert!(second.of_allowed < 1.0, "within what rounding allows");
+/// println!("{} elements, at most {} off; {} steps", second.elements, second.max_error, run.steps());
+///
+/// // Other orders of the same steps, without numbers.
+/// (0..4).try_for_each(|seed| cpu::interleave(&series, &[&plan], seed))?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Run<'a> {
     series: &'a Series,
@@ -35,6 +56,8 @@ pub struct Run<'a> {
 }
 
 /// Runs `plans` of a series one after another. `seed` determines the numbers and the interleaving.
+///
+/// [`Run`] has an example.
 ///
 /// # Errors
 /// A plan of another series, or a failure in the emulator, which a checked plan should not have.
@@ -54,6 +77,8 @@ pub fn run<'a>(
 }
 
 /// Runs the same launches without numbers in another interleaving, and only tracks accesses.
+///
+/// [`Run`] has an example.
 ///
 /// # Errors
 /// As [`run`].

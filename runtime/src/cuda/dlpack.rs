@@ -9,12 +9,37 @@ use dlpack_rs::safe::{TensorInfo, pack_versioned};
 use std::ptr::NonNull;
 
 /// The standard's struct, of version 1.
+///
+/// ```
+/// use counterflow::{Communicator, dlpack::ManagedTensor};
+///
+/// let rank = &Communicator::emulated(1)?[0];
+/// let mut raw = rank.zeros::<f32>([4, 8])?.to_dlpack(rank.stream())?.into_raw();
+/// // SAFETY: it was just made, and nobody else has it.
+/// let given: &mut ManagedTensor = unsafe { raw.as_mut() };
+/// assert_eq!((given.version.major, given.dl_tensor.ndim), (1, 2));
+/// // SAFETY: the same; this deletes it.
+/// drop(unsafe { counterflow::dlpack::Managed::from_raw(raw) });
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 pub type ManagedTensor = dlpack_rs::ffi::DLManagedTensorVersioned;
 
 /// The standard's version that we write and read.
 const MAJOR: u32 = 1;
 
 /// A tensor on its way to another library or from one. If it is dropped, its deleter is called.
+///
+/// ```
+/// use counterflow::{Communicator, dlpack::Managed};
+///
+/// let rank = &Communicator::emulated(1)?[0];
+/// let given: Managed = rank.zeros::<f32>([4, 8])?.to_dlpack(rank.stream())?;
+/// let raw = given.into_raw(); // for a library that calls the deleter
+/// // SAFETY: it is whole, and nobody else has it.
+/// let back = unsafe { Managed::from_raw(raw) };
+/// drop(back); // the deleter frees the tensor
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Managed(NonNull<ManagedTensor>);
 

@@ -10,6 +10,21 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 /// One GPU, with its primary context held: other libraries of the process share it.
+///
+/// ```no_run
+/// use counterflow::cuda::Gpu;
+///
+/// println!("{} GPUs", Gpu::count()?);
+/// let gpu = Gpu::open(0)?;
+/// gpu.must_be_hopper()?;
+/// println!("{} {} {}: {} SMs, {} bytes", gpu.ordinal(), gpu.name(), gpu.uuid()?, gpu.sms(), gpu.memory());
+/// gpu.keep_freed()?; // for a program that allocates often
+/// let stream = gpu.stream()?;
+/// gpu.bind()?; // for another library's calls in this thread
+/// println!("{} streams and more share the context", gpu.context().ordinal());
+/// gpu.synchronize()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Gpu {
     context: Arc<CudaContext>,
@@ -113,6 +128,18 @@ impl Gpu {
 
     /// A stream of this GPU's primary context that somebody else made and destroys: the raw door for other libraries, and
     /// for other versions of cudarc. `driver::Stream::from` takes it.
+    ///
+    /// ```no_run
+    /// use counterflow::{Communicator, Error, driver::Stream};
+    /// use std::ffi::c_void;
+    ///
+    /// /// # Safety
+    /// /// `raw` is a stream of the rank's GPU, and outlives what this gives.
+    /// unsafe fn borrowed(rank: &Communicator, raw: *mut c_void) -> Result<Stream, Error> {
+    ///     // SAFETY: the caller's promise.
+    ///     Ok(unsafe { rank.gpu().cuda()?.borrowed_stream(raw) }.into())
+    /// }
+    /// ```
     ///
     /// # Safety
     /// `raw` is a `CUstream` of the primary context of this GPU, and lives as long as what this gives and every clone.
@@ -236,6 +263,15 @@ fn apart([one, other]: [u32; 2], reaches: bool, adds: bool) -> Option<Error> {
 
 impl Device {
     /// Whether this machine has the device.
+    ///
+    /// ```
+    /// use counterflow::Device;
+    ///
+    /// assert!(Device::Cpu.open().is_ok()); // the emulator is always there
+    /// if let Err(why) = Device::Cuda.open() {
+    ///     println!("{why}: {}", why.help().unwrap_or_default());
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`Error::NoDevice`], with what to do instead.

@@ -7,6 +7,24 @@ use counterflow_codegen::dtype::Dtype;
 use cudarc::driver::sys;
 
 /// A tensor and its boxes.
+///
+/// ```no_run
+/// use counterflow::cuda::{Arguments, MapSpec, TensorMap};
+/// use counterflow::{Communicator, Dtype};
+///
+/// let rank = &Communicator::local(1)?[0];
+/// let x = rank.zeros::<counterflow::prelude::bf16>([512, 1024])?;
+/// let spec = MapSpec {
+///     dtype: Dtype::Bf16,
+///     size: [1024, 512, 1, 1],
+///     stride: [2 * 1024, 2 * 1024 * 512, 2 * 1024 * 512],
+///     tile: [64, 128], // 128 rows of 128 bytes
+/// };
+/// let map: TensorMap = spec.encode(x.address())?;
+/// let mut arguments = Arguments::new();
+/// arguments.map(&map);
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapSpec {
     /// Its element type.
@@ -20,6 +38,8 @@ pub struct MapSpec {
 }
 
 /// An encoded map, for a kernel's parameters.
+///
+/// [`MapSpec`] has an example.
 #[derive(Clone, Copy)]
 pub struct TensorMap(pub(super) sys::CUtensorMap);
 

@@ -8,6 +8,20 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, ValidAsZeroBi
 use std::sync::Arc;
 
 /// Numbers a GPU can hold: every pattern of bits is a value.
+///
+/// ```
+/// use counterflow::{Communicator, Dtype, Error, Tensor, op::Element, prelude::bf16};
+///
+/// fn copy_of<T: Element>(rank: &Communicator, of: &[T]) -> Result<Tensor<T>, Error> {
+///     let tensor = rank.zeros([of.len()])?;
+///     tensor.write(of).map(|()| tensor)
+/// }
+///
+/// let rank = &Communicator::emulated(1)?[0];
+/// assert_eq!(copy_of(rank, &[1i64, 2, 3])?.read()?, [1, 2, 3]);
+/// assert_eq!((bf16::TENSOR, i64::TENSOR), (Some(Dtype::Bf16), None)); // no schedule has tensors of i64
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 pub trait Element:
     DeviceRepr + ValidAsZeroBits + Copy + Default + Send + Sync + 'static + sealed::Sealed
 {
@@ -76,6 +90,17 @@ pub(crate) fn zeros<T: Element>(
 }
 
 /// The address of a cudarc slice, for work in the order of `stream`.
+///
+/// ```no_run
+/// use counterflow::Communicator;
+/// use counterflow::cuda::{CudaSlice, address_of};
+///
+/// let rank = &Communicator::local(1)?[0];
+/// let stream = rank.gpu().cuda()?.stream()?;
+/// let slice: CudaSlice<f32> = stream.alloc_zeros(1024).expect("memory");
+/// println!("{:#x}", address_of(&slice, &stream).get());
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 pub fn address_of<T>(slice: &impl DevicePtr<T>, stream: &CudaStream) -> Address {
     Address(slice.device_ptr(stream).0)
 }

@@ -43,6 +43,17 @@ pub(crate) use vmm::{Slots, too_large};
 pub(crate) use watch::{Cause, Pinned, Told, Watch};
 
 /// An address in a GPU's memory.
+///
+/// ```
+/// use counterflow::{Communicator, driver::Address};
+///
+/// let rank = &Communicator::emulated(1)?[0];
+/// let tensor = rank.zeros::<u32>([2, 8])?;
+/// let (first, second): (Address, Address) = (tensor.address(), tensor.rows(1..2)?.address());
+/// assert_eq!(second, first.plus(32));
+/// assert_eq!(second.get() - first.get(), 32); // numbers, for other libraries
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Address(u64);
 

@@ -10,6 +10,28 @@ use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Machine code on one GPU. It is loaded eagerly: lazy loading would wait for kernels that wait for us.
+///
+/// ```no_run
+/// use counterflow::Communicator;
+/// use counterflow::cuda::{Arguments, Function, LaunchConfig, Module};
+/// use counterflow::jit::{Compiler, Source, Target};
+///
+/// const TEXT: &str = "extern \"C\" __global__ void one(float* x, unsigned n) { if (threadIdx.x < n) x[threadIdx.x] = 1; }";
+///
+/// let rank = &Communicator::local(1)?[0];
+/// let compiled = Compiler::find()?.compile(&Source::new("one", TEXT), Target::Sm90a)?;
+/// let module = Module::load(rank.gpu().cuda()?, &compiled)?;
+/// let one: Function = module.function("one", 0)?; // without dynamic shared memory
+/// println!("{} of {}: {:?}", one.name(), module.facts().len(), one.facts());
+/// let x = rank.zeros::<f32>([64])?;
+/// let mut arguments = Arguments::new();
+/// arguments.address(x.address());
+/// arguments.number(64);
+/// // SAFETY: the kernel stays inside `x`, which is read after it in the same stream.
+/// unsafe { one.launch(rank.stream().cuda()?, LaunchConfig::of(1, 64), &arguments)? };
+/// assert_eq!(x.read()?, [1.0; 64]);
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Module {
     code: Code,
@@ -151,6 +173,22 @@ impl Drop for Module {
 }
 
 /// One kernel, ready to launch.
+///
+/// [`Module`] has an example of how to get one.
+///
+/// ```
+/// use counterflow::Error;
+/// use counterflow::cuda::{Arguments, CudaStream, Function, LaunchConfig};
+///
+/// /// Launches a kernel without arguments whose compiler had [`Probes`](counterflow::jit::Probes).
+/// fn told(kernel: &Function, stream: &CudaStream) -> Result<(), Error> {
+///     println!("{} of {:?}", kernel.name(), kernel.facts().map(|facts| facts.registers));
+///     // SAFETY: it is given no memory.
+///     unsafe { kernel.launch(stream, LaunchConfig::of(1, 32), &Arguments::new())? };
+///     kernel.trace(stream)?.iter().for_each(|sighting| println!("{sighting:?}"));
+///     Ok(())
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Function {
     raw: sys::CUfunction,
@@ -170,6 +208,13 @@ unsafe impl Sync for Function {}
 const MOST_PARAMETERS: usize = 32;
 
 /// The grid of a launch.
+///
+/// ```
+/// use counterflow::cuda::LaunchConfig;
+///
+/// let pairs = LaunchConfig { cluster: 2, ..LaunchConfig::of(64, 256) };
+/// assert_eq!((pairs.ctas, pairs.threads, pairs.dependent_launch), (64, 256, false));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaunchConfig {
     /// CTAs.
@@ -203,6 +248,20 @@ impl LaunchConfig {
 }
 
 /// The bytes of a kernel's parameters, in order.
+///
+/// [`Module`] has an example of a launch.
+///
+/// ```
+/// use counterflow::cuda::{Address, Arguments, TensorMap};
+///
+/// fn set(arguments: &mut Arguments, map: &TensorMap, start: Address) {
+///     arguments.clear(); // `Arguments::new()` once, then used for every launch
+///     arguments.map(map);
+///     arguments.address(start);
+///     arguments.number(64);
+///     arguments.bytes(&0.5f32.to_le_bytes()); // anything else, as it is in memory
+/// }
+/// ```
 #[derive(Clone, Default, Debug)]
 pub struct Arguments {
     words: Vec<u64>,

@@ -15,6 +15,17 @@ const WORDS: usize = 10;
 const TRACED: u32 = 1 << 17;
 
 /// An event in one thread of a kernel.
+///
+/// ```
+/// use counterflow::cuda::{Seen, Sighting};
+///
+/// /// What one CTA saw, thread by thread.
+/// fn of(block: u32, mut all: Vec<Sighting>) -> Vec<(u32, Seen)> {
+///     all.retain(|sighting| sighting.block == block);
+///     all.sort_by_key(|sighting| sighting.thread);
+///     all.into_iter().map(|sighting| (sighting.thread, sighting.what)).collect()
+/// }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sighting {
     /// Nanoseconds on its GPU's clock.
@@ -127,6 +138,8 @@ impl Function {
 }
 
 /// The operations that a call puts on a stream.
+///
+/// [`enqueued`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Enqueued {
     /// Kernels.
@@ -136,6 +149,17 @@ pub struct Enqueued {
 }
 
 /// The operations that `call` would put on the stream. They are captured and dropped; nothing runs.
+///
+/// ```no_run
+/// use counterflow::Communicator;
+/// use counterflow::cuda::{Enqueued, enqueued};
+///
+/// let rank = &Communicator::local(1)?[0];
+/// let stream = rank.gpu().cuda()?.stream()?;
+/// let told = enqueued(&stream, || Ok(()))?;
+/// assert_eq!(told, Enqueued { kernels: 0, others: 0 });
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 ///
 /// # Errors
 /// Those of `call`; what cannot be captured.

@@ -9,6 +9,21 @@ use crate::error::Error;
 use std::time::Duration;
 
 /// A point in a stream.
+///
+/// ```
+/// use counterflow::{Communicator, driver::Event};
+///
+/// let rank = &Communicator::emulated(1)?[0];
+/// let stream = rank.gpu().stream()?;
+/// let start = Event::record(&stream)?;
+/// // What is timed comes here.
+/// let end = Event::record(&stream)?;
+/// end.wait()?;
+/// assert!(end.is_done()?);
+/// println!("{:?}", end.since(&start)?);
+/// start.record_again(&stream)?; // for the next time
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Event(Kind);
 

@@ -8,6 +8,18 @@ use crate::error::Error;
 use std::sync::Arc;
 
 /// A rank's GPU. Clones are the same GPU.
+///
+/// ```
+/// use counterflow::{Communicator, driver::Gpu};
+///
+/// let rank = &Communicator::emulated(1)?[0];
+/// let gpu: &Gpu = rank.gpu();
+/// println!("{} {}: {} SMs, {} bytes", gpu.ordinal(), gpu.name(), gpu.sms(), gpu.memory());
+/// let stream = gpu.stream()?;
+/// gpu.event()?.record_again(&stream)?;
+/// assert!(gpu.is_emulated() && gpu.cuda().is_err()); // what CUDA alone has is behind `cuda`
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Gpu(pub(super) Kind);
 

@@ -12,6 +12,28 @@ use std::sync::Arc;
 ///
 /// Where ranks share a GPU, the driver may put a stream's first work behind a wait of another rank. Let a stream of
 /// yours do something before the ranks launch.
+///
+/// ```
+/// use counterflow::{Communicator, driver::{Event, Stream}};
+///
+/// let rank = &Communicator::emulated(1)?[0];
+/// let (one, other): (Stream, Stream) = (rank.gpu().stream()?, rank.gpu().stream()?);
+/// other.wait(&Event::record(&one)?)?; // what comes later in `other` comes after what is in `one`
+/// other.synchronize()?;
+/// assert!(!other.is_capturing());
+/// assert!(other.cuda().is_err(), "cudarc has no emulated streams");
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+///
+/// `Stream::from` takes one of cudarc's:
+///
+/// ```no_run
+/// # use counterflow::{Communicator, driver::Stream};
+/// let rank = &Communicator::local(1)?[0];
+/// let theirs = rank.gpu().cuda()?.context().new_stream().expect("a stream"); // cudarc's
+/// let stream = Stream::from(theirs);
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Stream(pub(super) Kind);
 

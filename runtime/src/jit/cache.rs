@@ -20,12 +20,33 @@ const SEAL: &str = "compiler";
 const HEAD: usize = 16 + 32 + 32 + 8;
 
 /// Where compiled kernels are kept.
+///
+/// ```
+/// use counterflow::jit::Cache;
+///
+/// assert_eq!(Cache::at("kernels").dir(), Some("kernels".as_ref()));
+/// assert_eq!(Cache::off().dir(), None);
+/// let user = Cache::of_user();
+/// println!("{:?}", user.dir());
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cache {
     dir: Option<PathBuf>,
 }
 
 /// Where a compiled kernel came from.
+///
+/// ```
+/// use counterflow::jit::{Cached, Compiled};
+///
+/// fn report(compiled: &Compiled) {
+///     match &compiled.cached {
+///         Cached::Hit => println!("from the cache"),
+///         Cached::Stored => println!("compiled in {:?}", compiled.took),
+///         Cached::Not(why) => println!("compiled, not cached: {why}"),
+///     }
+/// }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Cached {
     /// From the cache.

@@ -5,6 +5,15 @@ use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection, ObjectSymbol};
 
 /// The resources of one kernel.
+///
+/// ```
+/// use counterflow::jit::{Compiled, Facts};
+///
+/// fn spills(compiled: &Compiled) -> Vec<&str> {
+///     let spilled = compiled.facts.iter().filter(|facts: &&Facts| facts.frame > 0);
+///     spilled.map(|facts| &facts.name[..]).collect()
+/// }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Facts {
     /// Its name.

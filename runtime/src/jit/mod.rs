@@ -35,6 +35,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Machine code and what is known about it.
+///
+/// ```
+/// use counterflow::jit::Compiled;
+///
+/// fn save(kernel: &Compiled, path: &str) -> std::io::Result<()> {
+///     println!("{} kernels in {:?}", kernel.facts.len(), kernel.took);
+///     std::fs::write(path, kernel.cubin()) // for NVIDIA's tools
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Compiled {
     /// The cubin that the driver loads. The driver trusts it, so only the compiler and its cache make one.
@@ -57,6 +66,23 @@ impl Compiled {
 }
 
 /// NVRTC and a cache, or a cache alone that another machine filled.
+///
+/// ```no_run
+/// use counterflow::jit::{Cache, Cached, Compiled, Compiler, Probes, Source, Target};
+///
+/// const TEXT: &str = "extern \"C\" __global__ void scale(float* x) { x[threadIdx.x] *= 2; }";
+///
+/// let compiler = Compiler::find()?.with_cache(Cache::at("kernels"));
+/// println!("{}", compiler.describe());
+/// let scale: Compiled = compiler.compile(&Source::new("scale", TEXT), Target::Sm90a)?;
+/// println!("{} bytes in {:?}; {}", scale.cubin().len(), scale.took, scale.log);
+/// let again = compiler.compile_all(&[(Source::new("scale", TEXT), Target::Sm90a)]);
+/// assert!(again.into_iter().all(|one| one.is_ok_and(|one| one.cached == Cached::Hit)));
+/// compiler.seal()?; // the folder now serves machines with `COUNTERFLOW_NVRTC=off`
+///
+/// let traced = compiler.with_probes(Probes { trace: true, ..Probes::default() });
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Compiler {
     with: With,

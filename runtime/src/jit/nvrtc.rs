@@ -233,6 +233,12 @@ fn keep(path: &Path) -> Result<&'static Library, Error> {
 /// Loads another of NVIDIA's libraries by its path, from where NVRTC is searched for or a Python package beside it. The
 /// loader then finds it by its bare name. Gives whether this machine has it.
 ///
+/// ```
+/// use counterflow::jit::preload;
+///
+/// assert!(preload("/lib/libcublasLt.so.13").is_err(), "a name, not a path");
+/// ```
+///
 /// # Errors
 /// [`Error::Toolkit`] if it exists but does not load; [`Error::Usage`] for a path in place of a name.
 pub fn preload(name: &str) -> Result<bool, Error> {

@@ -1,6 +1,13 @@
 //! NVRTC's options, in one place. The cache's key holds the same list.
 
 /// A target of machine code.
+///
+/// ```
+/// use counterflow::jit::Target;
+///
+/// assert_eq!(Target::from_name("sm_90a"), Some(Target::Sm90a));
+/// assert_eq!(Target::default().name(), "sm_90a");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Target {
@@ -26,6 +33,13 @@ impl Target {
 }
 
 /// Test code in a kernel. It is never in a kernel that is used or timed. The kernel's text is the same.
+///
+/// ```no_run
+/// use counterflow::jit::{Compiler, Probes};
+///
+/// let late = Compiler::find()?.with_probes(Probes { jitter: Some(7), trace: false });
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Probes {
     /// Random pauses at every place where two agents might be in order only by luck, and their seed.

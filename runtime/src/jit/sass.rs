@@ -8,6 +8,23 @@ use std::process::Command;
 const VARIABLE: &str = "COUNTERFLOW_NVDISASM";
 
 /// The instructions of a cubin, in order.
+///
+/// ```
+/// use counterflow::jit::sass::Sass;
+///
+/// let sass = Sass::parse("/*0000*/ @!P0 HGMMA.64x256x16.F32.BF16 R24, gdesc[UR8] ;\n/*0010*/ EXIT ;");
+/// assert_eq!(Sass::name(&sass.instructions[0]), "HGMMA.64x256x16.F32.BF16");
+/// assert_eq!((sass.count("HGMMA"), sass.count("LDL")), (1, 0));
+/// ```
+///
+/// With NVIDIA's disassembler:
+///
+/// ```no_run
+/// # use counterflow::jit::{Compiler, Source, Target, sass::Sass};
+/// let kernel = Compiler::find()?.compile(&Source::new("nothing", "__global__ void nothing() {}"), Target::Sm90a)?;
+/// println!("{} instructions", Sass::of(kernel.cubin())?.instructions.len());
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Sass {
     /// One instruction each: predicate, name and operands, without its address.

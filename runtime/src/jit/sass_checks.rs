@@ -9,6 +9,16 @@ const NEAR: usize = 12;
 
 /// What is wrong with a compiled kernel; empty if nothing is. Without the instructions, it still checks the log and the
 /// cubin's facts.
+///
+/// ```
+/// use counterflow::jit::{Compiled, sass::Sass, sass_checks};
+///
+/// fn check(kernel: &Compiled) -> Result<(), counterflow::Error> {
+///     let sass = Sass::of(kernel.cubin())?;
+///     sass_checks::findings(kernel, Some(&sass)).iter().for_each(|found| eprintln!("{found}"));
+///     Ok(())
+/// }
+/// ```
 pub fn findings(compiled: &Compiled, sass: Option<&Sass>) -> Vec<String> {
     let mut found = in_log(&compiled.log);
     found.extend(compiled.facts.iter().filter_map(in_facts));
@@ -17,6 +27,13 @@ pub fn findings(compiled: &Compiled, sass: Option<&Sass>) -> Vec<String> {
 }
 
 /// Warnings of slow code (a serialised wgmma, an ignored setmaxnreg), and spills.
+///
+/// ```
+/// use counterflow::jit::sass_checks::in_log;
+///
+/// let log = "ptxas info: 0 bytes stack frame, 96 bytes spill stores, 96 bytes spill loads";
+/// assert_eq!(in_log(log), ["96 bytes spill stores", "96 bytes spill loads"]);
+/// ```
 pub fn in_log(log: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in log.lines() {
@@ -40,6 +57,13 @@ pub fn in_log(log: &str) -> Vec<String> {
 
 /// Instructions whose number differs from what the tile and the statements need:
 /// [`counterflow_codegen::cuda::expected`].
+///
+/// ```
+/// use counterflow::jit::{sass::Sass, sass_checks::in_counts};
+///
+/// let sass = Sass::parse("/*0000*/ HGMMA.64x256x16.F32.BF16 R24, gdesc[UR8] ;");
+/// assert_eq!(in_counts(&sass, &[("HGMMA", 4)]), ["1 HGMMA, but the variant has 4"]);
+/// ```
 pub fn in_counts(sass: &Sass, wanted: &[(&'static str, u32)]) -> Vec<String> {
     let counts = wanted.iter().map(|(name, wanted)| {
         let count = sass.count(name);
@@ -62,6 +86,13 @@ fn in_facts(facts: &Facts) -> Option<String> {
 
 /// Local memory, loads that take memory for constant, loops that elect a lane at every TMA instruction, and uniform
 /// registers refilled between the multiplies of one stage.
+///
+/// ```
+/// use counterflow::jit::{sass::Sass, sass_checks::in_sass};
+///
+/// let sass = Sass::parse("/*0000*/ LDL R4, [R1] ;");
+/// assert_eq!(in_sass(&sass), ["1 LDL: loads from local memory"]);
+/// ```
 pub fn in_sass(sass: &Sass) -> Vec<String> {
     let mut found = Vec::new();
     for (name, why) in [

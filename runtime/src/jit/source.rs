@@ -1,6 +1,14 @@
 //! The compiler's input.
 
 /// Text to compile.
+///
+/// ```
+/// use counterflow::jit::Source;
+///
+/// let headers = [("two.cuh", "#define TWO 2")];
+/// let source = Source::new("twice", "#include \"two.cuh\"\nint two() { return TWO; }").with(&headers);
+/// assert_eq!((source.name, source.headers.len()), ("twice", 1));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Source<'a> {
     /// Its name in messages: an identifier, without an extension.

@@ -40,6 +40,15 @@ pub(super) struct Given {
 }
 
 /// What a schedule's tensor must be.
+///
+/// ```
+/// # use counterflow::{Communicator, schedules::AgGemmOp};
+/// # let rank = &Communicator::emulated(1)?[0];
+/// let op = rank.op_of::<AgGemmOp>().up_to(64, 32, 16).build()?;
+/// let x = op.needs("x")?;
+/// assert_eq!((x.shape, x.in_heap, x.bytes()), ([64, 16], true, 64 * 16 * 2));
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Needs {
     /// What it is for.

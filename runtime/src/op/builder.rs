@@ -22,6 +22,25 @@ use tracing::debug;
 
 /// A schedule, and what it shall be built for. The types, the layout and the largest launch are the caller's; choices
 /// that are still open become the fastest ones for this GPU.
+///
+/// ```
+/// use counterflow::{Communicator, Dtype, Layout, Shape, schedules::AgGemmOp};
+///
+/// let rank = &Communicator::emulated(1)?[0];
+/// let builder = rank.op_of::<AgGemmOp>()
+///     .dtype(Dtype::F16) // in place of the schedule's bf16
+///     .layout(Layout::Nn) // w is [K, N]
+///     .set("tiles", (128, 128)) // a choice that the schedule leaves open, by its name
+///     .first_options() // and all others, instead of the fastest known ones
+///     .shape(Shape::new(1024, 256, 64)); // the same as `up_to(1024, 256, 64)`
+/// assert_eq!(builder.build()?.variant().layout, Layout::Nn);
+///
+/// // A choice or shape that is not legal is refused with the compiler's report.
+/// let error = rank.op_of::<AgGemmOp>().set("tiles", (1, 3)).up_to(64, 64, 64).build().unwrap_err();
+/// assert_eq!(error.kind(), "rejected");
+/// println!("{error}");
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is built before `build`"]
 pub struct OpBuilder<'a, S = ByName> {
@@ -38,6 +57,14 @@ pub struct OpBuilder<'a, S = ByName> {
 
 /// The memory that an op takes on each rank at most, beside the tensors that its launches are given. Ops of a communicator
 /// share scratch.
+///
+/// ```
+/// # use counterflow::{Communicator, op::Workspace, schedules::GemmOp};
+/// # let rank = &Communicator::emulated(1)?[0];
+/// let Workspace { heap, own } = rank.op_of::<GemmOp>().first_options().up_to(64, 64, 64).workspace()?;
+/// println!("{heap} bytes to reserve, {own} bytes elsewhere");
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Workspace {
     /// Bytes of the symmetric heap: scratch and counters.
@@ -49,12 +76,41 @@ pub struct Workspace {
 impl Communicator {
     /// Builds a schedule for this rank, with what the builder is told. Building is collective: every rank builds the
     /// same.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, prelude::bf16, schedules};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let schedule = schedules::gemm();
+    /// let op = rank.op(&schedule).first_options().up_to(64, 64, 64).build()?;
+    /// let (x, w) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+    /// let mut y = rank.zeros::<bf16>([64, 64])?;
+    /// op.on(rank).tensor("x", &x).tensor("w", &w).tensor("y", &mut y).launch()?.wait()?;
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     pub fn op<'a>(&'a self, schedule: &'a Program) -> OpBuilder<'a> {
         OpBuilder::new(self, Cow::Borrowed(schedule))
     }
 
     /// The same, with launches that take each tensor by a method of its name: `op_of::<AgGemmOp>()`, the launcher that
     /// `#[schedule]` puts beside `ag_gemm`.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, prelude::bf16, schedules::AgGemmOp};
+    ///
+    /// Communicator::each(&Communicator::emulated(2)?, |rank| {
+    ///     rank.reserve(2 << 20)?;
+    ///     let op = rank.op_of::<AgGemmOp>().up_to(32, 16, 8).build()?;
+    ///     let x = rank.allocate::<bf16>("x", [32, 8])?; // all rows: peers push theirs
+    ///     let (w, mut y) = (rank.zeros::<bf16>([16, 8])?, rank.zeros::<bf16>([32, 16])?);
+    ///     x.write(&[bf16::ONE; 32 * 8])?;
+    ///     w.write(&[bf16::ONE; 16 * 8])?;
+    ///     op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()?;
+    ///     assert_eq!(y.read()?, [bf16::from_f32(8.0); 32 * 16]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     pub fn op_of<S: Schedule>(&self) -> OpBuilder<'_, S> {
         OpBuilder::new(self, Cow::Owned(S::program()))
     }
@@ -101,6 +157,17 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
 
     /// The largest launch: rows over all ranks, and a rank's columns and depth. Launches have as many columns and the
     /// same depth, and at most so many rows.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, schedules::GemmOp};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<GemmOp>().first_options().up_to(512, 64, 32).build()?;
+    /// assert_eq!((op.most().m, op.most().n, op.most().k), (512, 64, 32));
+    /// let error = rank.op_of::<GemmOp>().build().unwrap_err();
+    /// assert_eq!(error.help(), Some("say the largest launch: `up_to(m, n, k)`"));
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     pub fn up_to(self, m: usize, n: usize, k: usize) -> Self {
         // A size that does not fit is refused as too large by the verifier.
         let size = |size: usize| u32::try_from(size).unwrap_or(u32::MAX);
@@ -117,6 +184,16 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     /// the first bucket that holds its rows, and those beyond them that of [`OpBuilder::up_to`]. Choices that are still
     /// open become the fastest ones for the largest launch of each bucket. Buckets with the same choices are one, and
     /// one kernel is loaded for each that is left; tensors are the same for all. Every rank names the same buckets.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, schedules::AgGemmOp};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// rank.reserve(2 << 20)?;
+    /// let op = rank.op_of::<AgGemmOp>().up_to(16384, 2048, 64).buckets([64, 1024]).build()?;
+    /// println!("{} for a few rows, {} for many", op.variant_of(64), op.variant());
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     pub fn buckets(mut self, rows: impl IntoIterator<Item = usize>) -> Self {
         let rows = rows.into_iter();
         self.buckets
@@ -125,6 +202,16 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     }
 
     /// The compiler. If it is not called: this machine's, with the user's cache. Emulated GPUs need none.
+    ///
+    /// ```no_run
+    /// use counterflow::jit::{Cache, Compiler};
+    /// use counterflow::{Communicator, schedules::GemmOp};
+    ///
+    /// let compiler = Compiler::find()?.with_cache(Cache::at("/var/cache/kernels"));
+    /// let rank = &Communicator::local(1)?[0];
+    /// let op = rank.op_of::<GemmOp>().compiler(&compiler).up_to(4096, 4096, 4096).build()?;
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     pub fn compiler(mut self, compiler: &'a Compiler) -> Self {
         self.compiler = Some(compiler);
         self
@@ -133,6 +220,16 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     /// Lets launches on the rank's own stream start early (programmatic dependent launch) although
     /// [`Communicator::stream`] was called: their CTAs become resident while the kernel before still runs, and wait for its
     /// end before they touch memory. Without this, only launches of ours in a row do so, in a stream that nobody else has.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, schedules::GemmOp};
+    ///
+    /// let rank = &Communicator::emulated(1)?[0];
+    /// let stream = rank.stream(); // its other kernels are launched without the attribute of programmatic launches
+    /// let op = rank.op_of::<GemmOp>().early_after_foreign_kernels().first_options();
+    /// let op = op.up_to(64, 64, 64).build()?;
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     ///
     /// # Condition
     /// Every other kernel in that stream that was itself launched early waits for its own predecessor. One that ends
@@ -143,6 +240,17 @@ impl<'a, S: Launcher> OpBuilder<'a, S> {
     }
 
     /// What building will allocate, before anything is allocated.
+    ///
+    /// ```
+    /// use counterflow::{Communicator, schedules::GemmRsOp};
+    ///
+    /// Communicator::each(&Communicator::emulated(2)?, |rank| {
+    ///     let op = rank.op_of::<GemmRsOp>().up_to(64, 32, 32);
+    ///     rank.reserve(op.workspace()?.heap + (1 << 20))?; // and a MiB for tensors
+    ///     op.build().map(drop)
+    /// })?;
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`OpBuilder::build`], as far as proofs go.

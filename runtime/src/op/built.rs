@@ -19,6 +19,21 @@ const PLANS: usize = 256;
 
 /// A schedule that was chosen, proven, compiled and loaded on one rank, ready to launch. A clone is the same op. `S` says
 /// how its launches take their tensors: by name, or by the methods of a schedule's [`Launcher`](super::Launcher).
+///
+/// ```
+/// use counterflow::{Communicator, Dtype, schedules::GemmRsOp};
+///
+/// Communicator::each(&Communicator::emulated(2)?, |rank| {
+///     rank.reserve(2 << 20)?;
+///     let op = rank.op_of::<GemmRsOp>().up_to(64, 32, 16).build()?;
+///     println!("built for {} as {}", op.most(), op.variant());
+///     let y = op.needs("y")?; // half of the rows are added up here
+///     assert_eq!((y.shape, y.dtype, y.in_heap), ([32, 32], Dtype::Bf16, true));
+///     assert!(op.needs("bias").is_err(), "the schedule has no such tensor");
+///     Ok(())
+/// })?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 pub struct Op<S = ByName>(pub(super) Arc<Inner>, pub(super) PhantomData<fn() -> S>);
 
 impl<S> fmt::Debug for Op<S> {
@@ -68,6 +83,16 @@ impl Bucket {
 }
 
 /// Tensors by name: [`Launch::tensor`](super::Launch::tensor).
+///
+/// ```
+/// # use counterflow::{Communicator, Op, op::ByName, schedules};
+/// # let rank = &Communicator::emulated(1)?[0];
+/// let schedule = schedules::gemm();
+/// let op: Op<ByName> = rank.op(&schedule).first_options().up_to(64, 64, 64).build()?; // `Op` is the same type
+/// let error = op.on(rank).tensor("bias", &rank.zeros::<f32>([64])?).launch().unwrap_err();
+/// println!("{error}: {}", error.help().unwrap_or_default()); // it names the tensors that there are
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum ByName {}
 
@@ -79,6 +104,14 @@ impl<S> Op<S> {
 
     /// The choices of a launch of so many rows. They differ from [`Op::variant`] only below a bucket of
     /// [`OpBuilder::buckets`](super::OpBuilder::buckets).
+    ///
+    /// ```
+    /// # use counterflow::{Communicator, schedules::AgGemmOp};
+    /// # let rank = &Communicator::emulated(1)?[0];
+    /// let op = rank.op_of::<AgGemmOp>().up_to(64, 64, 64).build()?;
+    /// assert_eq!(op.variant_of(8), op.variant()); // it has one bucket
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     pub fn variant_of(&self, rows: usize) -> &Variant {
         &self.0.buckets[self.0.bucket(rows)].proof.variant
     }

@@ -19,6 +19,22 @@ use std::sync::Arc;
 ///
 /// cudarc's slices and views are taken as they are: the launch comes after what used them before, in whatever stream, and
 /// what uses or frees them later comes after the launch.
+///
+/// ```
+/// use counterflow::op::{Argument, Launch};
+///
+/// /// Gives a launch several tensors.
+/// fn all<'a>(launch: Launch<'a>, given: Vec<(&str, Argument<'a>)>) -> Launch<'a> {
+///     given.into_iter().fold(launch, |launch, (name, memory)| launch.tensor(name, memory))
+/// }
+/// # use counterflow::{Communicator, prelude::bf16, schedules};
+/// # let rank = &Communicator::emulated(1)?[0];
+/// # let schedule = schedules::gemm();
+/// # let op = rank.op(&schedule).first_options().up_to(64, 64, 64).build()?;
+/// # let (x, w, mut y) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+/// all(op.on(rank), vec![("x", (&x).into()), ("w", (&w).into()), ("y", (&mut y).into())]).launch()?.wait()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Argument<'a> {
     owner: Owner<'a>,
@@ -209,6 +225,20 @@ impl Open<'_> {
 }
 
 /// What an input may be given: `&` a tensor on the rank's GPU or in its heap.
+///
+/// ```
+/// use counterflow::{UserBuffer, op::{Input, Output}, prelude::bf16, schedules::AgGemmOp};
+///
+/// /// Whatever memory its caller has: tensors of a rank, or cudarc's slices and views.
+/// fn all<'a>(
+///     launch: AgGemmOp<'a>,
+///     x: &'a UserBuffer<bf16>,
+///     w: impl Input<'a>,
+///     y: impl Output<'a>,
+/// ) -> AgGemmOp<'a> {
+///     launch.x(x).w(w).y(y)
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "{Self} cannot be given for an input",
     note = "give `&` a `Tensor` or a `UserBuffer` of this rank, or a slice or view of cudarc's"
@@ -216,6 +246,15 @@ impl Open<'_> {
 pub trait Input<'a>: Into<Argument<'a>> + sealed::Sealed {}
 
 /// What an output may be given: `&mut` a tensor on the rank's GPU or in its heap.
+///
+/// [`Input`] has an example with both. An output that is given by `&` does not compile:
+///
+/// ```compile_fail,E0277
+/// # use counterflow::{Tensor, prelude::bf16, schedules::GemmOp};
+/// fn output<'a>(launch: GemmOp<'a>, y: &'a Tensor<bf16>) -> GemmOp<'a> {
+///     launch.y(y)
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "{Self} cannot be given for an output",
     note = "a launch writes it: give `&mut` a `Tensor` or a `UserBuffer` of this rank, or a slice or view of cudarc's"

@@ -14,6 +14,21 @@ use std::sync::Arc;
 use tracing::trace;
 
 /// A launch that is being put together. Nothing is enqueued before [`Launch::launch`].
+///
+/// ```
+/// use counterflow::{Communicator, prelude::bf16, schedules};
+///
+/// let rank = &Communicator::emulated(1)?[0];
+/// let schedule = schedules::gemm();
+/// let op = rank.op(&schedule).first_options().up_to(64, 64, 64).build()?;
+/// let (x, mut y) = (rank.zeros::<bf16>([64, 64])?, rank.zeros::<bf16>([64, 64])?);
+/// op.on(rank).tensor("x", &x).tensor("w", &x).tensor("y", &mut y).rows(40).launch()?.wait()?;
+///
+/// // What it writes is given by `&mut`.
+/// let error = op.on(rank).tensor("x", &x).tensor("w", &x).tensor("y", &y).launch().unwrap_err();
+/// println!("{error}: {}", error.help().unwrap_or_default());
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is enqueued before `launch`"]
 pub struct Launch<'a> {

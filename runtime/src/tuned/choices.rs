@@ -5,6 +5,21 @@ use counterflow_codegen::variant::Variant;
 use std::collections::BTreeMap;
 
 /// A schedule's open choices: names and options. Loops over variables of one name share their choices.
+///
+/// ```
+/// use counterflow::{Variant, schedules::ag_gemm, tuned};
+/// use std::collections::BTreeMap;
+///
+/// let program = ag_gemm();
+/// for (name, options) in tuned::choices(&program) {
+///     println!("{name}: {options:?}");
+/// }
+/// // With the tile settled, and only one number of CTAs asked for.
+/// let base = Variant::new(4).set("tiles", (128, 256));
+/// let open = BTreeMap::from([("comm.ctas".to_owned(), vec![8.into()])]);
+/// let variants = tuned::combinations(&program, &base, &open);
+/// assert!(variants.len() < tuned::offered(&program));
+/// ```
 pub fn choices(program: &Program) -> BTreeMap<&str, &[Setting]> {
     let tunables = program.tunables.iter().rev();
     tunables
@@ -13,6 +28,8 @@ pub fn choices(program: &Program) -> BTreeMap<&str, &[Setting]> {
 }
 
 /// How many variants a schedule has.
+///
+/// [`choices`] has an example.
 pub fn offered(program: &Program) -> usize {
     choices(program)
         .values()
@@ -22,6 +39,8 @@ pub fn offered(program: &Program) -> usize {
 
 /// Every combination of the choices that `base` leaves open, the first options first. `open` replaces a choice's
 /// options.
+///
+/// [`choices`] has an example.
 pub fn combinations(
     program: &Program,
     base: &Variant,

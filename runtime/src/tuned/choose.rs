@@ -20,6 +20,8 @@ use std::collections::BTreeMap;
 const TRUST: f64 = 1.03;
 
 /// A variant, and why it was chosen.
+///
+/// [`select`] has an example.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Choice {
     /// All choices settled.
@@ -39,6 +41,18 @@ pub struct Choice {
 ///
 /// Of several winners those of the same type come before those of the other 16-bit type, then those of the first of
 /// `tables`, then the nearest. Illegal ones are skipped, and the chosen one was verified on both levels.
+///
+/// ```
+/// use counterflow::tuned::{self, Choice, Tuned};
+/// use counterflow::{Machine, Shape, Variant, schedules::ag_gemm};
+///
+/// let tables = [Tuned::of_user()?, Tuned::embedded()?]; // the user's winners count first
+/// let shape = Shape::new(8192, 2560, 8192);
+/// let (base, machine) = (Variant::new(4), Machine::h200());
+/// let Choice { variant, measured } = tuned::select(&tables, "NVIDIA H200", &ag_gemm(), &base, &shape, &machine)?;
+/// println!("{variant}, {}", if measured { "measured" } else { "by the model" });
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 ///
 /// # Errors
 /// Why every variant is rejected.

@@ -12,6 +12,8 @@ use std::collections::BinaryHeap;
 
 /// Whether a variant may be among the fastest. Cluster split-K costs the exchange of partial sums, which gains nothing
 /// if each SM has two tiles anyway.
+///
+/// [`Ranking`] has an example.
 pub fn worth_asking(kernel: &Kernel, grid: &Grid, machine: &Machine) -> bool {
     let shared = kernel.gemm().is_some_and(|kind| kind.split > 1);
     !shared || grid.tiles < 2 * u64::from(machine.sms)
@@ -19,6 +21,8 @@ pub fn worth_asking(kernel: &Kernel, grid: &Grid, machine: &Machine) -> bool {
 
 /// The model's time of a launch, in seconds, on a GPU at its power limit, as in training. Infinite if it cannot be
 /// predicted or is not [worth asking about](worth_asking).
+///
+/// [`Ranking`] has an example.
 pub fn predicted(kernel: &Checked<Kernel>, plan: &Checked<Plan>, machine: &Machine) -> f64 {
     if !worth_asking(kernel, &plan.grid, machine) {
         return f64::INFINITY;
@@ -39,12 +43,16 @@ const ALIKE: f64 = 1.01;
 
 /// Whether the model can hardly tell two kernels apart: they differ only in the order of tiles, which decides what the
 /// caches hold, and their predictions are equal.
+///
+/// [`Ranking`] has an example.
 pub fn alike(a: (&Kernel, &Ranked), b: (&Kernel, &Ranked)) -> bool {
     let (less, more) = (a.1.seconds.min(b.1.seconds), a.1.seconds.max(b.1.seconds));
     more <= ALIKE * less && reordered(a.0, b.0)
 }
 
 /// Whether two kernels differ only in the order of tiles.
+///
+/// [`Ranking`] has an example.
 pub fn reordered(a: &Kernel, b: &Kernel) -> bool {
     a.partitions == b.partitions && unordered(a) == unordered(b)
 }
@@ -72,6 +80,8 @@ fn unordered(kernel: &Kernel) -> Vec<Role> {
 }
 
 /// A ranked kernel.
+///
+/// [`Ranking`] has an example.
 #[derive(Clone, Debug)]
 pub struct Ranked {
     /// Which of the given kernels.
@@ -86,6 +96,25 @@ pub struct Ranked {
 ///
 /// A kernel is planned, verified and simulated only when [`model::outline`] leaves no other that may be better by more
 /// than that. Most predictions are never made.
+///
+/// ```
+/// use counterflow::codegen::{lower::lower, verify};
+/// use counterflow::tuned::{self, Ranked, Ranking};
+/// use counterflow::{Error, Machine, Shape, Variant, schedules::ag_gemm};
+///
+/// let (program, shape, machine) = (ag_gemm(), Shape::new(4096, 1024, 1024), Machine::h200());
+/// let variants = [(128, 256), (128, 128)].map(|tiles| Variant::new(2).set("tiles", tiles));
+/// let lowered = variants.iter().map(|variant| Ok(verify::kernel(lower(&program, variant)?)?));
+/// let kernels = lowered.collect::<Result<Vec<_>, Error>>()?;
+/// let all: Vec<Ranked> = Ranking::new(&kernels, &shape, &machine).collect();
+/// let [first, second] = &all[..] else { panic!("both are legal") };
+/// println!("{} takes {} s", variants[first.which], first.seconds);
+/// let [a, b] = [first, second].map(|ranked| &kernels[ranked.which]);
+/// assert!(tuned::worth_asking(a, &first.plan.grid, &machine));
+/// assert_eq!(tuned::predicted(a, &first.plan, &machine), first.seconds);
+/// assert!(!tuned::reordered(a, b) && !tuned::alike((a, first), (b, second)), "other tiles");
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Ranking<'a> {
     kernels: Vec<&'a Checked<Kernel>>,
@@ -148,6 +177,18 @@ impl<'a> Ranking<'a> {
     }
 
     /// Why the first rejected kernel is illegal.
+    ///
+    /// ```
+    /// use counterflow::codegen::{lower::lower, verify};
+    /// use counterflow::{Machine, Shape, Variant, schedules::gemm, tuned::Ranking};
+    ///
+    /// let (shape, machine) = (Shape::new(64, 64, 7), Machine::h200()); // rows of 14 bytes
+    /// let kernels = [verify::kernel(lower(&gemm(), &Variant::new(1))?)?];
+    /// let mut ranking = Ranking::new(&kernels, &shape, &machine);
+    /// assert!(ranking.next().is_none());
+    /// println!("{}", ranking.refused().expect("a reason"));
+    /// # Ok::<(), counterflow::Error>(())
+    /// ```
     pub fn refused(self) -> Option<Error> {
         self.refused
     }

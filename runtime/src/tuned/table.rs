@@ -18,6 +18,14 @@ const FILE: &str = "tuned.toml";
 const NEAR: f64 = std::f64::consts::SQRT_2;
 
 /// What a winner is for, except the shape.
+///
+/// ```
+/// use counterflow::{Dtype, Variant, schedules::gemm, tuned::Key};
+///
+/// let key = Key::new("NVIDIA H200", &gemm(), &Variant::new(4).dtype(Dtype::F16));
+/// assert_eq!((&key.op[..], &key.dtype[..], &key.layout[..]), ("gemm", "f16", "nt"));
+/// assert_eq!(key.world, 1, "its ranks do not communicate");
+/// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Key {
     /// The GPU, as its driver names it.
@@ -33,6 +41,16 @@ pub struct Key {
 }
 
 /// The best variant for one shape.
+///
+/// ```
+/// use counterflow::tuned::Winner;
+/// use counterflow::{Program, Variant};
+///
+/// fn variant(winner: &Winner, program: &Program) -> Option<Variant> {
+///     let choices = winner.settings(program)?; // none if the schedule's options have changed
+///     Some(Variant { choices, ..Variant::new(winner.key.world) })
+/// }
+/// ```
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Winner {
     /// What for.
@@ -60,6 +78,36 @@ pub struct Winner {
 }
 
 /// Winners by key and shape.
+///
+/// ```
+/// use counterflow::tuned::{Key, Tuned, Winner};
+/// use counterflow::{Variant, schedules::gemm};
+/// use std::path::Path;
+///
+/// let program = gemm();
+/// let key = Key::new("NVIDIA H200", &program, &Variant::new(1));
+/// let embedded = Tuned::embedded()?;
+/// for winner in embedded.near(&key, [8192, 8192, 8192]) {
+///     println!("{} us: {:?}", winner.microseconds, winner.settings(&program));
+/// }
+/// let mut mine = Tuned::read(Path::new("no such file"))?; // no file, no winners
+/// assert!(mine.is_empty());
+/// let nearest: Option<&Winner> = embedded.near(&key, [8192, 8192, 8192]).into_iter().next();
+/// mine.put(nearest.expect("a winner").clone());
+/// assert_eq!(mine.len(), 1);
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+///
+/// The user's own table is in a file:
+///
+/// ```no_run
+/// # use counterflow::tuned::Tuned;
+/// let mine = Tuned::of_user()?;
+/// if let Some(path) = Tuned::place() {
+///     mine.write(&path)?;
+/// }
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Tuned {
     #[serde(default)]

@@ -1,0 +1,270 @@
+//! What the facade gives its users, read from the sources: types and functions, with the examples in their docs.
+
+use super::{files, short, text};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Modules of the run time that the facade gives its users, and the types that it gives without a module.
+const MODULES: [&str; 8] = [
+    "cpu", "cuda", "dlpack", "driver", "error", "jit", "op", "tuned",
+];
+const PLAIN: [&str; 10] = [
+    "Communicator",
+    "Device",
+    "Error",
+    "Graph",
+    "Op",
+    "OpBuilder",
+    "Pending",
+    "Recording",
+    "Tensor",
+    "UserBuffer",
+];
+/// Given away for the bench and for tests alone, or of the crate alone.
+const HIDDEN: [&str; 2] = ["Local", "Kind"];
+const ASIDE: [&str; 7] = [
+    "emulated",
+    "fuzz",
+    "gpu_order",
+    "gpus",
+    "group",
+    "launch",
+    "streams",
+];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Type,
+    Function,
+    /// One whose call is `unsafe`.
+    Unsafe,
+}
+
+/// A type or function, by the path that the facade gives it.
+#[derive(Debug)]
+pub struct Item {
+    pub path: String,
+    pub kind: Kind,
+    /// The examples in its docs, without their hidden lines.
+    pub examples: String,
+}
+
+/// All that the run time gives.
+pub fn runtime() -> Vec<Item> {
+    let inside = |path: &Path| short(path)["runtime/src/".len()..].to_owned();
+    let paths = files("runtime/src", &[".rs"]).into_iter();
+    let paths = paths.filter(|path| {
+        let path = inside(path);
+        let module = path.split(['/', '.']).next().unwrap_or("");
+        !ASIDE.contains(&module)
+    });
+    let each = paths.map(|path| {
+        let inside = inside(&path);
+        let module = inside.split(['/', '.']).next().unwrap_or("").to_owned();
+        let (public, prefix) = places(&path, &module, inside.split('/').nth(1));
+        items(&path, |name| {
+            let plain = PLAIN.contains(&name) && (name != "Graph" || module == "graph");
+            match (plain, public.contains(name) && !HIDDEN.contains(&name)) {
+                (true, _) => Some(name.to_owned()),
+                (false, true) => Some(format!("{prefix}{name}")),
+                (false, false) => None,
+            }
+        })
+    });
+    each.flatten().collect()
+}
+
+/// The names that a file of a module may give, and what stands before them in paths. `part` is the file in its folder.
+fn places(path: &Path, module: &str, part: Option<&str>) -> (BTreeSet<String>, String) {
+    if !MODULES.contains(&module) {
+        return (BTreeSet::new(), String::new());
+    }
+    let Some(part) = part.and_then(|file| file.strip_suffix(".rs")) else {
+        return (given(path), format!("{module}::"));
+    };
+    let top = path.with_file_name("mod.rs");
+    // `pub mod sass` has its own name in paths.
+    match code(&top).contains(&format!("\npub mod {part};")) {
+        true => (given(path), format!("{module}::{part}::")),
+        false => (given(&top), format!("{module}::")),
+    }
+}
+
+/// Code without its module of tests, which stands last, and without comments.
+fn code(path: &Path) -> String {
+    let text = text(path);
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or("");
+    let lines = code
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or(""));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Names between commas and braces of every `pub use` in a file, and of what it declares itself.
+fn given(path: &Path) -> BTreeSet<String> {
+    let code = code(path);
+    let mut names = BTreeSet::new();
+    for (at, _) in code.match_indices("pub use ") {
+        let used = code[at..].split(';').next().unwrap_or("");
+        let last = used.rsplit("::").next().unwrap_or("");
+        let list = used.split_once('{').map_or(last, |(_, list)| list);
+        let words = list.split([',', '{', '}', ' ', '\n']);
+        names.extend(words.map(|word| word.rsplit("::").next().unwrap_or(word).to_owned()));
+    }
+    names.extend(declared(&code));
+    names
+}
+
+/// Types, traits and functions that code declares as public.
+fn declared(code: &str) -> impl Iterator<Item = String> {
+    let found = code.lines().filter_map(declares);
+    found.map(|(_, name)| name.to_owned())
+}
+
+/// What a line declares as public.
+fn declares(line: &str) -> Option<(Kind, &str)> {
+    let rest = line.strip_prefix("pub ")?;
+    let rest = rest.strip_prefix("const ").unwrap_or(rest);
+    let (kind, rest) = match rest.strip_prefix("unsafe ") {
+        Some(rest) => (Kind::Unsafe, rest),
+        None => (Kind::Function, rest),
+    };
+    if let Some(rest) = rest.strip_prefix("fn ") {
+        return Some((kind, name(rest)));
+    }
+    let kinds = ["struct ", "enum ", "trait ", "type "];
+    let rest = kinds.iter().find_map(|kind| rest.strip_prefix(kind))?;
+    Some((Kind::Type, name(rest)))
+}
+
+fn name(text: &str) -> &str {
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
+    &text[..end.unwrap_or(text.len())]
+}
+
+/// What a block at the start of a line is of: `impl Type<..>`, or `pub trait Type`.
+fn owner(line: &str) -> Option<String> {
+    if let Some(rest) = line.strip_prefix("pub trait ") {
+        return Some(name(rest).to_owned());
+    }
+    let rest = line.strip_prefix("impl")?;
+    // Of a trait's functions the trait has the row.
+    if rest.contains(" for ") {
+        return Some(String::new());
+    }
+    let mut depth = 0;
+    let mut from = 0;
+    for (at, c) in rest.char_indices() {
+        match c {
+            '<' => depth += 1,
+            '>' => depth -= 1,
+            ' ' if depth == 0 => {
+                from = at + 1;
+                break;
+            }
+            _ => {}
+        }
+    }
+    Some(name(&rest[from..]).to_owned())
+}
+
+/// What a file gives of the types and functions that have a `path` for users.
+fn items(file: &Path, path: impl Fn(&str) -> Option<String>) -> Vec<Item> {
+    let text = text(file);
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or("");
+    let mut found = Vec::new();
+    let (mut of, mut trait_of) = (None, false);
+    let (mut docs, mut hidden) = (Vec::new(), false);
+    for line in text.lines() {
+        let rest = line.trim_start();
+        if let Some(doc) = rest.strip_prefix("///") {
+            docs.push(doc.strip_prefix(' ').unwrap_or(doc));
+            continue;
+        }
+        if rest.starts_with("//") {
+            continue;
+        }
+        if rest.starts_with("#[") {
+            hidden |= rest == "#[doc(hidden)]";
+            continue;
+        }
+        if let Some(owner) = owner(line) {
+            (of, trait_of) = (path(&owner), line.starts_with("pub trait"));
+        }
+        let free = rest.len() == line.len();
+        let method = line.len() - rest.len() == 4;
+        let public = match rest.strip_prefix("fn ") {
+            Some(rest) if trait_of && method => Some((Kind::Function, name(rest))),
+            _ => declares(rest),
+        };
+        // An attribute of several lines stands between docs and what they are of.
+        let ends = rest.ends_with(['{', ';', '(', '<', ',', '}']) || rest.is_empty();
+        if let Some((kind, name)) = public.filter(|_| !hidden) {
+            let path = match (free, method) {
+                (true, _) => path(name),
+                (false, true) if kind != Kind::Type => {
+                    of.as_ref().map(|of| format!("{of}::{name}"))
+                }
+                _ => None,
+            };
+            found.extend(path.map(|path| Item {
+                path,
+                kind,
+                examples: examples(&docs),
+            }));
+        }
+        if public.is_some() || ends {
+            docs.clear();
+            hidden = false;
+        }
+    }
+    found
+}
+
+/// The lines of the code blocks in docs that a reader sees.
+fn examples(docs: &[&str]) -> String {
+    let mut inside = false;
+    let mut shown = String::new();
+    for line in docs {
+        if let Some(language) = line.trim_start().strip_prefix("```") {
+            inside = !inside && !language.starts_with("text");
+        } else if inside && !line.starts_with("# ") && *line != "#" {
+            shown.push_str(line);
+            shown.push('\n');
+        }
+    }
+    shown
+}
+
+#[test]
+fn items_have_the_path_of_their_owner_and_the_examples_of_their_docs() {
+    assert_eq!(
+        owner("impl<'a, S: Launcher> OpBuilder<'a, S> {").as_deref(),
+        Some("OpBuilder")
+    );
+    assert_eq!(
+        owner("impl Communicator {").as_deref(),
+        Some("Communicator")
+    );
+    assert_eq!(
+        owner("impl<T: Element> Tensor<T> {").as_deref(),
+        Some("Tensor")
+    );
+    assert_eq!(owner("impl Drop for Graph {").as_deref(), Some(""));
+    let docs = ["Says.", "```no_run", "# use a::b;", "b();", "```", "not()"];
+    assert_eq!(examples(&docs), "b();\n");
+    assert_eq!(examples(&["```text", "b()", "```"]), "");
+    let all = runtime();
+    let path = |path: &str| all.iter().find(|item| item.path == path);
+    for (there, kind) in [
+        ("Communicator::allocate", Kind::Function),
+        ("Communicator::tensor_from_raw", Kind::Unsafe),
+        ("tuned::Ranking", Kind::Type),
+        ("jit::sass::Sass::of", Kind::Function),
+        ("error::Stall", Kind::Type),
+    ] {
+        let item = path(there).unwrap_or_else(|| panic!("no {there}"));
+        assert_eq!(item.kind, kind, "{there}");
+    }
+    assert!(path("driver::Local").is_none() && path("cuda::Slots").is_none());
+}
