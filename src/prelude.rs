@@ -2,6 +2,31 @@
 //!
 //! Only [`schedule`](macro@schedule) knows the words that are not Rust items (`counters`, `symmetric`, `dot`, `zero`).
 //! Its documentation lists the whole language.
+//!
+//! ```
+//! use counterflow::prelude::*;
+//!
+//! /// y = reduce_scatter(relu6(x · wᵀ)): each tile goes to the rank that owns its rows.
+//! #[schedule]
+//! fn summed(x: Local<bf16>, w: Local<bf16>, y: Scattered<f16>) {
+//!     let tiles = y.tiles(tune((128, 256), (128, 128)));
+//!     let partial = symmetric::<f16>(y, slots = world());
+//!     let landed = counters(world(), tiles);
+//!
+//!     #[gemm]
+//!     for owner in ranks().after_me() {
+//!         for t in tiles.of(owner) {
+//!             partial.on(owner)[me()][t] = dot(x[t], w[t]);
+//!             landed.on(owner)[me()][t].add(1);
+//!         }
+//!     }
+//!     #[gemm]
+//!     for t in tiles.of(me()) {
+//!         y[t] = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum();
+//!     }
+//! }
+//! # assert_eq!(summed().name, "summed");
+//! ```
 
 use crate::__private::Tensor;
 pub use crate::{epilogue, schedule};
@@ -9,18 +34,142 @@ pub use counterflow_codegen::builder::{everyone, me, others, ranks, ring, tune, 
 pub use half::{bf16, f16};
 
 /// Input in row chunks, one per rank. Every rank holds all of it at the end.
+///
+/// ```
+/// # use counterflow::prelude::*;
+/// #[schedule]
+/// fn gather(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+///     let pieces = x.pieces(rows = 64);
+///     let tiles = y.tiles((128, 128));
+///     let arrived = counters(pieces);
+///     #[comm(ctas = 4)]
+///     for peer in ranks().before_me() {
+///         for p in pieces.of(me()) {
+///             x.on(peer)[p] = x[p]; // my rows, on every peer
+///             arrived.on(peer)[p].add(1);
+///         }
+///     }
+///     #[gemm]
+///     for chunk in ranks().from_me() {
+///         for t in tiles.of(chunk) {
+///             arrived[t.rows()].wait();
+///             y[t] = dot(x[t], w[t]);
+///         }
+///     }
+/// }
+/// # counterflow::Communicator::emulated(2)?[0].op(&gather()).up_to(64, 16, 16).workspace()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 pub type Gathered<T> = Tensor<T>;
 /// Input, whole on each rank and different on each.
+///
+/// ```
+/// # use counterflow::prelude::*;
+/// #[schedule]
+/// fn product(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
+///     let tiles = y.tiles((128, 128));
+///     #[gemm]
+///     for t in tiles {
+///         y[t] = dot(x[t], w[t]); // rows of `x` and `w` are what the tile needs
+///     }
+/// }
+/// # counterflow::Communicator::emulated(2)?[0].op(&product()).up_to(64, 16, 16).workspace()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 pub type Local<T> = Tensor<T>;
 /// Input vector along the columns, whole on each rank: a bias.
+///
+/// ```
+/// # use counterflow::prelude::*;
+/// #[schedule]
+/// fn linear(x: Local<bf16>, w: Local<bf16>, b: Vector<bf16>, y: Out<bf16>) {
+///     let tiles = y.tiles((128, 128));
+///     #[gemm]
+///     for t in tiles {
+///         y[t] = dot(x[t], w[t]).bias(b);
+///     }
+/// }
+/// # counterflow::Communicator::emulated(2)?[0].op(&linear()).up_to(64, 16, 16).workspace()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 pub type Vector<T> = Tensor<T>;
 /// Output, whole on each rank and different on each.
+///
+/// [`Local`] has an example with one. What a schedule leaves out is found when it is built:
+///
+/// ```
+/// # use counterflow::prelude::*;
+/// #[schedule]
+/// fn half(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+///     let tiles = y.tiles((128, 128));
+///     #[gemm]
+///     for t in tiles.of(me()) {
+///         y[t] = dot(x[t], w[t]);
+///     }
+/// }
+///
+/// let rank = &counterflow::Communicator::emulated(2)?[0];
+/// let error = rank.op(&half()).up_to(64, 16, 16).workspace().unwrap_err();
+/// assert!(error.to_string().contains("coverage"), "{error}");
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 pub type Out<T> = Tensor<T>;
 /// Output that a launch adds to (`grad[t] += …`), whole on each rank and different on each. Its old contents count.
+///
+/// ```
+/// # use counterflow::prelude::*;
+/// #[schedule]
+/// fn gradient(dy: Local<bf16>, x: Local<bf16>, grad: Accumulated<f32>) {
+///     let tiles = grad.tiles((128, 128));
+///     #[gemm]
+///     for t in tiles {
+///         grad[t] += dot(dy[t], x[t]);
+///     }
+/// }
+/// # counterflow::Communicator::emulated(2)?[0].op(&gradient()).up_to(64, 16, 16).workspace()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 pub type Accumulated<T> = Tensor<T>;
 /// Output: the sum over ranks. Each rank keeps its row chunk.
+///
+/// The module's [example](self) has one.
 pub type Scattered<T> = Tensor<T>;
 /// Output: the sum over ranks, whole on every rank.
+///
+/// ```
+/// # use counterflow::prelude::*;
+/// #[schedule]
+/// fn total(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
+///     let tiles = y.tiles((128, 128));
+///     let partial = symmetric::<bf16>(y.chunk(), slots = world());
+///     let landed = counters(world(), tiles);
+///     let done = counters(tiles);
+///     #[gemm]
+///     for owner in ranks().after_me() {
+///         for t in tiles.of(owner) {
+///             partial.on(owner)[me()][t] = dot(x[t], w[t]);
+///             landed.on(owner)[me()][t].add(1);
+///         }
+///     }
+///     #[gemm]
+///     for t in tiles.of(me()) {
+///         let sum = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum();
+///         y[t] = sum;
+///         for peer in ranks().after_me() {
+///             y.on(peer)[t] = sum;
+///             done.on(peer)[t].add(1);
+///         }
+///     }
+///     #[gemm]
+///     for owner in ranks().after_me() {
+///         for t in tiles.of(owner) {
+///             done[t].wait();
+///         }
+///     }
+/// }
+/// # counterflow::Communicator::emulated(2)?[0].op(&total()).up_to(64, 16, 16).workspace()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 pub type Reduced<T> = Tensor<T>;
 
 #[cfg(test)]

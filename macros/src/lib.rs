@@ -26,7 +26,9 @@ use syn::ItemFn;
 
 /// Turns a function of the schedule language into one that builds its program.
 ///
-/// ```ignore
+/// ```
+/// use counterflow::prelude::*;
+///
 /// #[schedule]
 /// pub fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
 ///     let tiles = y.tiles(tune((128, 256), (256, 128)));
@@ -35,11 +37,32 @@ use syn::ItemFn;
 ///         y[t] = dot(x[t], w[t]).gelu();
 ///     }
 /// }
+/// # assert_eq!(gemm().to_string(), spelled::gemm().to_string());
+/// # mod spelled {
+/// #     use counterflow::codegen::builder::{GemmOptions, ScheduleBuilder, Tune, tune};
+/// #     use counterflow::prelude::{Local, Out, bf16};
+/// #     pub fn gemm() -> counterflow::Program {
+/// #         let mut s = ScheduleBuilder::new("gemm");
+/// #         let x = s.local("x", Local::<bf16>::dtype());
+/// #         let w = s.local("w", Local::<bf16>::dtype());
+/// #         let y = s.out("y", Out::<bf16>::dtype());
+/// #         let tiles = s.tiles("tiles", y, tune([(128, 256), (256, 128)]));
+/// #         s.gemm(GemmOptions { k: Some(Tune::from(64)), ..Default::default() }, |s| {
+/// #             s.for_items("t", tiles.all().grouped(8), |s, t| {
+/// #                 let product = s.dot(x.at(t), w.at(t));
+/// #                 s.store(y.at(t), product.gelu());
+/// #             });
+/// #         });
+/// #         s.finish()
+/// #     }
+/// # }
 /// ```
 ///
 /// becomes, up to paths and the names of temporaries,
 ///
-/// ```ignore
+/// ```
+/// # use counterflow::codegen::builder::{GemmOptions, ScheduleBuilder, Tune, tune};
+/// # use counterflow::prelude::{Local, Out, bf16};
 /// pub fn gemm() -> counterflow::Program {
 ///     let mut s = ScheduleBuilder::new("gemm");
 ///     let x = s.local("x", Local::<bf16>::dtype());
@@ -84,6 +107,173 @@ use syn::ItemFn;
 ///
 /// Constants of the surrounding Rust can replace numbers. They are recognised by capitals or by a path.
 /// Operands are evaluated from left to right: in `dot(x[t], w[t]) + z[t].wait(c)` the product comes first.
+///
+/// # Words in use
+///
+/// Roles that run beside each other, orders of ranks, hand-offs, and choices:
+///
+/// ```
+/// # use counterflow::prelude::*;
+/// #[schedule]
+/// fn two_senders(x: Gathered<bf16>, z: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+///     let x_pieces = x.pieces(rows = tune(128, 256));
+///     let z_pieces = z.pieces(rows = 128);
+///     let tiles = y.tiles(tune((128, 256), (128, 128)));
+///     let arrived = counters(x_pieces);
+///     let beside = counters(z_pieces);
+///
+///     #[comm(ctas = tune(4, 2))]
+///     for peer in ranks().before_me() {
+///         for p in x_pieces.of(me()) {
+///             x.on(peer)[p] = x[p];
+///             arrived.on(peer)[p].add(1); // after the data
+///         }
+///     }
+///     #[comm(name = halo, ctas = 2)]
+///     {
+///         for peer in ranks().before_me() {
+///             for p in z_pieces.of(me()) {
+///                 z.on(peer)[p] = z[p];
+///                 beside.on(peer)[p].add(1);
+///             }
+///         }
+///         for chunk in ranks().after_me() {
+///             for p in z_pieces.of(chunk) {
+///                 beside[p].wait();
+///             }
+///         }
+///     }
+///     #[gemm(k = 64, stages = 4, ping_pong = tune(false, true))]
+///     for chunk in ranks().from_me() {
+///         for t in tiles.of(chunk).grouped(tune(8, 4)) {
+///             arrived[t.rows()].wait(); // all pieces that the tile reads
+///             y[t] = dot(x[t], w[t]);
+///         }
+///     }
+/// }
+/// # counterflow::Communicator::emulated(2)?[0].op(&two_senders()).up_to(64, 16, 16).workspace()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+///
+/// Arithmetic over ranks, `if`, an order of one's own, and constants of the surrounding Rust:
+///
+/// ```
+/// # use counterflow::prelude::*;
+/// const ROWS: u32 = 128;
+///
+/// /// Mine, then my neighbours' on both sides by turns.
+/// fn both_sides(me: u32, step: u32, world: u32) -> u32 {
+///     let away = step.div_ceil(2);
+///     (if step % 2 == 1 { me + world - away } else { me + away }) % world
+/// }
+///
+/// #[schedule]
+/// fn double_ring(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+///     let pieces = x.pieces(rows = ROWS);
+///     let tiles = y.tiles((128, 128));
+///     let arrived = counters(pieces);
+///     let next = (me() + 1) % world();
+///     let before = (me() - 1) % world();
+///
+///     #[comm(ctas = 4)]
+///     for step in ranks() {
+///         if step < world() / 2 {
+///             for p in pieces.of((me() - step) % world()) {
+///                 arrived[p].wait(); // mine are here
+///                 x.on(next)[p] = x[p];
+///                 arrived.on(next)[p].add(1);
+///             }
+///         }
+///         if step < (world() - 1) / 2 {
+///             for p in pieces.of((me() + step) % world()) {
+///                 arrived[p].wait();
+///                 x.on(before)[p] = x[p];
+///                 arrived.on(before)[p].add(1);
+///             }
+///         }
+///     }
+///     #[gemm]
+///     for chunk in ranks().by(both_sides) {
+///         for t in tiles.of(chunk).row_major() {
+///             arrived[t.rows()].wait();
+///             y[t] = dot(x[t], w[t]);
+///         }
+///     }
+/// }
+/// # counterflow::Communicator::emulated(3)?[0].op(&double_ring()).up_to(192, 16, 16).workspace()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+///
+/// Scratch with a slot for each rank, sums of what has landed, an accumulator, and the math of a tile:
+///
+/// ```
+/// # use counterflow::prelude::*;
+/// #[schedule]
+/// fn mlp_down(x: Local<bf16>, w: Local<bf16>, b: Vector<bf16>, r: Local<bf16>, y: Scattered<bf16>) {
+///     let tiles = y.tiles((128, 128));
+///     let partial = symmetric::<bf16>(y, slots = world());
+///     let landed = counters(world(), tiles);
+///
+///     #[gemm]
+///     for owner in ranks().after_me() {
+///         for t in tiles.of(owner).column_major() {
+///             let mut acc = zero();
+///             acc += dot(x[t], w[t]);
+///             partial.on(owner)[me()][t] = acc.cast::<bf16>();
+///             landed.on(owner)[me()][t].add(1);
+///         }
+///     }
+///     #[gemm]
+///     for t in tiles.of(me()) {
+///         let sum = dot(x[t], w[t]) + partial[others()][t].wait(landed).sum();
+///         y[t] = sum.bias(b).scale(0.5).tanh().max(sum.relu()).residual(r[t]);
+///     }
+/// }
+/// # counterflow::Communicator::emulated(2)?[0].op(&mlp_down()).up_to(64, 16, 16).workspace()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+///
+/// Copies by copy engines, and by warps of the GEMM's CTAs that have nothing else to do:
+///
+/// ```
+/// # use counterflow::prelude::*;
+/// #[schedule]
+/// fn pulled(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
+///     let pieces = x.pieces(rows = 1024);
+///     let tiles = y.tiles((128, 128));
+///     let arrived = counters(pieces);
+///     #[copy_engine] // or `#[spare_warps]`
+///     for peer in ranks().after_me() {
+///         for p in pieces.of(peer) {
+///             x[p] = x.on(peer)[p];
+///             arrived[p].add(1);
+///         }
+///     }
+///     #[gemm(subtiles = 2)]
+///     for chunk in ranks().from_me() {
+///         for t in tiles.of(chunk) {
+///             arrived[t.rows()].wait();
+///             y[t] = dot(x[t], w[t]);
+///         }
+///     }
+/// }
+/// # counterflow::Communicator::emulated(2)?[0].op(&pulled()).up_to(64, 16, 16).workspace()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
+///
+/// A word that is misspelled, or has no meaning where it stands, is an error of rustc at that word, with a hint:
+///
+/// ```compile_fail
+/// # use counterflow::prelude::*;
+/// #[schedule]
+/// fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
+///     let tiles = y.tiles((128, 128));
+///     #[gem]
+///     for t in tiles {
+///         y[t] = dot(x[t], w[t]);
+///     }
+/// }
+/// ```
 #[proc_macro_attribute]
 pub fn schedule(
     arguments: proc_macro::TokenStream,
@@ -116,16 +306,40 @@ pub fn schedule(
 
 /// Lets a schedule apply a function after the product: `dot(x[t], w[t]).map(leaky)`.
 ///
-/// ```ignore
+/// ```
+/// use counterflow::prelude::*;
+///
 /// #[epilogue]
 /// fn leaky(x: f32) -> f32 {
 ///     if x > 0.0 { x } else { 0.1 * x }
 /// }
+///
+/// /// Several arguments, other epilogues, and methods of `f32`.
+/// #[epilogue]
+/// fn gated(x: f32, gate: f32) -> f32 {
+///     let open = 1.0 / (1.0 + (-gate).exp());
+///     leaky(x) * open.clamp(0.0, 0.9)
+/// }
+///
+/// #[schedule]
+/// fn layer(x: Local<bf16>, w: Local<bf16>, gate: Local<bf16>, y: Out<bf16>) {
+///     let tiles = y.tiles((128, 128));
+///     #[gemm]
+///     for t in tiles {
+///         y[t] = dot(x[t], w[t]).map(gated, gate[t]);
+///     }
+/// }
+///
+/// assert_eq!(leaky(-1.0), -0.1); // it is still a function
+/// # counterflow::Communicator::emulated(1)?[0].op(&layer()).up_to(64, 16, 16).workspace()?;
+/// # Ok::<(), counterflow::Error>(())
 /// ```
 ///
-/// stays a Rust function, which serves as its reference, and gains what the kernel computes:
+/// `leaky` stays a Rust function, which serves as its reference, and gains what the kernel computes:
 ///
-/// ```ignore
+/// ```
+/// # use counterflow::codegen::value::{Binary, Compare, ScalarFn, Value};
+/// # #[allow(non_camel_case_types)]
 /// enum leaky {}
 /// impl leaky {
 ///     fn scalar() -> ScalarFn {
@@ -140,6 +354,7 @@ pub fn schedule(
 ///         }
 ///     }
 /// }
+/// # leaky::scalar();
 /// ```
 ///
 /// Parameters and result are `f32`. Allowed in the body: `let`, `+ - * /`, unary `-`, `if … else …` on comparisons

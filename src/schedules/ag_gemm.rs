@@ -5,6 +5,18 @@ use crate::prelude::*;
 /// Use it for column-parallel layers (QKV, gate and up, fc1) when a rank's rows are less than about 4 MiB, where a
 /// copy engine's fixed cost matters, or when copies must not depend on the host. A few CTAs move data and join the GEMM
 /// when they are done.
+///
+/// ```
+/// # use counterflow::{Communicator, prelude::bf16, schedules::AgGemmOp};
+/// # Communicator::each(&Communicator::emulated(2)?, |rank| {
+/// # rank.reserve(2 << 20)?;
+/// let op = rank.op_of::<AgGemmOp>().up_to(64, 32, 16).build()?;
+/// let x = rank.allocate::<bf16>("x", [64, 16])?; // all rows; half of them are this rank's own
+/// let (w, mut y) = (rank.zeros::<bf16>([32, 16])?, rank.zeros::<bf16>([64, 32])?);
+/// op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()
+/// # })?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[schedule]
 pub fn ag_gemm(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let pieces = x.pieces(rows = tune(128, 256));

@@ -4,6 +4,18 @@ use crate::prelude::*;
 ///
 /// Use it where [`ag_gemm_ring`](super::ag_gemm_ring) is right and links work both ways at once: chunks arrive in half as many
 /// steps, by turns from both sides.
+///
+/// ```
+/// # use counterflow::{Communicator, prelude::bf16, schedules::AgGemmDoubleRingOp};
+/// # Communicator::each(&Communicator::emulated(2)?, |rank| {
+/// # rank.reserve(2 << 20)?;
+/// let op = rank.op_of::<AgGemmDoubleRingOp>().up_to(64, 32, 16).build()?;
+/// let x = rank.allocate::<bf16>("x", [64, 16])?; // all rows; half of them are this rank's own
+/// let (w, mut y) = (rank.zeros::<bf16>([32, 16])?, rank.zeros::<bf16>([64, 32])?);
+/// op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()
+/// # })?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[schedule]
 pub fn ag_gemm_double_ring(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let pieces = x.pieces(rows = tune(128, 256));

@@ -4,6 +4,18 @@ use crate::prelude::*;
 ///
 /// Use it when a rank's rows are more than about 4 MiB: copy engines use the link best and need no SM. The nearest
 /// neighbour comes first, and at any time every rank pulls from a different peer.
+///
+/// ```
+/// # use counterflow::{Communicator, prelude::bf16, schedules::AgGemmPullOp};
+/// # Communicator::each(&Communicator::emulated(2)?, |rank| {
+/// # rank.reserve(2 << 20)?;
+/// let op = rank.op_of::<AgGemmPullOp>().up_to(64, 32, 16).build()?;
+/// let x = rank.allocate::<bf16>("x", [64, 16])?; // all rows; half of them are this rank's own
+/// let (w, mut y) = (rank.zeros::<bf16>([32, 16])?, rank.zeros::<bf16>([64, 32])?);
+/// op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()
+/// # })?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[schedule]
 pub fn ag_gemm_pull(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let pieces = x.pieces(rows = tune(1024, 512, 2048));

@@ -4,6 +4,18 @@ use crate::prelude::*;
 ///
 /// Use it if each rank has fast links only to its neighbours. Over a switch, [`ag_gemm`](super::ag_gemm) moves the same
 /// bytes in one ring step instead of up to `world - 1`.
+///
+/// ```
+/// # use counterflow::{Communicator, prelude::bf16, schedules::AgGemmRingOp};
+/// # Communicator::each(&Communicator::emulated(2)?, |rank| {
+/// # rank.reserve(2 << 20)?;
+/// let op = rank.op_of::<AgGemmRingOp>().up_to(64, 32, 16).build()?;
+/// let x = rank.allocate::<bf16>("x", [64, 16])?; // all rows; half of them are this rank's own
+/// let (w, mut y) = (rank.zeros::<bf16>([32, 16])?, rank.zeros::<bf16>([64, 32])?);
+/// op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()
+/// # })?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[schedule]
 pub fn ag_gemm_ring(x: Gathered<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let pieces = x.pieces(rows = tune(128, 256));

@@ -4,6 +4,18 @@ use crate::prelude::*;
 ///
 /// Use it to hide a gather for a *later* layer (a gradient's operand, the next weight shard) behind a GEMM without
 /// communication.
+///
+/// ```
+/// # use counterflow::{Communicator, prelude::bf16, schedules::BulkOp};
+/// # Communicator::each(&Communicator::emulated(2)?, |rank| {
+/// # rank.reserve(2 << 20)?;
+/// let op = rank.op_of::<BulkOp>().up_to(64, 32, 16).build()?;
+/// let (x, w) = (rank.zeros::<bf16>([64, 16])?, rank.zeros::<bf16>([32, 16])?);
+/// let (mut y, z) = (rank.zeros::<bf16>([64, 32])?, rank.allocate::<bf16>("z", [64, 16])?);
+/// op.on(rank).x(&x).w(&w).y(&mut y).z(&z).launch()?.wait()
+/// # })?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[schedule]
 pub fn bulk(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>, z: Gathered<bf16>) {
     let pieces = z.pieces(rows = tune(128, 256));

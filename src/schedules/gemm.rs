@@ -3,6 +3,16 @@ use crate::prelude::*;
 /// y = x · wᵀ on each rank alone.
 ///
 /// Use it without communication, and as the baseline for the others.
+///
+/// ```
+/// # use counterflow::{Communicator, prelude::bf16, schedules::GemmOp};
+/// # let rank = &Communicator::emulated(1)?[0];
+/// let op = rank.op_of::<GemmOp>().first_options().up_to(64, 32, 16).build()?;
+/// let (x, w) = (rank.zeros::<bf16>([64, 16])?, rank.zeros::<bf16>([32, 16])?);
+/// let mut y = rank.zeros::<bf16>([64, 32])?;
+/// op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[schedule]
 pub fn gemm(x: Local<bf16>, w: Local<bf16>, y: Out<bf16>) {
     let tiles = y.tiles(tune(

@@ -4,6 +4,18 @@ use crate::prelude::*;
 ///
 /// Use it for row-parallel layers if the next layer needs all rows (no sequence parallelism). It moves as many bytes as
 /// a reduce-scatter and an all-gather, and a rank waits only for the tile it needs.
+///
+/// ```
+/// # use counterflow::{Communicator, prelude::bf16, schedules::GemmArOp};
+/// # Communicator::each(&Communicator::emulated(2)?, |rank| {
+/// # rank.reserve(2 << 20)?;
+/// let op = rank.op_of::<GemmArOp>().up_to(64, 32, 16).build()?;
+/// let (x, w) = (rank.zeros::<bf16>([64, 16])?, rank.zeros::<bf16>([32, 16])?);
+/// let mut y = rank.allocate::<bf16>("y", [64, 32])?; // the sum, on every rank
+/// op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()
+/// # })?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[schedule]
 pub fn gemm_ar(x: Local<bf16>, w: Local<bf16>, y: Reduced<bf16>) {
     let tiles = y.tiles(tune((128, 256), (128, 160), (128, 128)));

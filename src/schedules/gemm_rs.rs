@@ -4,6 +4,18 @@ use crate::prelude::*;
 ///
 /// Use it for row-parallel layers (o_proj, down, fc2). Sums are in f32 and in a fixed order, so the same inputs give
 /// the same bits in every run. It needs one slot of scratch per rank.
+///
+/// ```
+/// # use counterflow::{Communicator, prelude::bf16, schedules::GemmRsOp};
+/// # Communicator::each(&Communicator::emulated(2)?, |rank| {
+/// # rank.reserve(2 << 20)?;
+/// let op = rank.op_of::<GemmRsOp>().up_to(64, 32, 16).build()?;
+/// let (x, w) = (rank.zeros::<bf16>([64, 16])?, rank.zeros::<bf16>([32, 16])?);
+/// let mut y = rank.allocate::<bf16>("y", [32, 32])?; // this rank's half of the sum's 64 rows
+/// op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()
+/// # })?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[schedule]
 pub fn gemm_rs(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
     let tiles = y.tiles(tune((128, 256), (128, 160), (128, 128)));

@@ -4,6 +4,18 @@ use crate::prelude::*;
 ///
 /// Use it if [`gemm_rs`](super::gemm_rs) needs too much scratch. Every add rounds to y's type, and their order is
 /// not fixed: two runs may differ in the last bits.
+///
+/// ```
+/// # use counterflow::{Communicator, prelude::bf16, schedules::GemmRsAddOp};
+/// # Communicator::each(&Communicator::emulated(2)?, |rank| {
+/// # rank.reserve(2 << 20)?;
+/// let op = rank.op_of::<GemmRsAddOp>().up_to(64, 32, 16).build()?;
+/// let (x, w) = (rank.zeros::<bf16>([64, 16])?, rank.zeros::<bf16>([32, 16])?);
+/// let mut y = rank.allocate::<bf16>("y", [32, 32])?; // this rank's half of the sum's 64 rows
+/// op.on(rank).x(&x).w(&w).y(&mut y).launch()?.wait()
+/// # })?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[schedule]
 pub fn gemm_rs_add(x: Local<bf16>, w: Local<bf16>, y: Scattered<bf16>) {
     let tiles = y.tiles(tune(

@@ -3,6 +3,17 @@ use crate::prelude::*;
 /// y = x · wᵀ + bias + residual: the second half of an MLP or of attention, on each rank alone.
 ///
 /// Use it if a layer's input is added to its output. The sum is rounded once.
+///
+/// ```
+/// # use counterflow::{Communicator, prelude::bf16, schedules::LinearResidualOp};
+/// # let rank = &Communicator::emulated(1)?[0];
+/// let op = rank.op_of::<LinearResidualOp>().up_to(64, 32, 16).build()?;
+/// let (x, w) = (rank.zeros::<bf16>([64, 16])?, rank.zeros::<bf16>([32, 16])?);
+/// let (bias, residual) = (rank.zeros::<bf16>([32])?, rank.zeros::<bf16>([64, 32])?);
+/// let mut y = rank.zeros::<bf16>([64, 32])?;
+/// op.on(rank).x(&x).w(&w).bias(&bias).residual(&residual).y(&mut y).launch()?.wait()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[schedule]
 pub fn linear_residual(
     x: Local<bf16>,

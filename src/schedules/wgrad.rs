@@ -5,6 +5,16 @@ use crate::prelude::*;
 ///
 /// Use it for gradient accumulation. Products are summed in f32 and added with one more rounding, once per launch, so
 /// the bits are the same in every run. TMA adds, and may flush f32 subnormals to zero.
+///
+/// ```
+/// # use counterflow::{Communicator, Layout, prelude::bf16, schedules::WgradOp};
+/// # let rank = &Communicator::emulated(1)?[0];
+/// let op = rank.op_of::<WgradOp>().layout(Layout::Tn).up_to(64, 32, 16).build()?;
+/// let (dy, x) = (rank.zeros::<bf16>([16, 64])?, rank.zeros::<bf16>([16, 32])?); // 16 rows of a batch
+/// let mut grad = rank.zeros::<f32>([64, 32])?; // what it has by now counts
+/// op.on(rank).dy(&dy).x(&x).grad(&mut grad).launch()?.wait()?;
+/// # Ok::<(), counterflow::Error>(())
+/// ```
 #[schedule]
 pub fn wgrad(dy: Local<bf16>, x: Local<bf16>, grad: Accumulated<f32>) {
     let tiles = grad.tiles(tune(
