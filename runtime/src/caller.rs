@@ -1,7 +1,7 @@
 //! Whose order a launch is in.
 
 use crate::communicator::Communicator;
-use crate::driver::{Event, Stream};
+use crate::driver::{Current, Stream};
 use crate::error::Error;
 use crate::group::Passage;
 use crate::pending::Pending;
@@ -91,7 +91,11 @@ impl Caller<'_> {
     /// # Errors
     /// [`Error::Usage`] for another rank, a stream of another GPU, and a stream that records a graph: this one, or the
     /// rank's own, where a launch would be recorded that nothing keeps.
-    pub(crate) fn place(&self, rank: &Communicator) -> Result<Place<'_>, Error> {
+    pub(crate) fn place(
+        &self,
+        rank: &Communicator,
+        current: Current<'_>,
+    ) -> Result<Place<'_>, Error> {
         let others = |other: &Communicator| {
             Err(Error::Usage {
                 what: format!("a launch of rank {} on rank {}", rank.rank(), other.rank()),
@@ -110,19 +114,19 @@ impl Caller<'_> {
                 Ok(Place::Recording(recording))
             }
             Kind::Recording(recording) => others(recording.rank()),
-            Kind::Stream(stream) if stream.is_capturing() => records("a stream"),
+            Kind::Stream(stream) if !rank.gpu().has(stream) => Err(Error::Usage {
+                what: format!("a stream of another GPU than rank {}'s", rank.rank()),
+                legal: format!("give a stream of GPU {}", rank.gpu().ordinal()),
+            }),
+            Kind::Stream(stream) if current.is_capturing(stream) => records("a stream"),
             // Nobody records a stream that nobody has.
             Kind::Rank(_) | Kind::Stream(_)
-                if rank.has_lent() && rank.own_stream().is_capturing() =>
+                if rank.has_lent() && current.is_capturing(rank.own_stream()) =>
             {
                 records("a rank's own stream")
             }
             Kind::Rank(_) => Ok(Place::Own),
             Kind::Stream(stream) if stream.is(rank.own_stream()) => Ok(Place::Own),
-            Kind::Stream(stream) if !rank.gpu().has(stream) => Err(Error::Usage {
-                what: format!("a stream of another GPU than rank {}'s", rank.rank()),
-                legal: format!("give a stream of GPU {}", rank.gpu().ordinal()),
-            }),
             Kind::Stream(stream) => Ok(Place::Outside(stream)),
         }
     }
@@ -132,29 +136,33 @@ impl Caller<'_> {
 /// `theirs`. The rank's stream comes after `theirs` already. The caller has the rank's turn.
 pub(crate) fn in_order(
     rank: &Arc<Communicator>,
+    current: Current<'_>,
     passage: Passage<'_>,
     outside: Option<&Stream>,
     theirs: &[Stream],
     work: impl FnOnce() -> Result<(), Error>,
 ) -> Result<Pending, Error> {
-    let (gpu, own) = (rank.gpu(), rank.own_stream());
     if let Some(stream) = outside {
-        own.wait(&Event::order(gpu, stream)?)?;
+        current.wait(rank.own_stream(), &current.order(stream)?)?;
     }
     work()?;
-    let done = Arc::new(Event::order(gpu, own)?);
-    for stream in outside.into_iter().chain(theirs) {
-        stream.wait(&done)?;
+    let asked = outside.is_some() || !theirs.is_empty();
+    let done = rank.latest().enqueued(current, rank.own_stream(), asked)?;
+    let known = done.known();
+    if let Some(event) = &known {
+        for stream in outside.into_iter().chain(theirs) {
+            current.wait(stream, event)?;
+        }
     }
     let launch = passage.launch;
-    passage.ends(&done);
+    passage.ends(known);
     Ok(Pending::new(rank, done, launch))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::Graph;
+    use crate::driver::{Event, Graph};
     use crate::emulated::{Gpu, Machine};
     use crate::op::Op;
     use crate::schedules::{Sender, gather, product};
@@ -195,9 +203,10 @@ mod tests {
         fn borrow(&self, stream: &Stream) -> Result<Pending, Error> {
             let (rank, own) = (self.rank, self.rank.own_stream());
             let passage = rank.passes([own, stream].into_iter(), 0)?;
-            own.wait(&Event::order(rank.gpu(), stream)?)?;
+            let current = rank.gpu().current()?;
+            current.wait(own, &current.order(stream)?)?;
             let theirs = std::slice::from_ref(stream);
-            in_order(rank, passage, None, theirs, || Ok(()))
+            in_order(rank, current, passage, None, theirs, || Ok(()))
         }
     }
 

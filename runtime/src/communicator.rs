@@ -7,7 +7,8 @@
 
 mod start;
 
-use crate::driver::{Address, Event, Gpu, Stream, Watch, is_done};
+use crate::done::Latest;
+use crate::driver::{Address, Current, Event, Gpu, Stream, Watch, is_done};
 use crate::error::Error;
 use crate::gpu_order::Enqueueing;
 use crate::group::{
@@ -50,6 +51,8 @@ pub struct Communicator {
     lent: Arc<AtomicBool>,
     /// Held while a launch is compared and enqueued: threads of a rank launch one after another.
     launching: Arc<Mutex<()>>,
+    /// Where its latest launch ends.
+    latest: Arc<Latest>,
     /// Made for the first kernel whose data copy engines move.
     copies: Arc<OnceLock<CopyStream>>,
     group: Arc<Group>,
@@ -154,7 +157,10 @@ impl Communicator {
     /// # Ok::<(), counterflow::Error>(())
     /// ```
     pub fn stream(&self) -> &Stream {
-        self.lent.store(true, Ordering::Relaxed);
+        if !self.lent.swap(true, Ordering::Relaxed) {
+            // A context that takes no event is dead, and whoever asks for that launch is told.
+            let _ = self.joins();
+        }
         &self.stream
     }
 
@@ -169,9 +175,26 @@ impl Communicator {
     }
 
     /// This rank's turn to launch: what is written into the ledger first is enqueued first.
-    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub(crate) fn turn(&self, current: Current<'_>) -> Result<MutexGuard<'_, ()>, Error> {
         let turn = self.launching.lock();
-        turn.unwrap_or_else(PoisonError::into_inner)
+        let turn = turn.unwrap_or_else(PoisonError::into_inner);
+        self.latest.settle(current, &self.stream).map(|()| turn)
+    }
+
+    /// Where its latest launch ends.
+    pub(crate) fn latest(&self) -> &Latest {
+        &self.latest
+    }
+
+    /// From now on this rank's stream may get others' work at any time.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub(crate) fn joins(&self) -> Result<(), Error> {
+        self.latest.join(self.gpu().current()?, &self.stream)
     }
 
     /// Another handle of this rank, for what was made with it.
@@ -181,6 +204,7 @@ impl Communicator {
             stream: self.stream.clone(),
             lent: self.lent.clone(),
             launching: self.launching.clone(),
+            latest: self.latest.clone(),
             copies: self.copies.clone(),
             group: self.group.clone(),
             proven: self.proven.clone(),
@@ -263,12 +287,13 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Mismatch`] if it would wait for a launch that waits for it.
-    pub(crate) fn order(
-        &self,
+    pub(crate) fn order<'a>(
+        &'a self,
+        current: Current<'a>,
         launches: RangeInclusive<u64>,
         ctas: u32,
-    ) -> Result<Enqueueing<'_>, Error> {
-        self.group.order(self.rank, launches, ctas)
+    ) -> Result<Enqueueing<'a>, Error> {
+        self.group.order(self.rank, current, launches, ctas)
     }
 
     /// Lets this rank enqueue so many launches that wait for peers, or other work, behind what is in these streams, its

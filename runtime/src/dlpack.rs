@@ -71,6 +71,8 @@ impl<T: Element> Tensor<T> {
     pub fn to_dlpack(&self, on: &Stream) -> Result<Managed, Error> {
         let rank = self.rank();
         of(rank, on)?;
+        // Once it is given back, the rank's stream waits for `on`.
+        rank.joins()?;
         on.wait(&Event::record(rank.own_stream())?)?;
         let given = Given {
             memory: Some(self.kept()),
@@ -117,6 +119,7 @@ impl Communicator {
             });
         }
         buffer.allocation().ready(self.rank())?;
+        self.joins()?;
         on.wait(&Event::record(self.own_stream())?)?;
         let given = Given {
             memory: Some(buffer.allocation().clone()),
@@ -163,6 +166,7 @@ impl Communicator {
         };
         let (start, shape) = managed.contents::<T>(device(self))?;
         of(self, on)?;
+        self.joins()?;
         self.own_stream().wait(&Event::record(on)?)?;
         Tensor::lent(self, managed, start, &shape)
     }

@@ -8,7 +8,7 @@
 //! Other libraries' kernels are not seen here. Leave SMs to those that wait for their own peers (NCCL's do), or order
 //! them before and after ours by events.
 
-use crate::driver::{Event, Gpu, Stream};
+use crate::driver::{Current, Event, Gpu, Stream};
 use crate::error::Error;
 use crate::undo::{Fix, undone};
 use std::collections::BTreeMap;
@@ -497,13 +497,13 @@ impl Member {
     ///
     /// # Errors
     /// [`Error::Mismatch`] if this launch would wait for one that waits for it; what the driver refuses.
-    pub fn begin(
-        &self,
-        rank: u32,
+    pub fn begin<'a>(
+        &'a self,
+        (rank, current): (u32, Current<'a>),
         launches: RangeInclusive<u64>,
         ctas: u32,
         alive: impl Fn() -> Result<(), Error>,
-    ) -> Result<Enqueueing<'_>, Error> {
+    ) -> Result<Enqueueing<'a>, Error> {
         const PAUSE: Duration = Duration::from_micros(5);
         let (gpu, index) = &self.ranks[rank as usize];
         let (ours, place) = ((self.number, &launches), (gpu.into(), *index));
@@ -530,12 +530,14 @@ impl Member {
         let enqueueing = Enqueueing {
             member: self,
             rank,
+            current,
             // What comes behind these comes behind the last.
             launch: *launches.end(),
         };
         let stream = &self.streams[rank as usize];
         if !undone(Fix::Turns) {
-            waits.iter().try_for_each(|event| stream.wait(event))?;
+            let mut waits = waits.iter();
+            waits.try_for_each(|event| current.wait(stream, event))?;
         }
         Ok(enqueueing)
     }
@@ -553,6 +555,7 @@ impl Drop for Member {
 pub(crate) struct Enqueueing<'a> {
     member: &'a Member,
     rank: u32,
+    current: Current<'a>,
     launch: u64,
 }
 
@@ -570,7 +573,7 @@ impl Drop for Enqueueing<'_> {
             return;
         }
         // A context that takes no event is dead, and runs nothing.
-        let last = Event::order(gpu, &streams[self.rank as usize]);
+        let last = self.current.order(&streams[self.rank as usize]);
         let last = last.map_or(Last::Done, |event| Last::Marked(Arc::new(event)));
         order().end(ours, gpu.into(), *index, last);
     }

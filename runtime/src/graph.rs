@@ -8,7 +8,7 @@
 
 use crate::caller::{Caller, Place, in_order};
 use crate::communicator::Communicator;
-use crate::driver;
+use crate::driver::{self, Current};
 use crate::error::Error;
 use crate::group::Entry;
 use crate::pending::Pending;
@@ -98,8 +98,8 @@ impl Graph {
     /// communicator: the peers are told, instead of waiting.
     pub fn launch<'a>(&self, on: impl Into<Caller<'a>>) -> Result<Pending, Error> {
         let own = self.rank.own_stream();
-        replayed(&self.rank, &self.frozen.launches, &on.into(), || {
-            self.graph.launch(own)
+        replayed(&self.rank, &self.frozen.launches, &on.into(), |current| {
+            current.launch(&self.graph, own)
         })
     }
 
@@ -119,7 +119,7 @@ fn replayed(
     rank: &Arc<Communicator>,
     launches: &[(Option<Entry>, u32)],
     caller: &Caller<'_>,
-    work: impl FnOnce() -> Result<(), Error>,
+    work: impl FnOnce(Current<'_>) -> Result<(), Error>,
 ) -> Result<Pending, Error> {
     rank.alive()?;
     checked(rank, launches, caller, work).inspect_err(|error| {
@@ -133,9 +133,10 @@ fn checked(
     rank: &Arc<Communicator>,
     launches: &[(Option<Entry>, u32)],
     caller: &Caller<'_>,
-    work: impl FnOnce() -> Result<(), Error>,
+    work: impl FnOnce(Current<'_>) -> Result<(), Error>,
 ) -> Result<Pending, Error> {
-    let outside = match caller.place(rank)? {
+    let current = rank.gpu().current()?;
+    let outside = match caller.place(rank, current)? {
         Place::Own => None,
         Place::Outside(stream) => Some(stream),
         Place::Recording(_) => {
@@ -145,7 +146,7 @@ fn checked(
             });
         }
     };
-    let _turn = rank.turn();
+    let _turn = rank.turn(current)?;
     let waits = launches.iter().filter(|(entry, _)| entry.is_some());
     let streams = std::iter::once(rank.own_stream()).chain(outside);
     let passage = rank.passes(streams, waits.count() as u64)?;
@@ -159,9 +160,9 @@ fn checked(
             rank.launches()?;
         }
     }
-    let order = numbers.map(|(first, last)| rank.order(first..=last, most));
+    let order = numbers.map(|(first, last)| rank.order(current, first..=last, most));
     let _enqueueing = order.transpose()?;
-    in_order(rank, passage, outside, &[], work)
+    in_order(rank, current, passage, outside, &[], || work(current))
 }
 
 /// Replays may still run.
@@ -189,7 +190,7 @@ mod tests {
         let ranks = Communicator::emulated(2).expect("ranks");
         let own = Arc::new(ranks[1].handle());
         let caller = Caller::from(&ranks[on as usize]);
-        let error = replayed(&own, &[(entry, 1)], &caller, || work).expect_err("refused");
+        let error = replayed(&own, &[(entry, 1)], &caller, |_| work).expect_err("refused");
         let told = ranks[0].synchronize().err();
         (error.kind(), told.map(|told| told.to_string()))
     }

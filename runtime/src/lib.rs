@@ -14,6 +14,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod device;
 pub mod dlpack;
+mod done;
 pub mod driver;
 mod emulated;
 pub mod error;

@@ -1,12 +1,14 @@
 //! A launch that was enqueued.
 
 use crate::communicator::Communicator;
+use crate::done::Done;
 use crate::driver::{Event, Stream};
 use crate::error::Error;
 use std::sync::Arc;
 
 /// A launch that was enqueued: ask it, wait for it, or drop it. It owns none of the launch's memory and borrows nothing:
-/// dropping it does nothing, and the launch keeps what it needs without it.
+/// dropping it does nothing, and the launch keeps what it needs without it. Who asks for the first time also waits for what
+/// the rank wrote, filled and copied since, but for no later launch and for nobody else's work.
 ///
 /// ```
 /// use counterflow::{Communicator, prelude::bf16, schedules::GemmOp};
@@ -24,13 +26,13 @@ use std::sync::Arc;
 pub struct Pending {
     rank: Arc<Communicator>,
     /// None: a graph records it.
-    done: Option<Arc<Event>>,
+    done: Option<Arc<Done>>,
     /// The rank's latest launch by then that waits for peers.
     launch: Option<u64>,
 }
 
 impl Pending {
-    pub(crate) fn new(rank: &Arc<Communicator>, done: Arc<Event>, launch: Option<u64>) -> Pending {
+    pub(crate) fn new(rank: &Arc<Communicator>, done: Arc<Done>, launch: Option<u64>) -> Pending {
         Pending {
             rank: rank.clone(),
             done: Some(done),
@@ -47,11 +49,21 @@ impl Pending {
         }
     }
 
-    fn done(&self) -> Result<&Arc<Event>, Error> {
-        self.done.as_ref().ok_or_else(|| Error::Usage {
+    /// Its event, if somebody asked before.
+    #[cfg(test)]
+    pub(crate) fn known(&self) -> Option<Arc<Event>> {
+        self.done.as_ref().and_then(|done| done.known())
+    }
+
+    fn done(&self) -> Result<Arc<Event>, Error> {
+        let done = self.done.as_ref().ok_or_else(|| Error::Usage {
             what: "a launch that was recorded in a graph did not run".into(),
             legal: "launch the graph, and wait for what that gives".into(),
-        })
+        })?;
+        match done.known() {
+            Some(event) => Ok(event),
+            None => done.event(self.rank.gpu().current()?, self.rank.own_stream()),
+        }
     }
 
     /// Whether it has ended well. Does not wait.
@@ -81,8 +93,8 @@ impl Pending {
         let done = self.done()?;
         self.rank.alive()?;
         if let Some(launch) = self.launch {
-            self.rank.stands(stream, launch, done);
+            self.rank.stands(stream, launch, &done);
         }
-        stream.wait(done)
+        stream.wait(&done)
     }
 }

@@ -147,6 +147,9 @@ impl<T: Element> Tensor<T> {
     /// Of zero bits.
     fn zeros(rank: &Communicator, shape: &[usize]) -> Result<Tensor<T>, Error> {
         let len = count::<T>(shape)?;
+        // The driver may let the stream wait for memory that another stream frees.
+        let current = rank.gpu().current()?;
+        rank.latest().settle(current, rank.own_stream())?;
         Ok(Tensor {
             memory: Arc::new(Memory {
                 place: Place::Own(Local::zeros(rank.own_stream(), len)?),

@@ -78,7 +78,7 @@ fn kernels_of_the_suite() {
             .map(|made| made.cubin().len())
     });
     let bytes: usize = compiled.into_iter().map(fine).sum();
-    fine(compiler.compile(&host::calls::EMPTY, Target::Sm90a));
+    fine(compiler.compile(&host::raw::EMPTY, Target::Sm90a));
     fine(compiler.seal());
     println!(
         "  {} kernels, {} KiB of machine code, {:.0} s",

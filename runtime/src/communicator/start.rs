@@ -151,6 +151,7 @@ impl Communicator {
             stream: stream.clone(),
             lent: Arc::default(),
             launching: Arc::default(),
+            latest: Arc::default(),
             copies: Arc::default(),
             group: group.clone(),
             proven: proven.clone(),

@@ -18,16 +18,12 @@ pub(crate) enum MemoryOp {
 /// The most operations that the driver takes at once.
 const MOST: usize = 256;
 
-/// Enqueues memory operations, in order.
+/// Enqueues memory operations, in order. The stream's context is current.
 pub(crate) fn memory_ops(stream: &CudaStream, ops: &[MemoryOp]) -> Result<(), Error> {
-    if ops.is_empty() {
-        return Ok(());
-    }
-    checked("select the GPU", stream.context().bind_to_thread())?;
     memory_ops_in(stream.cu_stream(), ops)
 }
 
-/// The same for a stream of the current context.
+/// The same for a stream of whatever library.
 pub(super) fn memory_ops_in(stream: sys::CUstream, ops: &[MemoryOp]) -> Result<(), Error> {
     for ops in ops.chunks(MOST) {
         let mut params: Vec<_> = ops.iter().map(param).collect();
@@ -83,9 +79,9 @@ pub(crate) struct Lines2d {
 }
 
 /// Copies between GPUs that reach each other, or within one, in stream order. It asks for a copy engine: a kernel of
-/// the driver would find no free SM beside a kernel that takes every SM until the copy is done.
+/// the driver would find no free SM beside a kernel that takes every SM until the copy is done. The stream's context is
+/// current.
 pub(crate) fn copy_lines(stream: &CudaStream, copy: &Lines2d) -> Result<(), Error> {
-    checked("select the GPU", stream.context().bind_to_thread())?;
     let beside = sys::CUmemcpyFlags::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE as u32;
     let order = sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
     let anywhere = sys::CUmemLocation {

@@ -36,14 +36,21 @@ impl Event {
         checked("record an event", event).map(|event| Event::of(event, None))
     }
 
-    /// Moves it to after everything that is in the stream now.
+    /// Moves it to after everything that is in the stream now. The stream's context is current.
     pub(crate) fn record_again(&self, stream: &CudaStream) -> Result<(), Error> {
-        checked("order streams", self.event.record(stream))
+        // SAFETY: both are alive; the driver refuses those of two contexts.
+        check("order streams", unsafe {
+            sys::cuEventRecord(self.event.cu_event(), stream.cu_stream())
+        })
     }
 
-    /// What comes later in that stream waits for it.
+    /// What comes later in that stream waits for it. The stream's context is current.
     pub(crate) fn hold(&self, stream: &CudaStream) -> Result<(), Error> {
-        checked("order streams", stream.wait(&self.event))
+        let plain = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT as u32;
+        // SAFETY: both are alive.
+        check("order streams", unsafe {
+            sys::cuStreamWaitEvent(stream.cu_stream(), self.event.cu_event(), plain)
+        })
     }
 
     /// Whether the stream has reached it.
@@ -71,7 +78,7 @@ impl Event {
 }
 
 impl Gpu {
-    /// After everything that is in this stream of the GPU now. It keeps no time.
+    /// After everything that is in this stream of the GPU now. It keeps no time. The GPU is current.
     pub(crate) fn order(&self, stream: &CudaStream) -> Result<Event, Error> {
         let event = match self.unused().take() {
             Some(event) => event,

@@ -45,9 +45,8 @@ pub(crate) fn recorded(stream: &CudaStream) -> Result<Graph, Error> {
 }
 
 impl Graph {
-    /// Puts its work into the stream.
+    /// Puts its work into the stream, whose context is current.
     pub(crate) fn launch(&self, stream: &CudaStream) -> Result<(), Error> {
-        checked("select the GPU", stream.context().bind_to_thread())?;
         let exec = self.exec.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the graph is alive, and what its work uses is kept by who holds this.
         check("launch a graph", unsafe {

@@ -206,11 +206,18 @@ pub(crate) fn synchronize(stream: &CudaStream) -> Result<(), Error> {
     checked("wait for the GPU", stream.synchronize())
 }
 
-/// Whether the stream's work is recorded into a graph.
+/// Makes the stream's context this thread's current one.
+pub(crate) fn bind(stream: &CudaStream) -> Result<(), Error> {
+    checked("select the GPU", stream.context().bind_to_thread())
+}
+
+/// Whether the stream's work is recorded into a graph. Its context is current.
 pub(crate) fn is_capturing(stream: &CudaStream) -> bool {
-    stream
-        .capture_status()
-        .is_ok_and(|status| status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the stream is alive, and the place is ours.
+    let code = unsafe { sys::cuStreamIsCapturing(stream.cu_stream(), &raw mut status) };
+    code == sys::CUresult::CUDA_SUCCESS
+        && status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
 }
 
 impl Gpu {

@@ -37,7 +37,7 @@ pub(crate) use enqueue::{Lines2d, MemoryOp, copy_lines, memory_ops};
 pub(crate) use event::Event;
 pub(crate) use foreign::{Foreign, Opened};
 pub(crate) use graph::{Graph, record, recorded};
-pub(crate) use memory::{copy, fill, is_capturing, is_done, read, synchronize, write, zeros};
+pub(crate) use memory::{bind, copy, fill, is_capturing, is_done, read, synchronize, write, zeros};
 pub(crate) use queues::{BLOCKING, MOST as MOST_QUEUES, QUEUES, blocking, queues};
 pub(crate) use vmm::{Slots, too_large};
 pub(crate) use watch::{Cause, Pinned, Told, Watch};

@@ -353,6 +353,21 @@ impl Function {
         grid: LaunchConfig,
         arguments: &Arguments,
     ) -> Result<(), Error> {
+        checked("select the GPU", stream.context().bind_to_thread())?;
+        // SAFETY: the caller's promise.
+        unsafe { self.enqueue(stream, grid, arguments) }
+    }
+
+    /// The same where the stream's context is current.
+    ///
+    /// # Safety
+    /// As [`Function::launch`].
+    pub(crate) unsafe fn enqueue(
+        &self,
+        stream: &CudaStream,
+        grid: LaunchConfig,
+        arguments: &Arguments,
+    ) -> Result<(), Error> {
         let given = arguments.parts.iter().map(|(_, bytes)| *bytes);
         if !given.clone().eq(self.parameters.iter().copied()) {
             return Err(Error::Usage {
@@ -364,7 +379,6 @@ impl Function {
                 legal: format!("it takes {:?}", self.parameters),
             });
         }
-        checked("select the GPU", stream.context().bind_to_thread())?;
         let mut pointers = [ptr::null_mut::<c_void>(); MOST_PARAMETERS];
         for (pointer, (at, _)) in pointers.iter_mut().zip(&arguments.parts) {
             *pointer = ptr::from_ref(&arguments.words[*at]).cast_mut().cast();

@@ -25,10 +25,10 @@ use std::time::Duration;
 /// # Ok::<(), counterflow::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Event(Kind);
+pub struct Event(pub(super) Kind);
 
 #[derive(Debug)]
-enum Kind {
+pub(super) enum Kind {
     Cuda(cuda::Event),
     Emulated(emulated::Event),
 }
@@ -46,7 +46,7 @@ impl From<emulated::Event> for Event {
 }
 
 /// The refusal of an event and a stream of which one is emulated.
-fn mixed() -> Error {
+pub(super) fn mixed() -> Error {
     refusal::emulated("one of an event and a stream")
 }
 
@@ -62,13 +62,9 @@ impl Event {
         }
     }
 
-    /// After everything that is in this stream of the GPU now. It orders and keeps no time.
-    pub(crate) fn order(gpu: &Gpu, stream: &Stream) -> Result<Event, Error> {
-        match (&gpu.0, &stream.0) {
-            (GpuKind::Cuda(gpu), StreamKind::Cuda(stream)) => gpu.order(stream).map(Event::from),
-            (_, StreamKind::Emulated(stream)) => emulated::Event::of(stream).map(Event::from),
-            (GpuKind::Emulated(_), StreamKind::Cuda(_)) => Err(mixed()),
-        }
+    /// After everything that is in this emulated stream now.
+    pub(super) fn emulated(stream: &emulated::Stream) -> Result<Event, Error> {
+        emulated::Event::of(stream).map(Event::from)
     }
 
     /// Moves it to after everything that is in the stream now. What waited for it before keeps waiting for the earlier
@@ -78,7 +74,10 @@ impl Event {
     /// What the kernels before ended with.
     pub fn record_again(&self, stream: &Stream) -> Result<(), Error> {
         match (&self.0, &stream.0) {
-            (Kind::Cuda(event), StreamKind::Cuda(stream)) => event.record_again(stream),
+            (Kind::Cuda(event), StreamKind::Cuda(stream)) => {
+                cuda::bind(stream)?;
+                event.record_again(stream)
+            }
             (Kind::Emulated(event), StreamKind::Emulated(stream)) => {
                 stream.on_the_machine_of(event)?;
                 event.record(stream)
@@ -145,7 +144,10 @@ impl Stream {
     /// What the driver refuses.
     pub fn wait(&self, event: &Event) -> Result<(), Error> {
         match (&self.0, &event.0) {
-            (StreamKind::Cuda(stream), Kind::Cuda(event)) => event.hold(stream),
+            (StreamKind::Cuda(stream), Kind::Cuda(event)) => {
+                cuda::bind(stream)?;
+                event.hold(stream)
+            }
             (StreamKind::Emulated(stream), Kind::Emulated(event)) => stream.wait(event),
             (StreamKind::Cuda(_), Kind::Emulated(_)) | (StreamKind::Emulated(_), Kind::Cuda(_)) => {
                 Err(mixed())

@@ -11,6 +11,7 @@
 //! The time of emulated GPUs is the host's. A time that goes on by itself when nothing can run would end waits whose peer
 //! is a thread of the caller's that has yet to launch.
 
+mod current;
 mod event;
 mod gpu;
 mod graph;
@@ -20,6 +21,7 @@ mod refusal;
 mod slots;
 mod stream;
 
+pub(crate) use current::Current;
 pub use event::Event;
 pub use gpu::Gpu;
 pub(crate) use graph::Graph;
@@ -32,4 +34,4 @@ pub(crate) use crate::cuda::{Foreign, Home, Lines2d, MemoryOp, Opened, Watch};
 pub(crate) use memory::{copy, fill, read, read_words, write};
 pub(crate) use pinned::{Pinned, Record};
 pub(crate) use slots::Slots;
-pub(crate) use stream::{copy_lines, is_done, memory_ops};
+pub(crate) use stream::is_done;

@@ -1,7 +1,7 @@
 //! Streams: a GPU's work in order.
 
 use super::refusal;
-use crate::cuda::{self, Lines2d, MemoryOp};
+use crate::cuda;
 use crate::emulated;
 use crate::error::Error;
 use counterflow_codegen::interp::open::Launch;
@@ -95,7 +95,7 @@ impl Stream {
     /// Whether its work is recorded into a graph instead of done.
     pub fn is_capturing(&self) -> bool {
         match &self.0 {
-            Kind::Cuda(stream) => cuda::is_capturing(stream),
+            Kind::Cuda(stream) => cuda::bind(stream).is_ok() && cuda::is_capturing(stream),
             Kind::Emulated(stream) => stream.is_capturing(),
         }
     }
@@ -117,21 +117,5 @@ pub(crate) fn is_done(stream: &Stream) -> Result<bool, Error> {
     match &stream.0 {
         Kind::Cuda(stream) => cuda::is_done(stream),
         Kind::Emulated(stream) => stream.is_done(),
-    }
-}
-
-/// Enqueues waits and stores of cells, in order.
-pub(crate) fn memory_ops(stream: &Stream, ops: &[MemoryOp]) -> Result<(), Error> {
-    match &stream.0 {
-        Kind::Cuda(stream) => cuda::memory_ops(stream, ops),
-        Kind::Emulated(stream) => stream.memory_ops(ops),
-    }
-}
-
-/// Copies lines between GPUs that reach each other, or within one, by a copy engine, in stream order.
-pub(crate) fn copy_lines(stream: &Stream, copy: &Lines2d) -> Result<(), Error> {
-    match &stream.0 {
-        Kind::Cuda(stream) => cuda::copy_lines(stream, copy),
-        Kind::Emulated(stream) => stream.copy_lines(copy),
     }
 }

@@ -5,7 +5,7 @@
 //! comes behind that before it has made it, each waits for the other. The same holds for the streams of the memory that a
 //! launch borrows, and for a rank's own stream that is lent.
 
-use crate::driver::{Event, Stream};
+use crate::driver::{Event, Stream, is_done};
 use crate::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +14,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) struct Callers(Mutex<All>);
 
 #[derive(Debug, Default)]
-struct All(Vec<Standing>);
+struct All {
+    standing: Vec<Standing>,
+    /// With more than so many, those that are done are looked for: to ask the GPU at every launch would cost as much as to
+    /// launch.
+    many: usize,
+}
+
+/// Fewer than these are never looked through.
+const FEW: usize = 32;
+
+/// Until when a launch stands in a stream.
+#[derive(Clone, Debug)]
+enum Until {
+    /// It is being enqueued.
+    Enqueued,
+    Event(Arc<Event>),
+    /// Until the stream is empty: nobody asked where the launch ends, and nobody but its rank has had the stream.
+    Empty,
+}
 
 #[derive(Debug)]
 struct Standing {
@@ -22,22 +40,28 @@ struct Standing {
     rank: u32,
     /// The rank's latest launch there that waits for peers: its number in the ledger.
     launch: u64,
-    /// None: it is being enqueued.
-    done: Option<Arc<Event>>,
+    until: Until,
 }
 
 impl Standing {
+    fn is_entering(&self) -> bool {
+        matches!(self.until, Until::Enqueued)
+    }
+
     fn is_done(&self) -> bool {
         // A context that is dead holds nothing up.
-        let done = self.done.as_ref();
-        done.is_some_and(|done| done.is_done().unwrap_or(true))
+        match &self.until {
+            Until::Enqueued => false,
+            Until::Event(done) => done.is_done().unwrap_or(true),
+            Until::Empty => !self.stream.is_capturing() && is_done(&self.stream).unwrap_or(true),
+        }
     }
 }
 
 impl All {
     /// A peer, and its launch in that stream that waits for this rank's `launch`.
     fn before(&self, stream: &Stream, rank: u32, launch: u64) -> Option<(u32, u64)> {
-        let standing = self.0.iter().find(|standing| {
+        let standing = self.standing.iter().find(|standing| {
             let waits = standing.rank != rank && standing.launch >= launch;
             waits && standing.stream.is(stream) && !standing.is_done()
         });
@@ -45,20 +69,25 @@ impl All {
     }
 
     fn stands(&mut self, new: Standing) {
-        self.0.retain(|old| {
+        self.standing.retain(|old| {
             let same = old.rank == new.rank && old.stream.is(&new.stream);
-            old.done.is_none() || !(same && old.launch <= new.launch || old.is_done())
+            old.is_entering() || !same || old.launch > new.launch
         });
-        self.0.push(new);
+        if self.standing.len() >= self.many.max(FEW) {
+            self.standing.retain(|old| !old.is_done());
+            self.many = 2 * self.standing.len();
+        }
+        self.standing.push(new);
     }
 
-    /// What that rank was enqueueing stands until `done`, or was not enqueued.
-    fn ends(&mut self, rank: u32, done: Option<&Arc<Event>>) {
-        let entering = |standing: &mut Standing| standing.rank == rank && standing.done.is_none();
-        let entering: Vec<Standing> = self.0.extract_if(.., entering).collect();
-        for standing in entering.into_iter().filter(|_| done.is_some()) {
+    /// What that rank was enqueueing stands until then, or was not enqueued.
+    fn ends(&mut self, rank: u32, until: Option<&Until>) {
+        let entering = |standing: &mut Standing| standing.rank == rank && standing.is_entering();
+        let entering: Vec<Standing> = self.standing.extract_if(.., entering).collect();
+        let Some(until) = until else { return };
+        for standing in entering {
             self.stands(Standing {
-                done: done.cloned(),
+                until: until.clone(),
                 ..standing
             });
         }
@@ -77,10 +106,11 @@ pub(crate) struct Passage<'a> {
 }
 
 impl Passage<'_> {
-    /// It stands in the streams until `done`.
-    pub fn ends(self, done: &Arc<Event>) {
+    /// It stands in the streams until `done`. None: nobody has asked for that, and the one stream is the rank's own.
+    pub fn ends(self, done: Option<Arc<Event>>) {
         if self.entered {
-            self.callers.lock().ends(self.rank, Some(done));
+            let until = done.map_or(Until::Empty, Until::Event);
+            self.callers.lock().ends(self.rank, Some(&until));
         }
     }
 }
@@ -122,11 +152,11 @@ impl Callers {
             }
         }
         if let (Some(launch), true) = (launch, entered) {
-            all.0.extend(streams.map(|stream| Standing {
+            all.standing.extend(streams.map(|stream| Standing {
                 stream: stream.clone(),
                 rank,
                 launch,
-                done: None,
+                until: Until::Enqueued,
             }));
         }
         Ok(Passage {
@@ -143,7 +173,7 @@ impl Callers {
             stream: stream.clone(),
             rank,
             launch,
-            done: Some(done.clone()),
+            until: Until::Event(done.clone()),
         });
     }
 }

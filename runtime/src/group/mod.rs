@@ -26,7 +26,7 @@ pub(crate) use ledger::Entry;
 pub(crate) use pool::{Needs, Placed, Readers, Scratch};
 pub(crate) use request::{Granted, Request, Wanted};
 
-use crate::driver::{Address, Event, Gpu, Slots, Stream, Watch};
+use crate::driver::{Address, Current, Event, Gpu, Slots, Stream, Watch};
 use crate::error::{Error, Stall};
 use crate::gpu_order::{Enqueueing, Member};
 use callers::Callers;
@@ -211,13 +211,15 @@ impl Group {
     ///
     /// # Errors
     /// The communicators take turns in another order elsewhere: then this one is dead from now on.
-    pub(crate) fn order(
-        &self,
+    pub(crate) fn order<'a>(
+        &'a self,
         rank: u32,
+        current: Current<'a>,
         launches: RangeInclusive<u64>,
         ctas: u32,
-    ) -> Result<Enqueueing<'_>, Error> {
-        let begun = self.order.begin(rank, launches, ctas, || self.alive());
+    ) -> Result<Enqueueing<'a>, Error> {
+        let alive = || self.alive();
+        let begun = self.order.begin((rank, current), launches, ctas, alive);
         begun.inspect_err(|error| {
             if let Error::Mismatch { what, .. } = error {
                 self.die(Verdict::Differs(what.clone()));

@@ -5,9 +5,9 @@
 //! submits both: exactly this order was proven to get through the hardware queues.
 
 use super::counts::Copies;
-use super::{Loaded, Tensors};
+use super::{How, Loaded, Tensors};
 use crate::communicator::Communicator;
-use crate::driver::{Lines2d, MemoryOp, copy_lines, memory_ops};
+use crate::driver::{Lines2d, MemoryOp};
 use crate::error::Error;
 use crate::streams::{CopyStream, Wait};
 use counterflow_codegen::host::{HostOpKind, Lines, Submission};
@@ -19,10 +19,10 @@ impl Loaded {
     pub(super) fn submit(
         &self,
         rank: &Communicator,
+        how: How<'_>,
         plan: &Plan,
         tensors: &Tensors,
         state: &mut Copies,
-        capturing: bool,
         kernel: impl Fn() -> Result<(), Error>,
     ) -> Result<(), Error> {
         let CopyStream {
@@ -42,7 +42,7 @@ impl Loaded {
         let Some((_, program)) = &state.program else {
             return Ok(());
         };
-        if capturing {
+        if how.records {
             return Err(Error::NotYet {
                 what: "capturing copies by copy engine: the values that they wait for and store change with every launch".into(),
                 help: "launch it uncaptured, or move the data in a #[comm] loop".into(),
@@ -69,26 +69,33 @@ impl Loaded {
             }
         }
         state.broken = true;
+        let current = how.current;
         let mut batch = vec![waits.begin()?];
+        let enqueue = |batch: &mut Vec<MemoryOp>| {
+            let made = match batch.is_empty() {
+                true => Ok(()),
+                false => current.memory_ops(stream, batch),
+            };
+            batch.clear();
+            made
+        };
         for submission in program {
             let op = match submission {
                 Submission::Copies(op) => op,
                 Submission::CopiesFollow => {
-                    before.record_again(rank.own_stream())?;
-                    stream.wait(before)?;
+                    current.record_again(before, rank.own_stream())?;
+                    current.wait(stream, before)?;
                     continue;
                 }
                 Submission::Kernel => {
-                    memory_ops(stream, &batch)?;
-                    batch.clear();
+                    enqueue(&mut batch)?;
                     kernel()?;
                     continue;
                 }
                 Submission::RankFollows => {
-                    memory_ops(stream, &batch)?;
-                    batch.clear();
-                    after.record_again(stream)?;
-                    rank.own_stream().wait(after)?;
+                    enqueue(&mut batch)?;
+                    current.record_again(after, stream)?;
+                    current.wait(rank.own_stream(), after)?;
                     continue;
                 }
             };
@@ -120,10 +127,9 @@ impl Loaded {
                     bytes,
                     lines,
                 } => {
-                    memory_ops(stream, &batch)?;
-                    batch.clear();
+                    enqueue(&mut batch)?;
                     let (to, from) = (place(to)?, place(from)?);
-                    copy_lines(
+                    current.copy_lines(
                         stream,
                         &Lines2d {
                             to,
@@ -136,7 +142,7 @@ impl Loaded {
             }
         }
         // A program without copies still has a mark.
-        memory_ops(stream, &batch)
+        enqueue(&mut batch)
     }
 
     /// A cell's place among those of all ranks.

@@ -1,11 +1,13 @@
 //! How a launch is enqueued.
 
-use crate::driver::Stream;
+use crate::driver::{Current, Stream};
 use crate::recording::Recording;
 
 /// How a launch is enqueued.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How<'a> {
+    /// The rank's GPU.
+    pub current: Current<'a>,
     /// Where: the rank's stream, or one that records a graph which is launched there.
     pub stream: &'a Stream,
     /// Whether it may be a programmatic dependent launch: all that is in the stream are kernels of ours.

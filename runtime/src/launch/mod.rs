@@ -235,13 +235,16 @@ impl Loaded {
         tensors: &Tensors,
     ) -> Result<(), Error> {
         rank.alive()?;
+        let current = rank.gpu().current()?;
         let how = How {
+            current,
             stream: rank.own_stream(),
             early: self.early || !rank.has_lent(),
             recording: None,
-            records: rank.own_stream().is_capturing(),
+            // Nobody records a stream that nobody has.
+            records: rank.has_lent() && current.is_capturing(rank.own_stream()),
         };
-        let _turn = rank.turn();
+        let _turn = rank.turn(current)?;
         self.launch_as(rank, how, plan, tensors)
     }
 
@@ -331,7 +334,7 @@ impl Loaded {
             rank.launches()?;
         }
         let ctas = plan.grid.gemm + plan.grid.comm;
-        let order = launch.map(|launch| rank.order(launch..=launch, ctas));
+        let order = launch.map(|launch| rank.order(how.current, launch..=launch, ctas));
         let _enqueueing = order.transpose()?;
         let kernel = || match &self.code {
             Code::Cuda { source, function } => {
@@ -343,7 +346,7 @@ impl Loaded {
         if !self.copies {
             return kernel();
         }
-        self.submit(rank, plan, tensors, copies, capturing, kernel)?;
+        self.submit(rank, how, plan, tensors, copies, kernel)?;
         copies.launched(everyone);
         Ok(())
     }
@@ -446,6 +449,7 @@ impl Loaded {
         Ok(())
     }
 
+    /// The GPU is current.
     #[allow(unsafe_code, reason = "the door to the GPU")]
     fn start(
         &self,
@@ -457,7 +461,7 @@ impl Loaded {
         // SAFETY: pipeline and plan are checked, so the kernel stays inside its tensors, whose sizes were compared with
         // what it needs. Ranks that run the same kernel make all the signals it waits for, and every wait is bounded.
         // The caller keeps the tensors alive until `synchronize`.
-        unsafe { function.launch(stream.cuda()?, grid, arguments) }
+        unsafe { function.enqueue(stream.cuda()?, grid, arguments) }
     }
 
     /// The address of a rank's counter cell.

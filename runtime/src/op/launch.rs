@@ -4,7 +4,7 @@ use super::argument;
 use super::built::Inner;
 use super::given::{Argument, Open};
 use crate::caller::{Caller, Place, in_order};
-use crate::driver::{Event, Stream};
+use crate::driver::Stream;
 use crate::error::Error;
 use crate::launch::{How, Tensors};
 use crate::pending::Pending;
@@ -106,7 +106,8 @@ impl<'a> Launch<'a> {
         } = self;
         unknown.map_or(Ok(()), Err)?;
         let rank = &op.rank;
-        let place = caller.place(rank)?;
+        let current = rank.gpu().current()?;
+        let place = caller.place(rank, current)?;
         let m = match rows {
             Some(rows) => u32::try_from(rows).map_err(|_| Error::Usage {
                 what: format!("a launch of {rows} rows"),
@@ -147,7 +148,7 @@ impl<'a> Launch<'a> {
                 && !stream.is(users)
                 && !theirs.iter().any(|known| known.is(&stream))
             {
-                if stream.is_capturing() {
+                if current.is_capturing(&stream) {
                     return Err(Error::Usage {
                         what: format!("the stream of {name} records a graph"),
                         legal: "end the recording first".into(),
@@ -157,14 +158,14 @@ impl<'a> Launch<'a> {
             }
         }
         argument::check_all(kernel, &ids)?;
-        let _turn = rank.turn();
+        let _turn = rank.turn(current)?;
         // What is recorded is in no stream.
         let streams = (!records).then_some(own).into_iter();
         let streams = streams.chain(outside).chain(&theirs);
         let passage = rank.passes(streams, bucket.loaded.waits(rank).into())?;
         // To open another library's memory makes a stream wait for its users, so all that needs no address is checked.
         for stream in &theirs {
-            users.wait(&Event::order(rank.gpu(), stream)?)?;
+            current.wait(users, &current.order(stream)?)?;
         }
         let foreign = given.iter().any(|(_, argument)| argument.is_foreign());
         let mut tensors = Tensors::new();
@@ -178,6 +179,7 @@ impl<'a> Launch<'a> {
         argument::check_starts(kernel, &planned, &starts)?;
         if let Place::Recording(recording) = place {
             let how = How {
+                current,
                 stream: recording.records_in(),
                 early: false,
                 recording: Some(recording),
@@ -192,12 +194,13 @@ impl<'a> Launch<'a> {
             return Ok(Pending::recorded(rank));
         }
         let how = How {
+            current,
             stream: own,
             early: outside.is_none() && !foreign && (op.early || !rank.has_lent()),
             recording: None,
             records: false,
         };
-        let done = in_order(rank, passage, outside, &theirs, || {
+        let done = in_order(rank, current, passage, outside, &theirs, || {
             bucket.loaded.launch_as(rank, how, plan, &tensors)
         })?;
         // The launch is enqueued: what uses or frees another library's memory later comes after it.

@@ -12,7 +12,7 @@
 //! everything queued behind.
 
 use crate::cuda::Aside;
-use crate::driver::{Address, Gpu, MemoryOp, Pinned, Stream, is_done, memory_ops, read_words};
+use crate::driver::{Address, Gpu, MemoryOp, Pinned, Stream, is_done, read_words};
 use crate::error::{Error, Stall};
 use crate::group::Group;
 use std::collections::VecDeque;
@@ -88,7 +88,7 @@ impl Waits {
                 cell: passed.address(),
                 value: 0,
             };
-            memory_ops(stream, &[first])?;
+            gpu.current()?.memory_ops(stream, &[first])?;
             stream.synchronize()?;
         }
         let waits = Arc::new(Waits {
@@ -267,7 +267,7 @@ impl Rescue {
 /// A way to the GPU's memory while a wait blocks.
 enum Door {
     /// A stream with a hardware queue of its own, which its first work got while nothing waited.
-    Stream(Stream),
+    Stream(Gpu, Stream),
     /// A context of its own, which is behind no other queue.
     Aside(Aside),
 }
@@ -275,7 +275,7 @@ enum Door {
 impl Door {
     fn new(gpu: &Gpu, beside: Option<Stream>) -> Result<Door, Error> {
         match beside {
-            Some(stream) => Ok(Door::Stream(stream)),
+            Some(stream) => Ok(Door::Stream(gpu.clone(), stream)),
             None => Aside::new(gpu.cuda()?).map(Door::Aside),
         }
     }
@@ -289,7 +289,7 @@ impl Door {
             })
             .collect();
         match self {
-            Door::Stream(stream) => memory_ops(stream, &ops),
+            Door::Stream(gpu, stream) => gpu.current()?.memory_ops(stream, &ops),
             Door::Aside(aside) => aside.run(&ops),
         }
     }
@@ -347,9 +347,10 @@ mod tests {
                 at,
             })
         };
-        memory_ops(stream, &[waits.begin()?])?;
-        memory_ops(stream, &wait(1))?;
-        memory_ops(stream, &wait(0))?;
+        let current = rank.gpu().current()?;
+        current.memory_ops(stream, &[waits.begin()?])?;
+        current.memory_ops(stream, &wait(1))?;
+        current.memory_ops(stream, &wait(0))?;
         let start = Instant::now();
         while !is_done(stream)? {
             std::thread::sleep(Duration::from_millis(1));

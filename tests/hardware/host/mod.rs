@@ -1,9 +1,10 @@
-//! What a launch costs the host: the time of the call, beside that of the driver's calls that it is made of.
+//! What a launch costs the host: the time of the call, and that of exactly the driver's calls that it makes.
 //!
 //! A rank measures while the others wait, and then all at once: ranks that share a GPU share the driver's context, whose
 //! calls take turns.
 
-pub mod calls;
+mod driver;
+pub mod raw;
 
 use crate::fine;
 use crate::gpus::both_ways;
@@ -11,6 +12,10 @@ use crate::op::{Operands, SIZE, built};
 use counterflow::cuda::{CudaSlice, CudaStream};
 use counterflow::prelude::bf16;
 use counterflow::{Communicator, Dtype, Error, Op, UserBuffer, schedules};
+use driver::{Call, asked, told};
+use raw::Raw;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -113,18 +118,112 @@ impl Foreign {
     }
 }
 
-/// The rows of the table that are launches.
-fn launches(rank: &Communicator) -> Result<Vec<(&'static str, Times)>, Error> {
+/// A way to launch.
+struct Way {
+    name: &'static str,
+    /// Microseconds that it may take.
+    bar: f64,
+    /// How many are enqueued at once.
+    queued: usize,
+    /// What it asks of the driver.
+    asks: &'static [&'static str],
+}
+
+/// Whether this thread's GPU is the right one.
+const SELECT: &str = "cuCtxGetCurrent";
+/// Whether a stream records a graph.
+const RECORDS: &str = "cuStreamIsCapturing";
+const MARK: &str = "cuEventRecord";
+const WAIT: &str = "cuStreamWaitEvent";
+const LAUNCH: &str = "cuLaunchKernelEx";
+const CELLS: &str = "cuStreamBatchMemOp_v2";
+const COPY: &str = "cuMemcpyBatchAsync_v2";
+
+/// cudarc selects the GPU for each of its own calls: a slice's last use is waited for, and the launch marked as its use.
+const WAYS: [Way; 9] = [
+    Way {
+        name: "in the rank's own order",
+        bar: 6.0,
+        queued: QUEUED,
+        asks: &[SELECT, LAUNCH],
+    },
+    Way {
+        name: "the same, asked for later",
+        bar: 6.0,
+        queued: QUEUED,
+        asks: &[SELECT, MARK, LAUNCH],
+    },
+    Way {
+        name: "on a caller's stream",
+        bar: 8.0,
+        queued: QUEUED,
+        asks: &[SELECT, RECORDS, MARK, WAIT, LAUNCH, MARK, WAIT],
+    },
+    Way {
+        name: "with a slice of that stream",
+        bar: 10.0,
+        queued: QUEUED,
+        asks: &[
+            SELECT, RECORDS, SELECT, WAIT, MARK, WAIT, LAUNCH, MARK, WAIT, SELECT, MARK,
+        ],
+    },
+    Way {
+        name: "with a slice of another stream",
+        bar: 10.0,
+        queued: QUEUED,
+        asks: &[
+            SELECT, RECORDS, RECORDS, MARK, WAIT, SELECT, WAIT, MARK, WAIT, LAUNCH, MARK, WAIT,
+            WAIT, SELECT, MARK,
+        ],
+    },
+    Way {
+        name: "with slices of two other streams",
+        bar: 12.0,
+        queued: QUEUED,
+        asks: &[
+            SELECT, RECORDS, RECORDS, RECORDS, MARK, WAIT, MARK, WAIT, SELECT, WAIT, SELECT, WAIT,
+            SELECT, WAIT, MARK, WAIT, LAUNCH, MARK, WAIT, WAIT, WAIT, SELECT, MARK, SELECT, MARK,
+        ],
+    },
+    Way {
+        name: "with copies by copy engine",
+        bar: 12.0,
+        queued: QUEUED_COPIES,
+        asks: &[SELECT, MARK, WAIT, CELLS, COPY, CELLS, LAUNCH, MARK, WAIT],
+    },
+    Way {
+        name: "the same on a caller's stream",
+        bar: 14.0,
+        queued: QUEUED_COPIES,
+        asks: &[
+            SELECT, RECORDS, MARK, WAIT, MARK, WAIT, CELLS, COPY, CELLS, LAUNCH, MARK, WAIT, MARK,
+            WAIT,
+        ],
+    },
+    Way {
+        name: "replay of a graph of one launch",
+        bar: 8.0,
+        queued: QUEUED,
+        asks: &[SELECT, RECORDS, MARK, WAIT, "cuGraphLaunch", MARK, WAIT],
+    },
+];
+type Launch<'a> = &'a mut dyn FnMut() -> Result<(), Error>;
+
+/// Launches of one rank in every way: `on` makes as many as it wants.
+fn every_way(
+    rank: &Communicator,
+    mut on: impl FnMut(&Way, Launch<'_>) -> Result<(), Error>,
+) -> Result<(), Error> {
     let op = built(rank, &schedules::ag_gemm())?;
     let pull = pulling(rank)?;
     let Operands { x, w, mut y } = Operands::new(rank)?;
     let [m, side] = SIZE;
     let pulled: UserBuffer<bf16> = rank.allocate("pulled", [m, side])?;
     let mut foreign = Foreign::new(rank)?;
-    let (on, graphed) = (stream(rank)?, stream(rank)?);
-    let mut same = on.alloc_zeros::<bf16>(side * side).expect("memory");
-    on.memset_zeros(&mut same).expect("zeroed");
-    on.synchronize().expect("done");
+    let (stream, graphed) = (stream(rank)?, stream(rank)?);
+    let mut same = stream.alloc_zeros::<bf16>(side * side).expect("memory");
+    stream.memset_zeros(&mut same).expect("zeroed");
+    stream.synchronize().expect("done");
     let graph = rank.capture(|s| {
         let launch = op.on(s).tensor("x", &x).tensor("w", &w);
         launch.tensor("y", &mut y).launch().map(drop)
@@ -132,41 +231,117 @@ fn launches(rank: &Communicator) -> Result<Vec<(&'static str, Times)>, Error> {
     rank.synchronize()?;
     rank.barrier()?;
 
-    let mut rows = Vec::new();
-    let own = timed(rank, QUEUED, || {
+    let mut ways = WAYS.iter();
+    let mut way = |launch: Launch<'_>| {
+        on(ways.next().expect("a way"), launch)?;
+        rank.synchronize()?;
+        // Other streams have been used, too.
+        rank.gpu().cuda()?.synchronize()?;
+        rank.barrier()
+    };
+    way(&mut || {
         let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
         launch.tensor("y", &mut y).launch().map(drop)
     })?;
-    rows.push(("in the rank's own order", own));
-    let outside = timed(rank, QUEUED, || {
-        let launch = op.on(&on).tensor("x", &x).tensor("w", &w);
+    let mut kept = None;
+    way(&mut || {
+        let launch = op.on(rank).tensor("x", &x).tensor("w", &w);
+        kept = Some(launch.tensor("y", &mut y).launch()?);
+        Ok(())
+    })?;
+    drop(kept);
+    way(&mut || {
+        let launch = op.on(&stream).tensor("x", &x).tensor("w", &w);
         launch.tensor("y", &mut y).launch().map(drop)
     })?;
-    rows.push(("on a caller's stream", outside));
-    let one_same = timed(rank, QUEUED, || {
-        let launch = op.on(&on).tensor("x", &x).tensor("w", &same);
+    way(&mut || {
+        let launch = op.on(&stream).tensor("x", &x).tensor("w", &same);
         launch.tensor("y", &mut y).launch().map(drop)
     })?;
-    rows.push(("with a slice of that stream", one_same));
-    let one = timed(rank, QUEUED, || {
-        let launch = op.on(&on).tensor("x", &x).tensor("w", &foreign.w);
+    way(&mut || {
+        let launch = op.on(&stream).tensor("x", &x).tensor("w", &foreign.w);
         launch.tensor("y", &mut y).launch().map(drop)
     })?;
-    rows.push(("with a slice of another stream", one));
-    let two = timed(rank, QUEUED, || {
-        let launch = op.on(&on).tensor("x", &x).tensor("w", &foreign.w);
+    way(&mut || {
+        let launch = op.on(&stream).tensor("x", &x).tensor("w", &foreign.w);
         launch.tensor("y", &mut foreign.y).launch().map(drop)
     })?;
-    rows.push(("with slices of two other streams", two));
-    let copies = timed(rank, QUEUED_COPIES, || {
-        let launch = pull.on(&on).tensor("x", &pulled).tensor("w", &w);
+    way(&mut || {
+        let launch = pull.on(rank).tensor("x", &pulled).tensor("w", &w);
         launch.tensor("y", &mut y).launch().map(drop)
     })?;
-    rows.push(("with copies by copy engine", copies));
-    let replay = timed(rank, QUEUED, || graph.launch(&graphed).map(drop))?;
-    rows.push(("replay of a graph of one launch", replay));
-    rank.barrier()?;
-    Ok(rows)
+    way(&mut || {
+        let launch = pull.on(&stream).tensor("x", &pulled).tensor("w", &w);
+        launch.tensor("y", &mut y).launch().map(drop)
+    })?;
+    way(&mut || graph.launch(&graphed).map(drop))
+}
+
+/// The driver's calls of the last of some launches.
+fn last(queued: usize, launch: Launch<'_>) -> Result<Vec<Call>, Error> {
+    let mut calls = Vec::new();
+    for _ in 0..queued {
+        let (launched, made) = asked(&mut *launch);
+        launched?;
+        calls = made;
+    }
+    Ok(calls)
+}
+
+/// A way to launch, measured on one rank.
+struct Row {
+    name: &'static str,
+    bar: f64,
+    /// What it takes.
+    launch: Times,
+    /// What the driver's calls of it take alone.
+    driver: Times,
+    /// Which they are, and how many.
+    calls: (String, usize),
+}
+
+/// The time of these calls without anything around them.
+fn alone(rank: &Communicator, raw: &Raw, queued: usize, calls: &[Call]) -> Result<Times, Error> {
+    let mut again: Vec<_> = calls.iter().map(|call| raw.again(call)).collect();
+    timed(rank, queued, || {
+        again.iter_mut().for_each(|call| call());
+        Ok(())
+    })
+}
+
+/// Calls of the driver, each with what it takes alone.
+type Calls = Vec<(String, Times)>;
+
+/// Every way to launch, and each of the driver's calls in them alone.
+fn measured(rank: &Communicator) -> Result<(Vec<Row>, Calls), Error> {
+    let raw = Raw::new(rank)?;
+    let mut rows = Vec::new();
+    let mut each: BTreeMap<String, Times> = BTreeMap::new();
+    every_way(rank, |way, launch| {
+        let times = timed(rank, way.queued, &mut *launch)?;
+        let calls = last(way.queued, launch)?;
+        rank.synchronize()?;
+        rank.barrier()?;
+        rows.push(Row {
+            name: way.name,
+            bar: way.bar,
+            launch: times,
+            driver: alone(rank, &raw, way.queued, &calls)?,
+            calls: (told(&calls), calls.len()),
+        });
+        for call in &calls {
+            if let Entry::Vacant(new) = each.entry(call.told()) {
+                new.insert(alone(
+                    rank,
+                    &raw,
+                    QUEUED_COPIES,
+                    std::slice::from_ref(call),
+                )?);
+            }
+        }
+        Ok(())
+    })?;
+    Ok((rows, each.into_iter().collect()))
 }
 
 /// A schedule whose data copy engines move.
@@ -180,15 +355,13 @@ fn pulling(rank: &Communicator) -> Result<Op, Error> {
 }
 
 /// The slowest rank's, row by row.
-fn slowest(ranks: Vec<Vec<(&'static str, Times)>>) -> Vec<(&'static str, Times)> {
+fn slowest<R>(ranks: Vec<Vec<R>>, median: impl Fn(&R) -> f64) -> Vec<R> {
     let mut ranks = ranks.into_iter();
     let mut rows = ranks.next().unwrap_or_default();
     for other in ranks {
-        for ((_, rows), (_, other)) in rows.iter_mut().zip(other) {
-            for (row, other) in rows.iter_mut().zip(other) {
-                if other.median > row.median {
-                    *row = other;
-                }
+        for (row, other) in rows.iter_mut().zip(other) {
+            if median(&other) > median(row) {
+                *row = other;
             }
         }
     }
@@ -199,18 +372,42 @@ fn slowest(ranks: Vec<Vec<(&'static str, Times)>>) -> Vec<(&'static str, Times)>
 #[ignore = "a measurement: run it alone, --ignored --exact"]
 fn the_cost_of_a_launch() {
     for world in both_ways(2).chain(both_ways(4)) {
-        let rows = fine(Communicator::each(&world.ranks, |rank| {
-            let mut rows = launches(rank)?;
-            rows.extend(calls::driver(rank)?);
-            Ok(rows)
-        }));
+        let ranks = fine(Communicator::each(&world.ranks, measured));
+        let (rows, each): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
         println!(
             "  {}: host time in µs, median [p10, p90] of the slowest rank",
             world.told()
         );
         println!("  {:42} {:>24} {:>24}", "", "a rank alone", "all at once");
-        for (name, [alone, together]) in slowest(rows) {
+        for row in slowest(rows, |row| row.launch[0].median) {
+            let ([alone, together], (calls, count)) = (row.launch, row.calls);
+            println!("  {:42} {alone:>24} {together:>24}", row.name);
+            let [alone, together] = row.driver;
+            let exceeds = match alone.median > row.bar {
+                true => "exceeds",
+                false => "is within",
+            };
+            println!("    {:40} {alone:>24} {together:>24}", "the driver alone");
+            let bar = row.bar;
+            println!("    which {exceeds} {bar} µs: {count} calls, {calls}");
+        }
+        for (name, [alone, together]) in slowest(each, |(_, times)| times[0].median) {
             println!("  {name:42} {alone:>24} {together:>24}");
         }
+    }
+}
+
+/// Each call of the driver costs a good part of a microsecond, so a launch makes none that it can do without.
+#[test]
+fn a_launch_asks_the_driver_for_what_it_needs_and_no_more() {
+    for world in both_ways(2) {
+        fine(Communicator::each(&world.ranks, |rank| {
+            every_way(rank, |way, launch| {
+                let calls = last(way.queued, launch)?;
+                let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
+                assert_eq!(names, way.asks, "{}", way.name);
+                Ok(())
+            })
+        }));
     }
 }

@@ -1,0 +1,95 @@
+//! A GPU whose context is this thread's current one.
+
+use super::event::{Event, Kind as EventKind, mixed};
+use super::gpu::{Gpu, Kind as GpuKind};
+use super::graph::Graph;
+use super::stream::{Kind as StreamKind, Stream};
+use crate::cuda::{self, Lines2d, MemoryOp};
+use crate::error::Error;
+use std::marker::PhantomData;
+
+/// Says that a GPU's context is this thread's current one, which most of the driver's calls want. To ask for it costs a
+/// call, so a launch asks once, and all that it enqueues goes through this.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Current<'a> {
+    gpu: &'a Gpu,
+    /// Another thread has another context.
+    here: PhantomData<*const ()>,
+}
+
+impl Gpu {
+    /// Makes its context this thread's current one. No code of others' may run while that is relied on.
+    pub(crate) fn current(&self) -> Result<Current<'_>, Error> {
+        if let GpuKind::Cuda(gpu) = &self.0 {
+            gpu.bind()?;
+        }
+        Ok(Current {
+            gpu: self,
+            here: PhantomData,
+        })
+    }
+}
+
+impl Current<'_> {
+    /// Whether a stream's work is recorded into a graph instead of done.
+    pub fn is_capturing(self, stream: &Stream) -> bool {
+        match &stream.0 {
+            StreamKind::Cuda(stream) => cuda::is_capturing(stream),
+            StreamKind::Emulated(stream) => stream.is_capturing(),
+        }
+    }
+
+    /// An event after everything that is in this stream of the GPU now. It orders and keeps no time.
+    pub fn order(self, stream: &Stream) -> Result<Event, Error> {
+        match (&self.gpu.0, &stream.0) {
+            (GpuKind::Cuda(gpu), StreamKind::Cuda(stream)) => gpu.order(stream).map(Event::from),
+            (GpuKind::Emulated(_), StreamKind::Emulated(stream)) => Event::emulated(stream),
+            (GpuKind::Emulated(_), StreamKind::Cuda(_))
+            | (GpuKind::Cuda(_), StreamKind::Emulated(_)) => Err(mixed()),
+        }
+    }
+
+    /// Moves an event to after everything that is in the stream now.
+    pub fn record_again(self, event: &Event, stream: &Stream) -> Result<(), Error> {
+        match (&event.0, &stream.0) {
+            (EventKind::Cuda(event), StreamKind::Cuda(stream)) => event.record_again(stream),
+            (EventKind::Emulated(event), StreamKind::Emulated(stream)) => {
+                stream.on_the_machine_of(event)?;
+                event.record(stream)
+            }
+            (EventKind::Cuda(_), StreamKind::Emulated(_))
+            | (EventKind::Emulated(_), StreamKind::Cuda(_)) => Err(mixed()),
+        }
+    }
+
+    /// What comes later in that stream waits until the event's stream has reached it.
+    pub fn wait(self, stream: &Stream, event: &Event) -> Result<(), Error> {
+        match (&stream.0, &event.0) {
+            (StreamKind::Cuda(stream), EventKind::Cuda(event)) => event.hold(stream),
+            (StreamKind::Emulated(stream), EventKind::Emulated(event)) => stream.wait(event),
+            (StreamKind::Cuda(_), EventKind::Emulated(_))
+            | (StreamKind::Emulated(_), EventKind::Cuda(_)) => Err(mixed()),
+        }
+    }
+
+    /// Enqueues waits and stores of cells, in order.
+    pub fn memory_ops(self, stream: &Stream, ops: &[MemoryOp]) -> Result<(), Error> {
+        match &stream.0 {
+            StreamKind::Cuda(stream) => cuda::memory_ops(stream, ops),
+            StreamKind::Emulated(stream) => stream.memory_ops(ops),
+        }
+    }
+
+    /// Copies lines between GPUs that reach each other, or within one, by a copy engine, in stream order.
+    pub fn copy_lines(self, stream: &Stream, copy: &Lines2d) -> Result<(), Error> {
+        match &stream.0 {
+            StreamKind::Cuda(stream) => cuda::copy_lines(stream, copy),
+            StreamKind::Emulated(stream) => stream.copy_lines(copy),
+        }
+    }
+
+    /// Puts a graph's work into the stream.
+    pub fn launch(self, graph: &Graph, stream: &Stream) -> Result<(), Error> {
+        graph.launch(stream)
+    }
+}
