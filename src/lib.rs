@@ -44,7 +44,7 @@ pub use counterflow_codegen::given;
 pub use counterflow_macros::{epilogue, schedule};
 pub use counterflow_runtime::{
     Communicator, Device, Error, Graph, Op, OpBuilder, Pending, Recording, Tensor, UserBuffer, cpu,
-    cuda, dlpack, driver, error, jit, op, tuned,
+    cuda, dlpack, driver, error, jit, op, rendezvous, tuned,
 };
 #[doc(hidden)]
 pub use counterflow_runtime::{gpus, launch};

@@ -97,6 +97,13 @@ pub enum Error {
         /// What to do.
         help: String,
     },
+    /// The ranks' processes did not find each other, or lost each other before they had a communicator.
+    Rendezvous {
+        /// Which ranks, and what happened.
+        what: String,
+        /// What to do.
+        help: String,
+    },
     /// An environment variable has a value that would make this hang, or that has no meaning.
     Environment {
         /// The variable's name.
@@ -131,6 +138,7 @@ impl Error {
             Error::Mismatch { .. } => "mismatch",
             Error::Stalled(_) => "stalled",
             Error::Aborted { .. } => "aborted",
+            Error::Rendezvous { .. } => "rendezvous",
             Error::Environment { .. } => "environment",
             Error::File { .. } => "file",
         }
@@ -149,6 +157,7 @@ impl Error {
             | Error::Toolkit { help, .. }
             | Error::Driver { help, .. }
             | Error::Environment { help, .. }
+            | Error::Rendezvous { help, .. }
             | Error::Aborted { help, .. }
             | Error::Mismatch { help, .. } => Some(help),
         }
@@ -167,6 +176,7 @@ impl fmt::Display for Error {
             Error::Toolkit { what, .. }
             | Error::Mismatch { what, .. }
             | Error::Aborted { what, .. }
+            | Error::Rendezvous { what, .. }
             | Error::Environment { what, .. } => f.write_str(what),
             Error::Compile(error) => error.fmt(f),
             Error::Driver { what, code, .. } => write!(f, "{what}: {code}"),
@@ -191,6 +201,7 @@ impl std::error::Error for Error {
             | Error::Driver { .. }
             | Error::Mismatch { .. }
             | Error::Environment { .. }
+            | Error::Rendezvous { .. }
             | Error::Aborted { .. }
             | Error::Stalled(_) => None,
         }

@@ -26,10 +26,12 @@ pub mod graph;
 mod group;
 pub mod jit;
 pub mod launch;
+pub mod multicast;
 pub mod op;
 pub mod pending;
 mod proof;
 pub mod recording;
+pub mod rendezvous;
 mod retire;
 #[cfg(test)]
 #[path = "../tests/emulated/schedules.rs"]

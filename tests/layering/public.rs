@@ -5,8 +5,16 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Modules of the run time that the facade gives its users, and the types that it gives without a module.
-const MODULES: [&str; 8] = [
-    "cpu", "cuda", "dlpack", "driver", "error", "jit", "op", "tuned",
+const MODULES: [&str; 9] = [
+    "cpu",
+    "cuda",
+    "dlpack",
+    "driver",
+    "error",
+    "jit",
+    "op",
+    "rendezvous",
+    "tuned",
 ];
 const PLAIN: [&str; 10] = [
     "Communicator",

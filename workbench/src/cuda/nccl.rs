@@ -6,15 +6,13 @@ use super::elements;
 use counterflow_codegen::dtype::Dtype;
 use counterflow_runtime::cuda::{CudaStream, Gpu};
 use counterflow_runtime::driver::Address;
-use counterflow_runtime::{Error, jit};
+use counterflow_runtime::{Error, jit, multicast};
 use libloading::os::unix::{Library, RTLD_NOW};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
 const FILE: &str = "libnccl.so.2";
-/// The variable that must forbid NCCL multicast.
-const NO_MULTICAST: &str = "NCCL_NVLS_ENABLE";
 
 type Comm = *mut c_void;
 type Status = c_int;
@@ -82,12 +80,7 @@ impl Nccl {
     /// [`Error::Usage`] unless the environment forbids multicast; [`Error::Toolkit`] if the library is missing; what it
     /// rejects.
     pub(crate) fn all(ranks: &[(Arc<Gpu>, Arc<CudaStream>)]) -> Result<Vec<Nccl>, Error> {
-        if std::env::var_os(NO_MULTICAST).is_none_or(|value| value != "0") {
-            return Err(Error::Usage {
-                what: "NCCL might use multicast".into(),
-                legal: format!("set {NO_MULTICAST}=0: nothing here is measured with multicast"),
-            });
-        }
+        multicast::must_be_off("NCCL")?;
         let missing = || Error::Toolkit {
             what: format!("there is no NCCL ({FILE}) to compare with"),
             help: "install it, or `pip install nvidia-nccl-cu13`".into(),

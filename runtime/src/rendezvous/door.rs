@@ -1,0 +1,308 @@
+//! Who may join: whoever proves by challenge and response that it knows the secret. A process that listens looks at all
+//! that knock at once, so nobody at the door delays the others.
+
+use super::secret::{BYTES, Secret, random};
+use super::wire::{PAUSE, Wire};
+use super::{absent, failed};
+use crate::error::Error;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, ErrorKind, Read, Write};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// The first bytes of a challenge.
+const GREETING: &[u8; 8] = b"cntrflw1";
+const CHALLENGE: usize = GREETING.len() + BYTES;
+/// A rank, its world, a random number and a proof.
+const ANSWER: usize = 8 + 2 * BYTES;
+/// A word and a proof.
+const WELCOME: usize = 1 + BYTES;
+/// How long somebody may stand at the door. Who needs longer comes again.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How many may stand there. One more, and the first has to go.
+const STANDING: usize = 64;
+
+/// Where others knock.
+pub(crate) trait Listen {
+    /// A connection.
+    type Stream: Read + Write;
+
+    /// The next one, which does not block. [`ErrorKind::WouldBlock`] if there is none.
+    fn accept(&self) -> io::Result<Self::Stream>;
+}
+
+/// A rank of a world.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub rank: u32,
+    pub world: u32,
+}
+
+impl Place {
+    fn bytes(self) -> [u8; 8] {
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&self.rank.to_le_bytes());
+        bytes[4..].copy_from_slice(&self.world.to_le_bytes());
+        bytes
+    }
+
+    fn of(bytes: &[u8; 8]) -> Place {
+        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        Place {
+            rank: word(0),
+            world: word(4),
+        }
+    }
+}
+
+/// What who knocks is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum Word {
+    Welcome = 0,
+    Unknown = 1,
+    Taken = 2,
+    OtherWorld = 3,
+}
+
+impl Word {
+    fn of(byte: u8) -> Option<Word> {
+        let all = [Word::Welcome, Word::Unknown, Word::Taken, Word::OtherWorld];
+        all.into_iter().find(|word| *word as u8 == byte)
+    }
+}
+
+struct Standing<S> {
+    wire: Wire<S>,
+    nonce: [u8; BYTES],
+    since: Instant,
+}
+
+/// Lets in those of the `wanted` ranks that know the secret, until all are here.
+pub(crate) fn admit<L: Listen>(
+    listener: &L,
+    secret: &Secret,
+    me: Place,
+    wanted: &[u32],
+    limit: Duration,
+) -> Result<BTreeMap<u32, Wire<L::Stream>>, Error> {
+    let until = Instant::now() + limit;
+    let mut inside = BTreeMap::new();
+    let mut standing: VecDeque<Standing<L::Stream>> = VecDeque::new();
+    while inside.len() < wanted.len() {
+        let mut idle = true;
+        // One at a time: however many knock, those inside the door are looked at in between.
+        if let Ok(stream) = listener.accept() {
+            idle = false;
+            if standing.len() == STANDING {
+                standing.pop_front();
+            }
+            standing.extend(greeted(stream)?);
+        }
+        for _ in 0..standing.len() {
+            let Some(mut one) = standing.pop_front() else {
+                break;
+            };
+            match one.wire.take::<ANSWER>() {
+                Ok(Some(answer)) => {
+                    idle = false;
+                    let free = |rank| wanted.contains(&rank) && !inside.contains_key(&rank);
+                    if let Some(rank) = judged(&mut one, &answer, secret, me, free)? {
+                        inside.insert(rank, one.wire);
+                    }
+                }
+                Ok(None) if one.since.elapsed() < PATIENCE => standing.push_back(one),
+                Ok(None) | Err(_) => {}
+            }
+        }
+        if Instant::now() > until {
+            let missing = wanted.iter().filter(|rank| !inside.contains_key(rank));
+            let missing: Vec<u32> = missing.copied().collect();
+            let error = absent(&missing, "join", limit);
+            let soon = Instant::now() + Duration::from_millis(100);
+            for wire in inside.values_mut() {
+                // Who is inside learns of those who are not. If it no longer listens, it has its own limit.
+                let _ = wire.send_message(&refusal(&error), soon);
+            }
+            return Err(error);
+        }
+        if idle {
+            sleep(PAUSE);
+        }
+    }
+    Ok(inside)
+}
+
+/// The message by which a rank tells another why it gives up. Others begin with a zero.
+pub(crate) fn refusal(error: &Error) -> Vec<u8> {
+    let text = error.to_string();
+    [&[1], text.as_bytes()].concat()
+}
+
+/// Asks somebody who knocks.
+fn greeted<S: Read + Write>(stream: S) -> Result<Option<Standing<S>>, Error> {
+    let mut one = Standing {
+        wire: Wire::new(stream),
+        nonce: random()?,
+        since: Instant::now(),
+    };
+    let challenge = [&GREETING[..], &one.nonce].concat();
+    // A new connection has room for it.
+    let sent = one.wire.send(&challenge, one.since);
+    Ok(sent.is_ok().then_some(one))
+}
+
+/// The rank of who answered, if it may come in.
+fn judged<S: Read + Write>(
+    one: &mut Standing<S>,
+    answer: &[u8; ANSWER],
+    secret: &Secret,
+    me: Place,
+    free: impl Fn(u32) -> bool,
+) -> Result<Option<u32>, Error> {
+    let mut who = [0; 8];
+    who.copy_from_slice(&answer[..8]);
+    let (theirs, proof) = answer[8..].split_at(BYTES);
+    let parts: [&[u8]; 3] = [&one.nonce, theirs, &who];
+    // Hashes are compared in constant time.
+    let known =
+        blake3::Hash::from_slice(proof).is_ok_and(|proof| proof == secret.proof("joins", &parts));
+    let place = Place::of(&who);
+    let word = match known {
+        false => Word::Unknown,
+        true if place.world != me.world => Word::OtherWorld,
+        true if !free(place.rank) => Word::Taken,
+        true => Word::Welcome,
+    };
+    let back = match known {
+        true => *secret.proof("admits", &parts).as_bytes(),
+        // Who does not know the secret gets nothing that is made of it.
+        false => [0; BYTES],
+    };
+    let told = [&[word as u8], &back[..]].concat();
+    let sent = one
+        .wire
+        .send(&told, Instant::now() + Duration::from_millis(50));
+    if word == Word::OtherWorld {
+        return Err(other_world(place, me));
+    }
+    Ok((sent.is_ok() && word == Word::Welcome).then_some(place.rank))
+}
+
+fn other_world(theirs: Place, ours: Place) -> Error {
+    failed(
+        format!(
+            "rank {} says that there are {} ranks, and rank {} that there are {}",
+            theirs.rank, theirs.world, ours.rank, ours.world
+        ),
+        "start all ranks with one command of the launcher",
+    )
+}
+
+/// Why somebody was not let in.
+enum Refused {
+    /// It may come again.
+    NotYet(String),
+    /// The other side does not know the secret, or this one does not. It may come again: it may have met another job.
+    Unknown,
+    Never(Error),
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Refused {
+        Refused::NotYet(error.to_string())
+    }
+}
+
+/// Joins the process that listens. `open` connects, and says by which secret: it is asked again until the limit.
+pub(crate) fn knock<S: Read + Write>(
+    mut open: impl FnMut(Instant) -> io::Result<(S, Secret)>,
+    me: Place,
+    host: u32,
+    limit: Duration,
+) -> Result<Wire<S>, Error> {
+    /// Between two tries.
+    const REST: Duration = Duration::from_millis(20);
+    let until = Instant::now() + limit;
+    let mut unknown = None;
+    loop {
+        let tried = match open(until) {
+            Ok((stream, secret)) => answered(Wire::new(stream), &secret, me, host),
+            Err(error) => Err(error.into()),
+        };
+        let why = match tried {
+            Ok(wire) => return Ok(wire),
+            Err(Refused::Never(error)) => return Err(error),
+            Err(Refused::NotYet(why)) => why,
+            Err(Refused::Unknown) => {
+                const WHY: &str = "it does not know this job's secret, or this process does not";
+                unknown.insert(WHY).to_string()
+            }
+        };
+        if Instant::now() > until {
+            let why = unknown.unwrap_or(&why);
+            return Err(failed(
+                format!(
+                    "rank {} did not reach rank {host} within {limit:?}: {why}",
+                    me.rank
+                ),
+                "see whether that rank's process started, and what it said; UB_TIMEOUT (seconds) sets the limit",
+            ));
+        }
+        sleep(REST);
+    }
+}
+
+/// Waits a little for the next bytes.
+fn soon<S: Read + Write, const BYTES: usize>(wire: &mut Wire<S>) -> io::Result<[u8; BYTES]> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(bytes) = wire.take()? {
+            return Ok(bytes);
+        }
+        if Instant::now() > until {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        sleep(PAUSE);
+    }
+}
+
+fn answered<S: Read + Write>(
+    mut wire: Wire<S>,
+    secret: &Secret,
+    me: Place,
+    host: u32,
+) -> Result<Wire<S>, Refused> {
+    let challenge: [u8; CHALLENGE] = soon(&mut wire)?;
+    let (greeting, nonce) = challenge.split_at(GREETING.len());
+    if greeting != GREETING {
+        return Err(Refused::NotYet("something else listens there".into()));
+    }
+    let mine = random().map_err(Refused::Never)?;
+    let who = me.bytes();
+    let parts: [&[u8]; 3] = [nonce, &mine, &who];
+    let proof = secret.proof("joins", &parts);
+    let answer = [&who[..], &mine, proof.as_bytes()].concat();
+    wire.send(&answer, Instant::now() + PATIENCE)?;
+    let welcome: [u8; WELCOME] = soon(&mut wire)?;
+    let proven = blake3::Hash::from_slice(&welcome[1..])
+        .is_ok_and(|proof| proof == secret.proof("admits", &parts));
+    match (Word::of(welcome[0]), proven) {
+        (Some(Word::Welcome), true) => Ok(wire),
+        (Some(Word::Taken), true) => Err(Refused::Never(failed(
+            format!(
+                "rank {} of this job is there already, or was not asked for",
+                me.rank
+            ),
+            "give each job a name of its own (UB_JOB), and each of its processes a rank of its own",
+        ))),
+        (Some(Word::OtherWorld), true) => Err(Refused::Never(failed(
+            format!(
+                "rank {host} counts another number of ranks than {}",
+                me.world
+            ),
+            "start all ranks with one command of the launcher",
+        ))),
+        _ => Err(Refused::Unknown),
+    }
+}

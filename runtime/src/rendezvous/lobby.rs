@@ -1,0 +1,239 @@
+//! Where the ranks of one host meet without being told an address or a secret: a file that only this user can read, in
+//! which rank 0 writes the port at which it listens and the job's secret.
+
+use super::door::Place;
+use super::failed;
+use super::secret::{Secret, random};
+use super::tcp::{Tcp, connect};
+use crate::error::Error;
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The longest file that is read, in bytes.
+const LONGEST: u64 = 256;
+
+/// A folder that only this user can enter.
+pub(super) fn folder() -> Result<PathBuf, Error> {
+    let run = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_dir());
+    let user = rustix::process::geteuid().as_raw();
+    let folder = match run {
+        Some(run) => Path::new(&run).join("counterflow"),
+        None => std::env::temp_dir().join(format!("counterflow-{user}")),
+    };
+    must_be_own(&folder, user)?;
+    Ok(folder)
+}
+
+/// Makes it, unless it is there. Whoever else could enter it could read secrets.
+fn must_be_own(folder: &Path, user: u32) -> Result<(), Error> {
+    let refused = |why: String| {
+        failed(
+            format!("ranks cannot meet in {}: {why}", folder.display()),
+            "let XDG_RUNTIME_DIR name a folder that only this user can enter (chmod 700)",
+        )
+    };
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(refused(error.to_string())),
+        _ => {
+            // Not of what a link leads to: others may have put a link there.
+            let about = folder.symlink_metadata();
+            let about = about.map_err(|error| refused(error.to_string()))?;
+            match about.is_dir() && about.uid() == user && about.mode() & 0o077 == 0 {
+                true => Ok(()),
+                false => Err(refused("it is not this user's alone".into())),
+            }
+        }
+    }
+}
+
+/// The file of a job with that name.
+fn path(folder: &Path, job: &str) -> PathBuf {
+    folder.join(blake3::hash(job.as_bytes()).to_hex().as_str())
+}
+
+/// Rank 0's file, locked while the others join, and gone afterwards.
+struct Sign {
+    path: PathBuf,
+    file: File,
+}
+
+impl Drop for Sign {
+    fn drop(&mut self) {
+        // Gone already, or found useless by the next job of that name.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Sign {
+    fn hung(path: PathBuf, job: &str) -> Result<Sign, Error> {
+        const HELP: &str = "make room there, or let XDG_RUNTIME_DIR name another folder";
+        let refused = |error: &io::Error| {
+            failed(
+                format!("rank 0 cannot write {}: {error}", path.display()),
+                HELP,
+            )
+        };
+        loop {
+            let file = OpenOptions::new()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .mode(0o600)
+                .open(&path)
+                .map_err(|error| refused(&error))?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    return Err(failed(
+                        format!("another job named {job} is just starting"),
+                        "give each job a name of its own: UB_JOB",
+                    ));
+                }
+                Err(TryLockError::Error(error)) => return Err(refused(&error)),
+            }
+            // A job that ended meanwhile may have taken the file away.
+            let here = path.metadata().map(|about| about.ino()).ok();
+            let ours = file.metadata().map_err(|error| refused(&error))?.ino();
+            if here == Some(ours) {
+                return Ok(Sign { path, file });
+            }
+        }
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.write_all(text.as_bytes())?;
+        self.file.flush()
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The port and the secret in a file, once they are there whole.
+fn read(path: &Path) -> io::Result<(SocketAddr, Secret)> {
+    let nothing = || io::Error::new(ErrorKind::NotFound, "rank 0 has not said where it listens");
+    let about = path.metadata().map_err(|_| nothing())?;
+    if about.len() > LONGEST {
+        return Err(nothing());
+    }
+    let text = std::fs::read_to_string(path).map_err(|_| nothing())?;
+    let mut words = text.split(' ');
+    let (port, secret, end) = (words.next(), words.next(), words.next());
+    let port = port.and_then(|port| port.parse().ok());
+    match (port, secret, end) {
+        (Some(port), Some(secret), Some("end")) => Ok((
+            SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+            Secret::of(secret.as_bytes()),
+        )),
+        _ => Err(nothing()),
+    }
+}
+
+/// Joins the job of that name on this host.
+pub(super) fn join(folder: &Path, job: &str, place: Place, limit: Duration) -> Result<Tcp, Error> {
+    let path = path(folder, job);
+    if place.rank > 0 {
+        return Tcp::follow(place, limit, |until: Instant| {
+            // Read each time: a file of an earlier job may lie there.
+            let (address, secret) = read(&path)?;
+            Ok((connect(address, until)?, secret))
+        });
+    }
+    let mut sign = Sign::hung(path, job)?;
+    let word = hex(&random()?);
+    let listens = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| {
+        let port = listener.local_addr()?.port();
+        sign.write(&format!("{port} {word} end"))?;
+        Ok(listener)
+    });
+    let listener = listens.map_err(|error| {
+        failed(
+            format!("rank 0 cannot listen on this host: {error}"),
+            "free a port, a file descriptor or room on the disk, as that says",
+        )
+    })?;
+    Tcp::lead(&listener, place.world, &Secret::of(word.as_bytes()), limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rendezvous::Rendezvous;
+    use std::os::unix::fs::PermissionsExt;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn place(rank: u32, world: u32) -> Place {
+        Place { rank, world }
+    }
+
+    fn scratch(name: &str) -> PathBuf {
+        let name = format!("counterflow-lobby-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        must_be_own(&folder, rustix::process::geteuid().as_raw()).expect("made");
+        folder
+    }
+
+    #[test]
+    fn ranks_meet_by_a_name_although_an_earlier_job_left_its_file() {
+        let folder = scratch("meet");
+        let left = format!("1 {} end", hex(&[7; 32]));
+        std::fs::write(path(&folder, "job"), left).expect("written");
+        let all = std::thread::scope(|scope| {
+            let folder = &folder;
+            let ranks = [2, 1, 0].map(|rank| {
+                scope.spawn(move || {
+                    if rank == 0 {
+                        std::thread::sleep(Duration::from_millis(100));
+                    }
+                    let job = join(folder, "job", place(rank, 3), LONG)?;
+                    job.all_gather(&[rank as u8], LONG)
+                })
+            });
+            ranks.map(|rank| rank.join().expect("no panic").expect("met"))
+        });
+        assert!(all.iter().all(|all| *all == [[0], [1], [2]]));
+        assert!(
+            !path(&folder, "job").exists(),
+            "it lies no longer than it must"
+        );
+        std::fs::remove_dir_all(&folder).expect("gone");
+    }
+
+    #[test]
+    fn two_jobs_of_one_name_at_once_are_told() {
+        let folder = scratch("two");
+        let first = Sign::hung(path(&folder, "job"), "job").expect("free");
+        let second = join(&folder, "job", place(0, 2), LONG).expect_err("taken");
+        assert_eq!(second.to_string(), "another job named job is just starting");
+        assert!(second.help().is_some_and(|help| help.contains("UB_JOB")));
+        drop(first);
+        let late = join(&folder, "job", place(0, 2), Duration::from_millis(50));
+        assert_eq!(
+            late.expect_err("alone").to_string(),
+            "rank 1 did not join within 50ms"
+        );
+        std::fs::remove_dir_all(&folder).expect("gone");
+    }
+
+    #[test]
+    fn a_folder_that_others_can_enter_is_refused() {
+        let folder = scratch("open");
+        let user = rustix::process::geteuid().as_raw();
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).expect("set");
+        assert!(must_be_own(&folder, user).is_err());
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o700)).expect("set");
+        assert!(must_be_own(&folder, user).is_ok());
+        assert!(must_be_own(&folder, user + 1).is_err(), "another user's");
+        let link = folder.join("link");
+        std::os::unix::fs::symlink(&folder, &link).expect("made");
+        assert!(must_be_own(&link, user).is_err(), "a link");
+        std::fs::remove_dir_all(&folder).expect("gone");
+    }
+}
